@@ -1,0 +1,38 @@
+"""Any folder of images: `--config.data.root=DIR` with DIR/train/CLASS/... and DIR/test/CLASS/...
+
+A folder without splits, DIR/CLASS/..., needs `--config.data.holdout=0.1`, the share of each class
+to evaluate on. `image_folder` is ViT-S/16 at 224 pixels; `image_folder-32` is a small ViT with
+4-pixel patches for small images such as 32x32.
+"""
+
+import ml_collections
+
+
+def names() -> tuple[str, ...]:
+    """Returns the names this file knows."""
+    return ("image_folder", "image_folder-32")
+
+
+def get_config(name: str) -> ml_collections.ConfigDict:
+    """Returns the run called `name`."""
+    knobs = {
+        "model": {"variant": "ViT-S/16"},
+        "data": {"source": "folder", "workers": 2},
+        "train": {"batch_size": 256, "duration": "90 epochs", "clip_norm": 1.0},
+        "optimizer": {"lr": 1e-3, "weight_decay": 0.1},
+        "schedule": {"warmup": "5 epochs", "decay": "cosine"},
+        "checkpoint": {"every": "1 epochs", "minutes": 15.0},
+        "evaluation": {"every": "1 epochs"},
+    }
+    if name == "image_folder-32":
+        knobs["model"] = {
+            "patch_size": (4, 4),
+            "width": 192,
+            "depth": 6,
+            "mlp_dim": 768,
+            "heads": 3,
+            "pooling": "gap",
+            "position": "sincos_2d",
+        }
+        knobs["data"] |= {"image_size": (32, 32), "crop_area": (0.25, 1.0), "workers": 0}
+    return ml_collections.ConfigDict(knobs)

@@ -1,0 +1,22 @@
+"""Any TFDS dataset prepared as array_record: `--config.data.name=cifar10`, no TensorFlow needed.
+
+The recipes of `image_folder`: `tfds` is ViT-S/16 at 224 pixels, `tfds-32` a small ViT with 4-pixel
+patches for small images. Splits are TFDS's own: `--config.data.train_split='train[:99%]'`.
+"""
+
+import ml_collections
+
+from vit_jax import catalog
+
+
+def names() -> tuple[str, ...]:
+    """Returns the names this file knows."""
+    return ("tfds", "tfds-32")
+
+
+def get_config(name: str) -> ml_collections.ConfigDict:
+    """Returns the run called `name`."""
+    knobs = catalog.load(name.replace("tfds", "image_folder"))
+    knobs["name"] = name
+    knobs["data"] |= {"source": "tfds", "name": "cifar10"}
+    return ml_collections.ConfigDict(knobs)

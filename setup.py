@@ -1,0 +1,57 @@
+"""Package metadata; tool settings live in pyproject.toml."""
+
+import pathlib
+import re
+
+import setuptools
+
+HERE = pathlib.Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.*)"', (HERE / "vit_jax/__init__.py").read_text())[1]
+
+# Lower bounds are what CI runs on Python 3.11, the newest releases are what it runs on 3.13.
+# An upper bound stands where a package has broken its API within a minor release before.
+INSTALL_REQUIRES = [
+    "jax>=0.10.2,<0.13",
+    "flax>=0.12.8,<0.13",
+    "optax>=0.2.8,<0.3",
+    "orbax-checkpoint>=0.12.8,<0.13",
+    "chex>=0.1.92,<0.2",
+    "ml_collections>=1.1.0,<2",
+    "tensorflow-datasets>=4.9.10,<5",
+    "grain>=0.2.18,<0.3",  # deterministic loading in threads and processes
+    "array_record>=0.8.3,<0.9",  # TFDS data without TensorFlow
+    "importlib_resources>=6.4",  # TFDS reads array_record without TensorFlow only with it
+    "opencv-python-headless>=5.0.0.93",  # decodes, resizes and warps images
+    "numpy>=2.1",
+    "rich>=14.0",  # progress line and tables
+    "matplotlib>=3.11",  # the picture of the curves
+    "tensorboardX>=2.6.4,<3",  # event files without TensorFlow
+]
+
+setuptools.setup(
+    name="vit_jax",
+    version=VERSION,
+    description="Vision Transformer training in JAX: every row of the paper by config name.",
+    long_description=(HERE / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    # The config files stand at the top of the checkout and travel inside the package.
+    packages=["vit_jax.configs", *setuptools.find_packages(include=["vit_jax", "vit_jax.*"])],
+    package_dir={"vit_jax.configs": "configs"},
+    package_data={"vit_jax.data": ["*.npz"]},
+    install_requires=INSTALL_REQUIRES,
+    extras_require={
+        "tpu": ["jax[tpu]"],
+        "cuda": ["jax[cuda13]"],
+        "prepare": ["tensorflow-cpu>=2.20"],
+        "test": ["pytest>=9.0", "scipy>=1.16", "ruff>=0.17.5,<0.18", "pyright>=1.1.414"],
+    },
+    entry_points={"console_scripts": ["vit_jax = vit_jax.cli:main"]},
+    classifiers=[
+        "License :: OSI Approved :: Apache Software License",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)

@@ -1,0 +1,570 @@
+"""Damage, kills, power cuts and full disks: never a wrong state, never a lost good checkpoint."""
+
+import contextlib
+import errno
+import gc
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import states
+from vit_jax.checkpoints import manager, record
+
+WORKER = pathlib.Path(states.__file__)
+
+
+def open_manager(directory: pathlib.Path, keep: int = 3) -> manager.Manager:
+    return manager.Manager(directory, keep=keep, best="top1")
+
+
+def put(saver: manager.Manager, step: int) -> None:
+    saver.save(step, states.state(step, states.mesh()), record={}, metrics=None)
+    saver.wait()
+
+
+def names(directory: pathlib.Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Steps 1, 2 and 3, to be copied and damaged."""
+    directory = tmp_path_factory.mktemp("three")
+    with contextlib.closing(open_manager(directory)) as saver:
+        for step in (1, 2, 3):
+            put(saver, step)
+    return directory
+
+
+@pytest.fixture
+def run(three: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    shutil.copytree(three, tmp_path / "run")
+    return tmp_path / "run"
+
+
+class Outcome:
+    """What one restore after a mutation came to."""
+
+    def __init__(self, directory: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.clear()
+        self.step: int | None = None
+        self.exact = True
+        bad = contextlib.suppress(manager.AllCheckpointsBad)
+        with contextlib.closing(open_manager(directory)) as saver, bad:
+            restored = saver.restore(states.target(states.mesh()))
+            assert restored is not None
+            state, found = restored
+            self.step = found["step"]
+            self.exact = states.equal(state, found["step"])
+        self.names, self.messages = names(directory), list(caplog.messages)
+
+
+def files_of(directory: pathlib.Path, step: int) -> list[pathlib.Path]:
+    folder = pathlib.Path(record.folder(directory, step))
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def mutate(directory: pathlib.Path, rng: np.random.Generator, step: int) -> str:
+    """Damages one file of a step in one way; returns what was done."""
+    files = files_of(directory, step)
+    weights = np.array([path.stat().st_size for path in files], float)
+    kind = rng.choice(["bit by bytes", "bit by file", "truncate", "delete", "zero", "swap"])
+    uniform = kind in ("bit by file", "truncate", "delete")
+    path = files[rng.choice(len(files), p=None if uniform else weights / weights.sum())]
+    data = bytearray(path.read_bytes())
+    what = f"{kind} {path.relative_to(directory)}"
+    if kind.startswith("bit"):
+        bit = int(rng.integers(8 * len(data)))
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        return f"{what} bit {bit}"
+    if kind == "truncate":
+        size = int(rng.integers(len(data)))
+        path.write_bytes(data[:size])
+        return f"{what} to {size}"
+    if kind == "delete":
+        path.unlink()
+        return what
+    if kind == "zero":
+        start = int(rng.integers(len(data)))
+        block = min(len(data) - start, int(rng.integers(1, 4097)))
+        if not any(data[start : start + block]):
+            data[start] ^= 255
+        data[start : start + block] = bytes(block)
+        path.write_bytes(data)
+        return f"{what} {start}+{block}"
+    others = [other for other in files_of(directory, step - 1) if other.read_bytes() != data]
+    # Orbax names data files at random: without a namesake, the one nearest in size.
+    other = min(others, key=lambda o: (o.name != path.name, abs(o.stat().st_size - len(data))))
+    path.write_bytes(other.read_bytes())
+    other.write_bytes(data)
+    return f"{what} with {other.relative_to(directory)}"
+
+
+def check_mutations(
+    three: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, seeds: range
+) -> dict[str, int]:
+    """Damages step 3 of a copy once per seed and restores; returns how often what happened."""
+    counts = {"fell back": 0, "unfinished": 0}
+    for seed in seeds:
+        directory = tmp_path / str(seed)
+        shutil.copytree(three, directory)
+        what = f"seed {seed}: {mutate(directory, np.random.default_rng(seed), 3)}"
+        outcome = Outcome(directory, caplog)
+        assert outcome.exact, f"silently wrong: {what}"
+        folder = str(directory / "00000003")
+        if f"checkpoint {folder} was never finished; removed" in outcome.messages:
+            assert what.endswith("delete 00000003/commit.json"), what
+            assert outcome.step == 2, what
+            counts["unfinished"] += 1
+        else:
+            assert outcome.step == 2 or ("swap" in what and outcome.step == 1), what
+            assert "00000003.bad" in outcome.names, what
+            first = outcome.messages[0]
+            assert first.startswith(f"checkpoint {folder} is damaged ("), what
+            assert first.endswith(f"; set aside as {folder}.bad"), what
+            last = outcome.messages[-1]
+            assert last == f"restored the checkpoint of step {outcome.step} instead", what
+            counts["fell back"] += 1
+        shutil.rmtree(directory)
+    return counts
+
+
+def test_no_damage_comes_back_as_a_wrong_state(
+    three: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    counts = check_mutations(three, tmp_path, caplog, range(60))
+    print(counts)
+    assert counts["fell back"] > 55
+
+
+@pytest.mark.slow
+def test_no_damage_comes_back_as_a_wrong_state_at_length(
+    three: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    counts = check_mutations(three, tmp_path, caplog, range(1000, 1300))
+    print(counts)
+    assert counts["fell back"] > 290
+
+
+def recommit(folder: pathlib.Path) -> None:
+    """Makes a commit record agree with the files as they are now; the digests stay."""
+    path = record.epath.Path(folder)
+    commit = record.read(path)
+    commit.pop("files")
+    record.write(path, commit)
+
+
+def test_digests_alone_see_what_orbax_reads_without_complaint(
+    run: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A whole state of another step, sound in itself, with files that match the record."""
+    shutil.rmtree(run / "00000003/state")
+    shutil.copytree(run / "00000002/state", run / "00000003/state")
+    recommit(run / "00000003")
+    outcome = Outcome(run, caplog)
+    assert (outcome.step, outcome.exact) == (2, True)
+    leaves = sum(leaf.size > 0 for leaf in states.values(1).values())
+    wanted = f"(ema/encoder/bias (and {leaves - 1} more) differs from its digest)"
+    assert wanted in outcome.messages[0]
+
+
+def test_digests_alone_see_flipped_bits(
+    three: pathlib.Path,
+    tmp_path: pathlib.Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Many flips in array data go past orbax; none goes past the digests.
+
+    Which bytes of a file orbax never reads again differs from run to run, so flips go on until
+    enough of them have done harm.
+    """
+    reasons: list[str] = []
+    by_digest = "differs from its digest"
+    for seed in range(100):
+        if sum(by_digest in reason for reason in reasons) >= 8:
+            break
+        rng = np.random.default_rng(seed)
+        directory = tmp_path / str(seed)
+        shutil.copytree(three, directory)
+        path = max(files_of(directory, 3), key=lambda file: file.stat().st_size)
+        data = bytearray(path.read_bytes())
+        data[rng.integers(len(data))] ^= 1 << rng.integers(8)
+        path.write_bytes(data)
+        recommit(directory / "00000003")
+        outcome = Outcome(directory, caplog)
+        assert outcome.exact, seed
+        if outcome.step == 2:
+            reasons.append(outcome.messages[0])
+        shutil.rmtree(directory)
+    gc.collect()  # orbax leaves the coroutines of a failed read behind
+    assert capfd.readouterr() == ("", "")
+    assert {entry.name for entry in caplog.records} == {"vit_jax"}
+    assert sum(by_digest in reason for reason in reasons) >= 8
+
+
+def poll_until_it_raises(saver: manager.Manager) -> None:
+    for _ in range(1000):
+        saver.poll()
+        time.sleep(0.01)
+
+
+def test_all_bad_refuses_to_start_over(run: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    for step in (1, 2, 3):
+        (run / f"{step:08d}/commit.json").write_text("{}")
+    for _ in range(2):  # the second start finds nothing but .bad folders
+        outcome = Outcome(run, caplog)
+        assert outcome.step is None
+        assert outcome.names == ["00000001.bad", "00000002.bad", "00000003.bad"]
+    with contextlib.closing(open_manager(run)) as saver:
+        with pytest.raises(manager.AllCheckpointsBad) as caught:
+            saver.restore(states.target(states.mesh()))
+        assert caught.value.exit_code == 78
+        assert str(caught.value) == (
+            f"{run}: none of its checkpoints can be restored; "
+            "move the .bad folders away to start over from step 0"
+        )
+    for name in outcome.names:
+        shutil.rmtree(run / name)
+    with contextlib.closing(open_manager(run)) as saver:
+        assert saver.restore(states.target(states.mesh())) is None
+
+
+def test_a_damaged_step_can_be_saved_again(
+    run: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in (2, 3):
+        (run / f"{step:08d}/state/_METADATA").unlink()
+    (run / "00000003.bad").mkdir()
+    with contextlib.closing(open_manager(run)) as saver:
+        restored = saver.restore(states.target(states.mesh()))
+        assert restored is not None
+        assert restored[1]["step"] == 1
+        assert names(run) == ["00000001", "00000002.bad", "00000003.bad", "00000003.bad1"]
+        put(saver, 2)
+        put(saver, 3)
+        assert names(run) == ["00000001", "00000002", "00000003"]
+        (run / "00000003/commit.json").write_text("")
+        put(saver, 3)  # over a damaged record
+        assert saver.steps() == [1, 2, 3]
+    assert Outcome(run, caplog).step == 3
+
+
+def test_prediction_reports_damage_and_touches_nothing(run: pathlib.Path) -> None:
+    (run / "00000002/state/_METADATA").write_text("{}")
+    (run / "00000003/commit.json").write_text("{}")
+    before = names(run)
+    target = {"params": states.target(states.mesh())["params"]}
+    with pytest.raises(manager.CheckpointError) as caught:
+        manager.restore_subtree(run, 2, target)
+    size = len((run / "00000001/state/_METADATA").read_bytes())
+    assert str(caught.value) == (
+        f"{run}/00000002: damaged: state/_METADATA has 2 bytes instead of {size}; "
+        "checkpoints there: [1, 2, 3]"
+    )
+    assert caught.value.exit_code == 2
+    assert manager.find(run)[0] == 2  # the newest with a sound record
+    with pytest.raises(manager.CheckpointError, match="damaged: commit.json cannot be read"):
+        manager.find(run / "00000003")
+    with contextlib.closing(open_manager(run)) as saver, pytest.raises(manager.CheckpointError):
+        saver.restore(states.target(states.mesh()), step=2)
+    assert names(run) == before
+
+
+def test_a_passing_trouble_is_no_damage(run: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of memory or of permissions, the checkpoint stays where it is."""
+    for trouble in (MemoryError(), ValueError("PERMISSION_DENIED: no"), "denied"):
+        with contextlib.closing(open_manager(run)) as saver, monkeypatch.context() as patch:
+
+            def fail(*_: Any, trouble: Any = trouble, **__: Any) -> None:
+                raise (
+                    PermissionError(errno.EACCES, "Permission denied")
+                    if trouble == "denied"
+                    else trouble
+                )
+
+            where = (
+                (record, "_size_and_crc")
+                if trouble == "denied"
+                else (manager.ocp.PyTreeCheckpointHandler, "restore")
+            )
+            patch.setattr(*where, fail)
+            with pytest.raises(manager.CheckpointError, match="00000003"):
+                saver.restore(states.target(states.mesh()))
+    assert names(run) == ["00000001", "00000002", "00000003"]
+
+
+def start(directory: pathlib.Path, mode: str) -> subprocess.Popen[str]:
+    """Starts states.py as a process of its own, on one device."""
+    root = pathlib.Path(manager.__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": str(root), "XLA_FLAGS": ""}
+    return subprocess.Popen(
+        [sys.executable, str(WORKER), str(directory), mode],
+        env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def check_kills(directory: pathlib.Path, caplog: pytest.LogCaptureFixture, seeds: range) -> None:
+    """Kills a process that saves all the time, again and again; each resumes where it left off."""
+    best = 0
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        process = start(directory, "forever")
+        assert process.stdout is not None
+        assert process.stderr is not None
+        lines = [json.loads(process.stdout.readline()) for _ in range(int(rng.integers(1, 6)))]
+        time.sleep(rng.uniform(0, 0.1))
+        process.kill()
+        rest, errors = process.communicate()
+        lines += [json.loads(line) for line in rest.splitlines()]
+        begun = max(line.get("begun", 0) for line in lines)
+        best = max([best] + [line.get("committed", 0) for line in lines])
+        outcome = Outcome(directory, caplog)
+        assert outcome.exact, seed
+        assert best <= (outcome.step or 0) <= begun, seed
+        assert not any(".bad" in name for name in outcome.names), seed
+        assert "Traceback" not in errors, errors
+        best = outcome.step or 0
+
+
+def test_killed_while_saving(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    check_kills(tmp_path / "run", caplog, range(3))
+
+
+@pytest.mark.slow
+def test_killed_while_saving_at_length(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    check_kills(tmp_path / "run", caplog, range(100, 130))
+
+
+class Trip:
+    """Lets calls through until a given one, which fails as a broken disk would."""
+
+    def __init__(self, point: int) -> None:
+        self.left = point
+
+    def wrap(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def tripping(*arguments: Any, **keywords: Any) -> Any:
+            self.left -= 1
+            if self.left == -1:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return call(*arguments, **keywords)
+
+        return tripping
+
+
+def test_a_file_system_error_anywhere_in_a_commit(
+    run: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each flush, rename and look at a file fails once: reported, earlier steps whole, goes on."""
+    local = type(record.epath.Path("/"))
+    with contextlib.closing(open_manager(run, keep=5)) as saver:
+        for step in range(4, 200):
+            trip = Trip(step - 4)
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "fsync", trip.wrap(os.fsync))
+                patch.setattr(record, "_size_and_crc", trip.wrap(record._size_and_crc))
+                patch.setattr(local, "replace", trip.wrap(local.replace))
+                saver.save(step, states.state(step, states.mesh()), record={}, metrics=None)
+                error = saver._pending.exception() if saver._pending else None
+            if error is None:
+                break
+            with pytest.raises(manager.SaveFailed) as caught:
+                saver.wait()
+            start, _, end = str(caught.value).partition("Input/output error")
+            assert start.startswith(f"step {step} was not saved in {run}: ")
+            assert end.endswith("; newest checkpoint: step 3")
+            assert names(run) == ["00000001", "00000002", "00000003"]
+        assert trip.left >= 0
+        assert step > 30  # as many ways to fail, and then a save that met none of them
+        restored = saver.restore(states.target(states.mesh()))
+        assert restored is not None
+        assert restored[1]["step"] == step
+        assert states.equal(restored[0], step)
+
+
+def test_a_record_that_reads_back_differently_is_no_commit(
+    run: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.closing(open_manager(run)) as saver:
+        with monkeypatch.context() as patch:
+            patch.setattr(record, "read", lambda _: {})
+            saver.save(4, states.state(4, states.mesh()), record={}, metrics=None)
+            with pytest.raises(manager.SaveFailed, match=r"step 4 .* reads back differently"):
+                saver.wait()
+        assert names(run) == ["00000001", "00000002", "00000003"]
+
+
+def test_everything_is_flushed_before_the_record_gets_its_name(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a power cut right after the commit would leave: all of the checkpoint."""
+    flushed: list[str] = []
+    sync = record.sync
+
+    def note(path: Any) -> None:
+        sync(path)
+        committed = (tmp_path / "run/00000001/commit.json").exists()
+        flushed.append(f"{os.path.relpath(path, tmp_path / 'run')}{' after' if committed else ''}")
+
+    monkeypatch.setattr(record, "sync", note)
+    with contextlib.closing(open_manager(tmp_path / "run")) as saver:
+        flushed.clear()
+        put(saver, 1)
+    folder = tmp_path / "run/00000001"
+    below = [str(p.relative_to(tmp_path / "run")) for p in (folder / "state").rglob("*")]
+    assert sorted(flushed[:-3]) == sorted([*below, "00000001/state", "00000001"])
+    assert flushed[-3:] == ["00000001/commit.json.part", "00000001 after", ". after"]
+
+
+def test_an_error_of_orbax_is_reported_at_the_next_step(
+    run: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with contextlib.closing(open_manager(run)) as saver:
+        with monkeypatch.context() as patch:
+            patch.setattr(record, "write", lambda *_: 1 / 0)
+            saver.save(4, states.state(4, states.mesh()), record={}, metrics=None)
+            with pytest.raises(manager.SaveFailed, match=r"step 4 .*division by zero.* step 3$"):
+                poll_until_it_raises(saver)
+        saver.poll()
+        saver.wait()
+        put(saver, 4)
+        assert saver.steps() == [2, 3, 4]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_no_room_is_noticed_before_anything_is_written(
+    run: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = states.state(4, states.mesh())
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    with contextlib.closing(open_manager(run)) as saver:
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 9, size))
+            with pytest.raises(manager.SaveFailed) as caught:
+                saver.save(4, state, record={}, metrics=None)
+        assert str(caught.value) == (
+            f"step 4 was not saved in {run}: {1.1 * size / 1e6:.1f} MB needed, "
+            f"{size / 1e6:.1f} MB free; newest checkpoint: step 3"
+        )
+        assert caught.value.exit_code == 70
+        assert names(run) == ["00000001", "00000002", "00000003"]
+        put(saver, 4)
+
+
+def test_a_full_disk_loses_nothing(tmp_path: pathlib.Path) -> None:
+    """A limit on file size stands in for the disk: writes fail while orbax saves."""
+    process = start(tmp_path / "run", "full")
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    failure, left, end = map(json.loads, output.splitlines())
+    assert failure == {
+        "error": f"step 2 was not saved in {tmp_path / 'run'}: File too large; "
+        "newest checkpoint: step 1",
+        "code": 70,
+        "steps": [1],
+    }
+    assert left == {"left": []}
+    assert end == {"steps": [1, 3]}
+    assert errors == ""
+    with contextlib.closing(open_manager(tmp_path / "run")) as saver:
+        for step in (1, 3):
+            restored = saver.restore(states.target(states.mesh(), 4096), step=step)
+            assert restored is not None
+            assert states.equal(restored[0], step, 4096)
+
+
+@pytest.fixture
+def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A file system of 16 MB."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(tmp_path)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"needs the right to mount a tmpfs: {done.stderr.strip()}")
+    yield tmp_path
+    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def test_a_small_disk_fills_up(
+    small_disk: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run, width, on = small_disk / "run", 4096, states.mesh()
+    with contextlib.closing(open_manager(run, keep=9)) as saver:
+        saver.save(1, states.state(1, on, width), record={}, metrics=None)
+        saver.wait()
+        free = shutil.disk_usage(small_disk).free
+        (small_disk / "other").write_bytes(bytes(free - 1_000_000))
+        with pytest.raises(manager.SaveFailed, match="MB needed, 1.0 MB free; newest .* step 1"):
+            saver.save(2, states.state(2, on, width), record={}, metrics=None)
+        # Others may fill the disk after that check; then orbax fails.
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 0, 2**40))
+            before = names(run)
+            saver.save(50, states.state(50, on, width), record={}, metrics=None)
+            with pytest.raises(manager.SaveFailed, match="step 50 .*: No space left on device; "):
+                saver.wait()
+        assert names(run) == before
+        (small_disk / "other").unlink()
+        saver.save(51, states.state(51, on, width), record={}, metrics=None)
+        saver.wait()
+        assert saver.steps() == [1, 51]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(manager.CheckpointError, match="cannot hold checkpoints: Not a directory"):
+        open_manager(tmp_path / "file" / "checkpoints")
+
+
+def test_a_read_only_directory(small_disk: pathlib.Path, three: pathlib.Path) -> None:
+    run = small_disk / "run"
+    shutil.copytree(three, run)
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(manager.CheckpointError) as caught:
+        open_manager(run)
+    assert str(caught.value) == f"{run}: cannot hold checkpoints: Read-only file system"
+    assert caught.value.exit_code == 2
+    # Reading it, to evaluate or predict, is fine.
+    target = {"params": states.target(states.mesh())["params"]}
+    assert manager.find(run)[0] == 3
+    manager.restore_subtree(run, 3, target)
+
+
+def test_old_checkpoints_that_cannot_be_removed(
+    run: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with contextlib.closing(open_manager(run)) as saver:
+        with monkeypatch.context() as patch:
+
+            def refuse(*_: Any, **__: Any) -> None:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+            patch.setattr(record.epath.Path("/").__class__, "unlink", refuse)
+            put(saver, 4)
+        assert saver.steps() == [1, 2, 3, 4]
+        assert caplog.messages == ["old checkpoints cannot be removed: Permission denied"]
+        put(saver, 5)
+        assert saver.steps() == [3, 4, 5]
+
+
+def test_many_saves_leak_nothing(tmp_path: pathlib.Path) -> None:
+    with contextlib.closing(open_manager(tmp_path / "run")) as saver:
+        put(saver, 1)
+        before = len(list(pathlib.Path("/proc/self/fd").iterdir()))
+        for step in range(2, 20):
+            put(saver, step)
+        assert len(list(pathlib.Path("/proc/self/fd").iterdir())) <= before + 2
+    assert names(tmp_path / "run") == ["00000017", "00000018", "00000019"]

@@ -1,0 +1,359 @@
+"""Saving, restoring on any mesh, retention, and what is refused."""
+
+import itertools
+import json
+import logging
+import pathlib
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import SingleDeviceSharding
+
+import states
+from vit_jax import trees
+from vit_jax.checkpoints import manager, record
+
+FACTS = {"config": {"seed": 3, "rate": 1e-3, "sizes": [1, 2], "none": None}, "data": "abc"}
+
+
+@pytest.fixture
+def make(tmp_path: pathlib.Path) -> Iterator[Any]:
+    """Makes managers of one directory, and closes them."""
+    made = []
+
+    def one(keep: int = 2, best: str = "top1") -> manager.Manager:
+        made.append(manager.Manager(tmp_path / "run" / "checkpoints", keep=keep, best=best))
+        return made[-1]
+
+    yield one
+    for each in made:
+        each.close()
+
+
+def put(saver: manager.Manager, step: int, metrics: dict[str, float] | None = None) -> None:
+    """Saves the state of a step and waits."""
+    saver.save(step, states.state(step, states.mesh()), record=FACTS, metrics=metrics)
+    saver.wait()
+
+
+@pytest.mark.parametrize("source", [(4, 2), (1, 1)])
+def test_restores_bit_for_bit_on_other_meshes(make: Any, source: tuple[int, int]) -> None:
+    saver = make()
+    state = states.state(7, states.mesh(*source))
+    saver.save(7, state, record=FACTS, metrics={"top1": 0.5})
+    saver.wait()
+    for data, fsdp in ((1, 1), (2, 1), (2, 2), (1, 8)):
+        target = states.target(states.mesh(data, fsdp))
+        restored, found = saver.restore(target)
+        assert states.equal(restored, 7)
+        places = jax.tree.map(lambda got, want: got.sharding == want.sharding, restored, target)
+        assert all(jax.tree.leaves(places))
+        assert found == {**FACTS, "step": 7, "metrics": {"top1": 0.5}}
+
+
+def test_nothing_committed_restores_nothing(make: Any) -> None:
+    assert make().restore(states.target(states.mesh())) is None
+    assert make().steps() == []
+    assert make().best_step() is None
+
+
+def test_the_state_may_be_donated_while_it_is_saved(make: Any) -> None:
+    """The step after a save overwrites the buffers; eight devices, then one."""
+    saver = make(keep=9)
+    advance = jax.jit(
+        lambda s: jax.tree.map(lambda x: (x + x).astype(x.dtype), s), donate_argnums=0
+    )
+    for step, on in enumerate([states.mesh(2, 4), states.mesh()] * 2, 1):
+        state = states.state(step, on, 512)
+        saver.save(step, state, record={}, metrics=None)
+        saved = jax.tree.leaves(state)
+        for _ in range(3):
+            state = advance(state)
+        jax.block_until_ready(state)
+        assert any(leaf.is_deleted() for leaf in saved)
+    saver.wait()
+    for step in saver.steps():
+        restored, _ = saver.restore(states.target(states.mesh(), 512), step=step)
+        assert states.equal(restored, step, 512)
+    assert saver.steps() == [1, 2, 3, 4]
+
+
+def test_a_step_counts_only_after_its_commit(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    saver = make()
+    put(saver, 1)
+    gate, write = threading.Event(), record.write
+    monkeypatch.setattr(record, "write", lambda *a: (gate.wait(30), write(*a)))
+    saver.save(2, states.state(2, states.mesh()), record={}, metrics=None)
+    saver._checkpointer.wait_until_finished()  # orbax says it is done
+    saver.poll()
+    assert saver.steps() == [1]
+    gate.set()
+    saver.wait()
+    assert saver.steps() == [1, 2]
+
+
+def test_save_waits_for_the_save_before_it(make: Any) -> None:
+    saver = make(keep=5)
+    for step in range(1, 6):
+        saver.save(step, states.state(step, states.mesh()), record={}, metrics=None)
+        assert saver.steps()[: step - 1] == list(range(1, step))
+    saver.wait()
+    assert saver.steps() == [1, 2, 3, 4, 5]
+
+
+def test_keeps_the_newest_and_the_best_of_a_falling_metric(make: Any) -> None:
+    """Where orbax's own manager deleted the newest: the best is the first, all later are worse."""
+    saver = make(keep=2)
+    for step, top1 in ((10, 0.9), (20, 0.8), (30, 0.7), (40, 0.6), (50, 0.5)):
+        put(saver, step, {"top1": top1, "loss": 1.0})
+    assert saver.steps() == [10, 40, 50]
+    assert saver.best_step() == 10
+    put(saver, 60)  # saved without an evaluation
+    assert saver.steps() == [10, 50, 60]
+    put(saver, 70, {"top1": 0.95, "loss": 2.0})
+    assert saver.steps() == [60, 70]
+    assert saver.best_step() == 70
+
+
+def test_the_best_loss_is_the_lowest_and_finite(make: Any) -> None:
+    saver = make(keep=1, best="loss")
+    for step, loss in ((1, 3.0), (2, 1.0), (3, float("nan")), (4, 2.0), (5, float("-inf"))):
+        assert saver.is_best({"loss": loss}) == (step in (1, 2))
+        put(saver, step, {"loss": loss})
+    assert saver.steps() == [2, 5]
+    assert saver.best_step() == 2
+    assert not saver.is_best(None)
+    assert not saver.is_best({"top1": 1.0})
+    again = make(keep=1, best="loss")
+    assert not again.is_best({"loss": 1.0})
+    assert again.is_best({"loss": 0.5})
+
+
+def test_retention_over_every_order_of_metrics(make: Any, tmp_path: pathlib.Path) -> None:
+    """The kept steps are the newest two and the first best, whatever the order of scores."""
+    for n, scores in enumerate(itertools.permutations((0.1, 0.2, 0.2, 0.3))):
+        commits = {step: {"metrics": {"top5": s}} for step, s in enumerate(scores)}
+        assert record.best(commits, "top5") == scores.index(0.3), n
+    assert record.best({1: {"metrics": {}}, 2: {"metrics": {"top5": None}}}, "top5") is None
+    assert record.best({2: {"metrics": {"loss": 1}}, 1: {"metrics": {"loss": 1}}}, "loss") == 1
+
+
+def test_saving_a_step_again(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    saver = make(keep=3)
+    put(saver, 1)
+    put(saver, 2)
+    folder = record.folder(saver._directory, 2)
+    stamp = (folder / "state" / "_METADATA").stat().mtime
+    put(saver, 2, {"top1": 0.5})  # the same state: only the record is new
+    assert (folder / "state" / "_METADATA").stat().mtime == stamp
+    assert record.read(folder)["metrics"] == {"top1": 0.5}
+    # Rolled back, another trajectory: the old one is there until the new one is committed.
+    saver.save(2, states.state(99, states.mesh()), record={}, metrics=None)
+    saver.wait()
+    assert saver.steps() == [1, 2]
+    assert states.equal(saver.restore(states.target(states.mesh()))[0], 99)
+    assert sorted(p.name for p in saver._directory.iterdir()) == ["00000001", "00000002"]
+    # An unfinished folder of the step gives way too.
+    (record.folder(saver._directory, 3) / "state.orbax-checkpoint-tmp").mkdir(parents=True)
+    put(saver, 3)
+    assert saver.steps() == [1, 2, 3]
+    assert caplog.records == []
+
+
+def test_a_superseded_step_comes_back_if_its_successor_never_finished(make: Any) -> None:
+    saver = make()
+    put(saver, 1)
+    folder = record.folder(saver._directory, 1)
+    folder.rename(folder.with_name("00000001.old"))
+    (folder / "state").mkdir(parents=True)
+    again = make()
+    assert again.steps() == [1]
+    assert states.equal(again.restore(states.target(states.mesh()))[0], 1)
+
+
+def test_start_removes_unfinished_saves_and_nothing_else(
+    make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    saver = make()
+    put(saver, 1)
+    root = pathlib.Path(saver._directory)
+    for name in (
+        "00000002/state.orbax-checkpoint-tmp/d",
+        "00000003/state",
+        "00000004",
+        "123456789",
+    ):
+        (root / name).mkdir(parents=True)
+    (root / "00000003/commit.json.part").write_text("{")
+    kept = ["00000005/notes", "0000006", "00000007.bak", "other", "00000008x"]
+    for name in kept:
+        (root / name).mkdir(parents=True)
+    (root / "file").write_text("mine")
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "vit_jax"):
+        make()
+    left = sorted(p.name for p in root.iterdir())
+    assert left == sorted(["00000001", "file", *(name.split("/")[0] for name in kept)])
+    removed = ["00000002", "00000003", "00000004", "123456789"]
+    assert caplog.messages == [
+        f"checkpoint {root / name} was never finished; removed" for name in removed
+    ]
+
+
+def test_restores_parts_without_the_optimizer(make: Any) -> None:
+    saver = make()
+    state = states.state(3, states.mesh(2, 4))
+    saver.save(3, state, record=FACTS, metrics=None)
+    saver.wait()
+    whole = states.target(states.mesh(1, 2))
+    for name in ("params", "ema"):
+        part = manager.restore_subtree(saver._directory, 3, {name: whole[name]})
+        wanted = trees.flatten({name: jax.tree.map(np.asarray, state[name])})
+        found = trees.flatten(part)
+        assert list(found) == list(wanted)
+        assert all(np.asarray(found[k]).tobytes() == wanted[k].tobytes() for k in wanted)
+    loose = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), whole["params"])
+    part = manager.restore_subtree(str(saver._directory), 3, {"params": loose})
+    assert part["params"]["head"]["kernel"].sharding == SingleDeviceSharding(jax.devices()[0])
+
+
+@pytest.mark.parametrize("subtree", [False, True])
+def test_a_target_that_does_not_fit_is_no_damage(make: Any, subtree: bool) -> None:
+    saver = make()
+    put(saver, 5)
+    folder = record.folder(saver._directory, 5)
+
+    def attempt(change: Any) -> str:
+        target = trees.flatten(states.target(states.mesh()))
+        target = trees.nest({k: v for k, v in target.items() if k.startswith("params")})
+        whole = states.target(states.mesh())
+        whole["params"] = target["params"]
+        change(whole["params"])
+        part = {"params": whole["params"]}
+        with pytest.raises(manager.CheckpointError) as caught:
+            manager.restore_subtree(saver._directory, 5, part) if subtree else saver.restore(whole)
+        assert type(caught.value) is manager.CheckpointError
+        assert saver.steps() == [5]
+        return str(caught.value).removeprefix(f"{folder}: ")
+
+    def shape(params: Any) -> None:
+        params["head"]["kernel"] = jax.ShapeDtypeStruct((24, 9), jnp.float32)
+
+    def dtype(params: Any) -> None:
+        params["head"]["kernel"] = jax.ShapeDtypeStruct((24, 8), jnp.bfloat16)
+
+    fit = "does not fit this config"
+    assert (
+        attempt(shape)
+        == f"{fit}: params/head/kernel is float32[24, 8] there and float32[24, 9] here"
+    )
+    assert (
+        attempt(dtype)
+        == f"{fit}: params/head/kernel is float32[24, 8] there and bfloat16[24, 8] here"
+    )
+    added = jax.ShapeDtypeStruct((1,), jnp.float32)
+    assert (
+        attempt(lambda p: p.update(a=added, b=added)) == f"{fit}: it has no params/a (and 1 more)"
+    )
+    if not subtree:
+        assert attempt(lambda p: p.pop("encoder")) == (
+            f"{fit}, which has no params/encoder/bias (and 1 more)"
+        )
+
+
+def test_find_and_read_record(make: Any, tmp_path: pathlib.Path) -> None:
+    saver = make(keep=3)
+    where = saver._directory
+    with pytest.raises(manager.CheckpointError, match="no checkpoint here"):
+        manager.find(where)
+    with pytest.raises(manager.CheckpointError, match="no checkpoint here"):
+        manager.find(tmp_path / "nowhere")
+    put(saver, 1)
+    with pytest.raises(manager.CheckpointError, match="no checkpoint has metrics; choose steps 1"):
+        manager.find(where, "best")
+    put(saver, 2, {"top1": 0.9})
+    put(saver, 3, {"top1": 0.1})
+    assert manager.find(where)[0] == 3
+    assert manager.find(where, "best")[0] == 2
+    assert manager.find(where, 1) == (1, {**FACTS, "step": 1, "metrics": {}})
+    assert manager.find(where / "00000002")[0] == 2
+    assert manager.read_record(where, 2)["metrics"] == {"top1": 0.9}
+    for at in (4, "worst"):
+        with pytest.raises(manager.CheckpointError, match=f"step {at}; choose steps 1, 2, 3"):
+            manager.find(where, at)
+
+
+def test_restores_the_step_asked_for(make: Any) -> None:
+    saver = make(keep=3)
+    for step in (1, 2, 3):
+        put(saver, step)
+    restored, found = saver.restore(states.target(states.mesh()), step=2)
+    assert states.equal(restored, 2)
+    assert found["step"] == 2
+    with pytest.raises(manager.CheckpointError, match=r"00000009: .*missing; .*\[1, 2, 3\]"):
+        saver.restore(states.target(states.mesh()), step=9)
+
+
+@pytest.mark.parametrize(
+    "name", ["params/head/kernel", "opt/1/0/mu/encoder/bias", "ema/encoder/bias"]
+)
+def test_refuses_a_state_that_is_not_finite(make: Any, name: str) -> None:
+    saver = make()
+    put(saver, 1)
+    leaves = trees.flatten(states.state(2, states.mesh()))
+    leaves[name] = leaves[name].at[(0,) * leaves[name].ndim].set(jnp.nan)
+    bad = jax.tree.unflatten(jax.tree.structure(states.shapes()), leaves.values())
+    with pytest.raises(manager.SaveFailed) as caught:
+        saver.save(2, bad, record={}, metrics=None)
+    assert (
+        str(caught.value)
+        == f"step 2 was not saved: {name} is not finite; newest checkpoint: step 1"
+    )
+    assert caught.value.exit_code == 70
+    saver.wait()
+    assert saver.steps() == [1]
+    put(saver, 2)
+    assert saver.steps() == [1, 2]
+
+
+def test_a_record_json_cannot_hold_is_refused_at_once(make: Any) -> None:
+    saver = make()
+    for facts in ({"x": object()}, {"x": float("nan")}):
+        with pytest.raises((TypeError, ValueError), match="JSON"):
+            saver.save(1, states.state(1, states.mesh()), record=facts, metrics=None)
+    assert saver.steps() == []
+
+
+def test_reads_records_without_jax(make: Any) -> None:
+    saver = make()
+    put(saver, 4)
+    code = (
+        "import sys; from vit_jax.checkpoints import record; "
+        f"assert record.read_record({str(saver._directory)!r})['step'] == 4; "
+        "assert 'jax' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_record_on_disk(make: Any) -> None:
+    """Every file of the checkpoint is listed; the text is plain JSON."""
+    saver = make()
+    put(saver, 4)
+    folder = pathlib.Path(record.folder(saver._directory, 4))
+    body = json.loads((folder / "commit.json").read_text())["commit"]
+    files = {
+        str(path.relative_to(folder)): [path.stat().st_size, zlib.crc32(path.read_bytes())]
+        for path in folder.glob("state/**/*")
+        if path.is_file()
+    }
+    assert body["files"] == files
+    assert body["leaves"].keys() == states.values(4).keys()
+    assert body["leaves"]["opt/1/0/mu/encoder/bias"]["dtype"] == "bfloat16"

@@ -1,0 +1,24 @@
+"""A stricter world than users have: eight simulated devices, no promotion of rank or type."""
+
+import os
+import shutil
+import tempfile
+
+# Before jax is imported anywhere: these are read once. Subprocesses inherit them.
+os.environ["XLA_FLAGS"] = (
+    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+)
+os.environ["JAX_PLATFORMS"] = "cpu"
+# Many tests compile the same small programs; one cache for the session, thrown away after it.
+CACHE = tempfile.mkdtemp(prefix="vit_jax_tests_")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+
+import jax
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+def pytest_unconfigure():
+    shutil.rmtree(CACHE, ignore_errors=True)

@@ -1,0 +1,246 @@
+"""Folders of images: what is found, how it is split, and what is refused."""
+
+import hashlib
+import os
+import pathlib
+import pickle
+import shutil
+
+import pytest
+
+from vit_jax import config
+from vit_jax.config import ConfigError
+from vit_jax.data.examples import DataError
+from vit_jax.data.sources import Source, open_source
+
+
+def fill(root: pathlib.Path, *files: str) -> pathlib.Path:
+    """Writes files whose content is their name."""
+    for name in files:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    return root
+
+
+def folder(root, split="train", train=True, **knobs) -> Source:
+    return open_source(config.Data(source="folder", root=str(root), **knobs), split, train=train)
+
+
+def names(source: Source) -> list[str]:
+    """Contents of all files, which are their names below root."""
+    return [source[i].image.decode() for i in range(len(source))]
+
+
+def numbered(root: pathlib.Path, classes: int = 3, each: int = 200) -> pathlib.Path:
+    return fill(root, *(f"c{k}/{i:04}.jpg" for k in range(classes) for i in range(each)))
+
+
+@pytest.fixture
+def pets(tmp_path):
+    return fill(
+        tmp_path / "pets",
+        "train/dog/b.jpg",
+        "train/dog/a.JPEG",
+        "train/dog/deep/er/c.png",
+        "train/cat/z.WebP",
+        "train/cat/notes.txt",
+        "train/cat/.hidden.jpg",
+        "train/.cache/x.jpg",
+        "train/readme.jpg",
+        "test/dog/t.jpg",
+    )
+
+
+def test_finds_every_image_below_the_class_folders(pets):
+    source = folder(pets)
+    assert source.classes == ("cat", "dog")
+    assert names(source) == [
+        "train/cat/z.WebP",
+        "train/dog/a.JPEG",
+        "train/dog/b.jpg",
+        "train/dog/deep/er/c.png",
+    ]
+    assert [source[i].label for i in range(4)] == [0, 1, 1, 1]
+    assert source.name(3) == str(pets / "train/dog/deep/er/c.png")
+    assert names(pickle.loads(pickle.dumps(source))) == names(source)
+
+
+def test_other_splits_are_labelled_by_the_classes_of_train(pets):
+    source = folder(pets, "test", train=False)
+    assert source.classes == ("cat", "dog")
+    assert names(source) == ["test/dog/t.jpg"]
+    assert source[0].label == 1
+
+
+def test_class_names_and_file_names_may_be_anything(tmp_path):
+    strange = ["train/ü, 漢/a b\n.png", "train/x=1/é.jpg"]
+    fill(tmp_path, *strange)
+    (tmp_path / os.fsdecode(b"train/x=1/\xff.jpg")).write_bytes(b"not utf-8")
+    source = folder(tmp_path)
+    assert source.classes == ("x=1", "ü, 漢")
+    assert sorted(names(source)) == sorted([*strange, "not utf-8"])
+    assert len(source.fingerprint()) == 16
+
+
+def test_links_are_followed_but_not_in_circles(tmp_path):
+    root = fill(tmp_path, "train/a/1.jpg", "train/b/2.jpg", "elsewhere/3.jpg")
+    (root / "train/b/loop").symlink_to(root / "train/b")
+    (root / "train/b/up").symlink_to(root / "train")
+    (root / "train/b/linked").symlink_to(root / "elsewhere")
+    (root / "train/b/4.jpg").symlink_to(root / "elsewhere/3.jpg")
+    source = folder(root)
+    below = [pathlib.Path(source.name(i)).relative_to(root).as_posix() for i in range(len(source))]
+    assert "train/b/linked/3.jpg" in below
+    assert "train/b/4.jpg" in below
+    assert not [name for name in below if "loop" in name]
+    assert len([name for name in below if name.endswith("2.jpg")]) == 1
+
+
+def test_a_dangling_link_is_an_example_that_cannot_be_read(tmp_path):
+    root = fill(tmp_path, "train/a/1.jpg", "train/b/2.jpg")
+    (root / "train/b/3.jpg").symlink_to(root / "gone.jpg")
+    source = folder(root)
+    assert len(source) == 3
+    with pytest.raises(FileNotFoundError):
+        source[2]
+
+
+def test_holdout_is_a_partition_by_class(tmp_path):
+    root = numbered(tmp_path)
+    train, test = folder(root, holdout=0.1), folder(root, "test", train=False, holdout=0.1)
+    assert train.classes == test.classes == ("c0", "c1", "c2")
+    assert sorted(names(train) + names(test)) == sorted(
+        f"c{k}/{i:04}.jpg" for k in range(3) for i in range(200)
+    )
+    for label in range(3):
+        held = sum(test[i].label == label for i in range(len(test)))
+        assert abs(held - 20) <= 5 * (200 * 0.1 * 0.9) ** 0.5
+    assert names(test) == [
+        name
+        for name in sorted(names(train) + names(test))
+        if int(hashlib.sha256(name.encode()).hexdigest()[:16], 16) < 0.1 * 2**64
+    ]
+
+
+def test_holdout_does_not_move_files_when_others_come(tmp_path):
+    root = numbered(tmp_path)
+    before = set(names(folder(root, "test", train=False, holdout=0.2)))
+    fill(root, *(f"c1/new{i}.jpg" for i in range(300)), "c3/1.jpg", "c3/2.jpg")
+    after = set(names(folder(root, "test", train=False, holdout=0.2)))
+    assert before < after
+    assert all("new" in name or name.startswith("c3") for name in after - before)
+
+
+@pytest.mark.parametrize("holdout", [0.001, 0.5, 0.999])
+def test_holdout_leaves_no_side_of_a_class_empty(tmp_path, holdout):
+    root = fill(tmp_path, "a/1.jpg", "a/2.jpg", "b/1.jpg", "b/2.jpg", "b/3.jpg", "single/1.jpg")
+    train, test = folder(root, holdout=holdout), folder(root, "test", train=False, holdout=holdout)
+    assert {train[i].label for i in range(len(train))} == {0, 1, 2}
+    assert {test[i].label for i in range(len(test))} == {0, 1}
+    assert len(train) + len(test) == 6
+
+
+def test_slices_are_random_samples_that_partition(tmp_path):
+    root = numbered(tmp_path)
+    for knobs in ({"holdout": 0.1}, {"holdout": 0.1, "train_split": "train[:80%]"}):
+        whole = names(folder(root, "train", **knobs))
+        first, second = (folder(root, f"train[{part}]", **knobs) for part in (":80%", "80%:"))
+        assert sorted(names(first) + names(second)) == whole
+        assert len(first) == round(0.8 * len(whole))
+        assert names(first) == sorted(names(first))
+        for source in (first, second):
+            assert {source[i].label for i in range(len(source))} == {0, 1, 2}
+    assert len(folder(root, "train[:7]", holdout=0.1)) == 7
+
+
+def test_fingerprint_is_of_names_labels_and_sizes_not_of_the_root(tmp_path):
+    root = fill(tmp_path / "one", "train/a/1.jpg", "train/b/2.jpg")
+    other = shutil.copytree(root, tmp_path / "two")
+    first = folder(root).fingerprint()
+    assert folder(other).fingerprint() == first
+    (other / "train/b/2.jpg").write_bytes(b"longer than before")
+    assert folder(other).fingerprint() != first
+    (root / "train/b/2.jpg").rename(root / "train/b/3.jpg")
+    assert folder(root).fingerprint() != first
+
+
+def refusal(root, split="train", train=True, **knobs) -> str:
+    with pytest.raises((DataError, ConfigError)) as caught:
+        folder(root, split, train, **knobs)
+    return str(caught.value)
+
+
+def test_refuses_a_root_that_is_no_folder(tmp_path):
+    assert refusal(tmp_path / "x") == f"data.root={tmp_path / 'x'}: no such folder"
+    fill(tmp_path, "file")
+    assert refusal(tmp_path / "file") == f"data.root={tmp_path / 'file'}: not a folder"
+
+
+def test_refuses_a_missing_split(pets):
+    assert refusal(pets, "val", train=False) == (
+        f"data.eval_split=val: no such folder in data.root={pets}; folders there: test, train; "
+        f"if these are classes, set data.holdout=0.1"
+    )
+    assert refusal(pets, "test", train=False, train_split="tra").startswith(
+        f"data.train_split=tra: no such folder in data.root={pets}; folders there: test, train"
+    )
+
+
+def test_refuses_an_empty_root(tmp_path):
+    assert refusal(tmp_path) == (
+        f"data.root={tmp_path}: has no folders; expected train/CLASS/IMAGE"
+    )
+    assert refusal(tmp_path, holdout=0.1) == (
+        f"data.root={tmp_path}: 0 class folders in {tmp_path}; at least 2 are needed"
+    )
+
+
+def test_refuses_a_single_class(tmp_path):
+    fill(tmp_path, "train/a/1.jpg", "train/stray.jpg")
+    assert refusal(tmp_path) == (
+        f"data.root={tmp_path}: 1 class folders in {tmp_path / 'train'}; at least 2 are needed"
+    )
+
+
+def test_refuses_a_class_without_images(pets):
+    fill(pets, "train/fish/readme.txt")
+    assert refusal(pets) == (
+        f"data.root={pets}: no image in class folder {pets / 'train/fish'}; "
+        f"images end in .jpg, .jpeg, .png, .webp"
+    )
+
+
+def test_refuses_evaluation_classes_that_train_does_not_have(pets):
+    fill(pets, "test/bird/1.jpg", "test/ant/1.jpg")
+    assert refusal(pets, "test", train=False) == (
+        f"data.root={pets}: class folders of test that train does not have: ant, bird"
+    )
+
+
+def test_refuses_holdout_splits_that_cannot_be_told_apart(tmp_path):
+    fill(tmp_path, "a/1.jpg", "b/1.jpg")
+    assert refusal(tmp_path, holdout=0.1, eval_split="train") == (
+        "data.eval_split=train: the same split as data.train_split; data.holdout=0.1 needs two "
+        "names"
+    )
+    assert refusal(tmp_path, "val", holdout=0.1) == (
+        "data.train_split=val: no such split; known: train, test"
+    )
+    assert refusal(tmp_path, "test", train=False, holdout=0.1) == (
+        "data.holdout=0.1: every class has one image; none is left"
+    )
+
+
+def test_refuses_a_folder_that_cannot_be_read(pets, monkeypatch):
+    real = os.scandir
+
+    def scandir(path):
+        if "dog" in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert refusal(pets) == (
+        f"data.root: cannot read folder {pets / 'train/dog'}: Permission denied"
+    )

@@ -1,0 +1,227 @@
+"""Every kind of file gives the right pixels or one clear error."""
+
+import io
+import resource
+import struct
+import zlib
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from vit_jax.data import images
+
+Y, X = np.mgrid[0:40, 0:56]
+PIXELS = np.stack([Y * 6, X * 4, (X + Y) * 2], axis=-1).astype(np.uint8)
+PICTURE = PIL.Image.fromarray(PIXELS)
+
+
+def encode(picture: PIL.Image.Image, kind: str, **options) -> bytes:
+    stream = io.BytesIO()
+    picture.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def decode(data: bytes, channels: int = 3, max_pixels: int = 10**6) -> np.ndarray:
+    return images.decode(data, channels=channels, max_pixels=max_pixels)
+
+
+def png(width: int, height: int, idat: bytes, depth: int = 8, color: int = 2) -> bytes:
+    def chunk(name: bytes, body: bytes) -> bytes:
+        check = struct.pack(">I", zlib.crc32(name + body))
+        return struct.pack(">I", len(body)) + name + body + check
+
+    header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0)
+    parts = [chunk(b"IHDR", header), chunk(b"IDAT", idat), chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+JPEG = encode(PICTURE, "JPEG", quality=95)
+PNG = encode(PICTURE, "PNG")
+WEBP = encode(PICTURE, "WEBP", lossless=True)
+WHOLE = {
+    "JPEG": JPEG,
+    "progressive": encode(PICTURE, "JPEG", quality=95, progressive=True),
+    "PNG": PNG,
+    "WebP": encode(PICTURE, "WEBP"),
+    "lossless": WEBP,
+    "extended": encode(PICTURE.convert("RGBA"), "WEBP", exif=PIL.Image.Exif()),
+    "GIF": encode(PICTURE, "GIF"),
+    "BMP": encode(PICTURE, "BMP"),
+}
+
+
+@pytest.mark.parametrize("data", [PNG, WEBP, WHOLE["BMP"]], ids=["PNG", "WebP", "BMP"])
+def test_lossless_formats_give_the_very_pixels(data):
+    image = decode(data)
+    assert image.dtype == np.uint8
+    np.testing.assert_array_equal(image, PIXELS)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "progressive", "WebP"])
+def test_lossy_formats_give_what_another_decoder_gives(kind):
+    other = np.asarray(PIL.Image.open(io.BytesIO(WHOLE[kind])).convert("RGB"), int)
+    assert np.abs(decode(WHOLE[kind]).astype(int) - other).max() <= 1
+
+
+def test_cmyk_becomes_rgb():
+    data = encode(PICTURE.convert("CMYK"), "JPEG", quality=100)
+    assert np.abs(decode(data).astype(int) - PIXELS).max() <= 4
+
+
+def test_palette_is_looked_up():
+    for kind in ("PNG", "GIF"):
+        picture = PICTURE.quantize(64)
+        expected = np.asarray(picture.convert("RGB"))
+        np.testing.assert_array_equal(decode(encode(picture, kind)), expected)
+
+
+def test_grey_is_repeated():
+    grey = PIL.Image.fromarray(PIXELS[:, :, 1])
+    image = decode(encode(grey, "PNG"))
+    np.testing.assert_array_equal(image, np.repeat(PIXELS[:, :, 1:2], 3, axis=2))
+
+
+def test_alpha_is_dropped_and_the_colours_under_it_stay():
+    for kind, options in (("PNG", {}), ("WEBP", {"lossless": True, "exact": True})):
+        picture = PICTURE.copy()
+        picture.putalpha(PIL.Image.fromarray((X * 4).astype(np.uint8)))  # column 0 is clear
+        np.testing.assert_array_equal(decode(encode(picture, kind, **options)), PIXELS)
+
+
+def test_16_bits_keep_the_high_byte():
+    samples = np.arange(4 * 5 * 3, dtype=np.uint16).reshape(4, 5, 3) * 1000
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in samples)
+    image = decode(png(5, 4, zlib.compress(rows), depth=16))
+    np.testing.assert_array_equal(image, (samples >> 8).astype(np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("orientation", "upright"),
+    [
+        (1, lambda a: a),
+        (2, lambda a: a[:, ::-1]),
+        (3, lambda a: a[::-1, ::-1]),
+        (4, lambda a: a[::-1]),
+        (5, lambda a: a.swapaxes(0, 1)),
+        (6, lambda a: np.rot90(a, -1)),
+        (7, lambda a: np.rot90(a, 2).swapaxes(0, 1)),
+        (8, lambda a: np.rot90(a, 1)),
+    ],
+)
+def test_exif_orientation_is_applied(orientation, upright):
+    exif = PIL.Image.Exif()
+    exif[0x0112] = orientation
+    for kind, plain in (("JPEG", JPEG), ("PNG", PNG)):
+        options = {"quality": 95} if kind == "JPEG" else {}
+        turned = decode(encode(PICTURE, kind, exif=exif, **options))
+        np.testing.assert_array_equal(turned, upright(decode(plain)))
+
+
+def test_one_channel_is_the_weighted_mean():
+    image = decode(PNG, channels=1)
+    assert image.shape == (40, 56, 1)
+    exact = PIXELS @ np.array([0.299, 0.587, 0.114])
+    assert np.abs(image[:, :, 0] - exact).max() <= 0.51
+    np.testing.assert_array_equal(images.with_channels(PIXELS, 1), image)
+
+
+def test_channels_of_arrays():
+    grey = PIXELS[:, :, 0]
+    for image in (grey, grey[:, :, None]):
+        np.testing.assert_array_equal(
+            images.with_channels(image, 3), np.stack([grey, grey, grey], axis=-1)
+        )
+        np.testing.assert_array_equal(images.with_channels(image, 1), grey[:, :, None])
+    np.testing.assert_array_equal(images.with_channels(PIXELS, 3), PIXELS)
+
+
+def test_load_takes_files_and_arrays():
+    for image in (PNG, PIXELS):
+        loaded = images.load(image, channels=3, max_pixels=10**6)
+        np.testing.assert_array_equal(loaded, PIXELS)
+    assert images.load(PIXELS[:, :, 0], channels=3, max_pixels=1).shape == (40, 56, 3)
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_truncation_at_any_byte_is_an_error(kind, capfd):
+    data = WHOLE[kind]
+    end = len(data) - (1 if kind == "GIF" else 0)  # a GIF may lack its trailer
+    for length in range(1, end, max(1, len(data) // 200)):
+        with pytest.raises(images.BadImage):
+            decode(data[:length])
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_bytes_after_the_end_do_not_matter(kind):
+    np.testing.assert_array_equal(decode(WHOLE[kind] + b"more" * 9), decode(WHOLE[kind]))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "is empty"),
+        (
+            b"<!DOCTYPE html><html><body>404</body></html>",
+            "is no JPEG, PNG, WebP, GIF or BMP: it starts with b'<!DOCTYPE html><'",
+        ),
+        (bytes(99), "is no JPEG, PNG, WebP, GIF or BMP: it starts with " + repr(bytes(16))),
+        (b"RIFF\x10\0\0\0WAVEfmt ", "is no JPEG, PNG, WebP, GIF or BMP: it starts with "
+         r"b'RIFF\x10\x00\x00\x00WAVEfmt '"),
+        (JPEG[: len(JPEG) // 2], "is a truncated or damaged JPEG"),
+        (PNG[: len(PNG) // 2], "is a truncated or damaged PNG"),
+        (WEBP[: len(WEBP) // 2], "is a truncated or damaged WebP"),
+        (b"\xff\xd8\xff\xd9", "is a truncated or damaged JPEG"),
+        (b"\xff\xd8\xff\xe0\0\0" + bytes(50), "is a truncated or damaged JPEG"),
+    ],
+    ids=["empty", "html", "zeros", "wav", "jpeg", "png", "webp", "no frame", "bad segment"],
+)  # fmt: skip
+def test_message(data, message):
+    with pytest.raises(images.BadImage) as caught:
+        decode(data)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_size_is_known_from_the_header(kind):
+    assert decode(WHOLE[kind], max_pixels=40 * 56).shape == (40, 56, 3)
+    with pytest.raises(images.BadImage, match=r"of 56 x 40 pixels, more than data.max_pixels=2239"):
+        decode(WHOLE[kind], max_pixels=40 * 56 - 1)
+
+
+BOMBS = {
+    "PNG": png(20000, 20000, zlib.compress(bytes(10**6))),
+    "JPEG": b"\xff\xd8\xff\xc0\x00\x11\x08" + struct.pack(">HH", 65535, 65535) + bytes(99),
+    "GIF": b"GIF89a" + struct.pack("<HH", 65535, 65535) + bytes(99),
+    "BMP": b"BM" + bytes(12) + struct.pack("<Iii", 40, 30000, -30000) + bytes(99),
+    "WebP": b"RIFF\x16\0\0\0WEBPVP8X\x0a\0\0\0" + bytes(4) + b"\xff\xff\xff\xff\xff\xff",
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_a_bomb_is_refused_without_memory(kind):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(images.BadImage, match=rf"is a {kind} of \d+ x \d+ pixels, more than"):
+        decode(BOMBS[kind], max_pixels=100_000_000)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert after - before < 16 * 1024  # KiB; its pixels would take 1.1 GiB and more
+
+
+def test_damage_gives_pixels_or_bad_image_and_nothing_else():
+    rng = np.random.default_rng(0)
+    refused = 0
+    for data in WHOLE.values():
+        for _ in range(100):
+            damaged = bytearray(data)
+            for place in rng.integers(0, len(data), rng.integers(1, 8)):
+                damaged[place] = rng.integers(256)
+            try:
+                image = decode(bytes(damaged))
+            except images.BadImage:
+                refused += 1
+            else:
+                assert image.dtype == np.uint8
+                assert image.ndim == 3
+                assert image.size <= 3 * 10**6
+    assert refused > 200

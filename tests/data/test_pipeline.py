@@ -1,0 +1,435 @@
+"""Batches are a pure function of (seed, step, row), whoever makes them; failures are one line."""
+
+import dataclasses
+import logging
+import multiprocessing
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+import pytest
+
+from vit_jax import config
+from vit_jax.data import pipeline, transforms
+from vit_jax.data.examples import DataError, Record, Source
+from vit_jax.data.sources import open_source
+
+DATA = config.Data(
+    source="synthetic",
+    image_size=(6, 5),
+    num_examples=20,
+    train_crop="inception",
+    rotation=10,
+    threads=1,
+)
+
+
+def run(
+    source: Source | None = None,
+    data: config.Data = DATA,
+    *,
+    batch_size: int = 8,
+    rows: Sequence[int] | None = None,
+    train: bool = True,
+    steps: tuple[int, int] = (0, 5),
+    seed: int = 3,
+) -> list[pipeline.Batch]:
+    source = source or open_source(data, "train", train=train)
+    views = transforms.train_transforms(data) if train else transforms.eval_transforms(data)
+    with pipeline.batches(
+        source,
+        views,
+        data,
+        seed=seed,
+        batch_size=batch_size,
+        rows=range(batch_size) if rows is None else rows,
+        train=train,
+        start_step=steps[0],
+        stop_step=steps[1],
+    ) as batches:
+        return list(batches)
+
+
+def joined(batches: list[pipeline.Batch], name: str) -> np.ndarray:
+    return np.concatenate([batch[name] for batch in batches])
+
+
+def assert_same(some: list[pipeline.Batch], others: list[pipeline.Batch]) -> None:
+    assert len(some) == len(others) > 0
+    for one, other in zip(some, others, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            assert one[name].dtype == other[name].dtype
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+def test_a_batch_has_these_arrays():
+    batches = run(steps=(0, 3))
+    assert len(batches) == 3
+    for batch in batches:
+        kinds = {name: (array.dtype.name, array.shape) for name, array in batch.items()}
+        assert kinds == {
+            "image": ("uint8", (8, 6, 5, 3)),
+            "label": ("int32", (8,)),
+            "mask": ("bool", (8,)),
+            "index": ("int64", (8,)),
+            "bad": ("int64", (8,)),
+        }
+        assert {type(array) for array in batch.values()} == {np.ndarray}
+        assert batch["mask"].all()
+        assert (batch["bad"] == -1).all()
+        np.testing.assert_array_equal(batch["label"], batch["index"] % 10)
+
+
+@pytest.mark.parametrize("batch_size", [1, 8, 20, 33])
+def test_an_epoch_has_each_example_once(batch_size):
+    steps = -(-60 // batch_size)
+    order = joined(run(batch_size=batch_size, steps=(0, steps)), "index")[:60]
+    epochs = order.reshape(3, 20)
+    np.testing.assert_array_equal(np.sort(epochs), np.tile(np.arange(20), (3, 1)))
+    assert not (epochs[0] == epochs[1]).all()
+    assert not (epochs[0] == np.arange(20)).all()
+
+
+def test_order_and_views_do_not_depend_on_the_batch_size():
+    some, others = run(batch_size=12, steps=(0, 5)), run(batch_size=5, steps=(0, 12))
+    for name in some[0]:
+        np.testing.assert_array_equal(joined(some, name), joined(others, name))
+
+
+def test_hosts_share_the_global_batch():
+    whole = run()
+    parts = [run(rows=rows) for rows in ([0, 1, 2], [7, 3], [4, 5, 6])]
+    order = [0, 1, 2, 7, 3, 4, 5, 6]
+    for step, batch in enumerate(whole):
+        for name in batch:
+            together = np.concatenate([part[step][name] for part in parts])
+            np.testing.assert_array_equal(together, batch[name][order])
+
+
+def test_a_start_in_the_middle_equals_skipping():
+    whole = run(steps=(0, 9))
+    for start in (1, 4, 8):
+        assert_same(run(steps=(start, 9)), whole[start:])
+    assert run(steps=(9, 9)) == []
+
+
+def test_seed_and_epoch_change_order_and_views():
+    def views(seed: int, epoch: int) -> dict[int, bytes]:
+        (batch,) = run(seed=seed, batch_size=20, steps=(epoch, epoch + 1))
+        return {i: image.tobytes() for i, image in zip(batch["index"], batch["image"], strict=True)}
+
+    first = views(0, 0)
+    assert views(0, 0) == first
+    for other in (views(1, 0), views(0, 1)):
+        assert list(other) != list(first)
+        assert sum(other[i] != first[i] for i in range(20)) >= 19
+
+
+def test_shuffling_is_a_permutation_of_small_and_of_large_sources():
+    for total in (1, 2, 1437, 2**16 + 5):
+        order = [pipeline.shuffled(7, 2, offset, total) for offset in range(total)]
+        assert sorted(order) == list(range(total))
+        if total > 1000:
+            displaced = np.abs(np.array(order) - np.arange(total)).mean() / total
+            assert abs(displaced - 1 / 3) < 0.02  # the mean of |x - y| for uniform x and y
+            assert order[:9] != [pipeline.shuffled(7, 3, offset, total) for offset in range(9)]
+
+
+def test_randomness_is_one_philox_stream_per_example():
+    seed = 2**32 - 1  # the largest
+    randomness = pipeline.Randomness(seed)
+    for epoch, index in ((0, 0), (3, 17), (3, 18), (0, 0)):
+        key = np.array([seed * 2**32 + epoch, index], np.uint64)
+        fresh = np.random.Generator(np.random.Philox(key=key))
+        moved = randomness.at(epoch, index)
+        assert moved.integers(1000, dtype=np.uint32) == fresh.integers(1000, dtype=np.uint32)
+        np.testing.assert_array_equal(moved.random(7), fresh.random(7))
+
+
+def test_evaluation_goes_through_once_in_order_and_pads():
+    batches = run(train=False, steps=(0, 3))
+    np.testing.assert_array_equal(joined(batches, "index"), [*range(20), -1, -1, -1, -1])
+    np.testing.assert_array_equal(joined(batches, "mask"), [True] * 20 + [False] * 4)
+    np.testing.assert_array_equal(joined(batches, "label"), [i % 10 for i in range(20)] + [0] * 4)
+    assert not batches[2]["image"][4:].any()
+    source = open_source(DATA, "train", train=False)
+    np.testing.assert_array_equal(joined(batches, "image")[13], source[13].image)
+    (beyond,) = run(train=False, steps=(3, 4))
+    assert not beyond["mask"].any()
+
+
+def test_channels_are_what_the_config_says():
+    digits = config.Data(image_size=(8, 8), channels=3, train_crop="resize", flip=False)
+    (batch,) = run(data=digits, steps=(0, 1))
+    assert batch["image"].shape == (8, 8, 8, 3)
+    for channel in (1, 2):
+        np.testing.assert_array_equal(batch["image"][..., channel], batch["image"][..., 0])
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """12 pictures of 2 classes, their grey level the number; 4 and 5 are broken, 9 is missing."""
+    for number in range(12):
+        path = tmp_path / f"train/{'ab'[number // 6]}/{number:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture = np.full((40, 40, 3), number, np.uint8)
+        path.write_bytes(cv2.imencode(".png", picture)[1].tobytes())
+    (tmp_path / "train/a/04.png").write_bytes(b"")
+    (tmp_path / "train/a/05.png").write_bytes(b"<html>")
+    (tmp_path / "train/b/09.png").unlink()
+    (tmp_path / "train/b/09.png").symlink_to(tmp_path / "gone")
+    return config.Data(
+        source="folder", root=str(tmp_path), image_size=(4, 4), train_crop="resize", threads=1
+    )
+
+
+def test_an_unreadable_image_is_an_error_with_its_name(photos):
+    with pytest.raises(DataError) as caught:
+        run(data=photos, steps=(0, 100))
+    root = pathlib.Path(photos.root) / "train"
+    reasons = (
+        f"{root}/a/04.png: is empty",
+        f"{root}/a/05.png: is no JPEG, PNG, WebP, GIF or BMP: it starts with b'<html>'",
+        f"{root}/b/09.png: No such file or directory",
+    )
+    ending = "; mend or remove it, or allow for unreadable images with data.max_bad_examples"
+    assert str(caught.value) in [reason + ending for reason in reasons]
+
+
+def test_unreadable_images_are_replaced_by_the_next_within_the_budget(photos, caplog):
+    data = dataclasses.replace(photos, max_bad_examples=3)
+    with caplog.at_level(logging.WARNING, "vit_jax"):
+        batches = run(data=data, steps=(0, 6), batch_size=4)  # two epochs
+    index, bad = joined(batches, "index"), joined(batches, "bad")
+    drawn = np.where(bad >= 0, bad, index)
+    np.testing.assert_array_equal(np.sort(drawn.reshape(2, 12)), np.tile(np.arange(12), (2, 1)))
+    for was, given in ((4, 6), (5, 6), (9, 10)):
+        assert index[bad == was].tolist() == [given, given]
+    assert set(bad.tolist()) == {-1, 4, 5, 9}
+    np.testing.assert_array_equal(joined(batches, "image")[:, 0, 0, 0], index)
+    np.testing.assert_array_equal(joined(batches, "label"), index // 6)
+    assert joined(batches, "mask").all()
+    # Each once, however often it comes up.
+    messages = sorted(record.getMessage() for record in caplog.records)
+    files = [message.partition(": ")[0] for message in messages]
+    assert [name[-8:] for name in files] == ["a/04.png", "a/05.png", "b/09.png"]
+    assert "a/04.png: is empty (replaced; " in messages[0]
+    assert sorted(message[-23:] for message in messages) == [
+        f"replaced; {n} of at most 3)"[-23:] for n in (1, 2, 3)
+    ]
+    assert_same(run(data=data, steps=(3, 6), batch_size=4), batches[3:])
+
+
+def test_evaluation_leaves_unreadable_images_out(photos):
+    data = dataclasses.replace(photos, max_bad_examples=3)
+    (batch,) = run(data=data, train=False, batch_size=12, steps=(0, 1))
+    np.testing.assert_array_equal(batch["index"], [0, 1, 2, 3, -1, -1, 6, 7, 8, -1, 10, 11])
+    np.testing.assert_array_equal(batch["mask"], batch["index"] >= 0)
+    np.testing.assert_array_equal(np.flatnonzero(batch["bad"] >= 0), [4, 5, 9])
+
+
+@pytest.mark.parametrize(("budget", "train"), [(1, True), (2, True), (2, False)])
+def test_one_unreadable_image_too_many_stops_the_run(photos, budget, train):
+    data = dataclasses.replace(photos, max_bad_examples=budget)
+    with pytest.raises(DataError) as caught:
+        run(data=data, train=train, steps=(0, 100))
+    message = str(caught.value)
+    assert message.startswith(f"more than data.max_bad_examples={budget} unreadable images: ")
+    assert message.count(".png: ") == budget + 1
+    assert "\n" not in message
+
+
+def test_a_source_without_a_readable_image_is_an_error_not_a_search_without_end(tmp_path):
+    for number in range(4):
+        path = tmp_path / f"train/{'ab'[number // 2]}/{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    data = config.Data(
+        source="folder", root=str(tmp_path), image_size=(4, 4), max_bad_examples=1000
+    )
+    with pytest.raises(DataError, match="no example of the source can be read"):
+        run(data=data)
+
+
+class Broken:
+    """A transform with a mistake in it."""
+
+    def __call__(self, image, rng):
+        raise ZeroDivisionError("a mistake")
+
+
+def test_a_mistake_in_the_program_stays_what_it_is():
+    source = open_source(DATA, "train", train=True)
+    with (
+        pytest.raises(ZeroDivisionError, match="a mistake"),
+        pipeline.batches(
+            source, [Broken()], DATA, seed=0, batch_size=4, rows=range(4), train=True, stop_step=2
+        ) as batches,
+    ):
+        next(batches)
+
+
+def loader_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("grain-")]
+
+
+def wait_until(condition) -> bool:
+    deadline = time.monotonic() + 10
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
+
+
+def test_closing_early_ends_the_threads():
+    source = open_source(DATA, "train", train=True)
+    data = dataclasses.replace(DATA, threads=3)
+    for taken in (0, 2):
+        batches = pipeline.batches(
+            source, (), data, seed=0, batch_size=4, rows=range(4), train=True, stop_step=10**9
+        )
+        for _ in range(taken):
+            next(batches)
+        assert loader_threads()
+        batches.close()
+        batches.close()
+        assert wait_until(lambda: not loader_threads())
+
+
+def test_threads_processes_and_buffers_change_nothing(photos):
+    data = dataclasses.replace(
+        photos, max_bad_examples=3, image_size=(64, 64), train_crop="inception", rotation=10
+    )
+    knobs = [{"threads": 4, "prefetch": 1}, {"threads": 3, "prefetch": 9}]
+    knobs += [{"workers": workers, "threads": 2} for workers in (1, 2, 4)]
+    expected = run(data=data, batch_size=100, rows=range(90), steps=(0, 6))
+    assert set(joined(expected, "bad").tolist()) == {-1, 4, 5, 9}
+    for changed in knobs:
+        other = dataclasses.replace(data, **changed)
+        assert_same(run(data=other, batch_size=100, rows=range(90), steps=(2, 6)), expected[2:])
+    assert not multiprocessing.active_children()
+
+
+def test_failures_of_loader_processes_arrive(photos):
+    with pytest.raises(DataError, match=r"\.png: .*; mend or remove it"):
+        run(data=dataclasses.replace(photos, workers=1), steps=(0, 100))
+    assert not multiprocessing.active_children()
+
+
+def test_a_killed_loader_process_is_an_error_not_a_hang():
+    source = open_source(DATA, "train", train=True)
+    data = dataclasses.replace(DATA, workers=2)
+    batches = pipeline.batches(
+        source, (), data, seed=0, batch_size=4, rows=range(4), train=True, stop_step=10**9
+    )
+    for _ in range(3):
+        next(batches)
+    children = multiprocessing.active_children()
+    assert len(children) == 2
+    for number in (signal.SIGINT, signal.SIGTERM):  # these are for the main process to handle
+        os.kill(children[0].pid, number)
+    for _ in range(30):
+        next(batches)
+    os.kill(children[1].pid, signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(pipeline.LoaderError) as caught:
+        list(batches)
+    assert time.monotonic() - began < 10
+    assert str(caught.value) == (
+        "data.workers=2: a loader process ended with exit code -9 (killed, perhaps for lack of "
+        "memory); try again, with fewer data.workers or a smaller data.prefetch"
+    )
+    assert caught.value.exit_code == 70
+    assert wait_until(lambda: not multiprocessing.active_children())
+
+
+def test_closing_at_once_ends_the_processes():
+    data = dataclasses.replace(DATA, workers=1)
+    source = open_source(data, "train", train=True)
+    batches = pipeline.batches(
+        source, (), data, seed=0, batch_size=4, rows=range(4), train=True, stop_step=9
+    )
+    batches.close()
+    assert not multiprocessing.active_children()
+    time.sleep(0.2)
+    assert not multiprocessing.active_children()
+
+
+SCRIPT = """
+import multiprocessing, os, sys
+from vit_jax import config
+from vit_jax.data import pipeline, sources, transforms
+
+def main(workers, then):
+    data = config.Data(image_size=(64, 64), threads=2, workers=workers)
+    source = sources.open_source(data, "train", train=True)
+    options = dict(seed=0, batch_size=64, rows=range(64), train=True)
+    for stop in (4, 10**9):
+        batches = pipeline.batches(source, (transforms.Resize(64, 64),), data,
+                                   stop_step=stop, **options)
+        for count, batch in enumerate(batches):
+            if count == 3:
+                break
+        if stop == 4:
+            assert next(batches, None) is None
+    print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+    if then == "kill":
+        os.kill(os.getpid(), 9)
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])
+"""
+
+
+def run_script(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess:
+    (folder / "script.py").write_text(SCRIPT)
+    root = pathlib.Path(__file__).parents[2]
+    return subprocess.run(
+        [sys.executable, str(folder / "script.py"), *arguments],
+        env={**os.environ, "PYTHONPATH": str(root), "PYTHONWARNINGS": "always"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_script_ends_without_a_word(tmp_path, workers):
+    done = run_script(tmp_path, workers, "end")  # with its second iterator left open
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.split()) == int(workers)
+
+
+def test_loader_processes_do_not_outlive_a_killed_run(tmp_path):
+    done = run_script(tmp_path, "1", "kill")
+    assert done.returncode == -signal.SIGKILL
+    assert wait_until(lambda: not pathlib.Path(f"/proc/{int(done.stdout)}").exists())
+
+
+def test_records_may_be_pixels_of_any_size():
+    class Mixed:
+        classes = ("a", "b")
+
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            shape = [(9, 7), (3, 4, 3), (5, 5, 1), (6, 5, 3)][index]
+            return Record(np.full(shape, 10 * index, np.uint8), index % 2)
+
+        def name(self, index):
+            return str(index)
+
+        def fingerprint(self):
+            return ""
+
+    (batch,) = run(Mixed(), train=False, batch_size=4, steps=(0, 1))
+    np.testing.assert_array_equal(batch["image"].max((1, 2, 3)), [0, 10, 20, 30])
+    np.testing.assert_array_equal(batch["image"].min((1, 2, 3)), [0, 10, 20, 30])

@@ -1,0 +1,187 @@
+"""Sources that need no files of the user, splits, and what `open_source` refuses."""
+
+import hashlib
+import pickle
+
+import numpy as np
+import pytest
+
+from vit_jax import config
+from vit_jax.config import ConfigError
+from vit_jax.data import sources
+from vit_jax.data.examples import Split, digest
+
+DIGITS = config.Data(source="digits", image_size=(8, 8), channels=1)
+
+
+def open_digits(split: str) -> sources.Source:
+    return sources.open_source(DIGITS, split, train=True)
+
+
+def test_embedded_digits_are_those_of_scikit_learn():
+    # sha256 of load_digits() of scikit-learn 1.9.1: `images` and `target` as uint8.
+    with np.load(sources.DIGITS_FILE) as file:
+        ink, labels = file["images"], file["labels"]
+    assert hashlib.sha256(ink.tobytes()).hexdigest() == (
+        "8f26b2bd9d135c256808f68f14fdabddde6d9c7f869ae419704b051f0f14b3b3"
+    )
+    assert hashlib.sha256(labels.tobytes()).hexdigest() == (
+        "8ba4f891220f5e4c9c819638d1602d74b83618f167043c6da52a2a247841ddf0"
+    )
+    assert ink.shape == (1797, 8, 8)
+    assert ink.max() == 16
+
+
+def test_digits_splits_are_fixed():
+    train, test = open_digits("train"), open_digits("test")
+    assert (len(train), len(test)) == (1437, 360)
+    assert train.classes == tuple("0123456789")
+    with np.load(sources.DIGITS_FILE) as file:
+        ink, labels = file["images"], file["labels"]
+    for source, index, row in (
+        (train, 0, 1),
+        (train, 3, 4),
+        (train, 4, 6),
+        (train, 1436, 1796),
+        (test, 0, 0),
+        (test, 1, 5),
+        (test, 359, 1795),
+    ):
+        image, label = source[index]
+        assert image.shape == (8, 8, 1)
+        assert image.dtype == np.uint8
+        assert label == labels[row]
+        np.testing.assert_array_equal(image[:, :, 0], np.floor(ink[row] * 255.0 / 16 + 0.5))
+    first = test[0].image[:, :, 0]
+    assert first[0].tolist() == [0, 0, 80, 207, 143, 16, 0, 0]  # ink 0 0 5 13 9 1 0 0
+    labels_of_test = [test[i].label for i in range(360)]
+    assert np.bincount(labels_of_test).tolist() == [42, 28, 26, 48, 38, 39, 30, 26, 36, 47]
+
+
+@pytest.mark.parametrize(
+    ("split", "low", "high"),
+    [
+        ("train[:80%]", 0, 1150),
+        ("train[80%:]", 1150, 1437),
+        ("train[:100]", 0, 100),
+        ("train[-100:]", 1337, 1437),
+        ("train[10%:-10%]", 144, 1293),
+        ("train[:]", 0, 1437),
+        ("test[5:6]", 5, 6),
+    ],
+)
+def test_slices_of_digits(split, low, high):
+    whole, part = open_digits(split.partition("[")[0]), open_digits(split)
+    assert len(part) == high - low
+    for index in (0, len(part) - 1):
+        assert part[index].label == whole[low + index].label
+        np.testing.assert_array_equal(part[index].image, whole[low + index].image)
+    assert part.name(0) == f"digits {split.partition('[')[0]}[{low}]"
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        ("trian", "data.train_split=trian: no such split; did you mean train?"),
+        ("validation", "data.train_split=validation: no such split; known: train, test"),
+        (
+            "train[:80",
+            "data.train_split=train[:80: not a split; write train, train[:80%] or train[100:]",
+        ),
+        ("", "data.train_split=: not a split; write train, train[:80%] or train[100:]"),
+    ],
+)
+def test_bad_split(split, message):
+    with pytest.raises(ConfigError) as caught:
+        open_digits(split)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("split", ["train[5:5]", "train[:2000]", "train[:110%]", "train[-2000:]"])
+def test_bad_slice(split):
+    with pytest.raises(ConfigError) as caught:
+        open_digits(split)
+    assert str(caught.value) == (
+        f"data.train_split={split}: selects nothing, or more than the 1437 examples of train"
+    )
+
+
+def test_the_message_names_the_knob_of_the_split():
+    with pytest.raises(ConfigError, match=r"^data\.eval_split=val: no such split"):
+        sources.open_source(DIGITS, "val", train=False)
+
+
+def test_slices_partition_whatever_the_length():
+    for length in (1, 7, 100, 1437):
+        for percent in (1, 33, 50, 99):
+            parts = []
+            for text in (f"a[:{percent}%]", f"a[{percent}%:]"):
+                try:
+                    parts += Split.parse(text, "key").select(length, "key")
+                except ConfigError:
+                    assert round(percent * length / 100) in (0, length)
+            assert parts == list(range(length))
+
+
+def test_a_head_too_narrow_for_the_data_is_refused():
+    with pytest.raises(ConfigError) as caught:
+        sources.open_source(DIGITS, "train", num_classes=9, train=True)
+    assert str(caught.value) == (
+        "model.num_classes=9: the data has 10 classes; at least 10, or none"
+    )
+    assert len(sources.open_source(DIGITS, "train", num_classes=12, train=True).classes) == 10
+
+
+def test_fingerprints_tell_data_apart_and_survive_pickling():
+    splits = ["train", "test", "train[:80%]", "train[80%:]"]
+    prints = [open_digits(split).fingerprint() for split in splits]
+    assert len(set(prints)) == len(splits)
+    assert prints == [pickle.loads(pickle.dumps(open_digits(s))).fingerprint() for s in splits]
+    assert prints[0] == "ef4967d75c571849"  # a value that must be the same on every machine
+    assert all(len(p) == 16 and int(p, 16) >= 0 for p in prints)
+
+
+def test_digest_separates_its_parts():
+    assert digest(b"ab", b"c") != digest(b"a", b"bc")
+    assert digest(b"") != digest()
+
+
+def synthetic(split="train", num_classes=None, **knobs) -> sources.Source:
+    data = config.Data(source="synthetic", **{"image_size": (12, 20), "num_examples": 50, **knobs})
+    return sources.open_source(data, split, num_classes=num_classes, train=True)
+
+
+@pytest.mark.parametrize(("size", "channels"), [((12, 20), 3), ((3, 5), 1), ((1, 1), 3)])
+def test_synthetic_images_are_a_function_of_the_index(size, channels):
+    source = synthetic(image_size=size, channels=channels)
+    again = pickle.loads(pickle.dumps(source))
+    assert len(source) == 50
+    for index in (49, 0, 7):
+        image, label = source[index]
+        assert image.shape == (*size, channels)
+        assert image.dtype == np.uint8
+        assert label == index % 10
+        np.testing.assert_array_equal(image, again[index].image)
+
+
+def test_synthetic_class_is_the_mean_pattern_on_every_split():
+    train, test = synthetic(num_examples=600, num_classes=3), synthetic("test", 3, num_examples=600)
+    means = [
+        np.mean([source[i].image for i in range(600) if i % 3 == label], axis=0)
+        for source in (train, test)
+        for label in range(3)
+    ]
+    for label in range(3):
+        assert np.abs(means[label] - means[label + 3]).max() < 20  # noise / sqrt(200): 2.6 levels
+        assert np.abs(means[label] - means[(label + 1) % 3]).max() > 40
+    assert not np.array_equal(train[0].image, test[0].image)
+
+
+def test_synthetic_slices_and_classes():
+    part = synthetic("train[10:20]", num_classes=4)
+    assert len(part) == 10
+    assert part[0].label == 2
+    np.testing.assert_array_equal(part[0].image, synthetic(num_classes=4)[10].image)
+    assert part.classes == ("class 0", "class 1", "class 2", "class 3")
+    assert part.name(3) == "synthetic train[13]"
+    assert part.fingerprint() != synthetic("train[10:21]", num_classes=4).fingerprint()

@@ -1,0 +1,238 @@
+"""TFDS on array_record, without TensorFlow: a tiny dataset prepared by TFDS itself."""
+
+import io
+import json
+import logging
+import pickle
+import shutil
+import sys
+
+import cv2
+import numpy as np
+import PIL.Image
+import pytest
+import tensorflow_datasets as tfds
+
+from vit_jax import config
+from vit_jax.config import ConfigError
+from vit_jax.data.examples import DataError
+from vit_jax.data.images import BadImage
+from vit_jax.data.sources import Source, open_source
+
+
+def pixels(index: int) -> np.ndarray:
+    return np.full((4 + index, 5, 3), index * 10, np.uint8)
+
+
+def encoded(index: int) -> io.BytesIO:
+    """A PNG: TFDS encodes arrays with TensorFlow, but takes files as they are."""
+    stream = io.BytesIO()
+    PIL.Image.fromarray(pixels(index)).save(stream, "PNG")
+    return io.BytesIO(stream.getvalue())
+
+
+class TinyShapes(tfds.core.GeneratorBasedBuilder):
+    """20 + 7 pictures of three classes, with a feature that training does not need."""
+
+    VERSION = tfds.core.Version("1.2.0")
+
+    def _info(self):
+        features = {
+            "picture": tfds.features.Image(shape=(None, None, 3)),
+            "mask": tfds.features.Image(shape=(None, None, 3)),
+            "shape": tfds.features.ClassLabel(names=["ring", "disc", "box"]),
+            "hue": tfds.features.ClassLabel(num_classes=9),
+            "id": tfds.features.Text(),
+        }
+        return tfds.core.DatasetInfo(
+            builder=self,
+            features=tfds.features.FeaturesDict(features),
+            supervised_keys=("picture", "shape"),
+        )
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._examples(20, 0), "test": self._examples(7, 100)}
+
+    def _examples(self, number: int, first: int):
+        for index in range(number):
+            yield (
+                index,
+                {
+                    "picture": encoded(index),
+                    "mask": encoded(0),
+                    "shape": index % 3,
+                    "hue": index % 9,
+                    "id": f"id-{first + index}",
+                },
+            )
+
+    _generate_examples = _examples
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    root = tmp_path_factory.mktemp("tfds")
+    builder = TinyShapes(data_dir=str(root), file_format="array_record")
+    tfds.disable_progress_bar()
+    builder.download_and_prepare()
+    return root
+
+
+def tiny(root, split="train", name="tiny_shapes", train=True) -> Source:
+    data = config.Data(source="tfds", name=name, root=str(root))
+    return open_source(data, split, train=train)
+
+
+def contents(source: Source) -> list[tuple[int, int]]:
+    """(number of the picture, label) of all examples."""
+    result = []
+    for index in range(len(source)):
+        image, label = source[index]
+        assert isinstance(image, bytes)
+        picture = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR)
+        number = picture.shape[0] - 4
+        np.testing.assert_array_equal(picture, pixels(number))
+        result.append((number, label))
+    return result
+
+
+def test_reads_encoded_pictures_and_labels_without_tensorflow(prepared):
+    source = tiny(prepared)
+    assert source.classes == ("ring", "disc", "box")
+    assert len(source) == 20
+    assert sorted(contents(source)) == [(index, index % 3) for index in range(20)]
+    assert source.name(7) == "tiny_shapes/1.2.0 train example 7"
+    assert "tensorflow" not in sys.modules
+
+
+def test_splits_are_those_of_tfds(prepared):
+    whole = contents(tiny(prepared))
+    assert contents(tiny(prepared, "train[:60%]")) == whole[:12]
+    assert contents(tiny(prepared, "train[60%:]")) == whole[12:]
+    assert contents(tiny(prepared, "train[-3:]")) == whole[-3:]
+    test = contents(tiny(prepared, "test", train=False))
+    assert sorted(test) == [(index, index % 3) for index in range(7)]
+    assert contents(tiny(prepared, "test+train[:2]")) == test + whole[:2]
+    assert len(tiny(prepared, name="tiny_shapes:1.2.0")) == 20
+
+
+def test_a_source_travels_to_other_processes(prepared):
+    source = tiny(prepared, "train[:60%]")
+    copy = pickle.loads(pickle.dumps(source))
+    assert contents(copy) == contents(source)
+    assert copy.fingerprint() == source.fingerprint()
+    assert len(pickle.dumps(source)) < 10_000
+
+
+def test_fingerprint_depends_on_the_data_not_on_the_folder(prepared, tmp_path):
+    prints = {tiny(prepared, split).fingerprint() for split in ("train", "train[:60%]", "test")}
+    assert len(prints) == 3
+    copy = shutil.copytree(prepared, tmp_path / "copy")
+    assert tiny(copy).fingerprint() == tiny(prepared).fingerprint()
+    file = copy / "tiny_shapes/1.2.0/dataset_info.json"
+    info = json.loads(file.read_text())
+    info["splits"][0]["numBytes"] = "12345"
+    file.write_text(json.dumps(info))
+    assert tiny(copy).fingerprint() != tiny(prepared).fingerprint()
+
+
+def refusal(*args, **kwargs) -> str:
+    with pytest.raises((ConfigError, DataError)) as caught:
+        tiny(*args, **kwargs)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_refuses_names_that_do_not_exist(prepared):
+    assert refusal(prepared, name="tiny_shape") == (
+        "data.name=tiny_shape: TFDS has no such dataset; did you mean tiny_shapes?"
+    )
+    assert refusal(prepared, name="cifra10") == (
+        "data.name=cifra10: TFDS has no such dataset; did you mean cifar10?"
+    )
+    assert refusal(prepared, name="xqzzy") == "data.name=xqzzy: TFDS has no such dataset"
+    assert refusal(prepared, name="a b") == "data.name=a b: Parsing builder name string a b failed."
+    assert refusal(prepared, name="cifar10:9.9.9").endswith(
+        "Dataset cifar10 cannot be loaded at version 9.9.9, only: 3.0.2."
+    )
+
+
+def test_says_how_to_prepare(prepared, caplog):
+    with caplog.at_level(logging.WARNING):
+        message = refusal(prepared, name="cifar10")
+    assert message == (
+        f"data.name=cifar10: not prepared in {prepared}/cifar10/3.0.2; prepare it for random "
+        f'access (this step may need TensorFlow): python -c "import tensorflow_datasets as tfds; '
+        f"tfds.builder('cifar10', data_dir='{prepared}', file_format='array_record')"
+        f'.download_and_prepare()"'
+    )
+    command = message.split('"')[1]
+    compile(command, "command", "exec")
+    assert not caplog.records
+
+
+def test_refuses_a_format_without_random_access(prepared, tmp_path):
+    root = shutil.copytree(prepared, tmp_path / "copy")
+    file = root / "tiny_shapes/1.2.0/dataset_info.json"
+    file.write_text(file.read_text().replace('"array_record"', '"tfrecord"'))
+    assert refusal(root).startswith(
+        f"data.name=tiny_shapes: prepared as tfrecord in {root}/tiny_shapes/1.2.0; prepare it for"
+    )
+
+
+def test_refuses_bad_splits(prepared):
+    assert refusal(prepared, "trian") == (
+        "data.train_split=trian: no such split; did you mean train?"
+    )
+    assert refusal(prepared, "validation", train=False) == (
+        "data.eval_split=validation: no such split; known: train, test"
+    )
+    assert refusal(prepared, "train[:21]") == (
+        "data.train_split=train[:21]: Requested slice [:21] incompatible with 20 examples."
+    )
+    assert refusal(prepared, "train[5:5]") == (
+        "data.train_split=train[5:5]: selects no example of tiny_shapes/1.2.0"
+    )
+
+
+def renamed(prepared, root, **changes):
+    """Copies the dataset under a name that no builder class has."""
+    shutil.copytree(prepared / "tiny_shapes", root / "other_shapes")
+    version = root / "other_shapes/1.2.0"
+    info = json.loads((version / "dataset_info.json").read_text())
+    (version / "dataset_info.json").write_text(
+        json.dumps(info | {"name": "other_shapes"} | changes)
+    )
+    for shard in version.glob("tiny_shapes-*"):
+        shard.rename(shard.with_name(shard.name.replace("tiny", "other")))
+    return root
+
+
+def test_reads_datasets_whose_code_is_not_there(prepared, tmp_path):
+    source = tiny(renamed(prepared, tmp_path), name="other_shapes")
+    assert contents(source) == contents(tiny(prepared))
+    assert source.classes == ("ring", "disc", "box")
+
+
+def test_refuses_features_that_leave_a_choice(prepared, tmp_path):
+    root = renamed(prepared, tmp_path, supervisedKeys=None)
+    assert refusal(root, name="other_shapes") == (
+        "data.name=other_shapes: needs one image and one class label; its features: "
+        "hue, id, mask, picture, shape"
+    )
+
+
+def test_a_damaged_record_is_a_bad_image(prepared, tmp_path):
+    root = shutil.copytree(prepared, tmp_path / "copy")
+    (shard,) = (root / "tiny_shapes/1.2.0").glob("*train*")
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    source = tiny(root)
+    reasons = []
+    for index in range(len(source)):
+        try:
+            source[index]
+        except BadImage as error:
+            reasons.append(str(error).partition(":")[0])
+    assert set(reasons) == {"cannot be read"}

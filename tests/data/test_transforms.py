@@ -1,0 +1,300 @@
+"""Each transform against arrays worked out by hand or by a second implementation in float64."""
+
+import dataclasses
+import math
+import pickle
+
+import numpy as np
+import pytest
+import scipy.ndimage
+
+from vit_jax import config
+from vit_jax.data import transforms as tf
+
+RAMP = np.arange(4 * 6, dtype=np.uint8).reshape(4, 6, 1)
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+class Fixed:
+    """A generator that returns what it is told to."""
+
+    def __init__(self, *numbers):
+        self.numbers = list(numbers)
+
+    def random(self, size=None):
+        return self.numbers.pop(0) if size is None else np.array(self.numbers.pop(0))
+
+    def uniform(self, low, high):
+        return low + (high - low) * self.numbers.pop(0)
+
+    def integers(self, low, high=None):
+        low, high = (0, low) if high is None else (low, high)
+        number = self.numbers.pop(0)
+        assert low <= number < high, (low, number, high)
+        return number
+
+
+def photo(height: int, width: int, channels: int = 3) -> np.ndarray:
+    return rng(1).integers(0, 256, (height, width, channels), np.uint8)
+
+
+def bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """tf.image.resize's bilinear in float64: half-pixel centres, clamped at the border."""
+
+    def axis(size: int, old: int):
+        place = np.clip((np.arange(size) + 0.5) * old / size - 0.5, 0, old - 1)
+        low = np.floor(place).astype(int)
+        return low, np.minimum(low + 1, old - 1), place - low
+
+    image = image.astype(np.float64)
+    low, high, part = axis(height, image.shape[0])
+    part = part[:, None, None]
+    image = image[low] * (1 - part) + image[high] * part
+    low, high, part = axis(width, image.shape[1])
+    part = part[None, :, None]
+    return image[:, low] * (1 - part) + image[:, high] * part
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("shape", [(50, 37), (9, 8), (224, 224), (448, 448), (1, 1), (301, 223)])
+def test_resize_is_bilinear_without_antialiasing(shape, channels):
+    image = photo(*shape, channels)
+    result = tf.Resize(224, 112)(image, rng())
+    assert result.shape == (224, 112, channels)
+    assert result.dtype == np.uint8
+    assert np.abs(result - bilinear(image, 224, 112)).max() < 0.8
+
+
+def test_resize_by_hand():
+    image = np.array([[0, 40], [80, 120]], np.uint8)[:, :, None]
+    expected = [[0, 10, 30, 40], [20, 30, 50, 60], [60, 70, 90, 100], [80, 90, 110, 120]]
+    np.testing.assert_array_equal(tf.Resize(4, 4)(image, rng())[:, :, 0], expected)
+
+
+def test_resize_to_its_own_size_changes_nothing():
+    image = photo(8, 8)
+    assert tf.Resize(8, 8)(image, rng()) is image
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((10, 20), (8, 16)),
+        ((20, 10), (16, 8)),
+        ((8, 8), (8, 8)),
+        ((3, 5), (8, 13)),
+        ((1, 32), (8, 256)),
+        ((1, 10**6), (8, 256)),
+    ],
+)
+def test_resize_short_side(shape, expected):
+    assert tf.ResizeShortSide(8)(photo(*shape), rng()).shape == (*expected, 3)
+
+
+def test_resize_short_side_keeps_the_middle_of_a_strip():
+    strip = np.arange(40, dtype=np.uint8).reshape(1, 40, 1)
+    result = tf.ResizeShortSide(1)(strip, rng())
+    np.testing.assert_array_equal(result[0, :, 0], np.arange(4, 36))
+
+
+def test_central_crop():
+    np.testing.assert_array_equal(
+        tf.CentralCrop(2, 3)(RAMP, rng())[:, :, 0], [[7, 8, 9], [13, 14, 15]]
+    )
+    np.testing.assert_array_equal(tf.CentralCrop(4, 6)(RAMP, rng()), RAMP)
+
+
+def test_random_crop_by_hand():
+    crop = tf.RandomCrop(2, 3)
+    np.testing.assert_array_equal(crop(RAMP, Fixed(2, 3))[:, :, 0], [[15, 16, 17], [21, 22, 23]])
+    np.testing.assert_array_equal(crop(RAMP, Fixed(0, 1))[:, :, 0], [[1, 2, 3], [7, 8, 9]])
+
+
+def test_random_crop_is_uniform_over_all_places():
+    crop, source = tf.RandomCrop(2, 3), rng()
+    corners = [int(crop(RAMP, source)[0, 0, 0]) for _ in range(6000)]
+    places, counts = np.unique(corners, return_counts=True)
+    assert places.tolist() == [0, 1, 2, 3, 6, 7, 8, 9, 12, 13, 14, 15]
+    assert np.abs(counts - 500).max() < 5 * math.sqrt(500)
+
+
+def test_inception_crop_by_hand():
+    # Aspect 2, area 0.05 to 1 of 10 x 20: heights round(sqrt(5)) = 2 to round(sqrt(100)) = 10.
+    crop = tf.InceptionCrop(3, 6, (0.05, 1.0), (1.0, 3.0))
+    image = np.arange(200, dtype=np.uint8).reshape(10, 20, 1)
+    assert crop.rectangle(10, 20, Fixed(0.5, 2, 0, 0)) == (0, 0, 3, 6)  # 2 x 4 < 10 pixels: + 1 row
+    assert crop.rectangle(10, 20, Fixed(0.5, 3, 7, 14)) == (7, 14, 3, 6)
+    assert crop.rectangle(10, 20, Fixed(0.5, 10, 0, 0)) == (0, 0, 10, 20)
+    np.testing.assert_array_equal(crop(image, Fixed(0.5, 3, 2, 5)), image[2:5, 5:11])
+
+
+def test_inception_crop_takes_the_whole_image_if_nothing_fits():
+    crop = tf.InceptionCrop(8, 8, (0.5, 1.0), (0.75, 4 / 3))
+    assert crop.rectangle(10, 1000, rng()) == (0, 0, 10, 1000)
+    assert crop.rectangle(1, 1, rng()) == (0, 0, 1, 1)
+
+
+@pytest.mark.parametrize("shape", [(500, 375), (375, 500), (32, 32), (8, 8), (7, 300)])
+@pytest.mark.parametrize("area", [(0.05, 1.0), (0.3, 0.4)])
+def test_inception_crop_stays_within_its_bounds(shape, area):
+    crop, source = tf.InceptionCrop(8, 8, area), rng()
+    height, width = shape
+    for _ in range(500):
+        top, left, h, w = crop.rectangle(height, width, source)
+        assert top >= 0
+        assert left >= 0
+        assert top + h <= height
+        assert left + w <= width
+        if (h, w) != shape:
+            assert area[0] <= h * w / (height * width) <= area[1]
+            assert 0.75 - 0.5 / h <= w / h <= 4 / 3 + 0.5 / h
+
+
+def test_inception_crop_distribution():
+    crop, source = tf.InceptionCrop(8, 8, (0.05, 1.0), (0.8, 1.25)), rng()
+    drawn = np.array([crop.rectangle(1000, 1000, source) for _ in range(4000)])
+    top, _, h, w = drawn.T
+    aspect = w / h
+    assert abs(aspect.mean() - 1.025) < 5 * 0.13 / math.sqrt(4000)  # uniform in [0.8, 1.25]
+    # For a given aspect the height is uniform between sqrt(0.05 / a) and what fits.
+    highest = np.minimum(1, 1 / aspect)
+    lowest = np.sqrt(0.05 / aspect)
+    share = (h / 1000 - lowest) / (highest - lowest)
+    assert np.abs(np.quantile(share, np.arange(0.1, 1, 0.1)) - np.arange(0.1, 1, 0.1)).max() < 0.03
+    place = top[h < 990] / (1000 - h[h < 990])
+    assert np.abs(np.quantile(place, [0.25, 0.5, 0.75]) - [0.25, 0.5, 0.75]).max() < 0.04
+
+
+def test_flip():
+    flip = tf.FlipLeftRight(0.25)
+    np.testing.assert_array_equal(flip(RAMP, Fixed(0.24)), RAMP[:, ::-1])
+    assert flip(RAMP, Fixed(0.25)) is RAMP
+    source = rng()
+    flipped = sum(int(flip(RAMP, source)[0, 0, 0]) == 5 for _ in range(4000))
+    assert abs(flipped - 1000) < 5 * math.sqrt(750)
+
+
+def affine(turn=0.0, zoom=0.0, down=0.0, right=0.0):
+    """A transform and a generator whose draws, in [-1, 1), are what the arguments say."""
+    draws = np.array([turn, zoom, down, right]) / 2 + 0.5
+    return tf.RandomAffine(rotation=180, scale=0.5, shift=0.5), Fixed(draws)
+
+
+def test_affine_of_nothing_is_the_image():
+    transform, source = affine()
+    np.testing.assert_array_equal(transform(RAMP, source), RAMP)
+
+
+def test_affine_shifts_by_shares_of_the_sides():
+    image = photo(8, 12)
+    transform, source = affine(down=0.5, right=-0.5)  # 2 rows down, 3 columns left
+    expected = np.zeros_like(image)
+    expected[2:, :-3] = image[:-2, 3:]
+    np.testing.assert_array_equal(transform(image, source), expected)
+
+
+def test_affine_turns_counter_clockwise():
+    image = photo(9, 9)
+    transform, source = affine(turn=0.5)  # 90 degrees
+    np.testing.assert_array_equal(transform(image, source), np.rot90(image))
+
+
+def test_affine_zooms_in_about_the_centre():
+    image = np.zeros((9, 9, 1), np.uint8)
+    image[4, 4] = 200
+    transform, source = affine(zoom=0.99999999)  # 1.5 times
+    result = transform(image, source)[:, :, 0]
+    # Neighbours of the centre are 2/3 of a pixel away from it in the image.
+    edge, corner = 200 / 3, 200 / 9
+    expected = [[corner, edge, corner], [edge, 200, edge], [corner, edge, corner]]
+    assert np.abs(result[3:6, 3:6] - np.array(expected)).max() < 0.51
+    assert result.sum() == result[3:6, 3:6].sum()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_affine_is_the_inverse_map_in_float64(channels):
+    image = scipy.ndimage.gaussian_filter(photo(40, 30, channels).astype(float), (3, 3, 0))
+    image = (3 * (image - image.mean()) + 128).clip(0, 255).astype(np.uint8)
+    transform, source = affine(turn=0.1, zoom=-0.4, down=0.2, right=0.3)
+    result = transform(image, source)
+    assert result.shape == image.shape
+    angle, factor, move = math.radians(18), 0.8, (0.2 * 0.5 * 40, 0.3 * 0.5 * 30)
+    # Back from (row, column) of the result: undo the move, the turn and the zoom.
+    back = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
+    back /= factor
+    centre = np.array([19.5, 14.5])
+    offset = centre - back @ (centre + move)
+    for channel in range(channels):
+        exact = scipy.ndimage.affine_transform(
+            image[:, :, channel].astype(float), back, offset, order=1, mode="grid-constant"
+        )
+        assert np.abs(result[:, :, channel] - exact).max() < 0.51
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        tf.Resize(5, 4),
+        tf.ResizeShortSide(5),
+        tf.CentralCrop(5, 4),
+        tf.RandomCrop(5, 4),
+        tf.InceptionCrop(5, 4),
+        tf.FlipLeftRight(),
+        tf.RandomAffine(10, 0.1, 0.1),
+    ],
+    ids=lambda transform: type(transform).__name__,
+)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_view_depends_on_image_and_generator_only(transform, channels):
+    image = photo(20, 30, channels)
+    before = image.copy()
+    first, again = transform(image, rng(7)), pickle.loads(pickle.dumps(transform))(image, rng(7))
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(image, before)
+    assert first.dtype == np.uint8
+    assert first.shape[2] == channels
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        transform.height = 3
+
+
+def test_views_that_configs_describe():
+    data = config.Data(image_size=(224, 224), flip=False)
+    assert tf.train_transforms(data) == (
+        tf.InceptionCrop(224, 224, data.crop_area, data.crop_aspect),
+    )
+    assert tf.eval_transforms(data) == (tf.Resize(224, 224),)
+
+    data = config.Data(image_size=(224, 224), train_crop="random", eval_crop="central")
+    assert tf.train_transforms(data) == (
+        tf.Resize(256, 256),
+        tf.RandomCrop(224, 224),
+        tf.FlipLeftRight(0.5),
+    )
+    assert tf.eval_transforms(data) == (tf.ResizeShortSide(256), tf.CentralCrop(224, 224))
+
+    data = config.Data(
+        image_size=(384, 384), train_crop="random", eval_crop="central", resize_to=448, flip=False
+    )
+    assert tf.train_transforms(data) == (tf.Resize(448, 448), tf.RandomCrop(384, 384))
+    assert tf.eval_transforms(data) == (tf.ResizeShortSide(448), tf.CentralCrop(384, 384))
+
+    data = config.Data(image_size=(8, 8), train_crop="resize", flip=False, rotation=15, shift=0.1)
+    assert tf.train_transforms(data) == (tf.Resize(8, 8), tf.RandomAffine(15, 0, 0.1))
+
+
+@pytest.mark.parametrize("size", [(8, 8), (21, 14), (14, 28)])
+@pytest.mark.parametrize("train_crop", ["resize", "random", "inception"])
+@pytest.mark.parametrize("eval_crop", ["resize", "central"])
+def test_every_view_ends_at_image_size(size, train_crop, eval_crop):
+    data = config.Data(
+        image_size=size, train_crop=train_crop, eval_crop=eval_crop, rotation=5, scale=0.1
+    )
+    for shape in ((5, 9), (40, 23), (1, 200), (14, 14)):
+        for views in (tf.train_transforms(data), tf.eval_transforms(data)):
+            image, source = photo(*shape), rng()
+            for transform in views:
+                image = transform(image, source)
+            assert image.shape == (*size, 3)

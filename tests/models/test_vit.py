@@ -1,0 +1,485 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import vit_reference
+from vit_jax import config, models, trees
+from vit_reference import quick_jit
+
+TINY = config.Model(patch_size=(4, 4), width=16, depth=2, mlp_dim=24, heads=2, num_classes=5)
+
+
+def tiny(image_size=(8, 8), channels=3, dtype="float32", **changes):
+    model = dataclasses.replace(TINY, **changes)
+    return models.create(model, image_size=image_size, channels=channels, dtype=dtype)
+
+
+def inputs(classifier, batch=3, seed=1):
+    shape = (batch, *classifier.image_size, classifier.channels)
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+
+
+def loss_and_grad(classifier, params, images, key=None):
+    """A loss in which no output cancels: the squares of the logits."""
+
+    def loss(params):
+        return jnp.sum(classifier.apply(params, images, key=key)[0] ** 2)
+
+    return quick_jit(jax.value_and_grad(loss))(params)
+
+
+def assert_grads_close(given, expected, tolerance=1e-5):
+    """Compares leaf by leaf, relative to the largest element of each.
+
+    The key's bias shifts all logits of a query alike, so its true gradient is zero and what is
+    computed is rounding: only its size is checked.
+    """
+    given, expected = trees.flatten(given), trees.flatten(expected)
+    assert given.keys() == expected.keys()
+    size = np.abs(expected["encoder/attention/key/kernel"]).max()
+    for name, leaf in expected.items():
+        scale = size if name == "encoder/attention/key/bias" else np.abs(leaf).max()
+        assert np.abs(given[name] - leaf).max() <= tolerance * scale, name
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    ("changes", "shape"),
+    [
+        ({}, {}),
+        ({"pooling": "gap", "position": "sincos_2d", "gelu": "erf"}, {}),
+        ({"position": "sincos_2d", "representation_size": 7, "heads": 4}, {}),
+        ({"norm_epsilon": 0.1}, {"image_size": (8, 20), "channels": 1}),
+        ({"patch_size": (2, 4), "pooling": "gap", "depth": 1}, {"image_size": (6, 8)}),
+    ],
+)
+def test_equals_a_float64_reimplementation(changes, shape):
+    classifier = tiny(**shape, **changes)
+    params = vit_reference.random_parameters(classifier.shapes())
+    images = inputs(classifier)
+    logits, out = quick_jit(lambda p, x: classifier.apply(p, x, capture=True))(params, images)
+    expected = vit_reference.forward(classifier.config, params, images)
+    given = logits, out["pre_logits"], out["tokens"], out["attention"]
+    for array, exact in zip(given, expected, strict=True):
+        assert array.dtype == jnp.float32
+        assert array.shape == exact.shape
+        np.testing.assert_allclose(array, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
+    np.testing.assert_allclose(out["attention"].sum(-1), 1, rtol=1e-6)
+
+
+def test_bfloat16_is_close_and_returns_float32():
+    classifier, half = tiny(), tiny(dtype="bfloat16")
+    params = vit_reference.random_parameters(classifier.shapes())
+    images = inputs(classifier)
+    exact, _ = quick_jit(classifier.apply)(params, images)
+    logits, out = quick_jit(lambda p, x: half.apply(p, x, capture=True))(params, images)
+    assert logits.dtype == out["pre_logits"].dtype == out["attention"].dtype == jnp.float32
+    assert out["tokens"].dtype == jnp.bfloat16
+    difference = np.abs(logits - exact).max() / np.abs(exact).max()
+    assert 1e-5 < difference < 0.03
+
+
+def test_attention_implementations_agree_and_all_return_weights():
+    explicit, xla = tiny(), tiny(attention="xla")
+    params = vit_reference.random_parameters(explicit.shapes())
+    images = inputs(explicit)
+    (loss, grad), (xla_loss, xla_grad) = (loss_and_grad(c, params, images) for c in (explicit, xla))
+    np.testing.assert_allclose(xla_loss, loss, rtol=2e-6)
+    assert_grads_close(xla_grad, grad)
+    assert "attention" not in jax.eval_shape(xla.apply, params, images)[1]
+    weights = quick_jit(lambda p, x: xla.apply(p, x, capture=True)[1]["attention"])(params, images)
+    expected = vit_reference.forward(xla.config, params, images)[3]
+    np.testing.assert_allclose(weights, expected, rtol=0, atol=1e-5)
+
+
+def test_xla_attention_in_bfloat16():
+    explicit, xla = (tiny(attention=kind, dtype="bfloat16") for kind in ("explicit", "xla"))
+    params = vit_reference.random_parameters(explicit.shapes())
+    images = inputs(explicit)
+    expected = quick_jit(explicit.apply)(params, images)[0]
+    with jax.numpy_dtype_promotion("standard"):  # jax's own code needs it
+        given = quick_jit(xla.apply)(params, images)[0]
+    np.testing.assert_allclose(given, expected, rtol=0, atol=0.03 * np.abs(expected).max())
+
+
+def test_cudnn_is_refused_where_it_cannot_run():
+    with pytest.raises(config.ConfigError) as raised:
+        tiny(attention="cudnn")
+    message = "model.attention=cudnn: needs model.dtype=bfloat16; set it, or explicit"
+    assert str(raised.value) == message
+    classifier = tiny(attention="cudnn", dtype="bfloat16")
+    with pytest.raises(config.ConfigError) as raised:
+        jax.eval_shape(classifier.apply, classifier.shapes(), inputs(classifier))
+    message = "model.attention=cudnn: needs an NVIDIA GPU, this is cpu; set explicit"
+    assert str(raised.value) == message
+
+
+# Unrolling and rematerialisation
+
+
+@pytest.fixture(scope="module")
+def plain():
+    classifier = tiny(depth=3, dropout=0.2)
+    params = vit_reference.random_parameters(classifier.shapes())
+    images = inputs(classifier)
+    key = jax.random.key(4)
+    return params, images, key, loss_and_grad(classifier, params, images, key)
+
+
+@pytest.mark.parametrize(
+    ("remat", "unroll"),
+    [("none", 3), ("full", 1), ("full", 3), ("dots_no_batch", 2)],
+)
+def test_unroll_and_remat_change_nothing(plain, remat, unroll):
+    params, images, key, (loss, grad) = plain
+    classifier = tiny(depth=3, dropout=0.2, remat=remat, unroll=unroll)
+    given_loss, given_grad = loss_and_grad(classifier, params, images, key)
+    np.testing.assert_allclose(given_loss, loss, rtol=2e-6)
+    assert_grads_close(given_grad, grad)
+
+
+def backward(classifier):
+    images = inputs(classifier, batch=1)
+    return jax.grad(lambda params: jnp.sum(classifier.apply(params, images)[0]))
+
+
+@pytest.mark.parametrize(
+    ("remat", "again"),
+    [
+        ("none", 0),
+        ("dots", 0),
+        ("dots_no_batch", 2 * 5 * 5 * 16),  # attention: weights, and weights times values
+        ("full", 2 * 5 * 5 * 16 + 4 * 5 * 16 * 16 + 5 * 16 * 24),  # also q, k, v, out and fc1
+    ],
+)
+def test_remat_repeats_the_matrix_products_it_does_not_keep(remat, again):
+    classifier = tiny(remat=remat)
+    once = 3 * classifier.macs - 8 * 8 * 3 * 16  # no gradient of the images is wanted
+    given = vit_reference.macs(jax.make_jaxpr(backward(classifier))(classifier.shapes()).jaxpr)
+    assert given == once + classifier.config.depth * again
+
+
+@pytest.mark.parametrize("unroll", [1, 2])
+def test_remat_is_guarded_from_the_compiler_when_unrolled(unroll):
+    """Unrolled, it would share the repeated products; in a loop the guard would be for nothing."""
+    classifier = tiny(remat="full", unroll=unroll)
+    program = jax.jit(backward(classifier)).lower(classifier.shapes()).as_text()
+    assert ("optimization_barrier" in program) == (unroll == 2)
+
+
+# Dropout
+
+
+def masks(classifier, **arguments):
+    """Returns the shapes of all random arrays an application draws, each as often as it does."""
+    images = jnp.zeros((3, *classifier.image_size, 3))
+    apply = jax.make_jaxpr(lambda p, x: classifier.apply(p, x, **arguments)[0])
+    jaxpr = apply(classifier.shapes(), images).jaxpr
+    drawn = []
+    for equation, times in vit_reference.equations(jaxpr):
+        if equation.primitive.name == "random_bits":
+            drawn += [equation.outvars[0].aval.shape] * times
+    return drawn
+
+
+def test_dropout_falls_on_the_four_places():
+    """After the positions; in each layer after attention, after GELU and after the second dense."""
+    key = jax.random.key(0)
+    tokens, hidden = (3, 5, 16), (3, 5, 24)
+    expected = [tokens] + [tokens] * 2 + [hidden] * 2 + [tokens] * 2
+    assert masks(tiny(dropout=0.1, representation_size=7), key=key) == expected
+    assert masks(tiny(dropout=0.1)) == []
+    assert masks(tiny(dropout=0.0), key=key) == []
+
+
+def test_dropout_is_a_function_of_the_key():
+    classifier = tiny(dropout=0.3)
+    params = vit_reference.random_parameters(classifier.shapes())
+    images = inputs(classifier)
+    apply = quick_jit(lambda key: classifier.apply(params, images, key=key)[0])
+    with jax.debug_key_reuse(True):
+        one, again, other = (apply(jax.random.key(seed)) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, again)
+    assert np.abs(one - other).min() > 0
+    exact = vit_reference.forward(classifier.config, params, images)[0]
+    assert np.abs(one - exact).min() > 0
+
+
+def test_dropout_masks_differ_between_layers_and_places():
+    """With all kernels zero, a token is its biases, each under the mask of its own place."""
+    classifier = tiny(dropout=0.5, width=64)
+    params = jax.tree.map(lambda s: np.zeros(s.shape, np.float32), classifier.shapes())
+    params["encoder"]["attention"]["out"]["bias"] += [[1], [2]]  # layer 0, layer 1
+    params["encoder"]["mlp"]["fc2"]["bias"] += [[4], [8]]
+    params["encoder_norm"]["scale"] += 1
+    apply = quick_jit(lambda p, x: classifier.apply(p, x, key=jax.random.key(1)))
+    _, out = apply(params, inputs(classifier, batch=40))
+    # A kept bias counts double: elements are 2 x (0 to 15), one value for each set of masks, and
+    # equally often where masks are independent. LayerNorm shifts and scales, so rank by token.
+    tokens = np.asarray(out["tokens"], np.float64).reshape(-1, 64)
+    low, high = tokens.min(-1, keepdims=True), tokens.max(-1, keepdims=True)
+    whole = [t for t in (tokens - low) / (high - low) * 15 if np.abs(t - t.round()).max() < 1e-4]
+    counts = np.bincount(np.stack(whole).round().astype(int).ravel(), minlength=16)
+    assert len(whole) > 150
+    np.testing.assert_allclose(counts / counts.sum(), 1 / 16, atol=0.01)
+
+
+# Initialisation
+
+
+def test_initial_parameters_are_those_of_the_released_code():
+    classifier = tiny(
+        patch_size=(8, 8), image_size=(128, 128), width=64, mlp_dim=160, heads=4, depth=3,
+        num_classes=9, representation_size=50, head_bias=-10.0,
+    )  # fmt: skip
+    init = jax.jit(classifier.init)
+    p, again, other = (jax.device_get(trees.flatten(init(jax.random.key(k)))) for k in (0, 0, 1))
+    for name in p:
+        np.testing.assert_array_equal(again[name], p[name])
+    assert np.abs(other["embedding/kernel"] - p["embedding/kernel"]).max() > 0.1
+
+    for name, value in {
+        "cls": 0, "embedding/bias": 0, "head/kernel": 0, "head/bias": -10, "pre_logits/bias": 0,
+        "encoder/norm1/scale": 1, "encoder/norm1/bias": 0, "encoder/norm2/scale": 1,
+        "encoder/norm2/bias": 0, "encoder_norm/scale": 1, "encoder_norm/bias": 0,
+        **{f"encoder/attention/{n}/bias": 0 for n in ("query", "key", "value", "out")},
+    }.items():  # fmt: skip
+        np.testing.assert_array_equal(p.pop(name), value, err_msg=name)
+
+    def normal(name, std):
+        leaf = p.pop(name)
+        assert abs(leaf.mean()) < 5 * std / np.sqrt(leaf.size), name
+        assert abs(leaf.std() / std - 1) < 5 / np.sqrt(2 * leaf.size), name
+
+    normal("pos_embedding", 0.02)
+    normal("encoder/mlp/fc1/bias", 1e-6)
+    normal("encoder/mlp/fc2/bias", 1e-6)
+    normal("embedding/kernel", np.sqrt(1 / (8 * 8 * 3)))
+    normal("pre_logits/kernel", np.sqrt(1 / 64))
+
+    def uniform(name, fan_in, fan_out):
+        bound = np.sqrt(6 / (fan_in + fan_out))
+        for layer in (leaf := p.pop(name)):
+            assert 0.998 * bound < np.abs(layer).max() <= bound, name
+            assert abs(layer.std() / (bound / np.sqrt(3)) - 1) < 0.05, name
+        assert np.abs(leaf[0] - leaf[1]).max() > bound / 2, "layers are drawn apart"
+
+    for n in ("query", "key", "value", "out"):
+        uniform(f"encoder/attention/{n}/kernel", 64, 64)
+    uniform("encoder/mlp/fc1/kernel", 64, 160)
+    uniform("encoder/mlp/fc2/kernel", 160, 64)
+    assert not p, "every parameter is checked"
+
+
+# Shapes and sizes
+
+
+@pytest.mark.parametrize(
+    ("variant", "parameters", "gmacs"),
+    [
+        ("ViT-B/16", 86_567_656, 17.58),
+        ("ViT-B/32", 88_224_232, 4.42),
+        ("ViT-L/16", 304_326_632, 61.57),
+        ("ViT-L/32", 306_535_400, 15.40),
+        ("ViT-H/14", 632_045_800, 167.32),
+    ],
+)
+def test_sizes_are_those_of_the_paper(variant, parameters, gmacs):
+    """Parameters at 1000 classes without pre_logits; GMACs with pre_logits and JFT's head."""
+    model = models.complete(config.Model(variant=variant, num_classes=1000))
+    assert models.create(model, image_size=(224, 224)).num_params == parameters
+    jft = dataclasses.replace(model, num_classes=18_291, representation_size=model.width)
+    assert round(models.create(jft, image_size=(224, 224)).macs / 1e9, 2) == gmacs
+
+
+@pytest.mark.parametrize(
+    ("changes", "shape"),
+    [
+        ({"representation_size": 7}, {}),
+        ({"pooling": "gap", "patch_size": (2, 4), "depth": 3}, {"image_size": (6, 20)}),
+        ({"attention": "xla", "position": "sincos_2d"}, {"channels": 1}),
+    ],
+)
+def test_macs_are_those_of_the_program(changes, shape):
+    classifier = tiny(**shape, **changes)
+    images = jnp.zeros((1, *classifier.image_size, classifier.channels))
+    jaxpr = jax.make_jaxpr(lambda p, x: classifier.apply(p, x)[0])(classifier.shapes(), images)
+    # Forming the fixed positions multiplies each coordinate by each frequency: no matrix product.
+    assert classifier.macs == vit_reference.macs(jaxpr.jaxpr)
+
+
+def test_shapes_are_those_of_init_and_belong_to_the_caller():
+    classifier = tiny(representation_size=7)
+    spec = lambda tree: {n: (x.shape, x.dtype) for n, x in trees.flatten(tree).items()}  # noqa: E731
+    shapes = classifier.shapes()
+    assert spec(shapes) == spec(jax.eval_shape(classifier.init, jax.random.key(0)))
+    assert shapes["encoder"]["attention"]["query"]["kernel"].shape == (2, 16, 2, 8)
+    assert shapes["encoder"]["attention"]["out"]["kernel"].shape == (2, 2, 8, 16)
+    del shapes["head"]
+    assert "head" in classifier.shapes()
+
+
+def test_classifier_is_equal_and_hashable_by_its_fields():
+    assert tiny() == tiny()
+    assert hash(tiny()) == hash(tiny())
+    assert tiny() != tiny(dropout=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "shape", "message"),
+    [
+        ({"width": None}, {}, "model.width=none: not known; "),
+        ({"num_classes": None}, {}, "model.num_classes=none: not known; set the number of classes"),
+        ({"heads": 3}, {}, "model.heads=3: does not divide model.width 16; nearest: 2"),
+        ({}, {"image_size": (8, 9)}, "data.image_size=8,9: width 9 is not a multiple of "),
+        ({}, {"channels": 2}, "data.channels=2: must be 1 or 3"),
+    ],
+)
+def test_impossible_models(changes, shape, message):
+    with pytest.raises(config.ConfigError) as raised:
+        tiny(**shape, **changes)
+    assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (np.zeros((2, 8, 12, 3), np.float32), "images are (2, 8, 12, 3); the model takes"),
+        (np.zeros((8, 8, 3), np.float32), "images are (8, 8, 3); the model takes"),
+        (np.zeros((2, 8, 8, 3), np.uint8), "images are uint8; the model takes floats"),
+    ],
+)
+def test_wrong_images(images, message):
+    with pytest.raises(ValueError, match=".") as raised:
+        jax.eval_shape(tiny().apply, tiny().shapes(), images)
+    assert str(raised.value).startswith(message)
+
+
+# Binding
+
+
+def wrong_tree(change):
+    classifier = tiny()
+    params = classifier.shapes()
+    change(params)
+    with pytest.raises(models.ParameterError) as raised:
+        classifier.bind(params)
+    return str(raised.value).removeprefix("parameters do not fit the model: ")
+
+
+def test_binding_refuses_a_missing_parameter():
+    assert wrong_tree(lambda p: p["encoder"]["norm1"].pop("bias")) == (
+        "encoder/norm1/bias is missing"
+    )
+
+
+def test_binding_refuses_an_unknown_parameter():
+    def change(params):
+        params["scale"] = jnp.zeros(3)
+
+    assert wrong_tree(change) == "scale is unknown"
+
+
+def test_binding_refuses_a_renamed_parameter():
+    def change(params):
+        params["classifier"] = params.pop("head")
+
+    assert wrong_tree(change) == (
+        "head/bias is missing; head/kernel is missing; classifier/bias is unknown; "
+        "classifier/kernel is unknown"
+    )
+
+
+def test_binding_refuses_wrong_shapes_types_and_things():
+    def change(params):
+        params["cls"] = jnp.zeros((1, 16))
+        params["pos_embedding"] = jnp.zeros((1, 5, 16), jnp.bfloat16)
+        params["head"]["bias"] = 0.0
+        params["encoder"]["mlp"]["fc1"]["kernel"] = np.zeros((2, 16, 24))
+
+    assert wrong_tree(change) == (
+        "cls is float32[1,16], not float32[1,1,16]; "
+        "encoder/mlp/fc1/kernel is float64[2,16,24], not float32[2,16,24]; "
+        "head/bias is float, not float32[5]; "
+        "pos_embedding is bfloat16[1,5,16], not float32[1,5,16]"
+    )
+
+
+def test_binding_refuses_layers_kept_apart():
+    """Layers by number are what nnx.merge alone would bind to the wrong places."""
+
+    def change(params):
+        params["encoder"] = {str(layer): params["encoder"] for layer in range(2)}
+
+    message = wrong_tree(change)
+    assert message.startswith("encoder/attention/key/bias is missing; ")
+    assert message.endswith("; encoder/1/norm2/scale is unknown")
+
+
+def test_apply_goes_through_the_binding():
+    classifier = tiny()
+    params = classifier.shapes()
+    del params["head"]["bias"]
+    with pytest.raises(models.ParameterError, match="the model: head/bias is missing"):
+        jax.eval_shape(classifier.apply, params, inputs(classifier))
+
+
+# Devices and modes
+
+
+def test_sharded_training_equals_one_device():
+    """8 devices as ('data', 'fsdp'): same values, and the batch is what is split."""
+    P = jax.sharding.PartitionSpec
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "fsdp"))
+    place = lambda *spec: jax.sharding.NamedSharding(mesh, P(*spec))  # noqa: E731
+    classifier = tiny(dropout=0.1, remat="full")
+    params = vit_reference.random_parameters(classifier.shapes())
+    images, key = inputs(classifier, batch=16), jax.random.key(3)
+
+    def function(params, images):
+        def loss(params):
+            logits, out = classifier.apply(params, images, key=key)
+            return jnp.sum(logits**2), out["tokens"]
+
+        return jax.value_and_grad(loss, has_aux=True)(params)
+
+    (loss, tokens), grad = quick_jit(function)(params, images)
+
+    split = trees.map_named(
+        lambda name, x: place(None, None, "fsdp") if name.endswith("fc1/kernel") else place(),
+        params,
+    )
+    with jax.set_mesh(mesh):
+        (sharded_loss, sharded_tokens), sharded_grad = quick_jit(function)(
+            jax.device_put(params, split), jax.device_put(images, place())
+        )
+    assert sharded_tokens.sharding.is_equivalent_to(place(("data", "fsdp")), 3)
+    np.testing.assert_allclose(sharded_loss, loss, rtol=2e-6)
+    np.testing.assert_allclose(sharded_tokens, tokens, rtol=0, atol=1e-5)
+    assert_grads_close(jax.device_get(sharded_grad), grad)
+
+
+def test_shapes_do_not_remember_a_mesh():
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "fsdp"))
+    classifier = tiny(depth=1, width=8)
+    with jax.set_mesh(mesh):
+        shapes = classifier.shapes()
+    assert all(leaf.sharding is None for leaf in jax.tree.leaves(shapes))
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_runs_in_both_modes_of_nnx(graph):
+    with nnx.set_graph_mode(graph), nnx.set_graph_updates(graph):
+        classifier = tiny(remat="dots", unroll=2, dropout=0.1)
+        params = vit_reference.random_parameters(classifier.shapes())
+        images = inputs(classifier)
+        logits, _ = quick_jit(classifier.apply)(params, images)
+        loss_and_grad(classifier, params, images, jax.random.key(0))
+    exact = vit_reference.forward(classifier.config, params, images)[0]
+    np.testing.assert_allclose(logits, exact, rtol=0, atol=1e-5 * np.abs(exact).max())

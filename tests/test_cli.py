@@ -1,0 +1,256 @@
+"""The command as a person uses it: train on a folder, evaluate, predict, look around, err."""
+
+import csv
+import io
+import json
+import re
+
+import cv2
+import numpy as np
+import pytest
+
+from vit_jax import cli, config, logs, predict
+
+COLOURS = {"blue": (0, 0, 200), "green": (0, 180, 0), "red": (220, 0, 0)}
+
+KNOBS = {
+    "model.patch_size": "4", "model.width": "16", "model.depth": "2", "model.mlp_dim": "32",
+    "model.heads": "2", "data.image_size": "8x16", "data.crop_area": "0.5,1", "data.workers": "0",
+    "train.batch_size": "16", "train.duration": "40 steps", "optimizer.lr": "0.01",
+    "schedule.warmup": "4 steps", "checkpoint.every": "20 steps", "evaluation.every": "20 steps",
+    "logging.every": "10",
+}  # fmt: skip
+
+
+def paint(file, colour, rng):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    image = rng.normal(colour, 20, (20, 30, 3)).clip(0, 255).astype(np.uint8)
+    assert cv2.imwrite(str(file), image[:, :, ::-1])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Three colours as classes, a few files each, some nested."""
+    root, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    for split, count in (("train", 16), ("test", 9)):
+        for name, colour in COLOURS.items():
+            for number in range(count):
+                inside = "more" if number % 3 == 0 else "."
+                paint(root / split / name / inside / f"{number}.png", colour, rng)
+    return root
+
+
+def knobs(folder, **more):
+    pairs = KNOBS | {"data.root": str(folder)} | more
+    return [f"--config.{key}={value}" for key, value in pairs.items()]
+
+
+@pytest.fixture(scope="module")
+def trained(folder, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("runs") / "colours"
+    arguments = [f"--workdir={workdir}", "--profile=5:7", *knobs(folder)]
+    assert cli.main(["train", "image_folder-32", *arguments]) == 0
+    return workdir
+
+
+def test_training_leaves_what_it_says(trained):
+    assert {p.name for p in trained.iterdir()} >= {
+        "config.json", "metrics.jsonl", "checkpoints", "curves.png", "tensorboard"
+    }  # fmt: skip
+    lines = logs.read_metrics(trained / "metrics.jsonl")
+    train = [line for line in lines if "train/loss" in line]
+    assert [line["step"] for line in train] == [10, 20, 30, 40]
+    assert train[-1]["train/loss"] < 0.5 * train[0]["train/loss"]
+    assert train[-1]["train/epoch"] == pytest.approx(40 * 16 / 48)
+    test = [line for line in lines if "test/top1" in line]
+    assert [line["step"] for line in test] == [20, 40]
+    assert test[-1]["test/count"] == 27
+    picture = cv2.imread(str(trained / "curves.png"))
+    assert picture.shape == (840, 1320, 3)
+    assert list((trained / "tensorboard").glob("events.out.tfevents.*"))
+    assert list((trained / "profile").rglob("*.xplane.pb"))
+
+
+def test_evaluate_repeats_the_last_evaluation(trained, capsys):
+    assert cli.main(["evaluate", f"--checkpoint={trained}", "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)
+    last = [x for x in logs.read_metrics(trained / "metrics.jsonl") if "test/top1" in x][-1]
+    assert results["step"] == 40
+    for key in ("top1", "top5", "loss", "count"):
+        assert results[key] == last[f"test/{key}"]
+    smaller = ["--config.evaluation.batch_size=8", "--config.data.threads=1"]
+    assert cli.main(["evaluate", f"--checkpoint={trained}", "--json", *smaller]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["loss"] == pytest.approx(results["loss"], rel=1e-6)
+    assert again | {"loss": 0} == results | {"loss": 0}
+    assert cli.main(["evaluate", f"--checkpoint={trained}", "--step=20"]) == 0
+    assert re.search(r"step +20\b", capsys.readouterr().out)
+
+
+def test_predict_names_the_colours(trained, folder, tmp_path, capsys):
+    files = {name: tmp_path / f"a {name} one.jpg" for name in COLOURS}
+    for name, file in files.items():
+        paint(file, COLOURS[name], np.random.default_rng(7))
+    assert (
+        cli.main(["predict", f"--checkpoint={trained}", "--json", *map(str, files.values())]) == 0
+    )
+    out = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["image"] for line in out] == [str(f) for f in files.values()]
+    assert [line["top"][0]["class"] for line in out] == list(COLOURS)
+    for line in out:
+        assert sum(top["probability"] for top in line["top"]) == pytest.approx(1, abs=1e-6)
+
+    assert cli.main(["predict", f"--checkpoint={trained}", "--csv", "--top=1", str(tmp_path)]) == 0
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert rows[0] == ["image", "rank", "class", "probability"]
+    assert [(row[1], row[2]) for row in rows[1:]] == [("1", name) for name in COLOURS]
+
+    assert cli.main(["predict", f"--checkpoint={trained}", str(files["red"])]) == 0
+    assert re.search(r"a red one\.jpg +red \d+\.\d%", capsys.readouterr().out)
+
+    assert cli.main(["predict", f"--checkpoint={trained}", "--examples=4"]) == 0
+    assert capsys.readouterr().out.count("blue") >= 8  # predictions and truths
+
+
+def test_predict_goes_on_after_a_bad_file(trained, folder, tmp_path, capsys):
+    (tmp_path / "page.jpg").write_text("<html>not found</html>")
+    paint(tmp_path / "red.png", COLOURS["red"], np.random.default_rng(1))
+    assert cli.main(["predict", f"--checkpoint={trained}", "--json", str(tmp_path)]) == 2
+    out, err = capsys.readouterr()
+    assert [("error" in json.loads(line)) for line in out.splitlines()] == [True, False]
+    assert err.startswith(f"vit_jax: {tmp_path / 'page.jpg'}: is no JPEG")
+    assert err.count("\n") == 1
+
+
+def test_predict_from_google_weights(tmp_path, capsys):
+    weights = "tests/fixtures/vit_tiny_token.npz"
+    paint(tmp_path / "a.png", (9, 9, 9), np.random.default_rng(0))
+    assert cli.main(["predict", f"--checkpoint={weights}", "--json", str(tmp_path / "a.png")]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"class [0-6]", json.loads(line)["top"][0]["class"])
+
+
+def test_predictions_equal_the_reference(tmp_path):
+    """Whole path: weights in, PNG in, probabilities out, against the fixture's logits."""
+    stored = np.load("tests/fixtures/vit_tiny_token.io.npz")
+    images = np.clip(np.round((stored["images"] + 1) * 127.5), 0, 255).astype(np.uint8)
+    predictor = predict.load(predict.pathlib.Path("tests/fixtures/vit_tiny_token.npz"))
+    named = [
+        (str(i), cv2.imencode(".png", im[:, :, ::-1])[1].tobytes(), None)
+        for i, im in enumerate(images)
+    ]
+    for one, logits in zip(predictor(named, 7), stored["logits"], strict=True):
+        p = np.exp(logits.astype(np.float64) - logits.max())
+        ours = dict(one.top)
+        # 8-bit pixels, not the float ones of the fixture: a few parts in a thousand.
+        np.testing.assert_allclose([ours[f"class {k}"] for k in range(7)], p / p.sum(), atol=5e-3)
+
+
+def test_resume_without_a_name(trained, capsys):
+    assert cli.main(["train", f"--workdir={trained}"]) == 0
+    assert "resuming from step 40" in capsys.readouterr().err
+
+
+def test_list_and_show(capsys):
+    assert cli.main(["list"]) == 0
+    out = capsys.readouterr().out
+    for name in ("digits", "image_folder", "tfds-32"):
+        assert name in out
+    assert cli.main(["list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["digits"]["data"]["source"] == "digits"
+    assert cli.main(["show", "image_folder", "--config.optimizer.lr=3e-4"]) == 0
+    out = capsys.readouterr().out
+    for key, field, _ in config.knobs():
+        assert key in out
+        assert field.metadata["doc"].split(",")[0][:20] in out
+    assert "0.0003" in out
+    assert cli.main(["show", "digits", "--json"]) == 0
+    assert config.build(json.loads(capsys.readouterr().out)).model.width == 64
+
+
+@pytest.mark.parametrize("verb", ["", "train", "evaluate", "predict", "list", "show", "bench"])
+def test_help(verb, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main([*([verb] if verb else []), "--help"])
+    assert caught.value.code == 0
+    out = capsys.readouterr().out
+    assert len(out) > 150
+    assert all(len(line) <= 100 for line in out.splitlines())
+
+
+def break_folder(folder, tmp_path):
+    """Returns {name: root} of folders that are wrong in one way each."""
+    roots = {}
+    for name in ("empty", "one_class", "file", "no_test"):
+        roots[name] = tmp_path / name
+    roots["missing"] = tmp_path / "missing"
+    roots["empty"].mkdir()
+    paint(roots["one_class"] / "train" / "a" / "1.png", (1, 2, 3), np.random.default_rng(0))
+    paint(roots["one_class"] / "test" / "a" / "1.png", (1, 2, 3), np.random.default_rng(0))
+    for name in "ab":
+        paint(roots["no_test"] / "train" / name / "1.png", (1, 2, 3), np.random.default_rng(0))
+    roots["file"].write_text("")
+    return roots
+
+
+def test_folders_that_cannot_be_trained_on(folder, tmp_path, capsys):
+    lines = {
+        "missing": "data.root={root}: no such folder",
+        "file": "data.root={root}: not a folder",
+        "empty": "data.root={root}: has no folders; expected test/CLASS/IMAGE",
+        "one_class": "data.root={root}: 1 class folders in {root}/train; at least 2 are needed",
+        "no_test": "data.eval_split=test: no such folder in data.root={root}; "
+        "folders there: train; if these are classes, set data.holdout=0.1",
+    }
+    for name, root in break_folder(folder, tmp_path).items():
+        workdir = tmp_path / f"run_{name}"
+        assert cli.main(["train", "image_folder-32", f"--workdir={workdir}", *knobs(root)]) == 2
+        assert capsys.readouterr().err == f"vit_jax: {lines[name].format(root=root)}\n"
+        assert not workdir.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["train"], "train: name a config (see `vit_jax list`), or a --workdir to resume"),
+        (["train", "digit"], "--config=digit: no such config; did you mean digits?"),
+        (["train", "--config=nope.py:x"],
+         "--config=nope.py: no such file; known: digits.py, image_folder.py, tfds.py"),
+        (["show"], "show: name a config; see `vit_jax list`"),
+        (["list", "--config.seed=1"], "--config.seed: list takes no knobs"),
+        (["predict", "--checkpoint=x"], "predict: give image files or folders, or --examples=N"),
+        (["predict", "--checkpoint=x", "nofile.jpg"], "nofile.jpg: no such file or folder"),
+        (["predict", "--checkpoint=nodir", "--examples=1"],
+         "--checkpoint=nodir: no such run directory"),
+        (["evaluate", "--checkpoint=nodir"], "--checkpoint=nodir: no such run directory"),
+        (["predict", "--checkpoint=x", "--examples=1", "--config.seed=1"],
+         "--config.seed: predict takes its config from the checkpoint"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_wrong_usage(arguments, line, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 2
+    assert capsys.readouterr().err == f"vit_jax: {line}\n"
+
+
+@pytest.mark.parametrize("arguments", [["tran"], ["train", "--workdirr=x"], [], ["evaluate"]])
+def test_wrong_flags_exit_2_in_one_line(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "--help" in err
+
+
+def test_unreadable_checkpoints(trained, tmp_path, capsys):
+    broken = tmp_path / "weights.npz"
+    broken.write_bytes(b"<html>")
+    assert cli.main(["predict", f"--checkpoint={broken}", "--examples=1"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    (tmp_path / "empty").mkdir()
+    assert cli.main(["evaluate", f"--checkpoint={tmp_path / 'empty'}"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert cli.main(["evaluate", f"--checkpoint={trained}", "--step=33"]) == 2
+    assert "no sound checkpoint of step 33; choose steps 20, 40" in capsys.readouterr().err

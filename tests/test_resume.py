@@ -1,0 +1,147 @@
+"""Stop anywhere, resume, and be bit-identical to the run that was never stopped."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+
+import runs
+from vit_jax import config, run
+from vit_jax.training import loop
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory):
+    """The unbroken run, in this process on eight simulated devices."""
+    workdir = tmp_path_factory.mktemp("oracle") / "run"
+    outcome = run.train(runs.configure(), workdir)
+    assert outcome.steps == runs.STEPS == len(runs.trace(workdir))
+    return workdir
+
+
+def test_stop_at_random_steps_and_resume(oracle, tmp_path, monkeypatch):
+    rng = random.Random(2026)
+    for trial in range(3):
+        workdir = tmp_path / str(trial)
+        stops = sorted(rng.sample(range(1, runs.STEPS), 3))
+        with runs.stopping_at(monkeypatch, *stops) as left:
+            for step in stops:
+                with pytest.raises(loop.Preempted, match=f"saved at step {step};") as caught:
+                    run.train(runs.configure(), workdir)
+                assert caught.value.exit_code == 75
+            assert not left
+            run.train(runs.configure(), workdir)
+        runs.assert_equal_runs(workdir, oracle)
+
+
+def test_resume_from_the_workdir_alone(oracle, tmp_path, monkeypatch):
+    workdir = tmp_path / "run"
+    with runs.stopping_at(monkeypatch, 7), pytest.raises(loop.Preempted):
+        run.train(runs.configure(), workdir)
+    again = run.of_directory(workdir, None, {})
+    assert again.model.num_classes == 10
+    run.train(again, workdir)
+    runs.assert_equal_runs(workdir, oracle)
+
+
+def test_loader_and_speed_knobs_may_change_on_resume(oracle, tmp_path, monkeypatch):
+    workdir = tmp_path / "run"
+    with runs.stopping_at(monkeypatch, 12), pytest.raises(loop.Preempted):
+        run.train(runs.configure(), workdir)
+    changes = {"data.threads": "1", "data.prefetch": "1", "checkpoint.keep": "1"}
+    run.train(run.of_directory(workdir, None, changes), workdir)
+    runs.assert_equal_runs(workdir, oracle)
+
+
+def test_saves_by_the_clock(tmp_path):
+    cfg = runs.configure(checkpoint={"every": None, "minutes": 1e-6, "keep": 100})
+    run.train(cfg, tmp_path / "run")
+    saved = [int(p.parent.name) for p in (tmp_path / "run").glob("checkpoints/*/commit.json")]
+    assert sorted(saved) == list(range(1, runs.STEPS + 1))
+
+
+def test_another_config_is_refused(oracle):
+    with pytest.raises(config.ConfigError) as caught:
+        run.of_directory(oracle, None, {"optimizer.lr": "0.1", "data.threads": "1"})
+    assert str(caught.value) == (
+        f"--workdir={oracle}: holds another run (optimizer.lr: 0.001 -> 0.1); "
+        "resume it without these changes, or choose another --workdir"
+    )
+    with pytest.raises(config.ConfigError, match="holds another run .*model.width: 16 -> 64"):
+        run.of_directory(oracle, "digits", {})
+
+
+def test_other_data_is_refused(oracle, tmp_path, monkeypatch):
+    from vit_jax.data import sources
+
+    monkeypatch.setattr(sources.Digits, "fingerprint", lambda self: "0123456789abcdef")
+    with pytest.raises(config.ConfigError, match="0123456789abcdef.* not those this run began"):
+        run.train(run.of_directory(oracle, None, {}), oracle)
+
+
+def test_finished_run_only_evaluates(oracle):
+    before = runs.digests(oracle)
+    outcome = run.train(run.of_directory(oracle, None, {}), oracle)
+    assert outcome.results["test/count"] == 100
+    assert outcome.results["test/top1"] == runs.trace(oracle, "test/top1")[runs.STEPS]
+    assert runs.digests(oracle) == before
+
+
+def test_empty_and_foreign_workdirs(tmp_path):
+    with pytest.raises(config.ConfigError, match="holds no run to resume"):
+        run.of_directory(tmp_path, None, {})
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(config.ConfigError, match="config.json is unreadable"):
+        run.of_directory(tmp_path, None, {})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_saves_and_exits_75_within_seconds(number, tmp_path):
+    workdir = tmp_path / "run"
+    cfg = runs.configure(train={"duration": 100_000}, checkpoint={"every": None})
+    process = runs.start(runs.command(workdir, cfg=cfg), env=runs.environment())
+    metrics = workdir / "metrics.jsonl"
+    while not (metrics.exists() and metrics.stat().st_size > 2000):
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.05)
+    process.send_signal(number)
+    asked = time.monotonic()
+    output, _ = process.communicate(timeout=60)
+    assert time.monotonic() - asked < 10
+    assert process.returncode == 75, output
+    assert f"{number.name} received: saving and stopping" in output
+    assert "resume with the same command" in output
+    (saved,) = (p for p in (workdir / "checkpoints").iterdir() if p.name.isdigit())
+    assert int(saved.name) == max(runs.trace(workdir))
+    # Resumed from exactly there: the next step is the one after.
+    resumed = runs.start(runs.command(workdir), env=runs.environment())
+    while max(runs.trace(workdir)) <= int(saved.name):
+        assert resumed.poll() is None, resumed.stdout.read()
+        time.sleep(0.05)
+    os.kill(resumed.pid, signal.SIGKILL)
+    assert f"resuming from step {int(saved.name)}" in resumed.communicate()[0]
+
+
+def test_signal_before_the_first_step(tmp_path):
+    """During imports the default action holds; from set-up on, the run saves step 0 and says so."""
+    workdir = tmp_path / "run"
+    process = runs.start(runs.command(workdir), env=runs.environment())
+    for line in process.stdout:
+        if "parameters" in line:  # set-up is over, compilation comes next
+            break
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, output
+    assert "stopped and saved at step 0" in output
+    assert json.loads((workdir / "checkpoints/00000000/commit.json").read_text())
+
+
+def test_exit_codes_of_the_command(tmp_path):
+    command = runs.command(tmp_path / "run", "--config.optimizer.lr=1e30")
+    result = subprocess.run(command, env=runs.environment(), capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1

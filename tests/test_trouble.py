@@ -1,0 +1,171 @@
+"""What goes wrong in a run: numbers that are not finite, bad files, damage, a full disk."""
+
+import subprocess
+
+import cv2
+import jax
+import numpy as np
+import pytest
+
+import runs
+from vit_jax import run
+from vit_jax.data import examples
+from vit_jax.training import loop
+
+
+def weights_that_overflow(monkeypatch, step):
+    """Makes the parameters infinite just before one step, as a flipped bit in memory might."""
+    original = loop.Loop.run
+
+    def patched(self, state, start):
+        inner = self.step
+        count = start
+
+        def one(state, batch):
+            nonlocal count
+            count += 1
+            if count == step:
+                kernel = state["params"]["head"]["kernel"]
+                state["params"]["head"]["kernel"] = kernel * np.float32(np.inf)
+            return inner(state, batch)
+
+        self.step = one
+        return original(self, state, start)
+
+    monkeypatch.setattr(loop.Loop, "run", patched)
+
+
+def test_not_finite_stops_with_exit_70_and_saves_nothing_bad(tmp_path, monkeypatch):
+    workdir = tmp_path / "run"
+    weights_that_overflow(monkeypatch, 13)
+    with pytest.raises(loop.Diverged) as caught:
+        run.train(runs.configure(), workdir)
+    assert caught.value.exit_code == 70
+    line = str(caught.value)
+    assert line.startswith("step 13: loss nan")
+    assert "examples [" in line
+    assert "train.max_bad_steps=0" in line
+    assert "\n" not in line
+    saved = sorted(p.parent.name for p in workdir.glob("checkpoints/*/commit.json"))
+    assert saved == ["00000005", "00000010"]
+    assert max(runs.trace(workdir)) == 12
+    # The same command goes on from the last good state.
+    monkeypatch.undo()
+    assert run.train(runs.configure(), workdir).steps == runs.STEPS
+
+
+def test_a_bad_step_within_the_budget_is_skipped_and_counted(tmp_path, monkeypatch, caplog):
+    run.train(runs.configure(), tmp_path / "oracle")
+    original = loop.Loop.run
+
+    def patched(self, state, start):
+        inner, count = self.step, start
+
+        def one(state, batch):
+            nonlocal count
+            count += 1
+            if count != 13:
+                return inner(state, batch)
+            kernel = np.asarray(state["params"]["head"]["kernel"])
+            place = state["params"]["head"]["kernel"].sharding
+            state["params"]["head"]["kernel"] = jax.device_put(kernel * np.inf, place)
+            state, metrics = inner(state, batch)
+            state["params"]["head"]["kernel"] = jax.device_put(kernel, place)
+            return state, metrics
+
+        self.step = one
+        return original(self, state, start)
+
+    monkeypatch.setattr(loop.Loop, "run", patched)
+    run.logs.log.propagate = True
+    run.train(runs.configure(train={"max_bad_steps": 1}), tmp_path / "run")
+    assert any("step 13: loss nan" in m and "1 of 1 allowed" in m for m in caplog.messages)
+    counts = runs.trace(tmp_path / "run", "train/bad_steps")
+    assert (counts[12], counts[13], counts[runs.STEPS]) == (0, 1, 1)
+    ours, theirs = (runs.trace(tmp_path / name) for name in ("run", "oracle"))
+    assert ours[13] is None
+    assert {step for step in ours if step < 13 and ours[step] != theirs[step]} == set()
+    assert all(np.isfinite(ours[step]) for step in ours if step != 13)
+
+
+def broken_folder(tmp_path, bad):
+    rng = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for name in ("a", "b"):
+            (tmp_path / "data" / split / name).mkdir(parents=True)
+            for number in range(20):
+                image = rng.integers(0, 256, (8, 8, 3), np.uint8)
+                assert cv2.imwrite(str(tmp_path / "data" / split / name / f"{number}.png"), image)
+    for number in range(bad):
+        (tmp_path / "data" / "train" / "a" / f"{number}.png").write_bytes(
+            b"\x89PNG\r\n\x1a\nbroken"
+        )
+    return str(tmp_path / "data")
+
+
+def folder_config(root, allowed):
+    data = {"source": "folder", "root": root, "channels": 3, "max_bad_examples": allowed}
+    return runs.configure(data=data | {"train_split": "train", "eval_split": "test"})
+
+
+def test_bad_images_stop_the_run_by_name_or_are_replaced(tmp_path, caplog):
+    root = broken_folder(tmp_path, 2)
+    with pytest.raises(examples.DataError) as caught:
+        run.train(folder_config(root, 0), tmp_path / "strict")
+    assert "data/train/a/" in str(caught.value)
+    assert "max_bad_examples" in str(caught.value)
+    with pytest.raises(examples.DataError, match="data/train/a/"):
+        run.train(folder_config(root, 1), tmp_path / "one")
+    run.logs.log.propagate = True
+    run.train(folder_config(root, 2), tmp_path / "two")
+    named = {m.partition(":")[0] for m in caplog.messages if "data/train/a/" in m}
+    assert len(named) == 2
+    # Replacements are part of the recipe: a second run sees the same images.
+    run.train(folder_config(root, 2), tmp_path / "again")
+    runs.assert_equal_runs(tmp_path / "two", tmp_path / "again")
+
+
+def test_damaged_newest_checkpoint_falls_back_and_ends_the_same(tmp_path, monkeypatch, caplog):
+    run.train(runs.configure(), tmp_path / "oracle")
+    workdir = tmp_path / "run"
+    with runs.stopping_at(monkeypatch, 14), pytest.raises(loop.Preempted):
+        run.train(runs.configure(), workdir)
+    newest = workdir / "checkpoints" / "00000014"
+    largest = max((p for p in newest.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(content)
+    run.logs.log.propagate = True
+    run.train(runs.configure(), workdir)
+    assert any("00000014 is damaged" in message for message in caplog.messages)
+    assert any("restored the checkpoint of step 10" in message for message in caplog.messages)
+    assert (workdir / "checkpoints" / "00000014.bad").is_dir()
+    runs.assert_equal_runs(workdir, tmp_path / "oracle")
+
+
+def test_full_disk_is_reported_at_that_step_and_loses_nothing(tmp_path):
+    """No file may grow beyond a size: saves after the limit fail, the one before it stays."""
+    cfg = runs.configure(train={"duration": 100})
+    workdir = tmp_path / "full"
+    first = runs.start(runs.command(workdir, cfg=cfg), env=runs.environment())
+    while not (workdir / "checkpoints" / "00000005" / "commit.json").exists():
+        assert first.poll() is None, first.communicate()
+    first.kill()
+    first.communicate()
+    before = runs.digests(workdir)
+    step = max(int(p.parent.name) for p in workdir.glob("checkpoints/*/commit.json"))
+
+    # bash counts KiB; what exceeds them is an error, as Python ignores the signal.
+    kib = (workdir / "metrics.jsonl").stat().st_size // 1024 + 20
+    limited = ["bash", "-c", f'ulimit -f {kib}; exec "$@"', "bash", *runs.command(workdir)]
+    result = subprocess.run(limited, env=runs.environment(), capture_output=True, text=True)
+    assert result.returncode == 70, result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert "was not saved" in last
+    assert "File too large" in last
+    assert f"newest checkpoint: step {step}" in last
+    assert runs.digests(workdir) == before
+    result = subprocess.run(
+        runs.command(workdir), env=runs.environment(), capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr

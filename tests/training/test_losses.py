@@ -1,0 +1,53 @@
+import jax
+import numpy as np
+import pytest
+
+from vit_jax.training import losses
+
+LOGITS = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32) * 3
+LABELS = np.array([0, 6, 3, 3, 1], np.int32)
+
+
+def targets(smoothing):
+    return np.eye(7)[LABELS] * (1 - smoothing) + smoothing / 7
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_softmax_against_float64(smoothing):
+    x = LOGITS.astype(np.float64)
+    log_p = x - np.log(np.exp(x).sum(-1, keepdims=True))
+    expected = -(targets(smoothing) * log_p).sum(-1)
+    ours = losses.cross_entropy(LOGITS, LABELS, kind="softmax", smoothing=smoothing)
+    np.testing.assert_allclose(ours, expected, rtol=2e-6)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_sigmoid_against_float64(smoothing):
+    p = 1 / (1 + np.exp(-LOGITS.astype(np.float64)))
+    t = targets(smoothing)
+    expected = -(t * np.log(p) + (1 - t) * np.log(1 - p)).sum(-1)
+    ours = losses.cross_entropy(LOGITS, LABELS, kind="sigmoid", smoothing=smoothing)
+    np.testing.assert_allclose(ours, expected, rtol=2e-6)
+
+
+def test_rank_of_label():
+    logits = np.array(
+        [
+            [3, 2, 1, 0],
+            [0, 0, 0, 0],
+            [0, 0, 0, 0],
+            [1, 5, 5, 2],
+            [np.nan, 1, 2, 3],
+            [0, np.inf, 1, 2],
+        ],
+        np.float32,
+    )
+    labels = np.array([0, 0, 3, 2, 3, 1], np.int32)
+    # A tie goes to the lower index, as argmax has it; NaN is never right.
+    expected = [0, 0, 3, 1, 4, 0]
+    np.testing.assert_array_equal(jax.jit(losses.rank_of_label)(logits, labels), expected)
+    clean = logits[[0, 1, 2, 3, 5]]
+    np.testing.assert_array_equal(
+        np.asarray(losses.rank_of_label(clean, labels[[0, 1, 2, 3, 5]])) == 0,
+        clean.argmax(-1) == labels[[0, 1, 2, 3, 5]],
+    )

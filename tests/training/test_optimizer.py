@@ -1,0 +1,66 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax import config, trees
+from vit_jax.training import optimizer
+
+PARAMS = {
+    "head": {"kernel": jnp.array([[1.0, -2.0]]), "bias": jnp.array([0.5, 0.5])},
+    "cls": jnp.array([[[3.0]]]),
+    "encoder": {"norm1": {"scale": jnp.array([1.0])}},
+}
+GRADS = jax.tree.map(lambda x: 0.1 * x + 0.01, PARAMS)
+
+
+def run(cfg, lr, steps, clip_norm=None):
+    """Three updates of our chain, applied as the training step applies them."""
+    tx = optimizer.create(cfg, clip_norm=clip_norm)
+    params, state = PARAMS, tx.init(PARAMS)
+    for _ in range(steps):
+        updates, state = tx.update(GRADS, state, params)
+        params = jax.tree.map(lambda p, u: p - lr * u, params, updates)
+    return trees.flatten(params), state
+
+
+def by_hand(kind, lr, steps, wd, decayed, clip=None):
+    """The same in float64, written out from the definitions."""
+    flat = {k: np.asarray(v, np.float64) for k, v in trees.flatten(PARAMS).items()}
+    grads = {k: np.asarray(v, np.float64) for k, v in trees.flatten(GRADS).items()}
+    norm = np.sqrt(sum((g**2).sum() for g in grads.values()))
+    if clip is not None:
+        grads = {k: g * min(1, clip / norm) for k, g in grads.items()}
+    m = {k: np.zeros_like(v) for k, v in flat.items()}
+    v = {k: np.zeros_like(x) for k, x in flat.items()}
+    for t in range(1, steps + 1):
+        for k, g in grads.items():
+            if kind == "adam":
+                m[k] = 0.9 * m[k] + 0.1 * g
+                v[k] = 0.999 * v[k] + 0.001 * g * g
+                update = (m[k] / (1 - 0.9**t)) / (np.sqrt(v[k] / (1 - 0.999**t)) + 1e-8)
+            else:
+                m[k] = 0.9 * m[k] + g
+                update = m[k]
+            if decayed == "all" or k.endswith("kernel"):
+                update = update + wd * flat[k]
+            flat[k] = flat[k] - lr * update
+    return flat
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+@pytest.mark.parametrize("decayed", ["kernels", "all"])
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_against_float64(name, decayed, clip):
+    cfg = config.Optimizer(name=name, weight_decay=0.3, decayed=decayed)
+    ours, _ = run(cfg, 0.01, 3, clip)
+    for key, expected in by_hand(name, 0.01, 3, 0.3, decayed, clip).items():
+        np.testing.assert_allclose(ours[key], expected, rtol=1e-6, err_msg=key)
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_moment_dtype(name):
+    _, state = run(config.Optimizer(name=name, moment_dtype="bfloat16"), 0.01, 1)
+    moments = [x for k, x in trees.flatten(state).items() if "mu" in k or "trace" in k]
+    assert len(moments) == 4
+    assert all(x.dtype == jnp.bfloat16 for x in moments)

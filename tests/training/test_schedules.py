@@ -1,0 +1,40 @@
+import json
+import math
+import pathlib
+
+import numpy as np
+import pytest
+
+from vit_jax import config
+from vit_jax.training import schedules
+
+# big_vision's schedule at steps 0, 25, ..., 1000 of 1000: base 1e-3, warm-up 100.
+REFERENCE = json.loads((pathlib.Path(__file__).parent / "schedules.json").read_text())
+
+
+@pytest.mark.parametrize(("decay", "end"), [("linear", 1e-5), ("cosine", 0.0)])
+def test_matches_reference(decay, end):
+    schedule = schedules.create(
+        config.Schedule(decay=decay, end=end), lr=1e-3, steps=1000, warmup=100
+    )
+    ours = [float(schedule(step)) for step in range(0, 1001, 25)]
+    np.testing.assert_allclose(ours, REFERENCE[f"big_vision_{decay}"], rtol=3e-6, atol=1e-10)
+
+
+def test_rsqrt_and_constant_by_hand():
+    rsqrt = schedules.create(
+        config.Schedule(decay="rsqrt", timescale=50.0), lr=0.1, steps=1000, warmup=10
+    )
+    for step in (10, 60, 110, 999):
+        assert float(rsqrt(step)) == pytest.approx(0.1 / math.sqrt(1 + (step - 10) / 50), rel=1e-6)
+    assert float(rsqrt(5)) == pytest.approx(0.05, rel=1e-6)
+    constant = schedules.create(config.Schedule(decay="constant"), lr=0.1, steps=10, warmup=0)
+    assert [float(constant(step)) for step in (0, 5, 10)] == pytest.approx([0.1] * 3)
+
+
+def test_no_warmup_starts_at_the_peak_and_ends_at_the_end():
+    cosine = schedules.create(
+        config.Schedule(decay="cosine", end=1e-4), lr=1e-3, steps=100, warmup=0
+    )
+    assert float(cosine(0)) == pytest.approx(1e-3, rel=1e-6)
+    assert float(cosine(100)) == pytest.approx(1e-4, rel=1e-6)

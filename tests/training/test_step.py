@@ -1,0 +1,201 @@
+"""The step: one device or eight, whole or split, at once or accumulated, and when it goes wrong."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax import config, models, trees
+from vit_jax.training import optimizer, schedules, sharding, state, step
+
+BATCH, SIZE, CLASSES = 16, 8, 5
+
+
+def configure(**sections):
+    values = {
+        "model": {
+            "patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "heads": 2,
+            "num_classes": CLASSES, "pooling": "gap",
+        },
+        "data": {"image_size": SIZE, "channels": 1},
+        "train": {"batch_size": BATCH, "duration": 10, "clip_norm": 1.0},
+        # SGD: under Adam the key bias, whose true gradient is zero, amplifies rounding.
+        "optimizer": {"name": "sgd", "lr": 0.5},
+        "mesh": {"fsdp_min_size": 1},
+    }  # fmt: skip
+    for section, knobs in sections.items():
+        values[section] = values[section] | knobs
+    return config.build(values)
+
+
+def batch_of(number, rows=BATCH):
+    rng = np.random.default_rng(number)
+    images = rng.integers(0, 256, (rows, SIZE, SIZE, 1), np.uint8)
+    return {"image": images, "label": rng.integers(0, CLASSES, rows).astype(np.int32)}
+
+
+class Trainer:
+    """A run without the loop: batches by hand."""
+
+    def __init__(self, cfg, devices=8):
+        self.cfg = cfg
+        self.mesh = sharding.create_mesh(cfg.mesh.fsdp, jax.devices()[:devices])
+        self.model = models.create(cfg.model, image_size=(SIZE, SIZE), channels=1, dtype="float32")
+        self.tx = optimizer.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
+        schedule = schedules.create(cfg.schedule, lr=cfg.optimizer.lr, steps=10, warmup=0)
+        self.target = state.target(self.model, self.tx, cfg, self.mesh)
+        pure = step.create(self.model, self.tx, schedule, cfg)
+        self.compiled = step.compile_step(pure, self.target, cfg, self.mesh)
+        self.state = state.initialise(self.model, self.tx, cfg, self.mesh)
+        # Random heads: the zero one hides the encoder from the first gradients.
+        params = self.state["params"]
+        params["head"]["kernel"] = jax.device_put(
+            np.random.default_rng(0).normal(size=(16, CLASSES)).astype(np.float32),
+            self.target["params"]["head"]["kernel"].sharding,
+        )
+
+    def run(self, steps, batches=batch_of):
+        rows = sharding.host_rows(self.mesh, BATCH)
+        metrics = []
+        for number in range(steps):
+            batch = sharding.put_batch(batches(number), self.mesh, BATCH, rows)
+            self.state, one = self.compiled(self.state, batch)
+            metrics.append(jax.device_get(one))
+        return metrics
+
+
+def losses_of(metrics):
+    return np.array([one["loss"] for one in metrics])
+
+
+def assert_same_training(a, b, steps=6):
+    ours, theirs = losses_of(a.run(steps)), losses_of(b.run(steps))
+    assert ours[-1] != ours[0]
+    np.testing.assert_allclose(ours, theirs, rtol=2e-6)
+    others = trees.flatten(b.state["params"])
+    for name, value in trees.flatten(a.state["params"]).items():
+        np.testing.assert_allclose(value, others[name], rtol=1e-4, atol=2e-6, err_msg=name)
+
+
+def test_eight_devices_as_one():
+    assert_same_training(Trainer(configure()), Trainer(configure(), devices=1))
+
+
+@pytest.mark.parametrize("fsdp", [2, 8])
+def test_fsdp_as_replicated(fsdp):
+    split = Trainer(configure(mesh={"fsdp": fsdp}))
+    kernel = split.state["params"]["encoder"]["mlp"]["fc1"]["kernel"]
+    assert kernel.addressable_shards[0].data.size == kernel.size // fsdp
+    assert_same_training(split, Trainer(configure()))
+
+
+@pytest.mark.parametrize("fsdp", [1, 4])
+def test_accumulation_as_the_big_batch(fsdp):
+    cut = Trainer(configure(train={"accumulation": 4}, mesh={"fsdp": fsdp}), devices=4)
+    assert_same_training(cut, Trainer(configure()))
+
+
+def collectives(compiled):
+    kinds = (
+        "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-broadcast"
+    )
+    return set(re.findall(rf"\b({kinds})(?:-start)?\(", compiled.as_text()))
+
+
+def test_collectives_are_those_the_sharding_needs():
+    assert collectives(Trainer(configure(), devices=1).compiled) == set()
+    assert collectives(Trainer(configure()).compiled) == {"all-reduce"}
+    assert collectives(Trainer(configure(train={"accumulation": 2})).compiled) == {"all-reduce"}
+    for knobs in ({}, {"accumulation": 2}):
+        split = Trainer(configure(mesh={"fsdp": 8}, train=knobs))
+        assert collectives(split.compiled) == {"all-gather", "all-reduce"}
+
+
+def test_gradient_against_float64_differences():
+    """One SGD step without clipping moves along the gradient of the mean loss."""
+    cfg = configure(train={"clip_norm": None}, optimizer={"momentum": 0.0, "lr": 0.25})
+    trainer = Trainer(cfg, devices=1)
+    before = jax.device_get(trainer.state["params"])
+    (metrics,) = trainer.run(1)
+    after = jax.device_get(trainer.state["params"])
+    batch = batch_of(0)
+
+    def loss(bias):
+        params = before | {"head": before["head"] | {"bias": jnp.asarray(bias, jnp.float32)}}
+        logits, _ = trainer.model.apply(params, batch["image"].astype(np.float32) / 127.5 - 1)
+        x = np.asarray(logits, np.float64)
+        return np.mean(np.log(np.exp(x).sum(-1)) - x[np.arange(BATCH), batch["label"]])
+
+    gradient = (before["head"]["bias"] - after["head"]["bias"]) / 0.25
+    for k in range(CLASSES):
+        shift = np.eye(CLASSES)[k] * 1e-2
+        slope = (loss(before["head"]["bias"] + shift) - loss(before["head"]["bias"] - shift)) / 2e-2
+        assert gradient[k] == pytest.approx(slope, rel=1e-3, abs=1e-5)
+    assert metrics["loss"] == pytest.approx(loss(before["head"]["bias"]), rel=1e-6)
+    assert metrics["lr"] == 0.25
+
+
+def test_not_finite_changes_nothing_but_the_count():
+    cfg = configure(train={"ema": 0.9})
+    trainer = Trainer(cfg)
+    trainer.run(2)
+    poisoned = trainer.state["params"]["head"]["kernel"]
+    good = jax.device_get(trainer.state)
+    trainer.state["params"]["head"]["kernel"] = poisoned.at[0, 0].set(jnp.inf)
+    (metrics,) = trainer.run(1)
+    assert not metrics["finite"]
+    assert metrics["bad_steps"] == 1
+    after = jax.device_get(trainer.state)
+    assert (after["step"], after["bad_steps"]) == (3, 1)
+    after["params"]["head"]["kernel"] = good["params"]["head"]["kernel"]
+    for part in ("params", "opt", "ema"):
+        jax.tree.map(np.testing.assert_array_equal, after[part], good[part])
+
+
+def test_ema_by_hand():
+    trainer = Trainer(configure(train={"ema": 0.75}))
+    average = jax.device_get(trainer.state["ema"]["encoder"]["mlp"]["fc1"]["kernel"])
+    for number in range(3):
+        trainer.run(1, lambda _, n=number: batch_of(n))
+        kernel = jax.device_get(trainer.state["params"]["encoder"]["mlp"]["fc1"]["kernel"])
+        average = 0.75 * average.astype(np.float64) + 0.25 * kernel
+    ours = trainer.state["ema"]["encoder"]["mlp"]["fc1"]["kernel"]
+    np.testing.assert_allclose(ours, average, rtol=1e-6, atol=1e-8)
+    assert state.evaluated(trainer.state) is trainer.state["ema"]
+
+
+def test_dropout_is_a_function_of_seed_and_step():
+    cfg = configure(model={"dropout": 0.3}, optimizer={"lr": 1e-30})
+    same = lambda _: batch_of(0)  # noqa: E731
+    first, second = losses_of(Trainer(cfg).run(3, same)), losses_of(Trainer(cfg).run(3, same))
+    np.testing.assert_array_equal(first, second)
+    assert len(set(first.tolist())) == 3
+    one_device = losses_of(Trainer(cfg, devices=1).run(3, same))
+    np.testing.assert_allclose(first, one_device, rtol=2e-6)
+
+
+def test_sharding_rule_by_hand():
+    cases = [
+        ("params/encoder/mlp/fc1/kernel", (8, 16, 64), (None, None, "fsdp")),
+        ("opt/0/mu/encoder/mlp/fc2/kernel", (8, 64, 16), (None, "fsdp")),
+        ("params/encoder/norm1/scale", (8, 15), ()),  # the depth axis is never split
+        ("params/embedding/kernel", (16, 16, 3, 768), (None, None, None, "fsdp")),
+        ("params/head/bias", (10,), ()),
+        ("step", (), ()),
+    ]
+    for name, shape, axes in cases:
+        assert tuple(sharding.spec(name, shape, fsdp=8, min_size=64)) == axes, name
+        assert tuple(sharding.spec(name, shape, fsdp=1, min_size=1)) == ()
+
+
+def test_host_rows_and_put_batch_on_any_device_order():
+    devices = jax.devices()
+    for order in (devices, devices[::-1], devices[1::2] + devices[::2]):
+        mesh = sharding.Mesh(np.array(order).reshape(4, 2), ("data", "fsdp"))
+        rows = sharding.host_rows(mesh, 32)
+        np.testing.assert_array_equal(rows, np.arange(32))
+        placed = sharding.put_batch({"x": rows * 10}, mesh, 32, rows)["x"]
+        np.testing.assert_array_equal(placed, np.arange(32) * 10)
+        assert {s.data.shape for s in placed.addressable_shards} == {(4,)}

@@ -1,0 +1,9 @@
+"""vit_jax: train Vision Transformers in JAX, on a laptop or a TPU slice, by config name.
+
+A module imports only from rooms to its left; rooms joined by `|` do not know each other:
+
+    knobs, config, trees, logs, catalog, host
+      < models | data < checkpoints < training < evaluators < reports < run, predict, bench < cli
+"""
+
+__version__ = "0.1.0"

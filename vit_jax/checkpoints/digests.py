@@ -1,0 +1,101 @@
+"""Digests of arrays that do not depend on how, or over how many devices, they are spread out.
+
+The digest of a leaf is a sum over its elements, so every device adds up what it holds and one
+all-reduce of a few integers finishes it: no host ever gathers a sharded array, as a SHA-256 of its
+bytes would need, and the cost is one pass over memory. Each element's bits are mixed with its
+logical position by MurmurHash3's 32-bit finalizer (a bijection that changes about half of the
+output bits for any input bit); a second lane sums another bijection of the same word. Both lanes
+are sums modulo 2**32.
+
+What this gives: damage to a single element is always seen, for its term in the sum changes; damage
+to more of them, or elements in each other's places, goes unseen with a probability near 2**-64.
+Two lanes are enough for that and cost the same as one (memory traffic dominates: 0.07 s for 100 MB
+on one CPU core, four lanes 0.13 s). What it does not give: this is no cryptographic hash, and
+protects against damage, not against somebody who wants to deceive.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+# 2**32 / golden ratio: successive positions land far apart; the offset keeps 0 from mixing to 0.
+POSITION, OFFSET = np.uint32(0x9E3779B1), np.uint32(0x7F4A7C15)
+# Odd, so that multiplying is a bijection; chosen for low bias by C. Wellons, "Hash Prospector".
+SECOND = np.uint32(0x7FEB352D)
+
+
+def compute(leaves: dict[str, jax.Array]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Returns `{name: {"dtype", "shape", "digest"}}` and the names of leaves that are not finite.
+
+    Blocks until the arrays are ready, and for the pass over them. With several processes all of
+    them must call it, from the thread that runs the other collectives; all get the same answer.
+
+    Args:
+      leaves: arrays by name; floating, integer or boolean, 1 to 8 bytes an element.
+
+    Raises TypeError for another kind of array.
+    """
+    if not leaves:
+        return {}, []
+    # Two programs with collectives in flight can starve each other on simulated CPU devices.
+    jax.block_until_ready(leaves)
+    placed = next(iter(leaves.values())).sharding
+    whole = NamedSharding(placed.mesh, P()) if isinstance(placed, NamedSharding) else None
+    sums = jax.device_get(_program(whole)(list(leaves.values())))
+    digests, bad = {}, []
+    for (name, leaf), (*lanes, count) in zip(leaves.items(), sums.tolist(), strict=True):
+        digests[name] = {
+            "dtype": str(leaf.dtype),
+            "shape": list(leaf.shape),
+            "digest": "".join(f"{lane:08x}" for lane in lanes),
+        }
+        if count:
+            bad.append(name)
+    return digests, bad
+
+
+@functools.cache
+def _program(whole: NamedSharding | None) -> Any:
+    """Returns the compiled pass; its small result is on every device, hence on every host."""
+    return jax.jit(lambda arrays: jnp.stack([_sums(x) for x in arrays]), out_shardings=whole)
+
+
+def _sums(x: jax.Array) -> jax.Array:
+    """Returns the lanes and the number of elements that are not finite, (3,) uint32."""
+    words = _words(x)
+    # The logical position in row-major order, built per axis: a reshape would move shards about.
+    position, stride = jnp.zeros(words.shape, jnp.uint32), 1
+    for axis in reversed(range(words.ndim)):
+        along = jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis)
+        position += along * np.uint32(stride % 2**32)
+        stride *= words.shape[axis]
+    first = _mix(words ^ (position * POSITION + OFFSET))
+    second = (first ^ (first >> 15)) * SECOND
+    second ^= second >> 14
+    bad = ~jnp.isfinite(x) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.zeros((), bool)
+    return jnp.stack([jnp.sum(lane, dtype=jnp.uint32) for lane in (first, second, bad)])
+
+
+def _words(x: jax.Array) -> jax.Array:
+    """Returns the bits of every element as uint32; of an 8-byte one as a last axis of two."""
+    if x.dtype == jnp.bool_:
+        return x.astype(jnp.uint32)
+    kinds = (jnp.floating, jnp.integer)
+    if not any(jnp.issubdtype(x.dtype, kind) for kind in kinds) or x.dtype.name.endswith("int4"):
+        raise TypeError(f"no digest for arrays of {x.dtype}")
+    if x.dtype.itemsize >= 4:
+        return jax.lax.bitcast_convert_type(x, jnp.uint32)
+    narrow = {1: jnp.uint8, 2: jnp.uint16}[x.dtype.itemsize]
+    return jax.lax.bitcast_convert_type(x, narrow).astype(jnp.uint32)
+
+
+def _mix(h: jax.Array) -> jax.Array:
+    """Returns MurmurHash3's fmix32 (A. Appleby, public domain)."""
+    h = (h ^ (h >> 16)) * np.uint32(0x85EBCA6B)
+    h = (h ^ (h >> 13)) * np.uint32(0xC2B2AE35)
+    return h ^ (h >> 16)

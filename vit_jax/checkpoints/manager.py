@@ -1,0 +1,298 @@
+"""Durable checkpoints: saved behind the training step, committed last, verified when restored.
+
+Orbax writes and reads the arrays, in parallel and for any mesh, but it does not look at what it
+reads (59 of 60 flipped bits came back as wrong weights), has no older step to fall back to, and
+takes a save that failed for one that succeeded. So a checkpoint counts only once its commit record
+(`record`) has been written, flushed and read back; restoring compares every array with the digest
+in that record; what differs is set aside and the step before it restored. Orbax's own
+CheckpointManager is not used: keeping the best by it evicts the newest, and after a rollback it
+silently stops saving.
+
+With several processes, each calls every method in the same order; process 0 alone writes records,
+renames and deletes, and decides which step is restored.
+"""
+
+import concurrent.futures
+import contextlib
+import json
+import logging
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+
+from vit_jax import trees
+from vit_jax.checkpoints import digests, hosts, quiet, reader
+from vit_jax.checkpoints import record as records
+from vit_jax.checkpoints.reader import restore_subtree
+from vit_jax.checkpoints.record import CheckpointError, Damaged, find, read_record
+from vit_jax.config import UserError
+
+__all__ = [
+    "AllCheckpointsBad", "CheckpointError", "Manager", "SaveFailed", "find", "read_record",
+    "restore_subtree",
+]  # fmt: skip
+
+log = logging.getLogger("vit_jax")
+# Of the state's size; orbax writes a little metadata besides.
+FREE_SPACE = 1.1
+
+
+class AllCheckpointsBad(CheckpointError):
+    """There are checkpoints, but none can be restored; starting over is for the user to decide."""
+
+    exit_code = 78
+
+
+class SaveFailed(UserError):
+    """A checkpoint could not be saved; those saved before are untouched."""
+
+    exit_code = 70
+
+
+class Manager:
+    """Saves and restores a training state in a directory, and keeps the newest and the best."""
+
+    def __init__(self, directory: epath.PathLike, *, keep: int, best: str) -> None:
+        """Makes the directory and removes what interrupted saves left in it.
+
+        Args:
+          directory: shared by all processes; made if missing.
+          keep: newest checkpoints kept; the best one is kept besides.
+          best: metric that chooses the best: higher is better, except for `loss`.
+
+        Raises CheckpointError if the directory cannot be written or is not shared.
+        """
+        quiet.hush_orbax()
+        self._directory = epath.Path(directory).absolute()
+        self._keep, self._metric = keep, best
+        self._checkpointer = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
+        self._background = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
+        self._pending: concurrent.futures.Future[None] | None = None
+        probe = self._directory / hosts.decide(lambda: records.prepare(self._directory))
+        alone = None if probe.exists() else f"process {jax.process_index()} sees another directory"
+        alone = hosts.agree(alone)
+        if jax.process_index() == 0:
+            probe.unlink(missing_ok=True)
+        if alone:
+            raise CheckpointError(f"{self._directory}: {alone}; it must be on shared storage")
+        # Kept in memory: a look at the directory might show processes different things.
+        self._score: float | None = hosts.decide(self._best_score)
+
+    def save(
+        self,
+        step: int,
+        state: Any,
+        *,
+        record: Mapping[str, Any],
+        metrics: Mapping[str, float] | None,
+    ) -> None:
+        """Begins to save a state, after waiting for the save before it; `wait` ends it.
+
+        The state may be donated as soon as this returns.
+
+        Args:
+          step: number of the step the state belongs to.
+          state: tree of jax arrays.
+          record: facts about the run that JSON can hold; they come back from `restore`.
+          metrics: of an evaluation of this state; they choose the best checkpoint.
+
+        Raises SaveFailed: the save before failed, a leaf is not finite, or there is no room.
+        """
+        self.wait()
+        # A copy, as the record is written later; what JSON cannot hold fails here, at its cause.
+        facts = json.loads(json.dumps(record, allow_nan=False))
+        leaves = trees.flatten(state)
+        found, bad = digests.compute(leaves)
+        if bad:
+            raise SaveFailed(
+                f"step {step} was not saved: {bad[0]}{records.more(bad)} is not finite; "
+                f"newest checkpoint: {self._newest()}"
+            )
+        commit = {
+            "step": step,
+            "facts": facts,
+            "metrics": {
+                name: float(value) if np.isfinite(value) else None
+                for name, value in (metrics or {}).items()
+            },
+            "best": self._metric,
+            "leaves": found,
+        }
+        size = sum(leaf.nbytes for leaf in leaves.values())
+        try:
+            if hosts.decide(lambda: self._make_room(step, commit, size)):
+                return
+            path = records.folder(self._directory, step) / records.STATE
+            # Orbax refuses arrays without elements; the commit record says all about them.
+            full = trees.nest({name: leaf for name, leaf in leaves.items() if leaf.size})
+            self._checkpointer.save(path, args=ocp.args.PyTreeSave(full))  # pyright: ignore
+        except Exception as error:
+            raise self._failed(step, error) from error
+        self._pending = self._background.submit(self._finish, step, commit)
+        if self.is_best(metrics):
+            self._score = records.score(metrics, self._metric)
+
+    def poll(self) -> None:
+        """Raises SaveFailed if a save has failed meanwhile; costs nothing otherwise."""
+        if self._pending is not None and self._pending.done():
+            error = self._pending.exception()
+            if error is not None:
+                self._pending = None
+                raise error
+
+    def wait(self) -> None:
+        """Returns once the last save is committed; raises SaveFailed, in every process."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        error = pending.exception()
+        problem = hosts.agree(None if error is None else str(error))
+        if error is not None:
+            raise error
+        if problem:
+            raise SaveFailed(problem)
+
+    def steps(self) -> list[int]:
+        """Returns the committed steps, ascending, as they stand in the directory now."""
+        return records.steps(self._directory)
+
+    def best_step(self) -> int | None:
+        """Returns the committed step with the best metric, None if none has it."""
+        return records.best(records.readable(self._directory), self._metric)
+
+    def is_best(self, metrics: Mapping[str, float] | None) -> bool:
+        """Returns whether metrics are better than those of every state saved so far."""
+        score = records.score(metrics, self._metric)
+        return score is not None and (self._score is None or score > self._score)
+
+    def restore(self, target: Any, *, step: int | None = None) -> tuple[Any, dict[str, Any]] | None:
+        """Returns the newest sound state and its record, None if nothing was ever committed.
+
+        A damaged checkpoint is renamed to NUMBER.bad and the one before it restored.
+
+        Args:
+          target: tree of ShapeDtypeStructs with the shardings to restore to, whatever mesh the
+            state was saved from.
+          step: restore this step or nothing.
+
+        Returns the state, equal to the saved one bit for bit, and the record given to `save` with
+        `step` and `metrics` added.
+
+        Raises:
+          AllCheckpointsBad: there are checkpoints, and none is sound.
+          CheckpointError: `step` is missing or damaged, or the target does not fit the checkpoint.
+        """
+        self.wait()
+        if step is not None:
+            return reader.restore_exactly(self._directory, step, target, whole=True)
+        steps, spoilt = hosts.decide(lambda: (self.steps(), records.bad(self._directory)))
+        for candidate in reversed(steps):
+            try:
+                restored = reader.restore(self._directory, candidate, target, whole=True)
+            except Damaged as problem:
+                spoilt.append(candidate)
+                path = records.folder(self._directory, candidate)
+                aside = hosts.decide(lambda path=path: str(records.set_aside(path) or ""))
+                if jax.process_index() == 0:
+                    what = f"set aside as {aside}" if aside else "could not be set aside"
+                    log.warning("checkpoint %s is damaged (%s); %s", path, problem, what)
+                continue
+            if spoilt and jax.process_index() == 0:
+                log.warning("restored the checkpoint of step %d instead", candidate)
+            return restored
+        if spoilt:
+            raise AllCheckpointsBad(
+                f"{self._directory}: none of its checkpoints can be restored; "
+                "move the .bad folders away to start over from step 0"
+            )
+        return None
+
+    def close(self) -> None:
+        """Waits for a save under way, logs instead of raising if it fails, and frees threads."""
+        pending, self._pending = self._pending, None
+        if pending is not None and (error := pending.exception()) is not None:
+            log.error("%s", error)
+        self._background.shutdown()
+        self._checkpointer.close()
+
+    def _make_room(self, step: int, commit: Mapping[str, Any], size: int) -> bool:
+        """Clears the way for a step's folder; returns whether it is there already, committed."""
+        path = records.folder(self._directory, step)
+        if (path / records.COMMIT).exists():
+            try:
+                old = records.read(path)
+            except Damaged:
+                records.set_aside(path)
+            else:
+                if old["leaves"] == commit["leaves"]:
+                    merged = old["metrics"] | commit["metrics"]
+                    records.write(path, {**commit, "metrics": merged})
+                    return True
+                # A trajectory before a rollback came by here too; it stays until this one commits.
+                path.rename(path.with_name(f"{path.name}.old"))
+        path.rmtree(missing_ok=True)
+        if "://" not in str(path):
+            free, needed = shutil.disk_usage(self._directory).free, int(FREE_SPACE * size)
+            if free < needed:
+                raise SaveFailed(f"{_mega(needed)} needed, {_mega(free)} free")
+        path.mkdir(parents=True)
+        return False
+
+    def _finish(self, step: int, commit: Mapping[str, Any]) -> None:
+        """Commits once orbax is done; runs in the background."""
+        path = records.folder(self._directory, step)
+        try:
+            self._checkpointer.wait_until_finished()
+            if jax.process_index() == 0:
+                records.write(path, commit)
+        except Exception as error:
+            if jax.process_index() == 0:
+                with contextlib.suppress(OSError):
+                    (path / records.COMMIT).unlink(missing_ok=True)
+            raise self._failed(step, error) from error
+        if jax.process_index() == 0:
+            try:
+                self._retire(step)
+            except OSError as error:
+                log.warning("old checkpoints cannot be removed: %s", records.first_line(error))
+
+    def _failed(self, step: int, error: Exception) -> SaveFailed:
+        """Frees the space of a save that failed and returns the error to raise."""
+        if jax.process_index() == 0:
+            with contextlib.suppress(OSError):
+                records.tidy(self._directory)
+        return SaveFailed(
+            f"step {step} was not saved in {self._directory}: {records.first_line(error)}; "
+            f"newest checkpoint: {self._newest()}"
+        )
+
+    def _newest(self) -> str:
+        steps = self.steps()
+        return f"step {steps[-1]}" if steps else "none"
+
+    def _retire(self, step: int) -> None:
+        """Deletes committed steps that are neither among the newest nor the best, and bad ones."""
+        for path, match in records.own(self._directory):
+            if int(match["step"]) == step and match["suffix"]:
+                path.rmtree(missing_ok=True)
+        commits = records.readable(self._directory)
+        kept = {*sorted(commits)[-self._keep :], records.best(commits, self._metric)}
+        for old in commits.keys() - kept:
+            path = records.folder(self._directory, old)
+            # Without its record it is no checkpoint any more, however far the deletion gets.
+            (path / records.COMMIT).unlink(missing_ok=True)
+            path.rmtree(missing_ok=True)
+
+    def _best_score(self) -> float | None:
+        commits = records.readable(self._directory)
+        step = records.best(commits, self._metric)
+        return None if step is None else records.score(commits[step]["metrics"], self._metric)
+
+
+def _mega(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

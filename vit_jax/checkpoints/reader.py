@@ -1,0 +1,127 @@
+"""Reading checkpoints back, onto whatever devices there are, and checking every array."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+
+from vit_jax import trees
+from vit_jax.checkpoints import digests, hosts, quiet
+from vit_jax.checkpoints import record as records
+from vit_jax.checkpoints.record import CheckpointError, Damaged
+
+# Words in errors that say nothing about the checkpoint itself.
+PASSING = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "Permission denied", "Too many open files")
+
+
+def restore_subtree(directory: epath.PathLike, step: int, target: Any) -> Any:
+    """Returns part of a checkpoint, such as `{"params": ...}`, verified by its digests.
+
+    Args:
+      directory: the folder of checkpoints; it is only read.
+      step: a committed step; `find` chooses one.
+      target: tree of ShapeDtypeStructs with shardings, for any devices, whose names all occur in
+        the checkpoint.
+
+    Raises CheckpointError if the step is missing or damaged or the target does not fit it.
+    """
+    return restore_exactly(epath.Path(directory).absolute(), step, target, whole=False)[0]
+
+
+def restore_exactly(
+    directory: epath.Path, step: int, target: Any, *, whole: bool
+) -> tuple[Any, dict[str, Any]]:
+    """Does what `restore` does, or raises a CheckpointError that names the alternatives."""
+    try:
+        return restore(directory, step, target, whole=whole)
+    except Damaged as problem:
+        others = hosts.decide(lambda: records.steps(directory))
+        raise CheckpointError(
+            f"{records.folder(directory, step)}: damaged: {problem}; checkpoints there: {others}"
+        ) from problem
+
+
+def restore(
+    directory: epath.Path, step: int, target: Any, *, whole: bool
+) -> tuple[Any, dict[str, Any]]:
+    """Returns the verified state, or the part of it that `target` names, and the public record.
+
+    Raises Damaged; CheckpointError if the target does not fit or nothing can be said for now.
+    """
+    path = records.folder(directory, step)
+    commit = hosts.decide(lambda: records.read(path))
+    wanted = trees.flatten(target)
+    _check_fits(path, commit["leaves"], wanted, whole=whole)
+    problem = None
+    try:
+        records.check_files(path, commit, slice(jax.process_index(), None, jax.process_count()))
+    except Damaged as damage:
+        problem = str(damage)
+    if problem := hosts.agree(problem):
+        raise Damaged(problem)
+    places = {
+        name: leaf.sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        for name, leaf in wanted.items()
+    }
+    full = {name: leaf for name, leaf in wanted.items() if leaf.size}
+    arguments = {
+        name: ocp.ArrayRestoreArgs(dtype=leaf.dtype, sharding=places[name], global_shape=leaf.shape)
+        for name, leaf in full.items()
+    }
+    arrays: dict[str, jax.Array] = {}
+    quiet.hush_orbax()
+    try:
+        read = trees.flatten(
+            ocp.PyTreeCheckpointHandler().restore(
+                path / records.STATE,
+                args=ocp.args.PyTreeRestore(
+                    item=trees.nest(full),
+                    restore_args=trees.nest(arguments),
+                    partial_restore=True,
+                ),
+            )
+        )
+        arrays = {name: read[name] for name in full}
+    except Exception as error:
+        # Renaming a good checkpoint because this process is short of something would lose steps.
+        if isinstance(error, MemoryError) or any(word in str(error) for word in PASSING):
+            raise CheckpointError(f"{path}: cannot be read: {records.first_line(error)}") from error
+        problem = f"unreadable: {records.first_line(error)}"
+    if problem := hosts.agree(problem):
+        raise Damaged(problem)
+    for name in wanted.keys() - full.keys():
+        empty = np.zeros(wanted[name].shape, wanted[name].dtype)
+        arrays[name] = jax.device_put(empty, places[name])
+    arrays = {name: arrays[name] for name in wanted}
+    found, _ = digests.compute(arrays)
+    wrong = [name for name in found if found[name] != commit["leaves"][name]]
+    if wrong:
+        raise Damaged(f"{wrong[0]}{records.more(wrong)} differs from its digest")
+    state = jax.tree.unflatten(jax.tree.structure(target), list(arrays.values()))
+    return state, records.public(commit)
+
+
+def _check_fits(
+    path: epath.Path, saved: Mapping[str, Any], wanted: Mapping[str, Any], *, whole: bool
+) -> None:
+    """Raises CheckpointError unless names, shapes and dtypes are those of the checkpoint."""
+    missing = [name for name in wanted if name not in saved]
+    if missing:
+        raise CheckpointError(
+            f"{path}: does not fit this config: it has no {missing[0]}{records.more(missing)}"
+        )
+    extra = [name for name in saved if name not in wanted] if whole else []
+    if extra:
+        raise CheckpointError(
+            f"{path}: does not fit this config, which has no {extra[0]}{records.more(extra)}"
+        )
+    for name, leaf in wanted.items():
+        old = f"{saved[name]['dtype']}{saved[name]['shape']}"
+        new = f"{leaf.dtype}{list(leaf.shape)}"
+        if old != new:
+            raise CheckpointError(
+                f"{path}: does not fit this config: {name} is {old} there and {new} here"
+            )

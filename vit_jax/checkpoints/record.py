@@ -1,0 +1,302 @@
+"""Commit records: the file, written last, that makes a folder a checkpoint. No jax needed.
+
+    DIRECTORY/00000200/state/...      arrays, written by orbax
+    DIRECTORY/00000200/commit.json    step, facts of the run, metrics, a digest of every array, size
+                                      and CRC-32 of every file, and a SHA-256 of all that
+
+A folder without commit.json is an unfinished save, to be removed; one that turned out damaged is
+renamed to NUMBER.bad and kept for whoever wants to know why.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import logging
+import math
+import os
+import re
+import uuid
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from etils import epath
+
+from vit_jax.config import UserError
+
+COMMIT, STATE = "commit.json", "state"
+OWN = re.compile(r"(?P<step>\d{8,})(?P<suffix>|\.old|\.bad\d*)")
+
+log = logging.getLogger("vit_jax")
+
+
+class CheckpointError(UserError):
+    """A checkpoint that does not exist, cannot be read, or does not fit what it is wanted for."""
+
+
+class Damaged(Exception):
+    """A checkpoint whose content is not what was committed; the text says how."""
+
+
+def folder(directory: epath.PathLike, step: int) -> epath.Path:
+    """Returns the folder of a step's checkpoint."""
+    return epath.Path(directory) / f"{step:08d}"
+
+
+def steps(directory: epath.PathLike) -> list[int]:
+    """Returns the committed steps in a directory, ascending; raises CheckpointError."""
+    return sorted(
+        int(match["step"])
+        for path, match in own(directory)
+        if not match["suffix"] and (path / COMMIT).exists()
+    )
+
+
+def own(directory: epath.PathLike) -> list[tuple[epath.Path, re.Match[str]]]:
+    """Returns the folders in a directory that are named as this module names them."""
+    directory = epath.Path(directory)
+    try:
+        paths = list(directory.iterdir()) if directory.exists() else []
+    except OSError as error:
+        raise CheckpointError(f"{directory}: cannot be read: {error.strerror}") from error
+    return [(path, match) for path in sorted(paths) if (match := OWN.fullmatch(path.name))]
+
+
+def write(path: epath.Path, commit: Mapping[str, Any]) -> None:
+    """Commits the checkpoint in folder `path`: everything durable first, the record last.
+
+    Returns once the record has been read back. Raises OSError, ValueError or Damaged.
+    """
+    local = "://" not in str(path)
+    files: dict[str, list[int]] = {}
+    if local:
+        # Orbax leaves its metadata in the page cache; a power cut would empty those files.
+        for root, _, names in os.walk(path / STATE, topdown=False):
+            for name in names:
+                file = os.path.join(root, name)  # noqa: PTH118
+                files[os.path.relpath(file, path)] = _size_and_crc(file)
+                sync(file)
+            sync(root)
+    body = json.loads(json.dumps({**commit, "files": files}, allow_nan=False))
+    text = json.dumps({"commit": body, "sha256": _sha256(body)})
+    if local:
+        sync(path)
+        part = path / f"{COMMIT}.part"
+        part.write_text(text)
+        sync(part)
+        part.replace(path / COMMIT)
+        sync(path)
+        sync(path.parent)
+    else:
+        (path / COMMIT).write_text(text)  # an object appears whole or not at all
+    if read(path) != body:
+        raise Damaged(f"{COMMIT} reads back differently")
+
+
+def read(path: epath.Path) -> dict[str, Any]:
+    """Returns the commit record in folder `path`; raises Damaged if anything about it is off."""
+    try:
+        outer = json.loads((path / COMMIT).read_bytes())
+        body, digest = outer["commit"], outer["sha256"]
+    except FileNotFoundError:
+        raise Damaged(f"{COMMIT} is missing") from None
+    except PermissionError as error:
+        raise CheckpointError(f"{path / COMMIT}: {error.strerror}") from error
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise Damaged(f"{COMMIT} cannot be read ({first_line(error)})") from error
+    if _sha256(body) != digest:
+        raise Damaged(f"{COMMIT} does not match its own digest")
+    match = OWN.fullmatch(path.name)
+    if match and body["step"] != int(match["step"]):
+        raise Damaged(f"{COMMIT} is that of step {body['step']}")
+    return body
+
+
+def check_files(path: epath.Path, commit: Mapping[str, Any], share: slice = slice(None)) -> None:
+    """Reads a share of the checkpoint's files; raises Damaged at one that is not as committed.
+
+    Orbax would find some of this damage itself, and fill the terminal about it.
+    """
+    for name, (size, crc) in sorted(commit["files"].items())[share]:
+        try:
+            found = _size_and_crc(path / name)
+        except FileNotFoundError:
+            raise Damaged(f"{name} is missing") from None
+        except PermissionError as error:
+            raise CheckpointError(f"{path / name}: {error.strerror}") from error
+        except OSError as error:
+            raise Damaged(f"{name} cannot be read: {error.strerror}") from error
+        if found[0] != size:
+            raise Damaged(f"{name} has {found[0]} bytes instead of {size}")
+        if found[1] != crc:
+            raise Damaged(f"{name} has changed")
+
+
+def bad(directory: epath.PathLike) -> list[int]:
+    """Returns the steps of checkpoints that were set aside because they are damaged."""
+    return [int(match["step"]) for _, match in own(directory) if match["suffix"].startswith(".bad")]
+
+
+def set_aside(path: epath.Path) -> epath.Path | None:
+    """Renames a damaged checkpoint to NUMBER.bad, NUMBER.bad1, ...; None if it cannot be."""
+    names = (f"{path.name}.bad{count or ''}" for count in range(1000))
+    aside = next(aside for name in names if not (aside := path.with_name(name)).exists())
+    try:
+        path.rename(aside)
+    except OSError:
+        return None
+    return aside
+
+
+def tidy(directory: epath.Path) -> list[epath.Path]:
+    """Removes what interrupted and failed saves left; returns what it removed."""
+    removed = []
+    for path, match in own(directory):
+        committed = (path / COMMIT).exists()
+        if match["suffix"] == ".old":
+            # A save over this step was under way: if it got there, this one is superseded.
+            successor = folder(directory, int(match["step"]))
+            if (successor / COMMIT).exists():
+                path.rmtree(missing_ok=True)
+            else:
+                successor.rmtree(missing_ok=True)
+                path.rename(successor)
+        elif not match["suffix"] and not committed and _only_ours(path):
+            path.rmtree(missing_ok=True)
+            removed.append(path)
+    return removed
+
+
+def prepare(directory: epath.Path) -> str:
+    """Makes the directory, proves it writable, tidies it; returns the name of a probe file.
+
+    Raises CheckpointError.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for stale in directory.glob(".probe-*"):
+            stale.unlink(missing_ok=True)
+        probe = directory / f".probe-{uuid.uuid4().hex}"
+        probe.write_text("")
+        if "://" not in str(directory):
+            sync(directory.parent)
+        for path in tidy(directory):
+            log.warning("checkpoint %s was never finished; removed", path)
+    except OSError as error:
+        reason = error.strerror or first_line(error)
+        raise CheckpointError(f"{directory}: cannot hold checkpoints: {reason}") from error
+    return probe.name
+
+
+def best(commits: Mapping[int, Mapping[str, Any]], metric: str) -> int | None:
+    """Returns the step that was best by a metric (the first of equals), None where none has it."""
+    scores = {step: score(commit["metrics"], metric) for step, commit in sorted(commits.items())}
+    known = {step: value for step, value in scores.items() if value is not None}
+    return max(known, key=lambda step: known[step]) if known else None
+
+
+def score(metrics: Mapping[str, Any] | None, metric: str) -> float | None:
+    """Returns a number that is higher for better, None for a metric missing or not finite."""
+    value = (metrics or {}).get(metric)
+    if value is None or not math.isfinite(value):
+        return None
+    return -value if metric == "loss" else value
+
+
+def readable(directory: epath.PathLike) -> dict[int, dict[str, Any]]:
+    """Returns the commit records of a directory by step, leaving out damaged ones."""
+    commits = {}
+    for step in steps(directory):
+        with contextlib.suppress(Damaged):
+            commits[step] = read(folder(directory, step))
+    return commits
+
+
+def public(commit: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what callers see of a commit record: the run's facts, `step` and `metrics`."""
+    return {**commit["facts"], "step": commit["step"], "metrics": commit["metrics"]}
+
+
+def find(directory: epath.PathLike, at: int | str | None = None) -> tuple[int, dict[str, Any]]:
+    """Returns `(step, record)` of one checkpoint, without looking at its arrays.
+
+    Args:
+      directory: the folder of checkpoints, or one of them.
+      at: a step number, `best`, or None for the newest with a sound record.
+
+    Raises CheckpointError.
+    """
+    path = epath.Path(directory)
+    if at is None and (path / COMMIT).exists():
+        try:
+            commit = read(path)
+        except Damaged as problem:
+            raise CheckpointError(f"{path}: damaged: {problem}") from problem
+        return commit["step"], public(commit)
+    commits = readable(path)
+    for step in steps(path):
+        if step not in commits:
+            log.warning("checkpoint %s has a damaged record; passed over", folder(path, step))
+    if not commits:
+        raise CheckpointError(f"{path}: no {'sound ' if steps(path) else ''}checkpoint here")
+    if at == "best":
+        step = best(commits, commits[max(commits)]["best"])
+        if step is None:
+            raise CheckpointError(f"{path}: no checkpoint has metrics; choose {_list(commits)}")
+    else:
+        step = max(commits) if at is None else at
+    if not isinstance(step, int) or step not in commits:
+        raise CheckpointError(f"{path}: no sound checkpoint of step {at}; choose {_list(commits)}")
+    return step, public(commits[step])
+
+
+def read_record(directory: epath.PathLike, step: int | None = None) -> dict[str, Any]:
+    """Returns the run's facts, `step` and `metrics` of a checkpoint; raises CheckpointError."""
+    return find(directory, step)[1]
+
+
+def first_line(error: BaseException) -> str:
+    """Returns what an error says in one line: the system's words where they are known."""
+    text = str(error) or type(error).__name__
+    for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO):
+        if os.strerror(code) in text:
+            return os.strerror(code)
+    line = text.splitlines()[0]
+    return line if len(line) <= 200 else f"{line[:200]}..."
+
+
+def more(names: list[str]) -> str:
+    """Returns how many names follow the first, for a message that shows only that one."""
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+
+
+def sync(path: str | os.PathLike[str]) -> None:
+    """Flushes a file or directory to storage."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _size_and_crc(file: str | os.PathLike[str]) -> list[int]:
+    size = crc = 0
+    with open(file, "rb") as stream:  # noqa: PTH123
+        while block := stream.read(2**24):
+            size, crc = size + len(block), zlib.crc32(block, crc)
+    return [size, crc]
+
+
+def _list(commits: Mapping[int, Any]) -> str:
+    return "steps " + ", ".join(str(step) for step in sorted(commits))
+
+
+def _only_ours(path: epath.Path) -> bool:
+    names = [child.name for child in path.iterdir()]
+    return all(name == STATE or name.startswith((f"{STATE}.", f"{COMMIT}.")) for name in names)
+
+
+def _sha256(body: Any) -> str:
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

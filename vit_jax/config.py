@@ -1,0 +1,404 @@
+"""The schema of a run: every knob with its type, its bounds and its one-line meaning.
+
+A config file returns an `ml_collections.ConfigDict`; `build` turns it into the frozen dataclasses
+below or raises a one-line `ConfigError` that names the key, the value and the nearest valid choice.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vit_jax import knobs as _knobs
+from vit_jax.knobs import ConfigError as ConfigError
+from vit_jax.knobs import Duration as Duration
+from vit_jax.knobs import UserError as UserError
+from vit_jax.knobs import differences as differences
+from vit_jax.knobs import fingerprint as fingerprint
+from vit_jax.knobs import get as get
+from vit_jax.knobs import knob, show
+from vit_jax.knobs import suggest as suggest
+from vit_jax.knobs import to_dict as to_dict
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model:
+    """The Vision Transformer; sizes left at None come from `variant`."""
+
+    variant: str | None = knob(
+        None, "Size by name, such as ViT-B/16; fills the sizes left at none."
+    )
+    patch_size: tuple[int, int] | None = knob(None, "Patch height and width in pixels.", at_least=1)
+    width: int | None = knob(None, "Token width D.", at_least=1)
+    depth: int | None = knob(None, "Number of encoder layers.", at_least=1)
+    mlp_dim: int | None = knob(None, "Hidden width of the MLP.", at_least=1)
+    heads: int | None = knob(None, "Number of attention heads; must divide width.", at_least=1)
+    num_classes: int | None = knob(
+        None, "Outputs of the head; none: the number of classes of the data.", at_least=1
+    )
+    pooling: str = knob(
+        "token", "What the head sees: the class token or the mean token.", choices=("token", "gap")
+    )
+    position: str = knob(
+        "learned_1d",
+        "Position embedding: learned per raster index, or fixed 2-D sin-cos.",
+        choices=("learned_1d", "sincos_2d"),
+    )
+    representation_size: int | None = knob(
+        None,
+        "Width of the tanh layer before the head (pre_logits); none: no such layer.",
+        at_least=1,
+    )
+    head_bias: float = knob(
+        0.0, "Initial bias of the head; -10 suits sigmoid loss on many classes."
+    )
+    gelu: str = knob(
+        "tanh", "GELU form: tanh as in Google's code, erf as in timm.", choices=("tanh", "erf")
+    )
+    norm_epsilon: float = knob(1e-6, "Epsilon of LayerNorm.", above=0)
+    dropout: float = knob(0.0, "Dropout rate in the paper's four places.", at_least=0, below=1)
+    attention: str = knob(
+        "explicit",
+        "Attention code: explicit einsums, or jax.nn.dot_product_attention with XLA or cuDNN.",
+        choices=("explicit", "xla", "cudnn"),
+        free=True,
+    )
+    unroll: int = knob(
+        1,
+        "Layers unrolled per scan step: 1 compiles fastest, depth runs fastest.",
+        at_least=1,
+        free=True,
+    )
+    remat: str = knob(
+        "none",
+        "What the backward pass recomputes: nothing, all, all but matmuls, all but weight matmuls.",
+        choices=("none", "full", "dots", "dots_no_batch"),
+        free=True,
+    )
+    dtype: str = knob(
+        "auto",
+        "Compute type; auto: bfloat16 on TPU and GPU, float32 on CPU. Parameters are float32.",
+        choices=("auto", "float32", "bfloat16"),
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+    """Where images come from and what happens to their pixels before the model."""
+
+    source: str = knob(
+        "digits",
+        "Kind of data: embedded digits, folder of images, TFDS dataset, or random pixels.",
+        choices=("digits", "folder", "tfds", "synthetic"),
+    )
+    name: str | None = knob(None, "TFDS dataset, such as cifar10 or cifar10:3.0.2.")
+    root: str | None = knob(None, "Folder of images, or TFDS data_dir.", free=True)
+    train_split: str = knob("train", "Split to train on; TFDS slices such as train[:99%] work.")
+    eval_split: str = knob("test", "Split to evaluate on.")
+    holdout: float = knob(
+        0.0,
+        "Share of each class of an unsplit folder kept for evaluation; 0: root has split folders.",
+        at_least=0,
+        below=1,
+    )
+    image_size: tuple[int, int] = knob((224, 224), "Input height and width in pixels.", at_least=1)
+    channels: int = knob(3, "Colour channels: 3, or 1 for grey.", at_least=1, at_most=3)
+    train_crop: str = knob(
+        "inception",
+        "Training view: resize to image_size, random crop of resize_to, or Inception crop.",
+        choices=("resize", "random", "inception"),
+    )
+    eval_crop: str = knob(
+        "resize",
+        "Evaluation view: resize to image_size, or central crop after a short-side resize.",
+        choices=("resize", "central"),
+    )
+    resize_to: int | None = knob(
+        None,
+        "Side before a random crop, short side before a central crop; none: 8/7 of image_size.",
+        at_least=1,
+    )
+    crop_area: tuple[float, float] = knob(
+        (0.05, 1.0), "Inception crop: smallest and largest share of the image.", above=0, at_most=1
+    )
+    crop_aspect: tuple[float, float] = knob(
+        (0.75, 4 / 3), "Inception crop: smallest and largest width / height.", above=0
+    )
+    flip: bool = knob(True, "Mirror left-right with probability 1/2 while training.")
+    rotation: float = knob(0.0, "Random rotation up to this many degrees.", at_least=0, at_most=180)
+    scale: float = knob(0.0, "Random zoom up to this share, either way.", at_least=0, below=1)
+    shift: float = knob(0.0, "Random shift up to this share of the side.", at_least=0, below=1)
+    num_examples: int = knob(1024, "Examples per epoch of synthetic data.", at_least=1)
+    workers: int = knob(
+        0, "Loader processes; 0 loads in this one.", at_least=0, at_most=256, free=True
+    )
+    threads: int = knob(2, "Loader threads per process.", at_least=1, at_most=256, free=True)
+    prefetch: int = knob(4, "Batches made ahead of the step.", at_least=1, at_most=1024, free=True)
+    max_bad_examples: int = knob(
+        0,
+        "Unreadable images to replace by their neighbour before the run stops.",
+        at_least=0,
+        free=True,
+    )
+    max_pixels: int = knob(
+        100_000_000, "Largest image, in pixels, that is decoded at all.", at_least=1, free=True
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Train:
+    """How long, on how much at a time, and against which loss."""
+
+    batch_size: int = knob(4096, "Global batch in images.", at_least=1)
+    accumulation: int = knob(
+        1, "Microbatches the global batch is cut into, one after another.", at_least=1, free=True
+    )
+    duration: Duration = knob(
+        Duration(90, "epochs"), "Length of the run: N steps, epochs or examples."
+    )
+    loss: str = knob("softmax", "Cross-entropy.", choices=("softmax", "sigmoid"))
+    label_smoothing: float = knob(0.0, "Label mass spread over all classes.", at_least=0, below=1)
+    clip_norm: float | None = knob(
+        None, "Global gradient norm to clip at; none: no clipping.", above=0
+    )
+    ema: float | None = knob(
+        None,
+        "Decay of the averaged parameters that are evaluated; none: no average.",
+        above=0,
+        below=1,
+    )
+    max_bad_steps: int = knob(
+        0,
+        "Steps with a loss or gradient that is not finite to skip before the run stops.",
+        at_least=0,
+        free=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """The update rule."""
+
+    name: str = knob("adam", "Update rule.", choices=("adam", "sgd"))
+    lr: float = knob(1e-3, "Peak learning rate.", above=0)
+    b1: float = knob(0.9, "Adam's first-moment decay.", at_least=0, below=1)
+    b2: float = knob(0.999, "Adam's second-moment decay.", at_least=0, below=1)
+    eps: float = knob(1e-8, "Adam's epsilon.", above=0)
+    momentum: float = knob(0.9, "SGD's momentum.", at_least=0, below=1)
+    moment_dtype: str = knob(
+        "float32", "Type of Adam's first moment or SGD's momentum.", choices=("float32", "bfloat16")
+    )
+    weight_decay: float = knob(
+        0.0, "Decoupled weight decay, multiplied by the learning rate.", at_least=0
+    )
+    decayed: str = knob(
+        "kernels", "Parameters that decay: kernels only, or all.", choices=("kernels", "all")
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """The learning rate over the run, relative to optimizer.lr."""
+
+    warmup: Duration = knob(Duration(0, "steps"), "Linear warm-up from 0.")
+    decay: str = knob(
+        "cosine", "Shape after the warm-up.", choices=("cosine", "linear", "rsqrt", "constant")
+    )
+    end: float = knob(0.0, "Learning rate a cosine or linear decay ends at.", at_least=0)
+    timescale: float = knob(10_000.0, "Steps after which rsqrt has visibly decayed.", above=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """When the state is written and how much of it is kept."""
+
+    every: Duration | None = knob(
+        Duration(1000, "steps"), "Save this often; none: not by steps.", free=True
+    )
+    minutes: float | None = knob(
+        None, "Save this often by the clock; none: not by time.", above=0, free=True
+    )
+    keep: int = knob(
+        2, "Newest checkpoints kept; the best one is kept besides.", at_least=1, free=True
+    )
+    best: str = knob(
+        "top1",
+        "Evaluation metric that chooses the best checkpoint.",
+        choices=("top1", "top5", "loss"),
+        free=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """When the evaluation split is measured."""
+
+    every: Duration | None = knob(
+        Duration(1000, "steps"), "Evaluate this often; none: only at the end.", free=True
+    )
+    batch_size: int | None = knob(
+        None, "Images at a time; none: train.batch_size.", at_least=1, free=True
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Logging:
+    """What is written while training."""
+
+    every: int = knob(50, "Steps between lines of metrics.jsonl.", at_least=1, free=True)
+    tensorboard: bool = knob(True, "Write TensorBoard event files too.", free=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mesh:
+    """How devices share the work."""
+
+    fsdp: int = knob(
+        1, "Devices that share one copy of parameters and optimizer state.", at_least=1, free=True
+    )
+    fsdp_min_size: int = knob(
+        4096, "Arrays with fewer elements stay whole on every device.", at_least=0, free=True
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """A whole run."""
+
+    name: str = knob("unnamed", "Name of the run's config.", free=True)
+    seed: int = knob(
+        0, "Seed of initialisation, data order, augmentation and dropout.", at_least=0, below=2**32
+    )
+    model: Model = Model()
+    data: Data = Data()
+    train: Train = Train()
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    checkpoint: Checkpoint = Checkpoint()
+    evaluation: Evaluation = Evaluation()
+    logging: Logging = Logging()
+    mesh: Mesh = Mesh()
+
+
+def build(values: Mapping[str, Any]) -> Config:
+    """Returns the config that nested `values` describe, or raises ConfigError."""
+    return _knobs.build(Config, values)
+
+
+def override(values: Mapping[str, Any], assignments: Mapping[str, str]) -> dict[str, Any]:
+    """Returns nested `values` with command-line texts such as `optimizer.lr`: `3e-4` put in."""
+    return _knobs.override(Config, values, assignments)
+
+
+def knobs() -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
+    """Yields `(dotted key, field, type)` of every knob in the order of the schema."""
+    return _knobs.each(Config)
+
+
+def check(config: Config) -> None:
+    """Raises ConfigError for a combination of knobs that cannot work; sizes must be filled in."""
+    model, data, train = config.model, config.data, config.train
+    sizes = ("patch_size", "width", "depth", "mlp_dim", "heads")
+    missing = [name for name in sizes if getattr(model, name) is None]
+    if missing:
+        raise ConfigError(
+            f"model.{missing[0]}=none: not known; set it, or name a size with "
+            "model.variant=ViT-B/16"
+        )
+    assert model.patch_size
+    assert model.width
+    assert model.heads
+    assert model.depth
+    for side, pixels, patch in zip(
+        ("height", "width"), data.image_size, model.patch_size, strict=True
+    ):
+        if pixels % patch:
+            below, over = pixels // patch * patch, -(-pixels // patch) * patch
+            nearest = over if below == 0 or over - pixels < pixels - below else below
+            raise ConfigError(
+                f"data.image_size={show(data.image_size)}: {side} {pixels} is not a multiple of "
+                f"model.patch_size {patch}; nearest: {nearest}"
+            )
+    if model.width % model.heads:
+        fits = [h for h in range(1, model.width + 1) if model.width % h == 0]
+        nearest = min(fits, key=lambda h: abs(h - (model.heads or 0)))
+        raise ConfigError(
+            f"model.heads={model.heads}: does not divide model.width {model.width}; "
+            f"nearest: {nearest}"
+        )
+    if model.position == "sincos_2d" and model.width % 4:
+        raise ConfigError(
+            f"model.width={model.width}: 2-D sin-cos needs a multiple of 4; nearest: "
+            f"{max(4, round(model.width / 4) * 4)}"
+        )
+    if model.unroll > model.depth:
+        raise ConfigError(f"model.unroll={model.unroll}: more than model.depth {model.depth}")
+    if data.channels == 2:
+        raise ConfigError("data.channels=2: must be 1 or 3")
+    if data.source == "tfds" and not data.name:
+        raise ConfigError("data.name=none: tfds needs a dataset; set data.name=cifar10, say")
+    if data.source == "folder" and not data.root:
+        raise ConfigError("data.root=none: set it to the folder of images")
+    for key in ("crop_area", "crop_aspect"):
+        low, high = getattr(data, key)
+        if low > high:
+            raise ConfigError(f"data.{key}={low:g},{high:g}: the first must not exceed the second")
+    crops = data.train_crop == "random" or data.eval_crop == "central"
+    if crops and data.resize_to is not None and data.resize_to < max(data.image_size):
+        raise ConfigError(
+            f"data.resize_to={data.resize_to}: smaller than data.image_size "
+            f"{show(data.image_size)}; at least {max(data.image_size)}"
+        )
+    if train.batch_size % train.accumulation:
+        raise ConfigError(
+            f"train.batch_size={train.batch_size}: not a multiple of train.accumulation "
+            f"{train.accumulation}; nearest: {_multiple(train.batch_size, train.accumulation)}"
+        )
+    if train.duration.amount <= 0:
+        raise ConfigError(f"train.duration={train.duration}: must be more than 0")
+    if config.schedule.warmup.amount < 0:
+        raise ConfigError(f"schedule.warmup={config.schedule.warmup}: must not be negative")
+    if config.schedule.end > config.optimizer.lr:
+        raise ConfigError(
+            f"schedule.end={config.schedule.end:g}: exceeds optimizer.lr {config.optimizer.lr:g}"
+        )
+    for key in ("checkpoint.every", "evaluation.every"):
+        every = get(config, key)
+        if every is not None and every.amount <= 0:
+            raise ConfigError(f"{key}={every}: must be more than 0, or none")
+
+
+def check_devices(config: Config, devices: int) -> None:
+    """Raises ConfigError where the batch or the mesh does not divide over `devices`."""
+    if devices % config.mesh.fsdp:
+        fits = [n for n in range(1, devices + 1) if devices % n == 0]
+        nearest = min(fits, key=lambda n: abs(n - config.mesh.fsdp))
+        raise ConfigError(
+            f"mesh.fsdp={config.mesh.fsdp}: does not divide the {devices} devices; "
+            f"nearest: {nearest}"
+        )
+    parts = devices * config.train.accumulation
+    if config.train.batch_size % parts:
+        raise ConfigError(
+            f"train.batch_size={config.train.batch_size}: not a multiple of {devices} devices x "
+            f"train.accumulation {config.train.accumulation}; nearest: "
+            f"{_multiple(config.train.batch_size, parts)}"
+        )
+    batch = config.evaluation.batch_size
+    if batch is not None and batch % devices:
+        raise ConfigError(
+            f"evaluation.batch_size={batch}: not a multiple of {devices} devices; "
+            f"nearest: {_multiple(batch, devices)}"
+        )
+
+
+def check_run(config: Config, steps: int, warmup: int) -> None:
+    """Raises ConfigError where durations, now known in steps, contradict each other."""
+    if warmup >= steps:
+        raise ConfigError(
+            f"schedule.warmup={config.schedule.warmup}: {warmup} steps, but the run has {steps}; "
+            f"at most {steps - 1} steps"
+        )
+
+
+def _multiple(value: int, of: int) -> int:
+    return max(1, round(value / of)) * of

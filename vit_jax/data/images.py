@@ -1,0 +1,154 @@
+"""Encoded bytes to pixels: the right ones, or one clear error."""
+
+import struct
+
+import cv2
+import numpy as np
+
+from vit_jax.config import UserError
+
+# Images are decoded by many threads and processes at once: a pool of OpenCV's own would only add
+# contention. Its log lines carry no file name; `decode` raises an error that gets one.
+cv2.setNumThreads(1)
+cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+
+
+class BadImage(UserError):
+    """Bytes that cannot be turned into pixels; the message is the reason, without a file name."""
+
+
+def decode(encoded: bytes, *, channels: int, max_pixels: int) -> np.ndarray:
+    """Returns the pixels of a JPEG, PNG, WebP, GIF or BMP file, RGB or grey, as uint8 `H W C`.
+
+    C is `channels`, 1 or 3. 16-bit samples keep their high byte, CMYK becomes RGB, palettes are
+    looked up, grey is repeated, alpha is dropped (the colours under it stay), an EXIF orientation
+    is applied, and of an animation the first frame counts.
+
+    Raises BadImage for anything but a whole image of at most `max_pixels`, whose size is read from
+    the header before memory is taken for the pixels. Damage that the format cannot detect (JPEG and
+    WebP have no checksums) gives wrong pixels, not an error.
+    """
+    if not encoded:
+        raise BadImage("is empty")
+    kind, size = _header(encoded)
+    if kind is None:
+        raise BadImage(f"is no JPEG, PNG, WebP, GIF or BMP: it starts with {encoded[:16]!r}")
+    if size is None or not _complete(kind, encoded):
+        raise BadImage(f"is a truncated or damaged {kind}")
+    height, width = size
+    if height * width > max_pixels:
+        raise BadImage(
+            f"is a {kind} of {width} x {height} pixels, more than data.max_pixels={max_pixels}"
+        )
+    try:
+        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR_RGB)
+    except cv2.error:
+        image = None
+    if image is None:
+        raise BadImage(f"is a truncated or damaged {kind}")
+    return with_channels(image, channels)
+
+
+def load(image: bytes | np.ndarray, *, channels: int, max_pixels: int) -> np.ndarray:
+    """Returns the pixels of an example as a source gives it: `decode` or `with_channels`."""
+    if isinstance(image, bytes):
+        return decode(image, channels=channels, max_pixels=max_pixels)
+    return with_channels(image, channels)
+
+
+def with_channels(image: np.ndarray, channels: int) -> np.ndarray:
+    """Returns uint8 pixels `H W` or `H W C`, C = 1 or 3, as `H W channels`.
+
+    Grey is repeated; colour becomes grey by the weights of JPEG (0.299, 0.587, 0.114).
+    """
+    image = image.reshape(*image.shape[:2], -1)
+    if image.shape[2] == channels:
+        return image
+    if channels == 1:
+        return cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)[:, :, None]
+    return np.repeat(image, channels, axis=2)
+
+
+def _header(data: bytes) -> tuple[str | None, tuple[int, int] | None]:
+    """Returns `(format, (height, width))` from the first bytes; None for what is not there."""
+    for magic, kind, size in (
+        (b"\x89PNG\r\n\x1a\n", "PNG", _png_size),
+        (b"\xff\xd8\xff", "JPEG", _jpeg_size),
+        (b"RIFF", "WebP", _webp_size),
+        (b"GIF8", "GIF", _gif_size),
+        (b"BM", "BMP", _bmp_size),
+    ):
+        if data.startswith(magic) and (kind != "WebP" or data[8:12] == b"WEBP"):
+            try:
+                return kind, size(data)
+            except (struct.error, IndexError):
+                return kind, None
+    return None, None
+
+
+def _png_size(data: bytes) -> tuple[int, int] | None:
+    width, height = struct.unpack_from(">II", data, 16)
+    return (height, width) if data[12:16] == b"IHDR" else None
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    """Walks the segments up to the frame header (ITU-T T.81, B.1.1)."""
+    at = 2
+    while True:
+        if data[at] != 0xFF:
+            return None
+        marker = data[at + 1]
+        if marker == 0xFF:  # fill byte
+            at += 1
+        elif marker == 0x01 or 0xD0 <= marker <= 0xD8:  # markers without a segment
+            at += 2
+        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack_from(">HH", data, at + 5)
+            return height, width
+        elif marker in (0xD9, 0xDA):  # pixels, or the end, before a frame header
+            return None
+        else:
+            at += 2 + struct.unpack_from(">H", data, at + 2)[0]
+
+
+def _webp_size(data: bytes) -> tuple[int, int] | None:
+    """Reads the first chunk (RFC 9649): lossy, lossless, or extended with its canvas."""
+    chunk = data[12:16]
+    if chunk == b"VP8 ":
+        width, height = struct.unpack_from("<HH", data, 26)
+        return height & 0x3FFF, width & 0x3FFF
+    if chunk == b"VP8L":
+        (bits,) = struct.unpack_from("<I", data, 21)
+        return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1
+    if chunk == b"VP8X":
+        width, height = int.from_bytes(data[24:27], "little"), int.from_bytes(data[27:30], "little")
+        return height + 1, width + 1
+    return None
+
+
+def _gif_size(data: bytes) -> tuple[int, int]:
+    width, height = struct.unpack_from("<HH", data, 6)
+    return height, width
+
+
+def _bmp_size(data: bytes) -> tuple[int, int]:
+    (header,) = struct.unpack_from("<I", data, 14)
+    width, height = struct.unpack_from("<HH" if header == 12 else "<ii", data, 18)
+    return abs(height), abs(width)  # a negative height means rows from the top
+
+
+def _complete(kind: str, data: bytes) -> bool:
+    """Tells a PNG or WebP that ends early from a whole one; OpenCV tells the other formats.
+
+    For PNG OpenCV would notice too, but libpng would write to stderr.
+    """
+    if kind == "WebP":
+        return len(data) >= 8 + struct.unpack_from("<I", data, 4)[0]
+    if kind == "PNG":
+        at = 8
+        while at + 12 <= len(data):
+            if data[at + 4 : at + 8] == b"IEND":
+                return True
+            at += 12 + struct.unpack_from(">I", data, at)[0]
+        return False
+    return True

@@ -1,0 +1,339 @@
+"""Batches for a range of steps: a pure function of (seed, step, row), loaded ahead by Grain.
+
+Row r of step s holds position s x B + r in an endless sequence of epochs, and each epoch is a
+permutation of the source keyed by (seed, epoch). So an epoch has each example once over all hosts,
+a run can start at any step, and neither order nor augmentation depends on hosts, processes,
+threads or buffers.
+
+Grain iterates over parts of batches: one thread of one process makes all of a part, Grain returns
+the parts in order, and here they are joined. Workers are thus a matter of speed only.
+"""
+
+import dataclasses
+import functools
+import logging
+import math
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import absl.flags
+import grain
+import grain.experimental
+import numpy as np
+import numpy.typing as npt
+
+from vit_jax import config
+from vit_jax.data import images
+from vit_jax.data.examples import DataError, Source
+from vit_jax.data.transforms import Transform
+
+log = logging.getLogger("vit_jax")
+
+Batch = dict[str, np.ndarray]
+
+NONE = -1  # no example: `index` of a padded row, `bad` of a row that could be read
+
+# A part smaller than this costs more to hand over between threads than it saves.
+PART_ROWS, PART_PIXELS = 32, 2**18
+
+# Arrays below this size travel between processes by pipe, larger ones in shared memory.
+SHARED_BYTES = 2**14
+
+
+class LoaderError(DataError):
+    """A loader process that ended on its own: killed, or out of memory; another try may work."""
+
+    exit_code = 70
+
+
+def batches(
+    source: Source,
+    transforms: Sequence[Transform],
+    data: config.Data,
+    *,
+    seed: int,
+    batch_size: int,
+    rows: npt.ArrayLike,
+    train: bool,
+    start_step: int = 0,
+    stop_step: int,
+) -> "Batches":
+    """Returns an iterator over the batches of steps `start_step` to `stop_step` - 1.
+
+    `batch_size` is the global B; `rows` are those rows of it that this host loads. Loading begins
+    at once; `close()`, or the end of a `with`, stops it early. A batch is a dict of numpy arrays:
+
+    - `image` uint8 `len(rows) H W C`;
+    - `label` int32, `index` int64 (position in `source`) and `mask` bool, each `len(rows)`;
+    - `bad` int64: the unreadable example that belongs in this row, else -1.
+
+    Training (`train`) shuffles and never ends. Evaluation goes through the source once, in order;
+    rows beyond its end are padding: black, label 0, mask False, index -1.
+
+    An unreadable image raises DataError with its name and the reason, unless
+    `data.max_bad_examples` allows for that many different ones in the life of this iterator: then
+    each is logged as a warning, training takes the next readable example of the source instead, and
+    evaluation masks the row.
+
+    With `data.workers` > 0, Python starts processes that import the main module again: a script
+    must guard its own start with `if __name__ == "__main__":`.
+    """
+    loader = Loader(
+        source=source,
+        transforms=tuple(transforms),
+        data=data,
+        seed=seed,
+        batch_size=batch_size,
+        rows=np.asarray(rows, np.int64),
+        train=train,
+        stop_step=stop_step,
+    )
+    return Batches(loader, start_step)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Loader:
+    """Makes any part of any batch; it is pickled to the loader processes."""
+
+    source: Source
+    transforms: tuple[Transform, ...]
+    data: config.Data
+    seed: int
+    batch_size: int
+    rows: np.ndarray
+    train: bool
+    stop_step: int
+
+    @property
+    def parts(self) -> int:
+        """Parts of a batch: one for every thread, unless they would be too small."""
+        height, width = self.data.image_size
+        least = max(PART_ROWS, PART_PIXELS // (height * width))
+        return max(1, min(self.data.threads * max(1, self.data.workers), len(self.rows) // least))
+
+    def __call__(self, number: int) -> dict[str, Any]:
+        """Returns part `number` of the sequence of parts of batches, empty after the last step.
+
+        The key `batch` has the arrays, `notes` has (index, reason) of unreadable examples, `error`
+        has the message of a DataError: exceptions that cross processes would keep memory alive.
+        """
+        step, part = divmod(number, self.parts)
+        if step >= self.stop_step:
+            return {}
+        low, high = (len(self.rows) * p // self.parts for p in (part, part + 1))
+        height, width = self.data.image_size
+        batch = {
+            "image": np.zeros((high - low, height, width, self.data.channels), np.uint8),
+            "label": np.zeros(high - low, np.int32),
+            "mask": np.zeros(high - low, bool),
+            "index": np.full(high - low, NONE, np.int64),
+            "bad": np.full(high - low, NONE, np.int64),
+        }
+        notes: list[tuple[int, str]] = []
+        randomness = Randomness(self.seed)
+        try:
+            for slot, row in enumerate(self.rows[low:high].tolist()):
+                self._fill(batch, slot, step * self.batch_size + row, randomness, notes)
+        except DataError as error:
+            return {"error": str(error)}
+        return {"batch": batch, "notes": notes}
+
+    def _fill(
+        self,
+        batch: Batch,
+        slot: int,
+        position: int,
+        randomness: "Randomness",
+        notes: list[tuple[int, str]],
+    ) -> None:
+        """Writes the example at a position of the sequence of epochs into a row."""
+        total = len(self.source)
+        if not self.train and position >= total:
+            return
+        epoch, offset = divmod(position, total)
+        drawn = index = offset
+        if self.train:
+            drawn = index = shuffled(self.seed, epoch, offset, total)
+        for _ in range(min(total, self.data.max_bad_examples + 1)):
+            try:
+                pixels, label = self._read(index)
+                break
+            except (images.BadImage, OSError) as error:
+                reason = getattr(error, "strerror", None) or error
+                notes.append((index, f"{self.source.name(index)}: {reason}"))
+                batch["bad"][slot] = drawn
+                if not self.train:
+                    return
+                index = (index + 1) % total
+        else:
+            if total <= self.data.max_bad_examples:
+                raise DataError(f"{notes[-1][1]}; no example of the source can be read")
+            return  # the notes are more than the budget: `Batches` raises
+        generator = randomness.at(epoch, drawn)
+        for transform in self.transforms:
+            pixels = transform(pixels, generator)
+        batch["image"][slot] = pixels
+        batch["label"][slot] = label
+        batch["mask"][slot] = True
+        batch["index"][slot] = index
+
+    def _read(self, index: int) -> tuple[np.ndarray, int]:
+        image, label = self.source[index]
+        data = self.data
+        return images.load(image, channels=data.channels, max_pixels=data.max_pixels), label
+
+
+def shuffled(seed: int, epoch: int, offset: int, total: int) -> int:
+    """Returns the example at an offset of an epoch: a permutation of `total`, by (seed, epoch)."""
+    if total < 2**16:
+        return int(_permutation(seed, epoch, total)[offset])
+    # Without a table, but below 2^16 many times slower: it walks cycles of a 16-bit cipher.
+    return grain.experimental.index_shuffle(
+        offset, max_index=total - 1, seed=_epoch_seed(seed, epoch), rounds=4
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def _permutation(seed: int, epoch: int, total: int) -> np.ndarray:
+    return np.random.default_rng((seed, epoch)).permutation(total)
+
+
+@functools.lru_cache(maxsize=4)
+def _epoch_seed(seed: int, epoch: int) -> int:
+    return int(np.random.SeedSequence((seed, epoch)).generate_state(1)[0])
+
+
+class Randomness:
+    """The randomness of views: a Philox stream for each (seed, epoch, index).
+
+    One generator is moved from stream to stream; making a new one would cost ten times as much.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._bits = np.random.Philox(key=0)
+        self._start: Any = self._bits.state
+        self._seed = seed
+        self._generator = np.random.Generator(self._bits)
+
+    def at(self, epoch: int, index: int) -> np.random.Generator:
+        """Returns the generator at the start of the stream (seed x 2^32 + epoch, index)."""
+        key = self._start["state"]["key"]
+        key[0], key[1] = self._seed << 32 | epoch, index
+        self._bits.state = self._start
+        return self._generator
+
+
+class Batches(Iterator[Batch]):
+    """The iterator that `batches` returns."""
+
+    def __init__(self, loader: Loader, start_step: int) -> None:
+        self._loader, self._step = loader, start_step
+        self._bad: dict[int, str] = {}
+        self._iterator = _parts(loader, start_step)
+
+    def __next__(self) -> Batch:
+        if self._step >= self._loader.stop_step:
+            self.close()
+            raise StopIteration
+        try:
+            parts = [next(self._iterator) for _ in range(self._loader.parts)]
+            for part in parts:
+                self._check(part)
+        except BaseException as error:
+            self.close()
+            if "terminated unexpectedly" in str(error):
+                raise LoaderError(_death(self._loader.data, error)) from None
+            raise
+        self._step += 1
+        # Always a copy: arrays of loader processes live in shared memory that is freed with them.
+        return {
+            name: np.concatenate([np.asarray(part["batch"][name]) for part in parts])
+            for name in parts[0]["batch"]
+        }
+
+    def _check(self, part: dict[str, Any]) -> None:
+        """Raises DataError for a part that could not be made, or a bad example too many."""
+        if "error" in part:
+            raise DataError(part["error"])
+        budget = self._loader.data.max_bad_examples
+        for index, reason in part["notes"]:
+            if index in self._bad:
+                continue
+            self._bad[index] = reason
+            if budget == 0:
+                raise DataError(
+                    f"{reason}; mend or remove it, or allow for unreadable images with "
+                    f"data.max_bad_examples"
+                )
+            if len(self._bad) > budget:
+                raise DataError(
+                    f"more than data.max_bad_examples={budget} unreadable images: "
+                    f"{'; '.join(self._bad.values())}"
+                )
+            action = "replaced" if self._loader.train else "left out"
+            log.warning("%s (%s; %d of at most %d)", reason, action, len(self._bad), budget)
+
+    def close(self) -> None:
+        """Stops loading and ends its threads and processes."""
+        self._iterator.close()
+
+    def __enter__(self) -> "Batches":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _parts(loader: Loader, start_step: int) -> Any:
+    """Returns a Grain iterator over parts, with loading begun.
+
+    It has more parts than needed (the surplus is empty): a Grain iterator over processes that is
+    exhausted leaves its last arrays in shared memory until garbage collection.
+    """
+    data, ahead = loader.data, loader.data.prefetch * loader.parts
+    first, surplus = start_step * loader.parts, 2**31
+    dataset = grain.MapDataset.range(first, loader.stop_step * loader.parts + surplus).map(loader)
+    if not data.workers:
+        options = grain.ReadOptions(min(data.threads, ahead), ahead)
+        iterator = iter(dataset.to_iter_dataset(options))
+    else:
+        if not absl.flags.FLAGS.is_parsed():  # Grain reads its own flags to pass them on
+            absl.flags.FLAGS.mark_as_parsed()
+        # Grain holds parts back three times: at the threads, at the pipe, and behind the pipe.
+        each = math.ceil(ahead / data.workers / 2)
+        options = grain.experimental.DatasetOptions(min_shm_size=SHARED_BYTES)
+        parts = dataset.to_iter_dataset(grain.ReadOptions(data.threads, data.threads))
+        parts = grain.experimental.WithOptionsIterDataset(parts, options)
+        processes = grain.MultiprocessingOptions(data.workers, each)
+        iterator = iter(parts.mp_prefetch(processes, worker_init_fn=_begin_process))
+        iterator.get_state()  # makes the iterators of the processes, which `close` can then reach
+    iterator.start_prefetch()
+    return iterator
+
+
+def _begin_process(index: int, count: int) -> None:
+    """Leaves signals to the main process, which may still need batches, and ends when it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _death(data: config.Data, error: BaseException) -> str:
+    code = str(error).partition("exit code ")[2].partition(".")[0]
+    causes = {"-9": "killed, perhaps for lack of memory", "-7": "no room in /dev/shm"}
+    cause = causes.get(code, 'a script must start under if __name__ == "__main__"')
+    return (
+        f"data.workers={data.workers}: a loader process ended with exit code {code} ({cause}); try "
+        f"again, with fewer data.workers or a smaller data.prefetch"
+    )

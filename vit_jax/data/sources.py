@@ -1,0 +1,131 @@
+"""Where images come from: `open_source`, and the two sources that need no files of the user."""
+
+import pathlib
+from typing import ClassVar
+
+import numpy as np
+
+from vit_jax import config
+from vit_jax.config import ConfigError
+from vit_jax.data.examples import DataError, Record, Source, Split, digest
+from vit_jax.data.folders import SUFFIXES, Folder
+
+__all__ = ["SUFFIXES", "DataError", "Digits", "Record", "Source", "Synthetic", "open_source"]
+
+DIGITS_FILE = pathlib.Path(__file__).with_name("digits.npz")
+
+
+def open_source(
+    data: config.Data, split: str, *, num_classes: int | None = None, train: bool
+) -> Source:
+    """Returns the source that `data.source` names, cut to `split`.
+
+    `num_classes` is the width of the head if the user fixed it: synthetic data draws that many
+    classes (else 10), other data must not have more. `train` says which knob `split` came from, for
+    messages. Raises ConfigError or DataError, each one line with the knob, its value and a remedy.
+    """
+    key = "data.train_split" if train else "data.eval_split"
+    if data.source == "digits":
+        source: Source = Digits(split, key)
+    elif data.source == "synthetic":
+        source = Synthetic(data, split, key, num_classes or 10)
+    elif data.source == "folder":
+        source = Folder(data, split, key)
+    else:
+        from vit_jax.data.tfds_source import Tfds  # imports TFDS, which takes half a second
+
+        source = Tfds(data, split, key)
+    if num_classes is not None and num_classes < len(source.classes):
+        raise ConfigError(
+            f"model.num_classes={num_classes}: the data has {len(source.classes)} classes; "
+            f"at least {len(source.classes)}, or none"
+        )
+    return source
+
+
+class Digits:
+    """The handwritten digits that ship with this package: 8 x 8 grey, 10 classes, 1437 + 360.
+
+    UCI "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak, 1998; CC BY 4.0): its
+    1,797 test images, by 13 writers, as scikit-learn 1.9.1 carries them and in that order. Every
+    fifth, from the first on, is `test`, the others are `train`; so both have all writers. Ink
+    counts 0 to 16 are spread over 0 to 255.
+    """
+
+    SPLITS: ClassVar = {
+        "train": np.flatnonzero(np.arange(1797) % 5),
+        "test": np.arange(0, 1797, 5),
+    }
+
+    def __init__(self, split: str, key: str) -> None:
+        chosen = Split.parse(split, key)
+        if chosen.name not in self.SPLITS:
+            raise ConfigError(
+                f"{key}={split}: no such split{config.suggest(chosen.name, list(self.SPLITS))}"
+            )
+        rows = self.SPLITS[chosen.name]
+        part = chosen.select(len(rows), key)
+        rows = rows[part.start : part.stop]
+        with np.load(DIGITS_FILE) as file:
+            ink, labels = file["images"], file["labels"]
+        self._images = np.round(ink[rows, :, :, None] * (255 / 16)).astype(np.uint8)
+        self._labels = labels[rows]
+        self._name, self._first = chosen.name, part.start
+        self.classes = tuple(str(digit) for digit in range(10))
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, index: int) -> Record:
+        return Record(self._images[index], int(self._labels[index]))
+
+    def name(self, index: int) -> str:
+        """Returns the split and the position in it."""
+        return f"digits {self._name}[{self._first + index}]"
+
+    def fingerprint(self) -> str:
+        """Covers pixels and labels."""
+        return digest(b"digits", self._images.tobytes(), self._labels.tobytes())
+
+
+class Synthetic:
+    """Random pixels of any shape, for benchmarks and tests: `data.num_examples` in every split.
+
+    The label is the index mod `num_classes`. A class is a pattern of 4 x 4 blocks (levels 64 to
+    191, drawn once per class); an example is its pattern plus noise of -64 to 63 levels a pixel,
+    drawn per (split name, index). So it can be learnt, and what is learnt on one split holds on the
+    others.
+    """
+
+    def __init__(self, data: config.Data, split: str, key: str, num_classes: int) -> None:
+        chosen = Split.parse(split, key)
+        self._range = chosen.select(data.num_examples, key)
+        self._name = chosen.name
+        self._stream = int(digest(chosen.name.encode()), 16)
+        self._shape = (*data.image_size, data.channels)
+        self.classes = tuple(f"class {k}" for k in range(num_classes))
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    def __getitem__(self, index: int) -> Record:
+        number = self._range[index]
+        label = number % len(self.classes)
+        height, width, channels = self._shape
+        blocks = _random(0, label).integers(64, 192, (4, 4, channels), np.uint8)
+        noise = _random(self._stream, number).integers(0, 128, self._shape, np.uint8)
+        rows, columns = np.arange(height) * 4 // height, np.arange(width) * 4 // width
+        return Record(blocks[rows][:, columns] - np.uint8(64) + noise, label)
+
+    def name(self, index: int) -> str:
+        """Returns the split and the position in it."""
+        return f"synthetic {self._name}[{self._range[index]}]"
+
+    def fingerprint(self) -> str:
+        """Covers the split, the shape and the number of classes."""
+        facts = (self._name, self._range, self._shape, len(self.classes))
+        return digest(b"synthetic", repr(facts).encode())
+
+
+def _random(stream: int, number: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=np.array([stream, number], np.uint64)))

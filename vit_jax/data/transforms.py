@@ -1,0 +1,223 @@
+"""Transforms of one image: frozen dataclasses, called with the image and an explicit generator.
+
+Every transform takes and returns uint8 `H W C` (C = 1 or 3) and draws from the generator what its
+docstring says, in that order; so a view is a pure function of the image and the generator's state.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import cv2
+import numpy as np
+
+from vit_jax import config
+
+Transform = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Resize:
+    """Stretches to `height x width`: bilinear, half-pixel centres, no antialiasing.
+
+    The same as `tf.image.resize(method="bilinear")`, except that weights are fixed-point and the
+    result is rounded: less than 0.8 grey levels from the real-valued one.
+    """
+
+    height: int
+    width: int
+
+    def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Returns the resized image."""
+        return _resize(image, self.height, self.width)
+
+
+@dataclasses.dataclass(frozen=True)
+class ResizeShortSide:
+    """Resizes, as `Resize`, to a shorter side of `size`; the longer one is rounded.
+
+    Of an image more than 32 times as long as wide only the middle is kept, 32 times as long:
+    resized whole, a strip of 1 x 10^6 pixels would take gigabytes.
+    """
+
+    size: int
+
+    LONGEST = 32
+
+    def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Returns the resized image."""
+        longest = self.LONGEST * min(image.shape[:2])
+        image = _central(image, *(min(side, longest) for side in image.shape[:2]))
+        height, width = image.shape[:2]
+        factor = self.size / min(height, width)
+        return _resize(image, round(height * factor), round(width * factor))
+
+
+@dataclasses.dataclass(frozen=True)
+class CentralCrop:
+    """Cuts out the middle `height x width`; of an odd margin, the larger half is below or right.
+
+    The image must not be smaller than that: resize it before.
+    """
+
+    height: int
+    width: int
+
+    def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Returns a view of the middle of the image."""
+        return _central(image, self.height, self.width)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomCrop:
+    """Cuts out `height x width` at a uniform place; draws the top row, then the left column.
+
+    The image must not be smaller than that: resize it before.
+    """
+
+    height: int
+    width: int
+
+    def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Returns a view of a part of the image."""
+        top = rng.integers(image.shape[0] - self.height + 1)
+        left = rng.integers(image.shape[1] - self.width + 1)
+        return image[top : top + self.height, left : left + self.width]
+
+
+@dataclasses.dataclass(frozen=True)
+class InceptionCrop:
+    """Cuts out a random rectangle and stretches it, as `Resize`, to `height x width`.
+
+    The distribution is that of TensorFlow's `sample_distorted_bounding_box` without boxes. An
+    attempt draws the aspect ratio (width / height) uniformly from `aspect`; then the height,
+    uniformly from the whole numbers of pixels between those whose rectangles cover the least and
+    the greatest share of the image in `area`, or still fit it (so the square root of the area is
+    about uniform, not the area); then the top row and the left column, uniformly (TensorFlow leaves
+    out the last). A rectangle that rounding puts outside `area` is made one row higher or lower; if
+    that does not help, the attempt is repeated. After 100 attempts it is the whole image.
+    """
+
+    height: int
+    width: int
+    area: tuple[float, float] = (0.05, 1.0)
+    aspect: tuple[float, float] = (0.75, 4 / 3)
+
+    ATTEMPTS = 100
+
+    def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Returns the stretched rectangle."""
+        top, left, height, width = self.rectangle(image.shape[0], image.shape[1], rng)
+        part = image[top : top + height, left : left + width]
+        return _resize(part, self.height, self.width)
+
+    def rectangle(
+        self, height: int, width: int, rng: np.random.Generator
+    ) -> tuple[int, int, int, int]:
+        """Returns the `(top, left, height, width)` drawn for an image of `height x width`."""
+        least, greatest = (share * height * width for share in self.area)
+        for _ in range(self.ATTEMPTS):
+            aspect = rng.uniform(*self.aspect)
+            # A rectangle of width W + 1/2 or less has a rounded width that fits.
+            highest = min(round(math.sqrt(greatest / aspect)), height, int((width + 0.5) / aspect))
+            lowest = min(round(math.sqrt(least / aspect)), highest)
+            h = int(rng.integers(lowest, highest + 1))
+            if h * round(h * aspect) < least:
+                h += 1
+            elif h * round(h * aspect) > greatest:
+                h -= 1
+            w = round(h * aspect)
+            if 0 < h <= height and 0 < w <= width and least <= h * w <= greatest:
+                top, left = rng.integers(height - h + 1), rng.integers(width - w + 1)
+                return int(top), int(left), h, w
+        return 0, 0, height, width
+
+
+@dataclasses.dataclass(frozen=True)
+class FlipLeftRight:
+    """Mirrors left and right with `probability`; draws one number."""
+
+    probability: float = 0.5
+
+    def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Returns the image or a mirrored view of it."""
+        return image[:, ::-1] if rng.random() < self.probability else image
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomAffine:
+    """Turns, zooms and shifts about the image's centre, bilinearly; what comes in is black (0).
+
+    Draws four numbers, uniform in [-1, 1): times `rotation`, degrees counter-clockwise; times
+    `scale`, the zoom minus 1; times `shift`, the move down in heights, and to the right in widths.
+    """
+
+    rotation: float
+    scale: float
+    shift: float
+
+    def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Returns the warped image, of the same shape."""
+        turn, zoom, down, right = (2 * rng.random(4) - 1).tolist()
+        height, width, channels = image.shape
+        angle, factor = math.radians(turn * self.rotation), 1 + zoom * self.scale
+        cos, sin = math.cos(angle) / factor, math.sin(angle) / factor
+        y, x = (height - 1) / 2, (width - 1) / 2
+        to_y, to_x = y + down * self.shift * height, x + right * self.shift * width
+        # Maps a pixel (column, row) of the result to its place in the image; rows point down.
+        matrix = np.array(
+            ((cos, -sin, x - cos * to_x + sin * to_y), (sin, cos, y - sin * to_x - cos * to_y))
+        )
+        warped = cv2.warpAffine(
+            image,
+            matrix,
+            (width, height),
+            flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+            borderMode=cv2.BORDER_CONSTANT,
+            borderValue=0,
+        )
+        return warped.reshape(height, width, channels)
+
+
+def train_transforms(data: config.Data) -> tuple[Transform, ...]:
+    """Returns the training view that the knobs of `data` describe; it ends at `image_size`."""
+    height, width = data.image_size
+    if data.train_crop == "resize":
+        steps: list[Transform] = [Resize(height, width)]
+    elif data.train_crop == "random":
+        steps = [Resize(*_before_crop(data)), RandomCrop(height, width)]
+    else:
+        steps = [InceptionCrop(height, width, data.crop_area, data.crop_aspect)]
+    if data.flip:
+        steps.append(FlipLeftRight())
+    if data.rotation or data.scale or data.shift:
+        steps.append(RandomAffine(data.rotation, data.scale, data.shift))
+    return tuple(steps)
+
+
+def eval_transforms(data: config.Data) -> tuple[Transform, ...]:
+    """Returns the evaluation view that the knobs of `data` describe; it draws nothing."""
+    height, width = data.image_size
+    if data.eval_crop == "resize":
+        return (Resize(height, width),)
+    return (ResizeShortSide(max(_before_crop(data))), CentralCrop(height, width))
+
+
+def _before_crop(data: config.Data) -> tuple[int, int]:
+    """Height and width before a crop: `resize_to` squared, or 8/7 of `image_size` (256 for 224)."""
+    if data.resize_to is not None:
+        return data.resize_to, data.resize_to
+    height, width = data.image_size
+    return round(height * 8 / 7), round(width * 8 / 7)
+
+
+def _resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    if image.shape[:2] == (height, width):
+        return image
+    resized = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
+    return resized.reshape(height, width, image.shape[2])  # OpenCV drops the axis of one channel
+
+
+def _central(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
+    return image[top : top + height, left : left + width]

@@ -1,0 +1,1 @@
+"""Evaluators: parameters in, numbers out."""

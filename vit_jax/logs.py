@@ -1,0 +1,186 @@
+"""What a run says: metrics.jsonl, TensorBoard events, a progress line for whoever watches."""
+
+import json
+import logging
+import math
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+log = logging.getLogger("vit_jax")
+
+# Dense bfloat16 peak, FLOP/s per jax device (v2 and v3: per core, half a chip).
+# TPU: cloud.google.com/tpu/docs/system-architecture; GPU: NVIDIA's data sheets, without sparsity.
+PEAK_FLOPS = {
+    "TPU v2": 23e12,
+    "TPU v3": 61.5e12,
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5e": 197e12,
+    "TPU v5": 459e12,
+    "TPU v5p": 459e12,
+    "TPU v6 lite": 918e12,
+    "TPU v6e": 918e12,
+    "A100": 312e12,
+    "H100": 989e12,
+    "H200": 989e12,
+    "B200": 2250e12,
+}
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Returns a device's dense bfloat16 peak in FLOP/s, or None where it is not known."""
+    matches = [kind for kind in PEAK_FLOPS if kind in device_kind]
+    return PEAK_FLOPS[max(matches, key=len)] if matches else None
+
+
+def setup(*, verbose: bool = True) -> None:
+    """Sends this package's messages to standard error as single lines, and hushes libraries."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    log.handlers = [handler]
+    log.propagate = False
+    log.setLevel(logging.INFO if verbose else logging.WARNING)
+    logging.getLogger("absl").setLevel(logging.ERROR)
+
+
+class Metrics:
+    """Appends scalars to `metrics.jsonl` and TensorBoard event files in a run directory."""
+
+    def __init__(self, directory: pathlib.Path, *, tensorboard: bool) -> None:
+        path = directory / "metrics.jsonl"
+        # A line cut short by a kill must not swallow the first line of the resumed run.
+        cut = path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n")
+        self._file = path.open("a", encoding="utf-8")
+        if cut:
+            self._file.write("\n")
+        self._events = None
+        if tensorboard:
+            from tensorboardX import SummaryWriter  # slow to import
+
+            self._events = SummaryWriter(str(directory / "tensorboard"))
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes one line of numbers; keys are `group/name`. What is not finite becomes null."""
+        line = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        self._file.write(json.dumps({"step": step, **line}, allow_nan=False) + "\n")
+        self._file.flush()
+        if self._events is not None:
+            for name, value in values.items():
+                self._events.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Flushes and closes both files."""
+        self._file.close()
+        if self._events is not None:
+            self._events.close()
+
+
+def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns the lines of a metrics.jsonl in step order.
+
+    A resumed run repeats the steps after its checkpoint; of lines with equal step and keys the
+    last counts. Lines cut short by a kill are left out.
+    """
+    lines: dict[tuple[int, tuple[str, ...]], dict[str, Any]] = {}
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        lines[line["step"], tuple(sorted(line))] = line
+    return sorted(lines.values(), key=lambda line: line["step"])
+
+
+def write_atomically(path: pathlib.Path, text: str) -> None:
+    """Writes a file so that its final name never holds half of it."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+class Timer:
+    """Splits wall time into waiting for data, evaluating and saving, and the rest: training."""
+
+    def __init__(self) -> None:
+        self.window = time.monotonic()
+        self.waited = self.paused = 0.0
+        self.steps = 0
+
+    def wait(self, seconds: float) -> None:
+        """Counts time spent waiting for data."""
+        self.waited += seconds
+
+    def pause(self, seconds: float) -> None:
+        """Takes time that is not training (evaluation, saving) out of the window."""
+        self.paused += seconds
+
+    def lap(self) -> tuple[float, float]:
+        """Returns steps per second and the share of time spent waiting, and starts a new window."""
+        now = time.monotonic()
+        seconds = max(now - self.window - self.paused, 1e-9)
+        result = self.steps / seconds, min(self.waited / seconds, 1.0)
+        self.window, self.waited, self.paused, self.steps = now, 0.0, 0.0, 0
+        return result
+
+
+def duration(seconds: float) -> str:
+    """Returns `42s`, `3m07s`, `5h02m` or `3d04h`."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds}s"
+    if seconds < 3600:
+        return f"{seconds // 60}m{seconds % 60:02d}s"
+    if seconds < 86400:
+        return f"{seconds // 3600}h{seconds // 60 % 60:02d}m"
+    return f"{seconds // 86400}d{seconds // 3600 % 24:02d}h"
+
+
+class Progress:
+    """A live line on a terminal; elsewhere one line now and then."""
+
+    QUIET_SECONDS = 10.0
+
+    def __init__(self, *, total: int, active: bool) -> None:
+        self.total, self.active = total, active
+        self._said = 0.0
+        self._live = None
+        if active and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(stderr=True), refresh_per_second=4)
+            self._live.start()
+
+    def update(self, step: int, text: str, *, final: bool = False) -> None:
+        """Shows the state of the run at `step`."""
+        if not self.active:
+            return
+        line = f"step {step}/{self.total}  {text}"
+        if self._live is not None:
+            width = 24
+            done = round(width * step / max(self.total, 1))
+            self._live.update(f"{'━' * done}{'╌' * (width - done)} {line}")
+        elif final or time.monotonic() - self._said > self.QUIET_SECONDS:
+            self._said = time.monotonic()
+            log.info(line)
+
+    def say(self, text: str) -> None:
+        """Prints a line that stays."""
+        if not self.active:
+            return
+        if self._live is not None:
+            self._live.console.print(text, highlight=False)
+        else:
+            log.info(text)
+
+    def close(self) -> None:
+        """Leaves the terminal as it was."""
+        if self._live is not None:
+            self._live.stop()

@@ -1,0 +1,137 @@
+"""Names for pictures: the top classes of image files, folders, or examples of a split."""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax import config, models, run
+from vit_jax.checkpoints import npz
+from vit_jax.data import images, sources, transforms
+from vit_jax.training import step
+
+BATCH = 32
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """One picture: its best classes with probabilities, or why it could not be read."""
+
+    image: str
+    top: tuple[tuple[str, float], ...] = ()
+    truth: str | None = None
+    error: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Predictor:
+    """A model with everything needed to name pictures, all of it from the checkpoint."""
+
+    cfg: config.Config
+    model: models.Classifier
+    params: Any
+    classes: tuple[str, ...]
+
+    def __call__(
+        self, pictures: Iterable[tuple[str, bytes | np.ndarray, str | None]], k: int
+    ) -> Iterator[Prediction]:
+        """Yields a prediction for each (name, encoded or uint8 HWC image, true class or None)."""
+        views = transforms.eval_transforms(self.cfg.data)
+        waiting: list[tuple[str, np.ndarray, str | None]] = []
+        for name, picture, truth in pictures:
+            try:
+                view = images.load(
+                    picture, channels=self.cfg.data.channels, max_pixels=self.cfg.data.max_pixels
+                )
+            except images.BadImage as error:
+                yield Prediction(image=name, error=str(error))
+                continue
+            for transform in views:
+                view = transform(view, np.random.default_rng(0))
+            waiting.append((name, view, truth))
+            if len(waiting) == BATCH:
+                yield from self._predict(waiting, k)
+                waiting = []
+        yield from self._predict(waiting, k)
+
+    def _predict(
+        self, waiting: Sequence[tuple[str, np.ndarray, str | None]], k: int
+    ) -> Iterator[Prediction]:
+        if not waiting:
+            return
+        batch = np.stack([view for _, view, _ in waiting])
+        # One batch size, one compilation.
+        batch = np.pad(batch, [(0, BATCH - len(waiting)), (0, 0), (0, 0), (0, 0)])
+        most = min(k, len(self.classes))
+        values, indices = _top(self.model.apply, most, self.cfg.train.loss, self.params, batch)
+        values, indices = np.asarray(values), np.asarray(indices)
+        for row, (name, _, truth) in enumerate(waiting):
+            pairs = zip(indices[row], values[row], strict=True)
+            top = tuple((self.classes[index], float(value)) for index, value in pairs)
+            yield Prediction(image=name, top=top, truth=truth)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _top(
+    apply: Any, k: int, loss: str, params: Any, batch: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    logits, _ = apply(params, step.normalise(jnp.asarray(batch)))
+    activation = jax.nn.softmax if loss == "softmax" else jax.nn.sigmoid
+    return jax.lax.top_k(activation(logits), k)
+
+
+def load(checkpoint: pathlib.Path, at: int | str | None = None) -> Predictor:
+    """Returns the predictor of a run directory, one of its checkpoints, or a Google .npz file."""
+    if checkpoint.is_file():
+        params, model, size = npz.load(checkpoint)
+        cfg = config.Config(model=model, data=config.Data(image_size=size))
+        classes = tuple(f"class {index}" for index in range(model.num_classes or 0))
+    else:
+        directory, number, record = run.find(checkpoint, at)
+        cfg = run.complete(config.build(record["config"]))
+        params, classes = run.load_params(directory, number, cfg), tuple(record["classes"])
+        # A head may have more outputs than the data has classes.
+        classes += tuple(
+            f"class {index}" for index in range(len(classes), cfg.model.num_classes or 0)
+        )
+    return Predictor(cfg=cfg, model=run.create_model(cfg), params=params, classes=classes)
+
+
+def files(paths: Sequence[pathlib.Path]) -> Iterator[tuple[str, bytes, None]]:
+    """Yields (path, bytes, None) of image files, those in folders sorted; raises ConfigError."""
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in sources.SUFFIXES)
+            if not inside:
+                raise config.ConfigError(f"{path}: holds no {', '.join(sources.SUFFIXES)} files")
+        else:
+            inside = [path]
+        for file in inside:
+            try:
+                yield str(file), file.read_bytes(), None
+            except OSError as error:
+                raise config.ConfigError(f"{file}: {error.strerror}") from error
+
+
+def examples(cfg: config.Config, count: int) -> Iterator[tuple[str, bytes | np.ndarray, str]]:
+    """Yields the first `count` examples of the evaluation split with their true classes."""
+    source = sources.open_source(
+        cfg.data, cfg.data.eval_split, num_classes=cfg.model.num_classes, train=False
+    )
+    for index in range(min(count, len(source))):
+        record = source[index]
+        yield source.name(index), record.image, source.classes[record.label]
+
+
+def as_dict(prediction: Prediction) -> Mapping[str, Any]:
+    """Returns a prediction as JSON-able values."""
+    top = [{"class": name, "probability": value} for name, value in prediction.top]
+    extra = {"truth": prediction.truth, "error": prediction.error}
+    return {"image": prediction.image, "top": top} | {
+        k: v for k, v in extra.items() if v is not None
+    }

@@ -1,0 +1,56 @@
+"""The picture of a run's curves."""
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from vit_jax import logs
+
+TRAIN, TEST = "#0072b2", "#d55e00"  # Okabe and Ito's blue and vermilion: safe for colour-blind eyes
+
+
+def draw(metrics: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
+    """Draws loss, accuracy, learning rate and speed of a metrics.jsonl into a PNG."""
+    lines = logs.read_metrics(metrics)
+    figure = Figure(figsize=(11, 7), layout="constrained")
+    FigureCanvasAgg(figure)
+    loss, accuracy, rate, speed = figure.subplots(2, 2).flat
+
+    _plot(loss, lines, "train/loss", TRAIN, "train (augmented)")
+    _plot(loss, lines, "test/loss", TEST, "test", marker="o")
+    loss.set(title="Loss", yscale="log")
+    for name, label, style in (("top1", "top-1", "-"), ("top5", "top-5", ":")):
+        _plot(accuracy, lines, f"train/{name}", TRAIN, f"train {label}", style=style)
+        _plot(accuracy, lines, f"test/{name}", TEST, f"test {label}", marker="o", style=style)
+    accuracy.set(title="Accuracy", ylim=(0, 1.02))
+    _plot(rate, lines, "train/lr", TRAIN, "")
+    rate.set(title="Learning rate")
+    _plot(speed, lines, "speed/images_per_second", TRAIN, "")
+    speed.set(title="Images per second", ylim=(0, None))
+    for axes in (loss, accuracy, rate, speed):
+        axes.grid(alpha=0.3)
+        axes.set_xlabel("step")
+        axes.spines[["top", "right"]].set_visible(False)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(frameon=False)
+    figure.savefig(output, dpi=120)
+    return output
+
+
+def _plot(
+    axes: Axes,
+    lines: Sequence[dict[str, Any]],
+    key: str,
+    colour: str,
+    label: str,
+    *,
+    marker: str = "",
+    style: str = "-",
+) -> None:
+    points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
+    if points:
+        axes.plot(*zip(*points, strict=True), style, color=colour, marker=marker, label=label)

@@ -1,0 +1,299 @@
+"""The training loop: data, step, look, evaluate, save, and stop when asked."""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from vit_jax import config, logs
+from vit_jax.checkpoints import hosts, manager
+
+
+class Preempted(config.UserError):
+    """The run was asked to stop, has saved its state, and can be resumed."""
+
+    exit_code = 75
+
+
+class Diverged(config.UserError):
+    """The loss or gradient was not finite more often than the config allows."""
+
+    exit_code = 70
+
+
+class Stop:
+    """Notes SIGTERM and SIGINT; the loop asks. A second SIGINT interrupts at once."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> "Stop":
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: object) -> None:
+        if number == signal.SIGINT and self.signal == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal = number
+        if number == signal.SIGINT and jax.process_count() > 1:
+            os.kill(os.getpid(), signal.SIGTERM)  # the one that jax passes on to all processes
+        logs.log.warning("%s received: saving and stopping", signal.Signals(number).name)
+
+    def __call__(self, step: int | None = None) -> bool:
+        """Returns whether to stop; with several processes all learn it at the same `step`."""
+        if jax.process_count() == 1:
+            return self.signal is not None
+        if step is None:
+            return False  # between steps the processes cannot agree without a barrier
+        from jax.experimental import multihost_utils
+
+        return multihost_utils.reached_preemption_sync_point(step)
+
+
+class Evaluator(Protocol):
+    """Measures parameters; returns None when `stop()` turned true before it was done."""
+
+    def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
+        """Returns named numbers over the whole split."""
+        ...
+
+
+class Batches(Iterator[Mapping[str, np.ndarray]], Protocol):
+    """The rows of each global batch that live on this host, in the order of steps."""
+
+    def close(self) -> None:
+        """Stops loading."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The durations of a config, in steps."""
+
+    steps: int
+    warmup: int
+    evaluate: int | None
+    save: int | None
+
+    @classmethod
+    def of(cls, cfg: config.Config, examples: int) -> "Plan":
+        """Returns the plan for an epoch of `examples`; raises ConfigError if it cannot work."""
+
+        def steps(duration: config.Duration) -> int:
+            return duration.steps(cfg.train.batch_size, examples)
+
+        plan = cls(
+            steps=steps(cfg.train.duration),
+            warmup=steps(cfg.schedule.warmup),
+            evaluate=cfg.evaluation.every and steps(cfg.evaluation.every),
+            save=cfg.checkpoint.every and steps(cfg.checkpoint.every),
+        )
+        config.check_run(cfg, plan.steps, plan.warmup)
+        return plan
+
+
+@dataclasses.dataclass(kw_only=True)
+class Loop:
+    """Everything a run needs, made elsewhere; `run` trains from `state` to the end."""
+
+    cfg: config.Config
+    plan: Plan
+    step: Callable[[Any, dict[str, jax.Array]], tuple[Any, dict[str, jax.Array]]]
+    batches: Callable[[int], Batches]
+    put: Callable[[Mapping[str, np.ndarray]], dict[str, jax.Array]]
+    evaluators: Mapping[str, Evaluator]
+    parameters: Callable[[Any], Any]
+    saver: manager.Manager
+    record: Mapping[str, Any]
+    metrics: logs.Metrics | None
+    progress: logs.Progress
+    stop: Stop
+    flops_per_image: float
+    profile: tuple[int, int] | None = None
+    profile_directory: str = ""
+    _tracing: bool = dataclasses.field(default=False, init=False)
+
+    def run(self, state: Any, start: int) -> tuple[Any, dict[str, float]]:
+        """Trains from `start` to the last step.
+
+        Returns the state and the last evaluation. Raises Preempted, Diverged, SaveFailed.
+        """
+        if self.stop():
+            if start:  # restored from there
+                raise Preempted(
+                    f"stopped at step {start}, which was saved before; resume with the same command"
+                )
+            self._stop(state, start, None)
+        timer = logs.Timer()
+        saved_at, results = time.monotonic(), {}
+        pending: tuple[int, dict[str, jax.Array], np.ndarray] | None = None
+        with contextlib.closing(self.batches(start)) as batches:
+            for step in range(start + 1, self.plan.steps + 1):
+                self._profile(step)
+                began = time.monotonic()
+                batch = next(batches)
+                timer.wait(time.monotonic() - began)
+                state, metrics = self.step(state, self.put(_inputs(batch)))
+                # Looking at the step before keeps the device busy while this process waits.
+                if pending is not None:
+                    self._look(*pending, timer)
+                pending = (step, metrics, batch["index"])
+                self.saver.poll()
+
+                last = step == self.plan.steps
+                stopping = self.stop(step)
+                evaluate = last or (self.plan.evaluate and step % self.plan.evaluate == 0)
+                save = last or (self.plan.save and step % self.plan.save == 0)
+                save = save or self._minutes_are_over(step, saved_at)
+                if not (stopping or evaluate or save):
+                    continue
+                self._look(*pending, timer)
+                pending = None
+                began = time.monotonic()
+                fresh = None
+                if evaluate and not stopping:
+                    fresh = self._evaluate(state, step)
+                    results = fresh or results
+                    stopping = self.stop() or stopping
+                if stopping:
+                    self._stop(state, step, fresh)
+                if save or self._is_best(fresh):
+                    self.saver.save(step, state, record=self.record, metrics=_checked(fresh))
+                    saved_at = time.monotonic()
+                timer.pause(time.monotonic() - began)
+        self._profile(self.plan.steps + 1)
+        if not results:  # resumed after the last step: there was nothing left to train
+            results = self._evaluate(state, self.plan.steps) or {}
+        self.saver.wait()
+        return state, results
+
+    def _look(
+        self,
+        step: int,
+        metrics: dict[str, jax.Array],
+        ids: np.ndarray,
+        timer: logs.Timer,
+    ) -> None:
+        """Waits for a step, stops a run that diverges, and logs."""
+        timer.steps += 1
+        if not bool(metrics["finite"]):
+            bad, allowed = int(metrics["bad_steps"]), self.cfg.train.max_bad_steps
+            where = (
+                f"step {step}: loss {float(metrics['loss']):g}, gradient norm "
+                f"{float(metrics['grad_norm']):g} not finite; examples {_few(ids)}"
+            )
+            if bad > allowed:
+                raise Diverged(
+                    f"{where}; parameters kept as they were before it; stopped after {bad} such "
+                    f"steps, train.max_bad_steps={allowed}. Lower optimizer.lr, clip gradients "
+                    "with train.clip_norm=1, or look at these examples"
+                )
+            logs.log.warning("%s; update skipped (%d of %d allowed)", where, bad, allowed)
+        if step % self.cfg.logging.every and step != self.plan.steps:
+            return
+        rate, waiting = timer.lap()
+        images = rate * self.cfg.train.batch_size
+        values = {
+            f"train/{name}": float(metrics[name]) for name in ("loss", "top1", "grad_norm", "lr")
+        }
+        values |= {
+            "train/bad_steps": int(metrics["bad_steps"]),
+            "train/epoch": step * self.cfg.train.batch_size / self.record["examples"],
+            # Equal numbers mean that the same images were seen in the same order.
+            "data/batch_crc": zlib.crc32(ids.tobytes()),
+            "data/wait_share": waiting,
+            "speed/images_per_second": images,
+            "speed/images_per_second_per_device": images / jax.device_count(),
+        }
+        peak = logs.peak_flops(jax.devices()[0].device_kind)
+        mfu = images * self.flops_per_image / (peak * jax.device_count()) if peak else None
+        if mfu is not None:
+            values["speed/mfu"] = mfu
+        if self.metrics is not None:
+            self.metrics.write(step, values)
+        left = (self.plan.steps - step) / rate
+        self.progress.update(
+            step,
+            f"epoch {values['train/epoch']:.1f}  loss {values['train/loss']:.4f}  "
+            f"{images:,.0f} img/s ({images / jax.device_count():,.0f}/device)  "
+            f"data wait {waiting:.0%}"
+            + (f"  MFU {mfu:.1%}" if mfu else "")
+            + f"  ETA {logs.duration(left)}",
+            final=step == self.plan.steps,
+        )
+
+    def _evaluate(self, state: Any, step: int) -> dict[str, float] | None:
+        """Runs every evaluator and logs; None if asked to stop meanwhile."""
+        results: dict[str, float] = {}
+        for name, evaluator in self.evaluators.items():
+            one = evaluator(self.parameters(state), stop=self.stop)
+            if one is None:
+                return None
+            results |= {f"{name}/{key}": value for key, value in one.items()}
+        if self.metrics is not None:
+            self.metrics.write(step, results)
+        shown = "  ".join(
+            f"{key} {value:.4f}" for key, value in results.items() if "count" not in key
+        )
+        self.progress.say(f"step {step}/{self.plan.steps}  {shown}")
+        return results
+
+    def _minutes_are_over(self, step: int, saved_at: float) -> bool:
+        minutes = self.cfg.checkpoint.minutes
+        if minutes is None:
+            return False
+        over = time.monotonic() - saved_at > 60 * minutes
+        if jax.process_count() == 1:
+            return over
+        # Clocks differ: process 0 decides, now and then, as asking costs a round trip.
+        return step % self.cfg.logging.every == 0 and hosts.decide(lambda: over)
+
+    def _is_best(self, results: Mapping[str, float] | None) -> bool:
+        return results is not None and self.saver.is_best(_checked(results))
+
+    def _stop(self, state: Any, step: int, results: Mapping[str, float] | None) -> None:
+        self.saver.save(step, state, record=self.record, metrics=_checked(results))
+        self.saver.wait()
+        raise Preempted(f"stopped and saved at step {step}; resume with the same command")
+
+    def _profile(self, step: int) -> None:
+        """Starts and stops the profiler around the steps asked for."""
+        if self.profile is None:
+            return
+        first, last = self.profile
+        if first <= step <= last and not self._tracing:
+            jax.profiler.start_trace(self.profile_directory)
+            self._tracing = True
+        elif step > last and self._tracing:
+            jax.profiler.stop_trace()
+            self._tracing = False
+            self.progress.say(f"profile of steps {first}:{last} in {self.profile_directory}")
+
+
+def _inputs(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {"image": batch["image"], "label": batch["label"]}
+
+
+def _checked(results: Mapping[str, float] | None) -> dict[str, float] | None:
+    """Returns the first evaluator's metrics by their short names, for choosing the best."""
+    if results is None:
+        return None
+    return {key.rpartition("/")[2]: value for key, value in results.items()}
+
+
+def _few(ids: np.ndarray, most: int = 16) -> str:
+    shown = ", ".join(str(i) for i in ids[:most])
+    return f"[{shown}{', ...' if len(ids) > most else ''}]"

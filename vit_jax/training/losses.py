@@ -1,0 +1,38 @@
+"""Cross-entropies per example."""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+
+def cross_entropy(
+    logits: jax.Array, labels: jax.Array, *, kind: str = "softmax", smoothing: float = 0.0
+) -> jax.Array:
+    """Returns the loss of each example.
+
+    Args:
+      logits: (B, K) float32.
+      labels: (B,) int32 in [0, K).
+      kind: `softmax`, or `sigmoid`: binary cross-entropies summed over classes, the loss of the
+        paper's ImageNet-21k and JFT pre-training (vision_transformer issue 34).
+      smoothing: mass taken from the true class and spread evenly over all K.
+
+    Returns:
+      (B,) float32.
+    """
+    targets = optax.smooth_labels(jax.nn.one_hot(labels, logits.shape[-1]), smoothing)
+    if kind == "softmax":
+        return optax.softmax_cross_entropy(logits, targets)
+    return jnp.sum(optax.sigmoid_binary_cross_entropy(logits, targets), axis=-1)
+
+
+def rank_of_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Returns how many classes are predicted before the true one, (B,) int32; 0 is correct.
+
+    Ties go to the lower class index, as in argmax, so that top-1 of a constant output is that of
+    class 0 and no more. An output with a NaN ranks last.
+    """
+    own = jnp.take_along_axis(logits, labels[:, None], axis=-1)
+    earlier = jnp.arange(logits.shape[-1])[None, :] < labels[:, None]
+    rank = jnp.sum((logits > own) | ((logits == own) & earlier), axis=-1)
+    return jnp.where(jnp.isnan(logits).any(axis=-1), logits.shape[-1], rank)

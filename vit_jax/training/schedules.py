@@ -1,0 +1,33 @@
+"""Learning rates over the steps of a run."""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from vit_jax import config
+
+
+def create(schedule: config.Schedule, *, lr: float, steps: int, warmup: int) -> optax.Schedule:
+    """Returns `step -> learning rate`: a linear warm-up from 0, then the decay of `schedule`.
+
+    The decay's progress counts from the end of the warm-up, as in the released code. Step 0 is
+    the first update; a run without warm-up starts at `lr`.
+    """
+    rest = max(steps - warmup, 1)
+    if schedule.decay == "cosine":
+        decay = optax.cosine_decay_schedule(lr, rest, alpha=schedule.end / lr)
+    elif schedule.decay == "linear":
+        decay = optax.linear_schedule(lr, schedule.end, rest)
+    elif schedule.decay == "constant":
+        decay = optax.constant_schedule(lr)
+    else:
+        decay = _reciprocal_sqrt(lr, schedule.timescale)
+    if warmup:
+        decay = optax.join_schedules([optax.linear_schedule(0.0, lr, warmup), decay], [warmup])
+    # float32 holds every step up to 16 million, and optax mixes the step with floats.
+    return lambda step: decay(jnp.asarray(step, jnp.float32))
+
+
+def _reciprocal_sqrt(lr: float, timescale: float) -> optax.Schedule:
+    """Returns lr / sqrt(1 + step / timescale)."""
+    return lambda step: lr * jax.lax.rsqrt(1.0 + step / timescale)

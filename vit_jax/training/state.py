@@ -1,0 +1,52 @@
+"""The training state: a plain dict, created where it will live."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from vit_jax import config, models
+from vit_jax.training import sharding
+
+
+def create(
+    model: models.Classifier, tx: optax.GradientTransformation, cfg: config.Config
+) -> dict[str, Any]:
+    """Returns a new state; call it under `jit` or `eval_shape`.
+
+    Keys: `params`, `opt` (optax), `ema` (where the config asks for one), `step` and `bad_steps`
+    (int32: steps whose loss or gradient was not finite, and which changed nothing else).
+    """
+    params = model.init(jax.random.fold_in(jax.random.key(cfg.seed), 0))
+    state = {
+        "params": params,
+        "opt": tx.init(params),
+        "step": jnp.zeros((), jnp.int32),
+        "bad_steps": jnp.zeros((), jnp.int32),
+    }
+    if cfg.train.ema is not None:
+        state["ema"] = jax.tree.map(jnp.copy, params)
+    return state
+
+
+def target(
+    model: models.Classifier, tx: optax.GradientTransformation, cfg: config.Config, mesh: Mesh
+) -> dict[str, Any]:
+    """Returns the state's ShapeDtypeStructs with their shardings on `mesh`; allocates nothing."""
+    shapes = jax.eval_shape(lambda: create(model, tx, cfg))
+    return sharding.placed(shapes, mesh, min_size=cfg.mesh.fsdp_min_size)
+
+
+def initialise(
+    model: models.Classifier, tx: optax.GradientTransformation, cfg: config.Config, mesh: Mesh
+) -> dict[str, Any]:
+    """Returns a new state, each shard created on its own device."""
+    places = jax.tree.map(lambda leaf: leaf.sharding, target(model, tx, cfg, mesh))
+    return jax.jit(lambda: create(model, tx, cfg), out_shardings=places)()
+
+
+def evaluated(state: dict[str, Any]) -> Any:
+    """Returns the parameters to evaluate: the average where there is one."""
+    return state.get("ema", state["params"])

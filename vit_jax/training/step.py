@@ -1,0 +1,125 @@
+"""One training step: a pure function of (state, batch), and its compiled form."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from vit_jax import config, models
+from vit_jax.training import losses, sharding
+
+State = dict[str, Any]
+Batch = dict[str, jax.Array]
+
+
+def normalise(images: jax.Array) -> jax.Array:
+    """Returns uint8 pixels as float32 in [-1, 1]."""
+    return images.astype(jnp.float32) / 127.5 - 1.0
+
+
+def create(
+    model: models.Classifier,
+    tx: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    cfg: config.Config,
+) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
+    """Returns the pure step.
+
+    A step whose loss or gradient is not finite leaves parameters, moments and average as they
+    were, counts itself in `bad_steps`, and says so in the metric `finite`.
+    """
+    train = cfg.train
+
+    def loss_of(params: Any, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+        logits, _ = model.apply(params, normalise(batch["image"]), key=key)
+        loss = losses.cross_entropy(
+            logits, batch["label"], kind=train.loss, smoothing=train.label_smoothing
+        )
+        correct = losses.rank_of_label(logits, batch["label"]) == 0
+        return jnp.mean(loss), jnp.mean(correct, dtype=jnp.float32)
+
+    gradient = jax.value_and_grad(loss_of, has_aux=True)
+
+    def accumulated(params: Any, batch: Batch, key: jax.Array | None) -> Any:
+        """Averages loss, accuracy and gradient over microbatches taken one after another."""
+        if train.accumulation == 1:
+            return gradient(params, batch, key)
+        micro = jax.tree.map(lambda x: _microbatches(x, train.accumulation), batch)
+
+        def add(total: Any, indexed: tuple[jax.Array, Batch]) -> tuple[Any, None]:
+            index, part = indexed
+            one = gradient(params, part, None if key is None else jax.random.fold_in(key, index))
+            return jax.tree.map(jnp.add, total, one), None
+
+        zeros = ((jnp.zeros(()), jnp.zeros(())), jax.tree.map(jnp.zeros_like, params))
+        total, _ = jax.lax.scan(add, zeros, (jnp.arange(train.accumulation), micro))
+        return jax.tree.map(lambda x: x / train.accumulation, total)
+
+    def step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
+        # Everything random is a function of (seed, step), so that a resumed run repeats it.
+        key = jax.random.fold_in(jax.random.key(cfg.seed), 1)
+        key = jax.random.fold_in(key, state["step"]) if cfg.model.dropout else None
+        (loss, top1), grads = accumulated(state["params"], batch, key)
+        norm = optax.tree.norm(grads)
+        finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+        lr = jnp.asarray(schedule(state["step"]))
+
+        updates, opt = tx.update(grads, state["opt"], state["params"])
+        params = optax.apply_updates(state["params"], optax.tree.scale(-lr, updates))
+        new = {"params": params, "opt": opt}
+        if "ema" in state:
+            new["ema"] = optax.incremental_update(params, state["ema"], 1.0 - (train.ema or 0.0))
+        # A select, as it fuses into the update, where a conditional would be a barrier.
+        new = {
+            name: jax.tree.map(lambda n, o: jnp.where(finite, n, o), tree, state[name])
+            for name, tree in new.items()
+        }
+        new["step"] = state["step"] + 1
+        new["bad_steps"] = state["bad_steps"] + jnp.where(finite, 0, 1)
+        metrics = {"loss": loss, "top1": top1, "grad_norm": norm, "lr": lr}
+        return new, metrics | {"finite": finite, "bad_steps": new["bad_steps"]}
+
+    return step
+
+
+def compile_step(
+    step: Callable[[State, Batch], tuple[State, dict[str, jax.Array]]],
+    target: State,
+    cfg: config.Config,
+    mesh: Mesh,
+) -> jax.stages.Compiled:
+    """Returns the step compiled for `mesh`, its state donated.
+
+    Args:
+      step: the pure step.
+      target: ShapeDtypeStructs of the state, with shardings.
+      cfg: the run; gives the shapes of a batch.
+      mesh: the ('data', 'fsdp') mesh.
+    """
+    rows = cfg.train.batch_size
+    place = NamedSharding(mesh, sharding.BATCH)
+    image = (rows, *cfg.data.image_size, cfg.data.channels)
+    batch = {
+        "image": jax.ShapeDtypeStruct(image, jnp.uint8, sharding=place),
+        "label": jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=place),
+    }
+    places = jax.tree.map(lambda leaf: leaf.sharding, target)
+    jitted = jax.jit(step, donate_argnums=0, out_shardings=(places, NamedSharding(mesh, P())))
+    with jax.set_mesh(mesh):
+        return jitted.lower(target, batch).compile()
+
+
+def _microbatches(x: jax.Array, count: int) -> jax.Array:
+    """Returns (B, ...) as (count, B / count, ...), every microbatch spread over all devices.
+
+    Microbatch i takes rows i, i + count, ...: neighbours stay on their device, nothing moves.
+    """
+    x = x.reshape(x.shape[0] // count, count, *x.shape[1:])
+    x = jnp.moveaxis(x, 1, 0)
+    if jax.sharding.get_abstract_mesh().empty:
+        return x
+    return jax.lax.with_sharding_constraint(x, P(None, *sharding.BATCH))

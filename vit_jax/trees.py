@@ -1,0 +1,54 @@
+"""Trees of arrays addressed by path: `encoder/attention/query/kernel`."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+
+T = TypeVar("T")
+
+
+def name_of(path: tuple[Any, ...]) -> str:
+    """Returns the slash-joined name of a jax key path."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def flatten(tree: Any) -> dict[str, Any]:
+    """Returns `{name: leaf}` in jax's leaf order."""
+    return {name_of(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
+
+
+def map_named(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    """Returns the tree of `function(name, leaf, *leaves of rest)`."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, *leaves: function(name_of(path), *leaves), tree, *rest
+    )
+
+
+def nest(flat: dict[str, Any]) -> dict[str, Any]:
+    """Returns nested dicts from slash-joined names; the inverse of `flatten` on dicts."""
+    tree: dict[str, Any] = {}
+    for name, leaf in flat.items():
+        *parents, last = name.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = leaf
+    return tree
+
+
+def first_match(name: str, rules: Sequence[tuple[str, T]]) -> T:
+    """Returns the value of the first rule whose regular expression matches the whole name.
+
+    Raises KeyError if none does: rules must cover every parameter, on purpose or by a final `.*`.
+    """
+    for pattern, value in rules:
+        if re.fullmatch(pattern, name):
+            return value
+    raise KeyError(f"no rule matches {name}")
+
+
+def count(tree: Any) -> int:
+    """Returns the number of scalars in all leaves, which may be shapes only."""
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
