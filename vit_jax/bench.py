@@ -12,8 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from vit_jax import config
-from vit_jax.models import vit
+from vit_jax import config, models
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
@@ -36,7 +35,7 @@ def attention() -> Table:
             unroll=12,
             attention=kind,
         )
-        model = vit.create(cfg, image_size=(size, size), channels=3, dtype=dtype)
+        model = models.create(cfg, image_size=(size, size), channels=3, dtype=dtype)
         params = jax.jit(model.init)(jax.random.key(0))
         grad = jax.jit(jax.grad(lambda p: jnp.mean(model.apply(p, images)[1]["tokens"] ** 2)))
         return lambda: grad(params)

@@ -15,19 +15,38 @@ from vit_jax.knobs import UserError as UserError
 from vit_jax.knobs import differences as differences
 from vit_jax.knobs import fingerprint as fingerprint
 from vit_jax.knobs import get as get
-from vit_jax.knobs import knob, show
+from vit_jax.knobs import knob
+from vit_jax.knobs import show as show
 from vit_jax.knobs import suggest as suggest
 from vit_jax.knobs import to_dict as to_dict
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Model:
-    """The Vision Transformer; sizes left at None come from `variant`."""
+    """The network; sizes left at None come from `variant`."""
 
     variant: str | None = knob(
-        None, "Size by name, such as ViT-B/16; fills the sizes left at none."
+        None, "Size by name, such as ViT-B/16 or R50+ViT-B/32; fills the sizes left at none."
     )
-    patch_size: tuple[int, int] | None = knob(None, "Patch height and width in pixels.", at_least=1)
+    architecture: str | None = knob(
+        None,
+        "Kind of network; none: what the variant names, else vit.",
+        choices=("vit", "resnet", "axial_vit", "axial_resnet"),
+    )
+    resnet_units: tuple[int, ...] | None = knob(
+        None,
+        "Bottleneck units per stage of the ResNet (before an encoder); (): its stem alone.",
+        at_least=1,
+    )
+    resnet_width: float | None = knob(
+        None, "Factor on the widths of the ResNet; none: the variant's, else 1.", above=0
+    )
+    resnet_version: str = knob(
+        "v1", "ResNet units: post-activation v1, or pre-activation v2.", choices=("v1", "v2")
+    )
+    patch_size: tuple[int, int] | None = knob(
+        None, "Patch height and width in pixels, or in positions of the ResNet's map.", at_least=1
+    )
     width: int | None = knob(None, "Token width D.", at_least=1)
     depth: int | None = knob(None, "Number of encoder layers.", at_least=1)
     mlp_dim: int | None = knob(None, "Hidden width of the MLP.", at_least=1)
@@ -36,12 +55,19 @@ class Model:
         None, "Outputs of the head; none: the number of classes of the data.", at_least=1
     )
     pooling: str = knob(
-        "token", "What the head sees: the class token or the mean token.", choices=("token", "gap")
+        "token",
+        "What the head sees: the class token, the mean token, or what a learned query attends to.",
+        choices=("token", "gap", "map"),
     )
     position: str = knob(
         "learned_1d",
-        "Position embedding: learned per raster index, or fixed 2-D sin-cos.",
-        choices=("learned_1d", "sincos_2d"),
+        "Position embedding: none, learned by index or row and column, relative, or fixed sin-cos.",
+        choices=("none", "learned_1d", "learned_2d", "relative", "sincos_1d", "sincos_2d"),
+    )
+    position_place: str = knob(
+        "stem",
+        "Where positions are added: after the stem, to the input of every layer, or there shared.",
+        choices=("stem", "layers", "shared"),
     )
     representation_size: int | None = knob(
         None,
@@ -56,6 +82,9 @@ class Model:
     )
     norm_epsilon: float = knob(1e-6, "Epsilon of LayerNorm.", above=0)
     dropout: float = knob(0.0, "Dropout rate in the paper's four places.", at_least=0, below=1)
+    stochastic_depth: float = knob(
+        0.0, "Share of images the last layer is skipped for; rises from 0.", at_least=0, below=1
+    )
     attention: str = knob(
         "explicit",
         "Attention code: explicit einsums, or jax.nn.dot_product_attention with XLA or cuDNN.",
@@ -123,6 +152,9 @@ class Data:
     crop_aspect: tuple[float, float] = knob(
         (0.75, 4 / 3), "Inception crop: smallest and largest width / height.", above=0
     )
+    randaugment: tuple[int, int] | None = knob(
+        None, "RandAugment: operations per image and their magnitude of 30; none: off.", at_least=0
+    )
     flip: bool = knob(True, "Mirror left-right with probability 1/2 while training.")
     rotation: float = knob(0.0, "Random rotation up to this many degrees.", at_least=0, at_most=180)
     scale: float = knob(0.0, "Random zoom up to this share, either way.", at_least=0, below=1)
@@ -157,6 +189,9 @@ class Train:
     )
     loss: str = knob("softmax", "Cross-entropy.", choices=("softmax", "sigmoid"))
     label_smoothing: float = knob(0.0, "Label mass spread over all classes.", at_least=0, below=1)
+    mixup: float = knob(
+        0.0, "Beta parameter of mixup, which blends pairs of images; 0: off.", at_least=0
+    )
     clip_norm: float | None = knob(
         None, "Global gradient norm to clip at; none: no clipping.", above=0
     )
@@ -295,43 +330,8 @@ def knobs() -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
 
 
 def check(config: Config) -> None:
-    """Raises ConfigError for a combination of knobs that cannot work; sizes must be filled in."""
-    model, data, train = config.model, config.data, config.train
-    sizes = ("patch_size", "width", "depth", "mlp_dim", "heads")
-    missing = [name for name in sizes if getattr(model, name) is None]
-    if missing:
-        raise ConfigError(
-            f"model.{missing[0]}=none: not known; set it, or name a size with "
-            "model.variant=ViT-B/16"
-        )
-    assert model.patch_size
-    assert model.width
-    assert model.heads
-    assert model.depth
-    for side, pixels, patch in zip(
-        ("height", "width"), data.image_size, model.patch_size, strict=True
-    ):
-        if pixels % patch:
-            below, over = pixels // patch * patch, -(-pixels // patch) * patch
-            nearest = over if below == 0 or over - pixels < pixels - below else below
-            raise ConfigError(
-                f"data.image_size={show(data.image_size)}: {side} {pixels} is not a multiple of "
-                f"model.patch_size {patch}; nearest: {nearest}"
-            )
-    if model.width % model.heads:
-        fits = [h for h in range(1, model.width + 1) if model.width % h == 0]
-        nearest = min(fits, key=lambda h: abs(h - (model.heads or 0)))
-        raise ConfigError(
-            f"model.heads={model.heads}: does not divide model.width {model.width}; "
-            f"nearest: {nearest}"
-        )
-    if model.position == "sincos_2d" and model.width % 4:
-        raise ConfigError(
-            f"model.width={model.width}: 2-D sin-cos needs a multiple of 4; nearest: "
-            f"{max(4, round(model.width / 4) * 4)}"
-        )
-    if model.unroll > model.depth:
-        raise ConfigError(f"model.unroll={model.unroll}: more than model.depth {model.depth}")
+    """Raises ConfigError for a combination of knobs that cannot work; `models.check` has more."""
+    data, train = config.data, config.train
     if data.channels == 2:
         raise ConfigError("data.channels=2: must be 1 or 3")
     if data.source == "tfds" and not data.name:

@@ -228,6 +228,7 @@ def _expected(hint: Any) -> str:
         bool: "true or false",
         str: "text",
         Duration: "a number of steps, epochs or examples, such as '10 epochs'",
+        tuple[int, ...]: "whole numbers, such as 3,4,6,3",
     }
     pair = "two whole numbers (or one for both)" if inner == tuple[int, int] else "two numbers"
     return names.get(inner, pair) + (", or none" if optional else "")
@@ -240,9 +241,11 @@ def _convert(key: str, value: Any, hint: Any) -> Any:
         return None
     if typing.get_origin(inner) is tuple:
         member = typing.get_args(inner)[0]
-        if member is int and isinstance(value, int) and not isinstance(value, bool):
-            value = (value, value)
-        if isinstance(value, tuple | list) and len(value) == 2:
+        one = member is int and isinstance(value, int) and not isinstance(value, bool)
+        if one:
+            value = (value,) if ... in typing.get_args(inner) else (value, value)
+        length = 2 if ... not in typing.get_args(inner) else None
+        if isinstance(value, tuple | list) and length in (None, len(value)):
             return tuple(_convert(key, v, member) for v in value)
     elif inner is Duration:
         try:
@@ -292,7 +295,7 @@ def _from_text(key: str, text: str, hint: Any, field: dataclasses.Field[Any]) ->
 def show(value: Any) -> str:
     """Returns a value in the form the command line takes."""
     if isinstance(value, tuple | list):
-        return ",".join(show(v) for v in value)
+        return ",".join(show(v) for v in value) or "()"
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 

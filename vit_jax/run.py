@@ -28,6 +28,7 @@ def resolve(reference: str, overrides: Mapping[str, str]) -> config.Config:
 def complete(cfg: config.Config) -> config.Config:
     """Returns the config with the sizes of its model variant, or raises ConfigError."""
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
+    models.check(cfg.model, cfg.data.image_size)
     config.check(cfg)
     return cfg
 

@@ -83,7 +83,7 @@ def test_arrays_go_where_they_belong():
     block = "Transformer/encoderblock_1"
     for given, source in {
         "cls": "cls",
-        "pos_embedding": "Transformer/posembed_input/pos_embedding",
+        "position/table": "Transformer/posembed_input/pos_embedding",
         "encoder/norm1/scale": f"{block}/LayerNorm_0/scale",
         "encoder/norm2/bias": f"{block}/LayerNorm_2/bias",
         "encoder/attention/value/kernel": f"{block}/MultiHeadDotProductAttention_1/value/kernel",

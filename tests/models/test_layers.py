@@ -6,14 +6,14 @@ from flax import nnx
 from scipy import special
 
 import vit_reference
-from vit_jax.models import layers
+from vit_jax.models import layers, positions
 
 
 @pytest.mark.parametrize(
     ("height", "width", "features"), [(3, 5, 16), (1, 1, 8), (4, 2, 4), (14, 14, 192)]
 )
 def test_sincos_equals_float64(height, width, features):
-    given = layers.sincos_2d(height, width, features)
+    given = positions.sincos_2d(height, width, features)
     assert given.dtype == jnp.float32
     np.testing.assert_allclose(
         given, vit_reference.sincos(height, width, features), rtol=0, atol=3e-6
@@ -24,7 +24,7 @@ def test_sincos_by_hand():
     """Token 5 of a 2 x 3 grid is row 1, column 2; the two frequencies are 1 and 1e-4."""
     expected = [np.sin(2), np.sin(2e-4), np.cos(2), np.cos(2e-4)]
     expected += [np.sin(1), np.sin(1e-4), np.cos(1), np.cos(1e-4)]
-    np.testing.assert_allclose(layers.sincos_2d(2, 3, 8)[5], expected, rtol=1e-5)
+    np.testing.assert_allclose(positions.sincos_2d(2, 3, 8)[5], expected, rtol=1e-5)
 
 
 def test_attention_weights_equal_float64():

@@ -257,7 +257,7 @@ def test_initial_parameters_are_those_of_the_released_code():
         assert abs(leaf.mean()) < 5 * std / np.sqrt(leaf.size), name
         assert abs(leaf.std() / std - 1) < 5 / np.sqrt(2 * leaf.size), name
 
-    normal("pos_embedding", 0.02)
+    normal("position/table", 0.02)
     normal("encoder/mlp/fc1/bias", 1e-6)
     normal("encoder/mlp/fc2/bias", 1e-6)
     normal("embedding/kernel", np.sqrt(1 / (8 * 8 * 3)))
@@ -399,7 +399,7 @@ def test_binding_refuses_a_renamed_parameter():
 def test_binding_refuses_wrong_shapes_types_and_things():
     def change(params):
         params["cls"] = jnp.zeros((1, 16))
-        params["pos_embedding"] = jnp.zeros((1, 5, 16), jnp.bfloat16)
+        params["position"] = {"table": jnp.zeros((1, 5, 16), jnp.bfloat16)}
         params["head"]["bias"] = 0.0
         params["encoder"]["mlp"]["fc1"]["kernel"] = np.zeros((2, 16, 24))
 
@@ -407,7 +407,7 @@ def test_binding_refuses_wrong_shapes_types_and_things():
         "cls is float32[1,16], not float32[1,1,16]; "
         "encoder/mlp/fc1/kernel is float64[2,16,24], not float32[2,16,24]; "
         "head/bias is float, not float32[5]; "
-        "pos_embedding is bfloat16[1,5,16], not float32[1,5,16]"
+        "position/table is bfloat16[1,5,16], not float32[1,5,16]"
     )
 
 

@@ -55,7 +55,7 @@ def forward(model, params, images):
     if model.pooling == "token":
         x = np.concatenate([np.tile(p["cls"], (B, 1, 1)), x], axis=1)
     if model.position == "learned_1d":
-        x = x + p["pos_embedding"]
+        x = x + p["position/table"]
     attention = []
     for i in range(model.depth):
         q = {name[8:]: leaf[i] for name, leaf in p.items() if name.startswith("encoder/")}

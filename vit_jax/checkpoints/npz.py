@@ -19,7 +19,7 @@ LAYER = r"Transformer/encoderblock_(\d{1,3})/"
 RULES = (
     (r"()(embedding/(?:kernel|bias))", r"\2"),
     (r"()cls", "cls"),
-    (r"()Transformer/posembed_input/pos_embedding", "pos_embedding"),
+    (r"()Transformer/posembed_input/pos_embedding", "position/table"),
     (LAYER + r"LayerNorm_0/(scale|bias)", r"encoder/norm1/\2"),
     (
         LAYER + r"MultiHeadDotProductAttention_[01]/((?:query|key|value|out)/(?:kernel|bias))",
@@ -141,7 +141,7 @@ def _infer(
 
     height, width, channels, features = shape("embedding/kernel", 4)
     mlp_dim = shape("encoder/mlp/fc1/kernel", 2)[1]
-    token, learned = "cls" in shapes, "pos_embedding" in shapes
+    token, learned = "cls" in shapes, "position/table" in shapes
     pre_logits = "pre_logits/kernel" in shapes
     model = config.Model(
         patch_size=(height, width),
@@ -157,7 +157,7 @@ def _infer(
     if image_size is None:
         if not learned:
             raise CheckpointError("holds no position embeddings; give the image size")
-        patches = shape("pos_embedding", 3)[1] - token
+        patches = shape("position/table", 3)[1] - token
         side = math.isqrt(patches)
         if side * side != patches or not patches:
             raise CheckpointError(

@@ -1,6 +1,6 @@
-"""Models: sizes by name, and Vision Transformers as functions of plain nested dicts."""
+"""Models: networks by name, as functions of plain nested dicts."""
 
-from vit_jax.models.variants import complete
-from vit_jax.models.vit import Classifier, ParameterError, Params, create
+from vit_jax.models.classifier import Classifier, ParameterError, Params, create
+from vit_jax.models.variants import check, complete
 
-__all__ = ["Classifier", "ParameterError", "Params", "complete", "create"]
+__all__ = ["Classifier", "ParameterError", "Params", "check", "complete", "create"]

@@ -12,6 +12,8 @@ Modules hold parameters only, in float32; a dropout key is an argument, and None
 
 import functools
 import math
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +21,31 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from vit_jax import config
+from vit_jax.models import positions
 from vit_jax.models.variants import known
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 xavier_uniform = nnx.initializers.xavier_uniform()
 
 BATCH_AXES = ("data", "fsdp")
+
+
+# What the backward pass may keep of a layer; everything else it computes again.
+REMAT_POLICIES = {
+    "full": None,
+    "dots": jax.checkpoint_policies.dots_saveable,
+    "dots_no_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+
+def rematerialise(layer: F, kind: str, unroll: int) -> F:
+    """Returns the body of a scan with what `model.remat` says its backward pass computes again."""
+    if kind == "none":
+        return layer
+    # Inside a loop nothing can be shared between the passes, so the barrier would only cost;
+    # unrolled, the compiler would share it all and undo the rematerialisation.
+    return jax.checkpoint(layer, policy=REMAT_POLICIES[kind], prevent_cse=unroll > 1)
 
 
 def constrain_batch(x: jax.Array) -> jax.Array:
@@ -47,34 +69,41 @@ def normalise(norm: nnx.LayerNorm, x: jax.Array) -> jax.Array:
     return norm(x.astype(jnp.float32)).astype(x.dtype)
 
 
-def sincos_2d(height: int, width: int, features: int, temperature: float = 10_000.0) -> jax.Array:
-    """Returns the fixed position embedding of a grid, (height * width, features) float32.
+def drop_path(x: jax.Array, rate: jax.Array | float, key: jax.Array | None) -> jax.Array:
+    """Returns x (B, ...) with a share `rate` of its images zeroed, the others scaled up to match.
 
-    A quarter of the features each for sin(x w), cos(x w), sin(y w), cos(y w), with frequencies w
-    falling geometrically from 1 to 1/temperature (MoCo v3, and big_vision's ViT); `features` must
-    be a multiple of 4. Patches are in raster order.
+    On the branch of a residual connection this is stochastic depth (Huang et al. 2016).
     """
-    quarter = features // 4
-    exponents = jnp.arange(quarter, dtype=jnp.float32) / max(quarter - 1, 1)
-    frequencies = jnp.exp(-math.log(temperature) * exponents)
-    rows, columns = jnp.indices((height, width), dtype=jnp.float32)
-    y, x = (jnp.outer(axis.ravel(), frequencies) for axis in (rows, columns))
-    return jnp.concatenate([jnp.sin(x), jnp.cos(x), jnp.sin(y), jnp.cos(y)], axis=1)
+    if key is None:
+        return x
+    kept = 1.0 - jnp.asarray(rate, jnp.float32)
+    mask = jax.random.bernoulli(key, kept, (x.shape[0], *(1,) * (x.ndim - 1)))
+    return x * (mask / kept).astype(x.dtype)
 
 
-def attention_weights(query: jax.Array, key: jax.Array) -> jax.Array:
-    """Returns softmax(q k^T / sqrt(d)) in float32, (B, H, N, N), for q and k of (B, N, H, d)."""
+def attention_weights(
+    query: jax.Array, key: jax.Array, relative: jax.Array | None = None
+) -> jax.Array:
+    """Returns softmax(q k^T / sqrt(d)) in float32, (B, H, Q, N), of (B, Q, H, d) and (B, N, H, d).
+
+    `relative` (Q, N, d) holds further keys, one for each offset; what they give is added to the
+    logits (ViT, appendix D.4).
+    """
     query = query * (1 / math.sqrt(query.shape[-1]))
     # The product leaves the matmul in the compute type: asking for float32 there costs memory
     # traffic, while the softmax itself is fused and free to be exact.
-    logits = jnp.einsum("bqhd,bkhd->bhqk", query, key).astype(jnp.float32)
-    return jax.nn.softmax(logits, axis=-1)
+    logits = jnp.einsum("bqhd,bkhd->bhqk", query, key)
+    if relative is not None:
+        logits = logits + jnp.einsum("bqhd,qkd->bhqk", query, relative.astype(query.dtype))
+    return jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
 
 
 class Attention(nnx.Module):
-    """Multi-head self-attention (ViT, appendix A)."""
+    """Multi-head attention, to the tokens themselves unless told otherwise (ViT, appendix A)."""
 
-    def __init__(self, model: config.Model, dtype: jnp.dtype, *, rngs: nnx.Rngs):
+    def __init__(
+        self, model: config.Model, dtype: jnp.dtype, *, tokens: int | None = None, rngs: nnx.Rngs
+    ):
         self.kind = model.attention
         width = known(model.width)
         heads = (known(model.heads), width // known(model.heads))
@@ -85,13 +114,25 @@ class Attention(nnx.Module):
         self.key = linear(width, heads)
         self.value = linear(width, heads)
         self.out = linear(heads, width, axis=(-2, -1))
+        self.relative = tokens is not None
+        if tokens is not None:
+            self.offsets = positions.Offsets(tokens, heads[1], rngs=rngs)
 
-    def __call__(self, x: jax.Array, capture: bool = False) -> tuple[jax.Array, jax.Array | None]:
-        """Returns the tokens (B, N, D) and, on request, the weights (B, H, N, N) float32."""
-        query, key, value = self.query(x), self.key(x), self.value(x)
+    def __call__(
+        self, x: jax.Array, *, to: jax.Array | None = None, capture: bool = False
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Returns what x (B, Q, D) attends to, (B, Q, D); on request the weights (B, H, Q, N).
+
+        Args:
+          x: where the queries come from.
+          to: where keys and values come from, (B, N, D); None means x itself.
+          capture: whether to return the weights, float32.
+        """
+        to = x if to is None else to
+        query, key, value = self.query(x), self.key(to), self.value(to)
         weights = None
         if capture or self.kind == "explicit":  # the other kinds never return weights
-            weights = attention_weights(query, key)
+            weights = attention_weights(query, key, self.offsets() if self.relative else None)
             mixed = jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value)
         else:
             mixed = jax.nn.dot_product_attention(
@@ -124,23 +165,64 @@ class Mlp(nnx.Module):
 class EncoderBlock(nnx.Module):
     """Pre-norm attention and MLP, each added to its input (ViT, equations 2 and 3)."""
 
-    def __init__(self, model: config.Model, dtype: jnp.dtype, *, rngs: nnx.Rngs):
-        width, self.rate = known(model.width), model.dropout
+    def __init__(
+        self,
+        model: config.Model,
+        grid: tuple[int, int],
+        dtype: jnp.dtype,
+        *,
+        rngs: nnx.Rngs,
+    ):
+        width, self.rate, self.paths = known(model.width), model.dropout, model.stochastic_depth
+        tokens = grid[0] * grid[1] + (model.pooling == "token")
+        self.positioned = model.position_place == "layers"
+        if self.positioned:
+            self.position = positions.Positions(model, grid, rngs=rngs)
         self.norm1 = nnx.LayerNorm(width, epsilon=model.norm_epsilon, rngs=rngs)
-        self.attention = Attention(model, dtype, rngs=rngs)
+        relative = tokens if model.position == "relative" else None
+        self.attention = Attention(model, dtype, tokens=relative, rngs=rngs)
         self.norm2 = nnx.LayerNorm(width, epsilon=model.norm_epsilon, rngs=rngs)
         self.mlp = Mlp(model, dtype, rngs=rngs)
 
     def __call__(
-        self, x: jax.Array, key: jax.Array | None, capture: bool = False
+        self, x: jax.Array, key: jax.Array | None, share: jax.Array, capture: bool = False
     ) -> tuple[jax.Array, jax.Array | None]:
         """Returns the tokens (B, N, D) and, on request, the weights (B, H, N, N) float32.
 
         Dropout falls on the three dense outputs of a block (ViT, appendix B.1): the attention's
         projection and both layers of the MLP; never on the attention weights.
+
+        Args:
+          x: (B, N, D).
+          key: dropout key, or None.
+          share: of the full rate of stochastic depth, 0 in the first layer and 1 in the last.
+          capture: whether to return the weights.
         """
-        keys = (None,) * 3 if key is None else jax.random.split(key, 3)
-        y, weights = self.attention(normalise(self.norm1, x), capture)
-        x = x + dropout(y, self.rate, keys[0])
+        keys = (None,) * 5 if key is None else jax.random.split(key, 5)
+        if self.positioned:
+            x = x + self.position().astype(x.dtype)
+        y, weights = self.attention(normalise(self.norm1, x), capture=capture)
+        x = x + self._thin(dropout(y, self.rate, keys[0]), share, keys[3])
         y = self.mlp(normalise(self.norm2, x), keys[1])
-        return x + dropout(y, self.rate, keys[2]), weights
+        return x + self._thin(dropout(y, self.rate, keys[2]), share, keys[4]), weights
+
+    def _thin(self, branch: jax.Array, share: jax.Array, key: jax.Array | None) -> jax.Array:
+        return drop_path(branch, self.paths * share, key) if self.paths else branch
+
+
+class AttentionPooling(nnx.Module):
+    """A learned query that attends to all tokens, and an MLP (Zhai et al. 2022; big_vision)."""
+
+    def __init__(self, model: config.Model, dtype: jnp.dtype, *, rngs: nnx.Rngs):
+        width = known(model.width)
+        self.probe = nnx.Param(xavier_uniform(rngs.params(), (1, 1, width), jnp.float32))
+        self.attention = Attention(model, dtype, rngs=rngs)
+        self.norm = nnx.LayerNorm(width, epsilon=model.norm_epsilon, rngs=rngs)
+        self.mlp = Mlp(model, dtype, rngs=rngs)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """Returns (B, D) for tokens (B, N, D), in their type."""
+        probe = self.probe[...].astype(tokens.dtype)
+        probe = jnp.broadcast_to(probe, (tokens.shape[0], 1, tokens.shape[2]))
+        x, _ = self.attention(probe, to=tokens)
+        return (x + self.mlp(normalise(self.norm, x), None))[:, 0]

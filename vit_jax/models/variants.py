@@ -1,9 +1,10 @@
-"""Model sizes by name: `ViT-B/16` is the Base encoder on patches of 16 x 16 pixels."""
+"""Networks by name: `ViT-B/16` is the Base encoder on patches of 16 x 16 pixels."""
 
 import dataclasses
 import difflib
+import itertools
 import re
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from vit_jax import config
 
@@ -22,47 +23,201 @@ class Size(NamedTuple):
 SIZES = {
     "Ti": Size(192, 12, 768, 3),  # How to train your ViT, table 2
     "S": Size(384, 12, 1536, 6),  # How to train your ViT, table 2
+    "b": Size(384, 12, 1536, 6),  # ViT, figure 4: B with halved widths; the heads are our choice
     "B": Size(768, 12, 3072, 12),  # ViT, table 1
     "L": Size(1024, 24, 4096, 16),  # ViT, table 1
     "H": Size(1280, 32, 5120, 16),  # ViT, table 1
 }
+UNITS = {  # bottleneck units per stage
+    26: (2, 2, 2, 2),  # How to train your ViT, section 3.2
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+    200: (3, 24, 36, 3),  # Big Transfer
+}
 PATCHES = (8, 14, 16, 32)  # published ones, to suggest; any other patch is as good a name
+FORMS = "ViT-B/16, R50+ViT-B/32, R50x1, AxialViT-B/16 or AxialResNet50"
+
+_SIZE = r"([A-Za-z]+)[/_]([1-9][0-9]{0,3})"
 
 
-def parse(name: str) -> tuple[Size, int]:
-    """Returns the size and the patch side in pixels that `ViT-B/16` or `ViT-B_16` names.
+def parse(name: str) -> dict[str, Any]:
+    """Returns the knobs of `config.Model` that a name such as `ViT-B/16` or `R50x2` stands for.
 
-    Raises ConfigError for any other form, an unknown size, or a patch that is no whole number.
+    A hybrid's number is its total down-sampling: /32 takes the map of stage 4; /16 that of stage 3
+    with the units of stage 4 added to it (ViT, section 4.1). Raises ConfigError for a name that is
+    not of one of the FORMS, or an unknown size.
     """
-    match = re.fullmatch(r"ViT-([A-Za-z]+)[/_]([1-9][0-9]{0,3})", name)
-    if match and match[1] in SIZES:
-        return SIZES[match[1]], int(match[2])
-    if match:
-        reason = f"no size {match[1]} (sizes: {', '.join(SIZES)})"
+    if match := re.fullmatch(r"(Axial)?ViT-" + _SIZE, name):
+        if match[2] in SIZES:
+            architecture = "axial_vit" if match[1] else "vit"
+            side = int(match[3])
+            return {
+                "architecture": architecture,
+                "patch_size": (side, side),
+                **SIZES[match[2]]._asdict(),
+            }
+        reason = f"no size {match[2]} (sizes: {', '.join(SIZES)})"
+    elif match := re.fullmatch(r"R(\d*)(?:x1)?\+ViT-" + _SIZE, name):
+        units = () if not match[1] else UNITS.get(int(match[1]))
+        # The stem alone divides by 4; AugReg's R+ViT-Ti/16 takes 8 x 8 of its positions as a patch.
+        sampling = {"16"} if units == () else {"16", "32"}
+        if match[2] not in SIZES:
+            reason = f"no size {match[2]} (sizes: {', '.join(SIZES)})"
+        elif units is None:
+            reason = f"no ResNet R{match[1]} (ResNets: {', '.join(f'R{d}' for d in UNITS)})"
+        elif match[3] not in sampling:
+            reason = f"no hybrid samples down by {match[3]} ({' or '.join(sorted(sampling))})"
+        else:
+            if units and match[3] == "16":
+                units = (*units[:2], units[2] + units[3])
+            side = 1 if units else 8
+            return {
+                "architecture": "vit",
+                "resnet_units": units,
+                "resnet_width": 1.0,
+                "patch_size": (side, side),
+                **SIZES[match[2]]._asdict(),
+            }
+    elif match := re.fullmatch(r"R(\d+)x([1-9]\d?)", name):
+        if int(match[1]) in UNITS:
+            return {
+                "architecture": "resnet",
+                "resnet_units": UNITS[int(match[1])],
+                "resnet_width": float(match[2]),
+            }
+        reason = f"no ResNet R{match[1]} (ResNets: {', '.join(f'R{d}' for d in UNITS)})"
+    elif name == "AxialResNet50":
+        return {"architecture": "axial_resnet", "resnet_units": UNITS[50], "resnet_width": 1.0}
     else:
-        reason = "not a name like ViT-B/16, a size and a patch side in pixels"
-    known = {
-        f"vit-{size.lower()}/{patch}": f"ViT-{size}/{patch}" for size in SIZES for patch in PATCHES
-    }
-    near = difflib.get_close_matches(name.lower().replace("_", "/"), known, n=1)
-    hint = f"; did you mean {known[near[0]]}?" if near else ""
-    raise config.ConfigError(f"model.variant={name}: {reason}{hint}")
+        reason = f"not a name like {FORMS}"
+    raise config.ConfigError(f"model.variant={name}: {reason}{_nearest(name)}")
+
+
+def _nearest(name: str) -> str:
+    sizes = list(SIZES)
+    known = [f"ViT-{size}/{patch}" for size, patch in itertools.product(sizes, PATCHES)]
+    known += [f"R{d}+ViT-{s}/{n}" for d, s, n in itertools.product(UNITS, sizes, (16, 32))]
+    known += [f"R{d}x{w}" for d, w in itertools.product(UNITS, range(1, 5))]
+    known += ["R+ViT-Ti/16", "AxialViT-B/16", "AxialViT-B/32", "AxialResNet50"]
+    # b and B differ by case alone: look for the case as typed first.
+    typed = name.replace("_", "/")
+    near = difflib.get_close_matches(typed, known, n=3, cutoff=0.75)
+    if not near:
+        lower = {other.lower(): other for other in reversed(known)}
+        near = [lower[o] for o in difflib.get_close_matches(typed.lower(), lower, n=3, cutoff=0.6)]
+    return f"; nearest: {', '.join(near)}" if near else ""
 
 
 def complete(model: config.Model) -> config.Model:
     """Returns `model` with the sizes left at None taken from its variant; set ones win.
 
-    A model without a variant is returned unchanged. Raises ConfigError for a wrong name.
+    Raises ConfigError for a wrong name.
     """
-    if model.variant is None:
-        return model
-    size, patch = parse(model.variant)
-    named = {"patch_size": (patch, patch), **size._asdict()}
+    named = {"architecture": "vit"} if model.variant is None else parse(model.variant)
+    if named.get("resnet_width") is None and model.resnet_units is not None:
+        named["resnet_width"] = 1.0
     missing = {key: value for key, value in named.items() if getattr(model, key) is None}
     return dataclasses.replace(model, **missing)
 
 
+def grid(model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
+    """Returns the rows and columns of tokens of an encoder, or of the last map of a ResNet."""
+    height, width = image_size
+    if model.resnet_units is not None:
+        # The stem divides by 4, every stage after the first by 2, rounding up.
+        factor = 4 * 2 ** max(len(model.resnet_units) - 1, 0)
+        height, width = -(-height // factor), -(-width // factor)
+    if model.architecture in ("resnet", "axial_resnet"):
+        return height, width
+    patch = known(model.patch_size)
+    return height // patch[0], width // patch[1]
+
+
+def check(model: config.Model, image_size: tuple[int, int]) -> None:
+    """Raises ConfigError for a complete `model` whose parts do not fit each other or the images."""
+    convolutional = model.architecture in ("resnet", "axial_resnet")
+    if convolutional:
+        _check_resnet(model)
+        return
+    sizes = ("patch_size", "width", "depth", "mlp_dim", "heads")
+    missing = [name for name in sizes if getattr(model, name) is None]
+    if missing:
+        raise config.ConfigError(
+            f"model.{missing[0]}=none: not known; set it, or name a size with "
+            "model.variant=ViT-B/16"
+        )
+    _check_patches(model, image_size)
+    width, heads, depth = known(model.width), known(model.heads), known(model.depth)
+    if width % heads:
+        fits = [h for h in range(1, width + 1) if width % h == 0]
+        nearest = min(fits, key=lambda h: abs(h - heads))
+        raise config.ConfigError(
+            f"model.heads={heads}: does not divide model.width {width}; nearest: {nearest}"
+        )
+    multiple = {"sincos_2d": 4, "sincos_1d": 2, "learned_2d": 2}.get(model.position, 1)
+    if width % multiple:
+        raise config.ConfigError(
+            f"model.width={width}: model.position {model.position} needs a multiple of "
+            f"{multiple}; nearest: {max(multiple, round(width / multiple) * multiple)}"
+        )
+    if model.position_place != "stem" and model.position not in ("learned_1d", "learned_2d"):
+        raise config.ConfigError(
+            f"model.position_place={model.position_place}: only learned_1d and learned_2d can be "
+            f"added at every layer, not {model.position}; set stem"
+        )
+    if model.architecture == "axial_vit":
+        if model.pooling == "token":
+            raise config.ConfigError(
+                "model.pooling=token: axial_vit keeps its tokens in rows and columns, without a "
+                "class token; set gap"
+            )
+        if model.position == "relative":
+            raise config.ConfigError(
+                "model.position=relative: axial_vit has no relative positions; set learned_1d"
+            )
+    if model.position == "relative" and model.attention != "explicit":
+        raise config.ConfigError(
+            f"model.attention={model.attention}: relative positions need explicit"
+        )
+    if model.unroll > depth:
+        raise config.ConfigError(f"model.unroll={model.unroll}: more than model.depth {depth}")
+
+
+def _check_patches(model: config.Model, image_size: tuple[int, int]) -> None:
+    factor = 1
+    if model.resnet_units is not None:
+        factor = 4 * 2 ** max(len(model.resnet_units) - 1, 0)
+    for side, pixels, patch in zip(
+        ("height", "width"), image_size, known(model.patch_size), strict=True
+    ):
+        whole = patch * factor
+        if pixels % whole:
+            below, over = pixels // whole * whole, -(-pixels // whole) * whole
+            nearest = over if below == 0 or over - pixels < pixels - below else below
+            of = f"model.patch_size {patch}"
+            if factor > 1:
+                of += f" x {factor} (the ResNet's down-sampling)"
+            raise config.ConfigError(
+                f"data.image_size={config.show(image_size)}: {side} {pixels} is not a multiple of "
+                f"{of}; nearest: {nearest}"
+            )
+
+
+def _check_resnet(model: config.Model) -> None:
+    if not model.resnet_units:
+        raise config.ConfigError(
+            f"model.resnet_units={config.show(model.resnet_units)}: {model.architecture} needs "
+            "the units of its stages; set 3,4,6,3, or name one with model.variant=R50x1"
+        )
+    for key in ("dropout", "stochastic_depth"):
+        if getattr(model, key):
+            raise config.ConfigError(
+                f"model.{key}={getattr(model, key):g}: {model.architecture} has none; set 0"
+            )
+
+
 def known(value: T | None) -> T:
-    """Returns a size of a complete model: `complete` and `config.check` leave none at None."""
+    """Returns a size of a complete model: `complete` and `check` leave none at None."""
     assert value is not None
     return value

@@ -1,0 +1,174 @@
+"""`Classifier`: any network of `config.Model` as functions of plain nested dicts.
+
+Outside this room a model is a plain nested dict of float32 arrays and a `Classifier` that knows
+what to do with it; the NNX module exists only while a function is traced.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from vit_jax import config, trees
+from vit_jax.models import macs, variants
+from vit_jax.models.axial import AxialResNet
+from vit_jax.models.resnet import ResNet
+from vit_jax.models.vit import ViT
+
+Params = dict[str, Any]
+
+NETWORKS = {"vit": ViT, "axial_vit": ViT, "resnet": ResNet, "axial_resnet": AxialResNet}
+
+
+class ParameterError(config.UserError):
+    """A tree of parameters that does not belong to the model it is given to."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Classifier:
+    """A network as functions of its parameters; made by `create`.
+
+    Equal and hashable by its fields, so it may be a static argument of `jax.jit`.
+    """
+
+    config: config.Model
+    image_size: tuple[int, int]
+    channels: int
+    dtype: str
+
+    def _module(self, key: jax.Array) -> Any:
+        return NETWORKS[variants.known(self.config.architecture)](
+            self.config,
+            self.image_size,
+            self.channels,
+            jnp.dtype(self.dtype),
+            rngs=nnx.Rngs(key),
+        )
+
+    def init(self, key: jax.Array) -> Params:
+        """Returns new float32 parameters, nested by name; works under `jit` and `eval_shape`."""
+        return nnx.to_pure_dict(nnx.state(self._module(key), nnx.Param))
+
+    @functools.cached_property
+    def _abstract(self) -> tuple[Any, Params]:
+        """The module's structure, and the shapes and types of its parameters by name."""
+        module = nnx.eval_shape(lambda: self._module(jax.random.key(0)))
+        shapes = nnx.to_pure_dict(nnx.state(module, nnx.Param))
+        # Rebuilt, so that they never remember the mesh that happened to be set on the first call.
+        plain = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), shapes)
+        return nnx.graphdef(module), plain
+
+    def shapes(self) -> Params:
+        """Returns the parameters' ShapeDtypeStructs, nested by name; allocates nothing."""
+        return jax.tree.map(lambda leaf: leaf, self._abstract[1])
+
+    def bind(self, params: Params) -> Any:
+        """Returns the module that holds `params`.
+
+        Raises ParameterError, in one line with every difference, unless names, shapes and types
+        are exactly those of `shapes()`.
+        """
+        graphdef, shapes = self._abstract
+        wrong = differences(trees.flatten(shapes), trees.flatten(params))
+        if wrong:
+            raise ParameterError(f"parameters do not fit the model: {'; '.join(wrong)}")
+        # nnx.merge goes by position alone; with equal names the order is equal too.
+        return nnx.merge(graphdef, trees.nest(trees.flatten(params)))
+
+    def apply(
+        self,
+        params: Params,
+        images: jax.Array,
+        *,
+        key: jax.Array | None = None,
+        capture: bool = False,
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Returns logits (B, K) float32 and intermediates by name.
+
+        Intermediates: `tokens` (B, N, D) after the last LayerNorm in the compute type, class token
+        first where there is one; `pre_logits` (B, D or R) float32, what the head sees; and with
+        `capture`, `attention` (L, B, H, N, N) float32, always from the explicit attention. Under
+        `jit` those not used cost nothing.
+
+        Args:
+          params: float32 arrays nested as in `shapes()`; raises ParameterError otherwise.
+          images: (B, H, W, C) floats in [-1, 1].
+          key: dropout key; None means no dropout.
+          capture: whether to return the attention weights.
+        """
+        expected = (*self.image_size, self.channels)
+        if images.ndim != 4 or images.shape[1:] != expected:
+            raise ValueError(
+                f"images are {images.shape}; the model takes (B, H, W, C) of {expected}"
+            )
+        if not jnp.issubdtype(images.dtype, jnp.floating):
+            raise ValueError(f"images are {images.dtype}; the model takes floats in [-1, 1]")
+        if self.config.attention == "cudnn" and jax.default_backend() != "gpu":
+            raise config.ConfigError(
+                f"model.attention=cudnn: needs an NVIDIA GPU, this is {jax.default_backend()}; "
+                "set explicit"
+            )
+        return self.bind(params)(images, key=key, capture=capture)
+
+    @property
+    def num_params(self) -> int:
+        """The number of parameters."""
+        return trees.count(self._abstract[1])
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of the forward pass of one image, matrix products only."""
+        return macs.count(self.config, self.image_size, self.channels)
+
+
+def create(
+    model: config.Model,
+    *,
+    image_size: tuple[int, int],
+    channels: int = 3,
+    dtype: str = "float32",
+) -> Classifier:
+    """Returns the classifier that `model` describes.
+
+    Args:
+      model: with a variant or all sizes, and num_classes set.
+      image_size: height and width in pixels, multiples of the patch's.
+      channels: 1 or 3.
+      dtype: compute type, `float32` or `bfloat16`; parameters are float32 either way.
+
+    Raises ConfigError for sizes that are missing or do not fit each other.
+    """
+    model = variants.complete(model)
+    variants.check(model, image_size)
+    if channels not in (1, 3):
+        raise config.ConfigError(f"data.channels={channels}: must be 1 or 3")
+    if model.num_classes is None:
+        raise config.ConfigError("model.num_classes=none: not known; set the number of classes")
+    if model.attention == "cudnn" and dtype != "bfloat16":
+        raise config.ConfigError(
+            "model.attention=cudnn: needs model.dtype=bfloat16; set it, or explicit"
+        )
+    return Classifier(model, image_size, channels, dtype)
+
+
+def differences(expected: dict[str, Any], given: dict[str, Any]) -> list[str]:
+    """Returns what is wrong with `given`, a phrase for each array; empty if nothing is.
+
+    Both are flat, by name; arrays or ShapeDtypeStructs.
+    """
+
+    def form(leaf: Any) -> str:
+        if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+            return type(leaf).__name__
+        return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+
+    wrong = []
+    for name, leaf in expected.items():
+        if name not in given:
+            wrong.append(f"{name} is missing")
+        elif form(given[name]) != form(leaf):
+            wrong.append(f"{name} is {form(given[name])}, not {form(leaf)}")
+    return wrong + [f"{name} is unknown" for name in given if name not in expected]

@@ -1,0 +1,86 @@
+"""Position embeddings (ViT, appendix D.4): learned tables, offsets between tokens, sines."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from vit_jax import config
+from vit_jax.models.variants import known
+
+normal = nnx.initializers.normal(0.02)  # as BERT, says the released code
+
+
+class Positions(nnx.Module):
+    """A learned table: one row per token, or one half-width row per grid row and grid column.
+
+    The class token has a row of its own in both.
+    """
+
+    def __init__(self, model: config.Model, grid: tuple[int, int], *, rngs: nnx.Rngs):
+        self.grid, width = grid, known(model.width)
+        self.two_d, self.token = model.position == "learned_2d", model.pooling == "token"
+        if self.two_d:
+            self.rows = nnx.Param(normal(rngs.params(), (grid[0], width // 2)))
+            self.columns = nnx.Param(normal(rngs.params(), (grid[1], width // 2)))
+            if self.token:
+                self.cls = nnx.Param(normal(rngs.params(), (1, width)))
+        else:
+            tokens = grid[0] * grid[1] + self.token
+            self.table = nnx.Param(normal(rngs.params(), (1, tokens, width)))
+
+    def __call__(self) -> jax.Array:
+        """Returns the embedding of every token, (1, N, D) float32, class token first."""
+        if not self.two_d:
+            return self.table[...]
+        height, width = self.grid
+        half = self.rows.shape[1]
+        rows = jnp.broadcast_to(self.rows[...][:, None], (height, width, half))
+        columns = jnp.broadcast_to(self.columns[...][None], (height, width, half))
+        table = jnp.concatenate([columns, rows], axis=2).reshape(height * width, 2 * half)
+        if self.token:
+            table = jnp.concatenate([self.cls[...], table])
+        return table[None]
+
+
+class Offsets(nnx.Module):
+    """One learned key per offset between two tokens of a sequence, the same for every head."""
+
+    def __init__(self, tokens: int, features: int, *, rngs: nnx.Rngs):
+        self.tokens = tokens
+        self.table = nnx.Param(normal(rngs.params(), (2 * tokens - 1, features)))
+
+    def __call__(self) -> jax.Array:
+        """Returns the key of every query and key position, (N, N, d) float32."""
+        index = np.arange(self.tokens)
+        return self.table[...][index[:, None] - index[None] + self.tokens - 1]
+
+
+def sincos_1d(tokens: int, features: int, temperature: float = 10_000.0) -> jax.Array:
+    """Returns the Transformer's fixed positions of a sequence, (tokens, features) float32.
+
+    Feature 2i is sin(p / temperature^(2i / features)), feature 2i + 1 its cosine (Vaswani et al.
+    2017, section 3.5); `features` must be even.
+    """
+    exponents = jnp.arange(0, features, 2, dtype=jnp.float32) / features
+    angles = jnp.outer(
+        jnp.arange(tokens, dtype=jnp.float32), jnp.exp(-math.log(temperature) * exponents)
+    )
+    return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(tokens, features)
+
+
+def sincos_2d(height: int, width: int, features: int, temperature: float = 10_000.0) -> jax.Array:
+    """Returns the fixed position embedding of a grid, (height * width, features) float32.
+
+    A quarter of the features each for sin(x w), cos(x w), sin(y w), cos(y w), with frequencies w
+    falling geometrically from 1 to 1/temperature (MoCo v3, and big_vision's ViT); `features` must
+    be a multiple of 4. Patches are in raster order.
+    """
+    quarter = features // 4
+    exponents = jnp.arange(quarter, dtype=jnp.float32) / max(quarter - 1, 1)
+    frequencies = jnp.exp(-math.log(temperature) * exponents)
+    rows, columns = jnp.indices((height, width), dtype=jnp.float32)
+    y, x = (jnp.outer(axis.ravel(), frequencies) for axis in (rows, columns))
+    return jnp.concatenate([jnp.sin(x), jnp.cos(x), jnp.sin(y), jnp.cos(y)], axis=1)
