@@ -8,6 +8,7 @@ import asyncio
 import logging
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ def hush_orbax() -> None:
     """Drops orbax's log entries and the complaints of what it abandons; nothing else."""
     logging.getLogger("absl").addFilter(_not_orbax)
     logging.getLogger("asyncio").addFilter(_not_abandoned)
+    # Nobody else here starts coroutines; at interpreter exit theirs would have the last word.
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     if not isinstance(sys.unraisablehook, _Hook):
         sys.unraisablehook = _Hook(sys.unraisablehook)
 
