@@ -301,7 +301,7 @@ def show(value: Any) -> str:
 
 def _check_bounds(key: str, value: Any, field: dataclasses.Field[Any]) -> None:
     choices, bounds = field.metadata["choices"], field.metadata["bounds"]
-    if choices and value not in choices:
+    if choices and value is not None and value not in choices:
         raise ConfigError(f"{key}={value}: no such choice{suggest(str(value), choices)}")
     for number in value if isinstance(value, tuple) else (value,):
         if not isinstance(number, int | float):
