@@ -64,8 +64,8 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     return nnx.Dropout(rate)(x, deterministic=key is None, rngs=key)
 
 
-def normalise(norm: nnx.LayerNorm, x: jax.Array) -> jax.Array:
-    """Returns LayerNorm of x, computed in float32 and rounded to the type of x once."""
+def normalise(norm: nnx.LayerNorm | nnx.GroupNorm, x: jax.Array) -> jax.Array:
+    """Returns the norm of x, computed in float32 and rounded to the type of x once."""
     return norm(x.astype(jnp.float32)).astype(x.dtype)
 
 

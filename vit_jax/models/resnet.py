@@ -1,11 +1,310 @@
-"""ResNets with GroupNorm and weight standardisation (Big Transfer)."""
+"""ResNets with GroupNorm and weight standardisation, by themselves or below an encoder.
 
+A unit comes in two versions. `v1` normalises after each convolution (He et al. 2016, "Deep Residual
+Learning"), as in the released hybrids of ViT; `v2` before ("Identity Mappings"), as Big Transfer.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
 from flax import nnx
+
+from vit_jax import config
+from vit_jax.models.layers import constrain_batch, normalise, rematerialise
+from vit_jax.models.variants import known
+
+EXPANSION = 4  # a unit gives out so many times the channels it works on
+GROUPS = 32  # of GroupNorm
+
+Layer = Callable[[jax.Array], jax.Array]
+lecun_normal = nnx.initializers.lecun_normal()
+
+
+class Place(NamedTuple):
+    """Where in the network a unit stands."""
+
+    inputs: int  # channels of the unit's input
+    features: int  # channels its middle layer reads and gives out
+    stride: int  # of the middle layer, either way
+    reduction: int  # pixels of the image per position of the unit's input, either way
+
+    @property
+    def outputs(self) -> int:
+        """The channels of the unit's output."""
+        return EXPANSION * self.features
+
+
+class Middle(Protocol):
+    """Makes the layer in the middle of a unit, `conv2`: by default a 3 x 3 convolution.
+
+    The layer maps (B, h, w, place.features) to (B, ceil(h / place.stride), ceil(w / place.stride),
+    place.features); h is ceil(image height / place.reduction). It is made under `jax.vmap`.
+    """
+
+    def __call__(
+        self, model: config.Model, place: Place, dtype: jnp.dtype, *, rngs: nnx.Rngs
+    ) -> Layer:
+        """Returns the layer, an nnx.Module that holds parameters only."""
+        ...
+
+
+def standardise(kernel: jax.Array, version: str) -> jax.Array:
+    """Returns a float32 kernel (h, w, inputs, features) with mean 0, variance 1 in each feature.
+
+    Released hybrids add to the deviation, Big Transfer to the variance; both keep it from 0.
+    """
+    centred = kernel - kernel.mean(axis=(0, 1, 2), keepdims=True)
+    variance = (centred**2).mean(axis=(0, 1, 2), keepdims=True)
+    if version == "v1":
+        return centred / (jnp.sqrt(variance) + 1e-5)
+    return centred * jax.lax.rsqrt(variance + 1e-10)
+
+
+class Convolution(nnx.Module):
+    """A convolution with a standardised kernel and no bias."""
+
+    def __init__(
+        self,
+        model: config.Model,
+        inputs: int,
+        features: int,
+        *,
+        size: int,
+        stride: int = 1,
+        dtype: jnp.dtype,
+        rngs: nnx.Rngs,
+    ):
+        self.version, self.stride, self.dtype = model.resnet_version, stride, dtype
+        self.kernel = nnx.Param(lecun_normal(rngs.params(), (size, size, inputs, features)))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns (B, ceil(h / stride), ceil(w / stride), features) in the compute type."""
+        kernel = standardise(self.kernel[...], self.version)
+        # Versions differ in where a stride starts: SAME pads an even side at its end alone.
+        margin = kernel.shape[0] // 2
+        return jax.lax.conv_general_dilated(
+            x.astype(self.dtype),
+            kernel.astype(self.dtype),
+            window_strides=(self.stride, self.stride),
+            padding="SAME" if self.version == "v1" else [(margin, margin)] * 2,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )
+
+
+def convolution_3x3(
+    model: config.Model, place: Place, dtype: jnp.dtype, *, rngs: nnx.Rngs
+) -> Layer:
+    """Returns the usual layer in the middle of a unit."""
+    features, stride = place.features, place.stride
+    return Convolution(model, features, features, size=3, stride=stride, dtype=dtype, rngs=rngs)
+
+
+class GroupNorm(nnx.GroupNorm):
+    """GroupNorm of 32 groups with the epsilon of the unit's version."""
+
+    def __init__(self, model: config.Model, features: int, *, start: float = 1.0, rngs: nnx.Rngs):
+        super().__init__(
+            features,
+            GROUPS,
+            epsilon=1e-6 if model.resnet_version == "v1" else 1e-5,
+            scale_init=nnx.initializers.constant(start),
+            rngs=rngs,
+        )
+
+
+class Unit(nnx.Module):
+    """Three convolutions, 1 x 1, 3 x 3 and 1 x 1, added to their input or its projection."""
+
+    def __init__(
+        self,
+        model: config.Model,
+        place: Place,
+        middle: Middle,
+        dtype: jnp.dtype,
+        *,
+        rngs: nnx.Rngs,
+    ):
+        self.post = model.resnet_version == "v1"
+        inputs, features, outputs = place.inputs, place.features, place.outputs
+        self.conv1 = Convolution(model, inputs, features, size=1, dtype=dtype, rngs=rngs)
+        self.conv2 = middle(model, place, dtype, rngs=rngs)
+        self.conv3 = Convolution(model, features, outputs, size=1, dtype=dtype, rngs=rngs)
+        # What is normalised: the outputs of the convolutions in v1, their inputs in v2.
+        self.gn1 = GroupNorm(model, features if self.post else inputs, rngs=rngs)
+        self.gn2 = GroupNorm(model, features, rngs=rngs)
+        self.projects = place.stride > 1 or inputs != outputs
+        if self.projects:
+            self.conv_proj = Convolution(
+                model, inputs, outputs, size=1, stride=place.stride, dtype=dtype, rngs=rngs
+            )
+        if self.post:
+            # At first a unit hands on its (projected) input.
+            self.gn3 = GroupNorm(model, outputs, start=0.0, rngs=rngs)
+            if self.projects:
+                self.gn_proj = GroupNorm(model, outputs, rngs=rngs)
+        else:
+            self.gn3 = GroupNorm(model, features, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns (B, ceil(h / stride), ceil(w / stride), outputs) for (B, h, w, inputs)."""
+        return self._post_activation(x) if self.post else self._pre_activation(x)
+
+    def _post_activation(self, x: jax.Array) -> jax.Array:
+        shortcut = normalise(self.gn_proj, self.conv_proj(x)) if self.projects else x
+        x = jax.nn.relu(normalise(self.gn1, self.conv1(x)))
+        x = jax.nn.relu(normalise(self.gn2, self.conv2(x)))
+        return jax.nn.relu(normalise(self.gn3, self.conv3(x)) + shortcut)
+
+    def _pre_activation(self, x: jax.Array) -> jax.Array:
+        y = jax.nn.relu(normalise(self.gn1, x))
+        shortcut = self.conv_proj(y) if self.projects else x
+        y = self.conv2(jax.nn.relu(normalise(self.gn2, self.conv1(y))))
+        return self.conv3(jax.nn.relu(normalise(self.gn3, y))) + shortcut
+
+
+class Stage(nnx.Module):
+    """Units on maps of one size: the first changes size and channels, the rest are stacked."""
+
+    def __init__(
+        self,
+        model: config.Model,
+        place: Place,
+        units: int,
+        middle: Middle,
+        dtype: jnp.dtype,
+        *,
+        rngs: nnx.Rngs,
+    ):
+        self.remat, self.others = model.remat, units - 1
+        self.unroll = min(model.unroll, self.others)
+        self.first = Unit(model, place, middle, dtype, rngs=rngs)
+        if self.others:
+            place = Place(place.outputs, place.features, 1, place.reduction * place.stride)
+            keys = jax.random.split(rngs.params(), self.others)
+            self.rest = jax.vmap(lambda key: Unit(model, place, middle, dtype, rngs=nnx.Rngs(key)))(
+                keys
+            )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns the map after all units."""
+
+        def apply(x: jax.Array, unit: Unit) -> tuple[jax.Array, None]:
+            return constrain_batch(unit(constrain_batch(x))), None
+
+        # The first unit stands outside the loop, so it needs the same guard as an unrolled one.
+        x, _ = rematerialise(apply, self.remat, unroll=2)(x, self.first)
+        if self.others:
+            layer = rematerialise(apply, self.remat, self.unroll)
+            x, _ = jax.lax.scan(layer, x, self.rest, unroll=self.unroll)
+        return x
 
 
 class Backbone(nnx.Module):
-    """To be built."""
+    """A ResNet up to its last map: the stem, which divides by 4, and any number of stages.
+
+    `features` is the number of channels of that map.
+    """
+
+    def __init__(
+        self,
+        model: config.Model,
+        channels: int,
+        dtype: jnp.dtype,
+        *,
+        middle: Middle = convolution_3x3,
+        rngs: nnx.Rngs,
+    ):
+        self.version, units = model.resnet_version, known(model.resnet_units)
+        width = round(64 * known(model.resnet_width))
+        if width % GROUPS or not width:
+            nearest = max(1, round(width / GROUPS)) * GROUPS / 64
+            raise config.ConfigError(
+                f"model.resnet_width={model.resnet_width:g}: makes {width} channels, not a "
+                f"multiple of the {GROUPS} groups of GroupNorm; nearest: {nearest:g}"
+            )
+        self.conv_root = Convolution(
+            model, channels, width, size=7, stride=2, dtype=dtype, rngs=rngs
+        )
+        if self.version == "v1":
+            self.gn_root = GroupNorm(model, width, rngs=rngs)
+        self.stages, self.features, reduction = len(units), width, 4
+        for number, count in enumerate(units):
+            stride = 1 if number == 0 else 2
+            place = Place(self.features, width * 2**number, stride, reduction)
+            setattr(self, self._name(number), Stage(model, place, count, middle, dtype, rngs=rngs))
+            self.features, reduction = place.outputs, reduction * stride
+        if self.version == "v2":
+            self.gn_final = GroupNorm(model, self.features, rngs=rngs)
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """Returns the last map (B, h, w, features) in the compute type, of images (B, H, W, C)."""
+        x = self.conv_root(images)
+        if self.version == "v1":
+            x = jax.nn.relu(normalise(self.gn_root, x))
+            x = nnx.max_pool(x, (3, 3), (2, 2), "SAME")
+        else:
+            # Nothing rectifies the root here: the zeros count in the maximum.
+            x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+            x = nnx.max_pool(x, (3, 3), (2, 2), "VALID")
+        for number in range(self.stages):
+            x = getattr(self, self._name(number))(x)
+        return jax.nn.relu(normalise(self.gn_final, x)) if self.version == "v2" else x
+
+    @staticmethod
+    def _name(number: int) -> str:
+        return f"stage{number + 1}"
 
 
 class ResNet(nnx.Module):
-    """To be built."""
+    """The paper's baseline: a backbone, the mean of its map, and a linear head (ViT, section 4.1).
+
+    A subclass changes the layer in the middle of every unit by overriding `middle`.
+    """
+
+    def __init__(
+        self,
+        model: config.Model,
+        image_size: tuple[int, int],
+        channels: int,
+        dtype: jnp.dtype,
+        *,
+        rngs: nnx.Rngs,
+    ):
+        middle = self.middle(image_size)
+        self.resnet = Backbone(model, channels, dtype, middle=middle, rngs=rngs)
+        # From here on float32, as in an encoder.
+        features = self.resnet.features
+        self.tanh = model.representation_size is not None
+        if model.representation_size is not None:
+            self.pre_logits = nnx.Linear(features, model.representation_size, rngs=rngs)
+            features = model.representation_size
+        self.head = nnx.Linear(
+            features,
+            known(model.num_classes),
+            kernel_init=nnx.initializers.zeros,
+            bias_init=nnx.initializers.constant(model.head_bias),
+            rngs=rngs,
+        )
+
+    def middle(self, image_size: tuple[int, int]) -> Middle:
+        """Returns what makes the middle layer of every unit, for images of this height, width."""
+        del image_size  # a convolution fits any
+        return convolution_3x3
+
+    def __call__(
+        self, images: jax.Array, *, key: jax.Array | None = None, capture: bool = False
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Returns logits (B, K) float32 and intermediates by name.
+
+        Intermediates: `features` (B, h, w, F), the last map in the compute type, and `pre_logits`
+        (B, F or R) float32, what the head sees. Nothing is random and nothing attends: `key` and
+        `capture` change nothing.
+        """
+        del key, capture
+        features = self.resnet(images)
+        x = constrain_batch(features.astype(jnp.float32).mean(axis=(1, 2)))
+        if self.tanh:
+            x = jnp.tanh(self.pre_logits(x))
+        return self.head(x), {"features": features, "pre_logits": x}
