@@ -181,6 +181,9 @@ def test_sharding_rule_by_hand():
         ("params/encoder/mlp/fc1/kernel", (8, 16, 64), (None, None, "fsdp")),
         ("opt/0/mu/encoder/mlp/fc2/kernel", (8, 64, 16), (None, "fsdp")),
         ("params/encoder/norm1/scale", (8, 15), ()),  # the depth axis is never split
+        ("params/resnet/stage3/rest/conv1/kernel", (8, 1, 1, 4, 15), ()),  # nor the units' axis
+        ("params/resnet/stage3/rest/conv3/kernel", (8, 1, 1, 4, 16), (None,) * 4 + ("fsdp",)),
+        ("params/resnet/stage3/first/gn3/scale", (64,), ("fsdp",)),
         ("params/embedding/kernel", (16, 16, 3, 768), (None, None, None, "fsdp")),
         ("params/head/bias", (10,), ()),
         ("step", (), ()),

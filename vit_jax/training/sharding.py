@@ -29,11 +29,11 @@ def create_mesh(fsdp: int, devices: Sequence[Any] | None = None) -> Mesh:
 def spec(name: str, shape: tuple[int, ...], *, fsdp: int, min_size: int) -> P:
     """Returns the largest axis that divides by `fsdp`, for arrays of at least `min_size`.
 
-    The depth axis of stacked layers is never split: scan would gather every layer at once.
+    The first axis of stacked layers or units is never split: scan would gather all at once.
     """
     if fsdp == 1 or np.prod(shape) < min_size:
         return P()
-    first = 1 if re.search(r"(^|/)encoder/", name) else 0
+    first = 1 if re.search(r"(^|/)(encoder|rest)/", name) else 0
     axes = [axis for axis in range(first, len(shape)) if shape[axis] % fsdp == 0]
     if not axes:
         return P()
