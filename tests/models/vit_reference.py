@@ -38,44 +38,107 @@ def sincos(height, width, features):
     return rows
 
 
-def forward(model, params, images):
-    """Returns logits, pre_logits, tokens and attention (L, B, H, N, N) of float64 numpy."""
-    p = {name: np.asarray(leaf, np.float64) for name, leaf in trees.flatten(params).items()}
-    images = np.asarray(images, np.float64)
+def sincos_1d(tokens, features):
+    rows = np.zeros((tokens, features))
+    for token in range(tokens):
+        for i in range(0, features, 2):
+            angle = token / 10_000.0 ** (i / features)
+            rows[token, i : i + 2] = math.sin(angle), math.cos(angle)
+    return rows
+
+
+def learned(p, grid):
+    """Returns a learned table (N, D) of the parameters whose names are left in `p`."""
+    if "table" in p:
+        return p["table"][0]
+    height, width = grid
+    rows = [np.concatenate([p["columns"][x], p["rows"][y]]) for y, x in np.ndindex(height, width)]
+    return np.stack([*p.get("cls", []), *rows])
+
+
+def attend(p, x, to, heads):
+    """Returns what x (B, Q, D) attends to in `to` (B, N, D), and the weights (B, H, Q, N)."""
+    mixed, weights = np.zeros_like(x), []
+    for h in range(heads):
+        query, key, value = (
+            source @ p[f"{n}/kernel"][:, h] + p[f"{n}/bias"][h]
+            for n, source in (("query", x), ("key", to), ("value", to))
+        )
+        logits = query @ key.swapaxes(1, 2)
+        if "offsets/table" in p:
+            tokens = x.shape[1]
+            for q, k in np.ndindex(tokens, tokens):
+                # Rows of the table run from offset -(N - 1) to N - 1.
+                logits[:, q, k] += query[:, q] @ p["offsets/table"][q - k + tokens - 1]
+        weights.append(special.softmax(logits / np.sqrt(query.shape[-1]), axis=-1))
+        mixed += weights[-1] @ value @ p["out/kernel"][h]
+    return mixed + p["out/bias"], np.stack(weights, axis=1)
+
+
+def mlp(p, x, kind):
+    return gelu(x @ p["fc1/kernel"] + p["fc1/bias"], kind) @ p["fc2/kernel"] + p["fc2/bias"]
+
+
+def under(p, prefix):
+    """Returns the parameters whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): a for name, a in p.items() if name.startswith(prefix)}
+
+
+def embed(model, p, images):
+    """Returns the patches as tokens with class token and positions at the stem, and their grid."""
     (ph, pw), (B, height, width, _) = model.patch_size, images.shape
     patches = [
         images[:, y : y + ph, x : x + pw].reshape(B, -1)
         for y in range(0, height, ph)
         for x in range(0, width, pw)
     ]
+    grid = (height // ph, width // pw)
     kernel = p["embedding/kernel"].reshape(-1, model.width)
     x = np.stack(patches, axis=1) @ kernel + p["embedding/bias"]
     if model.position == "sincos_2d":
-        x = x + sincos(height // ph, width // pw, model.width)
+        x = x + sincos(*grid, model.width)
+    if model.position == "sincos_1d":
+        x = x + sincos_1d(x.shape[1], model.width)
     if model.pooling == "token":
         x = np.concatenate([np.tile(p["cls"], (B, 1, 1)), x], axis=1)
-    if model.position == "learned_1d":
-        x = x + p["position/table"]
+    if model.position.startswith("learned") and model.position_place == "stem":
+        x = x + learned(under(p, "position/"), grid)
+    return x, grid
+
+
+def layer(model, p, x):
+    """Returns the tokens after attention and MLP, and the attention's weights."""
+    y = norm(x, p["norm1/scale"], p["norm1/bias"], model.norm_epsilon)
+    y, weights = attend(under(p, "attention/"), y, y, model.heads)
+    x = x + y
+    y = norm(x, p["norm2/scale"], p["norm2/bias"], model.norm_epsilon)
+    return x + mlp(under(p, "mlp/"), y, model.gelu), weights
+
+
+def pool(model, p, tokens):
+    if model.pooling == "map":
+        p = under(p, "pooling/")
+        probe = np.tile(p["probe"], (len(tokens), 1, 1))
+        x, _ = attend(under(p, "attention/"), probe, tokens, model.heads)
+        y = norm(x, p["norm/scale"], p["norm/bias"], model.norm_epsilon)
+        return (x + mlp(under(p, "mlp/"), y, model.gelu))[:, 0]
+    return tokens[:, 0] if model.pooling == "token" else tokens.mean(1)
+
+
+def forward(model, params, images, layer=layer):
+    """Returns logits, pre_logits, tokens and attention (L, B, H, N, N) of float64 numpy."""
+    p = {name: np.asarray(leaf, np.float64) for name, leaf in trees.flatten(params).items()}
+    x, grid = embed(model, p, np.asarray(images, np.float64))
     attention = []
     for i in range(model.depth):
-        q = {name[8:]: leaf[i] for name, leaf in p.items() if name.startswith("encoder/")}
-        y = norm(x, q["norm1/scale"], q["norm1/bias"], model.norm_epsilon)
-        mixed, weights = np.zeros_like(x), []
-        for h in range(model.heads):
-            query, key, value = (
-                y @ q[f"attention/{n}/kernel"][:, h] + q[f"attention/{n}/bias"][h]
-                for n in ("query", "key", "value")
-            )
-            logits = query @ key.swapaxes(1, 2) / np.sqrt(model.width // model.heads)
-            weights.append(special.softmax(logits, axis=-1))
-            mixed += weights[-1] @ value @ q["attention/out/kernel"][h]
-        attention.append(np.stack(weights, axis=1))
-        x = x + mixed + q["attention/out/bias"]
-        y = norm(x, q["norm2/scale"], q["norm2/bias"], model.norm_epsilon)
-        y = gelu(y @ q["mlp/fc1/kernel"] + q["mlp/fc1/bias"], model.gelu)
-        x = x + y @ q["mlp/fc2/kernel"] + q["mlp/fc2/bias"]
+        q = {name: leaf[i] for name, leaf in under(p, "encoder/").items()}
+        if model.position_place != "stem":
+            own = q if model.position_place == "layers" else p
+            x = x + learned(under(own, "position/"), grid)
+        x, weights = layer(model, q, x)
+        attention.append(weights)
     tokens = norm(x, p["encoder_norm/scale"], p["encoder_norm/bias"], model.norm_epsilon)
-    x = tokens[:, 0] if model.pooling == "token" else tokens.mean(1)
+    x = pool(model, p, tokens)
     if model.representation_size:
         x = np.tanh(x @ p["pre_logits/kernel"] + p["pre_logits/bias"])
     logits = x @ p["head/kernel"] + p["head/bias"]

@@ -78,7 +78,7 @@ def drop_path(x: jax.Array, rate: jax.Array | float, key: jax.Array | None) -> j
         return x
     kept = 1.0 - jnp.asarray(rate, jnp.float32)
     mask = jax.random.bernoulli(key, kept, (x.shape[0], *(1,) * (x.ndim - 1)))
-    return x * (mask / kept).astype(x.dtype)
+    return x * (mask.astype(jnp.float32) / kept).astype(x.dtype)
 
 
 def attention_weights(

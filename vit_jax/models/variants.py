@@ -58,7 +58,7 @@ def parse(name: str) -> dict[str, Any]:
                 **SIZES[match[2]]._asdict(),
             }
         reason = f"no size {match[2]} (sizes: {', '.join(SIZES)})"
-    elif match := re.fullmatch(r"R(\d*)(?:x1)?\+ViT-" + _SIZE, name):
+    elif match := re.fullmatch(r"R([0-9]*)(?:x1)?\+ViT-" + _SIZE, name):
         units = () if not match[1] else UNITS.get(int(match[1]))
         # The stem alone divides by 4; AugReg's R+ViT-Ti/16 takes 8 x 8 of its positions as a patch.
         sampling = {"16"} if units == () else {"16", "32"}
@@ -79,7 +79,7 @@ def parse(name: str) -> dict[str, Any]:
                 "patch_size": (side, side),
                 **SIZES[match[2]]._asdict(),
             }
-    elif match := re.fullmatch(r"R(\d+)x([1-9]\d?)", name):
+    elif match := re.fullmatch(r"R([0-9]+)x([1-9][0-9]?)", name):
         if int(match[1]) in UNITS:
             return {
                 "architecture": "resnet",
@@ -100,12 +100,15 @@ def _nearest(name: str) -> str:
     known += [f"R{d}+ViT-{s}/{n}" for d, s, n in itertools.product(UNITS, sizes, (16, 32))]
     known += [f"R{d}x{w}" for d, w in itertools.product(UNITS, range(1, 5))]
     known += ["R+ViT-Ti/16", "AxialViT-B/16", "AxialViT-B/32", "AxialResNet50"]
-    # b and B differ by case alone: look for the case as typed first.
     typed = name.replace("_", "/")
-    near = difflib.get_close_matches(typed, known, n=3, cutoff=0.75)
-    if not near:
-        lower = {other.lower(): other for other in reversed(known)}
-        near = [lower[o] for o in difflib.get_close_matches(typed.lower(), lower, n=3, cutoff=0.6)]
+
+    def likeness(other: str) -> float:
+        # b and B differ by case alone, so case counts, but for half.
+        pairs = ((typed, other), (typed.lower(), other.lower()))
+        return sum(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs) / 2
+
+    alike = [other for other in known if likeness(other) >= 0.65]
+    near = sorted(alike, key=likeness, reverse=True)[:3]
     return f"; nearest: {', '.join(near)}" if near else ""
 
 

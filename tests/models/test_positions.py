@@ -1,0 +1,103 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import vit_reference
+from vit_jax import config
+from vit_jax.models import positions
+
+
+def table(position, pooling, grid, width=8):
+    model = config.Model(width=width, position=position, pooling=pooling)
+    return positions.Positions(model, grid, rngs=nnx.Rngs(0))
+
+
+def parameters(module):
+    return nnx.to_pure_dict(nnx.state(module, nnx.Param))
+
+
+# Fixed
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "features"), [(3, 5, 16), (1, 1, 8), (4, 2, 4), (14, 14, 192)]
+)
+def test_sincos_2d_equals_float64(height, width, features):
+    given = positions.sincos_2d(height, width, features)
+    assert given.dtype == jnp.float32
+    np.testing.assert_allclose(
+        given, vit_reference.sincos(height, width, features), rtol=0, atol=3e-6
+    )
+
+
+def test_sincos_2d_by_hand():
+    """Token 5 of a 2 x 3 grid is row 1, column 2; the two frequencies are 1 and 1e-4."""
+    expected = [np.sin(2), np.sin(2e-4), np.cos(2), np.cos(2e-4)]
+    expected += [np.sin(1), np.sin(1e-4), np.cos(1), np.cos(1e-4)]
+    np.testing.assert_allclose(positions.sincos_2d(2, 3, 8)[5], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("tokens", "features"), [(7, 16), (1, 2), (200, 64)])
+def test_sincos_1d_equals_float64(tokens, features):
+    given = positions.sincos_1d(tokens, features)
+    assert given.dtype == jnp.float32
+    # Angles reach the number of tokens, so float32 knows them to tokens * 2^-24.
+    expected = vit_reference.sincos_1d(tokens, features)
+    np.testing.assert_allclose(given, expected, rtol=0, atol=max(1e-6, tokens * 2e-7))
+
+
+def test_sincos_1d_by_hand():
+    """Position 3 of 4 features: frequencies 1 and 1/100, sine and cosine side by side."""
+    expected = [np.sin(3), np.cos(3), np.sin(0.03), np.cos(0.03)]
+    np.testing.assert_allclose(positions.sincos_1d(4, 4)[3], expected, rtol=1e-5)
+
+
+# Learned
+
+
+@pytest.mark.parametrize(("pooling", "tokens"), [("token", 7), ("gap", 6), ("map", 6)])
+def test_learned_1d_is_one_row_per_token(pooling, tokens):
+    module = table("learned_1d", pooling, (2, 3))
+    assert {n: p.shape for n, p in parameters(module).items()} == {"table": (1, tokens, 8)}
+    np.testing.assert_array_equal(module(), module.table[...])
+
+
+@pytest.mark.parametrize("pooling", ["token", "gap", "map"])
+def test_learned_2d_joins_column_and_row(pooling):
+    """Half the features say the column (X), half the row (Y); the class token has its own row."""
+    module = table("learned_2d", pooling, (2, 3))
+    names = {"rows": (2, 4), "columns": (3, 4)} | ({"cls": (1, 8)} if pooling == "token" else {})
+    assert {n: p.shape for n, p in parameters(module).items()} == names
+    given = np.asarray(module())
+    assert given.shape == (1, 6 + (pooling == "token"), 8)
+    if pooling == "token":
+        np.testing.assert_array_equal(given[:, 0], module.cls[...])
+    patches = given[0, -6:]
+    for token in range(6):
+        row, column = divmod(token, 3)
+        np.testing.assert_array_equal(patches[token, :4], module.columns[...][column])
+        np.testing.assert_array_equal(patches[token, 4:], module.rows[...][row])
+
+
+@pytest.mark.parametrize("position", ["learned_1d", "learned_2d"])
+def test_learned_tables_begin_as_small_noise(position):
+    leaves = jax.tree.leaves(parameters(table(position, "token", (40, 40), width=64)))
+    values = np.concatenate([np.ravel(leaf) for leaf in leaves])
+    assert all(leaf.dtype == jnp.float32 for leaf in leaves)
+    assert abs(values.mean()) < 5 * 0.02 / np.sqrt(values.size)
+    assert abs(values.std() / 0.02 - 1) < 5 / np.sqrt(2 * values.size)
+
+
+# Relative
+
+
+def test_offsets_are_query_minus_key():
+    """Row r of the table is for offset r - (N - 1): the first for a query N - 1 before its key."""
+    module = positions.Offsets(4, 3, rngs=nnx.Rngs(0))
+    assert module.table.shape == (7, 3)
+    given = np.asarray(module())
+    assert given.shape == (4, 4, 3)
+    for query, key in np.ndindex(4, 4):
+        np.testing.assert_array_equal(given[query, key], module.table[...][query - key + 3])
