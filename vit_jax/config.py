@@ -236,10 +236,18 @@ class Schedule:
 
     warmup: Duration = knob(Duration(0, "steps"), "Linear warm-up from 0.")
     decay: str = knob(
-        "cosine", "Shape after the warm-up.", choices=("cosine", "linear", "rsqrt", "constant")
+        "cosine",
+        "Shape after the warm-up.",
+        choices=("cosine", "linear", "rsqrt", "step", "constant"),
     )
     end: float = knob(0.0, "Learning rate a cosine or linear decay ends at.", at_least=0)
     timescale: float = knob(10_000.0, "Steps after which rsqrt has visibly decayed.", above=0)
+    drops: tuple[float, ...] = knob(
+        (0.3, 0.6, 0.9),
+        "Shares of the run after which step divides the rate by 10.",
+        above=0,
+        below=1,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

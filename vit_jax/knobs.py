@@ -229,6 +229,7 @@ def _expected(hint: Any) -> str:
         str: "text",
         Duration: "a number of steps, epochs or examples, such as '10 epochs'",
         tuple[int, ...]: "whole numbers, such as 3,4,6,3",
+        tuple[float, ...]: "numbers, such as 0.3,0.6",
     }
     pair = "two whole numbers (or one for both)" if inner == tuple[int, int] else "two numbers"
     return names.get(inner, pair) + (", or none" if optional else "")

@@ -38,3 +38,12 @@ def test_no_warmup_starts_at_the_peak_and_ends_at_the_end():
     )
     assert float(cosine(0)) == pytest.approx(1e-3, rel=1e-6)
     assert float(cosine(100)) == pytest.approx(1e-4, rel=1e-6)
+
+
+def test_step_divides_by_ten_at_shares_of_the_whole_run():
+    schedule = schedules.create(
+        config.Schedule(decay="step", drops=(0.3, 0.6, 0.9)), lr=0.48, steps=1000, warmup=100
+    )
+    ours = [float(schedule(step)) for step in (0, 50, 100, 299, 300, 599, 600, 899, 900, 999)]
+    expected = [0, 0.24, 0.48, 0.48, 0.048, 0.048, 0.0048, 0.0048, 0.00048, 0.00048]
+    np.testing.assert_allclose(ours, expected, rtol=1e-6)

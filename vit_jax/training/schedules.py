@@ -1,5 +1,7 @@
 """Learning rates over the steps of a run."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -10,14 +12,17 @@ from vit_jax import config
 def create(schedule: config.Schedule, *, lr: float, steps: int, warmup: int) -> optax.Schedule:
     """Returns `step -> learning rate`: a linear warm-up from 0, then the decay of `schedule`.
 
-    The decay's progress counts from the end of the warm-up, as in the released code. Step 0 is
-    the first update; a run without warm-up starts at `lr`.
+    The decay's progress counts from the end of the warm-up, as in the released code; the drops of
+    `step` are at shares of the whole run. Step 0 is the first update; a run without warm-up starts
+    at `lr`.
     """
     rest = max(steps - warmup, 1)
     if schedule.decay == "cosine":
         decay = optax.cosine_decay_schedule(lr, rest, alpha=schedule.end / lr)
     elif schedule.decay == "linear":
         decay = optax.linear_schedule(lr, schedule.end, rest)
+    elif schedule.decay == "step":
+        decay = _staircase(lr, [share * steps - warmup for share in schedule.drops])
     elif schedule.decay == "constant":
         decay = optax.constant_schedule(lr)
     else:
@@ -31,3 +36,8 @@ def create(schedule: config.Schedule, *, lr: float, steps: int, warmup: int) -> 
 def _reciprocal_sqrt(lr: float, timescale: float) -> optax.Schedule:
     """Returns lr / sqrt(1 + step / timescale)."""
     return lambda step: lr * jax.lax.rsqrt(1.0 + step / timescale)
+
+
+def _staircase(lr: float, drops: Sequence[float]) -> optax.Schedule:
+    """Returns lr, divided by 10 from each step of `drops` on (Big Transfer, section 3.3)."""
+    return lambda step: lr * 0.1 ** sum(jnp.where(step >= drop, 1.0, 0.0) for drop in drops)
