@@ -68,6 +68,7 @@ BAD = [
     ),
     ("--config.train.loss=hinge", "train.loss=hinge: no such choice; known: softmax, sigmoid"),
     ("--config.train.label_smoothing=1", "train.label_smoothing=1: must be less than 1"),
+    ("--config.train.mixup=-0.1", "train.mixup=-0.1: must be at least 0"),
     ("--config.train.clip_norm=0", "train.clip_norm=0: must be more than 0"),
     ("--config.train.ema=1.0", "train.ema=1: must be less than 1"),
     ("--config.model.depth=0", "model.depth=0: must be at least 1"),
@@ -114,6 +115,20 @@ BAD = [
         "data.crop_area=0.5,0.1: the first must not exceed the second",
     ),
     ("--config.data.crop_area=0.5,2", "data.crop_area=0.5,2: must be at most 1"),
+    (
+        "--config.data.randaugment=2",
+        "data.randaugment=2: needs two numbers, operations and magnitude, such as 2,10",
+    ),
+    (
+        "--config.data.randaugment=2,10,0.5",
+        "data.randaugment=2,10,0.5: must be whole numbers, such as 3,4,6,3, or none",
+    ),
+    (
+        "--config.data.randaugment=0,10",
+        "data.randaugment=0,10: needs at least 1 operation per image; none turns it off",
+    ),
+    ("--config.data.randaugment=2,31", "data.randaugment=2,31: magnitude 31 is more than 30"),
+    ("--config.data.randaugment=2,-1", "data.randaugment=2,-1: must be at least 0"),
     ("--config.data.rotation=270", "data.rotation=270: must be at most 180"),
     ("--config.data.holdout=1", "data.holdout=1: must be less than 1"),
     ("--config.data.workers=-1", "data.workers=-1: must be at least 0"),
@@ -161,6 +176,26 @@ def test_config_dict_with_unknown_key():
     values = ml_collections.ConfigDict({"data": {"image_sise": 8}})
     with pytest.raises(config.ConfigError, match="did you mean data.image_size"):
         config.build(values)
+
+
+@pytest.mark.parametrize(
+    ("batch", "accumulation", "line"),
+    [
+        (9, 1, "train.batch_size=9: train.mixup needs pairs, a multiple of 2; nearest: 8"),
+        (12, 4, "train.batch_size=12: train.mixup needs pairs, a multiple of 8; nearest: 16"),
+        (12, 2, None),
+    ],
+)
+def test_mixup_needs_pairs(batch, accumulation, line):
+    train = {"batch_size": batch, "accumulation": accumulation}
+    config.check(config.build({"train": train}))
+    cfg = config.build({"train": train | {"mixup": 0.2}})
+    if line is None:
+        config.check(cfg)
+        return
+    with pytest.raises(config.ConfigError) as caught:
+        config.check(cfg)
+    assert str(caught.value) == line
 
 
 def test_devices():
@@ -245,6 +280,7 @@ def test_text_values():
         "data.flip": ("False", False),
         "train.ema": ("0.9999", 0.9999),
         "checkpoint.every": ("1 epochs", config.Duration(1.0, "epochs")),
+        "data.randaugment": ("2,15", (2, 15)),
         "data.root": ("/a b/c", "/a b/c"),
     }
     for key, (text, value) in cases.items():

@@ -152,8 +152,10 @@ class Data:
     crop_aspect: tuple[float, float] = knob(
         (0.75, 4 / 3), "Inception crop: smallest and largest width / height.", above=0
     )
-    randaugment: tuple[int, int] | None = knob(
-        None, "RandAugment: operations per image and their magnitude of 30; none: off.", at_least=0
+    randaugment: tuple[int, ...] | None = knob(
+        None,
+        "RandAugment: operations per image and their magnitude, up to 30 (usual: 2,10); none: off.",
+        at_least=0,
     )
     flip: bool = knob(True, "Mirror left-right with probability 1/2 while training.")
     rotation: float = knob(0.0, "Random rotation up to this many degrees.", at_least=0, at_most=180)
@@ -350,6 +352,8 @@ def check(config: Config) -> None:
         low, high = getattr(data, key)
         if low > high:
             raise ConfigError(f"data.{key}={low:g},{high:g}: the first must not exceed the second")
+    if data.randaugment is not None:
+        _check_randaugment(data.randaugment)
     crops = data.train_crop == "random" or data.eval_crop == "central"
     if crops and data.resize_to is not None and data.resize_to < max(data.image_size):
         raise ConfigError(
@@ -360,6 +364,12 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"train.batch_size={train.batch_size}: not a multiple of train.accumulation "
             f"{train.accumulation}; nearest: {_multiple(train.batch_size, train.accumulation)}"
+        )
+    together = 2 * train.accumulation
+    if train.mixup and train.batch_size % together:
+        raise ConfigError(
+            f"train.batch_size={train.batch_size}: train.mixup needs pairs, a multiple of "
+            f"{together}; nearest: {_multiple(train.batch_size, together)}"
         )
     if train.duration.amount <= 0:
         raise ConfigError(f"train.duration={train.duration}: must be more than 0")
@@ -406,6 +416,16 @@ def check_run(config: Config, steps: int, warmup: int) -> None:
             f"schedule.warmup={config.schedule.warmup}: {warmup} steps, but the run has {steps}; "
             f"at most {steps - 1} steps"
         )
+
+
+def _check_randaugment(pair: tuple[int, ...]) -> None:
+    key = f"data.randaugment={show(pair)}"
+    if len(pair) != 2:
+        raise ConfigError(f"{key}: needs two numbers, operations and magnitude, such as 2,10")
+    if pair[0] < 1:
+        raise ConfigError(f"{key}: needs at least 1 operation per image; none turns it off")
+    if pair[1] > 30:
+        raise ConfigError(f"{key}: magnitude {pair[1]} is more than 30")
 
 
 def _multiple(value: int, of: int) -> int:

@@ -9,6 +9,7 @@ import pytest
 import scipy.ndimage
 
 from vit_jax import config
+from vit_jax.data import augment
 from vit_jax.data import transforms as tf
 
 RAMP = np.arange(4 * 6, dtype=np.uint8).reshape(4, 6, 1)
@@ -244,6 +245,7 @@ def test_affine_is_the_inverse_map_in_float64(channels):
         tf.InceptionCrop(5, 4),
         tf.FlipLeftRight(),
         tf.RandomAffine(10, 0.1, 0.1),
+        augment.RandAugment(2, 10),
     ],
     ids=lambda transform: type(transform).__name__,
 )
@@ -283,6 +285,15 @@ def test_views_that_configs_describe():
 
     data = config.Data(image_size=(8, 8), train_crop="resize", flip=False, rotation=15, shift=0.1)
     assert tf.train_transforms(data) == (tf.Resize(8, 8), tf.RandomAffine(15, 0, 0.1))
+
+    data = config.Data(image_size=(8, 8), train_crop="resize", rotation=15, randaugment=(2, 15))
+    assert tf.train_transforms(data) == (
+        tf.Resize(8, 8),
+        tf.FlipLeftRight(0.5),
+        tf.RandomAffine(15, 0, 0),
+        augment.RandAugment(2, 15),
+    )
+    assert tf.eval_transforms(data) == (tf.Resize(8, 8),)
 
 
 @pytest.mark.parametrize("size", [(8, 8), (21, 14), (14, 28)])

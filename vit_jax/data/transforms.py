@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 
 from vit_jax import config
+from vit_jax.data import augment
 
 Transform = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
@@ -192,6 +193,8 @@ def train_transforms(data: config.Data) -> tuple[Transform, ...]:
         steps.append(FlipLeftRight())
     if data.rotation or data.scale or data.shift:
         steps.append(RandomAffine(data.rotation, data.scale, data.shift))
+    if data.randaugment is not None:
+        steps.append(augment.RandAugment(*data.randaugment))
     return tuple(steps)
 
 
