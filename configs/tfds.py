@@ -17,6 +17,5 @@ def names() -> tuple[str, ...]:
 def get_config(name: str) -> ml_collections.ConfigDict:
     """Returns the run called `name`."""
     knobs = catalog.load(name.replace("tfds", "image_folder"))
-    knobs["name"] = name
     knobs["data"] |= {"source": "tfds", "name": "cifar10"}
     return ml_collections.ConfigDict(knobs)

@@ -1,16 +1,67 @@
 """The config files: which names there are, and how a name becomes a config.
 
 A config file is Python with two functions: `names()`, the names it knows, and `get_config(name)`,
-which returns an `ml_collections.ConfigDict` holding the knobs that differ from the schema.
+which returns an `ml_collections.ConfigDict` holding the knobs that differ from the schema. A third,
+`about(name)`, may say where the numbers come from: it returns an `About`.
 """
 
+import dataclasses
+import functools
 import importlib.util
 import pathlib
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from vit_jax import config
+
+
+class Result(NamedTuple):
+    """A number of the paper to compare a run with: what was measured, in which table."""
+
+    what: str
+    value: float
+    table: str
+    std: float | None = None
+
+
+class Choice(NamedTuple):
+    """What a config does where its source is silent or contradicts itself."""
+
+    what: str
+    why: str
+    change: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class About:
+    """Where a config comes from and what it came to there; empty for files that do not say.
+
+    Attributes:
+      tables: tables and figures it belongs to, such as `3`, `D.6`, `figure 4`.
+      row: the row, in words.
+      dataset: the data set as people call it.
+      images: images of its training split.
+      exaflops: compute as printed.
+      core_days: TPUv3-core-days as printed.
+      results: numbers to compare with.
+      choices: what its source leaves open.
+      warning: a line that training begins with.
+      needs: a line that training on its data set ends with, until one of `lifted_by` is set.
+      lifted_by: knobs.
+    """
+
+    tables: tuple[str, ...] = ()
+    row: str = ""
+    dataset: str = ""
+    images: int | None = None
+    exaflops: float | None = None
+    core_days: float | None = None
+    results: tuple[Result, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    warning: str = ""
+    needs: str = ""
+    lifted_by: tuple[str, ...] = ()
 
 
 def directory() -> pathlib.Path:
@@ -22,8 +73,7 @@ def directory() -> pathlib.Path:
 
 def names() -> dict[str, pathlib.Path]:
     """Returns every name of the catalog with its file, in order."""
-    files = sorted(path for path in directory().glob("*.py") if path.name != "__init__.py")
-    return {name: path for path in files for name in _module(path).names()}
+    return dict(_names(directory()))
 
 
 def load(reference: str) -> dict[str, Any]:
@@ -31,6 +81,30 @@ def load(reference: str) -> dict[str, Any]:
 
     Raises ConfigError for a name or file that does not exist, or a file that is no config file.
     """
+    module, name = _locate(reference)
+    values = module.get_config(name)
+    if not isinstance(values, Mapping) and not hasattr(values, "items"):
+        raise ConfigError(f"--config={reference}: get_config({name!r}) must return a ConfigDict")
+    values = config.override(values, {})  # plain dicts from here on
+    return values | {"name": name}
+
+
+def about(reference: str) -> About:
+    """Returns what `NAME`, `FILE.py:NAME` or `FILE.py` says about itself; raises like `load`."""
+    module, name = _locate(reference)
+    return module.about(name) if hasattr(module, "about") else About()
+
+
+def summary(path: pathlib.Path) -> str:
+    """Returns the first line of a config file's docstring."""
+    return (_module(path).__doc__ or "").strip().split("\n")[0]
+
+
+ConfigError = config.ConfigError
+
+
+def _locate(reference: str) -> tuple[types.ModuleType, str]:
+    """Returns the config file that a reference means, and the name in it."""
     file, _, name = reference.rpartition(":") if ".py:" in reference else ("", "", reference)
     if reference.endswith(".py"):
         file, name = reference, ""
@@ -45,24 +119,20 @@ def load(reference: str) -> dict[str, Any]:
         known = list(catalog)
         module = _module(catalog[name]) if name in catalog else None
     if module is None or name not in known:
-        raise ConfigError(f"--config={reference}: no such config{config.suggest(name, known)}")
-    values = module.get_config(name)
-    if not isinstance(values, Mapping) and not hasattr(values, "items"):
-        raise ConfigError(f"--config={reference}: get_config({name!r}) must return a ConfigDict")
-    values = config.override(values, {})  # plain dicts from here on
-    return {"name": name} | values
+        raise ConfigError(f"--config={reference}: no such config{_suggest(name, known)}")
+    return module, name
 
 
-def summary(path: pathlib.Path) -> str:
-    """Returns the first line of a config file's docstring."""
-    return (_module(path).__doc__ or "").strip().split("\n")[0]
-
-
-ConfigError = config.ConfigError
+def _suggest(name: str, known: Sequence[str]) -> str:
+    """Returns the nearest of `known`, or, where none is near, all of them or how to see them."""
+    hint = config.suggest(name, known)
+    many = len(known) > 20 and "did you mean" not in hint
+    return "; `vit_jax list` shows all" if many else hint
 
 
 def _each(file: str, known: Sequence[str]) -> str:
-    return ", ".join(f"{file}:{name}" for name in known)
+    shown = [f"{file}:{name}" for name in known[:20]]
+    return ", ".join([*shown, *(["..."] if len(known) > 20 else [])])
 
 
 def _find(file: str) -> pathlib.Path:
@@ -70,11 +140,26 @@ def _find(file: str) -> pathlib.Path:
     for candidate in (path, directory() / path.name):
         if candidate.is_file():
             return candidate
-    known = sorted(p.name for p in directory().glob("*.py") if p.name != "__init__.py")
+    known = [path.name for path in _files(directory())]
     raise ConfigError(f"--config={file}: no such file{config.suggest(path.name, known)}")
 
 
+def _files(folder: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(path for path in folder.glob("*.py") if path.name != "__init__.py")
+
+
+@functools.cache
+def _names(folder: pathlib.Path) -> dict[str, pathlib.Path]:
+    return {name: path for path in _files(folder) for name in _module(path).names()}
+
+
 def _module(path: pathlib.Path) -> types.ModuleType:
+    return _execute(path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _execute(path: pathlib.Path, modified: int) -> types.ModuleType:
+    """Returns the config file as a module, run once for every time it was `modified`."""
     # By path, never by import: `configs` is too common a name to claim.
     spec = importlib.util.spec_from_file_location(f"vit_jax_config_{path.stem}", path)
     assert spec is not None

@@ -1,0 +1,52 @@
+"""Axial attention (appendix D.6, Figure 13): axial/MODEL."""
+
+import dataclasses
+
+import ml_collections
+
+from vit_jax import catalog, paper
+from vit_jax.catalog import Choice
+
+RUNS = {f"axial/{model.replace('/', '_')}": model for model in paper.D6}
+LENGTH = Choice(
+    "JFT-300M, 7 epochs",
+    "D.6 states neither data nor hyper-parameters; Table 3's row of the network it is made from",
+    "--config.data.name=NAME --config.train.duration='90 epochs'",
+)
+POOLING = Choice(
+    "model.pooling=gap, model.representation_size=none",
+    "D.6 does not say what becomes of the class token among tokens kept in rows and columns",
+    "--config.model.pooling=map",
+)
+
+
+def names() -> tuple[str, ...]:
+    """Returns the names this file knows."""
+    return tuple(RUNS)
+
+
+def _base(name: str) -> str:
+    model = RUNS[name].removeprefix("Axial").replace("/", "_").replace("ResNet50", "R50x1")
+    return f"pretrain/{model}-jft-7ep"
+
+
+def get_config(name: str) -> ml_collections.ConfigDict:
+    """Returns the run called `name`."""
+    knobs = catalog.load(_base(name))
+    knobs["model"] |= {"variant": RUNS[name]}
+    if "ViT" in name:
+        knobs["model"] |= {"pooling": "gap", "representation_size": None}
+    return ml_collections.ConfigDict(knobs)
+
+
+def about(name: str) -> catalog.About:
+    """Returns where the run called `name` comes from."""
+    base = catalog.about(_base(name))
+    return dataclasses.replace(
+        base,
+        tables=("D.6", "figure 13"),
+        row=RUNS[name],
+        exaflops=None,
+        results=(),
+        choices=(LENGTH, *([POOLING] if "ViT" in name else []), *base.choices),
+    )

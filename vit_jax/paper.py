@@ -1,0 +1,333 @@
+"""The tables of the paper as data: "An Image is Worth 16x16 Words" (arXiv 2010.11929v2).
+
+One frozen row per row of a table, numbers as printed; what the paper leaves open is not here but
+in the config files, as their choices. Networks go by the names of `models.variants` (the paper's
+ResNet50x1 is R50x1, its R50x1+ViT-B/32 is R50+ViT-B/32), data sets by the keys of `DATASETS`.
+"""
+
+from typing import NamedTuple
+
+
+class Dataset(NamedTuple):
+    """A data set to train on: its splits are TFDS's, `images` are those of the `train` split."""
+
+    label: str
+    classes: int
+    images: int
+    tfds: str
+    train: str
+    test: str
+
+
+DATASETS = {  # pre-training; section 4.1
+    # Classes: BiT, section 3.1. Private: the name and the splits are ours.
+    "jft": Dataset("JFT-300M", 18_291, 303_000_000, "jft_300m", "train", "validation"),
+    # About 14.2 million images (BiT) less the 51,200 that big_vision keeps for testing.
+    "i21k": Dataset(
+        "ImageNet-21k", 21_843, 14_145_922, "imagenet21k", "full[51200:]", "full[25600:51200]"
+    ),
+    # The last 1 % of the 1,281,167 images is left for choosing, as in big_vision.
+    "imagenet": Dataset(
+        "ImageNet", 1000, 1_268_355, "imagenet2012", "train[:99%]", "validation"
+    ),
+}  # fmt: skip
+
+SIZES = {  # layers and width D: Table 1, and "How to train your ViT"
+    "Ti": (12, 192), "S": (12, 384), "B": (12, 768), "L": (24, 1024), "H": (32, 1280),
+}  # fmt: skip
+
+
+class Pretraining(NamedTuple):
+    """A row of Table 3, its braces written out."""
+
+    models: tuple[str, ...]
+    dataset: str
+    epochs: tuple[int, ...]
+    lr: float
+    decay: str
+    weight_decay: float
+    dropout: float
+
+
+# All rows: Adam, batch 4096, 10,000 steps of warm-up, 224 pixels; clipping on ImageNet alone.
+BATCH, WARMUP, PIXELS = 4096, 10_000, 224
+CLIP = {"jft": None, "i21k": None, "imagenet": 1.0}
+
+TABLE_3 = (
+    Pretraining(("ViT-B/16", "ViT-B/32"), "jft", (7,), 8e-4, "linear", 0.1, 0.0),
+    Pretraining(("ViT-L/32",), "jft", (7,), 6e-4, "linear", 0.1, 0.0),
+    Pretraining(("ViT-L/16",), "jft", (7, 14), 4e-4, "linear", 0.1, 0.0),
+    Pretraining(("ViT-H/14",), "jft", (14,), 3e-4, "linear", 0.1, 0.0),
+    Pretraining(("R50x1", "R50x2"), "jft", (7,), 1e-3, "linear", 0.1, 0.0),
+    Pretraining(("R101x1",), "jft", (7,), 8e-4, "linear", 0.1, 0.0),
+    Pretraining(("R152x1", "R152x2"), "jft", (7,), 6e-4, "linear", 0.1, 0.0),
+    Pretraining(("R50+ViT-B/16", "R50+ViT-B/32"), "jft", (7,), 8e-4, "linear", 0.1, 0.0),
+    Pretraining(("R50+ViT-L/32",), "jft", (7,), 2e-4, "linear", 0.1, 0.0),
+    Pretraining(("R50+ViT-L/16",), "jft", (7, 14), 4e-4, "linear", 0.1, 0.0),
+    Pretraining(("ViT-B/16", "ViT-B/32"), "i21k", (90,), 1e-3, "linear", 0.03, 0.1),
+    Pretraining(("ViT-L/16", "ViT-L/32"), "i21k", (30, 90), 1e-3, "linear", 0.03, 0.1),
+    # Printed as ViT-*: the four of Table 5.
+    Pretraining(
+        ("ViT-B/16", "ViT-B/32", "ViT-L/16", "ViT-L/32"),
+        "imagenet", (300,), 3e-3, "cosine", 0.3, 0.1,
+    ),
+)  # fmt: skip
+
+
+class Scores(NamedTuple):
+    """Top-1 in % after fine-tuning at 384 pixels, without averaging of parameters."""
+
+    imagenet: float
+    real: float
+    cifar10: float
+    cifar100: float
+    pets: float
+    flowers: float
+
+
+def titled(scores: Scores) -> dict[str, float]:
+    """Returns the scores by the paper's name of the data set."""
+    titles = ("ImageNet", "ReaL", "CIFAR-10", "CIFAR-100", "Pets", "Flowers")
+    return dict(zip(titles, scores, strict=True))
+
+
+TABLE_5 = {  # (network, pre-trained on)
+    ("ViT-B/16", "imagenet"): Scores(77.91, 83.57, 98.13, 87.13, 93.81, 89.49),
+    ("ViT-B/32", "imagenet"): Scores(73.38, 79.56, 97.77, 86.31, 92.04, 85.43),
+    ("ViT-L/16", "imagenet"): Scores(76.53, 82.19, 97.86, 86.35, 93.64, 89.66),
+    ("ViT-L/32", "imagenet"): Scores(71.16, 77.83, 97.94, 87.07, 91.35, 86.36),
+    ("ViT-B/16", "i21k"): Scores(83.97, 88.35, 98.95, 91.67, 94.43, 99.38),
+    ("ViT-B/32", "i21k"): Scores(81.28, 86.63, 98.79, 91.97, 93.02, 99.11),
+    ("ViT-L/16", "i21k"): Scores(85.15, 88.40, 99.16, 93.44, 94.73, 99.61),
+    ("ViT-L/32", "i21k"): Scores(80.99, 85.65, 99.13, 93.04, 93.09, 99.19),
+    ("ViT-H/14", "i21k"): Scores(85.13, 88.70, 99.27, 93.82, 94.82, 99.51),
+    ("ViT-B/16", "jft"): Scores(84.15, 88.85, 99.00, 91.87, 95.80, 99.56),
+    ("ViT-B/32", "jft"): Scores(80.73, 86.27, 98.61, 90.49, 93.40, 99.27),
+    ("ViT-L/16", "jft"): Scores(87.12, 89.99, 99.38, 94.04, 97.11, 99.56),
+    ("ViT-L/32", "jft"): Scores(84.37, 88.28, 99.19, 92.52, 95.83, 99.45),
+    ("ViT-H/14", "jft"): Scores(88.04, 90.33, 99.50, 94.55, 97.56, 99.68),
+}
+
+
+class Scaling(NamedTuple):
+    """A row of Table 6: what pre-training on JFT-300M cost and came to."""
+
+    scores: Scores
+    exaflops: float
+
+
+TABLE_6 = {  # (network, epochs)
+    ("ViT-B/32", 7): Scaling(Scores(80.73, 86.27, 98.61, 90.49, 93.40, 99.27), 55),
+    ("ViT-B/16", 7): Scaling(Scores(84.15, 88.85, 99.00, 91.87, 95.80, 99.56), 224),
+    ("ViT-L/32", 7): Scaling(Scores(84.37, 88.28, 99.19, 92.52, 95.83, 99.45), 196),
+    ("ViT-L/16", 7): Scaling(Scores(86.30, 89.43, 99.38, 93.46, 96.81, 99.66), 783),
+    ("ViT-L/16", 14): Scaling(Scores(87.12, 89.99, 99.38, 94.04, 97.11, 99.56), 1567),
+    ("ViT-H/14", 14): Scaling(Scores(88.08, 90.36, 99.50, 94.71, 97.11, 99.71), 4262),
+    ("R50x1", 7): Scaling(Scores(77.54, 84.56, 97.67, 86.07, 91.11, 94.26), 50),
+    ("R50x2", 7): Scaling(Scores(82.12, 87.94, 98.29, 89.20, 93.43, 97.02), 199),
+    ("R101x1", 7): Scaling(Scores(80.67, 87.07, 98.48, 89.17, 94.08, 95.95), 96),
+    ("R152x1", 7): Scaling(Scores(81.88, 87.96, 98.82, 90.22, 94.17, 96.94), 141),
+    ("R152x2", 7): Scaling(Scores(84.97, 89.69, 99.06, 92.05, 95.37, 98.62), 563),
+    ("R152x2", 14): Scaling(Scores(85.56, 89.89, 99.24, 91.92, 95.75, 98.75), 1126),
+    ("R200x3", 14): Scaling(Scores(87.22, 90.15, 99.34, 93.53, 96.32, 99.04), 3306),
+    ("R50+ViT-B/32", 7): Scaling(Scores(84.90, 89.15, 99.01, 92.24, 95.75, 99.46), 106),
+    ("R50+ViT-B/16", 7): Scaling(Scores(85.58, 89.65, 99.14, 92.63, 96.65, 99.40), 274),
+    ("R50+ViT-L/32", 7): Scaling(Scores(85.68, 89.04, 99.24, 92.93, 96.97, 99.43), 246),
+    ("R50+ViT-L/16", 7): Scaling(Scores(86.60, 89.72, 99.18, 93.64, 97.03, 99.40), 859),
+    ("R50+ViT-L/16", 14): Scaling(Scores(87.12, 89.76, 99.31, 93.89, 97.36, 99.11), 1668),
+}
+
+_TITLES_7 = ("ImageNet", "CIFAR-10", "CIFAR-100", "Pets", "Flowers", "Average")
+
+TABLE_7: dict[tuple[str, str], dict[str, float]] = {  # (network, optimizer), 7 epochs of JFT-300M
+    pair: dict(zip(_TITLES_7, row, strict=True))
+    for pair, row in {
+        ("R50x1", "adam"): (77.54, 97.67, 86.07, 91.11, 94.26, 89.33),
+        ("R50x1", "sgd"): (78.24, 97.46, 85.17, 91.00, 92.06, 88.79),
+        ("R152x2", "adam"): (84.97, 99.06, 92.05, 95.37, 98.62, 94.01),
+        ("R152x2", "sgd"): (84.37, 99.07, 91.06, 94.79, 99.32, 93.72),
+    }.items()
+}
+
+TABLE_8 = {  # (position, place): top-1 of 5-shot linear classification of ImageNet, ViT-B/16
+    ("none", "stem"): 0.61382,
+    ("learned_1d", "stem"): 0.64206,
+    ("learned_1d", "layers"): 0.63964,
+    ("learned_1d", "shared"): 0.64292,
+    ("learned_2d", "stem"): 0.64001,
+    ("learned_2d", "layers"): 0.64046,
+    ("learned_2d", "shared"): 0.64022,
+    ("relative", "stem"): 0.64032,
+}
+
+D2 = {"depth": 8, "width": 1024, "mlp_dim": 2048, "patch": 32}  # the model that D.2 scales
+D3 = (("token", 8e-4), ("gap", 8e-4), ("gap", 3e-4))  # Figure 9: pooling, learning rate
+D6 = ("AxialViT-B/16", "AxialViT-B/32", "AxialResNet50")  # Figure 13
+FIGURE_4 = ("ViT-L/16", "ViT-L/32", "ViT-B/32", "ViT-b/32", "R50x1", "R152x2")
+SUBSETS = {"9M": 9_000_000, "30M": 30_000_000, "90M": 90_000_000, "303M": 303_000_000}
+FIGURE_10 = ((7, 2e-4, 0.01), (7, 4e-4, 0.1), (14, 4e-4, 0.1))  # ViT-L/16: epochs, lr, decay
+
+
+class Finetuning(NamedTuple):
+    """A row of Table 4: SGD, momentum 0.9, batch 512, cosine, clipping at 1, no weight decay."""
+
+    dataset: Dataset
+    steps: int
+    lrs: tuple[float, ...]
+
+
+TABLE_4 = {
+    "imagenet": Finetuning(
+        Dataset("ImageNet", 1000, 1_281_167, "imagenet2012", "train", "validation"),
+        20_000, (0.003, 0.01, 0.03, 0.06),
+    ),
+    "cifar100": Finetuning(
+        Dataset("CIFAR-100", 100, 50_000, "cifar100", "train", "test"),
+        10_000, (0.001, 0.003, 0.01, 0.03),
+    ),
+    "cifar10": Finetuning(
+        Dataset("CIFAR-10", 10, 50_000, "cifar10", "train", "test"),
+        10_000, (0.001, 0.003, 0.01, 0.03),
+    ),
+    "pets": Finetuning(
+        Dataset("Pets", 37, 3_680, "oxford_iiit_pet", "train", "test"),
+        500, (0.001, 0.003, 0.01, 0.03),
+    ),
+    "flowers": Finetuning(
+        Dataset("Flowers", 102, 1_020, "oxford_flowers102", "train", "test"),
+        500, (0.001, 0.003, 0.01, 0.03),
+    ),
+}  # fmt: skip
+VTAB_STEPS, VTAB_LR = 2_500, 0.01  # the last row of Table 4
+FINETUNE_BATCH, FINETUNE_PIXELS = 512, 384
+
+
+class Transfer(NamedTuple):
+    """A column of Table 2: top-1 and its standard deviation over three fine-tuning runs, in %."""
+
+    imagenet: tuple[float, float]
+    real: tuple[float, float]
+    cifar10: tuple[float, float]
+    cifar100: tuple[float, float]
+    pets: tuple[float, float]
+    flowers: tuple[float, float]
+    vtab: tuple[float, float]
+    core_days: float
+    imagenet_pixels: int
+
+
+TABLE_2 = {  # (network, pre-trained on); section 4.1 has the pixels, and Polyak's 0.9999
+    ("ViT-H/14", "jft"): Transfer(
+        (88.55, 0.04), (90.72, 0.05), (99.50, 0.06), (94.55, 0.04), (97.56, 0.03), (99.68, 0.02),
+        (77.63, 0.23), 2500, 518,
+    ),
+    ("ViT-L/16", "jft"): Transfer(
+        (87.76, 0.03), (90.54, 0.03), (99.42, 0.03), (93.90, 0.05), (97.32, 0.11), (99.74, 0.00),
+        (76.28, 0.46), 680, 512,
+    ),
+    ("ViT-L/16", "i21k"): Transfer(
+        (85.30, 0.02), (88.62, 0.05), (99.15, 0.03), (93.25, 0.05), (94.67, 0.15), (99.61, 0.02),
+        (72.72, 0.21), 230, 512,
+    ),
+}  # fmt: skip
+POLYAK = 0.9999
+
+
+class Task(NamedTuple):
+    """A task of VTAB-1k and its scores in Table 9, in the order of TABLE_2's networks.
+
+    Data sets, splits and label rules are those of google-research/task_adaptation; `train` is 800
+    images to train on and 200 to validate on, together; `rule` is how the label is made, where
+    that is not the data set's own class.
+    """
+
+    title: str
+    tfds: str
+    classes: int
+    train: str
+    test: str
+    scores: tuple[float, float, float]
+    rule: str = ""
+
+
+_SPRITES, _NORB = "train[:800]+train[589824:590024]", "train[:800]+test[:200]"
+_NEAREST = "distance of the nearest"
+
+TASKS = {
+    "caltech101": Task("Caltech101", "caltech101", 102, "train[:800]+train[2754:2954]", "test",
+                       (95.3, 95.4, 90.8)),
+    "cifar100": Task("CIFAR-100", "cifar100", 100, "train[:800]+train[45000:45200]", "test",
+                     (85.5, 81.9, 84.1)),
+    "dtd": Task("DTD", "dtd", 47, "train[:800]+validation[:200]", "test", (75.2, 74.3, 74.1)),
+    "flowers102": Task("Flowers102", "oxford_flowers102", 102, "train[:800]+validation[:200]",
+                       "test", (99.7, 99.7, 99.3)),
+    "pets": Task("Pets", "oxford_iiit_pet", 37, "train[:800]+train[2944:3144]", "test",
+                 (97.2, 96.7, 92.7)),
+    "sun397": Task("Sun397", "sun397/tfds", 397, "train[:800]+validation[:200]", "test",
+                   (65.0, 63.5, 61.0)),
+    "svhn": Task("SVHN", "svhn_cropped", 10, "train[:800]+train[65931:66131]", "test",
+                 (88.9, 87.4, 80.9)),
+    "camelyon": Task("Camelyon", "patch_camelyon", 2, "train[:800]+validation[:200]", "test",
+                     (83.3, 83.6, 82.5)),
+    "eurosat": Task("EuroSAT", "eurosat/rgb", 10, "train[:800]+train[16200:16400]",
+                    "train[21600:]", (96.7, 96.5, 95.6)),
+    "resisc45": Task("Resisc45", "resisc45", 45, "train[:800]+train[18900:19100]",
+                     "train[25200:]", (91.4, 89.7, 85.2)),
+    "retinopathy": Task("Retinopathy", "diabetic_retinopathy_detection/btgraham-300", 5,
+                        "train[:800]+validation[:200]", "test", (76.6, 77.1, 75.3)),
+    "clevr-count": Task("Clevr-Count", "clevr", 8, "train[:800]+train[63000:63200]", "validation",
+                        (91.7, 86.4, 70.3), "number of objects less 3"),
+    "clevr-distance": Task("Clevr-Dist", "clevr", 6, "train[:800]+train[63000:63200]",
+                           "validation", (63.8, 63.1, 56.1), f"{_NEAREST} object, in 6 bins"),
+    "dmlab": Task("DMLab", "dmlab", 6, "train[:800]+validation[:200]", "test", (53.1, 49.7, 41.9)),
+    "dsprites-location": Task("dSpr-Loc", "dsprites", 16, _SPRITES, "train[663552:]",
+                              (79.4, 74.5, 74.7), "label_x_position, in 16 bins"),
+    "dsprites-orientation": Task("dSpr-Ori", "dsprites", 16, _SPRITES, "train[663552:]",
+                                 (63.3, 60.5, 64.9), "label_orientation, in 16 bins"),
+    "kitti-distance": Task("KITTI-Dist", "kitti", 4, "train[:800]+validation[:200]", "test",
+                           (84.5, 82.2, 79.9), f"{_NEAREST} vehicle, in 4 bins"),
+    "smallnorb-azimuth": Task("sNORB-Azim", "smallnorb", 18, _NORB, "test[50%:]",
+                              (33.2, 36.2, 30.5), "label_azimuth"),
+    "smallnorb-elevation": Task("sNORB-Elev", "smallnorb", 9, _NORB, "test[50%:]",
+                                (51.2, 51.1, 41.7), "label_elevation"),
+}  # fmt: skip
+
+
+class AugReg(NamedTuple):
+    """A recommended checkpoint of "How to train your ViT" (the README of vision_transformer)."""
+
+    level: str
+    weight_decay: float
+    dropout: float
+    stochastic_depth: float
+    imagenet_384: float
+
+
+AUGREG = {  # 300 epochs of ImageNet-21k, learning rate 1e-3; settings as in the file names
+    "ViT-Ti/16": AugReg("none", 0.03, 0.0, 0.0, 78.22),
+    "ViT-S/32": AugReg("none", 0.1, 0.0, 0.0, 79.58),
+    "ViT-S/16": AugReg("light1", 0.03, 0.0, 0.0, 83.73),
+    "ViT-B/32": AugReg("light1", 0.1, 0.0, 0.0, 83.59),
+    "ViT-B/16": AugReg("medium1", 0.1, 0.0, 0.0, 85.49),
+    "ViT-L/16": AugReg("strong1", 0.1, 0.0, 0.0, 85.59),
+    "R+ViT-Ti/16": AugReg("none", 0.03, 0.0, 0.0, 75.40),
+    "R26+ViT-S/32": AugReg("light1", 0.1, 0.0, 0.0, 83.85),
+    "R50+ViT-L/32": AugReg("medium1", 0.1, 0.1, 0.1, 85.99),
+}
+LEVELS = {  # mixup; RandAugment's operations and magnitude
+    "none": (0.0, None),
+    "light1": (0.0, (2, 0)),
+    "light2": (0.2, (2, 10)),
+    "medium1": (0.2, (2, 15)),
+    "medium2": (0.5, (2, 15)),
+    "strong1": (0.5, (2, 20)),
+    "strong2": (0.8, (2, 20)),
+}
+AUGREG_IMAGENET = {  # levels on ImageNet: big_vision's vit_i1k.py, which has no hybrids
+    "ViT-Ti/16": "light1",
+    "ViT-S/32": "light2",
+    "ViT-S/16": "medium2",
+    "ViT-B/32": "medium2",
+    "ViT-B/16": "medium2",
+    "ViT-L/16": "medium2",
+}
