@@ -94,7 +94,7 @@ RESNETS = "(ResNets: R26, R50, R101, R152, R200)"
         ("R50", f"{FORM}; nearest: R50x1, R50x2, R50x3"),
         ("R50X1", f"{FORM}; nearest: R50x1, R50x2, R50x3"),
         ("R50x0", f"{FORM}; nearest: R50x1, R50x2, R50x3"),
-        ("R٥٠x1", FORM),
+        ("R\u0665\u0660x1", FORM),
         (
             "R50+ViT-Q/16",
             f"no size Q {SIZES}; nearest: R50+ViT-S/16, R50+ViT-b/16, R50+ViT-B/16",

@@ -1,4 +1,6 @@
 import dataclasses
+import functools
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -40,9 +42,8 @@ def assert_grads_close(given, expected, tolerance=1e-5):
     """
     given, expected = trees.flatten(given), trees.flatten(expected)
     assert given.keys() == expected.keys()
-    size = np.abs(expected["encoder/attention/key/kernel"]).max()
     for name, leaf in expected.items():
-        scale = size if name == "encoder/attention/key/bias" else np.abs(leaf).max()
+        scale = np.abs(expected[name.replace("key/bias", "key/kernel")]).max()
         assert np.abs(given[name] - leaf).max() <= tolerance * scale, name
 
 
@@ -55,6 +56,7 @@ def assert_grads_close(given, expected, tolerance=1e-5):
         ({}, {}),
         ({"pooling": "gap", "position": "sincos_2d", "gelu": "erf"}, {}),
         ({"position": "sincos_2d", "representation_size": 7, "heads": 4}, {}),
+        ({"pooling": "map", "gelu": "erf", "norm_epsilon": 0.1, "representation_size": 7}, {}),
         ({"norm_epsilon": 0.1}, {"image_size": (8, 20), "channels": 1}),
         ({"patch_size": (2, 4), "pooling": "gap", "depth": 1}, {"image_size": (6, 8)}),
     ],
@@ -71,6 +73,157 @@ def test_equals_a_float64_reimplementation(changes, shape):
         assert array.shape == exact.shape
         np.testing.assert_allclose(array, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
     np.testing.assert_allclose(out["attention"].sum(-1), 1, rtol=1e-6)
+
+
+WIDE = {"image_size": (8, 12)}  # 2 rows of 3 tokens, so that neither may pass for the other
+
+
+@pytest.mark.parametrize(
+    ("position", "place", "pooling"),
+    [
+        ("none", "stem", "token"),
+        ("none", "stem", "map"),
+        ("learned_1d", "stem", "map"),
+        ("learned_1d", "layers", "token"),
+        ("learned_1d", "shared", "gap"),
+        ("learned_2d", "stem", "token"),
+        ("learned_2d", "stem", "gap"),
+        ("learned_2d", "layers", "map"),
+        ("learned_2d", "shared", "token"),
+        ("relative", "stem", "token"),
+        ("relative", "stem", "map"),
+        ("sincos_1d", "stem", "token"),
+        ("sincos_1d", "stem", "gap"),
+    ],
+)
+def test_positions_equal_a_float64_reimplementation(position, place, pooling):
+    classifier = tiny(**WIDE, position=position, position_place=place, pooling=pooling)
+    params = vit_reference.random_parameters(classifier.shapes())
+    images = inputs(classifier)
+    logits, out = quick_jit(lambda p, x: classifier.apply(p, x, capture=True))(params, images)
+    expected = vit_reference.forward(classifier.config, params, images)
+    given = logits, out["pre_logits"], out["tokens"], out["attention"]
+    for array, exact in zip(given, expected, strict=True):
+        assert array.shape == exact.shape
+        np.testing.assert_allclose(array, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize(
+    ("position", "place", "pooling", "names"),
+    [
+        ("none", "stem", "token", {}),
+        ("sincos_1d", "stem", "gap", {}),
+        ("learned_1d", "stem", "token", {"position/table": (1, 7, 16)}),
+        ("learned_1d", "shared", "gap", {"position/table": (1, 6, 16)}),
+        ("learned_1d", "layers", "token", {"encoder/position/table": (2, 1, 7, 16)}),
+        (
+            "learned_2d",
+            "layers",
+            "map",
+            {"encoder/position/rows": (2, 2, 8), "encoder/position/columns": (2, 3, 8)},
+        ),
+        (
+            "learned_2d",
+            "stem",
+            "token",
+            {
+                "position/rows": (2, 8),
+                "position/columns": (3, 8),
+                "position/cls": (1, 16),
+            },
+        ),
+        ("relative", "stem", "token", {"encoder/attention/offsets/table": (2, 13, 8)}),
+        ("relative", "stem", "map", {"encoder/attention/offsets/table": (2, 11, 8)}),
+    ],
+)
+def test_where_positions_are_kept(position, place, pooling, names):
+    classifier = tiny(**WIDE, position=position, position_place=place, pooling=pooling)
+    plain = tiny(**WIDE, position="none", pooling=pooling)
+    given, rest = trees.flatten(classifier.shapes()), trees.flatten(plain.shapes())
+    assert {name: given[name].shape for name in given if name not in rest} == names
+
+
+def test_without_positions_patches_are_a_bag():
+    """Two patches change places: their tokens do too, and nothing else sees it (D.4)."""
+    images = inputs(tiny())
+    swapped = images.copy()
+    swapped[:, :4, :4], swapped[:, :4, 4:] = images[:, :4, 4:], images[:, :4, :4]
+
+    def both(**changes):
+        classifier = tiny(**changes)
+        params = vit_reference.random_parameters(classifier.shapes())
+        apply = quick_jit(lambda x: classifier.apply(params, x))
+        return apply(images), apply(swapped)
+
+    (logits, out), (other, moved) = both(position="none")
+    np.testing.assert_allclose(other, logits, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(moved["tokens"][:, 1], out["tokens"][:, 2], rtol=0, atol=1e-5)
+    (logits, _), (other, _) = both(position="relative")
+    assert np.abs(other - logits).max() > 1e-2
+
+
+FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
+BIG_VISION = {
+    "cls": "cls",
+    "embedding": "embedding",
+    "pre_logits": "pre_logits",
+    "head": "head",
+    "MAPHead_0/probe": "pooling/probe",
+    "MAPHead_0/LayerNorm_0": "pooling/norm",
+    "MAPHead_0/MultiHeadDotProductAttention_0": "pooling/attention",
+    "MAPHead_0/MlpBlock_0/Dense_0": "pooling/mlp/fc1",
+    "MAPHead_0/MlpBlock_0/Dense_1": "pooling/mlp/fc2",
+    "Transformer/encoder_norm": "encoder_norm",
+}
+BIG_VISION_LAYER = {
+    "LayerNorm_0": "norm1",
+    "LayerNorm_1": "norm2",
+    "MultiHeadDotProductAttention_0": "attention",
+    "MlpBlock_0/Dense_0": "mlp/fc1",
+    "MlpBlock_0/Dense_1": "mlp/fc2",
+}
+
+
+def from_big_vision(arrays):
+    """Returns our parameters of big_vision's, whose positions know no class token."""
+
+    def renamed(name, names):
+        old = next(old for old in names if name == old or name.startswith(f"{old}/"))
+        return names[old] + name.removeprefix(old)
+
+    params, layers = {}, {}
+    for name, array in arrays.items():
+        if name == "pos_embedding":
+            token = np.zeros((1, int("cls" in arrays), array.shape[2]), np.float32)
+            params["position/table"] = np.concatenate([token, array], axis=1)
+        elif name.startswith("Transformer/encoderblock_"):
+            number, rest = name.removeprefix("Transformer/encoderblock_").split("/", 1)
+            layers.setdefault(f"encoder/{renamed(rest, BIG_VISION_LAYER)}", {})[int(number)] = array
+        else:
+            params[renamed(name, BIG_VISION)] = array
+    stacked = {name: np.stack([by[i] for i in range(len(by))]) for name, by in layers.items()}
+    return trees.nest(params | stacked)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("bv_vit_tok", {"representation_size": 24}),
+        ("bv_vit_gap_sincos", {"pooling": "gap", "position": "sincos_2d"}),
+        ("bv_vit_map", {"pooling": "map"}),
+    ],
+)
+def test_equals_big_vision(name, changes):
+    with np.load(FIXTURES / f"{name}.npz") as file:
+        params = from_big_vision(dict(file))
+    with np.load(FIXTURES / f"{name}.io.npz") as file:
+        io = dict(file)
+    sizes = {"patch_size": (8, 8), "width": 24, "mlp_dim": 48, "heads": 3, "num_classes": 6}
+    classifier = tiny(image_size=(32, 32), **sizes, **changes)
+    with jax.default_matmul_precision("highest"):
+        logits, out = quick_jit(classifier.apply)(params, io["images"])
+    np.testing.assert_allclose(logits, io["logits"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(out["pre_logits"], io["pre_logits"], rtol=0, atol=1e-5)
 
 
 def test_bfloat16_is_close_and_returns_float32():
@@ -123,22 +276,26 @@ def test_cudnn_is_refused_where_it_cannot_run():
 # Unrolling and rematerialisation
 
 
-@pytest.fixture(scope="module")
-def plain():
-    classifier = tiny(depth=3, dropout=0.2)
+LAYERS = {"position": "learned_2d", "position_place": "layers", "pooling": "map"}
+SHARED = {"position": "learned_1d", "position_place": "shared", "stochastic_depth": 0.2}
+
+
+@functools.cache
+def plain(shared):
+    kind = {"dropout": 0.2} | (SHARED if shared else LAYERS)
+    classifier = tiny(**kind)
     params = vit_reference.random_parameters(classifier.shapes())
-    images = inputs(classifier)
-    key = jax.random.key(4)
-    return params, images, key, loss_and_grad(classifier, params, images, key)
+    images, key = inputs(classifier), jax.random.key(4)
+    return kind, params, images, key, loss_and_grad(classifier, params, images, key)
 
 
 @pytest.mark.parametrize(
-    ("remat", "unroll"),
-    [("none", 3), ("full", 1), ("full", 3), ("dots_no_batch", 2)],
+    ("shared", "remat", "unroll"),
+    [(False, "none", 2), (False, "full", 1), (True, "full", 2), (True, "dots_no_batch", 1)],
 )
-def test_unroll_and_remat_change_nothing(plain, remat, unroll):
-    params, images, key, (loss, grad) = plain
-    classifier = tiny(depth=3, dropout=0.2, remat=remat, unroll=unroll)
+def test_unroll_and_remat_change_nothing(shared, remat, unroll):
+    kind, params, images, key, (loss, grad) = plain(shared)
+    classifier = tiny(**kind, remat=remat, unroll=unroll)
     given_loss, given_grad = loss_and_grad(classifier, params, images, key)
     np.testing.assert_allclose(given_loss, loss, rtol=2e-6)
     assert_grads_close(given_grad, grad)
@@ -228,6 +385,46 @@ def test_dropout_masks_differ_between_layers_and_places():
     counts = np.bincount(np.stack(whole).round().astype(int).ravel(), minlength=16)
     assert len(whole) > 150
     np.testing.assert_allclose(counts / counts.sum(), 1 / 16, atol=0.01)
+
+
+# Stochastic depth
+
+
+def test_stochastic_depth_rises_from_layer_to_layer():
+    """Each branch adds to a feature of its own; in an image that skips it, that one stays empty."""
+    classifier = tiny(depth=3, stochastic_depth=0.4, pooling="gap", position="none")
+    params = jax.tree.map(lambda s: np.zeros(s.shape, np.float32), classifier.shapes())
+    for layer in range(3):
+        params["encoder"]["attention"]["out"]["bias"][layer, 2 * layer] = 1
+        params["encoder"]["mlp"]["fc2"]["bias"][layer, 2 * layer + 1] = 1
+    params["encoder_norm"]["scale"] += 1
+    images = np.zeros((4000, 8, 8, 3), np.float32)
+    _, out = quick_jit(lambda key: classifier.apply(params, images, key=key))(jax.random.key(0))
+    tokens = np.asarray(out["tokens"])
+    np.testing.assert_array_equal(tokens, tokens[:, :1] + np.zeros_like(tokens))  # whole images
+    gains = tokens[:, 0, :6] - tokens[:, 0, 6:7]  # an unused feature is zero before LayerNorm
+    kept = gains > 1e-6
+    rates = np.repeat([0.0, 0.2, 0.4], 2)
+    spread = 3 * np.sqrt(rates * (1 - rates) / len(images))
+    assert np.all(np.abs(1 - kept.mean(0) - rates) <= spread)
+    # Layer 0 is never skipped, so its gain, 1 before LayerNorm, is the measure of the others'.
+    expected = kept / (1 - rates)
+    np.testing.assert_allclose(gains / gains[:, :1], expected, rtol=0, atol=1e-5)
+    independent = np.abs(np.corrcoef(kept[:, 2:].T)[np.triu_indices(4, 1)])
+    assert independent.max() < 3.5 / np.sqrt(len(images))
+
+
+def test_stochastic_depth_without_key_or_rate_changes_nothing():
+    classifier, plain = tiny(stochastic_depth=0.5), tiny()
+    params = vit_reference.random_parameters(classifier.shapes())
+    images = inputs(classifier)
+    expected = quick_jit(plain.apply)(params, images)[0]
+    np.testing.assert_array_equal(quick_jit(classifier.apply)(params, images)[0], expected)
+    key = jax.random.key(0)
+    given = quick_jit(lambda p, x: plain.apply(p, x, key=key)[0])(params, images)
+    np.testing.assert_array_equal(given, expected)
+    assert masks(plain, key=key) == []
+    assert masks(classifier, key=key) == [(3, 1, 1)] * 4
 
 
 # Initialisation
@@ -463,6 +660,31 @@ def test_sharded_training_equals_one_device():
     np.testing.assert_allclose(sharded_loss, loss, rtol=2e-6)
     np.testing.assert_allclose(sharded_tokens, tokens, rtol=0, atol=1e-5)
     assert_grads_close(jax.device_get(sharded_grad), grad)
+
+
+KINDS = [LAYERS, SHARED, {"position": "relative"}, {"position": "sincos_1d", "pooling": "gap"}]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind["position"])
+def test_every_kind_is_the_same_on_8_devices_and_nearly_in_bfloat16(kind):
+    classifier, half = tiny(**WIDE, **kind), tiny(**WIDE, **kind, dtype="bfloat16")
+    params = vit_reference.random_parameters(classifier.shapes())
+    images, key = inputs(classifier, batch=8), jax.random.key(3)
+
+    def apply(params, images):
+        return classifier.apply(params, images, key=key)[0]
+
+    logits = quick_jit(apply)(params, images)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "fsdp"))
+    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    with jax.set_mesh(mesh):
+        given = quick_jit(apply)(*jax.device_put((params, images), whole))
+    assert not given.sharding.is_fully_replicated
+    np.testing.assert_allclose(given, logits, rtol=0, atol=2e-6 * np.abs(logits).max())
+
+    given = quick_jit(lambda p, x: half.apply(p, x, key=key)[0])(params, images)
+    difference = np.abs(given - logits).max() / np.abs(logits).max()
+    assert 1e-5 < difference < 0.03
 
 
 def test_shapes_do_not_remember_a_mesh():
