@@ -1,12 +1,153 @@
-"""Axial attention (ViT, appendix D.6): along rows, then along columns."""
+"""Axial attention (ViT, appendix D.6): along one axis of the map, then along the other."""
 
-from vit_jax.models.layers import EncoderBlock
-from vit_jax.models.resnet import ResNet
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from vit_jax import config
+from vit_jax.models.layers import EncoderBlock, normalise
+from vit_jax.models.positions import Offsets
+from vit_jax.models.resnet import GROUPS, Middle, Place, ResNet
+
+HEADS = 8  # of the attention in a ResNet
+NORM_EPSILON = 1e-4  # of its GroupNorm
 
 
-class AxialBlock(EncoderBlock):
-    """To be built."""
+class AxisBlock(EncoderBlock):
+    """An encoder block whose tokens attend only to those of their own row or column."""
+
+    def __init__(
+        self,
+        model: config.Model,
+        grid: tuple[int, int],
+        dtype: jnp.dtype,
+        *,
+        columns: bool,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(model, grid, dtype, rngs=rngs)
+        self.grid, self.columns = grid, columns
+
+    def attend(self, x: jax.Array, capture: bool) -> tuple[jax.Array, None]:
+        """Returns what tokens x (B, N, D) attend to, and no weights: they fit no N x N."""
+        del capture
+        lines = x.reshape(x.shape[0], *self.grid, x.shape[2])
+        if self.columns:
+            lines = lines.swapaxes(1, 2)
+        # Lines become images of the batch, so that any implementation of attention will do.
+        y, _ = self.attention(lines.reshape(-1, *lines.shape[2:]))
+        y = y.reshape(lines.shape)
+        return (y.swapaxes(1, 2) if self.columns else y).reshape(x.shape), None
+
+
+class AxialBlock(nnx.Module):
+    """The layer of AxialViT: two encoder blocks, the first along rows, the second along columns.
+
+    So it has an MLP more than a layer of ViT. Dropout and stochastic depth, on which the paper says
+    nothing here, fall on both blocks as they do on one; positions of a layer are added once.
+    """
+
+    def __init__(
+        self, model: config.Model, grid: tuple[int, int], dtype: jnp.dtype, *, rngs: nnx.Rngs
+    ):
+        self.row = AxisBlock(model, grid, dtype, columns=False, rngs=rngs)
+        unpositioned = dataclasses.replace(model, position_place="stem")
+        self.column = AxisBlock(unpositioned, grid, dtype, columns=True, rngs=rngs)
+
+    def __call__(
+        self, x: jax.Array, key: jax.Array | None, share: jax.Array, capture: bool = False
+    ) -> tuple[jax.Array, None]:
+        """Returns the tokens (B, N, D), and no weights; see `EncoderBlock`."""
+        keys = (None, None) if key is None else jax.random.split(key)
+        x, _ = self.row(x, keys[0], share, capture)
+        x, _ = self.column(x, keys[1], share, capture)
+        return x, None
+
+
+class LineAttention(nnx.Module):
+    """Attention within every line of a map that knows how far a query and a key are apart.
+
+    The offset from key to query has three learned vectors, shared by all heads: one each to go with
+    the query, with the key and with the value (Wang et al. 2020, "Axial-DeepLab").
+    """
+
+    def __init__(self, features: int, length: int, dtype: jnp.dtype, *, rngs: nnx.Rngs):
+        width = features // HEADS
+        self.project = nnx.Linear(features, 2 * features, use_bias=False, dtype=dtype, rngs=rngs)
+        self.norm = nnx.GroupNorm(2 * features, GROUPS, epsilon=NORM_EPSILON, rngs=rngs)
+        self.query_offsets = Offsets(length, width // 2, rngs=rngs)
+        self.key_offsets = Offsets(length, width // 2, rngs=rngs)
+        self.value_offsets = Offsets(length, width, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns (B, lines, length, features) for the same."""
+        features = x.shape[-1]
+        projected = normalise(self.norm, self.project(x))
+        query, key, value = (
+            part.reshape(*part.shape[:-1], HEADS, -1)
+            for part in jnp.split(projected, [features // 2, features], axis=-1)
+        )
+        query_r, key_r, value_r = (
+            offsets().astype(query.dtype)
+            for offsets in (self.query_offsets, self.key_offsets, self.value_offsets)
+        )
+        logits = (
+            jnp.einsum("blqhd,blkhd->blhqk", query, key)
+            + jnp.einsum("blqhd,qkd->blhqk", query, query_r)
+            + jnp.einsum("blkhd,qkd->blhqk", key, key_r)
+        )
+        logits = logits.astype(jnp.float32) / math.sqrt(query.shape[-1])
+        weights = jax.nn.softmax(logits, axis=-1).astype(value.dtype)
+        mixed = jnp.einsum("blhqk,blkhd->blqhd", weights, value)
+        mixed = mixed + jnp.einsum("blhqk,qkd->blqhd", weights, value_r)
+        return mixed.reshape(x.shape)
+
+
+class AxialLayer(nnx.Module):
+    """Attention along the height of a map, then along its width: a unit's layer for conv2.
+
+    A stride of 2 takes the mean of 2 x 2 positions at the end.
+    """
+
+    def __init__(
+        self,
+        image_size: tuple[int, int],
+        model: config.Model,
+        place: Place,
+        dtype: jnp.dtype,
+        *,
+        rngs: nnx.Rngs,
+    ):
+        del model
+        height, width = (-(-side // place.reduction) for side in image_size)
+        self.stride = place.stride
+        self.height = LineAttention(place.features, height, dtype, rngs=rngs)
+        self.width = LineAttention(place.features, width, dtype, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns (B, ceil(h / stride), ceil(w / stride), features) for (B, h, w, features)."""
+        x = self.height(x.swapaxes(1, 2)).swapaxes(1, 2)
+        x = self.width(x)
+        if self.stride == 1:
+            return x
+        window = (self.stride, self.stride)
+        return nnx.avg_pool(x, window, window, "SAME", count_include_pad=False)
 
 
 class AxialResNet(ResNet):
-    """To be built."""
+    """A ResNet with axial attention for every 3 x 3 convolution (AxialResNet50 of the paper).
+
+    The paper says that rows and columns attend, with relative positions; eight heads, queries and
+    keys half as wide as values, an epsilon of 1e-4 and the pooling follow the code that its authors
+    published later. Ours are: one projection for queries, keys and values, normalised once by
+    GroupNorm and never again before the unit's own norm; logits divided by the root of a query's
+    width; offsets that begin as normal(0.02); on an odd side the last mean is over what is there.
+    """
+
+    def middle(self, image_size: tuple[int, int]) -> Middle:
+        """Returns what makes the axial layer of every unit, for images of this height and width."""
+        return functools.partial(AxialLayer, image_size)

@@ -90,8 +90,9 @@ class Classifier:
 
         Intermediates: `tokens` (B, N, D) after the last LayerNorm in the compute type, class token
         first where there is one; `pre_logits` (B, D or R) float32, what the head sees; and with
-        `capture`, `attention` (L, B, H, N, N) float32, always from the explicit attention. Under
-        `jit` those not used cost nothing.
+        `capture`, `attention` (L, B, H, N, N) float32, always from the explicit attention; an
+        axial_vit has no such weights and leaves it out. ResNets have `features` (B, h, w, F), their
+        last map in the compute type, and `pre_logits`. Under `jit` those not used cost nothing.
 
         Args:
           params: float32 arrays nested as in `shapes()`; raises ParameterError otherwise.

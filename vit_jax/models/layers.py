@@ -45,7 +45,8 @@ def rematerialise(layer: F, kind: str, unroll: int) -> F:
         return layer
     # Inside a loop nothing can be shared between the passes, so the barrier would only cost;
     # unrolled, the compiler would share it all and undo the rematerialisation.
-    return jax.checkpoint(layer, policy=REMAT_POLICIES[kind], prevent_cse=unroll > 1)
+    again = jax.checkpoint(layer, policy=REMAT_POLICIES[kind], prevent_cse=unroll > 1)
+    return again  # pyright: ignore[reportReturnType]
 
 
 def constrain_batch(x: jax.Array) -> jax.Array:
@@ -201,10 +202,14 @@ class EncoderBlock(nnx.Module):
         keys = (None,) * 5 if key is None else jax.random.split(key, 5)
         if self.positioned:
             x = x + self.position().astype(x.dtype)
-        y, weights = self.attention(normalise(self.norm1, x), capture=capture)
+        y, weights = self.attend(normalise(self.norm1, x), capture)
         x = x + self._thin(dropout(y, self.rate, keys[0]), share, keys[3])
         y = self.mlp(normalise(self.norm2, x), keys[1])
         return x + self._thin(dropout(y, self.rate, keys[2]), share, keys[4]), weights
+
+    def attend(self, x: jax.Array, capture: bool) -> tuple[jax.Array, jax.Array | None]:
+        """Returns what tokens x (B, N, D) attend to and, on request, the weights."""
+        return self.attention(x, capture=capture)
 
     def _thin(self, branch: jax.Array, share: jax.Array, key: jax.Array | None) -> jax.Array:
         return drop_path(branch, self.paths * share, key) if self.paths else branch

@@ -117,7 +117,8 @@ def complete(model: config.Model) -> config.Model:
 
     Raises ConfigError for a wrong name.
     """
-    named = {"architecture": "vit"} if model.variant is None else parse(model.variant)
+    variant = model.variant
+    named: dict[str, Any] = {"architecture": "vit"} if variant is None else parse(variant)
     if named.get("resnet_width") is None and model.resnet_units is not None:
         named["resnet_width"] = 1.0
     missing = {key: value for key, value in named.items() if getattr(model, key) is None}

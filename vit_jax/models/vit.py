@@ -16,6 +16,8 @@ from vit_jax.models.layers import (
 )
 from vit_jax.models.variants import known
 
+Block = EncoderBlock | axial.AxialBlock
+
 
 class ViT(nnx.Module):
     """Vision Transformer (ViT, section 3.1), initialised as in Google's released code."""
@@ -97,7 +99,7 @@ class ViT(nnx.Module):
         depth = known(self.model.depth)
 
         def layer(
-            x: jax.Array, scanned: tuple[EncoderBlock, jax.Array, jax.Array | None]
+            x: jax.Array, scanned: tuple[Block, jax.Array, jax.Array | None]
         ) -> tuple[jax.Array, jax.Array | None]:
             block, share, key = scanned
             x = constrain_batch(x)
