@@ -82,6 +82,9 @@ def load(reference: str) -> dict[str, Any]:
     Raises ConfigError for a name or file that does not exist, or a file that is no config file.
     """
     module, name = _locate(reference)
+    parts = pathlib.PurePath(name).parts
+    if not parts or pathlib.PurePath(name).is_absolute() or ".." in parts:
+        raise ConfigError(f"--config={reference}: {name!r} cannot name the folder of a run")
     values = module.get_config(name)
     if not isinstance(values, Mapping) and not hasattr(values, "items"):
         raise ConfigError(f"--config={reference}: get_config({name!r}) must return a ConfigDict")

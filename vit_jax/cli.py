@@ -5,11 +5,12 @@ import csv
 import dataclasses
 import json
 import pathlib
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from vit_jax import __version__, catalog, config
+from vit_jax import __version__, catalog, config, console
 
 DESCRIPTION = """\
 Train Vision Transformers in JAX, by config name.
@@ -98,6 +99,11 @@ def _parser() -> argparse.ArgumentParser:
         help="run directory (default: runs/NAME); without a NAME, the run to resume",
     )
     train.add_argument(
+        "--smoke",
+        action="store_true",
+        help="two steps of a tiny copy on random pixels, afresh in runs/smoke/NAME",
+    )
+    train.add_argument(
         "--profile",
         type=_profile,
         metavar="FIRST:LAST",
@@ -149,8 +155,14 @@ def _parser() -> argparse.ArgumentParser:
         "list",
         _list,
         "list the config names",
-        more="A name is all that `vit_jax train` and `vit_jax show` need.\n",
+        more="A name is all that `vit_jax train` and `vit_jax show` need. exaFLOPs are counted\n"
+        "from the model; `paper` and core-days (TPUv3) are as printed, and so are the results:\n"
+        "top-1 in % on ImageNet (IN), CIFAR-10 and -100 (C10, C100), ... after fine-tuning.\n",
     )
+    listing.add_argument(
+        "--table", metavar="T", help="only this table or figure: 3, d2, figure4, augreg, ..."
+    )
+    listing.add_argument("--model", metavar="PATTERN", help="only these models: 'ViT-L*'")
     listing.add_argument("--json", action="store_true", help="print one JSON object")
 
     show = verb("show", _show, "print every knob of a config: value, meaning", knobs=True)
@@ -233,17 +245,14 @@ def _train(options: argparse.Namespace, overrides: dict[str, str]) -> int:
         raise config.ConfigError(
             "train: name a config (see `vit_jax list`), or a --workdir to resume"
         )
-    if options.workdir is None:
-        options.workdir = (
-            pathlib.Path("runs") / (reference or "").rpartition(":")[2].rpartition("/")[2]
-        )
-    # The config is checked before jax is imported: a typo costs a tenth of a second.
+    if reference is None and options.smoke:
+        raise config.ConfigError("--smoke: name a config to try; see `vit_jax list`")
     if reference is not None:
-        config.build(config.override(catalog.load(reference), overrides))
+        _check_start(options, reference, overrides)
     from vit_jax import logs, run
 
     logs.setup()
-    cfg = run.of_directory(options.workdir, reference, overrides)
+    cfg = run.of_directory(options.workdir, reference, overrides, tiny=options.smoke)
     outcome = run.train(cfg, options.workdir, profile=options.profile)
     rows = [
         (key, f"{value:,.0f}" if key.endswith("count") else f"{value:.4f}")
@@ -251,8 +260,24 @@ def _train(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     ]
     rows += [("steps", f"{outcome.steps:,}"), ("time", logs.duration(outcome.seconds))]
     rows += [(path.name, str(path)) for path in outcome.files]
-    _table(("result", ""), rows)
+    console.table(("result", ""), rows)
     return 0
+
+
+def _check_start(options: argparse.Namespace, reference: str, overrides: dict[str, str]) -> None:
+    """Says what is wrong with a run or special about it, before jax is imported: that is quick."""
+    values, about = catalog.load(reference), catalog.about(reference)
+    config.build(config.override(values, overrides))
+    if options.smoke:
+        if options.workdir is None:
+            options.workdir = pathlib.Path("runs", "smoke", values["name"])
+            shutil.rmtree(options.workdir, ignore_errors=True)
+        return
+    if about.needs and not any(key in overrides for key in about.lifted_by):
+        raise config.ConfigError(about.needs)
+    if about.warning:
+        print(f"vit_jax: {values['name']} {about.warning}", file=sys.stderr)
+    options.workdir = options.workdir or pathlib.Path("runs", values["name"])
 
 
 def _evaluate(options: argparse.Namespace, overrides: dict[str, str]) -> int:
@@ -267,7 +292,7 @@ def _evaluate(options: argparse.Namespace, overrides: dict[str, str]) -> int:
             (key, f"{value:,.0f}" if key in ("count", "step") else f"{value:.4f}")
             for key, value in results.items()
         ]
-        _table(("metric", "value"), rows)
+        console.table(("metric", "value"), rows)
     return 0
 
 
@@ -310,38 +335,24 @@ def _predict(options: argparse.Namespace, overrides: dict[str, str]) -> int:
             named = "  ".join(f"{name} {value:.1%}" for name, value in one.top)
             rows.append((one.image, named, *((one.truth,) if one.truth is not None else ())))
     if rows:
-        _table(("image", "prediction", "truth")[: len(rows[0])], rows)
+        console.table(("image", "prediction", "truth")[: len(rows[0])], rows)
     return 2 if unreadable else 0
 
 
 def _list(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     _no_overrides("list", overrides)
-    names = catalog.names()
-    built = {name: config.build(catalog.load(name)) for name in names}
+    from vit_jax import listing
+
+    chosen = listing.entries(table=options.table, model=options.model)
     if options.json:
-        print(json.dumps({name: config.to_dict(cfg) for name, cfg in built.items()}))
+        print(json.dumps({entry.name: listing.to_dict(entry) for entry in chosen}))
         return 0
-    rows = []
-    for name, cfg in built.items():
-        model, data, train = cfg.model, cfg.data, cfg.train
-        size = (
-            model.variant
-            or f"{model.width} wide, {model.depth} deep, patch {(model.patch_size or '?')[0]}"
-        )
-        rows.append(
-            (
-                name,
-                size,
-                data.name or data.source,
-                "x".join(map(str, data.image_size)),
-                str(train.batch_size),
-                str(train.duration),
-                f"{cfg.optimizer.lr:g}",
-            )
-        )
-    _table(("name", "model", "data", "pixels", "batch", "duration", "lr"), rows)
-    for path in dict.fromkeys(names.values()):
-        print(f"{path.name}: {catalog.summary(path)}")
+    for group in listing.groups(chosen):
+        print(group.title)
+        if group.shared:
+            print(f"all: {group.shared}")
+        console.table(group.header, group.rows)
+        print()
     return 0
 
 
@@ -349,25 +360,21 @@ def _show(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     reference = _reference(options)
     if reference is None:
         raise config.ConfigError("show: name a config; see `vit_jax list`")
-    from vit_jax import models
+    from vit_jax import listing, models
 
     # Not checked as a whole: a recipe can be looked at before it is told where its images are.
     cfg = config.build(config.override(catalog.load(reference), overrides))
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
+    about = catalog.about(reference)
     if options.json:
-        print(json.dumps(config.to_dict(cfg), indent=2))
+        print(json.dumps(config.to_dict(cfg) | {"about": listing.about_dict(about)}, indent=2))
         return 0
-    rows = []
-    for key, field, _ in config.knobs():
-        choices = field.metadata["choices"]
-        rows.append(
-            (
-                key,
-                config.show(config.get(cfg, key)),
-                field.metadata["doc"] + (f" [{' | '.join(choices)}]" if choices else ""),
-            )
-        )
-    _table(("knob", "value", "meaning"), rows)
+    console.table(("knob", "value", "meaning"), listing.knobs(cfg))
+    if about.choices:
+        print()
+        console.table(("choice", "why", "to change it"), about.choices)
+    if about.warning:
+        print(f"\nnote: {about.warning}")
     return 0
 
 
@@ -376,22 +383,10 @@ def _bench(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     from vit_jax import bench
 
     header, rows = {"attention": bench.attention, "startup": bench.startup}[options.what]()
-    _table(header, rows)
+    console.table(header, rows)
     return 0
 
 
 def _no_overrides(verb: str, overrides: dict[str, str]) -> None:
     if overrides:
         raise config.ConfigError(f"--config.{next(iter(overrides))}: {verb} takes no knobs")
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*header, box=box.SIMPLE_HEAD, show_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    # Off a terminal, lines are as long as they need to be: a cut path helps nobody.
-    Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False).print(table)

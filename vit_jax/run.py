@@ -10,19 +10,22 @@ from typing import Any
 
 import jax
 
-from vit_jax import __version__, catalog, config, host, logs, models
+from vit_jax import __version__, catalog, config, host, logs, models, smoke
 from vit_jax.checkpoints import manager
 from vit_jax.data import pipeline, sources, transforms
 from vit_jax.evaluators import classification
 from vit_jax.training import loop, optimizer, schedules, sharding, state, step
 
 
-def resolve(reference: str, overrides: Mapping[str, str]) -> config.Config:
-    """Returns the checked config of a catalog name or file, sizes filled in.
+def resolve(reference: str, overrides: Mapping[str, str], *, tiny: bool = False) -> config.Config:
+    """Returns the checked config of a catalog name or file, sizes filled in; `tiny`, cut down.
 
     Raises ConfigError; reads no data and compiles nothing.
     """
-    return complete(config.build(config.override(catalog.load(reference), overrides)))
+    cfg = config.build(config.override(catalog.load(reference), overrides))
+    if tiny:  # what is overridden is not cut down
+        cfg = config.build(config.override(config.to_dict(smoke.shrink(cfg)), overrides))
+    return complete(cfg)
 
 
 def complete(cfg: config.Config) -> config.Config:
@@ -34,7 +37,11 @@ def complete(cfg: config.Config) -> config.Config:
 
 
 def of_directory(
-    workdir: pathlib.Path, reference: str | None, overrides: Mapping[str, str]
+    workdir: pathlib.Path,
+    reference: str | None,
+    overrides: Mapping[str, str],
+    *,
+    tiny: bool = False,
 ) -> config.Config:
     """Returns the config to run in `workdir`: a new one, or the one of the run it holds.
 
@@ -48,7 +55,7 @@ def of_directory(
                 f"--workdir={workdir}: holds no run to resume (no config.json); "
                 "name a config to start one"
             )
-        return resolve(reference, overrides)
+        return resolve(reference, overrides, tiny=tiny)
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -59,7 +66,7 @@ def of_directory(
     if reference is None:
         new = complete(config.build(config.override(stored, overrides)))
     else:
-        new = resolve(reference, overrides)
+        new = resolve(reference, overrides, tiny=tiny)
     if new.model.num_classes is None:  # the data's, which the stored config knows already
         new = _with_classes(new, old.model.num_classes)
     changed = config.differences(old, new)

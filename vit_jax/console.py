@@ -1,0 +1,20 @@
+"""Tables for people."""
+
+import sys
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints rows under a header, as wide as the terminal."""
+    drawn = Table(*header, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    # What comes first is for copying: where a line is too long, other columns give way.
+    drawn.columns[0].no_wrap = True
+    drawn.columns[0].min_width = max(len(row[0]) for row in (header, *rows))
+    for row in rows:
+        drawn.add_row(*row)
+    # Off a terminal, lines are as long as they need to be: a cut path helps nobody.
+    Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False).print(drawn)

@@ -1,0 +1,225 @@
+"""The catalog as tables: what each name is, what it costs, and what the paper got for it."""
+
+import dataclasses
+import fnmatch
+import pathlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from vit_jax import catalog, config, models
+from vit_jax.models import macs
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A name of the catalog: its file, its config with the sizes of its model, and its source."""
+
+    name: str
+    file: pathlib.Path
+    cfg: config.Config
+    about: catalog.About
+
+    @property
+    def model(self) -> str:
+        """The variant, or the sizes of a model that has no name."""
+        model = self.cfg.model
+        if model.variant is not None:
+            return model.variant
+        sizes = (model.depth, model.width, model.mlp_dim, (model.patch_size or "?")[0])
+        return "{} x {}, MLP {}, /{}".format(*sizes)
+
+    @property
+    def dataset(self) -> str:
+        """The data set as people call it, else as its source does."""
+        data = self.cfg.data
+        return self.about.dataset or data.name or data.source
+
+    @property
+    def steps(self) -> int | None:
+        """The length of the run; None where that depends on the user's data."""
+        train = self.cfg.train
+        if train.duration.unit == "epochs" and self.about.images is None:
+            return None
+        return train.duration.steps(train.batch_size, self.about.images or 1)
+
+    @property
+    def epochs(self) -> float | None:
+        """The times every image is seen; None where that depends on the user's data."""
+        train = self.cfg.train
+        if train.duration.unit == "epochs":
+            return train.duration.amount
+        if self.steps is None or self.about.images is None:
+            return None
+        return self.steps * train.batch_size / self.about.images
+
+    @property
+    def exaflops(self) -> float | None:
+        """The compute of the run: 6 per multiply-accumulate of a forward pass, in 1e18."""
+        cfg = self.cfg
+        if self.steps is None or cfg.model.num_classes is None:
+            return None
+        forward = macs.count(cfg.model, cfg.data.image_size, cfg.data.channels)
+        return 6 * forward * self.steps * cfg.train.batch_size / 1e18
+
+
+def entries(*, table: str | None = None, model: str | None = None) -> list[Entry]:
+    """Returns the names of the catalog, in order.
+
+    Args:
+      table: only those of this table or figure, such as `3`, `d2` or `figure4`.
+      model: only those whose variant this pattern matches, such as `ViT-L*`.
+
+    Raises ConfigError where nothing is left.
+    """
+    everything = [_entry(name, file) for name, file in catalog.names().items()]
+    chosen = everything
+    if table is not None:
+        known = {_key(t): t for entry in everything for t in entry.about.tables}
+        if _key(table) not in known:
+            listed = ", ".join(sorted(known.values(), key=_order))
+            raise config.ConfigError(f"--table={table}: no name belongs to it; known: {listed}")
+        chosen = [e for e in chosen if _key(table) in map(_key, e.about.tables)]
+    if model is not None:
+        chosen = [e for e in chosen if fnmatch.fnmatchcase(e.model, model.replace("_", "/"))]
+        if not chosen:
+            listed = ", ".join(sorted({e.cfg.model.variant or "" for e in everything} - {""}))
+            within = "" if table is None else f" in table {table}"
+            raise config.ConfigError(
+                f"--model={model}: no name{within} has such a model; known: {listed}"
+            )
+    return chosen
+
+
+def to_dict(entry: Entry) -> dict[str, Any]:
+    """Returns plain values that JSON holds: what the table shows, and every knob."""
+    cfg, about = entry.cfg, entry.about
+    return {
+        "file": entry.file.name,
+        "tables": list(about.tables),
+        "row": about.row,
+        "model": entry.model,
+        "dataset": entry.dataset,
+        "epochs": entry.epochs,
+        "steps": entry.steps,
+        "batch_size": cfg.train.batch_size,
+        "lr": cfg.optimizer.lr,
+        "decay": cfg.schedule.decay,
+        "weight_decay": cfg.optimizer.weight_decay,
+        "dropout": cfg.model.dropout,
+        "randaugment": cfg.data.randaugment,
+        "mixup": cfg.train.mixup,
+        "exaflops": entry.exaflops,
+        "printed_exaflops": about.exaflops,
+        "printed_core_days": about.core_days,
+        "results": [result._asdict() for result in about.results],
+        "config": config.to_dict(cfg),
+    }
+
+
+def about_dict(about: catalog.About) -> dict[str, Any]:
+    """Returns plain values that JSON holds."""
+    return dataclasses.asdict(about) | {
+        "results": [result._asdict() for result in about.results],
+        "choices": [choice._asdict() for choice in about.choices],
+    }
+
+
+SHORT = {"ImageNet": "IN", "CIFAR-10": "C10", "CIFAR-100": "C100", "Average": "avg"}
+
+
+class Group(NamedTuple):
+    """The names of one config file as a table; `shared` is what holds for all of them."""
+
+    title: str
+    shared: str
+    header: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+def groups(chosen: Sequence[Entry]) -> Iterator[Group]:
+    """Yields a table per config file; columns of one value are left out, and said once.
+
+    So is the model where the names say it.
+    """
+    for file in dict.fromkeys(entry.file for entry in chosen):
+        members = [entry for entry in chosen if entry.file == file]
+        cells = [_cells(entry) for entry in members]
+        header = list(dict.fromkeys(column for row in cells for column in row))
+        if all(entry.model.replace("/", "_") in entry.name for entry in members):
+            header.remove("model")
+        shared = []
+        for column in header[1:]:
+            values = {row.get(column, "") for row in cells}
+            if len(values) == 1 and (len(cells) > 1 or values == {""}):
+                header.remove(column)
+                shared += [f"{column} {value}" for value in values if value]
+        rows = [tuple(row.get(column, "") for column in header) for row in cells]
+        title = f"{file.name}: {catalog.summary(file)}"
+        yield Group(title, ", ".join(shared), tuple(header), rows)
+
+
+def knobs(cfg: config.Config) -> list[tuple[str, str, str]]:
+    """Returns key, value and meaning of every knob."""
+    rows = []
+    for key, field, _ in config.knobs():
+        choices = field.metadata["choices"]
+        meaning = field.metadata["doc"] + (f" [{' | '.join(choices)}]" if choices else "")
+        rows.append((key, config.show(config.get(cfg, key)), meaning))
+    return rows
+
+
+def _entry(name: str, file: pathlib.Path) -> Entry:
+    cfg = config.build(catalog.load(name))
+    cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
+    return Entry(name, file, cfg, catalog.about(name))
+
+
+def _cells(entry: Entry) -> dict[str, str]:
+    """Returns the row of an entry by column."""
+    cfg, about = entry.cfg, entry.about
+    tables = (re.sub("^figure ", "fig", table) for table in sorted(about.tables, key=_order))
+    return {
+        "name": entry.name,
+        "table": ",".join(tables),
+        "model": entry.model,
+        "data": entry.dataset,
+        "pixels": "x".join(map(str, dict.fromkeys(cfg.data.image_size))),
+        "epochs": _number(entry.epochs),
+        "steps": "" if entry.steps is None else str(entry.steps),
+        "batch": str(cfg.train.batch_size),
+        "lr": f"{cfg.optimizer.lr:g}",
+        "decay": cfg.schedule.decay,
+        "wd": f"{cfg.optimizer.weight_decay:g}",
+        "dropout": f"{cfg.model.dropout:g}",
+        "randaugment": config.show(cfg.data.randaugment) if cfg.data.randaugment else "",
+        "mixup": f"{cfg.train.mixup:g}" if cfg.train.mixup else "",
+        "exaFLOPs": _number(entry.exaflops),
+        "paper": _number(about.exaflops),
+        "core-days": _number(about.core_days),
+    } | {
+        SHORT.get(result.what, result.what): f"{result.value:g}{_spread(result)}"
+        for result in about.results
+    }
+
+
+def _spread(result: catalog.Result) -> str:
+    return "" if result.std is None else f"±{result.std:g}"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _key(table: str) -> str:
+    """Returns a table's name as people may type it: `Table D.2` is `d2`, `fig. 4` `figure4`."""
+    letters = re.sub(r"[^a-z0-9]", "", table.lower()).removeprefix("table")
+    return re.sub(r"^fig(ure)?", "figure", letters)
+
+
+def _order(table: str) -> tuple[bool, str, int, str]:
+    """Sorts 2, 10, D.2, figure 3, figure 10."""
+    words, number = re.sub(r"\d+$", "", table), re.search(r"\d+$", table)
+    return bool(words), words.lower(), int(number[0]) if number else 0, table
