@@ -46,7 +46,7 @@ def _transformer(model: config.Model, grid: Map, channels: int) -> int:
 def _backbone(model: config.Model, image_size: tuple[int, int], channels: int) -> tuple[int, int]:
     """Returns those of a ResNet up to its last map, and the channels of that map."""
     width = round(64 * known(model.resnet_width))
-    total = channels * width * _taps(model, image_size, size=7, stride=2)
+    total = channels * width * _taps(image_size, size=7, stride=2)
     place, inputs = _strided(_strided(image_size, 2), 2), width
     for stage, units in enumerate(known(model.resnet_units)):
         features = width * 2**stage
@@ -65,7 +65,7 @@ def _backbone(model: config.Model, image_size: tuple[int, int], channels: int) -
 def _middle(model: config.Model, place: Map, features: int, stride: int) -> int:
     """Returns those of the layer in the middle of a unit that reads a map of `place`."""
     if model.architecture != "axial_resnet":
-        return features * features * _taps(model, place, size=3, stride=stride)
+        return features * features * _taps(place, size=3, stride=stride)
     return _axial_middle(place, features)
 
 
@@ -84,16 +84,12 @@ def _strided(place: Map, stride: int) -> Map:
     return -(-place[0] // stride), -(-place[1] // stride)
 
 
-def _taps(model: config.Model, place: Map, *, size: int, stride: int) -> int:
+def _taps(place: Map, *, size: int, stride: int) -> int:
     """Returns how often a square kernel's elements meet a position of the map, over all outputs."""
-
-    def along(length: int) -> int:
-        outputs = -(-length // stride)
-        if model.resnet_version == "v1":  # XLA's SAME: as little padding as will do, less before
-            before = max((outputs - 1) * stride + size - length, 0) // 2
-        else:
-            before = size // 2
-        starts = range(-before, outputs * stride - before, stride)
-        return sum(min(start + size, length) - max(start, 0) for start in starts)
-
-    return along(place[0]) * along(place[1])
+    # Where v1 and v2 pad differently, one is the mirror image of the other.
+    starts = [range(-(size // 2), length - size // 2, stride) for length in place]
+    rows, columns = (
+        sum(min(start + size, length) - max(start, 0) for start in along)
+        for along, length in zip(starts, place, strict=True)
+    )
+    return rows * columns

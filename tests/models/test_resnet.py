@@ -1,0 +1,434 @@
+import dataclasses
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import resnet_reference
+import vit_reference
+from vit_jax import config, models, trees
+from vit_jax.models import resnet, variants
+from vit_jax.training import sharding
+from vit_reference import quick_jit
+
+FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
+TINY = config.Model(architecture="resnet", resnet_units=(2,), resnet_width=0.5, num_classes=5)
+
+
+def tiny(image_size=(16, 16), channels=3, dtype="float32", **changes):
+    model = dataclasses.replace(TINY, **changes)
+    return models.create(model, image_size=image_size, channels=channels, dtype=dtype)
+
+
+def inputs(classifier, batch=2, seed=1):
+    shape = (batch, *classifier.image_size, classifier.channels)
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+
+
+def read(name):
+    with np.load(FIXTURES / name) as file:
+        return dict(file)
+
+
+def loss_and_grad(classifier, params, images):
+    def loss(params):
+        return jnp.sum(classifier.apply(params, images)[0] ** 2)
+
+    return quick_jit(jax.value_and_grad(loss))(params)
+
+
+def assert_close(given, expected, tolerance):
+    """Compares arrays by name, relative to the largest element of each."""
+    given, expected = trees.flatten(given), trees.flatten(expected)
+    assert given.keys() == expected.keys()
+    for name, leaf in expected.items():
+        assert np.abs(given[name] - leaf).max() <= tolerance * np.abs(leaf).max(), name
+
+
+# Values
+
+
+def test_parity_with_a_published_hybrid():
+    model = config.Model(
+        resnet_units=(1, 2, 1), resnet_width=0.5, patch_size=(1, 1), width=32, depth=2,
+        mlp_dim=48, heads=4, representation_size=32, num_classes=7,
+    )  # fmt: skip
+    expected = read("hybrid_tiny.io.npz")
+    classifier = models.create(model, image_size=expected["images"].shape[1:3])
+    params = resnet_reference.published_parameters(
+        FIXTURES / "hybrid_tiny.npz", classifier.shapes(), resnet_reference.hybrid_name
+    )
+    with jax.default_matmul_precision("highest"):
+        logits, _ = quick_jit(classifier.apply)(params, expected["images"])
+    np.testing.assert_allclose(logits, expected["logits"], rtol=0, atol=1e-6)
+
+
+def test_parity_with_published_big_transfer():
+    """Big Transfer pads with zeros before its max-pool, as `R50x1` here; big_vision does not.
+
+    The expected values are big_vision's, so the reference vouches for the one difference.
+    """
+    classifier = tiny((64, 64), resnet_units=(1, 2, 1, 1), resnet_version="v2")
+    params = resnet_reference.published_parameters(
+        FIXTURES / "bit_tiny_legacy.npz", classifier.shapes(), resnet_reference.transfer_name
+    )
+    expected = read("bit_tiny.io.npz")
+    images, given = expected["images"], (expected["logits"], expected["pre_logits"])
+    theirs = resnet_reference.forward(classifier.config, params, images, pool_fill=-np.inf)
+    for array, exact in zip(given, theirs, strict=False):
+        np.testing.assert_allclose(array, exact, rtol=0, atol=1e-5)
+    ours = resnet_reference.forward(classifier.config, params, images, pool_fill=0.0)
+    assert np.abs(ours[0] - theirs[0]).max() > 1e-3, "the fixture tells the paddings apart"
+    with jax.default_matmul_precision("highest"):
+        logits, out = quick_jit(classifier.apply)(params, images)
+    np.testing.assert_allclose(logits, ours[0], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(out["pre_logits"], ours[1], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("version", "units", "shape", "size"),
+    [("v1", (1, 3), (22, 33, 3), 7), ("v2", (3, 1), (17, 38, 1), None)],
+)
+def test_equals_a_float64_reimplementation(version, units, shape, size):
+    classifier = tiny(
+        shape[:2], shape[2], resnet_units=units, resnet_version=version, representation_size=size
+    )
+    params = vit_reference.random_parameters(classifier.shapes())
+    images = inputs(classifier)
+    logits, out = quick_jit(classifier.apply)(params, images)
+    expected = resnet_reference.forward(classifier.config, params, images)
+    given = logits, out["pre_logits"], out["features"]
+    for array, exact in zip(given, expected, strict=True):
+        assert array.dtype == jnp.float32
+        assert array.shape == exact.shape
+        np.testing.assert_allclose(array, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_stem_alone_equals_float64(version):
+    model = dataclasses.replace(TINY, resnet_units=(), resnet_version=version)
+    backbone = resnet.Backbone(model, 3, jnp.dtype("float32"), rngs=nnx.Rngs(0))
+    params = nnx.to_pure_dict(nnx.state(backbone, nnx.Param))
+    images = np.random.default_rng(0).uniform(-1, 1, (2, 19, 24, 3)).astype(np.float32)
+    given = quick_jit(lambda x: backbone(x))(images)
+    assert given.shape == (2, 5, 6, backbone.features)
+    expected = resnet_reference.backbone(model, params, images)
+    np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_standardisation_keeps_small_kernels_small_each_in_its_way(version):
+    """The features' deviations are 1, 1e-5 and 1e-7: the epsilons are of the size of the last."""
+    kernel = np.random.default_rng(0).normal(2, 1, (3, 3, 8, 3)) * [1, 1e-5, 1e-7]
+    kernel = kernel.astype(np.float32)
+    given = resnet.standardise(jnp.asarray(kernel), version)
+    expected = resnet_reference.standardise(kernel.astype(np.float64), version)
+    np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5)
+    other = resnet_reference.standardise(kernel.astype(np.float64), {"v1": "v2"}.get(version, "v1"))
+    assert np.abs(other - expected).max() > 0.1
+
+
+def test_bfloat16_is_close_and_returns_float32():
+    classifier, half = tiny(), tiny(dtype="bfloat16")
+    params = vit_reference.random_parameters(classifier.shapes())
+    images = inputs(classifier)
+    exact, _ = quick_jit(classifier.apply)(params, images)
+    logits, out = quick_jit(half.apply)(params, images)
+    assert logits.dtype == out["pre_logits"].dtype == jnp.float32
+    assert out["features"].dtype == jnp.bfloat16
+    difference = np.abs(logits - exact).max() / np.abs(exact).max()
+    assert 1e-5 < difference < 0.03
+
+
+def test_neither_key_nor_capture_changes_anything():
+    classifier = tiny()
+    params = vit_reference.random_parameters(classifier.shapes())
+    plain = jax.make_jaxpr(lambda p, x: classifier.apply(p, x))
+    asked = jax.make_jaxpr(
+        lambda p, x: classifier.apply(p, x, key=jax.random.key(0), capture=True)[:2]
+    )
+    images = inputs(classifier)
+    assert "random_bits" not in str(asked(params, images))
+    assert plain(params, images).out_avals == asked(params, images).out_avals
+
+
+# Unrolling, rematerialisation and sharding
+
+
+@pytest.fixture(scope="module")
+def plain():
+    classifier = tiny(resnet_units=(3,))
+    params = vit_reference.random_parameters(classifier.shapes())
+    images = inputs(classifier, batch=8)
+    return params, images, loss_and_grad(classifier, params, images)
+
+
+@pytest.mark.parametrize(("remat", "unroll"), [("none", 9), ("full", 1), ("full", 2)])
+def test_unroll_and_remat_change_nothing(plain, remat, unroll):
+    params, images, (loss, grad) = plain
+    classifier = tiny(resnet_units=(3,), remat=remat, unroll=unroll)
+    given_loss, given_grad = loss_and_grad(classifier, params, images)
+    np.testing.assert_allclose(given_loss, loss, rtol=2e-6)
+    assert_close(given_grad, grad, 1e-5)
+
+
+def test_sharding_changes_nothing(plain):
+    params, images, (loss, grad) = plain
+    classifier = tiny(resnet_units=(3,))
+    mesh = sharding.create_mesh(fsdp=4)
+    placed = sharding.placed(classifier.shapes(), mesh, min_size=64)
+    split = jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, placed))
+    images = jax.device_put(images, sharding.NamedSharding(mesh, sharding.BATCH))
+    with jax.set_mesh(mesh):
+        given_loss, given_grad = loss_and_grad(classifier, split, images)
+    np.testing.assert_allclose(given_loss, loss, rtol=2e-6)
+    assert_close(given_grad, grad, 1e-5)
+
+
+def backward(classifier):
+    images = inputs(classifier, batch=1)
+    return jax.grad(lambda params: jnp.sum(classifier.apply(params, images)[0]))
+
+
+@pytest.mark.parametrize(("remat", "again"), [("none", 0), ("dots", 0), ("full", 13)])
+def test_remat_repeats_the_convolutions_it_does_not_keep(remat, again):
+    """Four units have 3 each, the first a fourth, and the root's stays outside."""
+    classifier = tiny(resnet_units=(4,), remat=remat)
+    jaxpr = jax.make_jaxpr(backward(classifier))(classifier.shapes()).jaxpr
+    convolutions = sum(
+        times
+        for equation, times in vit_reference.equations(jaxpr)
+        if equation.primitive.name == "conv_general_dilated"
+    )
+    assert convolutions == 14 + 2 * 14 - 1 + again  # no gradient of the images is wanted
+
+
+@pytest.mark.parametrize(("units", "unroll", "guarded"), [(1, 1, 1), (4, 1, 1), (4, 3, 2)])
+def test_remat_is_guarded_from_the_compiler_outside_of_loops(units, unroll, guarded):
+    """Unrolled, and in the first unit, it would share the repeated convolutions.
+
+    The units of a stack are calls of one function, so its guard is written once.
+    """
+    classifier = tiny(resnet_units=(units,), remat="full", unroll=unroll)
+    program = jax.jit(backward(classifier)).lower(classifier.shapes()).as_text()
+    assert program.count("optimization_barrier") == guarded
+
+
+# Initialisation
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_initial_norms_and_head(version):
+    classifier = tiny(resnet_units=(2, 3), resnet_version=version, head_bias=-10.0)
+
+    def init():
+        flat = trees.flatten(classifier.init(jax.random.key(0)))
+        return {n: leaf for n, leaf in flat.items() if "conv" not in n}
+
+    for name, leaf in quick_jit(init)().items():
+        if name == "head/bias":
+            value = -10
+        elif name.endswith("scale"):
+            value = 0 if version == "v1" and name.endswith("gn3/scale") else 1
+        else:
+            value = 0
+        np.testing.assert_array_equal(leaf, value, err_msg=name)
+
+
+def test_initial_kernels():
+    classifier = tiny(resnet_units=(3,))
+    init = quick_jit(lambda key: trees.flatten(classifier.init(key)))
+    p, again, other = (jax.device_get(init(jax.random.key(k))) for k in (0, 0, 1))
+    for name, leaf in p.items():
+        np.testing.assert_array_equal(again[name], leaf)
+        if "conv" in name:
+            stacked = "/rest/" in name
+            deviation = 1 / np.sqrt(np.prod(leaf.shape[stacked:-1]))
+            assert abs(leaf.std() / deviation - 1) < 5 / np.sqrt(2 * leaf.size), name
+            assert abs(leaf.mean()) < 5 * deviation / np.sqrt(leaf.size), name
+            assert np.abs(leaf - other[name]).max() > deviation, name
+            if stacked:
+                assert np.abs(leaf[0] - leaf[1]).max() > deviation, "units are drawn apart"
+
+
+def test_names_and_shapes():
+    """A stage of one unit has no stack; what v1 normalises after a convolution v2 does before."""
+
+    def form(version):
+        shapes = tiny(resnet_units=(1, 3), resnet_version=version).shapes()["resnet"]
+        return {name: leaf.shape for name, leaf in trees.flatten(shapes).items()}
+
+    v1, v2 = form("v1"), form("v2")
+    convolutions = {
+        "conv_root": (7, 7, 3, 32),
+        "stage1/first/conv1": (1, 1, 32, 32),
+        "stage1/first/conv2": (3, 3, 32, 32),
+        "stage1/first/conv3": (1, 1, 32, 128),
+        "stage1/first/conv_proj": (1, 1, 32, 128),
+        "stage2/first/conv1": (1, 1, 128, 64),
+        "stage2/first/conv2": (3, 3, 64, 64),
+        "stage2/first/conv3": (1, 1, 64, 256),
+        "stage2/first/conv_proj": (1, 1, 128, 256),
+        "stage2/rest/conv1": (2, 1, 1, 256, 64),
+        "stage2/rest/conv2": (2, 3, 3, 64, 64),
+        "stage2/rest/conv3": (2, 1, 1, 64, 256),
+    }
+    for given, norms in (
+        (
+            v1,
+            {
+                "gn_root": (32,),
+                "stage1/first/gn1": (32,), "stage1/first/gn2": (32,), "stage1/first/gn3": (128,),
+                "stage1/first/gn_proj": (128,),
+                "stage2/first/gn1": (64,), "stage2/first/gn2": (64,), "stage2/first/gn3": (256,),
+                "stage2/first/gn_proj": (256,),
+                "stage2/rest/gn1": (2, 64), "stage2/rest/gn2": (2, 64), "stage2/rest/gn3": (2, 256),
+            },
+        ),
+        (
+            v2,
+            {
+                "stage1/first/gn1": (32,), "stage1/first/gn2": (32,), "stage1/first/gn3": (32,),
+                "stage2/first/gn1": (128,), "stage2/first/gn2": (64,), "stage2/first/gn3": (64,),
+                "stage2/rest/gn1": (2, 256), "stage2/rest/gn2": (2, 64), "stage2/rest/gn3": (2, 64),
+                "gn_final": (256,),
+            },
+        ),
+    ):  # fmt: skip
+        expected = {f"{name}/kernel": shape for name, shape in convolutions.items()}
+        for name, shape in norms.items():
+            expected |= {f"{name}/scale": shape, f"{name}/bias": shape}
+        assert given == expected
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(
+    ("variant", "parameters"),
+    [
+        ("ViT-B/16", 86_567_656),
+        ("ViT-B/32", 88_224_232),
+        ("ViT-B/8", 86_576_872),
+        ("ViT-L/16", 304_326_632),
+        ("ViT-L/32", 306_535_400),
+        ("ViT-H/14", 632_045_800),
+        ("ViT-S/16", 22_050_664),
+        ("ViT-S/32", 22_878_952),
+        ("ViT-Ti/16", 5_717_416),
+        ("R50+ViT-B/16", 98_659_112),
+        ("R50+ViT-L/32", 328_994_856),
+        ("R26+ViT-B/32", 101_383_976),
+        ("R26+ViT-S/32", 36_431_912),
+        ("R+ViT-Ti/16", 6_337_704),
+        ("R50x1", 25_557_032),  # torchvision's ResNet-50: its BatchNorms are our GroupNorms
+        ("R101x1", 44_549_160),
+        ("R152x1", 60_192_808),
+    ],
+)
+def test_sizes_are_those_published(variant, parameters):
+    """At 1000 classes and 224 pixels, from the released code's own tests."""
+    model = config.Model(variant=variant, num_classes=1000)
+    assert models.create(model, image_size=(224, 224)).num_params == parameters
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("image_size", [(224, 224), (33, 64), (1, 47), (100, 130)])
+def test_the_map_has_the_size_that_variants_tells(version, image_size):
+    classifier = tiny(image_size, resnet_units=(2, 1, 2), resnet_version=version)
+    images = jax.ShapeDtypeStruct((2, *image_size, 3), jnp.float32)
+    logits, out = jax.eval_shape(classifier.apply, classifier.shapes(), images)
+    grid = variants.grid(classifier.config, image_size)
+    assert out["features"].shape == (2, *grid, 4 * 128)
+    assert out["pre_logits"].shape == (2, 512)
+    assert logits.shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("width", "message"),
+    [
+        (0.7, "model.resnet_width=0.7: makes 45 channels, not a multiple of the 32 groups of "
+              "GroupNorm; nearest: 0.5"),
+        (0.1, "model.resnet_width=0.1: makes 6 channels, not a multiple of the 32 groups of "
+              "GroupNorm; nearest: 0.5"),
+        (1.2, "model.resnet_width=1.2: makes 77 channels, not a multiple of the 32 groups of "
+              "GroupNorm; nearest: 1"),
+    ],
+)  # fmt: skip
+def test_widths_that_groups_do_not_divide(width, message):
+    with pytest.raises(config.ConfigError) as raised:
+        tiny(resnet_width=width).shapes()
+    assert str(raised.value) == message
+
+
+# The layer in the middle
+
+
+class Doubled(nnx.Module):
+    """Stands in for a convolution: picks every stride-th position and scales it."""
+
+    def __init__(self, model, place, dtype, *, rngs, image_size):
+        del model, dtype, rngs
+        self.stride = place.stride
+        self.factor = nnx.Param(jnp.full((place.features,), 2.0))
+        self.rows = -(-image_size[0] // place.reduction)
+
+    def __call__(self, x):
+        assert x.shape[1] == self.rows
+        return x[:, :: self.stride, :: self.stride] * self.factor[...][None, None, None]
+
+
+class Replaced(resnet.ResNet):
+    def middle(self, image_size):
+        def make(model, place, dtype, *, rngs):
+            return Doubled(model, place, dtype, rngs=rngs, image_size=image_size)
+
+        return make
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_the_middle_layer_can_be_replaced(version):
+    """By a layer that may depend on the size of the map it reads."""
+    model = dataclasses.replace(TINY, resnet_units=(2, 2, 1), resnet_version=version)
+
+    def network():
+        return Replaced(model, (64, 40), 3, jnp.dtype("float32"), rngs=nnx.Rngs(jax.random.key(0)))
+
+    def features(images):
+        return network()(images)[1]["features"]
+
+    params = jax.eval_shape(lambda: nnx.to_pure_dict(nnx.state(network(), nnx.Param)))
+    names = [name for name in trees.flatten(params) if "conv2" in name]
+    assert names == [
+        f"resnet/{unit}/conv2/factor"
+        for unit in ("stage1/first", "stage1/rest", "stage2/first", "stage2/rest", "stage3/first")
+    ]
+    images = jnp.zeros((2, 64, 40, 3))
+    assert jax.eval_shape(features, images).shape == (2, 4, 3, 512)
+    with pytest.raises(AssertionError):
+        jax.eval_shape(features, images[:, :40])
+
+
+def test_place_tells_what_a_middle_layer_reads():
+    places = []
+
+    def middle(model, place, dtype, *, rngs):
+        places.append(place)
+        return resnet.convolution_3x3(model, place, dtype, rngs=rngs)
+
+    model = dataclasses.replace(TINY, resnet_units=(1, 2, 2))
+    jax.eval_shape(
+        lambda: nnx.state(
+            resnet.Backbone(model, 3, jnp.dtype("float32"), middle=middle, rngs=nnx.Rngs(0))
+        )
+    )
+    assert [tuple(place) for place in places] == [
+        (32, 32, 1, 4),
+        (128, 64, 2, 4),
+        (256, 64, 1, 8),
+        (256, 128, 2, 8),
+        (512, 128, 1, 16),
+    ]
