@@ -24,6 +24,7 @@ from vit_jax import config
 from vit_jax.models import positions
 from vit_jax.models.variants import known
 
+M = TypeVar("M", bound=nnx.Module)
 F = TypeVar("F", bound=Callable[..., Any])
 
 xavier_uniform = nnx.initializers.xavier_uniform()
@@ -47,6 +48,39 @@ def rematerialise(layer: F, kind: str, unroll: int) -> F:
     # unrolled, the compiler would share it all and undo the rematerialisation.
     again = jax.checkpoint(layer, policy=REMAT_POLICIES[kind], prevent_cse=unroll > 1)
     return again  # pyright: ignore[reportReturnType]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _apart(stacked: jax.Array, depth: int, dtype: jnp.dtype) -> tuple[jax.Array, ...]:
+    """Returns the `depth` slices of a stacked parameter, cast to the compute type.
+
+    Its gradient is put together in that type and cast once: derived automatically, every slice's
+    would be cast before, and the step would write and read twice the bytes.
+    """
+    return tuple(stacked[i].astype(dtype) for i in range(depth))
+
+
+def _apart_forward(stacked: jax.Array, depth: int, dtype: jnp.dtype) -> tuple[Any, None]:
+    return _apart(stacked, depth, dtype), None
+
+
+def _apart_backward(depth: int, dtype: jnp.dtype, _: None, slices: Any) -> tuple[jax.Array]:
+    return (jnp.stack(slices).astype(jnp.float32),)
+
+
+_apart.defvjp(_apart_forward, _apart_backward)
+
+
+def unstack(layers: M, depth: int, dtype: jnp.dtype) -> list[M]:
+    """Returns stacked float32 layers one by one, all but their norms in the compute type."""
+
+    def slices(path: tuple[Any, ...], leaf: jax.Array) -> tuple[jax.Array, ...]:
+        norm = "norm" in jax.tree_util.keystr(path)
+        return _apart(leaf, depth, leaf.dtype if norm else dtype)
+
+    leaves, structure = jax.tree_util.tree_flatten_with_path(layers)
+    each = [slices(path, leaf) for path, leaf in leaves]
+    return [jax.tree.unflatten(structure, [leaf[i] for leaf in each]) for i in range(depth)]
 
 
 def constrain_batch(x: jax.Array) -> jax.Array:

@@ -13,6 +13,7 @@ from vit_jax.models.layers import (
     dropout,
     normalise,
     rematerialise,
+    unstack,
 )
 from vit_jax.models.variants import known
 
@@ -110,7 +111,13 @@ class ViT(nnx.Module):
 
         layer = rematerialise(layer, self.model.remat, self.model.unroll)
         share = jnp.arange(depth, dtype=jnp.float32) / max(depth - 1, 1)
-        return jax.lax.scan(layer, x, (self.encoder, share, keys), unroll=self.model.unroll)
+        if self.model.unroll < depth:
+            return jax.lax.scan(layer, x, (self.encoder, share, keys), unroll=self.model.unroll)
+        weights = []
+        for i, block in enumerate(unstack(self.encoder, depth, x.dtype)):
+            x, weight = layer(x, (block, share[i], None if keys is None else keys[i]))
+            weights.append(weight)
+        return x, jnp.stack(weights) if capture and weights[0] is not None else None
 
     def __call__(
         self, images: jax.Array, *, key: jax.Array | None = None, capture: bool = False

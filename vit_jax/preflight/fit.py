@@ -1,0 +1,96 @@
+"""The search for the fastest settings of a step that fit the memory of a slice."""
+
+import math
+import re
+from collections.abc import Callable, Iterator
+
+from vit_jax import config
+from vit_jax.preflight.measure import Report, Settings, measure
+from vit_jax.preflight.slices import Slice
+
+# What a setting costs, relative to the plain step. Recomputation: its share of the step's
+# arithmetic (all of the forward pass is a third; attention and elementwise work a few per cent).
+# The others are guesses that only order the search: gathers of parameters mostly hide behind
+# arithmetic, microbatches lose a little to shorter matrix products.
+RECOMPUTED = {"none": 1.0, "dots_no_batch": 1.05, "full": 1.33}
+GATHERED = 1.04
+MICROBATCH = 1.02
+SMALL = 8  # images on a device below which matrix products are too short to be fast
+
+
+def candidates(cfg: config.Config, devices: int, *, loops: bool) -> Iterator[Settings]:
+    """Yields settings from the fastest to the slowest, by the costs above.
+
+    Args:
+      cfg: a complete config.
+      devices: of the slice.
+      loops: only programs that loop over their layers, which compile in a fraction of the time.
+    """
+    deepest = cfg.model.depth or max(cfg.model.resnet_units or (1,))
+    batch = cfg.train.batch_size // devices
+    found: list[tuple[float, Settings]] = []
+    for remat, cost in RECOMPUTED.items():
+        unroll = deepest if remat == "none" and not loops else 1
+        for fsdp in sorted({1, min(8, devices), devices}):
+            for power in range(int(math.log2(batch)) + 1 if batch else 0):
+                parts = 2**power
+                if batch % parts or devices % fsdp:
+                    continue
+                small = max(1.0, SMALL * parts / batch)
+                time = cost * MICROBATCH**power * small * (GATHERED if fsdp > 1 else 1.0)
+                found.append((time, Settings(parts, remat, unroll, fsdp)))
+    found.sort(key=lambda pair: (pair[0], pair[1].fsdp))
+    yield from (settings for _, settings in found)
+
+
+def fit(
+    cfg: config.Config,
+    where: Slice,
+    examples: int,
+    *,
+    loops: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+    compile_: Callable[[config.Config, Slice, int], Report] = measure,
+) -> Report:
+    """Returns the report of the fastest settings that fit, or of the last tried if none does.
+
+    A candidate is not compiled when a failure of a larger one says it cannot fit either.
+    """
+    report = None
+    tried: list[Report] = []
+    for settings in candidates(cfg, len(where.devices), loops=loops):
+        if any(_hopeless(settings, other, where) for other in tried):
+            continue
+        say(f"compiling {settings.flags()}")
+        report = compile_(settings.apply(cfg), where, examples)
+        if report.fits:
+            return report
+        tried.append(report)
+    if report is None:
+        raise config.ConfigError(
+            f"train.batch_size={cfg.train.batch_size}: less than one image for each of the "
+            f"{len(where.devices)} devices of {where.name}"
+        )
+    return report
+
+
+def _hopeless(settings: Settings, failed: Report, where: Slice) -> bool:
+    """Returns whether `failed` shows that `settings` need far more memory than there is."""
+    other = failed.settings
+    if settings.remat != other.remat or where.memory is None:
+        return False
+    used = failed.peak or _used(failed.exceeds or "")
+    if used is None or settings.fsdp > other.fsdp:
+        return settings == other
+    # The state stays, the activations shrink with the microbatch; a tenth may be saved besides.
+    fixed = failed.params + failed.optimizer
+    activations = max(used - fixed, 0) * other.accumulation / settings.accumulation
+    return 0.9 * (fixed + activations) > where.memory
+
+
+def _used(message: str) -> float | None:
+    """Returns the bytes that the compiler says a program would need."""
+    match = re.search(r"(?:\(|Used )([\d.]+)([KMGT])", message)
+    if match is None:
+        return None
+    return float(match[1]) * 2 ** {"K": 10, "M": 20, "G": 30, "T": 40}[match[2]]

@@ -1,0 +1,318 @@
+"""What the compiler says of one training step: memory, arithmetic, traffic between devices."""
+
+import collections
+import dataclasses
+import math
+import re
+import time
+from typing import Any
+
+import jax
+
+from vit_jax import config, models
+from vit_jax.preflight.slices import GIB, Slice
+from vit_jax.training import loop, optimizer, schedules, sharding, state, step
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "u16": 2, "s16": 2, "f32": 4, "s32": 4,
+         "u32": 4, "f64": 8, "s64": 8, "u64": 8}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The knobs that decide how a step fits, none of which decides its result."""
+
+    accumulation: int
+    remat: str
+    unroll: int
+    fsdp: int
+
+    @classmethod
+    def of(cls, cfg: config.Config) -> "Settings":
+        """Returns the settings of a config."""
+        return cls(cfg.train.accumulation, cfg.model.remat, cfg.model.unroll, cfg.mesh.fsdp)
+
+    def apply(self, cfg: config.Config) -> config.Config:
+        """Returns the config with these settings."""
+        return dataclasses.replace(
+            cfg,
+            model=dataclasses.replace(cfg.model, remat=self.remat, unroll=self.unroll),
+            train=dataclasses.replace(cfg.train, accumulation=self.accumulation),
+            mesh=dataclasses.replace(cfg.mesh, fsdp=self.fsdp),
+        )
+
+    def flags(self) -> str:
+        """Returns them as they are typed after `vit_jax train`."""
+        return (
+            f"--config.train.accumulation={self.accumulation} --config.model.remat={self.remat} "
+            f"--config.model.unroll={self.unroll} --config.mesh.fsdp={self.fsdp}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """One compiled step; sizes in bytes and counts per device, unless they say otherwise."""
+
+    name: str
+    topology: str
+    settings: Settings
+    devices: int
+    cores: int
+    batch: int  # images, of one microbatch on one device
+    fits: bool
+    memory: float | None  # of the device
+    peak: int | None  # None where the compiler gave up before it knew
+    exceeds: str | None  # the compiler's own words
+    params: int
+    optimizer: int
+    activations: int | None  # peak less the state and the batch
+    model_flops: float  # 6 x multiply-accumulates of the images, by our count
+    compiler_flops: float  # by XLA's count, recomputation included
+    bytes_accessed: float | None  # None if a loop hides all but one turn
+    compiler_seconds: float | None  # likewise
+    collectives: dict[str, dict[str, int]]  # kind: {"count", "bytes"}, loops multiplied
+    steps: int
+    global_batch: int
+    peak_flops: float | None
+    bandwidth: float | None
+    links: float | None
+    compile_seconds: float
+
+    def bounds(self) -> dict[str, float]:
+        """Returns the seconds a step takes at least, by resource; what is not known is absent."""
+        moved = sum(one["bytes"] for one in self.collectives.values())
+        needs = {
+            "compute": (self.compiler_flops, self.peak_flops),
+            "memory": (self.bytes_accessed, self.bandwidth),
+            "links": (moved, self.links),
+        }
+        return {key: need / has for key, (need, has) in needs.items() if need is not None and has}
+
+    def run(self, mfu: float) -> dict[str, float] | None:
+        """Returns the whole run at a share `mfu` of peak: days, core-days, images per second."""
+        if self.peak_flops is None:
+            return None
+        seconds = self.model_flops / (mfu * self.peak_flops)
+        days = self.steps * seconds / 86_400
+        return {
+            "step_seconds": seconds,
+            "days": days,
+            "core_days": days * self.cores,
+            "images_per_second": self.global_batch / seconds,
+        }
+
+
+def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
+    """Compiles the step of `cfg` for a slice and returns what the compiler says of it.
+
+    Args:
+      cfg: a complete config whose number of classes is known; reads no data.
+      where: the devices.
+      examples: images of an epoch, which turn the run's length into steps.
+
+    Raises ConfigError where batch, mesh and devices do not divide.
+    """
+    cfg = _typed(cfg, where)
+    config.check_devices(cfg, len(where.devices))
+    plan = loop.Plan.of(cfg, examples)
+    mesh = sharding.create_mesh(cfg.mesh.fsdp, where.devices)
+    model = _model(cfg)
+    tx = optimizer.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
+    target = state.target(model, tx, cfg, mesh)
+    began = time.monotonic()
+    compiled, exceeds = None, None
+    try:
+        compiled = step.compile_step(_step(cfg, model, tx, plan), target, cfg, mesh)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        exceeds = str(error).splitlines()[0].partition(": ")[2]
+    seconds = time.monotonic() - began
+
+    peak, arguments, costs, collectives = None, 0, {}, {}
+    if compiled is not None:
+        analysis = compiled.memory_analysis()
+        peak, arguments = analysis.peak_memory_in_bytes, analysis.argument_size_in_bytes
+        costs = compiled.cost_analysis() or {}
+        collectives = count_collectives(compiled.as_text())
+    whole = _unrolled(cfg) == cfg
+    fits = peak is not None and (where.memory is None or peak <= where.memory)
+    return Report(
+        name=cfg.name,
+        topology=where.name,
+        settings=Settings.of(cfg),
+        devices=len(where.devices),
+        cores=where.cores,
+        batch=cfg.train.batch_size // len(where.devices) // cfg.train.accumulation,
+        fits=fits,
+        memory=where.memory,
+        peak=peak,
+        exceeds=exceeds,
+        params=_device_bytes(target["params"]),
+        optimizer=_device_bytes(target["opt"]) + _device_bytes(target.get("ema", {})),
+        activations=None if peak is None else max(peak - arguments, 0),
+        model_flops=6.0 * model.macs * cfg.train.batch_size / len(where.devices),
+        compiler_flops=step_flops(cfg, plan) / len(where.devices),
+        bytes_accessed=costs.get("bytes accessed") if whole else None,
+        compiler_seconds=costs.get("optimal_seconds") if whole else None,
+        collectives=collectives,
+        steps=plan.steps,
+        global_batch=cfg.train.batch_size,
+        peak_flops=where.flops,
+        bandwidth=where.bandwidth,
+        links=where.links,
+        compile_seconds=seconds,
+    )
+
+
+def step_flops(cfg: config.Config, plan: loop.Plan) -> float:
+    """Returns XLA's count of the floating-point operations of one step over the whole batch.
+
+    Counted before optimisation on a program without loops, as XLA counts a loop's body once;
+    microbatches are counted as one batch, which is the same arithmetic.
+    """
+    cfg = _unrolled(cfg)
+    cfg = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, accumulation=1))
+    model = _model(cfg)
+    tx = optimizer.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
+    shapes = jax.eval_shape(lambda: state.create(model, tx, cfg))
+    lowered = jax.jit(_step(cfg, model, tx, plan)).lower(shapes, step.batch_shapes(cfg))
+    return (lowered.cost_analysis() or {})["flops"]
+
+
+def count_collectives(text: str) -> dict[str, dict[str, int]]:
+    """Returns `{kind: {count, bytes}}` of a compiled program, per device and step.
+
+    Args:
+      text: optimised HLO. What stands in the body of a loop counts as often as the loop turns.
+    """
+    bodies: dict[str, list[str]] = {}
+    entry, current = "", None
+    for line in text.splitlines():
+        if match := re.match(r"(ENTRY )?%?([\w.\-]+) .*\{$", line):
+            current = match[2]
+            bodies[current] = []
+            entry = current if match[1] else entry
+        elif current is not None:
+            bodies[current].append(line)
+    totals: dict[str, dict[str, int]] = collections.defaultdict(lambda: {"count": 0, "bytes": 0})
+
+    def visit(name: str, times: int) -> None:
+        for line in bodies.get(name, ()):
+            match = re.match(r"\s+(?:ROOT )?%?[\w.\-]+ = (.*?) ([a-z\-]+)\(", line)
+            if match is None:
+                continue
+            kind = match[2].removesuffix("-start")
+            if kind in COLLECTIVES:
+                shapes = match[1]
+                if match[2].endswith("-start") and kind != "all-reduce":
+                    shapes = shapes[len(shapes) // 2 :]  # (operands, results, ...)
+                totals[kind]["count"] += times
+                totals[kind]["bytes"] += times * _bytes(shapes)
+            elif kind == "while":
+                turns = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
+                body = re.search(r"body=%?([\w.\-]+)", line)
+                assert body is not None
+                visit(body[1], times * int(turns[1] if turns else 1))
+            elif called := re.search(r"(?:calls|to_apply)=%?([\w.\-]+)", line):
+                if kind in ("call", "async", "fusion"):
+                    visit(called[1], times)
+
+    visit(entry, 1)
+    return {kind: dict(totals[kind]) for kind in COLLECTIVES if kind in totals}
+
+
+def table(report: Report, mfu: float) -> list[tuple[str, str]]:
+    """Returns the report as labelled lines for people."""
+
+    def gib(value: float | None) -> str:
+        return "not known" if value is None else f"{value / GIB:.2f} GiB"
+
+    memory = "" if report.memory is None else f" of {report.memory / GIB:.2f} GiB"
+    if report.fits:
+        verdict = f"fits: {gib(report.peak)}{memory}"
+    elif report.peak is not None and report.memory is not None:
+        verdict = f"does not fit: {gib(report.peak)}, {gib(report.peak - report.memory)} too much"
+    else:
+        verdict = f"does not fit{memory}: {report.exceeds}"
+    flops = f"{report.compiler_flops:.3e} by XLA's count, {report.model_flops:.3e} of the model"
+    rows = [
+        ("run", report.name),
+        ("slice", f"{report.topology}: {report.devices} devices, {report.cores} cores"),
+        ("batch", f"{report.global_batch}: {report.batch} per device x "
+         f"{report.settings.accumulation} accumulated"),
+        ("settings", f"remat {report.settings.remat}, unroll {report.settings.unroll}, "
+         f"fsdp {report.settings.fsdp}"),
+        ("memory per device", verdict),
+        ("  parameters", gib(report.params)),
+        ("  optimizer state", gib(report.optimizer)),
+        ("  activations and the rest", gib(report.activations)),
+        ("FLOPs per step and device", flops),
+    ]  # fmt: skip
+    for kind, one in report.collectives.items():
+        rows.append((f"  {kind}", f"{one['count']} per step, {one['bytes'] / 1e9:.3f} GB"))
+    if report.bytes_accessed is not None:
+        rows.append(("bytes accessed", f"{report.bytes_accessed:.3e}"))
+    if report.compiler_seconds is not None and report.compiler_seconds > 0:
+        rows.append(("compiler's estimate", f"{report.compiler_seconds * 1e3:.1f} ms per step"))
+    bounds = report.bounds()
+    if bounds:
+        limit = max(bounds, key=lambda key: bounds[key])
+        each = ", ".join(f"{key} {value * 1e3:.1f}" for key, value in bounds.items())
+        rows.append(("roofline", f"at least {bounds[limit] * 1e3:.1f} ms, by {limit} ({each} ms)"))
+    whole = report.run(mfu)
+    if whole is not None:
+        rows += [
+            (f"at {mfu:.0%} of peak", f"{whole['step_seconds'] * 1e3:.0f} ms per step, "
+             f"{whole['images_per_second']:,.0f} images/s"),
+            ("whole run", f"{report.steps:,} steps, {whole['days']:.2f} days, "
+             f"{whole['core_days']:,.0f} core-days"),
+        ]  # fmt: skip
+    rows.append(("compiled in", f"{report.compile_seconds:.0f} s"))
+    return rows
+
+
+def _typed(cfg: config.Config, where: Slice) -> config.Config:
+    """Returns the config with the compute type that the slice's devices would choose."""
+    if cfg.model.dtype != "auto":
+        return cfg
+    dtype = "float32" if where.platform == "cpu" else "bfloat16"
+    return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dtype=dtype))
+
+
+def _model(cfg: config.Config) -> models.Classifier:
+    return models.create(
+        cfg.model,
+        image_size=cfg.data.image_size,
+        channels=cfg.data.channels,
+        dtype=cfg.model.dtype,
+    )
+
+
+def _step(cfg: config.Config, model: models.Classifier, tx: Any, plan: loop.Plan) -> Any:
+    schedule = schedules.create(
+        cfg.schedule, lr=cfg.optimizer.lr, steps=plan.steps, warmup=plan.warmup
+    )
+    return step.create(model, tx, schedule, cfg)
+
+
+def _unrolled(cfg: config.Config) -> config.Config:
+    """Returns the config whose step contains no loop over layers."""
+    deepest = cfg.model.depth or max(cfg.model.resnet_units or (1,))
+    return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, unroll=deepest))
+
+
+def _device_bytes(tree: Any) -> int:
+    """Returns what one device holds of arrays that carry their shardings."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(tree)
+    )
+
+
+def _bytes(shapes: str) -> int:
+    found = re.findall(r"\b(" + "|".join(BYTES) + r")\[([\d,]*)\]", shapes)
+    return sum(
+        BYTES[kind] * math.prod(int(side) for side in sides.split(",") if side)
+        for kind, sides in found
+    )

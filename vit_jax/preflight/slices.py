@@ -1,0 +1,157 @@
+"""TPU slices by name, the facts about their chips, and their devices without the hardware."""
+
+import dataclasses
+import importlib.util
+import math
+import os
+import re
+from typing import Any, NamedTuple
+
+from vit_jax import config
+
+GIB = 2**30
+
+
+class Chip(NamedTuple):
+    """What Google's Cloud TPU documentation says of a generation, for one chip."""
+
+    cores: int  # TensorCores; core-days count these, as the paper does
+    devices: int  # jax devices: v2 and v3 show every core, later generations the whole chip
+    memory: float  # HBM, GiB
+    flops: float  # bfloat16 peak, FLOP/s
+    bandwidth: float  # HBM, bytes/s
+    links: float  # all inter-chip links together, bytes/s
+    axes: int  # of the torus
+
+
+CHIPS = {
+    "v2": Chip(2, 2, 16, 46e12, 700e9, 1984e9 / 8, 2),
+    "v3": Chip(2, 2, 32, 123e12, 900e9, 2624e9 / 8, 2),
+    "v4": Chip(2, 1, 32, 275e12, 1228e9, 2400e9 / 8, 3),
+    "v5e": Chip(1, 1, 16, 197e12, 819e9, 1600e9 / 8, 2),
+    "v5p": Chip(2, 1, 95, 459e12, 2765e9, 4800e9 / 8, 3),
+    "v6e": Chip(1, 1, 32, 918e12, 1640e9, 3584e9 / 8, 2),
+}
+EXAMPLES = "v3:8x8, v3-128, v5e-16, v5p:4x4x4, cpu or gpu"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Slice:
+    """Devices to compile for; facts that are not known are None."""
+
+    name: str
+    devices: tuple[Any, ...]
+    cores: int
+    memory: float | None = None  # per device, bytes
+    flops: float | None = None  # per device, FLOP/s
+    bandwidth: float | None = None  # per device, bytes/s
+    links: float | None = None  # per device, bytes/s
+
+    @property
+    def platform(self) -> str:
+        """The platform of the devices: tpu, cpu or gpu."""
+        return self.devices[0].platform
+
+
+def parse(name: str) -> tuple[str, tuple[int, ...]]:
+    """Returns the generation and the chips along each axis of `v3:8x8` or `v3-128`.
+
+    The number after a dash is Google's: TensorCores for v2 to v4 and v5p, chips for v5e and v6e.
+    Raises ConfigError for a name that is neither.
+    """
+    match = re.fullmatch(r"(v\d[a-z]?)(?::(\d+(?:x\d+)+)|-(\d+))", name)
+    if match is None or match[1] not in CHIPS:
+        raise config.ConfigError(
+            f"--topology={name}: no such slice; generations: {', '.join(CHIPS)}; "
+            f"examples: {EXAMPLES}"
+        )
+    generation, chip = match[1], CHIPS[match[1]]
+    if match[2]:
+        shape = tuple(int(side) for side in match[2].split("x"))
+        if len(shape) != chip.axes or not all(shape):
+            raise config.ConfigError(
+                f"--topology={name}: a {generation} slice has {chip.axes} axes, such as "
+                f"{generation}:{'x'.join(['4'] * chip.axes)}"
+            )
+        return generation, shape
+    count = int(match[3])
+    chips, left = divmod(count, chip.cores)
+    if left or chips < 4 or chips & (chips - 1):
+        sizes = ", ".join(f"{generation}-{chip.cores * 2**n}" for n in range(2, 9))
+        raise config.ConfigError(f"--topology={name}: no such size; known: {sizes}, ...")
+    return generation, _shape(chips, chip.axes)
+
+
+def _shape(chips: int, axes: int) -> tuple[int, ...]:
+    """Returns the most nearly cubic shape of a power of two of chips, shortest side first."""
+    power = int(math.log2(chips))
+    least, more = divmod(power, axes)
+    shape = [2 ** (least + (axis >= axes - more)) for axis in range(axes)]
+    if chips == 4:  # one host
+        shape = [2, 2, 1][:axes]
+    return tuple(shape)
+
+
+def open_slice(name: str) -> Slice:
+    """Returns the slice, its devices described by libtpu; `cpu` and `gpu` are this machine's own.
+
+    Raises ConfigError for an unknown name, without libtpu, or without a GPU.
+    """
+    if name in ("cpu", "gpu"):
+        return _local(name)
+    generation, shape = parse(name)
+    if importlib.util.find_spec("libtpu") is None:
+        raise config.ConfigError(
+            f"--topology={name}: needs the TPU compiler; pip install 'vit_jax[tpu]'"
+        )
+    # libtpu looks for TPU hosts and complains of their absence; all it has to do is compile.
+    for key, value in {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_WORKER_ID": "0",
+        "TPU_ACCELERATOR_TYPE": "v3-8",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "TPU_STDERR_LOG_LEVEL": "3",
+        "TPU_MIN_LOG_LEVEL": "3",
+    }.items():
+        os.environ.setdefault(key, value)
+    import jax
+    from jax.experimental import topologies
+
+    chip = CHIPS[generation]
+    layout = f"{generation}:{'x'.join(map(str, shape))}"
+    options = {"chip_config_name": "megacore"} if generation == "v4" else {}
+    try:
+        described = topologies.get_topology_desc(
+            platform="tpu", topology_name=layout, **options
+        ).devices
+    except jax.errors.JaxRuntimeError as error:
+        raise config.ConfigError(
+            f"--topology={name}: libtpu knows no {layout}: {str(error).splitlines()[0]}"
+        ) from error
+    assert len(described) == math.prod(shape) * chip.devices
+    return Slice(
+        name=name,
+        devices=tuple(described),
+        cores=math.prod(shape) * chip.cores,
+        memory=chip.memory / chip.devices * GIB,
+        flops=chip.flops / chip.devices,
+        bandwidth=chip.bandwidth / chip.devices,
+        links=chip.links / chip.devices,
+    )
+
+
+def _local(platform: str) -> Slice:
+    import jax
+
+    try:
+        devices = tuple(jax.devices(platform))
+    except RuntimeError as error:
+        raise config.ConfigError(
+            f"--topology={platform}: this machine has none that jax can use"
+        ) from error
+    if platform == "cpu":
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(devices)
+    else:
+        memory = (devices[0].memory_stats() or {}).get("bytes_limit")
+    return Slice(name=platform, devices=devices, cores=len(devices), memory=memory)
