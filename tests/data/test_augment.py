@@ -77,7 +77,7 @@ def enhanced(image: np.ndarray, plain: np.ndarray, magnitude: int) -> np.ndarray
 
 
 def mapped(image: np.ndarray, matrix) -> tuple[np.ndarray, np.ndarray]:
-    """The pixels nearest to where a matrix maps (column, row, 1), and how far that is from a tie."""
+    """The pixels nearest to where a matrix maps (column, row, 1); how far that is from a tie."""
     height, width, _ = image.shape
     rows, columns = np.mgrid[:height, :width]
     place = np.array(matrix, np.float64) @ np.stack([columns, rows, np.ones_like(rows)]).reshape(

@@ -30,6 +30,26 @@ def test_sigmoid_against_float64(smoothing):
     np.testing.assert_allclose(ours, expected, rtol=2e-6)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
+def test_shares_of_classes_against_float64(kind, smoothing):
+    labels = np.random.default_rng(1).dirichlet(np.full(7, 0.3), size=5).astype(np.float32)
+    t = labels * (1 - smoothing) + smoothing / 7
+    x = LOGITS.astype(np.float64)
+    if kind == "softmax":
+        expected = -(t * (x - np.log(np.exp(x).sum(-1, keepdims=True)))).sum(-1)
+    else:
+        p = 1 / (1 + np.exp(-x))
+        expected = -(t * np.log(p) + (1 - t) * np.log(1 - p)).sum(-1)
+    ours = losses.cross_entropy(LOGITS, labels, kind=kind, smoothing=smoothing)
+    np.testing.assert_allclose(ours, expected, rtol=2e-6)
+    certain = np.eye(7, dtype=np.float32)[LABELS]
+    np.testing.assert_array_equal(
+        losses.cross_entropy(LOGITS, certain, kind=kind, smoothing=smoothing),
+        losses.cross_entropy(LOGITS, LABELS, kind=kind, smoothing=smoothing),
+    )
+
+
 def test_rank_of_label():
     logits = np.array(
         [

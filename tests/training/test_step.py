@@ -166,8 +166,9 @@ def test_ema_by_hand():
     assert state.evaluated(trainer.state) is trainer.state["ema"]
 
 
-def test_dropout_is_a_function_of_seed_and_step():
-    cfg = configure(model={"dropout": 0.3}, optimizer={"lr": 1e-30})
+@pytest.mark.parametrize("knobs", [{"dropout": 0.3}, {"stochastic_depth": 0.5}])
+def test_dropout_is_a_function_of_seed_and_step(knobs):
+    cfg = configure(model=knobs, optimizer={"lr": 1e-30})
     same = lambda _: batch_of(0)  # noqa: E731
     first, second = losses_of(Trainer(cfg).run(3, same)), losses_of(Trainer(cfg).run(3, same))
     np.testing.assert_array_equal(first, second)

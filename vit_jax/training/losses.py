@@ -12,15 +12,16 @@ def cross_entropy(
 
     Args:
       logits: (B, K) float32.
-      labels: (B,) int32 in [0, K).
+      labels: (B,) int32 in [0, K), or (B, K) float32: what share of the example is each class.
       kind: `softmax`, or `sigmoid`: binary cross-entropies summed over classes, the loss of the
         paper's ImageNet-21k and JFT pre-training (vision_transformer issue 34).
-      smoothing: mass taken from the true class and spread evenly over all K.
+      smoothing: mass taken from the true classes and spread evenly over all K.
 
     Returns:
       (B,) float32.
     """
-    targets = optax.smooth_labels(jax.nn.one_hot(labels, logits.shape[-1]), smoothing)
+    targets = labels if labels.ndim == 2 else jax.nn.one_hot(labels, logits.shape[-1])
+    targets = optax.smooth_labels(targets, smoothing)
     if kind == "softmax":
         return optax.softmax_cross_entropy(logits, targets)
     return jnp.sum(optax.sigmoid_binary_cross_entropy(logits, targets), axis=-1)

@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
-from vit_jax.training import losses, sharding
+from vit_jax.training import losses, mixup, sharding
 
 State = dict[str, Any]
 Batch = dict[str, jax.Array]
@@ -34,25 +34,37 @@ def create(
     """
     train = cfg.train
 
-    def loss_of(params: Any, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-        logits, _ = model.apply(params, normalise(batch["image"]), key=key)
+    def loss_of(
+        params: Any, batch: Batch, key: jax.Array | None, share: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        def mixed(x: jax.Array) -> jax.Array:
+            return x if share is None else mixup.blend(x, share)
+
+        logits, _ = model.apply(params, mixed(normalise(batch["image"])), key=key)
+        targets = mixed(jax.nn.one_hot(batch["label"], logits.shape[-1]))
         loss = losses.cross_entropy(
-            logits, batch["label"], kind=train.loss, smoothing=train.label_smoothing
+            logits, targets, kind=train.loss, smoothing=train.label_smoothing
         )
+        # Of a blend, the label with the larger part is the row's own.
         correct = losses.rank_of_label(logits, batch["label"]) == 0
         return jnp.mean(loss), jnp.mean(correct, dtype=jnp.float32)
 
     gradient = jax.value_and_grad(loss_of, has_aux=True)
 
-    def accumulated(params: Any, batch: Batch, key: jax.Array | None) -> Any:
+    def accumulated(
+        params: Any, batch: Batch, key: jax.Array | None, share: jax.Array | None
+    ) -> Any:
         """Averages loss, accuracy and gradient over microbatches taken one after another."""
         if train.accumulation == 1:
-            return gradient(params, batch, key)
-        micro = jax.tree.map(lambda x: _microbatches(x, train.accumulation), batch)
+            return gradient(params, batch, key, share)
+        together = 1 if share is None else 2
+        micro = jax.tree.map(lambda x: _microbatches(x, train.accumulation, together), batch)
 
         def add(total: Any, indexed: tuple[jax.Array, Batch]) -> tuple[Any, None]:
             index, part = indexed
-            one = gradient(params, part, None if key is None else jax.random.fold_in(key, index))
+            one = gradient(
+                params, part, None if key is None else jax.random.fold_in(key, index), share
+            )
             return jax.tree.map(jnp.add, total, one), None
 
         zeros = ((jnp.zeros(()), jnp.zeros(())), jax.tree.map(jnp.zeros_like, params))
@@ -62,8 +74,10 @@ def create(
     def step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
         # Everything random is a function of (seed, step), so that a resumed run repeats it.
         key = jax.random.fold_in(jax.random.key(cfg.seed), 1)
-        key = jax.random.fold_in(key, state["step"]) if cfg.model.dropout else None
-        (loss, top1), grads = accumulated(state["params"], batch, key)
+        drops = cfg.model.dropout or cfg.model.stochastic_depth
+        key = jax.random.fold_in(key, state["step"]) if drops else None
+        share = mixup.own_share(cfg.seed, state["step"], train.mixup) if train.mixup else None
+        (loss, top1), grads = accumulated(state["params"], batch, key, share)
         norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         lr = jnp.asarray(schedule(state["step"]))
@@ -113,13 +127,15 @@ def compile_step(
         return jitted.lower(target, batch).compile()
 
 
-def _microbatches(x: jax.Array, count: int) -> jax.Array:
+def _microbatches(x: jax.Array, count: int, together: int) -> jax.Array:
     """Returns (B, ...) as (count, B / count, ...), every microbatch spread over all devices.
 
-    Microbatch i takes rows i, i + count, ...: neighbours stay on their device, nothing moves.
+    Cut into groups of `together` rows, microbatch i takes groups i, i + count, ...: neighbours stay
+    on their device, nothing moves.
     """
-    x = x.reshape(x.shape[0] // count, count, *x.shape[1:])
-    x = jnp.moveaxis(x, 1, 0)
+    rest = x.shape[1:]
+    x = x.reshape(x.shape[0] // (count * together), count, together, *rest)
+    x = jnp.moveaxis(x, 1, 0).reshape(count, -1, *rest)
     if jax.sharding.get_abstract_mesh().empty:
         return x
     return jax.lax.with_sharding_constraint(x, P(None, *sharding.BATCH))

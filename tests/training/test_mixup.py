@@ -1,0 +1,160 @@
+"""Mixup: the ratio, the pairs, and the same training however the batch is cut."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+import test_step
+from vit_jax.training import mixup, optimizer, sharding, state, step
+
+CLASSES, BATCH, SIZE = test_step.CLASSES, test_step.BATCH, test_step.SIZE
+
+
+class TwoLayers:
+    """The least that is trained like a model; it compiles in a fraction of the time."""
+
+    def init(self, key):
+        first, second = jax.random.split(key)
+        return {
+            "body": {"kernel": jax.random.normal(first, (SIZE * SIZE, 16)) / SIZE},
+            "head": {"kernel": jax.random.normal(second, (16, CLASSES))},
+        }
+
+    def apply(self, params, images, key=None):
+        x = images.reshape(images.shape[0], -1) @ params["body"]["kernel"]
+        return jnp.tanh(x) @ params["head"]["kernel"], {}
+
+
+class Trainer(test_step.Trainer):
+    """That of `test_step`, around TwoLayers."""
+
+    def __init__(self, devices=8, *, fsdp=1, **train):
+        self.cfg = cfg = test_step.configure(train={"mixup": 0.8} | train, mesh={"fsdp": fsdp})
+        self.mesh = sharding.create_mesh(fsdp, jax.devices()[:devices])
+        self.model: Any = TwoLayers()
+        self.tx = optimizer.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
+        self.target = state.target(self.model, self.tx, cfg, self.mesh)
+        pure = step.create(self.model, self.tx, lambda count: 0.5, cfg)
+        self.compiled = step.compile_step(pure, self.target, cfg, self.mesh)
+        self.state = state.initialise(self.model, self.tx, cfg, self.mesh)
+
+
+STEPS = 3000
+
+
+@jax.jit
+def shares(seed, p):
+    return jax.vmap(lambda count: mixup.own_share(seed, count, p))(jnp.arange(STEPS))
+
+
+@pytest.mark.parametrize("p", [0.2, 0.8, 5.0])
+def test_share_is_the_larger_part_of_a_beta(p):
+    drawn = np.asarray(shares(0, p))
+    assert drawn.dtype == np.float32
+    assert drawn.min() >= 0.5
+    assert drawn.max() <= 1.0
+    beta = scipy.stats.beta(p, p)
+    # For x >= 1/2: P(max(l, 1 - l) <= x) = P(1 - x <= l <= x).
+    fit = scipy.stats.kstest(drawn, lambda x: beta.cdf(x) - beta.cdf(1 - x))
+    assert fit.pvalue > 1e-3
+    # Steps are independent of each other.
+    assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 4 / np.sqrt(STEPS)
+
+
+def test_share_at_the_ends():
+    for p in (1e-30, 1e-6):
+        np.testing.assert_array_equal(shares(0, p), 1.0)
+    np.testing.assert_allclose(shares(0, 1e6), 0.5, atol=3e-3)
+
+
+def test_share_is_a_function_of_seed_and_step():
+    first, other = np.asarray(shares(7, 0.4)), np.asarray(shares(8, 0.4))
+    np.testing.assert_array_equal(first, shares(7, 0.4))
+    for count in (0, 3, STEPS - 1):
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(7), 3), count)
+        drawn = float(jax.random.beta(key, 0.4, 0.4))
+        assert first[count] == pytest.approx(max(drawn, 1 - drawn), rel=1e-6)
+    assert np.mean(first == other) < 0.01
+
+
+def test_blend_by_hand():
+    x = jnp.arange(4.0)[:, None] * jnp.array([[10.0, 100.0]])
+    expected = [[2.5, 25], [7.5, 75], [22.5, 225], [27.5, 275]]
+    np.testing.assert_array_equal(mixup.blend(x, jnp.float32(0.75)), expected)
+    np.testing.assert_array_equal(mixup.blend(x, jnp.float32(1.0)), x)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
+def test_loss_and_top1_against_float64(kind):
+    trainer = Trainer(1, loss=kind, label_smoothing=0.1)
+    drawn = set()
+    for number in range(2):
+        params = jax.device_get(trainer.state["params"])
+        (metrics,) = trainer.run(1, lambda _, n=number: test_step.batch_of(n))
+        batch = test_step.batch_of(number)
+        share = float(mixup.own_share(trainer.cfg.seed, jnp.asarray(number), 0.8))
+        drawn.add(share)
+
+        def mixed(x, share=share):
+            return share * x + (1 - share) * x[np.arange(BATCH) ^ 1]
+
+        images = mixed(batch["image"] / 127.5 - 1).reshape(BATCH, -1)
+        targets = mixed(np.eye(CLASSES)[batch["label"]]) * 0.9 + 0.1 / CLASSES
+        x = np.tanh(images @ params["body"]["kernel"].astype(np.float64))
+        x = x @ params["head"]["kernel"].astype(np.float64)
+        if kind == "softmax":
+            each = -(targets * (x - np.log(np.exp(x).sum(-1, keepdims=True))))
+        else:
+            each = targets * np.log1p(np.exp(-x)) + (1 - targets) * np.log1p(np.exp(x))
+        assert metrics["loss"] == pytest.approx(each.sum(-1).mean(), rel=1e-6)
+        assert metrics["top1"] == np.mean(x.argmax(-1) == batch["label"])
+    assert len(drawn - {0.5, 1.0}) == 2
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """Losses and parameters after six steps of the whole batch on one device."""
+    trainer = Trainer(1)
+    return test_step.losses_of(trainer.run(6)), jax.device_get(trainer.state["params"])
+
+
+@pytest.mark.parametrize(
+    ("devices", "fsdp", "accumulation", "pairs_stay"),
+    [
+        (8, 1, 1, True),
+        (1, 1, 2, True),
+        (2, 1, 4, True),
+        (4, 1, 2, True),
+        (4, 2, 1, True),
+        (8, 1, 2, False),  # one row of a microbatch per device
+    ],
+)
+def test_same_training_however_the_batch_is_cut(whole, devices, fsdp, accumulation, pairs_stay):
+    trainer = Trainer(devices, fsdp=fsdp, accumulation=accumulation)
+    moves = test_step.collectives(trainer.compiled) - {"all-reduce"}
+    if fsdp == 1:
+        assert bool(moves) != pairs_stay
+    losses, params = whole
+    assert len(set(losses.tolist())) == 6
+    np.testing.assert_allclose(test_step.losses_of(trainer.run(6)), losses, rtol=1e-6)
+    jax.tree.map(
+        lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6),
+        jax.device_get(trainer.state["params"]),
+        params,
+    )
+
+
+def test_a_step_can_be_taken_again():
+    trainer = Trainer()
+    trainer.run(2)
+    before = jax.device_get(trainer.state)
+    (first,) = trainer.run(1)
+    after = jax.device_get(trainer.state)
+    trainer.state = jax.device_put(before, jax.tree.map(lambda x: x.sharding, trainer.target))
+    (again,) = trainer.run(1)
+    jax.tree.map(np.testing.assert_array_equal, again, first)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(trainer.state), after)
