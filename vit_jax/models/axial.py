@@ -135,7 +135,8 @@ class AxialLayer(nnx.Module):
         if self.stride == 1:
             return x
         window = (self.stride, self.stride)
-        return nnx.avg_pool(x, window, window, "SAME", count_include_pad=False)
+        mean = nnx.avg_pool(x.astype(jnp.float32), window, window, "SAME", count_include_pad=False)
+        return mean.astype(x.dtype)
 
 
 class AxialResNet(ResNet):
