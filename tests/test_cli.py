@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from vit_jax import cli, config, logs, predict
+from vit_jax import catalog, cli, config, logs, predict, run
 
 COLOURS = {"blue": (0, 0, 200), "green": (0, 180, 0), "red": (220, 0, 0)}
 
@@ -151,21 +151,127 @@ def test_resume_without_a_name(trained, capsys):
     assert "resuming from step 40" in capsys.readouterr().err
 
 
-def test_list_and_show(capsys):
+def test_list(capsys):
     assert cli.main(["list"]) == 0
     out = capsys.readouterr().out
-    for name in ("digits", "image_folder", "tfds-32"):
-        assert name in out
+    for name in catalog.names():
+        assert re.search(rf"^{re.escape(name)} ", out, re.MULTILINE), name
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= 200
+    assert "…" not in out
+    # A row in full: two files can be told apart, and a column of one value is said once.
+    (row,) = re.findall(r"^pretrain/ViT-L_16-jft-14ep .*", out, re.MULTILINE)
+    assert " ".join(row.split()) == (
+        "pretrain/ViT-L_16-jft-14ep 2,3,5,6,fig3,fig10 JFT-300M 14 1035645 0.0004 linear 0.1 0 "
+        "1567 1567 680 87.12 89.99 99.38 94.04 97.11 99.56"
+    )
+    (shared,) = re.findall(r"^pretrain.py: .*\n(.*)", out, re.MULTILINE)
+    assert shared == "all: pixels 224, batch 4096"
+
+
+def test_list_of_a_table_or_a_model(capsys):
+    def names(*arguments):
+        assert cli.main(["list", "--json", *arguments]) == 0
+        return set(json.loads(capsys.readouterr().out))
+
+    everything, three = names(), names("--table=3")
+    assert len(three) == 26
+    assert names("--table=Table 6") == names("--table=6")
+    assert names("--table=d2") == {name for name in everything if name.startswith("scaling/")}
+    assert len(names("--table=fig 10", "--model=ViT-L_16")) == 3
+    large = {name for name in three if name.startswith("pretrain/ViT-L")}
+    assert names("--table=3", "--model=ViT-L*") == large
+    assert names("--model=R152x?") == {name for name in everything if "R152" in name}
+    assert cli.main(["list", "--table=99"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("vit_jax: --table=99: no name belongs to it; known: 2, 3, 4, 5, 6, 7, 8,")
+    assert cli.main(["list", "--table=7", "--model=ViT*"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("vit_jax: --model=ViT*: no name in table 7 has such a model; known: ")
+    assert err.count("\n") == 1
+
+
+def test_list_as_json(capsys):
     assert cli.main(["list", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["digits"]["data"]["source"] == "digits"
+    listed = json.loads(capsys.readouterr().out)
+    digits = listed["digits"]
+    assert digits["config"]["data"]["source"] == "digits"
+    assert digits["steps"] is None  # depends on how many images there are
+    row = listed["finetune/ViT-L_16-i21k-imagenet-512"]
+    assert (row["model"], row["dataset"], row["steps"]) == ("ViT-L/16", "ImageNet", 20000)
+    assert row["epochs"] == pytest.approx(20000 * 512 / 1281167)
+    assert row["results"][0] == {
+        "what": "top-1, 3 runs", "value": 85.3, "table": "2", "std": 0.02
+    }  # fmt: skip
+    assert config.build(row["config"]).train.ema == 0.9999
+
+
+def test_show(capsys):
     assert cli.main(["show", "image_folder", "--config.optimizer.lr=3e-4"]) == 0
     out = capsys.readouterr().out
     for key, field, _ in config.knobs():
         assert key in out
         assert field.metadata["doc"].split(",")[0][:20] in out
     assert "0.0003" in out
+    assert "to change it" not in out
     assert cli.main(["show", "digits", "--json"]) == 0
-    assert config.build(json.loads(capsys.readouterr().out)).model.width == 64
+    shown = json.loads(capsys.readouterr().out)
+    assert shown.pop("about")["choices"] == []
+    assert config.build(shown).model.width == 64
+
+
+def test_show_says_what_was_chosen(capsys):
+    assert cli.main(["show", "pretrain/R200x3-jft-14ep"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"lr 6e-4 +Table 3 has no R200x3; the values of R152x2 +--config", out)
+    assert cli.main(["show", "finetune/ViT-B_16-jft-pets", "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)["about"]
+    assert about["tables"] == ["4", "5"]
+    assert about["choices"][0]["what"] == "lr 0.03"
+    assert about["results"] == [{"what": "top-1", "value": 95.8, "table": "5", "std": None}]
+    assert cli.main(["show", "finetune/ViT-B_16-jft-pets"]) == 0
+    assert capsys.readouterr().out.endswith("cannot be loaded yet\n")
+
+
+def test_rows_that_cannot_run_on_their_own_data(capsys, tmp_path, monkeypatch):
+    """One line and exit 2, before jax is imported or anything is written."""
+    monkeypatch.chdir(tmp_path)
+    for name, start in {
+        "pretrain/ViT-B_16-jft-7ep": "data.root=none: JFT-300M is private; set --config.data.root",
+        "figure4/R50x1-jft-9M": "data.root=none: JFT-300M is private; set --config.data.root",
+        "vtab/ViT-L_16-jft-smallnorb-azimuth": "data.name=smallnorb: its labels for sNORB-Azim",
+        "vtab/ViT-L_16-jft-kitti-distance": "data.name=kitti: its labels for KITTI-Dist",
+    }.items():
+        assert cli.main(["train", name]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"vit_jax: {start}")
+        assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_row_of_private_data_takes_a_folder_of_the_user(folder, tmp_path, monkeypatch, capsys):
+    started = []
+
+    def train(cfg, workdir, profile):
+        started.append(run.Objects(cfg).eval_source)
+        raise config.UserError("enough")
+
+    monkeypatch.setattr(run, "train", train)
+    more = {"data.source": "folder", "data.eval_split": "test", "model.unroll": "1"}
+    arguments = [f"--workdir={tmp_path / 'run'}", *knobs(folder, **more)]
+    assert cli.main(["train", "pretrain/ViT-B_16-jft-7ep", *arguments]) == 2
+    assert capsys.readouterr().err == "vit_jax: enough\n"
+    assert (len(started[0]), started[0].classes) == (27, tuple(COLOURS))
+
+
+def test_a_fine_tuning_says_what_it_begins_with(capsys, tmp_path):
+    arguments = [f"--workdir={tmp_path / 'run'}", f"--config.data.root={tmp_path}"]
+    assert cli.main(["train", "finetune/ViT-B_16-jft-pets", *arguments]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == (
+        "vit_jax: finetune/ViT-B_16-jft-pets begins with random weights: those of "
+        "pretrain/ViT-B_16-jft-7ep cannot be loaded yet"
+    )
+    assert second.startswith("vit_jax: data.name=oxford_iiit_pet: not prepared")
 
 
 @pytest.mark.parametrize("verb", ["", "train", "evaluate", "predict", "list", "show", "bench"])
@@ -215,7 +321,11 @@ def test_folders_that_cannot_be_trained_on(folder, tmp_path, capsys):
         (["train"], "train: name a config (see `vit_jax list`), or a --workdir to resume"),
         (["train", "digit"], "--config=digit: no such config; did you mean digits?"),
         (["train", "--config=nope.py:x"],
-         "--config=nope.py: no such file; known: digits.py, image_folder.py, tfds.py"),
+         "--config=nope.py: no such file; did you mean posemb.py?"),
+        (["train", "--config=zzz.py:x"],
+         "--config=zzz.py: no such file; known: augreg.py, axial.py, baseline.py, digits.py, "
+         "figure10.py, figure4.py, finetune.py, image_folder.py, pooling.py, posemb.py, "
+         "pretrain.py, scaling.py, tfds.py, vtab.py"),
         (["show"], "show: name a config; see `vit_jax list`"),
         (["list", "--config.seed=1"], "--config.seed: list takes no knobs"),
         (["predict", "--checkpoint=x"], "predict: give image files or folders, or --examples=N"),

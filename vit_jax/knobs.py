@@ -6,6 +6,7 @@ the nearest valid choice.
 
 import dataclasses
 import difflib
+import functools
 import hashlib
 import json
 import math
@@ -160,6 +161,7 @@ def suggest(word: str, known: Sequence[str]) -> str:
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"
 
 
+@functools.cache
 def _fields(cls: Any) -> list[tuple[dataclasses.Field[Any], Any]]:
     hints = typing.get_type_hints(cls)
     return [(field, hints[field.name]) for field in dataclasses.fields(cls)]

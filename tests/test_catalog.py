@@ -1,0 +1,132 @@
+"""Config files by name: what the catalog promises about its own, and about a user's."""
+
+import re
+
+import pytest
+
+from vit_jax import catalog, config, models, run
+
+NAMES = catalog.names()
+ALONE = {"digits", "digits-token", "image_folder", "image_folder-32", "tfds", "tfds-32"}
+
+
+def write(path, body):
+    path.write_text("import ml_collections\n" + body)
+    return path
+
+
+MINE = """
+def names():
+    return ("mine", "other")
+
+def get_config(name):
+    return ml_collections.ConfigDict({"seed": 7 if name == "mine" else 8})
+"""
+
+
+def test_names_are_grouped_by_file_and_safe_to_type():
+    for name, path in NAMES.items():
+        assert name in ALONE or name.startswith(f"{path.stem}/")
+        assert re.fullmatch(r"[A-Za-z0-9+_./-]+", name)
+    assert len(NAMES) == len({name.lower().replace("b_32", name) for name in NAMES})
+    assert len(NAMES) > 240
+
+
+@pytest.mark.parametrize("file", sorted({path.name for path in NAMES.values()}))
+def test_every_name_is_a_config_that_fits_together(file):
+    for name, path in NAMES.items():
+        if path.name != file:
+            continue
+        overrides = {"data.root": "somewhere"} if "image_folder" in name else {}
+        cfg = run.resolve(name, overrides)
+        assert cfg.name == name
+        assert catalog.summary(path)
+        if cfg.model.num_classes is None:
+            continue
+        models.create(cfg.model, image_size=cfg.data.image_size)
+
+
+def test_what_names_say_about_themselves():
+    for name in set(NAMES) - ALONE:
+        about = catalog.about(name)
+        assert about.row
+        assert about.dataset
+        assert about.images
+        assert about.tables or name.startswith("posemb/sincos")
+        for choice in about.choices:
+            assert choice.what
+            assert choice.why
+        # One line each, and never of nothing.
+        for line in (about.needs, about.warning):
+            assert "\n" not in line
+        assert bool(about.lifted_by) or not about.needs
+    for name in ALONE:
+        assert catalog.about(name) == catalog.About()
+
+
+def test_what_choices_say_to_change_can_be_changed():
+    """Every flag that a choice prints is a knob, and takes the value printed."""
+    texts = {c.change for name in NAMES for c in catalog.about(name).choices if c.change}
+    flags = {flag for text in texts for flag in re.findall(r"--config\.(\S+?)=('[^']*'|\S+)", text)}
+    assert len(flags) > 20
+    placeholders = {"LR": "0.1", "N": "8", "SHARES": "0.5,0.9", "WD": "0.1"}
+    for key, value in flags:
+        text = value.strip("',")
+        text = text.replace("N steps", "8 steps").replace("N epochs", "8 epochs")
+        config.build(config.override({}, {key: placeholders.get(text, text)}))
+    for text in texts:
+        assert text.startswith("--config.") or text.startswith("vit_jax train ")
+        if text.startswith("vit_jax train "):
+            assert text.removeprefix("vit_jax train ") in NAMES
+
+
+def test_a_file_of_the_user(tmp_path):
+    path = write(tmp_path / "mine.py", MINE)
+    assert catalog.load(f"{path}:mine") == {"name": "mine", "seed": 7}
+    assert catalog.about(f"{path}:mine") == catalog.About()
+    with pytest.raises(catalog.ConfigError, match=r"name one of its configs: \S+:mine, \S+:other$"):
+        catalog.load(str(path))
+    with pytest.raises(catalog.ConfigError, match="no such config; did you mean mine\\?$"):
+        catalog.load(f"{path}:min")
+
+
+def test_a_file_is_run_once_until_it_changes(tmp_path):
+    body = MINE + f"\nwith open({str(tmp_path / 'count')!r}, 'a') as file:\n    file.write('x')\n"
+    path = write(tmp_path / "mine.py", body)
+    for _ in range(3):
+        catalog.load(f"{path}:mine")
+    assert (tmp_path / "count").read_text() == "x"
+    write(path, body.replace('seed": 7', 'seed": 9'))
+    assert catalog.load(f"{path}:mine")["seed"] == 9
+    assert (tmp_path / "count").read_text() == "xx"
+
+
+@pytest.mark.parametrize("name", ["../up", "/absolute", "a/../../b", ""])
+def test_a_name_that_would_leave_the_folder_of_runs(tmp_path, name):
+    path = write(tmp_path / "mine.py", MINE.replace('"mine", "other"', f"{name!r},"))
+    with pytest.raises(catalog.ConfigError, match="cannot name the folder of a run$"):
+        catalog.load(f"{path}:{name}" if name else str(path))
+
+
+def test_files_that_are_no_config_files(tmp_path):
+    for body, line in (
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("def names():\n    return ()", "has no function get_config(); see configs/digits.py"),
+    ):
+        path = write(tmp_path / f"bad{len(body)}.py", body)
+        with pytest.raises(catalog.ConfigError, match=re.escape(line)) as caught:
+            catalog.load(f"{path}:x")
+        assert str(caught.value) == f"--config={path}: {line}"
+    path = write(tmp_path / "wrong.py", MINE.replace("ml_collections.ConfigDict", "list"))
+    with pytest.raises(catalog.ConfigError, match="must return a ConfigDict$"):
+        catalog.load(f"{path}:mine")
+
+
+def test_a_wrong_name_gets_one_readable_line():
+    for wrong, hint in (
+        ("pretrain/ViT-L_16-jft-7", "; did you mean pretrain/ViT-L_16-jft-7ep?"),
+        ("zzz", "; `vit_jax list` shows all"),
+    ):
+        with pytest.raises(catalog.ConfigError) as caught:
+            catalog.load(wrong)
+        assert str(caught.value) == f"--config={wrong}: no such config{hint}"
