@@ -20,7 +20,7 @@ LAYERS = [
     {"training"},
     {"evaluators"},
     {"reports"},
-    {"run", "predict", "bench", "listing", "smoke"},
+    {"run", "predict", "bench", "listing", "smoke", "preflight"},
     {"cli"},
 ]
 # Files that stand on their own in a room of several: who among them may import whom.

@@ -4,6 +4,7 @@ import argparse
 import csv
 import dataclasses
 import json
+import os
 import pathlib
 import shutil
 import sys
@@ -168,6 +169,57 @@ def _parser() -> argparse.ArgumentParser:
     show = verb("show", _show, "print every knob of a config: value, meaning", knobs=True)
     _add_config(show)
     show.add_argument("--json", action="store_true", help="print the resolved config as JSON")
+
+    preflight = verb(
+        "preflight",
+        _preflight,
+        "compile a run for a TPU slice, from any machine: memory, FLOPs, days",
+        knobs=True,
+        more="Nothing runs and no data is read; the TPU compiler comes with pip install "
+        "'vit_jax[tpu]'.\n"
+        "With several runs or slices the result is a Markdown table of settings; peak GiB per\n"
+        "device; core-days.\n",
+    )
+    preflight.add_argument(
+        "names", nargs="*", metavar="NAME", help="config names; see `vit_jax list`"
+    )
+    preflight.add_argument("--table", metavar="T", help="instead of names: those of a paper table")
+    preflight.add_argument(
+        "--topology",
+        required=True,
+        metavar="SLICE,...",
+        help="v3:8x8 by chips, v3-128 by Google's name; also v2, v4, v5e, v5p, v6e, cpu, gpu",
+    )
+    preflight.add_argument(
+        "--fit",
+        action="store_true",
+        help="search accumulation x rematerialisation x fsdp for the fastest that fits",
+    )
+    preflight.add_argument(
+        "--loops",
+        action="store_true",
+        help="with --fit: only programs that loop over layers; they compile several times faster",
+    )
+    preflight.add_argument(
+        "--mfu",
+        type=_share,
+        default=0.4,
+        metavar="SHARE",
+        help="share of peak FLOP/s to reckon days with (default: 0.4, as in the paper's runs)",
+    )
+    preflight.add_argument(
+        "--examples",
+        type=int,
+        metavar="N",
+        help="images of an epoch, where the config does not know",
+    )
+    preflight.add_argument(
+        "--output",
+        type=pathlib.Path,
+        metavar="FILE.jsonl",
+        help="keep every result in a file; what it holds is not compiled again",
+    )
+    preflight.add_argument("--json", action="store_true", help="print one JSON object per result")
 
     bench = verb("bench", _bench, "measure speed on this machine, each against a named alternative")
     bench.add_argument(
@@ -376,6 +428,61 @@ def _show(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     if about.warning:
         print(f"\nnote: {about.warning}")
     return 0
+
+
+def _preflight(options: argparse.Namespace, overrides: dict[str, str]) -> int:
+    if bool(options.names) == bool(options.table):
+        raise config.ConfigError("preflight: name a config (see `vit_jax list`), or a --table")
+    os.environ.setdefault("JAX_PLATFORMS", "" if options.topology == "gpu" else "cpu")
+    from vit_jax import listing, logs, preflight
+
+    logs.setup()
+    names = options.names or [e.name for e in listing.entries(table=options.table)]
+    runs = []
+    for name in names:
+        about = catalog.about(name)
+        cfg = preflight.prepare(config.build(config.override(catalog.load(name), overrides)))
+        examples = options.examples or about.images
+        if examples is None and cfg.train.duration.unit == "epochs":
+            raise config.ConfigError(
+                f"{name}: its length is {cfg.train.duration} and its images are not known; "
+                "set --examples=N"
+            )
+        runs.append((cfg, examples or 1))
+    slices = [preflight.open_slice(name) for name in options.topology.split(",")]
+    reports = []
+    for report in preflight.measure_all(
+        runs,
+        slices,
+        fit=options.fit,
+        loops=options.loops,
+        output=options.output,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
+    ):
+        reports.append(report)
+        if options.json:
+            print(json.dumps(preflight.as_dict(report, options.mfu)), flush=True)
+    if options.json:
+        pass
+    elif len(reports) == 1:
+        rows = preflight.lines(reports[0], options.mfu)
+        if options.fit:
+            rows.append(("flags", reports[0].settings.flags()))
+        console.table(("preflight", ""), rows)
+    else:
+        printed = {name: catalog.about(name).core_days for name in names}
+        print("\n".join(preflight.markdown(reports, options.mfu, printed)))
+    return 0 if all(report.fits for report in reports) else 78
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be a share of peak such as 0.4")
+    return share
 
 
 def _bench(options: argparse.Namespace, overrides: dict[str, str]) -> int:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from vit_jax import config
-from vit_jax.preflight.measure import Report, Settings, measure
+from vit_jax.preflight.program import Report, Settings, measure
 from vit_jax.preflight.slices import Slice
 
 # What a setting costs, relative to the plain step. Recomputation: its share of the step's

@@ -100,6 +100,15 @@ def create(
     return step
 
 
+def batch_shapes(cfg: config.Config) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns what a step takes: uint8 images (B, H, W, C) and int32 labels (B,)."""
+    rows = cfg.train.batch_size
+    return {
+        "image": jax.ShapeDtypeStruct((rows, *cfg.data.image_size, cfg.data.channels), jnp.uint8),
+        "label": jax.ShapeDtypeStruct((rows,), jnp.int32),
+    }
+
+
 def compile_step(
     step: Callable[[State, Batch], tuple[State, dict[str, jax.Array]]],
     target: State,
@@ -114,12 +123,10 @@ def compile_step(
       cfg: the run; gives the shapes of a batch.
       mesh: the ('data', 'fsdp') mesh.
     """
-    rows = cfg.train.batch_size
     place = NamedSharding(mesh, sharding.BATCH)
-    image = (rows, *cfg.data.image_size, cfg.data.channels)
     batch = {
-        "image": jax.ShapeDtypeStruct(image, jnp.uint8, sharding=place),
-        "label": jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=place),
+        name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
+        for name, leaf in batch_shapes(cfg).items()
     }
     places = jax.tree.map(lambda leaf: leaf.sharding, target)
     jitted = jax.jit(step, donate_argnums=0, out_shardings=(places, NamedSharding(mesh, P())))

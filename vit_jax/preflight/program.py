@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import json
 import math
 import re
 import time
@@ -10,7 +11,7 @@ from typing import Any
 import jax
 
 from vit_jax import config, models
-from vit_jax.preflight.slices import GIB, Slice
+from vit_jax.preflight.slices import Slice
 from vit_jax.training import loop, optimizer, schedules, sharding, state, step
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
@@ -20,7 +21,7 @@ BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "u16": 2, "s16": 2, "
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The knobs that decide how a step fits, none of which decides its result."""
+    """The knobs that decide how a step fits, none of which decides what it computes."""
 
     accumulation: int
     remat: str
@@ -100,6 +101,30 @@ class Report:
             "core_days": days * self.cores,
             "images_per_second": self.global_batch / seconds,
         }
+
+
+def prepare(cfg: config.Config) -> config.Config:
+    """Returns the config complete and checked, on random pixels: its data need not be here."""
+    data = dataclasses.replace(cfg.data, source="synthetic", name=None, root=None, holdout=0.0)
+    cfg = dataclasses.replace(cfg, model=models.complete(cfg.model), data=data)
+    models.check(cfg.model, cfg.data.image_size)
+    config.check(cfg)
+    return cfg
+
+
+def same_program(cfg: config.Config) -> str:
+    """Returns a text that is equal for configs whose compiled steps differ in constants only."""
+    values = config.to_dict(cfg)
+    for section in ("schedule", "checkpoint", "evaluation", "logging", "data"):
+        del values[section]
+    for key in ("lr", "b1", "b2", "eps", "momentum"):
+        del values["optimizer"][key]
+    values["optimizer"]["weight_decay"] = bool(values["optimizer"]["weight_decay"])
+    values["train"]["clip_norm"] = values["train"]["clip_norm"] is not None
+    del values["train"]["duration"], values["model"]["variant"], values["model"]["head_bias"]
+    del values["name"], values["seed"]
+    view = [cfg.data.image_size, cfg.data.channels, cfg.schedule.decay]
+    return json.dumps([values, view], sort_keys=True)
 
 
 def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
@@ -214,62 +239,12 @@ def count_collectives(text: str) -> dict[str, dict[str, int]]:
                 body = re.search(r"body=%?([\w.\-]+)", line)
                 assert body is not None
                 visit(body[1], times * int(turns[1] if turns else 1))
-            elif called := re.search(r"(?:calls|to_apply)=%?([\w.\-]+)", line):
-                if kind in ("call", "async", "fusion"):
-                    visit(called[1], times)
+            elif kind in ("call", "async", "fusion"):
+                called = re.search(r"(?:calls|to_apply)=%?([\w.\-]+)", line)
+                visit(called[1] if called else "", times)
 
     visit(entry, 1)
     return {kind: dict(totals[kind]) for kind in COLLECTIVES if kind in totals}
-
-
-def table(report: Report, mfu: float) -> list[tuple[str, str]]:
-    """Returns the report as labelled lines for people."""
-
-    def gib(value: float | None) -> str:
-        return "not known" if value is None else f"{value / GIB:.2f} GiB"
-
-    memory = "" if report.memory is None else f" of {report.memory / GIB:.2f} GiB"
-    if report.fits:
-        verdict = f"fits: {gib(report.peak)}{memory}"
-    elif report.peak is not None and report.memory is not None:
-        verdict = f"does not fit: {gib(report.peak)}, {gib(report.peak - report.memory)} too much"
-    else:
-        verdict = f"does not fit{memory}: {report.exceeds}"
-    flops = f"{report.compiler_flops:.3e} by XLA's count, {report.model_flops:.3e} of the model"
-    rows = [
-        ("run", report.name),
-        ("slice", f"{report.topology}: {report.devices} devices, {report.cores} cores"),
-        ("batch", f"{report.global_batch}: {report.batch} per device x "
-         f"{report.settings.accumulation} accumulated"),
-        ("settings", f"remat {report.settings.remat}, unroll {report.settings.unroll}, "
-         f"fsdp {report.settings.fsdp}"),
-        ("memory per device", verdict),
-        ("  parameters", gib(report.params)),
-        ("  optimizer state", gib(report.optimizer)),
-        ("  activations and the rest", gib(report.activations)),
-        ("FLOPs per step and device", flops),
-    ]  # fmt: skip
-    for kind, one in report.collectives.items():
-        rows.append((f"  {kind}", f"{one['count']} per step, {one['bytes'] / 1e9:.3f} GB"))
-    if report.bytes_accessed is not None:
-        rows.append(("bytes accessed", f"{report.bytes_accessed:.3e}"))
-    if report.compiler_seconds is not None and report.compiler_seconds > 0:
-        rows.append(("compiler's estimate", f"{report.compiler_seconds * 1e3:.1f} ms per step"))
-    bounds = report.bounds()
-    if bounds:
-        limit = max(bounds, key=lambda key: bounds[key])
-        each = ", ".join(f"{key} {value * 1e3:.1f}" for key, value in bounds.items())
-        rows.append(("roofline", f"at least {bounds[limit] * 1e3:.1f} ms, by {limit} ({each} ms)"))
-    whole = report.run(mfu)
-    if whole is not None:
-        rows += [
-            (f"at {mfu:.0%} of peak", f"{whole['step_seconds'] * 1e3:.0f} ms per step, "
-             f"{whole['images_per_second']:,.0f} images/s"),
-            ("whole run", f"{report.steps:,} steps, {whole['days']:.2f} days, "
-             f"{whole['core_days']:,.0f} core-days"),
-        ]  # fmt: skip
-    rows.append(("compiled in", f"{report.compile_seconds:.0f} s"))
-    return rows
 
 
 def _typed(cfg: config.Config, where: Slice) -> config.Config:
