@@ -8,7 +8,7 @@ case ${1:-} in -h | --help) sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 # shellcheck source=launch/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-set_up "[test]"
+set_up "[test,tpu]"
 echo "Running the tests ..."
 cd "$ROOT"
 exec "$VENV/bin/python" -m pytest "$@"

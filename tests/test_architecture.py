@@ -14,7 +14,7 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py") if "configs" not in p.parts)
 # A module imports only from rooms to its left; rooms in one group do not know each other,
 # modules of one room may.
 LAYERS = [
-    {"knobs", "config", "trees", "logs", "catalog", "paper", "host", "console"},
+    {"knobs", "config", "trees", "logs", "catalog", "paper", "host", "console", "backend"},
     {"models", "data"},
     {"checkpoints"},
     {"training"},

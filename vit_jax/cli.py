@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from vit_jax import __version__, catalog, config, console
+from vit_jax import __version__, backend, catalog, config, console
 
 DESCRIPTION = """\
 Train Vision Transformers in JAX, by config name.
@@ -46,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments, overrides = _split_overrides(arguments)
         options = _parser().parse_args(arguments)
+        backend.choose()
         return options.do(options, overrides)
     except config.UserError as error:
         print(f"vit_jax: {error}", file=sys.stderr)
@@ -433,7 +434,8 @@ def _show(options: argparse.Namespace, overrides: dict[str, str]) -> int:
 def _preflight(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     if bool(options.names) == bool(options.table):
         raise config.ConfigError("preflight: name a config (see `vit_jax list`), or a --table")
-    os.environ.setdefault("JAX_PLATFORMS", "" if options.topology == "gpu" else "cpu")
+    if options.topology != "gpu":  # what is compiled for need not be here
+        os.environ["JAX_PLATFORMS"] = "cpu"
     from vit_jax import listing, logs, preflight
 
     logs.setup()

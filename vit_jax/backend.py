@@ -1,0 +1,27 @@
+"""Which backend jax is to use, decided before jax is imported."""
+
+import importlib.util
+import os
+import pathlib
+
+GOOGLE = "0x1ae0"  # PCI vendor
+
+
+def choose() -> None:
+    """Keeps jax from looking for TPUs where libtpu is installed only to compile for them.
+
+    Without this every command on such a machine would begin with libtpu's complaints of a missing
+    TPU. A JAX_PLATFORMS that is set already is left alone.
+    """
+    if "JAX_PLATFORMS" in os.environ or importlib.util.find_spec("libtpu") is None or _has_tpu():
+        return
+    plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin")
+    if not any(importlib.util.find_spec(name) for name in plugins):
+        os.environ["JAX_PLATFORMS"] = "cpu"
+
+
+def _has_tpu() -> bool:
+    if any(pathlib.Path("/dev").glob("accel[0-9]*")):
+        return True
+    vendors = pathlib.Path("/sys/bus/pci/devices").glob("*/vendor")
+    return any(path.read_text().strip() == GOOGLE for path in vendors)
