@@ -283,7 +283,7 @@ def test_axial_macs_are_those_of_the_program():
 
 
 MODELS = {
-    "vit": (ENCODER, {"position": "learned_2d", "position_place": "layers", "pooling": "map"}),
+    "vit": (ENCODER, {"position": "learned_2d", "position_place": "layers"}),
     "resnet": (RESNET, {"resnet_units": (3,), "image_size": (16, 16)}),
 }
 
