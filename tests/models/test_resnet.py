@@ -131,6 +131,16 @@ def test_standardisation_keeps_small_kernels_small_each_in_its_way(version):
     assert np.abs(other - expected).max() > 0.1
 
 
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_group_norm_of_faint_maps_equals_float64(version):
+    """Their variance is 4e-6, between the epsilons of the two versions."""
+    model = dataclasses.replace(TINY, resnet_version=version)
+    norm = resnet.GroupNorm(model, 64, rngs=nnx.Rngs(0))
+    x = np.random.default_rng(0).normal(0, 2e-3, (2, 4, 3, 64)).astype(np.float32)
+    expected = resnet_reference.group_norm(x.astype(np.float64), 1, 0, version)
+    np.testing.assert_allclose(norm(jnp.asarray(x)), expected, rtol=0, atol=1e-5)
+
+
 def test_bfloat16_is_close_and_returns_float32():
     classifier, half = tiny(), tiny(dtype="bfloat16")
     params = vit_reference.random_parameters(classifier.shapes())
@@ -186,6 +196,28 @@ def test_sharding_changes_nothing(plain):
         given_loss, given_grad = loss_and_grad(classifier, split, images)
     np.testing.assert_allclose(given_loss, loss, rtol=2e-6)
     assert_close(given_grad, grad, 1e-5)
+
+
+@pytest.mark.parametrize(("unroll", "expected"), [(1, 1), (3, 3), (9, 4)])
+def test_equal_units_are_one_loop(unroll, expected):
+    classifier = tiny(resnet_units=(5, 1), unroll=unroll)
+    program = jax.make_jaxpr(classifier.apply)(classifier.shapes(), inputs(classifier))
+    loops = [e.params for e, _ in vit_reference.equations(program.jaxpr) if "length" in e.params]
+    assert [(loop["length"], loop["unroll"]) for loop in loops] == [(4, expected)]
+
+
+def test_maps_stay_split_by_image_only():
+    """Before and after every unit, and before the head."""
+    classifier = tiny(resnet_units=(3, 1))
+    with jax.set_mesh(sharding.create_mesh(fsdp=4)):
+        program = jax.make_jaxpr(classifier.apply)(classifier.shapes(), inputs(classifier, 8))
+    constraints = [
+        (equation.params["sharding"].spec[0], times)
+        for equation, times in vit_reference.equations(program.jaxpr)
+        if equation.primitive.name == "sharding_constraint"
+    ]
+    assert {axes for axes, _ in constraints} == {("data", "fsdp")}
+    assert sum(times for _, times in constraints) == 2 * 4 + 1
 
 
 def backward(classifier):

@@ -82,7 +82,7 @@ class Convolution(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns (B, ceil(h / stride), ceil(w / stride), features) in the compute type."""
         kernel = standardise(self.kernel[...], self.version)
-        # Versions differ in where a stride starts: SAME pads an even side at its end alone.
+        # They differ where a stride meets an even side: SAME pads that less at its start.
         margin = kernel.shape[0] // 2
         return jax.lax.conv_general_dilated(
             x.astype(self.dtype),
