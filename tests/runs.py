@@ -34,7 +34,7 @@ def configure(**sections):
     """Returns TINY with some knobs changed, checked as the command line would."""
     values = {name: dict(knobs) for name, knobs in TINY.items()}
     for section, knobs in sections.items():
-        values[section] = values.get(section, {}) | knobs
+        values[section] = values.get(section, {}) | knobs if isinstance(knobs, dict) else knobs
     return run.complete(config.build(values))
 
 

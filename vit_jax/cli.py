@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         backend.choose()
         return options.do(options, overrides)
     except config.UserError as error:
-        print(f"vit_jax: {error}", file=sys.stderr)
+        print("vit_jax: " + " ".join(str(error).split("\n")), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("vit_jax: interrupted", file=sys.stderr)

@@ -52,12 +52,12 @@ def rematerialise(layer: F, kind: str, unroll: int) -> F:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def _apart(stacked: jax.Array, depth: int, dtype: jnp.dtype) -> tuple[jax.Array, ...]:
-    """Returns the `depth` slices of a stacked parameter, cast to the compute type.
+    """Returns the `depth` slices of a stacked float32 parameter that layers use in `dtype`.
 
-    Its gradient is put together in that type and cast once: derived automatically, every slice's
-    would be cast before, and the step would write and read twice the bytes.
+    Their gradients, which are exact in that type, are put together in it: put together in float32,
+    as would be derived automatically, they cost the step twice the bytes to write and read.
     """
-    return tuple(stacked[i].astype(dtype) for i in range(depth))
+    return tuple(stacked[i] for i in range(depth))
 
 
 def _apart_forward(stacked: jax.Array, depth: int, dtype: jnp.dtype) -> tuple[Any, None]:
@@ -65,14 +65,14 @@ def _apart_forward(stacked: jax.Array, depth: int, dtype: jnp.dtype) -> tuple[An
 
 
 def _apart_backward(depth: int, dtype: jnp.dtype, _: None, slices: Any) -> tuple[jax.Array]:
-    return (jnp.stack(slices).astype(jnp.float32),)
+    return (jnp.stack([one.astype(dtype) for one in slices]).astype(jnp.float32),)
 
 
 _apart.defvjp(_apart_forward, _apart_backward)
 
 
 def unstack(layers: M, depth: int, dtype: jnp.dtype) -> list[M]:
-    """Returns stacked float32 layers one by one, all but their norms in the compute type."""
+    """Returns stacked float32 layers, all but whose norms compute in `dtype`, one by one."""
 
     def slices(path: tuple[Any, ...], leaf: jax.Array) -> tuple[jax.Array, ...]:
         norm = "norm" in jax.tree_util.keystr(path)

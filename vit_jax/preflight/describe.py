@@ -10,9 +10,11 @@ def lines(report: Report, mfu: float) -> list[tuple[str, str]]:
     """Returns the report as labelled lines for people."""
 
     def gib(value: float | None) -> str:
-        return "not known" if value is None else f"{value / GIB:.2f} GiB"
+        if value is None:
+            return "not known"
+        return f"{value / GIB:.2f} GiB" if value >= GIB / 100 else f"{value / 2**20:.2f} MiB"
 
-    memory = "" if report.memory is None else f" of {report.memory / GIB:.2f} GiB"
+    memory = "" if report.memory is None else f" of {gib(report.memory)}"
     if report.fits:
         verdict = f"fits: {gib(report.peak)}{memory}"
     elif report.peak is not None and report.memory is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from vit_jax import config
-from vit_jax.preflight import fit as search
+from vit_jax.preflight import search
 from vit_jax.preflight.program import Report, Settings, measure, same_program
 from vit_jax.preflight.slices import Slice
 from vit_jax.training import loop

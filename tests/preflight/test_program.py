@@ -1,0 +1,155 @@
+import dataclasses
+
+import pytest
+
+import runs
+from vit_jax import config, models, preflight
+from vit_jax.preflight import program
+from vit_jax.training import loop
+
+# Two layers in a loop that turns three times, and one collective outside of it.
+HLO = """\
+HloModule jit_step, num_partitions=8
+
+%add (x: f32[], y: f32[]) -> f32[] {
+  ROOT %sum = f32[] add(%x, %y)
+}
+
+%body (p: (s32[], bf16[4,8])) -> (s32[], bf16[4,8]) {
+  %gathered = bf16[32,8]{1,0} all-gather(%shard), dimensions={0}
+  %start = (bf16[4,8]{1,0}, bf16[4,8]{1,0}) all-reduce-start(%a, %b), to_apply=%add
+  %done = (bf16[4,8]{1,0}, bf16[4,8]{1,0}) all-reduce-done(%start)
+}
+
+%condition (p: (s32[], bf16[4,8])) -> pred[] {
+  ROOT %less = pred[] compare(%i, %n), direction=LT
+}
+
+ENTRY %main (p0: f32[16]) -> f32[16] {
+  %w = (s32[], bf16[4,8]) while(%t), condition=%condition, body=%body, \
+backend_config={"known_trip_count":{"n":"3"}}
+  %g = (f32[2]{0}, f32[16]{0}) all-gather-start(%p0), dimensions={0}
+  ROOT %r = f32[16]{0} all-reduce(%p0), to_apply=%add
+}
+"""
+
+
+def test_collectives_count_as_often_as_their_loop_turns():
+    assert program.count_collectives(HLO) == {
+        "all-reduce": {"count": 3 + 1, "bytes": 3 * 2 * (4 * 8 * 2) + 16 * 4},
+        "all-gather": {"count": 3 + 1, "bytes": 3 * (32 * 8 * 2) + 16 * 4},
+    }
+
+
+def tiny(**sections):
+    sections["model"] = {"num_classes": 10} | sections.get("model", {})
+    return preflight.prepare(runs.configure(**sections))
+
+
+@pytest.fixture(scope="module")
+def here():
+    return preflight.open_slice("cpu")
+
+
+def test_report_of_a_step_on_eight_devices(here):
+    cfg = tiny()
+    report = preflight.measure(cfg, here, examples=200)
+    model = models.create(cfg.model, image_size=(8, 8), channels=1)
+    assert report.fits
+    assert (report.devices, report.batch, report.global_batch) == (8, 4, 32)
+    assert report.steps == 25  # 4 epochs of 200 images, 32 at a time
+    assert report.params == 4 * model.num_params
+    # Two moments, two counters, and the average of the parameters, which is kept besides.
+    assert report.optimizer == 3 * 4 * model.num_params + 4
+    assert report.model_flops == 6 * model.macs * 4
+    # The rest of XLA's count is softmax, norms, dropout and Adam, of which a tiny model has much.
+    assert 1 < report.compiler_flops / report.model_flops < 3
+    assert set(report.collectives) == {"all-reduce"}
+    assert report.collectives["all-reduce"]["bytes"] >= report.params
+    assert report.peak is not None
+    assert report.peak >= report.params + report.optimizer
+
+
+def test_split_parameters_are_gathered_and_take_an_eighth(here):
+    whole = preflight.measure(tiny(), here, 200)
+    split = preflight.measure(tiny(mesh={"fsdp": 8, "fsdp_min_size": 0}), here, 200)
+    assert "all-gather" in split.collectives
+    assert split.params < whole.params / 4
+
+
+def test_batch_that_does_not_divide_is_one_line(here):
+    cfg = tiny(train={"batch_size": 36})
+    with pytest.raises(config.ConfigError, match="not a multiple of 8 devices"):
+        preflight.measure(cfg, here, 200)
+
+
+def test_classes_must_be_known(here):
+    with pytest.raises(config.ConfigError, match="set the number of classes"):
+        preflight.measure(preflight.prepare(runs.configure()), here, 200)
+
+
+def test_what_does_not_fit_says_by_how_much(here):
+    small = dataclasses.replace(here, memory=20_000.0)
+    report = preflight.measure(tiny(), small, 200)
+    assert not report.fits
+    assert report.peak is not None
+    text = dict(preflight.lines(report, 0.4))["memory per device"]
+    assert text.startswith("does not fit: ")
+    assert f"{(report.peak - 20_000) / 2**20:.2f} MiB too much" in text
+
+
+def test_flops_of_a_step_do_not_depend_on_loops():
+    def count(**sections):
+        sections["model"] = {"dtype": "float32", "dropout": 0.0} | sections.get("model", {})
+        cfg = tiny(**sections)
+        return program.step_flops(cfg, loop.Plan.of(cfg, 200))
+
+    plain = count()
+    assert count(model={"unroll": 2}) == plain
+    assert count(train={"accumulation": 2}) == plain
+    # Recomputing the forward pass adds a third of the arithmetic of the layers.
+    assert 1.15 < count(model={"remat": "full"}) / plain < 1.34
+
+
+def report_of(**changes):
+    """A report with round numbers: 1e12 FLOPs of 1e13 per second, 2e9 bytes of 1e10, ..."""
+    values = {
+        "name": "a", "topology": "v3-8", "settings": program.Settings(1, "none", 2, 1),
+        "devices": 8, "cores": 8, "batch": 4, "fits": True, "memory": 16 * 2.0**30,
+        "peak": 2**30, "exceeds": None, "params": 2**28, "optimizer": 2**29,
+        "activations": 2**28, "model_flops": 1e12, "compiler_flops": 1.5e12,
+        "bytes_accessed": 2e9, "compiler_seconds": 0.25,
+        "collectives": {"all-reduce": {"count": 2, "bytes": 10**9}},
+        "steps": 86_400, "global_batch": 32, "peak_flops": 1e13, "bandwidth": 1e10,
+        "links": 1e11, "compile_seconds": 3.0,
+    }  # fmt: skip
+    return program.Report(**values | changes)
+
+
+def test_bounds_and_length_of_a_run_by_hand():
+    report = report_of()
+    assert report.bounds() == pytest.approx({"compute": 0.15, "memory": 0.2, "links": 0.01})
+    assert report.run(0.5) == pytest.approx(
+        {"step_seconds": 0.2, "days": 0.2, "core_days": 1.6, "images_per_second": 160.0}
+    )
+    assert "by memory" in dict(preflight.lines(report, 0.5))["roofline"]
+    unknown = report_of(peak_flops=None, bytes_accessed=None)
+    assert unknown.bounds() == pytest.approx({"links": 0.01})
+    assert unknown.run(0.5) is None
+
+
+def test_programs_are_the_same_whatever_the_rate_and_the_length():
+    same = program.same_program(tiny())
+    assert program.same_program(tiny(optimizer={"lr": 0.5}, train={"duration": 7})) == same
+    assert program.same_program(tiny(model={"dropout": 0.0})) != same
+    assert program.same_program(tiny(train={"clip_norm": None})) != same
+    assert program.same_program(tiny(data={"image_size": 16})) != same
+
+
+def test_data_need_not_be_here():
+    cfg = config.build(
+        {"model": {"variant": "ViT-Ti/16", "num_classes": 3}, "data": {"source": "folder"}}
+    )
+    assert preflight.prepare(cfg).model.depth == 12
+    with pytest.raises(config.ConfigError, match="nearest"):
+        preflight.prepare(config.build({"model": {"variant": "ViT-C/16"}}))

@@ -1,0 +1,126 @@
+import dataclasses
+import json
+
+import pytest
+
+from test_program import report_of, tiny
+from vit_jax import config, preflight
+from vit_jax.preflight import many, program, search, slices
+
+WHERE = slices.Slice(name="v3-8", devices=(None,) * 8, cores=8, memory=16 * 2.0**30)
+
+
+def compiler(needs, tried):
+    """Returns a stand-in that says how much memory, in GiB, the settings of a config need."""
+
+    def compile_(cfg, where, examples):
+        settings = program.Settings.of(cfg)
+        tried.append(settings)
+        peak = needs(settings) * 2**30
+        return report_of(settings=settings, peak=peak, fits=peak <= where.memory)
+
+    return compile_
+
+
+def test_the_plain_step_is_tried_first_and_taken_if_it_fits():
+    tried = []
+    cfg = tiny(train={"batch_size": 512})
+    report = search.fit(cfg, WHERE, 200, compile_=compiler(lambda s: 10, tried))
+    assert tried == [program.Settings(1, "none", 2, 1)]
+    assert report.settings.flags() == (
+        "--config.train.accumulation=1 --config.model.remat=none "
+        "--config.model.unroll=2 --config.mesh.fsdp=1"
+    )
+
+
+def test_what_is_faster_comes_first():
+    found = list(search.candidates(tiny(train={"batch_size": 512}), 8, loops=False))
+    order = {settings: i for i, settings in enumerate(found)}
+    plain, half = program.Settings(1, "none", 2, 1), program.Settings(2, "none", 2, 1)
+    dots, full = program.Settings(1, "dots_no_batch", 1, 1), program.Settings(1, "full", 1, 1)
+    assert order[plain] < order[half] < order[dots] < order[full]
+    assert order[plain] < order[dataclasses.replace(plain, fsdp=8)]
+    assert len(set(found)) == len(found)
+    loops = list(search.candidates(tiny(train={"batch_size": 512}), 8, loops=True))
+    assert {settings.unroll for settings in loops} == {1}
+
+
+def test_halving_until_it_fits_skips_what_cannot():
+    """A state of 0.75 GiB and 64 GiB of activations: four microbatches are just right."""
+    tried = []
+    needs = lambda s: 0.75 + 64 / s.accumulation * (1 if s.remat == "none" else 0.9)  # noqa: E731
+    report = search.fit(
+        tiny(train={"batch_size": 512}), WHERE, 200, compile_=compiler(needs, tried)
+    )
+    assert report.fits
+    assert report.peak <= WHERE.memory
+    assert tried[0] == program.Settings(1, "none", 2, 1)
+    # Its failure shows that two microbatches cannot do either.
+    assert program.Settings(2, "none", 2, 1) not in tried
+
+
+def test_nothing_fits():
+    tried = []
+    report = search.fit(
+        tiny(train={"batch_size": 64}), WHERE, 200, compile_=compiler(lambda s: 99, tried)
+    )
+    assert not report.fits
+    with pytest.raises(config.ConfigError, match="less than one image"):
+        search.fit(tiny(train={"batch_size": 4}), WHERE, 200, compile_=compiler(lambda s: 1, []))
+
+
+@pytest.mark.parametrize(
+    ("message", "gib"),
+    [
+        ("Ran out of memory in memory space hbm. Used 29.50G of 15.48G hbm.", 29.5),
+        ("... required for HLO temporaries (98.02G) exceeds available HBM (15.48G).", 98.02),
+        ("something else", None),
+    ],
+)
+def test_what_the_compiler_says_of_memory(message, gib):
+    assert search._used(message) == (None if gib is None else gib * 2**30)
+
+
+def test_results_are_kept_and_not_compiled_again(tmp_path, monkeypatch):
+    asked = []
+
+    def measure(cfg, where, examples):
+        asked.append((cfg.name, where.name))
+        return report_of(name=cfg.name, topology=where.name, steps=25)
+
+    monkeypatch.setattr(many, "measure", measure)
+    runs = [(tiny(name="a"), 200), (tiny(name="b", train={"duration": 7}), 200)]
+    runs.append((tiny(name="c", model={"dropout": 0.0}), 200))
+    file = tmp_path / "reports.jsonl"
+
+    def go():
+        keywords = {"fit": False, "loops": False, "output": file, "say": lambda text: None}
+        return list(preflight.measure_all(runs, [WHERE], **keywords))
+
+    first = go()
+    assert asked == [("a", "v3-8"), ("c", "v3-8")]  # b differs from a in its length alone
+    assert [one.name for one in first] == ["a", "b", "c"]
+    assert [one.steps for one in first[1:2]] == [7]
+    assert go() == first
+    assert len(asked) == 2
+    assert [json.loads(line)["report"]["name"] for line in file.read_text().splitlines()] == [
+        "a",
+        "c",
+    ]
+    file.write_text("{}\n")
+    with pytest.raises(config.ConfigError, match="line 1 is no report of preflight"):
+        go()
+
+
+def test_markdown_has_a_row_per_run_and_a_column_per_slice():
+    reports = [
+        report_of(name="a"),
+        report_of(name="a", topology="v5e-16", fits=False, peak=None),
+        report_of(name="b", settings=program.Settings(2, "full", 1, 8), peak=3 * 2**30),
+    ]
+    assert preflight.markdown(reports, 0.5, {"a": 680.0}) == [
+        "| run | v3-8 | v5e-16 | paper |",
+        "| --- | --- | --- | --- |",
+        "| a | plain; 1.0; 2 | does not fit | 680 |",
+        "| b | full + fsdp 8 + acc 2; 3.0; 2 |  |  |",
+    ]

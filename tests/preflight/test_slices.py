@@ -1,0 +1,69 @@
+import pytest
+
+from vit_jax import config
+from vit_jax.preflight import slices
+
+
+@pytest.mark.parametrize(
+    ("name", "generation", "shape"),
+    [
+        ("v3:8x8", "v3", (8, 8)),
+        ("v3:16x16", "v3", (16, 16)),
+        ("v5p:4x4x4", "v5p", (4, 4, 4)),
+        # Google's numbers: cores of v2, v3, v4 and v5p, chips of v5e and v6e.
+        ("v2-8", "v2", (2, 2)),
+        ("v3-32", "v3", (4, 4)),
+        ("v3-128", "v3", (8, 8)),
+        ("v3-256", "v3", (8, 16)),
+        ("v3-512", "v3", (16, 16)),
+        ("v4-8", "v4", (2, 2, 1)),
+        ("v4-32", "v4", (2, 2, 4)),
+        ("v5p-128", "v5p", (4, 4, 4)),
+        ("v5e-4", "v5e", (2, 2)),
+        ("v5e-16", "v5e", (4, 4)),
+        ("v5e-256", "v5e", (16, 16)),
+        ("v6e-8", "v6e", (2, 4)),
+    ],
+)
+def test_names(name, generation, shape):
+    assert slices.parse(name) == (generation, shape)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("v7-8", "no such slice; generations: v2, v3, v4, v5e, v5p, v6e; examples: "),
+        ("tpu", "no such slice; generations: v2"),
+        ("v3", "no such slice; generations: v2"),
+        ("v3:8", "no such slice; generations: v2"),
+        ("v3:8x8x8", "a v3 slice has 2 axes, such as v3:4x4"),
+        ("v4:4x4", "a v4 slice has 3 axes, such as v4:4x4x4"),
+        ("v3:0x8", "a v3 slice has 2 axes, such as v3:4x4"),
+        ("v3-12", "no such size; known: v3-8, v3-16, v3-32"),
+        ("v3-9", "no such size; known: v3-8"),
+        ("v5e-1", "no such size; known: v5e-4, v5e-8"),
+    ],
+)
+def test_wrong_names(name, message):
+    with pytest.raises(config.ConfigError) as caught:
+        slices.parse(name)
+    assert str(caught.value).startswith(f"--topology={name}: {message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_without_the_compiler_the_remedy_is_named(monkeypatch):
+    monkeypatch.setattr(slices.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(config.ConfigError, match=r"needs the TPU compiler; pip install .*\[tpu\]"):
+        slices.open_slice("v3-8")
+
+
+def test_no_gpu_here():
+    with pytest.raises(config.ConfigError, match="--topology=gpu: this machine has none"):
+        slices.open_slice("gpu")
+
+
+def test_this_machine_is_a_slice():
+    here = slices.open_slice("cpu")
+    assert (len(here.devices), here.cores, here.platform) == (8, 8, "cpu")
+    assert here.memory is not None
+    assert here.flops is None
