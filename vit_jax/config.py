@@ -44,6 +44,11 @@ class Model:
     resnet_version: str = knob(
         "v1", "ResNet units: post-activation v1, or pre-activation v2.", choices=("v1", "v2")
     )
+    resnet_pool: str = knob(
+        "zeros",
+        "Padding of v2's max-pool: zeros as in BiT's code, or nothing as in big_vision's.",
+        choices=("zeros", "nothing"),
+    )
     patch_size: tuple[int, int] | None = knob(
         None, "Patch height and width in pixels, or in positions of the ResNet's map.", at_least=1
     )

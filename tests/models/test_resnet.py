@@ -66,20 +66,30 @@ def test_parity_with_a_published_hybrid():
     np.testing.assert_allclose(logits, expected["logits"], rtol=0, atol=1e-6)
 
 
-def test_parity_with_published_big_transfer():
-    """Big Transfer pads with zeros before its max-pool, as `R50x1` here; big_vision does not.
-
-    The expected values are big_vision's, so the reference vouches for the one difference.
-    """
-    classifier = tiny((64, 64), resnet_units=(1, 2, 1, 1), resnet_version="v2")
+def transferred(**sizes):
+    classifier = tiny((64, 64), resnet_units=(1, 2, 1, 1), resnet_version="v2", **sizes)
     params = resnet_reference.published_parameters(
         FIXTURES / "bit_tiny_legacy.npz", classifier.shapes(), resnet_reference.transfer_name
     )
+    return classifier, params
+
+
+def test_parity_with_big_vision():
+    classifier, params = transferred(resnet_pool="nothing")
     expected = read("bit_tiny.io.npz")
-    images, given = expected["images"], (expected["logits"], expected["pre_logits"])
+    with jax.default_matmul_precision("highest"):
+        logits, out = quick_jit(classifier.apply)(params, expected["images"])
+    np.testing.assert_allclose(logits, expected["logits"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(out["pre_logits"], expected["pre_logits"], rtol=0, atol=1e-5)
+
+
+def test_big_transfer_pads_its_pool_with_zeros():
+    """The fixture's values are big_vision's, so a reference that equals them vouches for zeros."""
+    classifier, params = transferred()
+    expected = read("bit_tiny.io.npz")
+    images = expected["images"]
     theirs = resnet_reference.forward(classifier.config, params, images, pool_fill=-np.inf)
-    for array, exact in zip(given, theirs, strict=False):
-        np.testing.assert_allclose(array, exact, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(expected["logits"], theirs[0], rtol=0, atol=1e-5)
     ours = resnet_reference.forward(classifier.config, params, images, pool_fill=0.0)
     assert np.abs(ours[0] - theirs[0]).max() > 1e-3, "the fixture tells the paddings apart"
     with jax.default_matmul_precision("highest"):

@@ -33,10 +33,14 @@ BATCH_AXES = ("data", "fsdp")
 
 
 # What the backward pass may keep of a layer; everything else it computes again.
+_convolutions = jax.checkpoint_policies.save_only_these_names("convolution")
+_either = jax.checkpoint_policies.save_from_both_policies
 REMAT_POLICIES = {
     "full": None,
-    "dots": jax.checkpoint_policies.dots_saveable,
-    "dots_no_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "dots": _either(jax.checkpoint_policies.dots_saveable, _convolutions),
+    "dots_no_batch": _either(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable, _convolutions
+    ),
 }
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from vit_jax import config
 from vit_jax.models.layers import constrain_batch, normalise, rematerialise
@@ -84,13 +85,14 @@ class Convolution(nnx.Module):
         kernel = standardise(self.kernel[...], self.version)
         # They differ where a stride meets an even side: SAME pads that less at its start.
         margin = kernel.shape[0] // 2
-        return jax.lax.conv_general_dilated(
+        x = jax.lax.conv_general_dilated(
             x.astype(self.dtype),
             kernel.astype(self.dtype),
             window_strides=(self.stride, self.stride),
             padding="SAME" if self.version == "v1" else [(margin, margin)] * 2,
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
+        return checkpoint_name(x, "convolution")  # which model.remat may keep
 
 
 def convolution_3x3(
@@ -217,6 +219,7 @@ class Backbone(nnx.Module):
         rngs: nnx.Rngs,
     ):
         self.version, units = model.resnet_version, known(model.resnet_units)
+        self.zeros = model.resnet_pool == "zeros"
         width = round(64 * known(model.resnet_width))
         if width % GROUPS or not width:
             nearest = max(1, round(width / GROUPS)) * GROUPS / 64
@@ -245,8 +248,9 @@ class Backbone(nnx.Module):
             x = jax.nn.relu(normalise(self.gn_root, x))
             x = nnx.max_pool(x, (3, 3), (2, 2), "SAME")
         else:
-            # Nothing rectifies the root here: the zeros count in the maximum.
-            x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+            # Nothing rectifies the root here: zeros count in the maximum.
+            value = 0.0 if self.zeros else -jnp.inf
+            x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=value)
             x = nnx.max_pool(x, (3, 3), (2, 2), "VALID")
         for number in range(self.stages):
             x = getattr(self, self._name(number))(x)
