@@ -45,7 +45,13 @@ setuptools.setup(
         "tpu": ["jax[tpu]"],
         "cuda": ["jax[cuda13]"],
         "prepare": ["tensorflow-cpu>=2.20"],
-        "test": ["pytest>=9.0", "scipy>=1.16", "ruff>=0.17.5,<0.18", "pyright>=1.1.414"],
+        "test": [
+            "pytest>=9.0",
+            "pytest-xdist>=3.8",  # one process per core
+            "scipy>=1.16",
+            "ruff>=0.17.5,<0.18",
+            "pyright>=1.1.414",
+        ],
     },
     entry_points={"console_scripts": ["vit_jax = vit_jax.cli:main"]},
     classifiers=[

@@ -9,7 +9,7 @@ os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 )
 os.environ["JAX_PLATFORMS"] = "cpu"
-# Many tests compile the same small programs; one cache for the session, thrown away after it.
+# Many tests compile the same small programs; a cache for each process, thrown away after it.
 CACHE = tempfile.mkdtemp(prefix="vit_jax_tests_")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
