@@ -21,6 +21,7 @@ LAYERS = [
     {"evaluators"},
     {"reports"},
     {"run", "predict", "bench", "listing", "smoke", "preflight"},
+    {"commands"},
     {"cli"},
 ]
 # Files that stand on their own in a room of several: who among them may import whom.
