@@ -113,7 +113,9 @@ class ViT(nnx.Module):
         share = jnp.arange(depth, dtype=jnp.float32) / max(depth - 1, 1)
         if self.model.unroll < depth:
             return jax.lax.scan(layer, x, (self.encoder, share, keys), unroll=self.model.unroll)
-        weights = []
+        # A call of its own for every layer: it is traced once, and the compiler casts each slice
+        # where it is used instead of keeping a cast copy of the whole stack.
+        layer, weights = jax.jit(layer), []
         for i, block in enumerate(unstack(self.encoder, depth, x.dtype)):
             x, weight = layer(x, (block, share[i], None if keys is None else keys[i]))
             weights.append(weight)
