@@ -1,12 +1,13 @@
 """`--smoke`: every name of the catalog trains two real steps, as a tiny copy of itself."""
 
 import dataclasses
-import json
 import math
 
+import jax
 import pytest
 
 from vit_jax import catalog, cli, config, listing, logs, run, smoke
+from vit_jax.training import sharding
 
 NAMES = list(catalog.names())
 
@@ -21,19 +22,17 @@ def distinct():
 
 
 DISTINCT = distinct()
-# Every kind of network, and between them every part that only some rows have.
-QUICK = (
-    "augreg/R50+ViT-L_32-i21k",  # hybrid, RandAugment, mixup, stochastic depth, dropout
-    "axial/AxialViT-B_16",
-    "axial/AxialResNet50",
-    "finetune/ViT-H_14-jft-imagenet-518",  # SGD, Polyak averaging
-    "posemb/relative",
-    "pretrain/R50x1-jft-7ep-sgd",
-)
+
+
+@pytest.fixture
+def one_device(monkeypatch):
+    """A mesh of the first device alone: programs for eight take twice as long to compile."""
+    create = sharding.create_mesh
+    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
 
 
 def train(name, workdir):
-    """Trains the smoke copy of `name` and returns its losses, after looking at what it left."""
+    """Trains the smoke copy of `name`, and looks at what it left."""
     cfg = run.resolve(name, {"logging.tensorboard": "false"}, tiny=True)
     outcome = run.train(cfg, workdir)
     assert outcome.steps == 2
@@ -43,9 +42,7 @@ def train(name, workdir):
     assert all(math.isfinite(loss) for loss in losses)
     assert math.isfinite(outcome.results["test/loss"])
     assert outcome.results["test/count"] == smoke.EXAMPLES
-    (commit,) = (workdir / "checkpoints").glob("2/commit.json")
-    assert json.loads(commit.read_text())["step"] == 2
-    return losses
+    assert run.find(workdir)[1] == 2  # raises unless a whole checkpoint is there
 
 
 def test_every_name_has_a_smoke_config_that_runs():
@@ -53,18 +50,17 @@ def test_every_name_has_a_smoke_config_that_runs():
     assert len(DISTINCT) < 70
     kinds = {cfg.model.architecture for cfg in DISTINCT}
     assert kinds == {"vit", "resnet", "axial_vit", "axial_resnet"}
-    quick = [cfg for cfg, names in DISTINCT.items() if set(names) & set(QUICK)]
-    assert {cfg.model.architecture for cfg in quick} == kinds
-    assert any(cfg.model.resnet_units and cfg.model.architecture == "vit" for cfg in quick)
+    assert any(cfg.model.resnet_units and cfg.model.architecture == "vit" for cfg in DISTINCT)
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_each_kind_trains(name, tmp_path):
-    train(name, tmp_path / "run")
+@pytest.mark.usefixtures("one_device")
+def test_a_resnet_with_sgd_trains(tmp_path):
+    train("pretrain/R50x1-jft-7ep-sgd", tmp_path / "run")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("names", DISTINCT.values(), ids=lambda names: names[0])
+@pytest.mark.usefixtures("one_device")
 def test_every_name_trains(names, tmp_path):
     train(names[0], tmp_path / "run")
 
@@ -86,7 +82,8 @@ def test_a_tiny_copy_keeps_what_makes_the_row():
         assert tiny.optimizer == entry.cfg.optimizer
         assert (tiny.name, tiny.seed, tiny.mesh) == (entry.name, entry.cfg.seed, entry.cfg.mesh)
         units = entry.cfg.model.resnet_units
-        assert units is None or len(tiny.model.resnet_units) == len(units)
+        assert (tiny.model.resnet_units is None) == (units is None)
+        assert (tiny.model.resnet_units == ()) == (units == ())
         layer = entry.cfg.model.representation_size
         assert (tiny.model.representation_size is None) == (layer is None)
         assert bool(tiny.schedule.warmup.amount) == bool(entry.cfg.schedule.warmup.amount)
@@ -103,12 +100,18 @@ def test_what_is_overridden_is_not_cut_down():
     assert cfg.train.batch_size == 32
 
 
+@pytest.mark.usefixtures("one_device")
 def test_the_command_starts_afresh(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    name = "finetune/ViT-H_14-jft-imagenet-518"  # SGD, Polyak averaging
     for _ in range(2):
-        assert cli.main(["train", "digits", "--smoke"]) == 0
+        assert cli.main(["train", name, "--smoke"]) == 0
         out, err = capsys.readouterr()
-        assert "runs/smoke/digits" in out
+        assert f"runs/smoke/{name}" in out
+        assert "step 2/2" in err
         assert "resuming" not in err
+
+
+def test_the_command_needs_a_name(capsys):
     assert cli.main(["train", "--smoke", "--workdir=x"]) == 2
     assert capsys.readouterr().err == "vit_jax: --smoke: name a config to try; see `vit_jax list`\n"

@@ -7,13 +7,14 @@ from vit_jax.models.variants import known
 
 STEPS = config.Duration(2, "steps")
 BATCH, CLASSES, EXAMPLES = 16, 10, 32
-DEPTH, WIDTH, MLP, HEADS, UNITS = 2, 32, 64, 2, 2
+DEPTH, WIDTH, MLP, HEADS = 2, 32, 64, 2
+UNITS = (2, 1)  # a stage that loops over its units, a stage that changes size
 
 
 def shrink(cfg: config.Config) -> config.Config:
     """Returns two steps of `cfg` on random pixels with a small network of the same parts.
 
-    Kept: architecture, stages of a ResNet, position, pooling, head and loss, dropout, stochastic
+    Kept: architecture, position, pooling, head and loss, dropout, stochastic
     depth, views and augmentation, update rule, learning rate, the shape of the schedule, clipping,
     averaging, types, mesh. Raises ConfigError for a model that cannot be completed.
     """
@@ -54,7 +55,7 @@ def _model(model: config.Model) -> config.Model:
         variant=None,
         num_classes=CLASSES,
         representation_size=None if model.representation_size is None else WIDTH,
-        resnet_units=None if units is None else tuple(min(n, UNITS) for n in units),
+        resnet_units=None if units is None else UNITS[: len(units)],
         # Half of 64 channels: one for each group of GroupNorm.
         resnet_width=None if units is None else 0.5,
         unroll=min(model.unroll, DEPTH),
