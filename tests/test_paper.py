@@ -219,7 +219,6 @@ def test_table_4(row):
 
 
 def test_table_2():
-    vtab = []
     for row in table("Table 2"):
         model, pretrained = re.fullmatch(r"(\S+) \((\w+)\)", row["model"]).groups()
         stem = f"{spelled(model)}-{pretrained.lower()}"
@@ -233,10 +232,13 @@ def test_table_2():
             assert "2" in ENTRIES[origin].about.tables
             continue
         if row["dataset"].startswith("VTAB"):
-            vtab.append(row["mean"])
-            scores = [result(ENTRIES[n], "top-1", "9").value for n in named("2", f"vtab/{stem}-")]
-            # The printed means are of unrounded scores.
-            assert sum(scores) / len(scores) == pytest.approx(row["mean"], abs=0.06)
+            tasks = [ENTRIES[n] for n in named("2", f"vtab/{stem}-")]
+            assert len(tasks) == 19
+            what = "mean of 19, 3 runs"
+            assert {result(e, what) for e in tasks} == {(what, row["mean"], "2", row["std"])}
+            # The printed mean is of scores that were not rounded.
+            scores = [result(e, "top-1", "9").value for e in tasks]
+            assert sum(scores) / 19 == pytest.approx(row["mean"], abs=0.06)
             continue
         pixels = "" if "ImageNet" not in row["dataset"] else "-518" if "H/14" in model else "-512"
         entry = ENTRIES[f"finetune/{stem}-{TARGETS[row['dataset']]}{pixels}"]
@@ -245,7 +247,6 @@ def test_table_2():
         assert entry.cfg.train.ema == (0.9999 if pixels else None)
         if pixels:
             assert entry.cfg.data.image_size == (int(pixels[1:]),) * 2
-    assert len(vtab) == 3
 
 
 @pytest.mark.parametrize("task", table("VTAB-1k task"), ids=lambda r: r["task"])
@@ -301,6 +302,49 @@ def test_augreg(row):
     assert (cfg.train.mixup, cfg.data.randaugment) == levels[file["aug"]]
     assert result(entry, "ImageNet 384").value == row["imagenet_top1"]
     assert f"augreg/{model}-imagenet" in ENTRIES
+
+
+@pytest.mark.parametrize(
+    ("name", "level"),
+    {  # big_vision's vit_i1k.py: mixup, RandAugment's operations and magnitude
+        "ViT-Ti_16": (0.0, (2, 0)), "ViT-S_32": (0.2, (2, 10)), "ViT-S_16": (0.5, (2, 15)),
+        "ViT-B_32": (0.5, (2, 15)), "ViT-B_16": (0.5, (2, 15)), "ViT-L_16": (0.5, (2, 15)),
+    }.items(),
+)  # fmt: skip
+def test_augreg_on_imagenet(name, level):
+    cfg = ENTRIES[f"augreg/{name}-imagenet"].cfg
+    assert (cfg.train.mixup, cfg.data.randaugment) == level
+    assert (cfg.optimizer.lr, cfg.optimizer.weight_decay, cfg.train.clip_norm) == (1e-3, 0.1, 1)
+    assert (cfg.train.batch_size, str(cfg.train.duration)) == (4096, "300 epochs")
+
+
+@pytest.mark.parametrize(
+    ("name", "images", "data", "splits", "steps"),
+    [
+        # 7 x 303 million / 4096 images is 517,822.3 steps; the last step counts whole.
+        ("pretrain/ViT-B_16-jft-7ep", 303_000_000, "jft_300m", "train validation", 517_823),
+        ("pretrain/ViT-L_16-jft-14ep", 303_000_000, "jft_300m", "train validation", 1_035_645),
+        ("pretrain/ViT-B_16-i21k-90ep", 14_197_122 - 51_200, "imagenet21k",
+         "full[51200:] full[25600:51200]", 310_824),
+        ("pretrain/ViT-B_16-imagenet-300ep", round(0.99 * 1_281_167), "imagenet2012",
+         "train[:99%] validation", 92_898),
+        ("finetune/ViT-B_16-jft-imagenet", 1_281_167, "imagenet2012", "train validation", 20_000),
+        ("finetune/ViT-B_16-jft-cifar10", 50_000, "cifar10", "train test", 10_000),
+        ("finetune/ViT-B_16-jft-cifar100", 50_000, "cifar100", "train test", 10_000),
+        ("finetune/ViT-B_16-jft-pets", 3_680, "oxford_iiit_pet", "train test", 500),
+        ("finetune/ViT-B_16-jft-flowers", 1_020, "oxford_flowers102", "train test", 500),
+        ("figure4/ViT-B_32-jft-9M", 9_000_000, "jft_300m", "train[:9000000] validation", 517_823),
+    ],
+)  # fmt: skip
+def test_data_sets(name, images, data, splits, steps):
+    entry = ENTRIES[name]
+    assert entry.about.images == images
+    assert entry.steps == steps
+    assert entry.cfg.data.name == data
+    assert f"{entry.cfg.data.train_split} {entry.cfg.data.eval_split}" == splits
+    classes = {"cifar10": 10, "cifar100": 100, "oxford_iiit_pet": 37, "oxford_flowers102": 102}
+    if data in classes:
+        assert entry.cfg.model.num_classes == classes[data]
 
 
 def test_figures_and_appendices():
