@@ -1,9 +1,9 @@
 """Preflight: a training step compiled for an accelerator from any machine, and what it says."""
 
 from vit_jax.preflight.describe import lines, markdown
-from vit_jax.preflight.search import fit
 from vit_jax.preflight.many import as_dict, measure_all
 from vit_jax.preflight.program import Report, Settings, measure, prepare
+from vit_jax.preflight.search import fit
 from vit_jax.preflight.slices import Slice, open_slice, parse
 
 __all__ = [

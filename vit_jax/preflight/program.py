@@ -222,6 +222,15 @@ def count_collectives(text: str) -> dict[str, dict[str, int]]:
             bodies[current].append(line)
     totals: dict[str, dict[str, int]] = collections.defaultdict(lambda: {"count": 0, "bytes": 0})
 
+    def turns(loop_: str) -> int:
+        # On the CPU the loop itself says so; on the TPU its condition compares with a constant,
+        # and scan counts from 0 by 1.
+        said = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop_)
+        condition = "\n".join(bodies[_named("condition", loop_)])
+        bound = said or re.search(r" constant\((\d+)\)", condition)
+        assert bound is not None
+        return int(bound[1])
+
     def visit(name: str, times: int) -> None:
         for line in bodies.get(name, ()):
             match = re.match(r"\s+(?:ROOT )?%?[\w.\-]+ = (.*?) ([a-z\-]+)\(", line)
@@ -235,16 +244,19 @@ def count_collectives(text: str) -> dict[str, dict[str, int]]:
                 totals[kind]["count"] += times
                 totals[kind]["bytes"] += times * _bytes(shapes)
             elif kind == "while":
-                turns = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
-                body = re.search(r"body=%?([\w.\-]+)", line)
-                assert body is not None
-                visit(body[1], times * int(turns[1] if turns else 1))
+                visit(_named("body", line), times * turns(line))
             elif kind in ("call", "async", "fusion"):
-                called = re.search(r"(?:calls|to_apply)=%?([\w.\-]+)", line)
-                visit(called[1] if called else "", times)
+                visit(_named("(?:calls|to_apply)", line), times)
 
     visit(entry, 1)
     return {kind: dict(totals[kind]) for kind in COLLECTIVES if kind in totals}
+
+
+def _named(attribute: str, line: str) -> str:
+    """Returns the computation that an attribute of an instruction names."""
+    found = re.search(attribute + r"=%?([\w.\-]+)", line)
+    assert found is not None
+    return found[1]
 
 
 def _typed(cfg: config.Config, where: Slice) -> config.Config:

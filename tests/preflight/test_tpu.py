@@ -1,0 +1,87 @@
+"""Steps compiled for real TPU slices by libtpu, which needs none of them."""
+
+import importlib.util
+
+import pytest
+
+from vit_jax import catalog, config, preflight
+
+pytestmark = [
+    pytest.mark.slow,  # half a minute to two minutes each
+    pytest.mark.skipif(
+        importlib.util.find_spec("libtpu") is None,
+        reason="libtpu is not installed; pip install 'vit_jax[tpu]'",
+    ),
+]
+GIB = 2**30
+
+
+def prepare(name, **knobs):
+    """Returns a row of the paper in the quickest program to compile, with knobs changed."""
+    knobs = {"model.unroll": 1, "model.remat": "dots_no_batch", "schedule.warmup": 0} | knobs
+    texts = {key: str(value) for key, value in knobs.items()}
+    return preflight.prepare(config.build(config.override(catalog.load(name), texts)))
+
+
+@pytest.fixture(scope="module")
+def slice_():
+    return preflight.open_slice("v3:2x2")
+
+
+def test_slices_have_the_devices_that_their_names_say():
+    for name, devices, cores in [
+        ("v2-8", 8, 8), ("v3:2x2", 8, 8), ("v3-32", 32, 32), ("v4-8", 4, 8), ("v5p:2x2x1", 4, 8),
+        ("v5e-16", 16, 16), ("v5e-256", 256, 256), ("v6e-16", 16, 16),
+    ]:  # fmt: skip
+        where = preflight.open_slice(name)
+        assert (len(where.devices), where.cores, where.platform) == (devices, cores, "tpu"), name
+    with pytest.raises(config.ConfigError, match="libtpu knows no v3:3x3"):
+        preflight.open_slice("v3:3x3")
+
+
+def test_data_parallel_base_model_fits_and_only_sums_its_gradients(slice_):
+    cfg = prepare("pretrain/ViT-B_16-imagenet-300ep", **{
+        "train.batch_size": 64, "model.dropout": 0,
+    })  # fmt: skip
+    report = preflight.measure(cfg, slice_, 1_281_167)
+    assert report.fits
+    assert report.peak is not None
+    # Float32 parameters, bfloat16 and float32 moments: 10 bytes for each of 87 million.
+    assert report.params + report.optimizer < report.peak < 2 * GIB
+    assert set(report.collectives) == {"all-reduce"}
+    # Every gradient is summed once, those of matrices in bfloat16.
+    assert 0.45 < report.collectives["all-reduce"]["bytes"] / report.params < 0.6
+    assert report.compiler_flops == pytest.approx(report.model_flops, rel=0.06)
+    assert report.steps == 300 * 1_281_167 // 64 + 1
+
+
+def test_split_tiny_model_gathers_its_parameters(slice_):
+    cfg = prepare("augreg/ViT-Ti_16-imagenet", **{
+        "train.batch_size": 64, "mesh.fsdp": 8, "train.mixup": 0, "model.dropout": 0,
+        "model.stochastic_depth": 0, "data.image_size": 64,
+    })  # fmt: skip
+    report = preflight.measure(cfg, slice_, 1000)
+    assert report.fits
+    assert {"all-gather", "all-reduce"} <= set(report.collectives) <= {
+        "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute",
+    }  # fmt: skip
+    assert report.params < 4 * 5.8e6 / 8 * 1.2
+
+
+def test_hybrid_fits_and_too_large_a_batch_is_reported(slice_):
+    cfg = prepare("augreg/R26+ViT-S_32-imagenet", **{
+        "train.batch_size": 64, "train.mixup": 0, "model.dropout": 0, "model.stochastic_depth": 0,
+        "model.resnet_units": "1,1", "model.depth": 2,
+    })  # fmt: skip
+    report = preflight.measure(cfg, slice_, 1000)
+    assert report.fits
+    assert set(report.collectives) == {"all-reduce"}
+    large = prepare("augreg/R26+ViT-S_32-imagenet", **{
+        "train.batch_size": 65536, "train.mixup": 0, "model.dropout": 0,
+        "model.stochastic_depth": 0, "model.resnet_units": "1,1", "model.depth": 2,
+    })  # fmt: skip
+    report = preflight.measure(large, slice_, 1000)
+    assert not report.fits
+    line = dict(preflight.lines(report, 0.4))["memory per device"]
+    assert line.startswith("does not fit")
+    assert "15.48G" in line or "GiB too much" in line
