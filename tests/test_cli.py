@@ -229,7 +229,10 @@ def test_show_says_what_was_chosen(capsys):
     assert about["choices"][0]["what"] == "lr 0.03"
     assert about["results"] == [{"what": "top-1", "value": 95.8, "table": "5", "std": None}]
     assert cli.main(["show", "finetune/ViT-B_16-jft-pets"]) == 0
-    assert capsys.readouterr().out.endswith("cannot be loaded yet\n")
+    *_, source, printed, note = capsys.readouterr().out.splitlines()
+    assert source == "source: ViT-B/16 from jft, Pets; in 4, 5"
+    assert printed == "printed: top-1 95.8 [5]"
+    assert note.startswith("note: begins with random weights: those of pretrain/ViT-B_16-jft-7ep")
 
 
 def test_rows_that_cannot_run_on_their_own_data(capsys, tmp_path, monkeypatch):

@@ -163,8 +163,8 @@ def show(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     if about.choices:
         print()
         console.table(("choice", "why", "to change it"), about.choices)
-    if about.warning:
-        print(f"\nnote: {about.warning}")
+    for line in listing.notes(about):
+        print(line)
     return 0
 
 

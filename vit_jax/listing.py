@@ -169,6 +169,16 @@ def knobs(cfg: config.Config) -> list[tuple[str, str, str]]:
     return rows
 
 
+def notes(about: catalog.About) -> Iterator[str]:
+    """Yields lines: where a config comes from, what it came to there, what it cannot do yet."""
+    if about.tables:
+        yield f"source: {about.row}; in {', '.join(sorted(about.tables, key=_order))}"
+    if about.results:
+        results = (f"{r.what} {r.value:g}{_spread(r)} [{r.table}]" for r in about.results)
+        yield f"printed: {', '.join(results)}"
+    yield from (f"note: {line}" for line in (about.warning, about.needs) if line)
+
+
 def _entry(name: str, file: pathlib.Path) -> Entry:
     cfg = config.build(catalog.load(name))
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))

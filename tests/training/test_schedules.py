@@ -47,3 +47,5 @@ def test_step_divides_by_ten_at_shares_of_the_whole_run():
     ours = [float(schedule(step)) for step in (0, 50, 100, 299, 300, 599, 600, 899, 900, 999)]
     expected = [0, 0.24, 0.48, 0.48, 0.048, 0.048, 0.0048, 0.0048, 0.00048, 0.00048]
     np.testing.assert_allclose(ours, expected, rtol=1e-6)
+    never = schedules.create(config.Schedule(decay="step", drops=()), lr=0.48, steps=9, warmup=0)
+    assert float(never(8)) == pytest.approx(0.48)

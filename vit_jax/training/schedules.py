@@ -1,6 +1,7 @@
 """Learning rates over the steps of a run."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,4 +41,9 @@ def _reciprocal_sqrt(lr: float, timescale: float) -> optax.Schedule:
 
 def _staircase(lr: float, drops: Sequence[float]) -> optax.Schedule:
     """Returns lr, divided by 10 from each step of `drops` on (Big Transfer, section 3.3)."""
-    return lambda step: lr * 0.1 ** sum(jnp.where(step >= drop, 1.0, 0.0) for drop in drops)
+
+    def schedule(step: Any) -> jax.Array:
+        passed = jnp.asarray(step) >= jnp.asarray(drops, jnp.float32)
+        return lr * 0.1 ** jnp.sum(passed, dtype=jnp.float32)
+
+    return schedule
