@@ -230,7 +230,7 @@ def test_show_says_what_was_chosen(capsys):
     assert about["results"] == [{"what": "top-1", "value": 95.8, "table": "5", "std": None}]
     assert cli.main(["show", "finetune/ViT-B_16-jft-pets"]) == 0
     *_, source, printed, note = capsys.readouterr().out.splitlines()
-    assert source == "source: ViT-B/16 from jft, Pets; in 4, 5"
+    assert source == "source: ViT-B/16 from jft, Pets; table 4, table 5"
     assert printed == "printed: top-1 95.8 [5]"
     assert note.startswith("note: begins with random weights: those of pretrain/ViT-B_16-jft-7ep")
 

@@ -172,7 +172,8 @@ def knobs(cfg: config.Config) -> list[tuple[str, str, str]]:
 def notes(about: catalog.About) -> Iterator[str]:
     """Yields lines: where a config comes from, what it came to there, what it cannot do yet."""
     if about.tables:
-        yield f"source: {about.row}; in {', '.join(sorted(about.tables, key=_order))}"
+        tables = (f"table {t}" if t[0].isdigit() else t for t in sorted(about.tables, key=_order))
+        yield f"source: {about.row}; {', '.join(tables)}"
     if about.results:
         results = (f"{r.what} {r.value:g}{_spread(r)} [{r.table}]" for r in about.results)
         yield f"printed: {', '.join(results)}"
