@@ -110,6 +110,9 @@ def test_results_are_kept_and_not_compiled_again(tmp_path, monkeypatch):
     file.write_text("{}\n")
     with pytest.raises(config.ConfigError, match="line 1 is no report of preflight"):
         go()
+    file = tmp_path / "missing" / "reports.jsonl"
+    with pytest.raises(config.ConfigError, match="cannot be written: No such file"):
+        go()
 
 
 def test_markdown_has_a_row_per_run_and_a_column_per_slice():

@@ -67,8 +67,14 @@ def as_dict(report: Report, mfu: float) -> dict[str, Any]:
 
 def _read(output: pathlib.Path | None) -> dict[str, Report]:
     known: dict[str, Report] = {}
-    if output is None or not output.exists():
+    if output is None:
         return known
+    try:
+        output.open("a", encoding="utf-8").close()
+    except OSError as error:
+        raise config.ConfigError(
+            f"--output={output}: cannot be written: {error.strerror}"
+        ) from error
     for number, text in enumerate(output.read_text(encoding="utf-8").splitlines(), start=1):
         try:
             line = json.loads(text)

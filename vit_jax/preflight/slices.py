@@ -127,7 +127,8 @@ def open_slice(name: str) -> Slice:
         ).devices
     except jax.errors.JaxRuntimeError as error:
         raise config.ConfigError(
-            f"--topology={name}: libtpu knows no {layout}: {str(error).splitlines()[0]}"
+            f"--topology={name}: libtpu knows no {layout}: "
+            f"{str(error).splitlines()[0].partition(': ')[2]}"
         ) from error
     assert len(described) == math.prod(shape) * chip.devices
     return Slice(
