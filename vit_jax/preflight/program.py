@@ -156,10 +156,12 @@ def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
 
     peak, arguments, costs, collectives = None, 0, {}, {}
     if compiled is not None:
-        analysis = compiled.memory_analysis()
+        analysis, text = compiled.memory_analysis(), compiled.as_text()
+        assert analysis is not None
+        assert text is not None
         peak, arguments = analysis.peak_memory_in_bytes, analysis.argument_size_in_bytes
         costs = compiled.cost_analysis() or {}
-        collectives = count_collectives(compiled.as_text())
+        collectives = count_collectives(text)
     whole = _unrolled(cfg) == cfg
     fits = peak is not None and (where.memory is None or peak <= where.memory)
     return Report(
