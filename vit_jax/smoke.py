@@ -3,6 +3,7 @@
 import dataclasses
 
 from vit_jax import config, models
+from vit_jax.models import variants
 from vit_jax.models.variants import known
 
 STEPS = config.Duration(2, "steps")
@@ -77,6 +78,5 @@ def _model(model: config.Model) -> config.Model:
 def _image_size(model: config.Model) -> tuple[int, int]:
     """Returns the pixels of two by two tokens, or of a last map of two by two positions."""
     height, width = model.patch_size or (1, 1)
-    units = model.resnet_units
-    factor = 1 if units is None else 4 * 2 ** max(len(units) - 1, 0)
+    factor = variants.reduction(model)
     return 2 * factor * height, 2 * factor * width

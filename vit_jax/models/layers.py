@@ -269,3 +269,31 @@ class AttentionPooling(nnx.Module):
         probe = jnp.broadcast_to(probe, (tokens.shape[0], 1, tokens.shape[2]))
         x, _ = self.attention(probe, to=tokens)
         return (x + self.mlp(normalise(self.norm, x), None))[:, 0]
+
+
+class WithHead(nnx.Module):
+    """A network that ends in an optional tanh layer and a zero-initialised linear one.
+
+    Both compute in float32: a thousandth of the arithmetic, and every digit of the logits.
+    """
+
+    def add_head(self, model: config.Model, features: int, *, rngs: nnx.Rngs) -> None:
+        """Makes the layers for what the head sees, (B, features)."""
+        self.tanh = model.representation_size is not None
+        if model.representation_size is not None:
+            self.pre_logits = nnx.Linear(features, model.representation_size, rngs=rngs)
+            features = model.representation_size
+        self.head = nnx.Linear(
+            features,
+            known(model.num_classes),
+            kernel_init=nnx.initializers.zeros,
+            bias_init=nnx.initializers.constant(model.head_bias),
+            rngs=rngs,
+        )
+
+    def classify(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns logits (B, K) and what the last layer sees, for x (B, features) float32."""
+        x = constrain_batch(x)
+        if self.tanh:
+            x = jnp.tanh(self.pre_logits(x))
+        return self.head(x), x

@@ -13,7 +13,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from vit_jax import config
-from vit_jax.models.layers import constrain_batch, normalise, rematerialise
+from vit_jax.models.layers import WithHead, constrain_batch, normalise, rematerialise
 from vit_jax.models.variants import known
 
 EXPANSION = 4  # a unit gives out so many times the channels it works on
@@ -261,7 +261,7 @@ class Backbone(nnx.Module):
         return f"stage{number + 1}"
 
 
-class ResNet(nnx.Module):
+class ResNet(WithHead):
     """The paper's baseline: a backbone, the mean of its map, and a linear head (ViT, section 4.1).
 
     A subclass changes the layer in the middle of every unit by overriding `middle`.
@@ -278,19 +278,7 @@ class ResNet(nnx.Module):
     ):
         middle = self.middle(image_size)
         self.resnet = Backbone(model, channels, dtype, middle=middle, rngs=rngs)
-        # From here on float32, as in an encoder.
-        features = self.resnet.features
-        self.tanh = model.representation_size is not None
-        if model.representation_size is not None:
-            self.pre_logits = nnx.Linear(features, model.representation_size, rngs=rngs)
-            features = model.representation_size
-        self.head = nnx.Linear(
-            features,
-            known(model.num_classes),
-            kernel_init=nnx.initializers.zeros,
-            bias_init=nnx.initializers.constant(model.head_bias),
-            rngs=rngs,
-        )
+        self.add_head(model, self.resnet.features, rngs=rngs)
 
     def middle(self, image_size: tuple[int, int]) -> Middle:
         """Returns what makes the middle layer of every unit, for images of this height, width."""
@@ -308,7 +296,5 @@ class ResNet(nnx.Module):
         """
         del key, capture
         features = self.resnet(images)
-        x = constrain_batch(features.astype(jnp.float32).mean(axis=(1, 2)))
-        if self.tanh:
-            x = jnp.tanh(self.pre_logits(x))
-        return self.head(x), {"features": features, "pre_logits": x}
+        logits, x = self.classify(features.astype(jnp.float32).mean(axis=(1, 2)))
+        return logits, {"features": features, "pre_logits": x}

@@ -125,13 +125,18 @@ def complete(model: config.Model) -> config.Model:
     return dataclasses.replace(model, **missing)
 
 
+def reduction(model: config.Model) -> int:
+    """Returns what the ResNet of a model, or before its encoder, divides a side by; 1 without one.
+
+    The stem divides by 4, every stage after the first by 2.
+    """
+    return 1 if model.resnet_units is None else 4 * 2 ** max(len(model.resnet_units) - 1, 0)
+
+
 def grid(model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
     """Returns the rows and columns of tokens of an encoder, or of the last map of a ResNet."""
-    height, width = image_size
-    if model.resnet_units is not None:
-        # The stem divides by 4, every stage after the first by 2, rounding up.
-        factor = 4 * 2 ** max(len(model.resnet_units) - 1, 0)
-        height, width = -(-height // factor), -(-width // factor)
+    factor = reduction(model)
+    height, width = (-(-side // factor) for side in image_size)  # a ResNet rounds up
     if model.architecture in ("resnet", "axial_resnet"):
         return height, width
     patch = known(model.patch_size)
@@ -189,9 +194,7 @@ def check(model: config.Model, image_size: tuple[int, int]) -> None:
 
 
 def _check_patches(model: config.Model, image_size: tuple[int, int]) -> None:
-    factor = 1
-    if model.resnet_units is not None:
-        factor = 4 * 2 ** max(len(model.resnet_units) - 1, 0)
+    factor = reduction(model)
     for side, pixels, patch in zip(
         ("height", "width"), image_size, known(model.patch_size), strict=True
     ):

@@ -9,6 +9,7 @@ from vit_jax.models import axial, positions, resnet, variants
 from vit_jax.models.layers import (
     AttentionPooling,
     EncoderBlock,
+    WithHead,
     constrain_batch,
     dropout,
     normalise,
@@ -20,7 +21,7 @@ from vit_jax.models.variants import known
 Block = EncoderBlock | axial.AxialBlock
 
 
-class ViT(nnx.Module):
+class ViT(WithHead):
     """Vision Transformer (ViT, section 3.1), initialised as in Google's released code."""
 
     def __init__(
@@ -61,18 +62,7 @@ class ViT(nnx.Module):
         self.encoder_norm = nnx.LayerNorm(width, epsilon=model.norm_epsilon, rngs=rngs)
         if model.pooling == "map":
             self.pooling = AttentionPooling(model, dtype, rngs=rngs)
-        # From here on float32: a thousandth of the arithmetic, and every digit of the logits.
-        features = width
-        if model.representation_size is not None:
-            self.pre_logits = nnx.Linear(features, model.representation_size, rngs=rngs)
-            features = model.representation_size
-        self.head = nnx.Linear(
-            features,
-            known(model.num_classes),
-            kernel_init=nnx.initializers.zeros,
-            bias_init=nnx.initializers.constant(model.head_bias),
-            rngs=rngs,
-        )
+        self.add_head(model, width, rngs=rngs)
 
     def embed(self, images: jax.Array) -> jax.Array:
         """Returns patch embeddings with class token and positions, (B, N, D), of (B, H, W, C)."""
@@ -135,10 +125,8 @@ class ViT(nnx.Module):
         out = {"tokens": tokens}
         if weights is not None:
             out["attention"] = weights
-        x = constrain_batch(self._pool(tokens))
-        if self.model.representation_size is not None:
-            x = jnp.tanh(self.pre_logits(x))
-        return self.head(x), out | {"pre_logits": x}
+        logits, x = self.classify(self._pool(tokens))
+        return logits, out | {"pre_logits": x}
 
     def _pool(self, tokens: jax.Array) -> jax.Array:
         """Returns what the head sees, (B, D) float32."""

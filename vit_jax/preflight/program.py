@@ -162,7 +162,7 @@ def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
         peak, arguments = analysis.peak_memory_in_bytes, analysis.argument_size_in_bytes
         costs = compiled.cost_analysis() or {}
         collectives = count_collectives(text)
-    whole = _unrolled(cfg) == cfg
+    whole = _without_loops(cfg) == cfg
     fits = peak is not None and (where.memory is None or peak <= where.memory)
     return Report(
         name=cfg.name,
@@ -198,8 +198,7 @@ def step_flops(cfg: config.Config, plan: loop.Plan) -> float:
     Counted before optimisation on a program without loops, as XLA counts a loop's body once;
     microbatches are counted as one batch, which is the same arithmetic.
     """
-    cfg = _unrolled(cfg)
-    cfg = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, accumulation=1))
+    cfg = _without_loops(cfg)
     model = _model(cfg)
     tx = optimizer.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
     shapes = jax.eval_shape(lambda: state.create(model, tx, cfg))
@@ -285,10 +284,14 @@ def _step(cfg: config.Config, model: models.Classifier, tx: Any, plan: loop.Plan
     return step.create(model, tx, schedule, cfg)
 
 
-def _unrolled(cfg: config.Config) -> config.Config:
-    """Returns the config whose step contains no loop over layers."""
-    deepest = cfg.model.depth or max(cfg.model.resnet_units or (1,))
-    return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, unroll=deepest))
+def deepest(cfg: config.Config) -> int:
+    """Returns the `model.unroll` that leaves no loop over layers."""
+    return cfg.model.depth or max(cfg.model.resnet_units or (1,))
+
+
+def _without_loops(cfg: config.Config) -> config.Config:
+    """Returns the config whose step loops over neither layers nor microbatches."""
+    return dataclasses.replace(Settings.of(cfg), accumulation=1, unroll=deepest(cfg)).apply(cfg)
 
 
 def _device_bytes(tree: Any) -> int:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from vit_jax import config
-from vit_jax.preflight.program import Report, Settings, measure
+from vit_jax.preflight.program import Report, Settings, deepest, measure
 from vit_jax.preflight.slices import Slice
 
 # What a setting costs, relative to the plain step. Recomputation: its share of the step's
@@ -29,13 +29,12 @@ def candidates(cfg: config.Config, devices: int, *, loops: bool) -> Iterator[Set
       devices: of the slice.
       loops: only programs that loop over their layers, which compile in a fraction of the time.
     """
-    deepest = cfg.model.depth or max(cfg.model.resnet_units or (1,))
     batch = cfg.train.batch_size // devices
     found: list[tuple[float, Settings]] = []
     for remat, cost in RECOMPUTED.items():
         if remat == "none" and loops:
             continue
-        unroll = deepest if remat == "none" else 1
+        unroll = deepest(cfg) if remat == "none" else 1
         for fsdp in sorted({1, min(8, devices), devices}):
             for power in range(int(math.log2(batch)) + 1 if batch else 0):
                 parts = 2**power
