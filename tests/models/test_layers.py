@@ -45,6 +45,18 @@ def test_dropout_rate_and_scale(rate):
     assert abs(1 - kept.mean() - rate) < spread
 
 
+@pytest.mark.parametrize("width", [1, 7, 64])
+def test_dropout_falls_on_every_element_by_itself(width):
+    """Two elements come from one random word: as often both as the product of their rates."""
+    y = np.asarray(layers.dropout(jnp.ones((20_000, width)), 0.3, jax.random.key(4)))
+    dropped = (y == 0).astype(np.float64)
+    sigma = np.sqrt(0.3 * 0.7 / len(y))
+    assert np.abs(dropped.mean(axis=0) - 0.3).max() < 5 * sigma
+    covariance = np.cov(dropped, rowvar=False).reshape(width, width)
+    off = covariance[~np.eye(width, dtype=bool)]
+    assert np.abs(off).max(initial=0) < 5.5 * 0.3 * 0.7 / np.sqrt(len(y))
+
+
 def test_dropout_without_key_or_rate_is_the_identity():
     x = jnp.arange(6.0)
     np.testing.assert_array_equal(layers.dropout(x, 0.5, None), x)
