@@ -16,7 +16,7 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py") if "configs" not in p.parts)
 LAYERS = [
     {"knobs", "config", "trees", "logs", "catalog", "paper", "host", "console", "backend"},
     {"models", "data"},
-    {"checkpoints"},
+    {"checkpoints", "weights"},
     {"training"},
     {"evaluators"},
     {"reports"},

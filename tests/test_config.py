@@ -241,7 +241,7 @@ def test_fingerprint_moves_exactly_with_what_decides_the_result():
             bool: lambda v: not v,
             int: lambda v: v + 1,
             float: lambda v: v / 2 + 0.01,
-            tuple: lambda v: (v[0] / 2, v[1]),
+            tuple: lambda v: (v[0] / 2, *v[1:]),
             str: lambda v: v + "x",
             type(None): lambda v: "1",
             config.Duration: lambda v: config.Duration(v.amount + 1, v.unit),

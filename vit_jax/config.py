@@ -49,6 +49,11 @@ class Model:
         "Padding of v2's max-pool: zeros as in BiT's code, or nothing as in big_vision's.",
         choices=("zeros", "nothing"),
     )
+    resnet_epsilons: str = knob(
+        "version",
+        "What keeps a ResNet's divisions from 0: that of its version's own code, or of timm's.",
+        choices=("version", "timm"),
+    )
     patch_size: tuple[int, int] | None = knob(
         None, "Patch height and width in pixels, or in positions of the ResNet's map.", at_least=1
     )
@@ -136,6 +141,17 @@ class Data:
     )
     image_size: tuple[int, int] = knob((224, 224), "Input height and width in pixels.", at_least=1)
     channels: int = knob(3, "Colour channels: 3, or 1 for grey.", at_least=1, at_most=3)
+    mean: tuple[float, ...] = knob(
+        (0.5,), "Pixel value, of 0 to 1, the model sees as 0; one, or one for each channel."
+    )
+    std: tuple[float, ...] = knob(
+        (0.5,), "Pixel values between the model's 0 and 1; one, or one for each channel.", above=0
+    )
+    resampling: str = knob(
+        "bilinear",
+        "Resizing: bilinear as in TensorFlow, or antialiased, as timm and Hugging Face do.",
+        choices=("bilinear", "antialiased_bilinear", "antialiased_bicubic"),
+    )
     train_crop: str = knob(
         "inception",
         "Training view: resize to image_size, random crop of resize_to, or Inception crop.",
@@ -353,6 +369,11 @@ def check(config: Config) -> None:
         raise ConfigError("data.name=none: tfds needs a dataset; set data.name=cifar10, say")
     if data.source == "folder" and not data.root:
         raise ConfigError("data.root=none: set it to the folder of images")
+    for key in ("mean", "std"):
+        if len(values := getattr(data, key)) not in (1, data.channels):
+            raise ConfigError(
+                f"data.{key}={show(values)}: needs 1 number, or {data.channels} for data.channels"
+            )
     for key in ("crop_area", "crop_aspect"):
         low, high = getattr(data, key)
         if low > high:

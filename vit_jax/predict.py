@@ -68,7 +68,9 @@ class Predictor:
         # One batch size, one compilation.
         batch = np.pad(batch, [(0, BATCH - len(waiting)), (0, 0), (0, 0), (0, 0)])
         most = min(k, len(self.classes))
-        values, indices = _top(self.model.apply, most, self.cfg.train.loss, self.params, batch)
+        values, indices = _top(
+            self.model, self.cfg.data, most, self.cfg.train.loss, self.params, batch
+        )
         values, indices = np.asarray(values), np.asarray(indices)
         for row, (name, _, truth) in enumerate(waiting):
             pairs = zip(indices[row], values[row], strict=True)
@@ -76,11 +78,11 @@ class Predictor:
             yield Prediction(image=name, top=top, truth=truth)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _top(
-    apply: Any, k: int, loss: str, params: Any, batch: jax.Array
+    model: models.Classifier, data: config.Data, k: int, loss: str, params: Any, batch: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    logits, _ = apply(params, step.normalise(jnp.asarray(batch)))
+    logits, _ = model.apply(params, step.normalise(jnp.asarray(batch), data))
     activation = jax.nn.softmax if loss == "softmax" else jax.nn.sigmoid
     return jax.lax.top_k(activation(logits), k)
 

@@ -235,10 +235,38 @@ def test_affine_is_the_inverse_map_in_float64(channels):
         assert np.abs(result[:, :, channel] - exact).max() < 0.51
 
 
+@pytest.mark.parametrize(("resampling", "degree"), [("bilinear", 1), ("bicubic", 3)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_antialiased_resizing_weighs_every_pixel(resampling, degree, channels):
+    """Shrinking stretches the kernel of the interpolation; Pillow's cubic has a = -1/2."""
+
+    def kernel(x):
+        x = np.abs(x)
+        if degree == 1:
+            return np.maximum(1 - x, 0)
+        near, far = 1.5 * x**3 - 2.5 * x**2 + 1, -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2
+        return np.where(x < 1, near, np.where(x < 2, far, 0))
+
+    def weights(old, new):
+        factor = max(old / new, 1)
+        centre = (np.arange(new)[:, None] + 0.5) * old / new
+        w = kernel((np.arange(old) + 0.5 - centre) / factor)
+        return w / w.sum(axis=1, keepdims=True)
+
+    image = photo(40, 30, channels)
+    rows, columns = weights(40, 16), weights(30, 35)
+    exact = np.einsum("ih,jw,hwc->ijc", rows, columns, image.astype(float))
+    resized = tf.Resize(16, 35, f"antialiased_{resampling}")(image, rng())
+    assert resized.shape == (16, 35, channels)
+    # Pillow rounds after the columns and again after the rows.
+    assert np.abs(resized - exact.clip(0, 255)).max() < 1.5
+
+
 @pytest.mark.parametrize(
     "transform",
     [
         tf.Resize(5, 4),
+        tf.Resize(5, 4, "antialiased_bicubic"),
         tf.ResizeShortSide(5),
         tf.CentralCrop(5, 4),
         tf.RandomCrop(5, 4),
@@ -282,6 +310,12 @@ def test_views_that_configs_describe():
     )
     assert tf.train_transforms(data) == (tf.Resize(448, 448), tf.RandomCrop(384, 384))
     assert tf.eval_transforms(data) == (tf.ResizeShortSide(448), tf.CentralCrop(384, 384))
+
+    data = config.Data(
+        image_size=(8, 8), eval_crop="central", resampling="antialiased_bicubic", flip=False
+    )
+    assert tf.train_transforms(data)[0].resampling == "antialiased_bicubic"
+    assert tf.eval_transforms(data)[0].resampling == "antialiased_bicubic"
 
     data = config.Data(image_size=(8, 8), train_crop="resize", flip=False, rotation=15, shift=0.1)
     assert tf.train_transforms(data) == (tf.Resize(8, 8), tf.RandomAffine(15, 0, 0.1))

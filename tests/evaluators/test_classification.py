@@ -27,7 +27,7 @@ def expected(parameters):
     source = sources.open_source(CFG.data, CFG.data.eval_split, train=False)
     images = np.stack([source[i].image for i in range(len(source))])
     labels = np.array([source[i].label for i in range(len(source))])
-    logits, _ = jax.jit(run.create_model(CFG).apply)(parameters, step.normalise(images))
+    logits, _ = jax.jit(run.create_model(CFG).apply)(parameters, step.normalise(images, CFG.data))
     logits = np.asarray(logits, np.float64)
     order = np.argsort(-logits, axis=-1, kind="stable")
     hits = order == labels[:, None]

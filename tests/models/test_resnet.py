@@ -142,6 +142,19 @@ def test_standardisation_keeps_small_kernels_small_each_in_its_way(version):
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
+def test_standardisation_as_in_timm(version):
+    kernel = np.random.default_rng(0).normal(2, 1, (3, 3, 8, 2)) * [1, 1e-4]
+    kernel = kernel.astype(np.float32)
+    given = resnet.standardise(jnp.asarray(kernel), version, "timm")
+    wide = kernel.astype(np.float64)
+    axes = {"axis": (0, 1, 2), "keepdims": True}
+    expected = (wide - wide.mean(**axes)) / np.sqrt(wide.var(**axes) + 1e-8)
+    np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5)
+    model = dataclasses.replace(TINY, resnet_version=version, resnet_epsilons="timm")
+    assert resnet.GroupNorm(model, 64, rngs=nnx.Rngs(0)).epsilon == 1e-5
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
 def test_group_norm_of_faint_maps_equals_float64(version):
     """Their variance is 4e-6, between the epsilons of the two versions."""
     model = dataclasses.replace(TINY, resnet_version=version)

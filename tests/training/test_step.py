@@ -203,3 +203,17 @@ def test_host_rows_and_put_batch_on_any_device_order():
         placed = sharding.put_batch({"x": rows * 10}, mesh, 32, rows)["x"]
         np.testing.assert_array_equal(placed, np.arange(32) * 10)
         assert {s.data.shape for s in placed.addressable_shards} == {(4,)}
+
+
+# Pixels
+
+
+def test_pixels_are_normalised_by_mean_and_deviation():
+    images = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 3), np.uint8)
+    plain = step.normalise(images, config.Data())
+    np.testing.assert_array_equal(plain, images.astype(np.float32) / np.float32(127.5) - 1)
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    exact = (images / 255 - np.array(mean)) / np.array(std)
+    given = step.normalise(images, config.Data(mean=mean, std=std))
+    assert given.dtype == np.float32
+    np.testing.assert_allclose(given, exact, rtol=0, atol=5e-7)

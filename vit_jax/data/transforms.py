@@ -10,9 +10,15 @@ from collections.abc import Callable
 
 import cv2
 import numpy as np
+from PIL import Image
 
 from vit_jax import config
 from vit_jax.data import augment
+
+PILLOW = {
+    "antialiased_bilinear": Image.Resampling.BILINEAR,
+    "antialiased_bicubic": Image.Resampling.BICUBIC,
+}
 
 Transform = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
@@ -22,15 +28,17 @@ class Resize:
     """Stretches to `height x width`: bilinear, half-pixel centres, no antialiasing.
 
     The same as `tf.image.resize(method="bilinear")`, except that weights are fixed-point and the
-    result is rounded: less than 0.8 grey levels from the real-valued one.
+    result is rounded: less than 0.8 grey levels from the real-valued one. The other `resampling`s
+    are Pillow's, which antialiases.
     """
 
     height: int
     width: int
+    resampling: str = "bilinear"
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Returns the resized image."""
-        return _resize(image, self.height, self.width)
+        return _resize(image, self.height, self.width, self.resampling)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +50,7 @@ class ResizeShortSide:
     """
 
     size: int
+    resampling: str = "bilinear"
 
     LONGEST = 32
 
@@ -51,7 +60,7 @@ class ResizeShortSide:
         image = _central(image, *(min(side, longest) for side in image.shape[:2]))
         height, width = image.shape[:2]
         factor = self.size / min(height, width)
-        return _resize(image, round(height * factor), round(width * factor))
+        return _resize(image, round(height * factor), round(width * factor), self.resampling)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +112,7 @@ class InceptionCrop:
     width: int
     area: tuple[float, float] = (0.05, 1.0)
     aspect: tuple[float, float] = (0.75, 4 / 3)
+    resampling: str = "bilinear"
 
     ATTEMPTS = 100
 
@@ -110,7 +120,7 @@ class InceptionCrop:
         """Returns the stretched rectangle."""
         top, left, height, width = self.rectangle(image.shape[0], image.shape[1], rng)
         part = image[top : top + height, left : left + width]
-        return _resize(part, self.height, self.width)
+        return _resize(part, self.height, self.width, self.resampling)
 
     def rectangle(
         self, height: int, width: int, rng: np.random.Generator
@@ -184,11 +194,11 @@ def train_transforms(data: config.Data) -> tuple[Transform, ...]:
     """Returns the training view that the knobs of `data` describe; it ends at `image_size`."""
     height, width = data.image_size
     if data.train_crop == "resize":
-        steps: list[Transform] = [Resize(height, width)]
+        steps: list[Transform] = [Resize(height, width, data.resampling)]
     elif data.train_crop == "random":
-        steps = [Resize(*_before_crop(data)), RandomCrop(height, width)]
+        steps = [Resize(*_before_crop(data), data.resampling), RandomCrop(height, width)]
     else:
-        steps = [InceptionCrop(height, width, data.crop_area, data.crop_aspect)]
+        steps = [InceptionCrop(height, width, data.crop_area, data.crop_aspect, data.resampling)]
     if data.flip:
         steps.append(FlipLeftRight())
     if data.rotation or data.scale or data.shift:
@@ -202,8 +212,8 @@ def eval_transforms(data: config.Data) -> tuple[Transform, ...]:
     """Returns the evaluation view that the knobs of `data` describe; it draws nothing."""
     height, width = data.image_size
     if data.eval_crop == "resize":
-        return (Resize(height, width),)
-    return (ResizeShortSide(max(_before_crop(data))), CentralCrop(height, width))
+        return (Resize(height, width, data.resampling),)
+    return (ResizeShortSide(max(_before_crop(data)), data.resampling), CentralCrop(height, width))
 
 
 def _before_crop(data: config.Data) -> tuple[int, int]:
@@ -214,10 +224,14 @@ def _before_crop(data: config.Data) -> tuple[int, int]:
     return round(height * 8 / 7), round(width * 8 / 7)
 
 
-def _resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
+def _resize(image: np.ndarray, height: int, width: int, resampling: str) -> np.ndarray:
     if image.shape[:2] == (height, width):
         return image
-    resized = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
+    if resampling == "bilinear":
+        resized = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
+    else:
+        plain = image[:, :, 0] if image.shape[2] == 1 else np.ascontiguousarray(image)
+        resized = np.asarray(Image.fromarray(plain).resize((width, height), PILLOW[resampling]))
     return resized.reshape(height, width, image.shape[2])  # OpenCV drops the axis of one channel
 
 

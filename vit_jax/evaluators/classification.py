@@ -25,8 +25,8 @@ class Classification:
         self._mesh, self._batches = mesh, batches
         self._rows = cfg.evaluation.batch_size or cfg.train.batch_size
         self._local = sharding.host_rows(mesh, self._rows)
-        self._sums = jax.jit(_sums, static_argnums=(0, 1))
-        self._static = (model.apply, cfg.train.loss)
+        self._sums = jax.jit(_sums, static_argnums=(0, 1, 2))
+        self._static = (model, cfg.data, cfg.train.loss)
 
     def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
         """Returns `top1`, `top5`, `loss` (of cfg.train.loss, unsmoothed) and `count`.
@@ -61,8 +61,10 @@ class Classification:
         }
 
 
-def _sums(apply: Any, loss: str, params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    logits, _ = apply(params, step.normalise(batch["image"]))
+def _sums(
+    model: models.Classifier, data: config.Data, loss: str, params: Any, batch: dict[str, jax.Array]
+) -> dict[str, jax.Array]:
+    logits, _ = model.apply(params, step.normalise(batch["image"], data))
     mask = batch["mask"]
     rank = losses.rank_of_label(logits, batch["label"])
     each = losses.cross_entropy(logits, batch["label"], kind=loss)

@@ -1,6 +1,6 @@
 """Models: networks by name, as functions of plain nested dicts."""
 
 from vit_jax.models.classifier import Classifier, ParameterError, Params, create
-from vit_jax.models.variants import check, complete
+from vit_jax.models.variants import check, complete, reduction
 
-__all__ = ["Classifier", "ParameterError", "Params", "check", "complete", "create"]
+__all__ = ["Classifier", "ParameterError", "Params", "check", "complete", "create", "reduction"]

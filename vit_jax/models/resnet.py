@@ -51,13 +51,16 @@ class Middle(Protocol):
         ...
 
 
-def standardise(kernel: jax.Array, version: str) -> jax.Array:
+def standardise(kernel: jax.Array, version: str, epsilons: str = "version") -> jax.Array:
     """Returns a float32 kernel (h, w, inputs, features) with mean 0, variance 1 in each feature.
 
-    Released hybrids add to the deviation, Big Transfer to the variance; both keep it from 0.
+    Released hybrids add to the deviation, Big Transfer and timm to the variance; all keep it from
+    0. Args are the model's `resnet_version` and `resnet_epsilons`.
     """
     centred = kernel - kernel.mean(axis=(0, 1, 2), keepdims=True)
     variance = (centred**2).mean(axis=(0, 1, 2), keepdims=True)
+    if epsilons == "timm":
+        return centred * jax.lax.rsqrt(variance + 1e-8)
     if version == "v1":
         return centred / (jnp.sqrt(variance) + 1e-5)
     return centred * jax.lax.rsqrt(variance + 1e-10)
@@ -77,12 +80,13 @@ class Convolution(nnx.Module):
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
     ):
-        self.version, self.stride, self.dtype = model.resnet_version, stride, dtype
+        self.version, self.epsilons = model.resnet_version, model.resnet_epsilons
+        self.stride, self.dtype = stride, dtype
         self.kernel = nnx.Param(lecun_normal(rngs.params(), (size, size, inputs, features)))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns (B, ceil(h / stride), ceil(w / stride), features) in the compute type."""
-        kernel = standardise(self.kernel[...], self.version)
+        kernel = standardise(self.kernel[...], self.version, self.epsilons)
         # They differ where a stride meets an even side: SAME pads that less at its start.
         margin = kernel.shape[0] // 2
         x = jax.lax.conv_general_dilated(
@@ -107,10 +111,11 @@ class GroupNorm(nnx.GroupNorm):
     """GroupNorm of 32 groups with the epsilon of the unit's version."""
 
     def __init__(self, model: config.Model, features: int, *, start: float = 1.0, rngs: nnx.Rngs):
+        hybrid = model.resnet_version == "v1" and model.resnet_epsilons == "version"
         super().__init__(
             features,
             GROUPS,
-            epsilon=1e-6 if model.resnet_version == "v1" else 1e-5,
+            epsilon=1e-6 if hybrid else 1e-5,
             scale_init=nnx.initializers.constant(start),
             rngs=rngs,
         )

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -16,9 +17,14 @@ State = dict[str, Any]
 Batch = dict[str, jax.Array]
 
 
-def normalise(images: jax.Array) -> jax.Array:
-    """Returns uint8 pixels as float32 in [-1, 1]."""
-    return images.astype(jnp.float32) / 127.5 - 1.0
+def normalise(images: jax.Array, data: config.Data) -> jax.Array:
+    """Returns uint8 pixels (B, H, W, C) as float32, by the mean and deviation of `data`.
+
+    The defaults give [-1, 1].
+    """
+    mean, std = np.asarray(data.mean), np.asarray(data.std)
+    scale, offset = np.float32(255 * std), np.float32(mean / std)
+    return images.astype(jnp.float32) / scale.reshape(1, 1, 1, -1) - offset.reshape(1, 1, 1, -1)
 
 
 def create(
@@ -40,7 +46,7 @@ def create(
         def mixed(x: jax.Array) -> jax.Array:
             return x if share is None else mixup.blend(x, share)
 
-        logits, _ = model.apply(params, mixed(normalise(batch["image"])), key=key)
+        logits, _ = model.apply(params, mixed(normalise(batch["image"], cfg.data)), key=key)
         targets = mixed(jax.nn.one_hot(batch["label"], logits.shape[-1]))
         loss = losses.cross_entropy(
             logits, targets, kind=train.loss, smoothing=train.label_smoothing

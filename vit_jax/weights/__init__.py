@@ -1,0 +1,7 @@
+"""Weights of other projects, in and out, with neither TensorFlow nor PyTorch."""
+
+from vit_jax.weights.files import WeightsError
+from vit_jax.weights.layout import Facts, Report
+from vit_jax.weights.sources import Weights, load
+
+__all__ = ["Facts", "Report", "Weights", "WeightsError", "load"]

@@ -1,0 +1,190 @@
+"""Google's Vision Transformers and hybrids: .npz files of vision_transformer and big_vision.
+
+Files written before Flax Linen count all submodules of a block together (LayerNorm_0,
+MultiHeadDotProductAttention_1, LayerNorm_2, MlpBlock_3), later ones count each kind by itself.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from vit_jax import config, models
+from vit_jax.weights.files import Arrays, Spec, WeightsError
+from vit_jax.weights.layout import (
+    SAME,
+    SPREAD,
+    Facts,
+    Form,
+    Hints,
+    Layout,
+    Rule,
+    depth,
+    shape_of,
+    square,
+)
+
+# big_vision adds positions before it puts the class token in front; ours has a row for it.
+WITHOUT_CLASS = Form(
+    lambda shape: (shape[0], shape[1] - 1, shape[2]),
+    lambda array, shape: np.concatenate([np.zeros((1, 1, shape[2]), array.dtype), array], axis=1),
+    lambda array: array[:, 1:],
+)
+BLOCK = "Transformer/encoderblock_{layer}"
+POSITIONS = "Transformer/posembed_input/pos_embedding"
+OPTIMIZER = (r"opt/(?!target/).*|(?:.*/)?(?:step|rng)", "of the optimizer, not of the model")
+
+
+def recognises(arrays: Arrays) -> bool:
+    """Returns whether the arrays are an encoder of this kind, or of none that is known."""
+    return any(name.startswith("Transformer/") for name in arrays.specs)
+
+
+def facts(arrays: Arrays, hints: Hints) -> Facts:
+    """Returns the model that names and shapes describe; raises WeightsError."""
+    specs = arrays.specs
+    height, width, channels, features = shape_of(specs, "embedding/kernel", 4)
+    layers = depth(specs, r"Transformer/encoderblock_(\d{1,3})/")
+    block = BLOCK.format(layer=0)
+    attention = next((n for n in (0, 1) if f"{block}/{_attention(n)}/query/kernel" in specs), 0)
+    mlp = next((n for n in (0, 3) if f"{block}/MlpBlock_{n}/Dense_0/kernel" in specs), 0)
+    heads = shape_of(specs, f"{block}/{_attention(attention)}/query/kernel", 3)[1]
+    hidden = shape_of(specs, f"{block}/MlpBlock_{mlp}/Dense_0/kernel", 2)[1]
+    table = next((n for n in (POSITIONS, "pos_embedding") if n in specs), None)
+    pre_logits = "pre_logits/kernel" in specs
+    pooling = "token" if "cls" in specs else "gap"
+    model = config.Model(
+        patch_size=(height, width),
+        width=features,
+        depth=layers,
+        mlp_dim=hidden,
+        heads=heads,
+        num_classes=shape_of(specs, "head/kernel", 2)[1],
+        pooling="map" if "MAPHead_0/probe" in specs else pooling,
+        position="sincos_2d" if table is None else "learned_1d",
+        representation_size=shape_of(specs, "pre_logits/kernel", 2)[1] if pre_logits else None,
+    )
+    if "conv_root/kernel" in specs:
+        model = dataclasses.replace(
+            model,
+            resnet_units=units(arrays, r"block(\d{1,2})/unit(\d{1,3})/"),
+            resnet_width=shape_of(specs, "conv_root/kernel", 4)[3] / 64,
+        )
+        channels = shape_of(specs, "conv_root/kernel", 4)[2]
+    model = models.complete(model)
+    size = hints.image_size
+    if size is None:
+        if table is None:
+            raise WeightsError(
+                "holds no position embeddings; "
+                "give the image size: --config.data.image_size=HEIGHT,WIDTH"
+            )
+        class_row = table == POSITIONS and "cls" in specs
+        rows, columns = square(shape_of(specs, table, 3)[1] - class_row)
+        factor = models.reduction(model)
+        size = rows * height * factor, columns * width * factor
+    return Facts(
+        model=model, data=config.Data(image_size=size, channels=channels, eval_crop="resize")
+    )
+
+
+def units(arrays: Arrays, pattern: str) -> tuple[int, ...]:
+    """Returns the units of every stage of a ResNet; raises WeightsError where one is missing.
+
+    Args:
+      arrays: of the file.
+      pattern: matches the beginning of the names of units; stage and unit, from 1, are its groups.
+    """
+    found: dict[int, int] = {}
+    for name in arrays.specs:
+        if match := re.match(pattern, name):
+            stage, unit = int(match[1]), int(match[2])
+            found[stage] = max(found.get(stage, 0), unit)
+    if set(found) != set(range(1, len(found) + 1)) or any(n > 1000 for n in found.values()):
+        raise WeightsError(f"its ResNet has the stages {sorted(found)}, not 1, 2, ...")
+    return tuple(found[stage] for stage in sorted(found))
+
+
+def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
+    """Returns the rules to read a file of these arrays, or (None) to write one."""
+    # Written are the names of the published files, those before Linen; big_vision's for what
+    # only big_vision has.
+    apart = facts.model.pooling == "map" or facts.model.position != "learned_1d"
+    linen = (
+        apart if specs is None else f"{BLOCK.format(layer=0)}/{_attention(0)}/query/kernel" in specs
+    )
+    attention, norm2, mlp = (0, 1, 0) if linen else (1, 2, 3)
+    positions = [
+        Rule(POSITIONS, "position/table"),
+        Rule(
+            "pos_embedding",
+            "position/table",
+            WITHOUT_CLASS if facts.model.pooling == "token" else SAME,
+        ),
+    ]
+    return [
+        Rule("embedding/kernel", "embedding/kernel"),
+        Rule("embedding/bias", "embedding/bias"),
+        Rule("cls", "cls"),
+        *(reversed(positions) if apart else positions),
+        *_block(BLOCK, "encoder", attention, norm2, mlp),
+        Rule("Transformer/encoder_norm/scale", "encoder_norm/scale"),
+        Rule("Transformer/encoder_norm/bias", "encoder_norm/bias"),
+        Rule("MAPHead_0/probe", "pooling/probe"),
+        Rule("MAPHead_0/LayerNorm_0/scale", "pooling/norm/scale"),
+        Rule("MAPHead_0/LayerNorm_0/bias", "pooling/norm/bias"),
+        *_attention_and_mlp("MAPHead_0", "pooling", 0, 0),
+        Rule("pre_logits/kernel", "pre_logits/kernel"),
+        Rule("pre_logits/bias", "pre_logits/bias"),
+        Rule("head/kernel", "head/kernel"),
+        Rule("head/bias", "head/bias"),
+        *resnet("block{stage1}/unit{unit1}", spread=_spread(specs)),
+        Rule("conv_root/kernel", "resnet/conv_root/kernel"),
+        *norm("gn_root", "resnet/gn_root", spread=_spread(specs)),
+    ]
+
+
+def resnet(unit: str, *, spread: bool) -> Iterator[Rule]:
+    """Yields the rules of a ResNet's units."""
+    for conv in ("conv1", "conv2", "conv3", "conv_proj"):
+        yield Rule(f"{unit}/{conv}/kernel", f"resnet/unit/{conv}/kernel")
+    for name in ("gn1", "gn2", "gn3", "gn_proj"):
+        yield from norm(f"{unit}/{name}", f"resnet/unit/{name}", spread=spread)
+
+
+def norm(theirs: str, ours: str, *, spread: bool) -> Iterator[Rule]:
+    """Yields the rules of a GroupNorm, its numbers stored as (1, 1, 1, C) or as (C,)."""
+    for part in ("scale", "bias"):
+        yield Rule(f"{theirs}/{part}", f"{ours}/{part}", SPREAD if spread else SAME)
+
+
+def _spread(specs: Mapping[str, Spec] | None) -> bool:
+    return specs is None or ("gn_root/scale" in specs and len(specs["gn_root/scale"].shape) == 4)
+
+
+def _attention(number: int) -> str:
+    return f"MultiHeadDotProductAttention_{number}"
+
+
+def _block(theirs: str, ours: str, attention: int, norm2: int, mlp: int) -> Iterator[Rule]:
+    for number, name in ((0, "norm1"), (norm2, "norm2")):
+        for part in ("scale", "bias"):
+            yield Rule(f"{theirs}/LayerNorm_{number}/{part}", f"{ours}/{name}/{part}")
+    yield from _attention_and_mlp(theirs, ours, attention, mlp)
+
+
+def _attention_and_mlp(theirs: str, ours: str, attention: int, mlp: int) -> Iterator[Rule]:
+    for part in ("kernel", "bias"):
+        for name in ("query", "key", "value", "out"):
+            yield Rule(
+                f"{theirs}/{_attention(attention)}/{name}/{part}",
+                f"{ours}/attention/{name}/{part}",
+            )
+        for number, name in ((0, "fc1"), (1, "fc2")):
+            yield Rule(
+                f"{theirs}/MlpBlock_{mlp}/Dense_{number}/{part}", f"{ours}/mlp/{name}/{part}"
+            )
+
+
+LAYOUT = Layout("google", recognises, facts, rules, (OPTIMIZER,))

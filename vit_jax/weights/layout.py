@@ -1,0 +1,305 @@
+"""Layouts: how the arrays of another project are named and laid out, as tables of rules.
+
+A rule says where one of our parameters stands in the other project's files. Read from left to
+right it imports, from right to left it exports. Our layers are stacked on a leading axis, theirs
+are not, so one rule stands for an array of every layer: `{layer}` counts an encoder's, `{stage}`
+and `{unit}` a ResNet's, all from 0; `{stage1}` and `{unit1}` count from 1.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from vit_jax import config, models, trees
+from vit_jax.weights.files import Arrays, Spec, WeightsError
+
+Shape = tuple[int, ...]
+
+
+class Form(NamedTuple):
+    """How an array of ours is laid out in a file."""
+
+    shape: Callable[[Shape], Shape]  # of theirs, from that of ours
+    read: Callable[[np.ndarray, Shape], np.ndarray]  # theirs, and the shape of ours, to ours
+    write: Callable[[np.ndarray], np.ndarray]  # ours to theirs
+
+
+SAME = Form(lambda shape: shape, lambda array, _: array, lambda array: array)
+# A GroupNorm's numbers with the axes of the map they multiply.
+SPREAD = Form(
+    lambda shape: (1, 1, 1, *shape),
+    lambda array, shape: array.reshape(shape),
+    lambda array: array.reshape(1, 1, 1, -1),
+)
+FLAT = Form(
+    lambda shape: (math.prod(shape),),
+    lambda array, shape: array.reshape(shape),
+    lambda array: array.reshape(-1),
+)
+# torch's kernels: features before inputs.
+CONVOLUTION = Form(
+    lambda shape: (shape[3], shape[2], shape[0], shape[1]),
+    lambda array, _: array.transpose(2, 3, 1, 0),
+    lambda array: array.transpose(3, 2, 0, 1),
+)
+
+
+def linear(inputs: int = 1) -> Form:
+    """Returns torch's form (out, in) of a dense kernel, of whose axes the first are its inputs."""
+
+    def two(shape: Shape) -> Shape:
+        return math.prod(shape[inputs:]), math.prod(shape[:inputs])
+
+    return Form(
+        two,
+        lambda array, shape: array.T.reshape(shape),
+        lambda array: array.reshape(two(array.shape)[::-1]).T,
+    )
+
+
+class Rule(NamedTuple):
+    """Where the parameter `ours` stands: in the array `theirs`, or in one part of it.
+
+    `ours` is a name of `Classifier.shapes()`, in which `resnet/unit/` stands for every unit of a
+    ResNet; of several rules for one of ours, the first whose array is in the file holds.
+    """
+
+    theirs: str
+    ours: str
+    form: Form = SAME
+    part: int = 0  # of equal parts along their first axis
+    parts: int = 1
+
+
+class Place(NamedTuple):
+    """One array of ours, a layer at a time, and the rule's array that holds it."""
+
+    ours: str
+    index: int | None  # on our leading axis
+    shape: Shape  # of ours, without that axis
+    theirs: str
+    rule: Rule
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """What became of every array: those used, dropped and fresh, the latter two with a reason."""
+
+    used: int = 0
+    dropped: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    resized: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """Returns the report for people, a line for each kind of thing and reason."""
+        lines = [f"{self.used} arrays used"]
+        for verb in ("dropped", "fresh", "resized"):
+            reasons: dict[str, list[str]] = {}
+            for name, reason in getattr(self, verb).items():
+                reasons.setdefault(reason, []).append(name)
+            for reason, names in reasons.items():
+                shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" * (len(names) > 4))
+                lines.append(f"{verb}: {shown} ({reason})")
+        return lines
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a source says of its model besides the arrays.
+
+    `data` holds what the model needs to see pictures as it was trained to: image size, channels,
+    mean and deviation, crop and resampling; its source is never used.
+    """
+
+    model: config.Model
+    data: config.Data
+    classes: tuple[str, ...] = ()
+    assumed: Mapping[str, str] = dataclasses.field(default_factory=dict)  # knobs, and why so
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hints:
+    """What is known besides the arrays: JSON files beside them by name, and what the user says."""
+
+    files: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    image_size: tuple[int, int] | None = None
+
+
+class Layout(NamedTuple):
+    """One way of storing models, in and out."""
+
+    name: str
+    recognises: Callable[[Arrays], bool]  # by the names of the arrays
+    facts: Callable[[Arrays, Hints], Facts]  # raises WeightsError
+    rules: Callable[[Mapping[str, Spec] | None, Facts], list[Rule]]  # None: those to write by
+    dropped: tuple[tuple[str, str], ...] = ()  # further names, and why they are left out
+
+
+def shape_of(specs: Mapping[str, Spec], name: str, axes: int) -> Shape:
+    """Returns the shape of an array that a model of this kind must have; raises WeightsError."""
+    shape = specs[name].shape if name in specs else ()
+    if len(shape) != axes or 0 in shape:
+        raise WeightsError(f"holds no model of this kind: no {name} of {axes} axes")
+    return shape
+
+
+def square(patches: int) -> tuple[int, int]:
+    """Returns rows and columns of a square of patches; raises WeightsError where it is none."""
+    side = math.isqrt(max(patches, 0))
+    if side * side != patches or not patches:
+        raise WeightsError(
+            f"holds positions of {patches} patches, no square; "
+            "give the image size: --config.data.image_size=HEIGHT,WIDTH"
+        )
+    return side, side
+
+
+def read(
+    arrays: Arrays, rules: Sequence[Rule], dropped: Sequence[tuple[str, str]], facts: Facts
+) -> tuple[models.Params, Report]:
+    """Returns float32 parameters, nested by name, and what became of every array.
+
+    Args:
+      arrays: of the file.
+      rules: of its layout, for this model.
+      dropped: regular expressions of further names, each with the reason to leave it out.
+      facts: of the model.
+
+    Raises WeightsError, in one line with every problem: an array that is unknown, missing, of the
+    wrong shape or type, or not finite.
+    """
+    classifier = classifier_of(facts)
+    shapes = trees.flatten(classifier.shapes())
+    problems: list[str] = []
+    left = set(arrays.specs)
+    flat: dict[str, np.ndarray] = {}
+    waiting: dict[str, tuple[int, np.ndarray]] = {}  # arrays of several parts, and parts to come
+    for place in _places(shapes, rules, arrays.specs):
+        if place.theirs not in arrays.specs:
+            problems.append(f"{place.theirs} is missing")
+            continue
+        left.discard(place.theirs)
+        wrong = _misfit(arrays.specs[place.theirs], _theirs_shape(place))
+        if wrong:
+            problems.append(f"{place.theirs} is {wrong}")
+            continue
+        if place.rule.parts == 1:
+            array = arrays.read(place.theirs)
+        else:
+            if place.theirs not in waiting:
+                waiting[place.theirs] = place.rule.parts, arrays.read(place.theirs)
+            count, whole = waiting.pop(place.theirs)
+            if count > 1:
+                waiting[place.theirs] = count - 1, whole
+            array = np.split(whole, place.rule.parts)[place.rule.part]
+        with np.errstate(over="ignore"):
+            array = place.rule.form.read(array, place.shape).astype(np.float32, copy=False)
+        if not np.isfinite(array).all():
+            problems.append(f"{place.theirs} is not finite")
+            continue
+        if place.ours not in flat:
+            flat[place.ours] = np.empty(shapes[place.ours].shape, np.float32)
+        flat[place.ours][() if place.index is None else place.index] = array
+    reasons = {}
+    for name in sorted(left):
+        reason = next((why for pattern, why in dropped if re.fullmatch(pattern, name)), None)
+        if reason is None:
+            problems.append(f"{name} is not part of the model")
+        else:
+            reasons[name] = reason
+    if problems:
+        raise WeightsError(summary(problems))
+    return trees.nest(flat), Report(used=len(arrays.specs) - len(left), dropped=reasons)
+
+
+def write(params: models.Params, rules: Sequence[Rule], facts: Facts) -> dict[str, np.ndarray]:
+    """Returns the arrays of a layout, by name, float32; the inverse of `read`.
+
+    Raises WeightsError where the layout has no place for a parameter.
+    """
+    shapes = trees.flatten(classifier_of(facts).shapes())
+    flat = trees.flatten(params)
+    found: dict[str, np.ndarray] = {}
+    parts: dict[str, dict[int, np.ndarray]] = {}
+    for place in _places(shapes, rules, None):
+        array = np.asarray(flat[place.ours], np.float32)
+        array = place.rule.form.write(array if place.index is None else array[place.index])
+        if place.rule.parts == 1:
+            found[place.theirs] = np.ascontiguousarray(array)
+            continue
+        some = parts.setdefault(place.theirs, {})
+        some[place.rule.part] = array
+        if len(some) == place.rule.parts:
+            found[place.theirs] = np.concatenate([some[i] for i in range(place.rule.parts)])
+    return found
+
+
+def classifier_of(facts: Facts) -> models.Classifier:
+    """Returns the float32 classifier of a source's model."""
+    return models.create(
+        facts.model, image_size=facts.data.image_size, channels=facts.data.channels
+    )
+
+
+def summary(problems: Sequence[str], most: int = 20) -> str:
+    """Returns all problems in one line; of very many, the first and their number."""
+    more = len(problems) - most
+    return "; ".join(problems[:most]) + (f"; and {more} more" if more > 0 else "")
+
+
+def depth(specs: Mapping[str, Spec], pattern: str) -> int:
+    """Returns how many layers a file numbers: 1 + the largest first group of the names' matches."""
+    found = [int(m[1]) for name in specs if (m := re.match(pattern, name))]
+    return 1 + max(found, default=-1)
+
+
+def _places(
+    shapes: Mapping[str, Any], rules: Sequence[Rule], present: Mapping[str, Spec] | None
+) -> Iterator[Place]:
+    by_ours: dict[str, list[Rule]] = {}
+    for rule in rules:
+        by_ours.setdefault(rule.ours, []).append(rule)
+    for ours, leaf in shapes.items():
+        for index, general, counts, shape in _layers(ours, tuple(leaf.shape)):
+            if general not in by_ours:
+                raise WeightsError(f"this layout has no place for {ours}")
+            options = [Place(ours, index, shape, r.theirs.format(**counts), r)
+                       for r in by_ours[general]]  # fmt: skip
+            here = [p for p in options if present is not None and p.theirs in present]
+            yield (here or options)[0]
+
+
+def _layers(ours: str, shape: Shape) -> Iterator[tuple[int | None, str, dict[str, int], Shape]]:
+    """Yields index, name in the rules, counts and shape of every layer stacked in a parameter."""
+    if ours.startswith("encoder/"):
+        for layer in range(shape[0]):
+            yield layer, ours, {"layer": layer}, shape[1:]
+    elif match := re.fullmatch(r"resnet/stage(\d+)/(first|rest)/(.+)", ours):
+        stage, general = int(match[1]) - 1, f"resnet/unit/{match[3]}"
+        count = 1 if match[2] == "first" else shape[0]
+        for index in range(count):
+            unit = 0 if match[2] == "first" else 1 + index
+            counts = {"stage": stage, "stage1": stage + 1, "unit": unit, "unit1": unit + 1}
+            first = match[2] == "first"
+            yield (None if first else index), general, counts, shape if first else shape[1:]
+    else:
+        yield None, ours, {}, shape
+
+
+def _misfit(spec: Spec, shape: Shape) -> str:
+    """Returns what is wrong with an array; empty if nothing is."""
+    if spec.shape != shape:
+        return f"{spec.shape}, not {shape}"
+    if spec.dtype not in (np.float32, np.float16, ml_dtypes.bfloat16, np.float64):
+        return f"{spec.dtype}, not a type of weights"
+    return ""
+
+
+def _theirs_shape(place: Place) -> Shape:
+    first, *others = place.rule.form.shape(place.shape)
+    return (first * place.rule.parts, *others)

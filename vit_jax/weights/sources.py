@@ -1,0 +1,107 @@
+"""Any weights of another project, recognised by what is in them."""
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax import config, models
+from vit_jax.weights import bit, files, google, layout
+from vit_jax.weights.files import Arrays, WeightsError
+
+LAYOUTS = (google.LAYOUT, bit.LAYOUT)
+# What training programs put in front of the names of parameters.
+PREFIXES = ("opt/target/", "params/", "model.", "module.")
+BESIDE = ("config.json", "preprocessor_config.json")
+WHOLE = ("model.safetensors", "pytorch_model.safetensors")
+INDEX = "model.safetensors.index.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Weights:
+    """A model with its parameters (numpy float32), whoever made it."""
+
+    kind: str  # the layout it came in
+    params: models.Params
+    facts: layout.Facts
+    report: layout.Report
+
+
+def load(path: pathlib.Path, overrides: Mapping[str, str] | None = None) -> Weights:
+    """Returns the weights in a file or folder, their model inferred.
+
+    Args:
+      path: a .npz or .safetensors file, or a folder with one and its config.json.
+      overrides: knobs of `model` and `data` by name, which replace what was inferred.
+
+    Raises WeightsError, in one line with every problem.
+    """
+    arrays, beside = _open(path)
+    size = (overrides or {}).get("data.image_size")
+    try:
+        hints = layout.Hints(files=beside, image_size=_size(size))
+        chosen = next((one for one in LAYOUTS if one.recognises(arrays)), None)
+        if chosen is None:
+            names = ", ".join(sorted(arrays.specs)[:3]) or "no arrays at all"
+            raise WeightsError(
+                f"is none of the known kinds of model ({', '.join(o.name for o in LAYOUTS)}); "
+                f"it holds {names}, ..."
+            )
+        facts = _override(chosen.facts(arrays, hints), overrides or {})
+        params, report = layout.read(
+            arrays, chosen.rules(arrays.specs, facts), chosen.dropped, facts
+        )
+    except config.UserError as error:
+        raise WeightsError(f"{path}: {error}") from error
+    return Weights(kind=chosen.name, params=params, facts=facts, report=report)
+
+
+def _open(path: pathlib.Path) -> tuple[Arrays, dict[str, dict[str, Any]]]:
+    """Returns the arrays of a file or folder, prefixes removed, and the JSON files beside them."""
+    if path.is_dir():
+        folder = path
+        file = next((folder / n for n in (*WHOLE, INDEX) if (folder / n).is_file()), None)
+        if file is None:
+            pickled = [p.name for p in sorted(folder.iterdir()) if p.suffix in files.PICKLES]
+            if pickled:
+                files.open_arrays(folder / pickled[0])  # which says why not
+            raise WeightsError(f"{path}: holds neither {WHOLE[0]} nor {INDEX}")
+        arrays = files.open_shards(file) if file.name == INDEX else files.open_arrays(file)
+    else:
+        folder, arrays = path.parent, files.open_arrays(path)
+    beside = {}
+    if path.suffix != ".npz":  # those are whole by themselves
+        beside = {n: files.read_json(folder / n) for n in BESIDE if (folder / n).is_file()}
+    return _without_prefix(path, arrays), beside
+
+
+def _without_prefix(path: pathlib.Path, arrays: Arrays) -> Arrays:
+    """Returns the arrays under the names they have without what a training program added."""
+    names = arrays.specs
+    prefix = next((p for p in PREFIXES if any(name.startswith(p) for name in names)), "")
+    long: dict[str, str] = {}
+    for name in names:
+        short = name.removeprefix(prefix)
+        if short in long:
+            raise WeightsError(f"{path}: {long[short]} and {name} are the same array")
+        long[short] = name
+    return Arrays({name: names[long[name]] for name in long}, lambda name: arrays.read(long[name]))
+
+
+def _size(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d+,\d+", text):
+        raise WeightsError(f"data.image_size={text}: must be height and width, such as 224,224")
+    height, width = text.split(",")
+    return int(height), int(width)
+
+
+def _override(facts: layout.Facts, overrides: Mapping[str, str]) -> layout.Facts:
+    """Returns the facts with the knobs that the user sets."""
+    if not overrides:
+        return facts
+    values = config.to_dict(config.Config(model=facts.model, data=facts.data))
+    cfg = config.build(config.override(values, overrides))
+    return dataclasses.replace(facts, model=models.complete(cfg.model), data=cfg.data)
