@@ -153,15 +153,27 @@ def _parser() -> argparse.ArgumentParser:
     listing = verb(
         "list",
         commands.list_,
-        "list the config names",
+        "list the config names, or published checkpoints",
         more="A name is all that `vit_jax train` and `vit_jax show` need. exaFLOPs are counted\n"
         "from the model; `paper` and core-days (TPUv3) are as printed, and so are the results:\n"
-        "top-1 in % on ImageNet (IN), CIFAR-10 and -100 (C10, C100), ... after fine-tuning.\n",
+        "top-1 in % on ImageNet (IN), CIFAR-10 and -100 (C10, C100), ... after fine-tuning.\n"
+        "--weights: names to start from or predict with; top-1 on ImageNet as their source\n"
+        "reports it, of models trained on ImageNet-21k alone once they are fine-tuned.\n",
     )
     listing.add_argument(
         "--table", metavar="T", help="only this table or figure: 3, d2, figure4, augreg, ..."
     )
     listing.add_argument("--model", metavar="PATTERN", help="only these models: 'ViT-L*'")
+    listing.add_argument(
+        "--weights", action="store_true", help="published checkpoints instead of configs"
+    )
+    listing.add_argument(
+        "--augreg-index",
+        nargs="?",
+        const="gs://vit_models/augreg/index.csv",
+        metavar="PATH_OR_URL",
+        help="the best checkpoints of How to train your ViT by its index.csv (default: downloaded)",
+    )
     listing.add_argument("--json", action="store_true", help="print one JSON object")
 
     show = verb("show", commands.show, "print every knob of a config: value, meaning", knobs=True)

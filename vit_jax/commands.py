@@ -128,15 +128,28 @@ def predict(options: argparse.Namespace, overrides: dict[str, str]) -> int:
 
 
 def list_(options: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Prints the catalog."""
+    """Prints the catalog, or the published checkpoints."""
     _no_overrides("list", overrides)
     from vit_jax import listing
 
-    chosen = listing.entries(table=options.table, model=options.model)
+    if options.table and (options.weights or options.augreg_index):
+        raise config.ConfigError(f"--table={options.table}: is of configs, not of --weights")
+    if options.augreg_index:
+        best = listing.augreg(options.augreg_index, options.model)
+        values: dict[str, Any] = {one.model: one._asdict() for one in best}
+        groups = [listing.augreg_group(best)]
+    elif options.weights:
+        published = listing.weights(options.model)
+        values = {entry.name: listing.weights_dict(entry) for entry in published}
+        groups = listing.weight_groups(published)
+    else:
+        chosen = listing.entries(table=options.table, model=options.model)
+        values = {entry.name: listing.to_dict(entry) for entry in chosen}
+        groups = listing.groups(chosen)
     if options.json:
-        print(json.dumps({entry.name: listing.to_dict(entry) for entry in chosen}))
+        print(json.dumps(values))
         return 0
-    for group in listing.groups(chosen):
+    for group in groups:
         print(group.title)
         if group.shared:
             print(f"all: {group.shared}")

@@ -1,0 +1,388 @@
+"""Files from the web into a cache: resumed, checked, put in place whole, each once.
+
+VIT_JAX_CACHE is the folder of the cache, VIT_JAX_OFFLINE=1 forbids the network, and
+VIT_JAX_MIRROR is an address that stands in for those of the published files.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import http.client
+import json
+import os
+import pathlib
+import re
+import shutil
+import socket
+import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rich import progress
+from rich.console import Console
+
+from vit_jax import __version__, logs
+from vit_jax.weights import files, pins
+from vit_jax.weights.files import WeightsError
+
+STORAGE, HUB = "https://storage.googleapis.com", "https://huggingface.co"
+LOCAL = ("localhost", "127.0.0.1")
+SUFFIXES = (".npz", ".safetensors", ".json", ".csv")
+# One folder or file of the cache; none begins with a dot.
+SEGMENT = re.compile(r"\w[\w.+\-=:]{0,199}", re.ASCII)
+CHUNK = 2**20
+TRIES = 3
+TIMEOUT = 30.0  # seconds without a byte
+SIZE_TOLERANCE = 0.03  # tables print sizes rounded
+# Failures that no other try mends.
+FINAL = (socket.gaierror, ConnectionRefusedError, ssl.SSLError, ValueError)
+UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH)
+BY_HAND = "download it elsewhere and give its path"
+
+Tell = Callable[[int, int | None], None]  # bytes so far, bytes in all
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """Files that belong together: one, or several of one folder, of which the last is largest.
+
+    Attributes:
+      name: what people call it.
+      urls: of its files.
+      optional: those of the `urls` it can do without.
+      mib: size of the last file as published, rounded.
+      sha256: digest of the last file as published.
+    """
+
+    name: str
+    urls: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    mib: float | None = None
+    sha256: str | None = None
+
+
+def fetch(
+    source: Source | str,
+    *,
+    cache: pathlib.Path | None = None,
+    offline: bool = False,
+    wait: Callable[[float], object] = time.sleep,
+) -> pathlib.Path:
+    """Returns a source's file, or the folder of its files, downloaded if they are not there yet.
+
+    Args:
+      source: what to fetch, or the address of one file: https:// or gs://.
+      cache: the folder for downloads; else VIT_JAX_CACHE, else ~/.cache/vit_jax/weights.
+      offline: whether to do without the network.
+      wait: sleeps some seconds before another try.
+
+    Raises WeightsError, in one line.
+    """
+    if isinstance(source, str):
+        source = Source(name=source, urls=(address(source),))
+    chosen = os.environ.get("VIT_JAX_CACHE") or "~/.cache/vit_jax/weights"
+    root = (cache or pathlib.Path(chosen)).expanduser().absolute()
+    offline = offline or os.environ.get("VIT_JAX_OFFLINE", "") not in ("", "0")
+    paths = {url: root / _place(url) for url in source.urls}
+    needed = [url for url in source.urls if url not in source.optional]
+    complete = all(paths[url].is_file() for url in needed)
+    try:
+        for url, path in paths.items():
+            last = url == source.urls[-1]
+            if not path.is_file():
+                if complete:  # then what is missing is optional, and was not there before
+                    continue
+                if offline:
+                    raise WeightsError(
+                        f"{source.name}: not in the cache, and no network is to be used; "
+                        f"unset VIT_JAX_OFFLINE, or copy {_shown(url)} to {path}"
+                    )
+                with _bar(path.name) as tell, pins.exclusive(root, str(path)):
+                    if not path.is_file():  # another process may have been faster
+                        one = _File(
+                            url,
+                            root,
+                            path,
+                            source.mib if last else None,
+                            source.sha256 if last else None,
+                        )
+                        if not _download(one, tell, wait, optional=url in source.optional):
+                            continue
+            pins.check(root, path, source.sha256 if last else None)
+    except OSError as error:
+        raise WeightsError(
+            f"{root}: cannot hold {source.name}: {error.strerror or error}; "
+            "name another folder with VIT_JAX_CACHE"
+        ) from error
+    last = paths[source.urls[-1]]
+    return last if len(paths) == 1 else last.parent
+
+
+def address(reference: str) -> str:
+    """Returns the address of an https:// or gs:// reference; raises WeightsError."""
+    url = reference
+    if reference.startswith("gs://"):
+        url = f"{STORAGE}/{urllib.parse.quote(reference.removeprefix('gs://'))}"
+    _check_address(url)
+    suffix = pathlib.PurePosixPath(urllib.parse.urlsplit(url).path).suffix
+    if suffix in files.PICKLES:
+        raise WeightsError(
+            f"{_shown(url)}: {suffix} files can run code when they are read, so they are not; "
+            "look for a .safetensors file beside it"
+        )
+    if suffix not in SUFFIXES:
+        raise WeightsError(f"{_shown(url)}: must end in one of {', '.join(SUFFIXES)}")
+    return url
+
+
+def _check_address(url: str) -> None:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        local = parts.hostname in LOCAL and parts.port != 0  # reading a port checks it
+    except ValueError as error:
+        raise WeightsError(f"{url}: is no address: {error}") from error
+    known = parts.scheme == "https" or (parts.scheme == "http" and local)
+    if not (parts.hostname and known) or "@" in parts.netloc:
+        raise WeightsError(f"{_shown(url)}: only https:// and gs:// addresses are fetched")
+
+
+def _place(url: str) -> pathlib.PurePosixPath:
+    """Returns where in the cache the file of an address is kept."""
+    parts = urllib.parse.urlsplit(url)
+    segments = [
+        parts.netloc.lower(),
+        *urllib.parse.unquote(parts.path).removeprefix("/").split("/"),
+    ]
+    for segment in segments:
+        if not SEGMENT.fullmatch(segment):
+            raise WeightsError(f"{_shown(url)}: {segment[:80]!r} cannot be the name of a file")
+    if parts.query:  # part of what the file is, but perhaps secret
+        segments.insert(-1, pins.short(parts.query))
+    return pathlib.PurePosixPath(*segments)
+
+
+def _shown(url: str) -> str:
+    """Returns an address as messages show it: without what may be secret in it."""
+    return re.sub(r"\?.*|(?<=://)[^/@]*@", "", url)
+
+
+@dataclasses.dataclass(frozen=True)
+class _File:
+    url: str
+    root: pathlib.Path
+    path: pathlib.Path
+    mib: float | None
+    sha256: str | None
+
+    @property
+    def part(self) -> pathlib.Path:
+        return self.path.with_name(f"{self.path.name}.part")
+
+    @property
+    def state(self) -> pathlib.Path:
+        """What the server said of the file that the part is of."""
+        return self.path.with_name(f"{self.path.name}.part.json")
+
+    def known(self) -> tuple[int, dict[str, Any]]:
+        """Returns the bytes that are here, and what the server said of their file."""
+        if not (self.part.is_file() and self.state.is_file()):
+            return 0, {}
+        state = files.read_json(self.state)
+        # A part can only be gone on with where the server can say that its file is the same.
+        return (self.part.stat().st_size, state) if state.get("validator") else (0, {})
+
+
+class _BrokenOff(Exception):
+    """A failure that another try may mend."""
+
+
+class _Missing(WeightsError):
+    """The server has no such file."""
+
+
+def _download(one: _File, tell: Tell, wait: Callable[[float], object], *, optional: bool) -> bool:
+    """Puts a file in place and returns True; or False where an optional one does not exist."""
+    one.path.parent.mkdir(parents=True, exist_ok=True)
+    reason = ""
+    for attempt in range(TRIES):
+        if attempt:
+            wait(4.0 ** (attempt - 1))
+        try:
+            _receive(one, tell)
+        except _BrokenOff as error:
+            reason = str(error)
+            continue
+        except _Missing:
+            if optional:
+                return False
+            raise
+        _check_kind(one)
+        pins.refuse(one.root, one.path, one.part, one.sha256)
+        one.part.replace(one.path)
+        one.state.unlink()
+        return True
+    here = one.known()[0]
+    resume = f"the same command goes on from its {here:,} bytes" if here else "try later"
+    raise WeightsError(f"{_shown(one.url)}: {reason}, {TRIES} times; {resume}, or {BY_HAND}")
+
+
+def _receive(one: _File, tell: Tell) -> None:
+    """Brings the part of a file to its full length; raises WeightsError or _BrokenOff."""
+    here, state = one.known()
+    if here and here == state.get("total"):
+        return
+    with _open(one, here, state) as response:
+        start, total = 0, _length(response)
+        validator = response.headers.get("ETag") or response.headers.get("Last-Modified")
+        if response.status == 206:
+            match = re.fullmatch(
+                r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""), re.ASCII
+            )
+            start, total = (int(match[1]), int(match[2])) if match else (-1, None)
+            if (start, {"validator": validator, "total": total}) != (here, state):
+                one.part.unlink()
+                raise _BrokenOff("the file has changed where it is published")
+        _check_size(one, total, start)
+        logs.write_atomically(one.state, json.dumps({"validator": validator, "total": total}))
+        with one.part.open("ab" if start else "wb") as file:
+            here = start
+            while chunk := _read(response):
+                file.write(chunk)
+                here += len(chunk)
+                tell(here, total)
+                if here > (files.MAX_BYTES if total is None else total):
+                    file.truncate(0)
+                    raise WeightsError(f"{_shown(one.url)}: sends more than it said; {BY_HAND}")
+            file.flush()
+            os.fsync(file.fileno())
+    if total is not None and here < total:
+        raise _BrokenOff(f"broke off after {here:,} of {total:,} bytes")
+
+
+def _read(response: Any) -> bytes:
+    try:
+        return response.read1(CHUNK)
+    except (OSError, http.client.HTTPException) as error:
+        raise _BrokenOff(f"broke off: {error or type(error).__name__}") from error
+
+
+def _open(one: _File, here: int, state: dict[str, Any]) -> Any:
+    """Returns the answer of the server, asked for what comes after the bytes that are here."""
+    url = _mirrored(one.url)
+    headers = {"User-Agent": f"vit_jax/{__version__}"}
+    if here:
+        headers |= {"Range": f"bytes={here}-", "If-Range": state["validator"]}
+    local = urllib.parse.urlsplit(url).hostname in LOCAL
+    # Nobody's proxy leads to this machine itself.
+    proxies = [urllib.request.ProxyHandler({})] if local else []
+    opener = urllib.request.build_opener(_Redirects, *proxies)
+    shown = _shown(url)
+    try:
+        return opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)  # noqa: S310 - _check_address
+    except urllib.error.HTTPError as error:
+        error.close()
+        said = f"the server says {error.code} {error.reason}"
+        if error.code == 416:
+            one.part.unlink()
+            raise _BrokenOff("the file has changed where it is published") from error
+        if error.code == 429 or error.code >= 500:
+            raise _BrokenOff(said) from error
+        kind = _Missing if error.code in (404, 410) else WeightsError
+        raise kind(
+            f"{shown}: {said}; `vit_jax list --weights` shows what is published, or {BY_HAND}"
+        ) from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, FINAL) or getattr(reason, "errno", None) in UNREACHABLE:
+            raise WeightsError(f"{shown}: cannot be reached: {reason}; {BY_HAND}") from error
+        raise _BrokenOff(f"broke off: {reason or type(reason).__name__}") from error
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows only where the first address could have been."""
+
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        """Returns the request to make instead."""
+        try:
+            _check_address(newurl)
+            inside = urllib.parse.urlsplit(newurl).hostname in LOCAL
+            if inside and urllib.parse.urlsplit(req.full_url).hostname not in LOCAL:
+                raise WeightsError("leads to this machine")
+        except WeightsError as error:
+            fp.close()
+            raise WeightsError(f"{_shown(req.full_url)}: sends us elsewhere: {error}") from error
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _mirrored(url: str) -> str:
+    mirror = os.environ.get("VIT_JAX_MIRROR", "").rstrip("/")
+    for host in (STORAGE, HUB):
+        if mirror and url.startswith(f"{host}/"):
+            url = mirror + url.removeprefix(host)
+            _check_address(url)
+    return url
+
+
+def _length(response: Any) -> int | None:
+    text = response.headers.get("Content-Length", "")
+    return int(text) if text.isdecimal() else None
+
+
+def _check_size(one: _File, total: int | None, start: int) -> None:
+    """Raises WeightsError for a file that is too large, has no room, or is not of its size."""
+    if total is None:
+        return
+    shown, free = _shown(one.url), shutil.disk_usage(one.path.parent).free
+    if total > files.MAX_BYTES:
+        raise WeightsError(
+            f"{shown}: is of {total / 2**30:.0f} GiB; at most {files.MAX_BYTES // 2**30} GiB"
+        )
+    if one.mib is not None and abs(total / 2**20 - one.mib) > SIZE_TOLERANCE * one.mib + 1:
+        raise WeightsError(
+            f"{shown}: is of {total / 2**20:.1f} MiB, not {one.mib:g} MiB as published; {BY_HAND}"
+        )
+    if total - start > free:
+        raise WeightsError(
+            f"{shown}: needs {total - start:,} bytes, of which {one.path.parent} has {free:,} "
+            "left; name another folder with VIT_JAX_CACHE"
+        )
+
+
+def _check_kind(one: _File) -> None:
+    """Raises WeightsError for a part that is something else: the page of a proxy, most likely."""
+    with one.part.open("rb") as file:
+        head = file.read(9)
+    sound = {
+        ".npz": head.startswith(b"PK"),
+        ".safetensors": head[8:] == b"{",
+        ".json": head.lstrip()[:1] == b"{",
+        ".csv": not head.lstrip().startswith(b"<"),
+    }
+    if not sound[one.path.suffix]:
+        one.part.unlink()
+        raise WeightsError(
+            f"{_shown(one.url)}: the server sent something else than a {one.path.suffix} file; "
+            f"{BY_HAND}"
+        )
+
+
+@contextlib.contextmanager
+def _bar(name: str) -> Iterator[Tell]:
+    """Shows how far a file is, where there is a terminal; yields what to tell that to."""
+    console = Console(stderr=True)
+    columns = (
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.DownloadColumn(binary_units=True),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=console, disable=not console.is_terminal) as shown:
+        task = shown.add_task(name, total=None)
+        yield lambda here, total: shown.update(task, completed=here, total=total)
