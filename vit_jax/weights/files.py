@@ -1,31 +1,40 @@
 """Files of arrays by name, read one array at a time: .npz, .safetensors, and folders of shards.
 
-Nothing in a file is executed. What a header claims is checked against the size of the file before
-memory is taken for it.
+Nothing in a file is executed or unpacked to disk. What it claims of itself is checked against its
+size and against limits before memory is taken for it. No file is mapped into memory: one that is
+cut short meanwhile would end the process, not the call.
+
+Every array of a .npz has a checksum, so damage never goes unnoticed. A .safetensors has none: a
+number that changed on the way is read as it is, if the array is still finite.
 """
 
-import ast
+import contextlib
 import dataclasses
+import io
 import json
 import math
+import os
 import pathlib
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import IO, Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
-import safetensors
 
 from vit_jax import config
 
 # The largest released ViT takes 2.5 GB; whoever unpacks to more than this means harm.
 MAX_BYTES = 32 * 2**30
+# So does what shrinks more than numbers do: some files hold a head of zeros, none only zeros.
+MAX_RATIO = 32
+FREE_BYTES = 2**30  # and unpacks to more than this
+MAX_TABLE = 8 * 2**20  # bytes of names, shapes and labels that are taken in at once
 MAX_ARRAYS = 20_000
-MAX_HEADER = 10_000  # characters of the header of one array
-MAX_JSON = 16 * 2**20
+MAX_HEADER = 1_000  # bytes before the numbers of one array in a .npz
 MAX_AXES = 8
+CHUNK = 2**20
 NAME = re.compile(r"[\w./:\-+]{1,300}", re.ASCII)
 PICKLES = (".bin", ".pth", ".pt", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack")
 
@@ -40,6 +49,11 @@ class Spec:
 
     shape: tuple[int, ...]
     dtype: np.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its numbers."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,15 +79,11 @@ def open_arrays(path: pathlib.Path) -> Arrays:
         raise WeightsError(f"{path}: is none of the known kinds of file: {', '.join(readers)}")
     try:
         if not path.is_file():
-            raise WeightsError(f"{path}: no such file")
-        arrays = readers[path.suffix](path)
-        _check(arrays.specs)
-    except OSError as error:
-        raise WeightsError(f"{path}: cannot be read: {error.strerror}") from error
+            raise WeightsError("no such file")
+        with _explained(f"is no {path.suffix} file, or only a part of one"):
+            return readers[path.suffix](_File(path))
     except WeightsError as error:
-        text = str(error)
-        raise WeightsError(text if text.startswith(str(path)) else f"{path}: {text}") from error
-    return arrays
+        raise WeightsError(f"{path}: {error}") from error
 
 
 def open_shards(index: pathlib.Path) -> Arrays:
@@ -86,34 +96,85 @@ def open_shards(index: pathlib.Path) -> Arrays:
         raise WeightsError(f"{index}: names {len(places)} arrays; at most {MAX_ARRAYS}")
     shards = {}
     for name in sorted(set(places.values())):
-        if not re.fullmatch(r"[\w\-]+\.safetensors", name, re.ASCII):
-            raise WeightsError(f"{index}: {name!r} is no file beside it")
+        if not re.fullmatch(r"[\w\-]{1,200}\.safetensors", name, re.ASCII):
+            raise WeightsError(f"{index}: {name[:80]!r} is no file beside it")
         shards[name] = open_arrays(index.parent / name)
     missing = [name for name, file in places.items() if name not in shards[file].specs]
     if missing:
-        raise WeightsError(f"{index}: {places[missing[0]]} does not hold {missing[0]}")
+        raise WeightsError(f"{index}: {places[missing[0]]} does not hold {missing[0][:80]!r}")
     specs = {name: shards[file].specs[name] for name, file in places.items()}
-    _check(specs)
-    return Arrays(specs, lambda name: shards[places[name]].read(name))
+    try:
+        _check_size(sum(spec.nbytes for spec in specs.values()))
+    except WeightsError as error:
+        raise WeightsError(f"{index}: {error}") from error
+
+    def read(name: str) -> np.ndarray:
+        try:
+            return shards[places[name]].read(name)
+        except WeightsError as error:
+            raise WeightsError(f"{places[name]}: {error}") from error
+
+    return Arrays(specs, read)
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
     """Returns the object in a JSON file of moderate size; raises WeightsError."""
     try:
-        if path.stat().st_size > MAX_JSON:
-            raise WeightsError(f"{path}: is larger than {MAX_JSON // 2**20} MiB")
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise WeightsError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise WeightsError(f"{path}: is no JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise WeightsError(f"{path}: is no JSON object")
+        with _explained("is no JSON"):
+            values = json.loads(_File(path).read().decode("utf-8"))
+        if not isinstance(values, dict):
+            raise WeightsError("is no JSON object")
+    except WeightsError as error:
+        raise WeightsError(f"{path}: {error}") from error
     return values
 
 
-def _check(specs: Mapping[str, Spec]) -> None:
-    size = sum(math.prod(s.shape) * s.dtype.itemsize for s in specs.values())
+class _File(io.FileIO):
+    """A file that hands out no more than MAX_TABLE bytes at once, whatever its tables claim."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Returns up to `size` bytes; all of them if it is negative."""
+        whole = size is None or size < 0 or size > MAX_TABLE
+        data = super().read(MAX_TABLE + 1 if whole else size) or b""
+        if len(data) > MAX_TABLE:
+            raise WeightsError(f"has a table of more than {MAX_TABLE // 2**20} MiB")
+        return data
+
+    @property
+    def size(self) -> int:
+        """The bytes of the file."""
+        return os.fstat(self.fileno()).st_size
+
+    def __del__(self) -> None:
+        self.close()  # which it does by itself too, but with a warning
+
+
+@contextlib.contextmanager
+def _explained(damage: str) -> Iterator[None]:
+    """Turns whatever a damaged file leads to, here or in a library, into a WeightsError."""
+    try:
+        yield
+    except (WeightsError, MemoryError):
+        raise
+    except OSError as error:
+        raise WeightsError(f"cannot be read: {error.strerror or error}") from error
+    except Exception as error:
+        raise WeightsError(f"{damage}; download it again") from error
+
+
+def _fill(source: Any, spec: Spec) -> np.ndarray:
+    """Returns the array whose numbers a file goes on with; raises EOFError if it ends before."""
+    data = np.empty(spec.nbytes, np.uint8)
+    start = 0
+    while start < spec.nbytes:
+        count = source.readinto(data.data[start : start + CHUNK])
+        if not count:
+            raise EOFError(f"{start} bytes of {spec.nbytes}")
+        start += count
+    return data.view(spec.dtype).reshape(spec.shape)
+
+
+def _check_size(size: int) -> None:
     if size > MAX_BYTES:
         raise WeightsError(f"unpacks to {size / 2**30:.0f} GiB; at most {MAX_BYTES // 2**30} GiB")
 
@@ -122,78 +183,87 @@ def _check_names(names: Iterable[str]) -> None:
     names = list(names)
     if len(names) > MAX_ARRAYS:
         raise WeightsError(f"holds {len(names)} arrays; at most {MAX_ARRAYS}")
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise WeightsError(f"holds {twice!r} twice; download it again")
     for name in names:
         if not NAME.fullmatch(name) or ".." in name or name.startswith("/"):
             raise WeightsError(f"holds an array of the name {name[:80]!r}; download it again")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise WeightsError(f"holds {twice} twice; download it again")
 
 
 # .npz: a zip archive of .npy files
 
+# As numpy and all who imitate it write it: a Python dict, which nobody has to run to understand.
+HEADER = re.compile(
+    r"\{ *'descr': *'([<>|=]?[fiubcVUS]\d{1,4})', *'fortran_order': *(True|False), *"
+    r"'shape': *\(([\d, ]*)\) *,? *\} *\n?"
+)
 
-def _npz(path: pathlib.Path) -> Arrays:
-    try:
-        archive = zipfile.ZipFile(path)
-    except OSError:
-        raise
-    except Exception as error:  # BadZipFile, or whatever damage in its directory leads to
-        raise WeightsError("is no .npz file, or only a part of one; download it again") from error
+
+def _npz(file: _File) -> Arrays:
+    archive = zipfile.ZipFile(file)
     members = archive.infolist()
     _check_names(member.filename for member in members)
-    specs = {}
+    size = sum(member.file_size for member in members)
+    _check_size(size)
+    if size > max(FREE_BYTES, MAX_RATIO * file.size):
+        raise WeightsError(f"unpacks to {size / file.size:.0f} times its size, as no weights do")
+    specs: dict[str, Spec] = {}
+    headers: dict[str, _Header] = {}
     for member in members:
-        if not member.filename.endswith(".npy"):
-            raise WeightsError(f"holds {member.filename!r}, which is no array")
-        try:
-            with archive.open(member) as file:
-                spec, start = _header(file)
-        except Exception as error:
-            raise WeightsError(
-                f"{member.filename} is damaged or no plain array; download it again"
-            ) from error
-        if start + math.prod(spec.shape) * spec.dtype.itemsize != member.file_size:
-            raise WeightsError(f"{member.filename} is not of the size its header says")
-        specs[member.filename.removesuffix(".npy")] = spec
+        name = member.filename.removesuffix(".npy")
+        if name == member.filename:
+            raise WeightsError(f"holds {name}, which is no array")
+        # Python bounds neither the memory of other ways to compress, nor does numpy use them.
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise WeightsError(f"{name} is compressed in a way that numpy does not know")
+        with _explained(f"{name} is damaged or no plain array"), archive.open(member) as source:
+            headers[name] = header = _header(source)
+        if header.length + header.spec.nbytes != member.file_size:
+            raise WeightsError(f"{name} is not of the size its header says; download it again")
+        specs[name] = header.spec
 
     def read(name: str) -> np.ndarray:
-        try:
-            with archive.open(f"{name}.npy") as file:
-                array = np.lib.format.read_array(file, allow_pickle=False)
-        except Exception as error:  # of the archive, of zlib, or of numpy's parser
-            raise WeightsError(f"{path}: {name} is damaged; download it again") from error
-        # numpy has no bfloat16 and stores its bytes as void.
-        return array.view(ml_dtypes.bfloat16) if array.dtype == np.dtype("V2") else array
+        length, spec, transposed = headers[name]
+        with _explained(f"{name} is damaged"), archive.open(f"{name}.npy") as source:
+            source.read(length)
+            if transposed:
+                return _fill(source, Spec(spec.shape[::-1], spec.dtype)).T
+            return _fill(source, spec)
 
     return Arrays(specs, read)
 
 
-def _header(file: Any) -> tuple[Spec, int]:
-    """Returns the shape and type that a .npy file begins with, and where its numbers begin."""
-    version = np.lib.format.read_magic(file)
-    length = int.from_bytes(file.read(2 if version == (1, 0) else 4), "little")
-    if version not in ((1, 0), (2, 0), (3, 0)) or length > MAX_HEADER:
-        raise ValueError(f"version {version}, header of {length} bytes")
-    fields = ast.literal_eval(file.read(length).decode("latin1"))
-    shape, dtype = fields["shape"], np.dtype(fields["descr"])
-    if not isinstance(fields["fortran_order"], bool) or set(fields) - {
-        "shape",
-        "descr",
-        "fortran_order",
-    }:
-        raise ValueError("fields")
-    if len(shape) > MAX_AXES or not all(type(n) is int and n >= 0 for n in shape):
-        raise ValueError("shape")
-    if dtype.hasobject or dtype.fields:
-        raise ValueError("type")
-    if dtype == np.dtype("V2"):
-        dtype = np.dtype(ml_dtypes.bfloat16)
-    start = len(np.lib.format.MAGIC_PREFIX) + 2 + (2 if version == (1, 0) else 4) + length
-    return Spec(tuple(shape), dtype), start
+class _Header(NamedTuple):
+    """What a .npy file begins with."""
+
+    length: int  # of all before the numbers, in bytes
+    spec: Spec
+    transposed: bool  # the first axis runs fastest
 
 
-# .safetensors: a JSON header, then bytes, both checked by the library
+def _header(source: IO[bytes]) -> _Header:
+    """Returns the header of a .npy file; raises ValueError."""
+    magic = source.read(8)
+    if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
+        raise ValueError(f"begins with {magic!r}")
+    size = source.read(2 if magic[6] == 1 else 4)
+    length = int.from_bytes(size, "little")
+    if length > MAX_HEADER:
+        raise ValueError(f"a header of {length} bytes")
+    match = HEADER.fullmatch(source.read(length).decode("latin1"))
+    if match is None:
+        raise ValueError("the header is not as numpy writes it")
+    # numpy has no bfloat16 and stores its bytes as void.
+    dtype = np.dtype(ml_dtypes.bfloat16 if match[1] in ("<V2", "|V2") else match[1])
+    shape = tuple(int(n) for n in match[3].split(",") if n.strip())
+    if len(shape) > MAX_AXES:
+        raise ValueError(f"{len(shape)} axes")
+    return _Header(len(magic) + len(size) + length, Spec(shape, dtype), match[2] == "True")
+
+
+# .safetensors: the length of a JSON header in 8 bytes, the header, then the numbers of all arrays,
+# one after the other without gaps
 
 TYPES = {
     "F64": np.dtype(np.float64),
@@ -207,37 +277,47 @@ TYPES = {
 }
 
 
-def _safetensors(path: pathlib.Path) -> Arrays:
-    try:
-        opened = safetensors.safe_open(path, framework="numpy")
-    except OSError:
-        raise
-    except Exception as error:  # SafetensorError; its text tells people nothing
-        raise WeightsError(
-            f"is no .safetensors file, or only a part of one; download it again ({error})"
-        ) from error
-    _check_names(_written_names(path))
-    specs = {}
-    for name in opened.keys():  # noqa: SIM118 - it is no mapping
-        part = opened.get_slice(name)
-        if part.get_dtype() not in TYPES:
-            raise WeightsError(f"{name} is of the type {part.get_dtype()}, which nothing here uses")
-        specs[name] = Spec(tuple(part.get_shape()), TYPES[part.get_dtype()])
-    return Arrays(specs, opened.get_tensor)
+def _safetensors(file: _File) -> Arrays:
+    length = int.from_bytes(file.read(8), "little")
+    if length > file.size - 8:
+        raise ValueError(f"a header of {length} bytes")
+    header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=_once)
+    header.pop("__metadata__", None)
+    _check_names(header)
+    specs: dict[str, Spec] = {}
+    starts: dict[str, int] = {}
+    end = 8 + length
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        shape, (begin, finish) = entry["shape"], entry["data_offsets"]
+        whole = all(type(n) is int and n >= 0 for n in (*shape, begin, finish))
+        if not whole or len(shape) > MAX_AXES:
+            raise ValueError(f"{name} has the shape {shape} and the place {begin}, {finish}")
+        if entry["dtype"] not in TYPES:
+            raise WeightsError(
+                f"{name} is of the type {str(entry['dtype'])[:20]!r}, which nothing here uses"
+            )
+        specs[name] = Spec(tuple(shape), TYPES[entry["dtype"]])
+        starts[name] = end
+        if 8 + length + begin != end or finish - begin != specs[name].nbytes:
+            raise ValueError(f"{name} is not where the one before it ends, or not as long as it is")
+        end += specs[name].nbytes
+    if end != file.size:
+        raise ValueError(f"{file.size} bytes, of which {end} are accounted for")
+    _check_size(end)
+
+    def read(name: str) -> np.ndarray:
+        with _explained(f"{name} is damaged"):
+            file.seek(starts[name])
+            return _fill(file, specs[name])
+
+    return Arrays(specs, read)
 
 
-def _written_names(path: pathlib.Path) -> list[str]:
-    """Returns the names in the header of a sound file; the library hides one that comes twice."""
-    with path.open("rb") as file:
-        text = file.read(int.from_bytes(file.read(8), "little")).decode("utf-8")
-    names: list[str] = []
-
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = [key for key, _ in items]
-        if len(set(keys)) < len(keys):
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise WeightsError(f"holds {twice!r} twice; download it again")
-        return dict(items)
-
-    names += [name for name in json.loads(text, object_pairs_hook=pairs) if name != "__metadata__"]
-    return names
+def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the dict of a JSON object; raises WeightsError if a name comes twice in it."""
+    found = dict(items)
+    if len(found) < len(items):
+        names = [name for name, _ in items]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise WeightsError(f"holds {twice[:80]!r} twice; download it again")
+    return found

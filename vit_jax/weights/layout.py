@@ -173,38 +173,34 @@ def read(
     Raises WeightsError, in one line with every problem: an array that is unknown, missing, of the
     wrong shape or type, or not finite.
     """
-    classifier = classifier_of(facts)
-    shapes = trees.flatten(classifier.shapes())
+    shapes = trees.flatten(classifier_of(facts).shapes())
     problems: list[str] = []
     left = set(arrays.specs)
     flat: dict[str, np.ndarray] = {}
-    waiting: dict[str, tuple[int, np.ndarray]] = {}  # arrays of several parts, and parts to come
+    # Grouped, so that an array of several parts is read once and not kept.
+    wanted: dict[str, list[Place]] = {}
     for place in _places(shapes, rules, arrays.specs):
-        if place.theirs not in arrays.specs:
-            problems.append(f"{place.theirs} is missing")
+        wanted.setdefault(place.theirs, []).append(place)
+    for theirs, places in wanted.items():
+        if theirs not in arrays.specs:
+            problems.append(f"{theirs} is missing")
             continue
-        left.discard(place.theirs)
-        wrong = _misfit(arrays.specs[place.theirs], _theirs_shape(place))
+        left.discard(theirs)
+        wrong = next(filter(None, (_misfit(arrays.specs[theirs], p) for p in places)), "")
         if wrong:
-            problems.append(f"{place.theirs} is {wrong}")
+            problems.append(f"{theirs} is {wrong}")
             continue
-        if place.rule.parts == 1:
-            array = arrays.read(place.theirs)
-        else:
-            if place.theirs not in waiting:
-                waiting[place.theirs] = place.rule.parts, arrays.read(place.theirs)
-            count, whole = waiting.pop(place.theirs)
-            if count > 1:
-                waiting[place.theirs] = count - 1, whole
-            array = np.split(whole, place.rule.parts)[place.rule.part]
+        whole = arrays.read(theirs)
         with np.errstate(over="ignore"):
-            array = place.rule.form.read(array, place.shape).astype(np.float32, copy=False)
-        if not np.isfinite(array).all():
-            problems.append(f"{place.theirs} is not finite")
+            whole = whole.astype(np.float32, copy=False)
+        if not np.isfinite(whole).all():
+            problems.append(f"{theirs} is not finite")
             continue
-        if place.ours not in flat:
-            flat[place.ours] = np.empty(shapes[place.ours].shape, np.float32)
-        flat[place.ours][() if place.index is None else place.index] = array
+        for ours, index, shape, _, rule in places:
+            array = np.split(whole, rule.parts)[rule.part] if rule.parts > 1 else whole
+            if ours not in flat:
+                flat[ours] = np.empty(shapes[ours].shape, np.float32)
+            flat[ours][() if index is None else index] = rule.form.read(array, shape)
     reasons = {}
     for name in sorted(left):
         reason = next((why for pattern, why in dropped if re.fullmatch(pattern, name)), None)
@@ -214,7 +210,8 @@ def read(
             reasons[name] = reason
     if problems:
         raise WeightsError(summary(problems))
-    return trees.nest(flat), Report(used=len(arrays.specs) - len(left), dropped=reasons)
+    params = trees.nest({name: flat[name] for name in shapes})
+    return params, Report(used=len(arrays.specs) - len(left), dropped=reasons)
 
 
 def write(params: models.Params, rules: Sequence[Rule], facts: Facts) -> dict[str, np.ndarray]:
@@ -291,15 +288,12 @@ def _layers(ours: str, shape: Shape) -> Iterator[tuple[int | None, str, dict[str
         yield None, ours, {}, shape
 
 
-def _misfit(spec: Spec, shape: Shape) -> str:
-    """Returns what is wrong with an array; empty if nothing is."""
+def _misfit(spec: Spec, place: Place) -> str:
+    """Returns what is wrong with an array for a place; empty if nothing is."""
+    first, *others = place.rule.form.shape(place.shape)
+    shape = (first * place.rule.parts, *others)
     if spec.shape != shape:
         return f"{spec.shape}, not {shape}"
     if spec.dtype not in (np.float32, np.float16, ml_dtypes.bfloat16, np.float64):
         return f"{spec.dtype}, not a type of weights"
     return ""
-
-
-def _theirs_shape(place: Place) -> Shape:
-    first, *others = place.rule.form.shape(place.shape)
-    return (first * place.rule.parts, *others)
