@@ -7,7 +7,7 @@ import pathlib
 import subprocess
 import sys
 
-from vit_jax import config, logs, run
+from vit_jax import config, logs, opening
 from vit_jax.training import loop
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -35,7 +35,7 @@ def configure(**sections):
     values = {name: dict(knobs) for name, knobs in TINY.items()}
     for section, knobs in sections.items():
         values[section] = values.get(section, {}) | knobs if isinstance(knobs, dict) else knobs
-    return run.complete(config.build(values))
+    return opening.complete(config.build(values))
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ LAYERS = [
     {"training"},
     {"evaluators"},
     {"reports"},
-    {"run", "predict", "bench", "listing", "smoke", "preflight"},
+    {"opening", "run", "predict", "bench", "listing", "smoke", "preflight"},
     {"commands"},
     {"cli"},
 ]
@@ -29,7 +29,8 @@ INSIDE = {
     ("config", "knobs"),
     ("catalog", "config"),
     ("host", "config"),
-    ("predict", "run"),
+    ("predict", "opening"),
+    ("run", "opening"),
     ("run", "smoke"),
 }
 EVERYWHERE = {"__version__"}

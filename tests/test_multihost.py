@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import run, trees
+from vit_jax import config, opening, run, trees
 
 # SGD: under Adam the key bias, whose true gradient is zero, amplifies rounding.
 SGD = {"optimizer": {"name": "sgd", "lr": 0.1}, "mesh": {"fsdp_min_size": 1}}
@@ -40,9 +40,9 @@ def finish(processes, code=0):
 
 
 def params_of(workdir):
-    directory, step, record = run.find(workdir)
-    cfg = run.complete(run.config.build(record["config"]))
-    return step, trees.flatten(jax.device_get(run.load_params(directory, step, cfg)))
+    directory, step, record = opening.find(workdir)
+    cfg = opening.complete(config.build(record["config"]))
+    return step, trees.flatten(jax.device_get(opening.load_params(directory, step, cfg)))
 
 
 @pytest.mark.parametrize("fsdp", [1, 2])

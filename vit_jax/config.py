@@ -334,6 +334,15 @@ class Config:
     seed: int = knob(
         0, "Seed of initialisation, data order, augmentation and dropout.", at_least=0, below=2**32
     )
+    init_from: str | None = knob(
+        None,
+        "Weights to begin with: a run, a file or folder, or a published name; none: random ones.",
+    )
+    init_head: str = knob(
+        "new",
+        "Layers after the encoder: new ones as in fine-tuning, or those of init_from.",
+        choices=("new", "keep"),
+    )
     model: Model = Model()
     data: Data = Data()
     train: Train = Train()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import config, models, run
-from vit_jax.checkpoints import npz
+from vit_jax import config, models, opening
 from vit_jax.data import images, sources, transforms
 from vit_jax.training import step
 
@@ -87,21 +87,15 @@ def _top(
     return jax.lax.top_k(activation(logits), k)
 
 
-def load(checkpoint: pathlib.Path, at: int | str | None = None) -> Predictor:
-    """Returns the predictor of a run directory, one of its checkpoints, or a Google .npz file."""
-    if checkpoint.is_file():
-        params, model, size = npz.load(checkpoint)
-        cfg = config.Config(model=model, data=config.Data(image_size=size))
-        classes = tuple(f"class {index}" for index in range(model.num_classes or 0))
-    else:
-        directory, number, record = run.find(checkpoint, at)
-        cfg = run.complete(config.build(record["config"]))
-        params, classes = run.load_params(directory, number, cfg), tuple(record["classes"])
-        # A head may have more outputs than the data has classes.
-        classes += tuple(
-            f"class {index}" for index in range(len(classes), cfg.model.num_classes or 0)
-        )
-    return Predictor(cfg=cfg, model=run.create_model(cfg), params=params, classes=classes)
+def load(checkpoint: str | os.PathLike[str], at: int | str | None = None) -> Predictor:
+    """Returns the predictor of a run, weights of another project, or a published name."""
+    opened = opening.open_(checkpoint, at=at)
+    return Predictor(
+        cfg=opened.cfg,
+        model=opening.create_model(opened.cfg),
+        params=opened.params,
+        classes=opened.classes,
+    )
 
 
 def files(paths: Sequence[pathlib.Path]) -> Iterator[tuple[str, bytes, None]]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 import platform
 import time
@@ -10,11 +11,13 @@ from typing import Any
 
 import jax
 
-from vit_jax import __version__, catalog, config, host, logs, models, smoke
+from vit_jax import __version__, catalog, config, host, logs, models, opening, smoke, weights
 from vit_jax.checkpoints import manager
 from vit_jax.data import pipeline, sources, transforms
 from vit_jax.evaluators import classification
 from vit_jax.training import loop, optimizer, schedules, sharding, state, step
+
+DATA = {"data.source", "data.name", "data.root"}
 
 
 def resolve(reference: str, overrides: Mapping[str, str], *, tiny: bool = False) -> config.Config:
@@ -25,15 +28,18 @@ def resolve(reference: str, overrides: Mapping[str, str], *, tiny: bool = False)
     cfg = config.build(config.override(catalog.load(reference), overrides))
     if tiny:  # what is overridden is not cut down
         cfg = config.build(config.override(config.to_dict(smoke.shrink(cfg)), overrides))
-    return complete(cfg)
+    return opening.complete(cfg)
 
 
-def complete(cfg: config.Config) -> config.Config:
-    """Returns the config with the sizes of its model variant, or raises ConfigError."""
-    cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
-    models.check(cfg.model, cfg.data.image_size)
-    config.check(cfg)
-    return cfg
+def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Config:
+    """Returns the config with the knobs that belong to the weights it begins with.
+
+    Whoever made the weights chose them: the form of GELU, epsilons, how pixels are scaled.
+    What `overrides` set stays.
+    """
+    if cfg.init_from is None:
+        return cfg
+    return _with_knobs(cfg, weights.numerics(opening.facts(cfg.init_from)), overrides)
 
 
 def of_directory(
@@ -55,20 +61,23 @@ def of_directory(
                 f"--workdir={workdir}: holds no run to resume (no config.json); "
                 "name a config to start one"
             )
-        return resolve(reference, overrides, tiny=tiny)
+        return as_in_weights(resolve(reference, overrides, tiny=tiny), overrides)
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise config.ConfigError(
             f"--workdir={workdir}: config.json is unreadable: {error}"
         ) from error
-    old = complete(config.build(stored))
+    old = opening.complete(config.build(stored))
     if reference is None:
-        new = complete(config.build(config.override(stored, overrides)))
+        new = opening.complete(config.build(config.override(stored, overrides)))
     else:
         new = resolve(reference, overrides, tiny=tiny)
     if new.model.num_classes is None:  # the data's, which the stored config knows already
         new = _with_classes(new, old.model.num_classes)
+    if new.init_from is not None and new.init_from == old.init_from:
+        facts = weights.Facts(model=old.model, data=old.data)
+        new = _with_knobs(new, weights.numerics(facts), overrides)
     changed = config.differences(old, new)
     if changed:
         listed = ", ".join(
@@ -94,7 +103,7 @@ class Objects:
         self.classes = tuple(self.eval_source.classes)
         self.cfg = cfg = _with_classes(cfg, len(self.classes))
         self.mesh = sharding.create_mesh(cfg.mesh.fsdp)
-        self.model = create_model(cfg)
+        self.model = opening.create_model(cfg)
 
     def evaluator(self) -> classification.Classification:
         """Returns the measure of the evaluation split."""
@@ -172,6 +181,10 @@ def train(
             restored = saver.restore(target)
             if restored is None:
                 live, start = state.initialise(model, tx, cfg, mesh), 0
+                if cfg.init_from is not None:
+                    live, lines = _begin(live, model, cfg)
+                    for line in lines:
+                        progress.say(line)
             else:
                 live, record = restored
                 start = record["step"]
@@ -231,57 +244,52 @@ def train(
 
 
 def evaluate(
-    checkpoint: pathlib.Path, overrides: Mapping[str, str], *, at: int | str | None = None
+    checkpoint: str | os.PathLike[str],
+    overrides: Mapping[str, str],
+    *,
+    at: int | str | None = None,
 ) -> dict[str, float]:
-    """Returns the metrics of a run's checkpoint on its evaluation split (or an overridden one)."""
-    with host.memory_errors():
-        directory, step_number, record = find(checkpoint, at)
-        cfg = complete(config.build(config.override(record["config"], overrides)))
-        objects = Objects(cfg)
-        params = load_params(directory, step_number, objects.cfg)
-        results = objects.evaluator()(params, stop=lambda: False)
-        assert results is not None
-        return {"step": step_number, **results}
+    """Returns the metrics of a checkpoint on its evaluation split, or on the one overridden.
 
-
-def find(
-    checkpoint: pathlib.Path, at: int | str | None = None
-) -> tuple[pathlib.Path, int, dict[str, Any]]:
-    """Returns the checkpoint folder, step and commit record of a run.
-
-    Args:
-      checkpoint: a run directory, its `checkpoints` folder, or one step of that.
-      at: a step number, `best`, or None for the newest.
-
-    Raises CheckpointError.
+    Weights of other projects bring no images: for them `overrides` must name some.
     """
-    path = pathlib.Path(checkpoint)
-    if path.name.isdigit() and (path / "commit.json").exists():
-        at, path = int(path.name), path.parent
-    directory = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-    if not directory.is_dir():
-        raise manager.CheckpointError(f"--checkpoint={checkpoint}: no such run directory")
-    number, record = manager.find(directory, at)
-    return directory, number, record
+    with host.memory_errors():
+        if not opening.is_run(checkpoint) and not DATA & set(overrides):
+            raise config.ConfigError(
+                f"evaluate: {checkpoint} brings no images; set --config.data.source=folder and "
+                "--config.data.root=DIR, or --config.data.source=tfds and --config.data.name=NAME"
+            )
+        opened = opening.open_(checkpoint, overrides, at=at)
+        objects = Objects(opened.cfg)
+        results = objects.evaluator()(opened.params, stop=lambda: False)
+        assert results is not None
+        step_number = {} if opened.step is None else {"step": opened.step}
+        return step_number | results
 
 
-def load_params(directory: pathlib.Path, step_number: int, cfg: config.Config) -> Any:
-    """Returns the parameters to evaluate (the average where the run kept one), verified."""
-    mesh = sharding.create_mesh(cfg.mesh.fsdp)
-    name = "params" if cfg.train.ema is None else "ema"
-    shapes = {name: create_model(cfg).shapes()}
-    target = sharding.placed(shapes, mesh, min_size=cfg.mesh.fsdp_min_size)
-    return manager.restore_subtree(directory, step_number, target)[name]
-
-
-def create_model(cfg: config.Config) -> models.Classifier:
-    """Returns the model in the compute type of this backend; num_classes must be known."""
-    dtype = cfg.model.dtype
-    if dtype == "auto":
-        dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
-    return models.create(
-        cfg.model, image_size=cfg.data.image_size, channels=cfg.data.channels, dtype=dtype
+def _begin(
+    live: dict[str, Any], model: models.Classifier, cfg: config.Config
+) -> tuple[dict[str, Any], list[str]]:
+    """Returns a new state with the weights that a run begins with, and what became of them."""
+    # On every device whole: each process needs all of it.
+    opened = opening.open_(cfg.init_from or "", {"mesh.fsdp": "1"})
+    params, report = weights.fit(
+        jax.device_get(opened.params), opened.facts, model, keep_head=cfg.init_head == "keep"
     )
+    lines = [f"begins with {cfg.init_from}: {line}" for line in (*opened.notes, *report.lines())]
+    return state.begin_with(live, params), lines
+
+
+def _with_knobs(
+    cfg: config.Config, knobs: Mapping[str, Any], overrides: Mapping[str, str]
+) -> config.Config:
+    """Returns the config with values by dotted name, except where the user set others."""
+    for key, value in knobs.items():
+        if key not in overrides:
+            section, _, leaf = key.partition(".")
+            part = dataclasses.replace(getattr(cfg, section), **{leaf: value})
+            cfg = dataclasses.replace(cfg, **{section: part})
+    return cfg
 
 
 def _with_classes(cfg: config.Config, classes: int | None) -> config.Config:

@@ -15,9 +15,9 @@ UNITS = (2, 1)  # a stage that loops over its units, a stage that changes size
 def shrink(cfg: config.Config) -> config.Config:
     """Returns two steps of `cfg` on random pixels with a small network of the same parts.
 
-    Kept: architecture, position, pooling, head and loss, dropout, stochastic
-    depth, views and augmentation, update rule, learning rate, the shape of the schedule, clipping,
-    averaging, types, mesh. Raises ConfigError for a model that cannot be completed.
+    Kept: architecture, position, pooling, head and loss, dropout, stochastic depth, views and
+    augmentation, update rule, learning rate, the shape of the schedule, clipping, averaging, types,
+    mesh; not the weights it begins with. Raises ConfigError for a model that cannot be completed.
     """
     model = _model(models.complete(cfg.model))
     data = dataclasses.replace(
@@ -38,6 +38,7 @@ def shrink(cfg: config.Config) -> config.Config:
     warmup = config.Duration(1 if cfg.schedule.warmup.amount else 0, "steps")
     return dataclasses.replace(
         cfg,
+        init_from=None,
         model=model,
         data=data,
         train=train,

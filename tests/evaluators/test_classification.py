@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import run
+from vit_jax import opening
 from vit_jax.data import pipeline, sources, transforms
 from vit_jax.evaluators import classification
 from vit_jax.training import sharding, step
@@ -16,7 +16,7 @@ CFG = runs.configure(data={"eval_split": "test[:101]"}, model={"num_classes": 10
 @pytest.fixture(scope="module")
 def parameters():
     """Random parameters with a head that is not zero, so that predictions differ."""
-    params = run.create_model(CFG).init(jax.random.key(0))
+    params = opening.create_model(CFG).init(jax.random.key(0))
     params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 10))
     return params
 
@@ -27,7 +27,9 @@ def expected(parameters):
     source = sources.open_source(CFG.data, CFG.data.eval_split, train=False)
     images = np.stack([source[i].image for i in range(len(source))])
     labels = np.array([source[i].label for i in range(len(source))])
-    logits, _ = jax.jit(run.create_model(CFG).apply)(parameters, step.normalise(images, CFG.data))
+    logits, _ = jax.jit(opening.create_model(CFG).apply)(
+        parameters, step.normalise(images, CFG.data)
+    )
     logits = np.asarray(logits, np.float64)
     order = np.argsort(-logits, axis=-1, kind="stable")
     hits = order == labels[:, None]
@@ -64,7 +66,7 @@ def test_exact(batch_size, devices, parameters, expected):
             stop_step=-(-101 // batch_size),
         )
 
-    evaluator = classification.Classification(run.create_model(cfg), cfg, mesh, batches)
+    evaluator = classification.Classification(opening.create_model(cfg), cfg, mesh, batches)
     results = evaluator(jax.device_put(parameters), stop=lambda: False)
     for key in ("top1", "top5", "count"):
         assert results[key] == expected[key]

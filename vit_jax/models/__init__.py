@@ -1,6 +1,15 @@
 """Models: networks by name, as functions of plain nested dicts."""
 
 from vit_jax.models.classifier import Classifier, ParameterError, Params, create
-from vit_jax.models.variants import check, complete, reduction
+from vit_jax.models.variants import check, complete, grid, reduction
 
-__all__ = ["Classifier", "ParameterError", "Params", "check", "complete", "create", "reduction"]
+__all__ = [
+    "Classifier",
+    "ParameterError",
+    "Params",
+    "check",
+    "complete",
+    "create",
+    "grid",
+    "reduction",
+]

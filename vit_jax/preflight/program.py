@@ -112,19 +112,30 @@ def prepare(cfg: config.Config) -> config.Config:
     return cfg
 
 
+# Knobs that change constants of a compiled step, or nothing in it.
+CONSTANTS = re.compile(
+    r"name|seed|init_from|init_head|(schedule|checkpoint|evaluation|logging|data)\..*"
+    r"|optimizer\.(lr|b1|b2|eps|momentum)|train\.duration|model\.(variant|head_bias)"
+)
+
+
 def same_program(cfg: config.Config) -> str:
-    """Returns a text that is equal for configs whose compiled steps differ in constants only."""
-    values = config.to_dict(cfg)
-    for section in ("schedule", "checkpoint", "evaluation", "logging", "data"):
-        del values[section]
-    for key in ("lr", "b1", "b2", "eps", "momentum"):
-        del values["optimizer"][key]
-    values["optimizer"]["weight_decay"] = bool(values["optimizer"]["weight_decay"])
-    values["train"]["clip_norm"] = values["train"]["clip_norm"] is not None
-    del values["train"]["duration"], values["model"]["variant"], values["model"]["head_bias"]
-    del values["name"], values["seed"]
-    view = [cfg.data.image_size, cfg.data.channels, cfg.schedule.decay]
-    return json.dumps([values, view], sort_keys=True)
+    """Returns a text that is equal for configs whose compiled steps differ in constants only.
+
+    Of the other knobs it has those that are not at their defaults, so that a new knob leaves the
+    texts of earlier results as they are.
+    """
+    plain = config.Config()
+    values: dict[str, Any] = {
+        key: config.get(cfg, key)
+        for key, _, _ in config.knobs()
+        if not CONSTANTS.fullmatch(key) and config.get(cfg, key) != config.get(plain, key)
+    }
+    for key in ("optimizer.weight_decay", "train.clip_norm"):
+        if key in values:
+            values[key] = True
+    values["view"] = [cfg.data.image_size, cfg.data.channels, cfg.schedule.decay]
+    return json.dumps(values, sort_keys=True)
 
 
 def measure(cfg: config.Config, where: Slice, examples: int) -> Report:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from vit_jax import config, models
+from vit_jax import config, models, trees
 from vit_jax.training import sharding
 
 
@@ -45,6 +45,25 @@ def initialise(
     """Returns a new state, each shard created on its own device."""
     places = jax.tree.map(lambda leaf: leaf.sharding, target(model, tx, cfg, mesh))
     return jax.jit(lambda: create(model, tx, cfg), out_shardings=places)()
+
+
+def begin_with(state: dict[str, Any], params: Any) -> dict[str, Any]:
+    """Returns a new state with some parameters replaced, and the same in their average.
+
+    Args:
+      state: as from `initialise`.
+      params: numpy float32 arrays, nested by name; all of the state's parameters, or some.
+    """
+    given = trees.flatten(params)
+
+    def replaced(name: str, leaf: jax.Array) -> jax.Array:
+        if name not in given:
+            return leaf
+        whole = given[name]
+        return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda part: whole[part])
+
+    new = {key: trees.map_named(replaced, state[key]) for key in ("params", "ema") if key in state}
+    return state | new
 
 
 def evaluated(state: dict[str, Any]) -> Any:

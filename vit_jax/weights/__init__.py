@@ -1,7 +1,8 @@
 """Weights of other projects, in and out, with neither TensorFlow nor PyTorch."""
 
+from vit_jax.weights.adapt import fit, numerics
 from vit_jax.weights.files import WeightsError
 from vit_jax.weights.layout import Facts, Report
-from vit_jax.weights.sources import Weights, load
+from vit_jax.weights.sources import Weights, load, look
 
-__all__ = ["Facts", "Report", "Weights", "WeightsError", "load"]
+__all__ = ["Facts", "Report", "Weights", "WeightsError", "fit", "load", "look", "numerics"]

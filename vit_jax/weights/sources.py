@@ -2,12 +2,11 @@
 
 import dataclasses
 import pathlib
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import config, models
-from vit_jax.weights import bit, files, google, layout
+from vit_jax.weights import adapt, bit, files, google, layout
 from vit_jax.weights.files import Arrays, WeightsError
 
 LAYOUTS = (google.LAYOUT, bit.LAYOUT)
@@ -33,28 +32,61 @@ def load(path: pathlib.Path, overrides: Mapping[str, str] | None = None) -> Weig
 
     Args:
       path: a .npz or .safetensors file, or a folder with one and its config.json.
-      overrides: knobs of `model` and `data` by name, which replace what was inferred.
+      overrides: knobs by dotted name, which replace what was inferred; positions are resized to
+        another `data.image_size`.
 
     Raises WeightsError, in one line with every problem.
     """
-    arrays, beside = _open(path)
-    size = (overrides or {}).get("data.image_size")
+    overrides = overrides or {}
     try:
-        hints = layout.Hints(files=beside, image_size=_size(size))
-        chosen = next((one for one in LAYOUTS if one.recognises(arrays)), None)
-        if chosen is None:
-            names = ", ".join(sorted(arrays.specs)[:3]) or "no arrays at all"
-            raise WeightsError(
-                f"is none of the known kinds of model ({', '.join(o.name for o in LAYOUTS)}); "
-                f"it holds {names}, ..."
-            )
-        facts = _override(chosen.facts(arrays, hints), overrides or {})
+        arrays, chosen, own = _recognise(path, overrides)
+        sizeless = {key: text for key, text in overrides.items() if key != "data.image_size"}
+        facts = _override(own, sizeless)
         params, report = layout.read(
             arrays, chosen.rules(arrays.specs, facts), chosen.dropped, facts
         )
+        wanted = _override(own, overrides)
+        if wanted.data.image_size != facts.data.image_size:
+            params = adapt.resized(facts, params, wanted.data.image_size)
     except config.UserError as error:
-        raise WeightsError(f"{path}: {error}") from error
-    return Weights(kind=chosen.name, params=params, facts=facts, report=report)
+        raise _at(path, error) from error
+    return Weights(kind=chosen.name, params=params, facts=wanted, report=report)
+
+
+def look(path: pathlib.Path) -> layout.Facts:
+    """Returns the model in a file or folder, its arrays not read; raises WeightsError."""
+    try:
+        return _recognise(path, {})[2]
+    except config.UserError as error:
+        raise _at(path, error) from error
+
+
+def _recognise(
+    path: pathlib.Path, overrides: Mapping[str, str]
+) -> tuple[Arrays, layout.Layout, layout.Facts]:
+    """Returns the arrays, their layout, and the model at the image size it was stored for."""
+    arrays, beside = _open(path)
+    chosen = next((one for one in LAYOUTS if one.recognises(arrays)), None)
+    if chosen is None:
+        names = ", ".join(sorted(arrays.specs)[:3]) or "no arrays at all"
+        raise WeightsError(
+            f"is none of the known kinds of model ({', '.join(o.name for o in LAYOUTS)}); "
+            f"it holds {names}, ..."
+        )
+    try:
+        return arrays, chosen, chosen.facts(arrays, layout.Hints(files=beside))
+    except WeightsError:
+        if "data.image_size" not in overrides:
+            raise
+        # Only the caller knows the size where positions are of no square, or there are none.
+        size = _override(layout.Facts(model=config.Model(), data=config.Data()), overrides)
+        hints = layout.Hints(files=beside, image_size=size.data.image_size)
+        return arrays, chosen, chosen.facts(arrays, hints)
+
+
+def _at(path: pathlib.Path, error: config.UserError) -> WeightsError:
+    text = str(error)
+    return WeightsError(text if text.startswith(str(path)) else f"{path}: {text}")
 
 
 def _open(path: pathlib.Path) -> tuple[Arrays, dict[str, dict[str, Any]]]:
@@ -87,15 +119,6 @@ def _without_prefix(path: pathlib.Path, arrays: Arrays) -> Arrays:
             raise WeightsError(f"{path}: {long[short]} and {name} are the same array")
         long[short] = name
     return Arrays({name: names[long[name]] for name in long}, lambda name: arrays.read(long[name]))
-
-
-def _size(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    if not re.fullmatch(r"\d+,\d+", text):
-        raise WeightsError(f"data.image_size={text}: must be height and width, such as 224,224")
-    height, width = text.split(",")
-    return int(height), int(width)
 
 
 def _override(facts: layout.Facts, overrides: Mapping[str, str]) -> layout.Facts:

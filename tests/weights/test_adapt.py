@@ -1,0 +1,159 @@
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+import scipy.ndimage
+
+from vit_jax import config, models, trees, weights
+from vit_jax.weights import adapt, layout
+
+MODEL = config.Model(
+    patch_size=(4, 4), width=16, depth=2, mlp_dim=24, heads=2, num_classes=5, representation_size=8
+)
+
+
+def facts(image_size=(16, 16), **model):
+    model = models.complete(dataclasses.replace(MODEL, **model))
+    return weights.Facts(model=model, data=config.Data(image_size=image_size))
+
+
+def parameters(of):
+    rng = np.random.default_rng(0)
+    return jax.tree.map(
+        lambda leaf: rng.normal(size=leaf.shape).astype(np.float32),
+        layout.classifier_of(of).shapes(),
+    )
+
+
+def fitted(source, target, *, keep_head=False):
+    params = parameters(source)
+    adapted, report = adapt.fit(params, source, layout.classifier_of(target), keep_head=keep_head)
+    return trees.flatten(params), trees.flatten(adapted), report
+
+
+@pytest.mark.parametrize("old", [(4, 4), (3, 5), (1, 2), (1, 1)])
+@pytest.mark.parametrize("new", [(4, 4), (7, 7), (2, 9), (1, 1)])
+def test_grids_are_resized_corner_on_corner(old, new):
+    """As the released code does, with scipy."""
+    table = np.random.default_rng(0).normal(size=(1, old[0] * old[1], 6)).astype(np.float32)
+    given = adapt.resize_grid(table, old, new)
+    zoom = (new[0] / old[0], new[1] / old[1], 1)
+    expected = scipy.ndimage.zoom(table.reshape(*old, 6).astype(float), zoom, order=1)
+    assert given.dtype == np.float32
+    np.testing.assert_allclose(given.reshape(expected.shape), expected, rtol=0, atol=1e-6)
+    if old == new:
+        np.testing.assert_array_equal(given, table)
+
+
+def test_fine_tuning_takes_all_but_the_head_and_keeps_the_class_row():
+    source, target = facts(), facts((24, 32), num_classes=3, representation_size=None)
+    given, adapted, report = fitted(source, target)
+    assert set(given) - set(adapted) == {
+        "head/kernel", "head/bias", "pre_logits/kernel", "pre_logits/bias"
+    }  # fmt: skip
+    assert set(report.dropped) == set(given) - set(adapted)
+    assert set(report.fresh) == {"head/kernel", "head/bias"}
+    assert report.resized == {"position/table": "from 4 x 4 to 6 x 8 patches"}
+    assert report.used == len(adapted)
+    for name in set(adapted) - {"position/table"}:
+        np.testing.assert_array_equal(adapted[name], given[name], err_msg=name)
+    old, new = given["position/table"], adapted["position/table"]
+    assert new.shape == (1, 49, 16)
+    np.testing.assert_array_equal(new[:, :1], old[:, :1])
+    patches = old[:, 1:].reshape(4, 4, 16).astype(float)
+    expected = scipy.ndimage.zoom(patches, (6 / 4, 8 / 4, 1), order=1).reshape(1, 48, 16)
+    np.testing.assert_allclose(new[:, 1:], expected, rtol=0, atol=1e-6)
+    assert report.lines()[0] == f"{report.used} arrays used"
+
+
+def test_a_head_for_the_same_classes_can_stay():
+    given, adapted, report = fitted(facts(), facts(), keep_head=True)
+    assert set(adapted) == set(given)
+    assert not report.dropped
+    assert not report.fresh
+    assert not report.resized
+    with pytest.raises(weights.WeightsError) as raised:
+        fitted(facts(), facts(num_classes=7), keep_head=True)
+    assert str(raised.value) == (
+        "the weights do not fit the model: head/bias is (5,), not (7,); a new head would fit; "
+        "head/kernel is (8, 5), not (8, 7); a new head would fit"
+    )
+
+
+def test_class_tokens_come_and_go():
+    given, adapted, report = fitted(facts(), facts(pooling="gap"))
+    assert "cls" in report.dropped
+    np.testing.assert_array_equal(adapted["position/table"], given["position/table"][:, 1:])
+    given, adapted, report = fitted(facts(pooling="gap"), facts())
+    assert "cls" in report.fresh
+    assert "cls" not in adapted
+    np.testing.assert_array_equal(adapted["position/table"][:, 1:], given["position/table"])
+    np.testing.assert_array_equal(adapted["position/table"][:, 0], 0)
+
+
+@pytest.mark.parametrize("place", ["stem", "layers"])
+def test_rows_and_columns_are_resized_each(place):
+    kind = {"position": "learned_2d", "position_place": place}
+    given, adapted, report = fitted(facts(**kind), facts((16, 28), **kind))
+    prefix = "encoder/position" if place == "layers" else "position"
+    np.testing.assert_array_equal(adapted[f"{prefix}/rows"], given[f"{prefix}/rows"])
+    np.testing.assert_array_equal(adapted[f"{prefix}/cls"], given[f"{prefix}/cls"])
+    old, new = given[f"{prefix}/columns"], adapted[f"{prefix}/columns"]
+    zoom = (*(1,) * (old.ndim - 2), 7 / 4, 1)
+    expected = scipy.ndimage.zoom(old.astype(float), zoom, order=1)
+    np.testing.assert_allclose(new, expected, rtol=0, atol=1e-6)
+    assert report.resized == {f"{prefix}/columns": "from 4 to 7 columns"}
+
+
+def test_tables_of_every_layer_are_resized():
+    kind = {"position_place": "layers"}
+    given, adapted, _ = fitted(facts(**kind), facts((8, 8), **kind))
+    old, new = given["encoder/position/table"], adapted["encoder/position/table"]
+    for layer in range(2):
+        one = adapt.resize_grid(old[layer][:, 1:], (4, 4), (2, 2))
+        np.testing.assert_array_equal(new[layer][:, 1:], one)
+        np.testing.assert_array_equal(new[layer][:, :1], old[layer][:, :1])
+
+
+def test_what_is_not_the_same_network_is_refused_in_one_line():
+    with pytest.raises(weights.WeightsError) as raised:
+        fitted(facts(), facts(mlp_dim=32, patch_size=(8, 8)))
+    assert str(raised.value) == (
+        "the weights do not fit the model: "
+        "embedding/kernel is (4, 4, 3, 16), not (8, 8, 3, 16); "
+        "encoder/mlp/fc1/bias is (2, 24), not (2, 32); "
+        "encoder/mlp/fc1/kernel is (2, 16, 24), not (2, 16, 32); "
+        "encoder/mlp/fc2/kernel is (2, 24, 16), not (2, 32, 16)"
+    )
+    with pytest.raises(weights.WeightsError, match="position/table is missing"):
+        fitted(facts(position="none"), facts())
+    with pytest.raises(weights.WeightsError, match="position/table has no place in the model"):
+        fitted(facts(), facts(position="none"))
+    with pytest.raises(weights.WeightsError, match="offsets between tokens cannot be resized"):
+        fitted(facts(position="relative"), facts((8, 8), position="relative"))
+    with pytest.raises(weights.WeightsError, match=r"cls is \(1, 1, 8\), not"):
+        fitted(facts(width=8), facts())
+
+
+def test_a_resnet_takes_any_image_size():
+    kind = {"architecture": "resnet", "resnet_units": (1, 1), "resnet_width": 0.5}
+    model = config.Model(num_classes=3, **kind)
+    source = weights.Facts(model=models.complete(model), data=config.Data(image_size=(32, 32)))
+    target = dataclasses.replace(source, data=config.Data(image_size=(48, 64)))
+    given, adapted, report = fitted(source, target, keep_head=True)
+    assert set(given) == set(adapted)
+    assert not report.resized
+
+
+def test_knobs_that_belong_to_the_weights():
+    source = facts(gelu="erf", norm_epsilon=1e-12)
+    source = dataclasses.replace(source, data=config.Data(mean=(0.4, 0.5, 0.6), std=(0.2,)))
+    assert weights.numerics(source) == {
+        "model.gelu": "erf",
+        "model.norm_epsilon": 1e-12,
+        "model.resnet_epsilons": "version",
+        "model.resnet_pool": "zeros",
+        "data.mean": (0.4, 0.5, 0.6),
+        "data.std": (0.2,),
+    }

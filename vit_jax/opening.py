@@ -1,0 +1,163 @@
+"""Any checkpoint as a model with its parameters: a run, weights of another project, or a name."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from vit_jax import config, models, weights
+from vit_jax.checkpoints import manager
+from vit_jax.training import sharding
+
+EVALUATED_AT_ONCE = 128  # images, of weights whose config says nothing
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A model with its parameters and all that is needed to show it pictures."""
+
+    cfg: config.Config  # complete, its number of classes known
+    params: Any
+    classes: tuple[str, ...]
+    kind: str  # `run`, or the layout the weights came in
+    notes: tuple[str, ...] = ()  # what became of the arrays of other projects
+    step: int | None = None  # of a run
+
+    @property
+    def facts(self) -> weights.Facts:
+        """The model as the room of weights describes one."""
+        return weights.Facts(model=self.cfg.model, data=self.cfg.data, classes=self.classes)
+
+
+def open_(
+    reference: str | os.PathLike[str],
+    overrides: Mapping[str, str] | None = None,
+    *,
+    at: int | str | None = None,
+) -> Opened:
+    """Returns the checkpoint that a reference means.
+
+    Args:
+      reference: a run directory, one of its checkpoints, a file or folder of weights, or the name
+        or address of published ones, which are downloaded.
+      overrides: knobs by dotted name, as on the command line.
+      at: of a run, a step number, `best`, or None for the newest.
+
+    Raises CheckpointError, WeightsError or ConfigError.
+    """
+    if is_run(reference):
+        directory, number, record = find(pathlib.Path(reference), at)
+        cfg = complete(config.build(config.override(record["config"], overrides or {})))
+        return Opened(
+            cfg=cfg,
+            params=load_params(directory, number, cfg),
+            classes=named(record["classes"], cfg),
+            kind="run",
+            step=number,
+        )
+    if at is not None:
+        raise config.ConfigError(f"--step={at}: {reference} is no run directory")
+    path = _resolve(os.fspath(reference))
+    found = weights.load(path, overrides)
+    cfg = _config(str(reference), found.facts, overrides or {})
+    notes = [*found.report.lines()]
+    notes += [f"assumed {key}={why}" for key, why in found.facts.assumed.items()]
+    return Opened(
+        cfg=cfg,
+        params=found.params,
+        classes=named(found.facts.classes, cfg),
+        kind=found.kind,
+        notes=tuple(notes),
+    )
+
+
+def facts(reference: str) -> weights.Facts:
+    """Returns what a checkpoint says of its model, without reading its arrays; raises likewise."""
+    if is_run(reference):
+        _, _, record = find(pathlib.Path(reference))
+        cfg = complete(config.build(record["config"]))
+        return weights.Facts(model=cfg.model, data=cfg.data)
+    return weights.look(_resolve(reference))
+
+
+def is_run(reference: str | os.PathLike[str]) -> bool:
+    """Returns whether a reference is a run directory, its `checkpoints`, or one step of those."""
+    path = pathlib.Path(reference)
+    return (
+        (path / "checkpoints").is_dir()
+        or (path / "commit.json").is_file()
+        or (path.is_dir() and path.name == "checkpoints")
+    )
+
+
+def complete(cfg: config.Config) -> config.Config:
+    """Returns the config with the sizes of its model variant, or raises ConfigError."""
+    cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
+    models.check(cfg.model, cfg.data.image_size)
+    config.check(cfg)
+    return cfg
+
+
+def find(
+    checkpoint: pathlib.Path, at: int | str | None = None
+) -> tuple[pathlib.Path, int, dict[str, Any]]:
+    """Returns the checkpoint folder, step and commit record of a run.
+
+    Args:
+      checkpoint: a run directory, its `checkpoints` folder, or one step of that.
+      at: a step number, `best`, or None for the newest.
+
+    Raises CheckpointError.
+    """
+    path = pathlib.Path(checkpoint)
+    if path.name.isdigit() and (path / "commit.json").exists():
+        at, path = int(path.name), path.parent
+    directory = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    if not directory.is_dir():
+        raise manager.CheckpointError(f"--checkpoint={checkpoint}: no such run directory")
+    number, record = manager.find(directory, at)
+    return directory, number, record
+
+
+def load_params(directory: pathlib.Path, step_number: int, cfg: config.Config) -> Any:
+    """Returns the parameters to evaluate (the average where the run kept one), verified."""
+    mesh = sharding.create_mesh(cfg.mesh.fsdp)
+    name = "params" if cfg.train.ema is None else "ema"
+    shapes = {name: create_model(cfg).shapes()}
+    target = sharding.placed(shapes, mesh, min_size=cfg.mesh.fsdp_min_size)
+    return manager.restore_subtree(directory, step_number, target)[name]
+
+
+def create_model(cfg: config.Config) -> models.Classifier:
+    """Returns the model in the compute type of this backend; num_classes must be known."""
+    dtype = cfg.model.dtype
+    if dtype == "auto":
+        dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    return models.create(
+        cfg.model, image_size=cfg.data.image_size, channels=cfg.data.channels, dtype=dtype
+    )
+
+
+def named(classes: tuple[str, ...] | list[str], cfg: config.Config) -> tuple[str, ...]:
+    """Returns a name for every output of the head: those known, then numbers."""
+    more = range(len(classes), cfg.model.num_classes or 0)
+    return (*classes, *(f"class {index}" for index in more))
+
+
+def _resolve(reference: str) -> pathlib.Path:
+    return pathlib.Path(reference)
+
+
+def _config(name: str, facts: weights.Facts, overrides: Mapping[str, str]) -> config.Config:
+    """Returns a config around a model whose own is not known."""
+    rows = max(EVALUATED_AT_ONCE // jax.device_count(), 1) * jax.device_count()
+    cfg = config.Config(
+        name=name,
+        model=facts.model,
+        data=facts.data,
+        evaluation=config.Evaluation(batch_size=rows),
+    )
+    return complete(config.build(config.override(config.to_dict(cfg), overrides)))
