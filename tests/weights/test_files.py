@@ -1,0 +1,474 @@
+import gc
+import io
+import json
+import os
+import pathlib
+import warnings
+import zipfile
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors
+
+from containers import FIXTURES, Payload, archive, header, npy, pickled, read, refusal, write
+from vit_jax import weights
+from vit_jax.weights import files
+
+TOKEN = FIXTURES / "vit_tiny_token.npz"
+ANY_ORDER = [
+    np.arange(6, dtype=np.float32).reshape(2, 3),
+    np.asfortranarray(np.arange(24, dtype=np.float16).reshape(2, 3, 4)),
+    np.array(1.5),
+    np.zeros((0, 3), np.float32),
+    np.arange(3),
+    np.array([True, False]),
+    np.arange(4, dtype=np.uint8),
+    np.arange(4, dtype=np.int32)[::2],
+]
+
+
+def opened(path):
+    return refusal(path, files.open_arrays)
+
+
+def all_of(path):
+    arrays = files.open_arrays(path)
+    return {name: arrays.read(name) for name in arrays.specs}
+
+
+def assert_same(given, expected):
+    assert given.keys() == expected.keys()
+    for name, array in expected.items():
+        assert given[name].dtype == array.dtype
+        np.testing.assert_array_equal(given[name], array)
+
+
+# what is sound
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_npz_as_numpy_reads_it(tmp_path, save):
+    expected = {f"a/{i}": array for i, array in enumerate(ANY_ORDER)}
+    save(tmp_path / "a.npz", **expected)
+    arrays = files.open_arrays(tmp_path / "a.npz")
+    assert_same({name: arrays.read(name) for name in arrays.specs}, expected)
+    assert {n: (s.shape, s.dtype, s.nbytes) for n, s in arrays.specs.items()} == {
+        name: (array.shape, array.dtype, array.nbytes) for name, array in expected.items()
+    }
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_versions_of_npy(tmp_path, version):
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, ANY_ORDER[0], version=version)
+    assert_same(
+        all_of(archive(tmp_path / "a.npz", [("a.npy", stream.getvalue())])), {"a": ANY_ORDER[0]}
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'descr':'<f4','fortran_order':False,'shape':(2,3)}",
+        "{'descr': '=f4', 'fortran_order': False, 'shape': (2,  3,), }      \n",
+    ],
+)
+def test_headers_that_others_write(tmp_path, text):
+    start = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+    content = start + ANY_ORDER[0].tobytes()
+    assert_same(all_of(archive(tmp_path / "a.npz", [("a.npy", content)])), {"a": ANY_ORDER[0]})
+
+
+def test_safetensors_as_the_library_writes_it(tmp_path):
+    expected = {f"a.{i}": np.ascontiguousarray(array) for i, array in enumerate(ANY_ORDER)}
+    expected["a.half"] = np.arange(5).astype(jnp.bfloat16)
+    expected["none"] = np.zeros((2, 0), np.float32)
+    path = write(tmp_path / "a.safetensors", expected)
+    assert_same(all_of(path), expected)
+    safetensors.numpy.save_file(expected, path, metadata={"format": "np"})
+    assert_same(all_of(path), expected)
+
+
+def test_a_file_is_closed_when_its_arrays_are_gone(tmp_path):
+    descriptors = pathlib.Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
+    for path in (TOKEN, write(tmp_path / "a.safetensors", read(TOKEN))):
+        arrays = files.open_arrays(path)
+        assert len(list(descriptors.iterdir())) == before + 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            del arrays
+            gc.collect()
+        assert len(list(descriptors.iterdir())) == before
+
+
+def test_shards(tmp_path):
+    expected = {"a": np.arange(3.0), "b": np.arange(4.0)}
+    for name in expected:
+        write(tmp_path / f"model-{name}.safetensors", {name: expected[name]})
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {n: f"model-{n}.safetensors" for n in expected}}))
+    arrays = files.open_shards(index)
+    assert_same({name: arrays.read(name) for name in arrays.specs}, expected)
+    os.truncate(tmp_path / "model-b.safetensors", 90)
+    with pytest.raises(weights.WeightsError, match=r"^model-b.safetensors: b is damaged; download"):
+        arrays.read("b")
+
+
+# what is not
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors"])
+@pytest.mark.parametrize("content", [b"", b"<!DOCTYPE html><title>404", TOKEN.read_bytes()[:-100]])
+def test_files_of_another_kind(tmp_path, content, kind):
+    path = tmp_path / f"file.{kind}"
+    path.write_bytes(content)
+    assert opened(path) == f"is no .{kind} file, or only a part of one; download it again"
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors"])
+def test_files_that_cannot_be_read(tmp_path, kind, monkeypatch):
+    path = tmp_path / f"none.{kind}"
+    assert opened(path) == "no such file"
+    path.mkdir()
+    assert opened(path) == "no such file"
+    good = write(tmp_path / f"good.{kind}", {"a": np.zeros(3)})
+
+    def broken(file, *args):
+        raise OSError(5, "Input/output error")
+
+    arrays = files.open_arrays(good)
+    monkeypatch.setattr(files._File, "readinto", broken)
+    monkeypatch.setattr(files._File, "read", broken)
+    if kind == "safetensors":  # zipfile calls it the end of the file
+        assert opened(good) == "cannot be read: Input/output error"
+    with pytest.raises(weights.WeightsError, match="^cannot be read: Input/output error$"):
+        arrays.read("a")
+
+
+@pytest.mark.parametrize("suffix", files.PICKLES)
+def test_files_that_run_code_are_refused_unread(tmp_path, suffix):
+    path = tmp_path / f"model{suffix}"
+    path.write_bytes(b"")
+    assert opened(path).startswith(f"{suffix} files can run code when they are read, so they are")
+    assert opened(tmp_path / "model.onnx") == (
+        "is none of the known kinds of file: .npz, .safetensors"
+    )
+
+
+def test_pickles_in_archives_are_not_loaded(tmp_path):
+    path = archive(tmp_path / "evil.npz", [("head/bias.npy", pickled())])
+    with np.load(path, allow_pickle=True) as file:  # which shows that the pickle would work
+        file["head/bias"]
+    assert Payload.ran
+    Payload.ran = False
+    for load in (files.open_arrays, weights.load):
+        assert refusal(path, load) == "head/bias is damaged or no plain array; download it again"
+    assert not Payload.ran
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x93NUM",
+        b"\x93NUMPY\x01\x00\x10\x00{'descr': 1 + ((",
+        b"\x93NUMPY\x04\x00" + npy()[8:],
+        npy(descr="__import__('os').abort()"),
+        npy(descr="[('a', '<f4'), ('b', '<f4')]"),
+        npy(descr="'|O8'"),
+        npy(descr="'<f3'"),
+        npy(descr="'<f4" + " " * 1000 + "'"),
+        npy(descr="(" * 200 + ")" * 200),
+        npy(descr="-" * 900 + "1"),
+        npy(shape="(-1,)"),
+        npy(shape="(7.0,)"),
+        npy(shape="(7 1)"),
+        npy(shape="(True,)"),
+        npy(shape="(" + "1," * 9 + ")"),
+        npy(order="1"),
+        npy(order="False, 'more': 1"),
+    ],
+)
+def test_members_that_are_no_arrays(tmp_path, content):
+    path = archive(tmp_path / "bad.npz", [("head/bias.npy", content)])
+    assert opened(path) == "head/bias is damaged or no plain array; download it again"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        npy(body=b"\0" * 27),
+        npy(body=b"\0" * 29),
+        npy(shape=f"({2**40},)"),
+        npy(shape=f"({10**200}, {10**200})"),
+        npy(descr="'<f8'"),
+    ],
+)
+def test_headers_that_lie(tmp_path, content):
+    path = archive(tmp_path / "bad.npz", [("head/bias.npy", content)])
+    assert opened(path) == "head/bias is not of the size its header says; download it again"
+
+
+def patched(path, signature, offset, value):
+    """Overwrites bytes of the last record of a kind, counted from its beginning."""
+    content = bytearray(path.read_bytes())
+    start = content.rfind(signature) + offset
+    content[start : start + len(value)] = value
+    path.write_bytes(content)
+    return path
+
+
+CENTRAL, END = b"PK\x01\x02", b"PK\x05\x06"
+
+
+def test_a_member_that_unpacks_to_more_or_less_than_declared(tmp_path):
+    body = npy(shape="(5000,)", body=b"\0" * 20000)
+    path = archive(tmp_path / "bomb.npz", [("a.npy", body + b"\0" * 2**20)])
+    size = len(body).to_bytes(4, "little")
+    arrays = files.open_arrays(patched(path, CENTRAL, 24, size))
+    with pytest.raises(weights.WeightsError, match="^a is damaged; download it again$"):
+        arrays.read("a")
+    path = archive(tmp_path / "short.npz", [("a.npy", body[:-9000])])
+    arrays = files.open_arrays(patched(path, CENTRAL, 24, size))
+    with pytest.raises(weights.WeightsError, match="^a is damaged; download it again$"):
+        arrays.read("a")
+
+
+def test_bombs(tmp_path, monkeypatch):
+    path = archive(tmp_path / "bomb.npz", [("a.npy", b"\0" * 2**22)])
+    declared = patched(path, CENTRAL, 24, (2**32 - 2).to_bytes(4, "little"))
+    times = (2**32 - 2) / path.stat().st_size
+    assert opened(declared) == f"unpacks to {times:.0f} times its size, as no weights do"
+    monkeypatch.setattr(files, "MAX_BYTES", 2**30)
+    assert opened(declared) == "unpacks to 4 GiB; at most 1 GiB"
+    path = write(tmp_path / "a.safetensors", {"a": np.zeros(100)})
+    monkeypatch.setattr(files, "MAX_BYTES", 100)
+    assert opened(path).startswith("unpacks to 0 GiB; at most 0 GiB")
+
+
+def test_much_zeros_are_no_bomb(tmp_path):
+    np.savez_compressed(tmp_path / "zeros.npz", a=np.zeros(2**20, np.float32))
+    assert (tmp_path / "zeros.npz").stat().st_size < 2**13
+    assert not files.open_arrays(tmp_path / "zeros.npz").read("a").any()
+
+
+@pytest.mark.parametrize("way", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_ways_to_compress_whose_memory_has_no_bound(tmp_path, way):
+    path = archive(tmp_path / "odd.npz", [("a.npy", npy())], way)
+    assert opened(path) == "a is compressed in a way that numpy does not know"
+
+
+def test_encrypted_members(tmp_path):
+    path = patched(archive(tmp_path / "a.npz", [("a.npy", npy())]), CENTRAL, 8, b"\1")
+    assert opened(path) == "a is damaged or no plain array; download it again"
+
+
+def test_a_directory_of_names_without_end(tmp_path):
+    path = archive(tmp_path / "a.npz", [("a.npy", npy())])
+    size = path.stat().st_size - 22
+    with path.open("ab") as file:
+        file.truncate(size + 2**24)
+        file.seek(0, 2)
+        record = b"PK\x05\x06" + bytes(4) + b"\1\0\1\0" + (2**24).to_bytes(4, "little")
+        file.write(record + size.to_bytes(4, "little") + bytes(2))
+    assert opened(path) == "has a table of more than 8 MiB"
+
+
+ODD = ["a\nb\x1b[31m", "../a", "a/../../b", "/etc/a", "", "a" * 301, "a{layer}", "ä"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_names(tmp_path, name):
+    told = f"holds an array of the name {name[:80]!r}; download it again"
+    entry = {name: {"dtype": "F32", "shape": [7], "data_offsets": [0, 28]}}
+    assert opened(header(tmp_path / "a.safetensors", json.dumps(entry), bytes(28))) == told
+    path = archive(tmp_path / "a.npz", [(f"{name}.npy", npy())])
+    if name:  # .npy by itself is an odd name already
+        told = f"holds an array of the name {(name + '.npy')[:80]!r}; download it again"
+        assert opened(path) == told
+
+
+def test_doubled_names(tmp_path):
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        path = archive(tmp_path / "two.npz", [("a.npy", npy()), ("a.npy", npy())])
+    assert opened(path) == "holds a.npy twice; download it again"
+    entry = '"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}'
+    path = header(tmp_path / "two.safetensors", f"{{{entry}, {entry}}}", bytes(4))
+    assert opened(path) == "holds 'a' twice; download it again"
+    twice = entry.replace('"shape"', '"dtype": "F64", "shape"')
+    path = header(tmp_path / "two.safetensors", f"{{{twice}}}", bytes(4))
+    assert opened(path) == "holds 'dtype' twice; download it again"
+
+
+def test_too_many_arrays(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_ARRAYS", 1)
+    for kind in ("npz", "safetensors"):
+        path = write(tmp_path / f"a.{kind}", {"a": np.zeros(1), "b": np.zeros(1)})
+        assert opened(path) == "holds 2 arrays; at most 1"
+
+
+def test_members_that_are_not_even_meant_as_arrays(tmp_path):
+    """Folders, links and programs in an archive: nothing is ever unpacked to disk."""
+    link = zipfile.ZipInfo("a/link")
+    link.external_attr = 0o120777 << 16
+    for member, content in (("a/", b""), (link, b"/etc/passwd"), ("run.py", b"1/0")):
+        path = archive(tmp_path / "a.npz", [(member, content)])
+        name = getattr(member, "filename", member)
+        assert opened(path) == f"holds {name}, which is no array"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.npz"]
+
+
+def entry(dtype="F32", shape=(7,), offsets=(0, 28)):
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{",
+        '{"a": 1}',
+        "[" * 100_000,
+        '{"a": ' * 2000,
+        b'{"\xff": {}}',
+        json.dumps({"a": {"dtype": "F32", "shape": [7]}}),
+        json.dumps({"a": entry(shape="7")}),
+        json.dumps({"a": entry(shape=[7.0])}),
+        json.dumps({"a": entry(shape=[True, 7])}),
+        json.dumps({"a": entry(shape=[-7], offsets=[28, 0])}),
+        json.dumps({"a": entry(shape=[2**40], offsets=[0, 2**42])}),
+        json.dumps({"a": entry(shape=[2**62, 2**62], offsets=[0, 28])}),
+        json.dumps({"a": entry(offsets=[0.0, 28.0])}),
+        json.dumps({"a": entry(offsets=[0, 28, 56])}),
+        json.dumps({"a": entry(shape=[6], offsets=[0, 24])}),
+        json.dumps({"a": entry(shape=[6], offsets=[4, 28])}),
+        json.dumps({"a": entry(), "b": entry()}),
+        json.dumps({"a": entry(shape=[8], offsets=[0, 32])}),
+        '{"a": {"dtype": "F32", "shape": [%s], "data_offsets": [0, 28]}}' % ("9" * 5000),
+    ],
+)
+def test_headers_that_describe_no_such_file(tmp_path, text):
+    path = header(tmp_path / "a.safetensors", text, bytes(28))
+    assert opened(path) == "is no .safetensors file, or only a part of one; download it again"
+    with pytest.raises(safetensors.SafetensorError):
+        safetensors.numpy.load(path.read_bytes())
+
+
+@pytest.mark.parametrize("length", [2**42, 2**63, 2**64 - 1])
+def test_headers_of_any_length(tmp_path, length):
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(length.to_bytes(8, "little") + b"{}")
+    assert opened(path) == "is no .safetensors file, or only a part of one; download it again"
+
+
+def test_a_header_as_long_as_it_says(tmp_path):
+    path = tmp_path / "a.safetensors"
+    path.write_bytes((2**42).to_bytes(8, "little") + b"{}")
+    os.truncate(path, 2**42 + 8)  # a hole, which takes no room
+    assert opened(path) == "has a table of more than 8 MiB"
+
+
+def test_types_that_nothing_uses(tmp_path):
+    path = header(tmp_path / "a.safetensors", json.dumps({"a": entry("F8_E4M3")}), bytes(28))
+    assert opened(path) == "a is of the type 'F8_E4M3', which nothing here uses"
+
+
+def test_axes_beyond_reason(tmp_path):
+    entries = {"a": entry(shape=[1] * 8 + [7])}
+    path = header(tmp_path / "a.safetensors", json.dumps(entries), bytes(28))
+    assert opened(path) == "is no .safetensors file, or only a part of one; download it again"
+
+
+# what changes while it is read
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors"])
+def test_a_file_cut_short_while_it_is_read(tmp_path, kind):
+    path = write(tmp_path / f"a.{kind}", {"a": np.ones(5000), "b": np.ones(5000)})
+    arrays = files.open_arrays(path)
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(weights.WeightsError, match="^b is damaged; download it again$"):
+        arrays.read("b")
+    os.truncate(path, 0)
+    with pytest.raises(weights.WeightsError, match="^a is damaged; download it again$"):
+        arrays.read("a")
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors"])
+def test_a_file_replaced_while_it_is_read(tmp_path, kind):
+    path = write(tmp_path / f"a.{kind}", {"a": np.ones(5000)})
+    arrays = files.open_arrays(path)
+    write(tmp_path / f"new.{kind}", {"a": np.zeros(9)}).replace(path)
+    np.testing.assert_array_equal(arrays.read("a"), np.ones(5000))
+
+
+def test_a_number_that_changes(tmp_path):
+    """A .npz has checksums, a .safetensors has none: the limit that the docstring states."""
+    expected = np.ones(5000)
+    for kind in ("npz", "safetensors"):
+        path = write(tmp_path / f"a.{kind}", {"a": expected})
+        content = bytearray(path.read_bytes())
+        content[content.rindex(expected.tobytes()) + 39_000] = 1
+        path.write_bytes(content)
+        arrays = files.open_arrays(path)
+        if kind == "npz":
+            with pytest.raises(weights.WeightsError, match="^a is damaged; download it again$"):
+                arrays.read("a")
+        else:
+            assert np.flatnonzero(arrays.read("a") != expected).tolist() == [39_000 // 8]
+
+
+# indices and other JSON
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "has no weight_map from names to files"),
+        ({"weight_map": [1]}, "has no weight_map from names to files"),
+        ({"weight_map": {"a": 1}}, "has no weight_map from names to files"),
+        ({"weight_map": {"a": "../b.safetensors"}}, "'../b.safetensors' is no file beside it"),
+        ({"weight_map": {"a": "/b.safetensors"}}, "'/b.safetensors' is no file beside it"),
+        ({"weight_map": {"a": "b.bin"}}, "'b.bin' is no file beside it"),
+        ({"weight_map": {"a\n": "b.safetensors"}}, "b.safetensors does not hold 'a\\n'"),
+        ({"weight_map": {str(i): "b" for i in range(20_001)}}, "names 20001 arrays; at most 20000"),
+    ],
+)
+def test_wrong_indices(tmp_path, values, message):
+    write(tmp_path / "b.safetensors", {"b": np.zeros(1)})
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps(values))
+    assert refusal(index, files.open_shards) == message
+
+
+def test_an_index_of_shards_that_are_missing_or_too_large(tmp_path, monkeypatch):
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"b": "b.safetensors", "c": "c.safetensors"}}))
+    write(tmp_path / "b.safetensors", {"b": np.zeros(100)})
+    with pytest.raises(weights.WeightsError, match=r"^.*/c.safetensors: no such file$"):
+        files.open_shards(index)
+    write(tmp_path / "c.safetensors", {"c": np.zeros(100)})
+    monkeypatch.setattr(files, "MAX_BYTES", 1500)
+    assert refusal(index, files.open_shards) == "unpacks to 0 GiB; at most 0 GiB"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is no JSON; download it again"),
+        (b"{'a': 1}", "is no JSON; download it again"),
+        (b"\xff", "is no JSON; download it again"),
+        (b"[" * 100_000, "is no JSON; download it again"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "is no JSON; download it again"),
+        (b"[1]", "is no JSON object"),
+        (b" " * (2**23 + 1), "has a table of more than 8 MiB"),
+    ],
+)
+def test_wrong_json(tmp_path, content, message):
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    assert refusal(path, files.read_json) == message
+    assert refusal(tmp_path / "none.json", files.read_json) == (
+        "cannot be read: No such file or directory"
+    )

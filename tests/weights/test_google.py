@@ -1,0 +1,295 @@
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from containers import FIXTURES, read, refusal, write
+from vit_jax import config, models, trees, weights
+from vit_jax.weights import google, layout
+
+TOKEN = FIXTURES / "vit_tiny_token.npz"
+
+TINY = config.Model(
+    patch_size=(8, 8), width=24, depth=2, mlp_dim=48, heads=3, num_classes=7, representation_size=24
+)
+BIG_VISION = dataclasses.replace(TINY, num_classes=6)
+SIZE_32 = {"data.image_size": "32,32"}
+
+
+def linen(name):
+    """Returns the name that Flax Linen's counters give a pre-Linen array."""
+    name = name.replace("DotProductAttention_1/", "DotProductAttention_0/")
+    return name.replace("LayerNorm_2/", "LayerNorm_1/").replace("MlpBlock_3/", "MlpBlock_0/")
+
+
+def equal(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def written(loaded):
+    return layout.write(loaded.params, google.LAYOUT.rules(None, loaded.facts), loaded.facts)
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "model"),
+    [
+        ("vit_tiny_token", {}, TINY),
+        ("vit_tiny_gap", {}, dataclasses.replace(TINY, representation_size=None, pooling="gap")),
+        (
+            "vit_tiny_finetuned",
+            {},
+            config.Model(
+                patch_size=(16, 16), width=32, depth=3, mlp_dim=64, heads=4, num_classes=5
+            ),
+        ),
+        ("bv_vit_tok", {}, BIG_VISION),
+        (
+            "bv_vit_gap_sincos",
+            SIZE_32,
+            dataclasses.replace(
+                BIG_VISION, representation_size=None, pooling="gap", position="sincos_2d"
+            ),
+        ),
+        (
+            "bv_vit_map",
+            {},
+            dataclasses.replace(BIG_VISION, representation_size=None, pooling="map"),
+        ),
+        (
+            "hybrid_tiny",
+            {},
+            config.Model(
+                patch_size=(1, 1), width=32, depth=2, mlp_dim=48, heads=4, num_classes=7,
+                representation_size=32, resnet_units=(1, 2, 1), resnet_width=0.5,
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_parity_and_round_trip(tmp_path, name, overrides, model):
+    source = FIXTURES / f"{name}.npz"
+    loaded = weights.load(source, overrides)
+    assert loaded.kind == "google"
+    assert loaded.facts.model == models.complete(model)
+    assert loaded.report.lines() == [f"{len(read(source))} arrays used"]
+
+    expected = read(FIXTURES / f"{name}.io.npz")
+    assert loaded.facts.data.image_size == expected["images"].shape[1:3]
+    classifier = models.create(
+        loaded.facts.model, image_size=loaded.facts.data.image_size, channels=3
+    )
+    with jax.default_matmul_precision("highest"):
+        logits, out = jax.jit(classifier.apply)(loaded.params, expected["images"])
+    np.testing.assert_allclose(logits, expected["logits"], rtol=0, atol=1e-6)
+    if "pre_logits" in expected:
+        np.testing.assert_allclose(out["pre_logits"], expected["pre_logits"], rtol=0, atol=2e-6)
+
+    arrays = written(loaded)
+    # Only of this one the names cannot be told from the model: others have a class token too.
+    if name != "bv_vit_tok":
+        equal(arrays, read(source))
+    again = weights.load(write(tmp_path / "again.npz", arrays), overrides)
+    assert again.facts == loaded.facts
+    equal(again.params, loaded.params)
+
+
+def test_arrays_go_where_they_belong():
+    loaded = weights.load(TOKEN)
+    arrays = read(TOKEN)
+    block = "Transformer/encoderblock_1"
+    for given, source in {
+        "cls": "cls",
+        "position/table": "Transformer/posembed_input/pos_embedding",
+        "encoder/norm1/scale": f"{block}/LayerNorm_0/scale",
+        "encoder/norm2/bias": f"{block}/LayerNorm_2/bias",
+        "encoder/attention/value/kernel": f"{block}/MultiHeadDotProductAttention_1/value/kernel",
+        "encoder/mlp/fc2/kernel": f"{block}/MlpBlock_3/Dense_1/kernel",
+        "head/bias": "head/bias",
+    }.items():
+        leaf = trees.flatten(loaded.params)[given]
+        leaf = leaf[1] if given.startswith("encoder/") else leaf
+        np.testing.assert_array_equal(leaf, arrays[source], err_msg=given)
+    assert {leaf.dtype for leaf in jax.tree.leaves(loaded.params)} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize("container", ["new.npz", "new.safetensors"])
+@pytest.mark.parametrize("prefix", ["", "opt/target/", "params/"])
+@pytest.mark.parametrize("rename", [linen, str])
+def test_newer_names_and_prefixes(tmp_path, rename, prefix, container):
+    arrays = {prefix + rename(name): array for name, array in read(TOKEN).items()}
+    given = weights.load(write(tmp_path / container, arrays))
+    expected = weights.load(TOKEN)
+    assert given.facts == expected.facts
+    equal(given.params, expected.params)
+
+
+def test_positions_apart_from_the_class_token(tmp_path):
+    """big_vision adds positions first: the class token's is zero."""
+    table = weights.load(FIXTURES / "bv_vit_tok.npz").params["position"]["table"]
+    np.testing.assert_array_equal(table[:, 0], 0)
+    np.testing.assert_array_equal(table[:, 1:], read(FIXTURES / "bv_vit_tok.npz")["pos_embedding"])
+
+
+def test_groupnorms_with_and_without_the_axes_of_the_map(tmp_path):
+    source = FIXTURES / "hybrid_tiny.npz"
+    arrays = {
+        name: array.reshape(-1) if re.search(r"gn(\d|_root|_proj)/", name) else array
+        for name, array in read(source).items()
+    }
+    assert arrays["gn_root/scale"].shape == (32,)
+    given = weights.load(write(tmp_path / "flat.npz", arrays))
+    equal(given.params, weights.load(source).params)
+
+
+def test_half_precision_is_widened(tmp_path):
+    """numpy writes bfloat16 as two bytes of unknown meaning."""
+    arrays = read(TOKEN)
+    arrays["head/kernel"] = arrays["head/kernel"].astype(jnp.bfloat16)
+    arrays["head/bias"] = arrays["head/bias"].astype(np.float16)
+    path = write(tmp_path / "half.npz", arrays)
+    assert read(path)["head/kernel"].dtype == "V2"
+    for file in (path, write(tmp_path / "half.safetensors", arrays)):
+        head = weights.load(file).params["head"]
+        for name in ("kernel", "bias"):
+            assert head[name].dtype == np.float32
+            np.testing.assert_array_equal(head[name], arrays[f"head/{name}"].astype(np.float32))
+
+
+def test_what_belongs_to_a_run_is_dropped_with_the_reason(tmp_path):
+    arrays = {f"opt/target/{name}": array for name, array in read(TOKEN).items()}
+    others = {
+        "opt/state/param_states/cls/grad_ema": np.zeros((1, 1, 24), np.float32),
+        "opt/state/step": np.zeros((), np.int32),
+        "chrono/accum_train_time": np.zeros(()),
+    }
+    loaded = weights.load(write(tmp_path / "run.npz", arrays | others))
+    equal(loaded.params, weights.load(TOKEN).params)
+    assert loaded.report.lines() == [
+        "42 arrays used",
+        "dropped: chrono/accum_train_time (of big_vision's clock, not of the model)",
+        "dropped: opt/state/param_states/cls/grad_ema, opt/state/step "
+        "(of the optimizer, not of the model)",
+    ]
+
+
+def test_image_size_comes_from_the_file_or_the_caller(tmp_path):
+    name = "Transformer/posembed_input/pos_embedding"
+    arrays = read(TOKEN)
+    arrays[name] = arrays[name][:, :7]  # 2 x 3 patches and the class
+    path = write(tmp_path / "wide.npz", arrays)
+    give = "; give the image size: --config.data.image_size=HEIGHT,WIDTH"
+    assert refusal(path) == "holds positions of 6 patches, no square" + give
+    wide = weights.load(path, {"data.image_size": "16,24"})
+    assert wide.facts.data.image_size == (16, 24)
+    np.testing.assert_array_equal(wide.params["position"]["table"], arrays[name])
+    assert refusal(path, overrides={"data.image_size": "16,16"}) == (
+        f"{name} is (1, 7, 24), not (1, 5, 24)"
+    )
+    assert refusal(path, overrides={"data.image_size": "16,20"}).startswith(
+        "data.image_size=16,20: width 20 is not a multiple of"
+    )
+    assert refusal(FIXTURES / "bv_vit_gap_sincos.npz") == "holds no position embeddings" + give
+
+
+def with_(**changes):
+    """Returns a change of some arrays, `__` for `/`; None removes one."""
+
+    def change(arrays):
+        for key, value in changes.items():
+            name = key.replace("__", "/")
+            arrays.pop(name) if value is None else arrays.update({name: value(arrays[name])})
+
+    return change
+
+
+BLOCK = "Transformer__encoderblock_1__"
+
+
+def unknown(arrays):
+    arrays["extra/kernel"] = np.zeros(3, np.float32)
+    arrays["Transformer/encoderblock_1/LayerNorm_7/bias"] = np.zeros(3, np.float32)
+
+
+def twice(arrays):
+    name = "Transformer/encoderblock_0/LayerNorm_2/scale"
+    arrays["Transformer/encoderblock_0/LayerNorm_1/scale"] = arrays[name]
+
+
+def doubled(arrays):
+    arrays["params/cls"] = arrays["cls"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (with_(cls=None), "holds positions of 17 patches, no square; give the image size"),
+        (with_(head__bias=None), "head/bias is missing"),
+        (
+            with_(**{f"{BLOCK}LayerNorm_2__scale": None}),
+            "Transformer/encoderblock_1/LayerNorm_2/scale is missing",
+        ),
+        (with_(head__bias=lambda x: x[:5]), "head/bias is (5,), not (7,)"),
+        (with_(head__bias=lambda x: x.astype(int)), "head/bias is int64, not a type of weights"),
+        (with_(head__bias=lambda x: x.astype("U7")), "head/bias is <U7, not a type of weights"),
+        (with_(head__bias=lambda x: x * np.float32(np.nan)), "head/bias is not finite"),
+        (with_(head__bias=lambda x: x + np.float64(1e300)), "head/bias is not finite"),
+        (with_(head__kernel=None), "holds no model of this kind: no head/kernel of 2 axes"),
+        (
+            with_(embedding__kernel=lambda x: x[:0]),
+            "holds no model of this kind: no embedding/kernel of 4 axes",
+        ),
+        (with_(embedding__kernel=lambda x: x[:, :, :2]), "data.channels=2: must be 1 or 3"),
+        (
+            dict.clear,
+            "is none of the known kinds of model (",
+        ),
+        (
+            unknown,
+            "Transformer/encoderblock_1/LayerNorm_7/bias is not part of the model; "
+            "extra/kernel is not part of the model",
+        ),
+        (twice, "Transformer/encoderblock_0/LayerNorm_1/scale is not part of the model"),
+        (doubled, "cls and params/cls are the same array"),
+    ],
+)
+def test_wrong_arrays(tmp_path, change, message):
+    arrays = read(TOKEN)
+    change(arrays)
+    assert refusal(write(tmp_path / "wrong.npz", arrays)).startswith(message)
+
+
+def test_all_problems_are_told_at_once(tmp_path):
+    arrays = read(TOKEN)
+    arrays["extra"] = np.zeros((), np.int64)
+    arrays["head/bias"] = arrays["head/bias"][:5]
+    arrays["cls"][0, 0, 3] = np.inf
+    del arrays["Transformer/encoder_norm/bias"]
+    assert refusal(write(tmp_path / "wrong.npz", arrays)) == (
+        "cls is not finite; Transformer/encoder_norm/bias is missing; "
+        "head/bias is (5,), not (7,); extra is not part of the model"
+    )
+
+
+def test_a_gap_between_layers(tmp_path):
+    arrays = {
+        name.replace("encoderblock_1", "encoderblock_2"): array
+        for name, array in read(TOKEN).items()
+    }
+    told = refusal(write(tmp_path / "gap.npz", arrays)).split("; ")
+    assert len(told) == 16
+    assert all(re.fullmatch("Transformer/encoderblock_1/.* is missing", line) for line in told)
+
+
+def renamed(arrays, old, new):
+    return {name.replace(old, new): array for name, array in arrays.items()}
+
+
+def test_stages_of_a_hybrid(tmp_path):
+    arrays = read(FIXTURES / "hybrid_tiny.npz")
+    path = write(tmp_path / "gap.npz", renamed(arrays, "block2/", "block5/"))
+    assert refusal(path) == "its ResNet has the stages [1, 3, 5], not 1, 2, ... up to 4"
+    told = refusal(write(tmp_path / "unit.npz", renamed(arrays, "block2/unit2", "block2/unit4")))
+    assert "block2/unit2/conv1/kernel is missing" in told
+    assert "block2/unit3/gn3/scale is missing" in told
