@@ -70,7 +70,7 @@ def test_parity_and_round_trips(tmp_path):
     assert loaded.facts.model.resnet_width == 0.5
     assert loaded.facts.data.image_size == (224, 224)
     assert list(loaded.facts.assumed) == ["data.image_size"]
-    assert loaded.report.lines() == ["54 arrays used"]
+    assert loaded.report.lines() == ["used: 54 arrays"]
     np.testing.assert_allclose(
         logits(loaded, expected["images"]), expected["logits"], rtol=0, atol=1e-5
     )

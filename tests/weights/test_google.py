@@ -73,7 +73,7 @@ def test_parity_and_round_trip(tmp_path, name, overrides, model):
     loaded = weights.load(source, overrides)
     assert loaded.kind == "google"
     assert loaded.facts.model == models.complete(model)
-    assert loaded.report.lines() == [f"{len(read(source))} arrays used"]
+    assert loaded.report.lines() == [f"used: {len(read(source))} arrays"]
 
     expected = read(FIXTURES / f"{name}.io.npz")
     assert loaded.facts.data.image_size == expected["images"].shape[1:3]
@@ -167,7 +167,7 @@ def test_what_belongs_to_a_run_is_dropped_with_the_reason(tmp_path):
     loaded = weights.load(write(tmp_path / "run.npz", arrays | others))
     equal(loaded.params, weights.load(TOKEN).params)
     assert loaded.report.lines() == [
-        "42 arrays used",
+        "used: 42 arrays",
         "dropped: chrono/accum_train_time (of big_vision's clock, not of the model)",
         "dropped: opt/state/param_states/cls/grad_ema, opt/state/step "
         "(of the optimizer, not of the model)",

@@ -1,0 +1,237 @@
+"""Damaged files by the thousand, each of which is refused in one way or read right.
+
+Damage is drawn from a seed: bits flipped, bytes overwritten, files cut, blocks copied, inserted and
+removed, anywhere or in the tables alone, and tables edited so that lengths and checksums are right.
+"""
+
+import contextlib
+import functools
+import io
+import json
+import pathlib
+import resource
+import sys
+import zipfile
+
+import jax
+import numpy as np
+import pytest
+
+from containers import write
+from vit_jax import config, models, trees, weights
+from vit_jax.weights import google, layout
+
+MODEL = config.Model(
+    patch_size=(4, 4), width=8, depth=1, mlp_dim=8, heads=2, num_classes=3, pooling="gap"
+)
+FACTS = layout.Facts(model=MODEL, data=config.Data(image_size=(8, 8)))
+FORBIDDEN = ("exec", "compile", "pickle", "os.", "subprocess", "ctypes", "socket", "shutil")
+HARMLESS = ("os.listdir", "os.scandir", "os.truncate")
+INTERESTING = [0, 1, 2**7, 2**8 - 1, 2**15, 2**16 - 1, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1]
+
+
+def flip(rng, content, start, end):
+    for bit in rng.integers(start * 8, end * 8, rng.integers(1, 9)):
+        content[bit // 8] ^= 1 << (bit % 8)
+
+
+def overwrite(rng, content, start, end):
+    size = int(rng.choice([1, 2, 4, 8]))
+    value = int(rng.choice(INTERESTING[:-1])) & (2 ** (8 * size) - 1)
+    at = int(rng.integers(start, end))
+    content[at : at + size] = value.to_bytes(size, "little")
+
+
+def cut(rng, content, start, end):
+    del content[rng.integers(start, end) :]
+
+
+def copy(rng, content, start, end):
+    block, at = (int(n) for n in rng.integers(start, end, 2))
+    size = int(rng.integers(1, 200))
+    content[at : at + size] = content[block : block + size]
+
+
+def insert(rng, content, start, end):
+    block, at = (int(n) for n in rng.integers(start, end, 2))
+    content[at:at] = content[block : block + int(rng.integers(1, 200))]
+
+
+def remove(rng, content, start, end):
+    at = int(rng.integers(start, end))
+    del content[at : at + int(rng.integers(1, 200))]
+
+
+DAMAGES = (flip, overwrite, cut, copy, insert, remove)
+
+
+def edit(rng, text):
+    """Returns a table of ASCII with one to three characters replaced, removed or put in."""
+    characters = list(text.decode("latin1"))
+    for _ in range(rng.integers(1, 4)):
+        at = int(rng.integers(len(characters)))
+        new = str(rng.choice(list("0123456789-.eE,:;'\"()[]{}\\/ <>=|_aflrtuNTV\n\x00")))
+        characters[at : at + int(rng.integers(0, 2))] = [new] * int(rng.integers(0, 2))
+    return "".join(characters).encode("latin1")
+
+
+def edited_npz(rng, content):
+    """Returns an archive with the name or the header of one array edited, its checksum right."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(stream, "w") as new:
+        victim = int(rng.integers(len(old.namelist())))
+        for number, name in enumerate(old.namelist()):
+            member = old.read(name)
+            if number == victim and rng.random() < 0.3:
+                name = edit(rng, name.encode()).decode("latin1")
+            elif number == victim:
+                member = member[:10] + edit(rng, member[10:70]) + member[70:]
+            new.writestr(name, member)
+    return stream.getvalue()
+
+
+def edited_safetensors(rng, content):
+    """Returns a file with its header edited, the length of the header right."""
+    length = int.from_bytes(content[:8], "little")
+    header = edit(rng, content[8 : 8 + length])
+    return len(header).to_bytes(8, "little") + header + content[8 + length :]
+
+
+def damaged(rng, content, tables, edited):
+    """Returns the content of a file with some damage; `tables` is where its tables are."""
+    kind = int(rng.integers(2 * len(DAMAGES) + 3))
+    if kind >= 2 * len(DAMAGES):
+        return edited(rng, content)
+    found = bytearray(content)
+    DAMAGES[kind // 2](rng, found, *((0, len(content)) if kind % 2 else tables))
+    return bytes(found)
+
+
+@contextlib.contextmanager
+def bounded(extra=128 * 2**20):
+    """Lets the process have no more than so many bytes of memory more than it has."""
+    size = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (size + extra, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+@functools.cache
+def events():
+    """Returns a list in which Python writes what is about to be executed, while it is not None."""
+    found = [None]
+
+    def hook(event, args):
+        if found[0] is not None and event.startswith(FORBIDDEN) and event not in HARMLESS:
+            found[0].append((event, args))
+
+    sys.addaudithook(hook)  # of which there is no way to get rid
+    return found
+
+
+@contextlib.contextmanager
+def nothing_runs():
+    found = events()
+    found[0] = []
+    try:
+        yield
+        assert found[0] == []
+    finally:
+        found[0] = None
+
+
+@pytest.fixture
+def params(monkeypatch):
+    """Parameters of a tiny model; models that were made once are not made again."""
+    monkeypatch.setattr(models, "create", functools.cache(models.create))
+    rng = np.random.default_rng(0)
+    shapes = layout.classifier_of(FACTS).shapes()
+    return jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape, np.float32), shapes)
+
+
+@pytest.fixture
+def arrays(params):
+    return layout.write(params, google.LAYOUT.rules(None, FACTS), FACTS)
+
+
+def same(one, other):
+    return all(np.array_equal(array, other[name]) for name, array in one.items())
+
+
+def check(path, params, *, exact):
+    """Returns whether a file is accepted; then it must be read right, or else look as it should."""
+    try:
+        loaded = weights.load(path)
+    except weights.WeightsError as error:
+        told = str(error)
+    else:
+        told = ""
+    if told:
+        assert len(told.splitlines()) == 1
+        return False
+    given, expected = trees.flatten(loaded.params), trees.flatten(params)
+    assert {n: a.shape for n, a in given.items()} == {n: a.shape for n, a in expected.items()}
+    assert loaded.facts.model == models.complete(MODEL)
+    assert all(np.isfinite(array).all() for array in given.values())
+    assert not exact or same(given, expected)
+    return True
+
+
+COUNTS = [pytest.param(200), pytest.param(10_000, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_npz(tmp_path, params, arrays, save, count):
+    """Every array has a checksum: what is accepted is right to the last bit."""
+    path = tmp_path / "a.npz"
+    save(path, **arrays)
+    content = path.read_bytes()
+    assert check(path, params, exact=True)
+    rng, accepted = np.random.default_rng(1), 0
+    tables = content.index(b"PK\x01\x02"), len(content)
+    with bounded(), nothing_runs():
+        for _ in range(count):
+            path.write_bytes(damaged(rng, content, tables, edited_npz))
+            accepted += check(path, params, exact=True)
+    # Dates, rights and comments matter to no one.
+    assert 0.02 * count < accepted < 0.3 * count
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_safetensors(tmp_path, params, arrays, count):
+    """Numbers have no checksum; whatever is damaged in the header is noticed."""
+    path = write(tmp_path / "a.safetensors", arrays)
+    content = path.read_bytes()
+    assert check(path, params, exact=True)
+    rng, accepted = np.random.default_rng(2), 0
+    end = 8 + int.from_bytes(content[:8], "little")
+    with bounded(), nothing_runs():
+        for _ in range(count):
+            given = damaged(rng, content, (0, end), edited_safetensors)
+            path.write_bytes(given)
+            accepted += check(path, params, exact=given.endswith(content[end:]))
+    assert 0.02 * count < accepted < 0.3 * count
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_index(tmp_path, params, arrays, count):
+    """The file that says which shard holds which array."""
+    names = sorted(arrays)
+    places = {name: f"{'ab'[i % 2]}.safetensors" for i, name in enumerate(names)}
+    for shard in "ab":
+        held = {n: arrays[n] for n in names if places[n] == f"{shard}.safetensors"}
+        write(tmp_path / f"{shard}.safetensors", held)
+    path = tmp_path / "model.safetensors.index.json"
+    content = json.dumps({"metadata": {"total_size": 9}, "weight_map": places}).encode()
+    path.write_bytes(content)
+    assert check(tmp_path, params, exact=True)
+    rng, accepted = np.random.default_rng(3), 0
+    with bounded(), nothing_runs():
+        for _ in range(count):
+            path.write_bytes(damaged(rng, content, (0, len(content)), edit))
+            accepted += check(tmp_path, params, exact=True)
+    assert 0.005 * count < accepted < 0.3 * count
