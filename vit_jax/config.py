@@ -91,6 +91,11 @@ class Model:
         "tanh", "GELU form: tanh as in Google's code, erf as in timm.", choices=("tanh", "erf")
     )
     norm_epsilon: float = knob(1e-6, "Epsilon of LayerNorm.", above=0)
+    norm_place: str = knob(
+        "tokens",
+        "Input of the last LayerNorm: the tokens, or what pooling makes of them (timm's fc_norm).",
+        choices=("tokens", "pooled"),
+    )
     dropout: float = knob(0.0, "Dropout rate in the paper's four places.", at_least=0, below=1)
     stochastic_depth: float = knob(
         0.0, "Share of images the last layer is skipped for; rises from 0.", at_least=0, below=1

@@ -59,6 +59,8 @@ def assert_grads_close(given, expected, tolerance=1e-5):
         ({"pooling": "map", "gelu": "erf", "norm_epsilon": 0.1, "representation_size": 7}, {}),
         ({"norm_epsilon": 0.1}, {"image_size": (8, 20), "channels": 1}),
         ({"patch_size": (2, 4), "pooling": "gap", "depth": 1}, {"image_size": (6, 8)}),
+        ({"norm_place": "pooled", "pooling": "gap"}, {}),
+        ({"norm_place": "pooled", "pooling": "map", "representation_size": 7}, {}),
     ],
 )
 def test_equals_a_float64_reimplementation(changes, shape):

@@ -137,8 +137,11 @@ def forward(model, params, images, layer=layer):
             x = x + learned(under(own, "position/"), grid)
         x, weights = layer(model, q, x)
         attention.append(weights)
-    tokens = norm(x, p["encoder_norm/scale"], p["encoder_norm/bias"], model.norm_epsilon)
+    last = p["encoder_norm/scale"], p["encoder_norm/bias"], model.norm_epsilon
+    late = model.norm_place == "pooled"
+    tokens = x if late else norm(x, *last)
     x = pool(model, p, tokens)
+    x = norm(x, *last) if late else x
     if model.representation_size:
         x = np.tanh(x @ p["pre_logits/kernel"] + p["pre_logits/bias"])
     logits = x @ p["head/kernel"] + p["head/bias"]

@@ -88,8 +88,8 @@ class Classifier:
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Returns logits (B, K) float32 and intermediates by name.
 
-        Intermediates: `tokens` (B, N, D) after the last LayerNorm in the compute type, class token
-        first where there is one; `pre_logits` (B, D or R) float32, what the head sees; and with
+        Intermediates: `tokens` (B, N, D), what pooling sees, in the compute type, class token first
+        where there is one; `pre_logits` (B, D or R) float32, what the head sees; and with
         `capture`, `attention` (L, B, H, N, N) float32, always from the explicit attention; an
         axial_vit has no such weights and leaves it out. ResNets have `features` (B, h, w, F), their
         last map in the compute type, and `pre_logits`. Under `jit` those not used cost nothing.

@@ -121,11 +121,13 @@ class ViT(WithHead):
             first, rest = keys[0], keys[1:]
         x = dropout(self.embed(images), self.model.dropout, first)
         x, weights = self.encode(x, rest, capture)
-        tokens = normalise(self.encoder_norm, x)
+        late = self.model.norm_place == "pooled"
+        tokens = x if late else normalise(self.encoder_norm, x)
         out = {"tokens": tokens}
         if weights is not None:
             out["attention"] = weights
-        logits, x = self.classify(self._pool(tokens))
+        x = self._pool(tokens)
+        logits, x = self.classify(normalise(self.encoder_norm, x) if late else x)
         return logits, out | {"pre_logits": x}
 
     def _pool(self, tokens: jax.Array) -> jax.Array:

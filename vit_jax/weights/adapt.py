@@ -10,7 +10,7 @@ from vit_jax.weights.files import WeightsError
 
 HEAD = ("head/", "pre_logits/")
 # Knobs that change what the same parameters compute; whoever made the weights chose them.
-NUMERICS = ("gelu", "norm_epsilon", "resnet_epsilons", "resnet_pool")
+NUMERICS = ("gelu", "norm_epsilon", "norm_place", "resnet_epsilons", "resnet_pool")
 
 
 def fit(

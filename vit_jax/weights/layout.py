@@ -120,6 +120,8 @@ class Facts:
     data: config.Data
     classes: tuple[str, ...] = ()
     assumed: Mapping[str, str] = dataclasses.field(default_factory=dict)  # knobs, and why so
+    # Parameters that the source lacks and that begin at zero, and why; `write` leaves them out.
+    fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -180,7 +182,8 @@ def read(
     # Grouped, so that an array of several parts is read once and not kept.
     wanted: dict[str, list[Place]] = {}
     for place in _places(shapes, rules, arrays.specs):
-        wanted.setdefault(place.theirs, []).append(place)
+        if place.ours not in facts.fresh:
+            wanted.setdefault(place.theirs, []).append(place)
     for theirs, places in wanted.items():
         if theirs not in arrays.specs:
             problems.append(f"{theirs} is missing")
@@ -210,8 +213,10 @@ def read(
             reasons[name] = reason
     if problems:
         raise WeightsError(summary(problems))
+    flat |= {name: np.zeros(shapes[name].shape, np.float32) for name in facts.fresh}
     params = trees.nest({name: flat[name] for name in shapes})
-    return params, Report(used=len(arrays.specs) - len(left), dropped=reasons)
+    used = len(arrays.specs) - len(left)
+    return params, Report(used=used, dropped=reasons, fresh=facts.fresh)
 
 
 def write(params: models.Params, rules: Sequence[Rule], facts: Facts) -> dict[str, np.ndarray]:
@@ -224,6 +229,8 @@ def write(params: models.Params, rules: Sequence[Rule], facts: Facts) -> dict[st
     found: dict[str, np.ndarray] = {}
     parts: dict[str, dict[int, np.ndarray]] = {}
     for place in _places(shapes, rules, None):
+        if place.ours in facts.fresh:
+            continue
         array = np.asarray(flat[place.ours], np.float32)
         array = place.rule.form.write(array if place.index is None else array[place.index])
         if place.rule.parts == 1:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import config, models
-from vit_jax.weights import adapt, bit, files, google, layout
+from vit_jax.weights import adapt, bit, files, google, huggingface, layout, timm
 from vit_jax.weights.files import Arrays, WeightsError
 
-LAYOUTS = (google.LAYOUT, bit.LAYOUT)
+LAYOUTS = (google.LAYOUT, bit.LAYOUT, timm.LAYOUT, huggingface.LAYOUT)
 # What training programs put in front of the names of parameters.
 PREFIXES = ("opt/target/", "params/", "model.", "module.")
 BESIDE = ("config.json", "preprocessor_config.json")

@@ -1,0 +1,170 @@
+"""Hugging Face's ViT and BiT: folders of config.json, preprocessor_config.json and safetensors.
+
+vit.embeddings, vit.encoder.layer.0, classifier      ViTForImageClassification
+embeddings, encoder.layer.0, pooler                  ViTModel, whose pooler is our pre_logits
+bit.embedder, bit.encoder.stages.0, classifier.1     BitForImageClassification
+
+Version 5 of transformers names the layers of a ViT otherwise (layers.0.attention.q_proj) but still
+writes the older names; both are read, the older written.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+
+from vit_jax import config, models
+from vit_jax.weights import bit, documents, huggingface_config
+from vit_jax.weights.documents import Given
+from vit_jax.weights.files import Arrays, Spec, WeightsError
+from vit_jax.weights.layout import (
+    CONVOLUTION,
+    FLAT,
+    Facts,
+    Hints,
+    Layout,
+    Rule,
+    depth,
+    linear,
+    shape_of,
+)
+from vit_jax.weights.timm import HEADLESS, dense, norm, units
+
+PATCHES, ROOT = "embeddings.patch_embeddings.projection.weight", "embedder.convolution.weight"
+# The dense layers of a block: queries, keys, values, what joins the heads, and the MLP's two.
+OLDER = (
+    *(f"attention.attention.{name}" for name in ("query", "key", "value")),
+    "attention.output.dense",
+    "intermediate.dense",
+    "output.dense",
+)
+NEWER = (*(f"attention.{name}_proj" for name in "qkvo"), "mlp.fc1", "mlp.fc2")
+DROPPED = (
+    (r"(vit\.)?embeddings\.mask_token|decoder\..*", "of masked image modelling"),
+    (r"vit\.pooler\..*", "a pooler that the classifier does not use"),
+)
+
+
+def recognises(arrays: Arrays) -> bool:
+    """Returns whether the arrays are of this kind, or of a relative that `facts` refuses."""
+    return any(name.endswith((PATCHES, ROOT)) for name in arrays.specs)
+
+
+def facts(arrays: Arrays, hints: Hints) -> Facts:
+    """Returns the model that names, shapes and config.json describe; raises WeightsError."""
+    specs, given = arrays.specs, hints.files.get("config.json")
+    if given is None:
+        raise WeightsError(
+            "holds a model of Hugging Face's, whose heads and epsilons stand in its config.json; "
+            "put that beside it"
+        )
+    kind = given.get("model_type", "vit" if _prefix(specs, PATCHES) else "bit")
+    if kind not in ("vit", "bit") or _prefix(specs, PATCHES if kind == "vit" else ROOT) is None:
+        raise WeightsError(
+            f"model_type={kind}: of Hugging Face's models only vit and bit are known"
+        )
+    return (_transformer if kind == "vit" else _resnet)(specs, given, hints)
+
+
+def _prefix(specs: Mapping[str, Spec], name: str) -> str | None:
+    """Returns what stands before the names of the network below a head; None if none is known."""
+    return next((p for p in ("vit.", "bit.", "") if p + name in specs), None)
+
+
+def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
+    prefix = _prefix(specs, PATCHES) or ""
+    width, channels, *patch = shape_of(specs, prefix + PATCHES, 4)
+    older, newer = f"encoder.layer.0.{OLDER[4]}.weight", f"layers.0.{NEWER[4]}.weight"
+    hidden = prefix + (newer if prefix + newer in specs else older)
+    pooler = "classifier.weight" not in specs and "pooler.dense.weight" in specs
+    if f"{prefix}embeddings.cls_token" not in specs:
+        raise WeightsError(f"holds no {prefix}embeddings.cls_token")
+    model = config.Model(
+        patch_size=(patch[0], patch[1]),
+        width=width,
+        depth=depth(specs, r"(?:vit\.)?(?:encoder\.layer|layers)\.(\d{1,3})\."),
+        mlp_dim=shape_of(specs, hidden, 2)[0],
+        representation_size=shape_of(specs, "pooler.dense.weight", 2)[0] if pooler else None,
+        **huggingface_config.transformer(given, width),
+    )
+    size = documents.pair(given, "image_size", 224)
+    return _facts(specs, model, size, channels, hints, "classifier.weight")
+
+
+def _resnet(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
+    width, channels = shape_of(specs, (_prefix(specs, ROOT) or "") + ROOT, 4)[:2]
+    counts = (
+        depth(specs, rf"(?:bit\.)?encoder\.stages\.{stage}\.layers\.(\d{{1,3}})\.")
+        for stage in itertools.count()
+    )
+    units = tuple(itertools.takewhile(bool, counts))
+    model = config.Model(
+        architecture="resnet",
+        resnet_units=units,
+        resnet_width=width / 64,
+        **huggingface_config.resnet(given, units),
+    )
+    size = huggingface_config.seen_size(hints) or hints.image_size
+    return _facts(specs, model, size, channels, hints, "classifier.1.weight")
+
+
+def _facts(
+    specs: Mapping[str, Spec],
+    model: config.Model,
+    size: tuple[int, int] | None,
+    channels: int,
+    hints: Hints,
+    head: str,
+) -> Facts:
+    """Returns the facts of a model, its head the array of that name, where there is one."""
+    count = shape_of(specs, head, 2)[0] if head in specs else None
+    data, assumed = huggingface_config.data(hints, size or (224, 224), channels)
+    return Facts(
+        model=models.complete(dataclasses.replace(model, num_classes=count or 1)),
+        data=data,
+        classes=huggingface_config.classes(hints.files["config.json"], count) if count else (),
+        assumed=assumed if size else assumed | bit.SIZE,
+        fresh={} if count else {"head/kernel": HEADLESS, "head/bias": HEADLESS},
+    )
+
+
+def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
+    """Returns the rules to read a folder of these arrays, or (None) to write one."""
+    resnet = facts.model.architecture == "resnet"
+    name = "bit." if resnet else "vit."
+    if specs is None:
+        prefix = "" if "head/kernel" in facts.fresh else name
+    else:
+        prefix = _prefix(specs, ROOT if resnet else PATCHES) or ""
+    return list(_resnet_rules(prefix) if resnet else _transformer_rules(prefix))
+
+
+def _transformer_rules(prefix: str) -> Iterator[Rule]:
+    embeddings = f"{prefix}embeddings"
+    yield Rule(f"{embeddings}.cls_token", "cls")
+    yield Rule(f"{embeddings}.position_embeddings", "position/table")
+    yield Rule(f"{prefix}{PATCHES}", "embedding/kernel", CONVOLUTION)
+    yield Rule(f"{prefix}{PATCHES}".replace("weight", "bias"), "embedding/bias")
+    for layer, names in (("encoder.layer", OLDER), ("layers", NEWER)):
+        block = f"{prefix}{layer}.{{layer}}"
+        yield from norm(f"{block}.layernorm_before", "encoder/norm1")
+        yield from norm(f"{block}.layernorm_after", "encoder/norm2")
+        for theirs, ours in zip(names, ("query", "key", "value"), strict=False):
+            yield Rule(f"{block}.{theirs}.weight", f"encoder/attention/{ours}/kernel", linear())
+            yield Rule(f"{block}.{theirs}.bias", f"encoder/attention/{ours}/bias", FLAT)
+        yield from dense(f"{block}.{names[3]}", "encoder/attention/out", linear(2))
+        yield from dense(f"{block}.{names[4]}", "encoder/mlp/fc1")
+        yield from dense(f"{block}.{names[5]}", "encoder/mlp/fc2")
+    yield from norm(f"{prefix}layernorm", "encoder_norm")
+    yield from dense("pooler.dense", "pre_logits")
+    yield from dense("classifier", "head")
+
+
+def _resnet_rules(prefix: str) -> Iterator[Rule]:
+    yield Rule(f"{prefix}{ROOT}", "resnet/conv_root/kernel", CONVOLUTION)
+    yield from norm(f"{prefix}embedder.norm", "resnet/gn_root")
+    yield from units(f"{prefix}encoder.stages.{{stage}}.layers.{{unit}}")
+    yield from norm(f"{prefix}norm", "resnet/gn_final")
+    yield from dense("classifier.1", "head")
+
+
+LAYOUT = Layout("hf", recognises, facts, rules, DROPPED)

@@ -1,0 +1,251 @@
+"""Hugging Face's config.json and preprocessor_config.json: model, pixels, classes, in and out."""
+
+import re
+from typing import Any
+
+from vit_jax import config
+from vit_jax.weights import documents
+from vit_jax.weights.documents import Given
+from vit_jax.weights.files import WeightsError
+from vit_jax.weights.layout import Facts, Hints
+
+GELU = {
+    "gelu": "erf",
+    "gelu_python": "erf",
+    "gelu_new": "tanh",
+    "gelu_fast": "tanh",
+    "gelu_accurate": "tanh",
+    "gelu_pytorch_tanh": "tanh",
+}
+RESAMPLING = {2: "antialiased_bilinear", 3: "antialiased_bicubic"}  # Pillow's numbers
+PREPROCESSOR = "preprocessor_config.json"
+ABSENT = f"there is no {PREPROCESSOR}"
+STANDARD = (0.5, 0.5, 0.5)  # transformers' own defaults: of ViT,
+CLIP = {  # and of BiT
+    "image_mean": (0.48145466, 0.4578275, 0.40821073),
+    "image_std": (0.26862954, 0.26130258, 0.27577711),
+}
+
+
+def transformer(given: Given, width: int) -> dict[str, Any]:
+    """Returns the knobs of a ViT that its arrays do not show; raises WeightsError."""
+    heads = documents.whole(given, "num_attention_heads", 12)
+    activation = given.get("hidden_act", "gelu")
+    if activation not in GELU:
+        raise WeightsError(f"hidden_act={activation}: only {', '.join(GELU)} are known")
+    if given.get("qkv_bias", True) is not True:
+        raise WeightsError("qkv_bias=false: models here have biases before the attention")
+    if given.get("head_dim") not in (None, width / heads):
+        raise WeightsError(f"head_dim={given['head_dim']}: is not {width} / {heads} heads")
+    epsilon = documents.real(given, "layer_norm_eps", 1e-12)
+    if not epsilon:
+        raise WeightsError("layer_norm_eps=0: must be more than 0")
+    return {"heads": heads, "gelu": GELU[activation], "norm_epsilon": epsilon}
+
+
+def resnet(given: Given, units: tuple[int, ...]) -> dict[str, Any]:
+    """Returns the knobs of a BiT that its arrays do not show; raises WeightsError."""
+    kind = given.get("layer_type", "preactivation")
+    padding = str(given.get("global_padding") or "none").lower()
+    dynamic = given.get("embedding_dynamic_padding", False)
+    wanted = {"preactivation": ("none", False), "bottleneck": ("same", True)}
+    if kind not in wanted:
+        raise WeightsError(f"layer_type={kind}: only preactivation and bottleneck are known")
+    if (padding, dynamic) != wanted[kind]:
+        raise WeightsError(
+            f"global_padding={padding} with embedding_dynamic_padding={str(dynamic).lower()}: "
+            f"{kind} units pad by {wanted[kind][0]} and {str(wanted[kind][1]).lower()} here"
+        )
+    least = 4 * 2 ** max(len(units) - 1, 0)
+    fixed = {"num_groups": 32, "hidden_act": "relu"}
+    for key, value in fixed.items():
+        if given.get(key, value) != value:
+            raise WeightsError(f"{key}={given[key]}: only {value} is known")
+    if documents.whole(given, "output_stride", 32) < least:
+        raise WeightsError(f"output_stride={given['output_stride']}: dilated units are not known")
+    return {
+        "resnet_version": "v2" if kind == "preactivation" else "v1",
+        "resnet_epsilons": "timm",
+    }
+
+
+def classes(given: Given, count: int) -> tuple[str, ...]:
+    """Returns the names of the classes in order; none for the placeholders LABEL_0, LABEL_1, ..."""
+    if "id2label" not in given:
+        return ()
+    names = documents.labels(given, "id2label", count)
+    return () if all(re.fullmatch(r"LABEL_\d+", name) for name in names) else names
+
+
+def _processor(hints: Hints) -> Given:
+    return hints.files.get(PREPROCESSOR, {})
+
+
+def seen_size(hints: Hints) -> tuple[int, int] | None:
+    """Returns height and width of what the preprocessor makes, if it says so."""
+    given = _processor(hints)
+    cropped = given.get("do_center_crop", "crop_size" in given)
+    return _sides(given.get("crop_size" if cropped else "size"))
+
+
+def _sides(size: Any) -> tuple[int, int] | None:
+    """Returns height and width; None where only a short side is given."""
+    if size is None:
+        return None
+    if not isinstance(size, dict):
+        return documents.pair({"size": size}, "size")
+    if "height" not in size:
+        return None
+    return documents.whole(size, "height"), documents.whole(size, "width")
+
+
+def data(hints: Hints, size: tuple[int, int], channels: int) -> tuple[config.Data, dict[str, str]]:
+    """Returns how pixels come to the model, and what is assumed of it; raises WeightsError.
+
+    Args:
+      hints: with the preprocessor's fields.
+      size: height and width of the model's input.
+      channels: of the model's input.
+    """
+    given, assumed = _processor(hints), dict[str, str]()
+    if not given:
+        keys = ("mean", "std", "resampling", "eval_crop")
+        assumed = {f"data.{key}": f"as of ViT by default; {ABSENT}" for key in keys}
+    crop, resize_to = "resize", None
+    if given.get("do_center_crop", "crop_size" in given):
+        short = _short(given.get("size"))
+        if short is not None and max(size) <= short:
+            crop, resize_to = "central", short
+        elif _sides(given.get("size")) != size:
+            assumed["data.eval_crop"] = f"resize, not a crop of size={given.get('size')}"
+    elif given and not given.get("do_resize", True):
+        assumed["data.eval_crop"] = "resize; do_resize=false takes images of that size only"
+    elif _short(given.get("size")) is not None:
+        assumed["data.eval_crop"] = f"resize, not size={given['size']} without a crop"
+    resample = given.get("resample", 2)
+    if resample not in RESAMPLING:
+        assumed["data.resampling"] = f"antialiased_bilinear, not resample={resample}"
+    mean, std = _normalisation(given, channels)
+    return config.Data(
+        image_size=size,
+        channels=channels,
+        mean=mean,
+        std=std,
+        resampling=RESAMPLING.get(resample, "antialiased_bilinear"),
+        eval_crop=crop,
+        resize_to=resize_to,
+    ), assumed
+
+
+def _short(size: Any) -> int | None:
+    return documents.whole(size, "shortest_edge") if "shortest_edge" in _keys(size) else None
+
+
+def _keys(size: Any) -> tuple[str, ...]:
+    return tuple(size) if isinstance(size, dict) else ()
+
+
+def _normalisation(given: Given, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Returns mean and deviation of pixels from 0 to 1."""
+    mean, std = (0.0,), (1.0,)
+    if given.get("do_normalize", True):
+        of_bit = str(given.get("image_processor_type", "")).startswith("Bit")
+        usual = CLIP if of_bit else {"image_mean": STANDARD, "image_std": STANDARD}
+        mean = documents.reals(given, "image_mean", usual["image_mean"])
+        std = documents.reals(given, "image_std", usual["image_std"])
+    # What is normalised are pixels of 0 to 255 times this factor.
+    scaled = given.get("do_rescale", True)
+    factor = documents.real(given, "rescale_factor", 1 / 255) if scaled else 1.0
+    white = 255 * factor if factor != 1 / 255 else 1.0
+    if not white or not min(std) or len(mean) not in (1, channels) or len(std) not in (1, channels):
+        raise WeightsError(
+            f"image_mean={list(mean)}, image_std={list(std)}, rescale_factor={factor:g}: "
+            f"normalise no pixels of {channels} channels"
+        )
+    return _shortest(v / white for v in mean), _shortest(v / white for v in std)
+
+
+def _shortest(values: Any) -> tuple[float, ...]:
+    many = tuple(values)
+    return many if len(set(many)) > 1 else many[:1]
+
+
+# Out
+
+
+def documents_of(facts: Facts) -> dict[str, dict[str, Any]]:
+    """Returns the fields of both files that transformers makes this model of."""
+    model, data = facts.model, facts.data
+    headless = "head/kernel" in facts.fresh
+    of_vit = model.architecture != "resnet"
+    kind, known = ("ViT", _vit(facts)) if of_vit else ("Bit", _bit(model))
+    made = {
+        "architectures": [f"{kind}{'Model' if headless else 'ForImageClassification'}"],
+        "model_type": kind.lower(),
+        "num_channels": data.channels,
+        "dtype": "float32",
+        **known,
+    }
+    if not headless:
+        names = facts.classes or tuple(f"LABEL_{i}" for i in range(model.num_classes or 0))
+        made["id2label"] = {str(i): name for i, name in enumerate(names)}
+        made["label2id"] = {name: i for i, name in enumerate(names)}
+    height, width = data.image_size
+    sides = {"height": height, "width": width}
+    central = data.eval_crop == "central"
+    short = data.resize_to or round(max(data.image_size) * 8 / 7)
+    processor = {
+        "image_processor_type": f"{'Bit' if central else 'ViT'}ImageProcessor",
+        "do_resize": True,
+        "size": {"shortest_edge": short} if central else sides,
+        "resample": 3 if "bicubic" in data.resampling else 2,
+        **({"do_center_crop": True, "crop_size": sides} if central else {}),
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": _each(data.mean, data.channels),
+        "image_std": _each(data.std, data.channels),
+    }
+    return {"config.json": made, PREPROCESSOR: processor}
+
+
+def _vit(facts: Facts) -> dict[str, Any]:
+    model, (height, width) = facts.model, facts.data.image_size
+    patch = model.patch_size or (1, 1)
+    made: dict[str, Any] = {
+        "hidden_size": model.width,
+        "num_hidden_layers": model.depth,
+        "num_attention_heads": model.heads,
+        "intermediate_size": model.mlp_dim,
+        "hidden_act": "gelu_pytorch_tanh" if model.gelu == "tanh" else "gelu",
+        "layer_norm_eps": model.norm_epsilon,
+        "image_size": height if height == width else [height, width],
+        "patch_size": patch[0] if patch[0] == patch[1] else list(patch),
+        "qkv_bias": True,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
+    if model.representation_size:
+        made |= {"pooler_output_size": model.representation_size, "pooler_act": "tanh"}
+    return made
+
+
+def _bit(model: config.Model) -> dict[str, Any]:
+    root, units = round(64 * (model.resnet_width or 1)), model.resnet_units or ()
+    post = model.resnet_version == "v1"
+    return {
+        "embedding_size": root,
+        "hidden_sizes": [4 * root * 2**stage for stage in range(len(units))],
+        "depths": list(units),
+        "layer_type": "bottleneck" if post else "preactivation",
+        "global_padding": "SAME" if post else None,
+        "embedding_dynamic_padding": post,
+        "num_groups": 32,
+        "hidden_act": "relu",
+        "output_stride": max(32, 4 * 2 ** (len(units) - 1)),
+        "width_factor": 1,
+    }
+
+
+def _each(values: tuple[float, ...], channels: int) -> list[float]:
+    return list(values) if len(values) == channels else list(values) * channels

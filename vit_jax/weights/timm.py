@@ -1,0 +1,288 @@
+"""timm's Vision Transformers, hybrids and BiT ResNets: state dicts, and the folders of its hub.
+
+patch_embed.proj, blocks.0.attn.qkv, norm, head      Vision Transformer
+patch_embed.backbone.stages.0.blocks.0.conv1, ...    with post-activation units below: a hybrid
+stem.conv, stages.0.blocks.0.conv1, norm, head.fc    Big Transfer's ResNet, pre-activation
+
+Names and shapes do not say how many heads there are, which GELU, or what pixels the model takes;
+the config.json of a folder mostly does, and what is assumed without it is said.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vit_jax import config, models
+from vit_jax.weights import bit, google, timm_config
+from vit_jax.weights.documents import Given
+from vit_jax.weights.files import Arrays, Spec, WeightsError
+from vit_jax.weights.layout import (
+    CONVOLUTION,
+    FLAT,
+    SAME,
+    Facts,
+    Form,
+    Hints,
+    Layout,
+    Rule,
+    depth,
+    linear,
+    shape_of,
+    square,
+)
+
+BACKBONE = "patch_embed.backbone."
+# The head of a ResNet is a convolution of one pixel.
+PIXEL = Form(
+    lambda shape: (shape[1], shape[0], 1, 1),
+    lambda array, _: array[:, :, 0, 0].T,
+    lambda array: array.T[:, :, None, None],
+)
+HEADLESS = "the file holds no head; it begins at zero"
+# What some of timm's models have and none here: the names that show it.
+FOREIGN = (
+    (r".*\.ls[12]\.gamma|.*\.gamma_[12]", "LayerScale"),
+    (r"reg_token", "register tokens"),
+    (r"dist_token|head_dist\..*", "a distillation token"),
+    (r".*\.attn\.[qk]_norm\..*|attn_pool\.[qk]_norm\..*", "normalised queries and keys"),
+    (r".*\.(attn|mlp)\.norm\..*", "norms inside its layers"),
+    (r".*\.mlp\.(fc1_[gx]|w12|w[123])\..*", "SwiGLU"),
+    (r"norm_pre\..*", "a LayerNorm before the encoder, as CLIP"),
+    (r".*\.relative_position_bias_table|.*\.rel_pos.*|rel_pos.*", "relative positions"),
+    (r".*rope.*|.*freqs.*", "rotary positions"),
+    (r".*\.running_mean", "BatchNorm"),
+    (r"(patch_embed\.backbone\.)?(stem\.)?conv2\..*", "a stem of several convolutions"),
+    (r"attn_pool\.pos_embed", "positions in its attention pooling"),
+)
+
+
+def recognises(arrays: Arrays) -> bool:
+    """Returns whether the arrays are a state dict of this kind."""
+    names = arrays.specs
+    vit = "patch_embed.proj.weight" in names and any(n.startswith("blocks.0.") for n in names)
+    return vit or any(name.startswith("stages.0.blocks.0.") for name in names)
+
+
+def facts(arrays: Arrays, hints: Hints) -> Facts:
+    """Returns the model that names, shapes and config.json describe; raises WeightsError."""
+    specs = arrays.specs
+    for pattern, feature in FOREIGN:
+        if any(re.fullmatch(pattern, name) for name in specs):
+            raise WeightsError(f"holds a model with {feature}, which no model here has")
+    given = timm_config.of(hints)
+    if "patch_embed.proj.weight" in specs:
+        return _transformer(specs, given, hints)
+    return _resnet(specs, given, hints)
+
+
+def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
+    width, channels, *patch = shape_of(specs, "patch_embed.proj.weight", 4)
+    hybrid = _root(specs)
+    heads, assumed = timm_config.heads(given, width)
+    pooling = _pooling(specs, given)
+    headless = "head.weight" not in specs
+    pre_logits = "pre_logits.fc.weight" in specs
+    model = models.complete(
+        config.Model(
+            patch_size=(patch[0], patch[1]),
+            width=width,
+            depth=depth(specs, r"blocks\.(\d{1,3})\."),
+            mlp_dim=shape_of(specs, "blocks.0.mlp.fc1.weight", 2)[0],
+            heads=heads,
+            num_classes=1 if headless else shape_of(specs, "head.weight", 2)[0],
+            pooling=pooling,
+            norm_place="pooled" if "fc_norm.weight" in specs else "tokens",
+            position="learned_1d" if "pos_embed" in specs else "none",
+            representation_size=(
+                shape_of(specs, "pre_logits.fc.weight", 2)[0] if pre_logits else None
+            ),
+            gelu=timm_config.gelu(given),
+            **(_units(specs, hybrid) if hybrid else {}),
+        )
+    )
+    if hybrid:
+        channels = shape_of(specs, f"{hybrid}conv.weight", 4)[1]
+    size = _image_size(specs, model, timm_config.image_size(given) or hints.image_size)
+    data, unsaid = timm_config.data(given, size, channels)
+    return Facts(
+        model=model,
+        data=data,
+        classes=() if headless else timm_config.classes(given, model.num_classes or 0),
+        assumed=assumed | unsaid,
+        fresh={"head/kernel": HEADLESS, "head/bias": HEADLESS} if headless else {},
+    )
+
+
+def _pooling(specs: Mapping[str, Spec], given: Given) -> str:
+    """Returns what the head sees; raises WeightsError where no model here can show it that."""
+    token = "cls_token" in specs
+    natural = "avg" if "fc_norm.weight" in specs or not token else "token"
+    kind = "map" if "attn_pool.latent" in specs else timm_config.pooling(given) or natural
+    if kind not in ("token", "avg", "map"):
+        raise WeightsError(f"global_pool={kind}: only token, avg and map are known")
+    if token and kind != "token":
+        raise WeightsError(
+            f"global_pool={kind}: leaves out the class token, and models here that pool have none"
+        )
+    if not token and kind == "token":
+        raise WeightsError("global_pool=token: there is no cls_token")
+    return {"token": "token", "avg": "gap", "map": "map"}[kind]
+
+
+def _image_size(
+    specs: Mapping[str, Spec], model: config.Model, given: tuple[int, int] | None
+) -> tuple[int, int]:
+    """Returns the image size of the positions: the given one if it fits, else that of a square."""
+    if "pos_embed" not in specs:
+        if given is None:
+            raise WeightsError(
+                "holds no position embeddings; "
+                "give the image size: --config.data.image_size=HEIGHT,WIDTH"
+            )
+        return given
+    rows = shape_of(specs, "pos_embed", 3)[1]
+    counts = {rows, rows - 1} if model.pooling == "token" else {rows}
+    if given is not None and math.prod(models.grid(model, given)) in counts:
+        return given
+    # With a class token, they have a row for it or (no_embed_class) not.
+    side = square(min(counts) if rows != math.isqrt(rows) ** 2 else rows)[0]
+    factor = models.reduction(model)
+    patch = model.patch_size or (1, 1)
+    return side * patch[0] * factor, side * patch[1] * factor
+
+
+def _root(specs: Mapping[str, Spec]) -> str:
+    """Returns what stands before the root convolution of a hybrid's ResNet; empty without one."""
+    roots = (f"{BACKBONE}stem.", BACKBONE)  # the latter where it is no more than a stem
+    return next((root for root in roots if f"{root}conv.weight" in specs), "")
+
+
+def _units(specs: Mapping[str, Spec], root: str) -> dict[str, Any]:
+    """Returns the knobs of a ResNet whose root convolution follows `root`."""
+    stages = re.escape(root.removesuffix("stem."))
+    counts = (
+        depth(specs, rf"{stages}stages\.{stage}\.blocks\.(\d{{1,3}})\.")
+        for stage in itertools.count()
+    )
+    return {
+        "resnet_units": tuple(itertools.takewhile(bool, counts)),
+        "resnet_width": shape_of(specs, f"{root}conv.weight", 4)[0] / 64,
+        "resnet_epsilons": "timm",
+    }
+
+
+def _resnet(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
+    channels = shape_of(specs, "stem.conv.weight", 4)[1]
+    if "norm.weight" not in specs or "stem.norm.weight" in specs:
+        raise WeightsError(
+            "holds a ResNet of post-activation units, which timm has in hybrids only"
+        )
+    timm_config.check_resnet(given)
+    headless = "head.fc.weight" not in specs
+    classes = 1 if headless else shape_of(specs, "head.fc.weight", 4)[0]
+    model = config.Model(
+        architecture="resnet", num_classes=classes, resnet_version="v2", **_units(specs, "stem.")
+    )
+    size = timm_config.image_size(given) or hints.image_size
+    data, assumed = timm_config.data(given, size or (224, 224), channels)
+    return Facts(
+        model=models.complete(model),
+        data=data,
+        classes=() if headless else timm_config.classes(given, classes),
+        assumed=assumed if size else assumed | bit.SIZE,
+        fresh={"head/kernel": HEADLESS, "head/bias": HEADLESS} if headless else {},
+    )
+
+
+def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
+    """Returns the rules to read a state dict of these arrays, or (None) to write one."""
+    if facts.model.architecture == "resnet":
+        return [
+            *_convolutions("stem.", ""),
+            *norm("norm", "resnet/gn_final"),
+            Rule("head.fc.weight", "head/kernel", PIXEL),
+            Rule("head.fc.bias", "head/bias"),
+        ]
+    if facts.model.heads is None:
+        raise WeightsError(
+            f"does not say how many heads its layers of width {facts.model.width} have; "
+            "give them: --config.model.heads=3, say"
+        )
+    root = f"{BACKBONE}stem." if facts.model.resnet_units else BACKBONE
+    last = "fc_norm" if facts.model.norm_place == "pooled" else "norm"
+    block = "blocks.{layer}"
+    return [
+        *_convolutions(root, BACKBONE),
+        Rule("cls_token", "cls"),
+        Rule("pos_embed", "position/table", _positions(specs, facts)),
+        Rule("patch_embed.proj.weight", "embedding/kernel", CONVOLUTION),
+        Rule("patch_embed.proj.bias", "embedding/bias"),
+        *norm(f"{block}.norm1", "encoder/norm1"),
+        *norm(f"{block}.norm2", "encoder/norm2"),
+        *_parts(f"{block}.attn.qkv", "encoder/attention", ("query", "key", "value")),
+        *dense(f"{block}.attn.proj", "encoder/attention/out", linear(2)),
+        *_mlp(f"{block}.mlp", "encoder/mlp"),
+        *norm(last, "encoder_norm"),
+        Rule("attn_pool.latent", "pooling/probe"),
+        *_parts("attn_pool.q", "pooling/attention", ("query",)),
+        *_parts("attn_pool.kv", "pooling/attention", ("key", "value")),
+        *dense("attn_pool.proj", "pooling/attention/out", linear(2)),
+        *norm("attn_pool.norm", "pooling/norm"),
+        *_mlp("attn_pool.mlp", "pooling/mlp"),
+        *dense("pre_logits.fc", "pre_logits"),
+        *dense("head", "head"),
+    ]
+
+
+def _positions(specs: Mapping[str, Spec] | None, facts: Facts) -> Form:
+    if specs is None or facts.model.pooling != "token" or "pos_embed" not in specs:
+        return SAME
+    patches = math.prod(models.grid(facts.model, facts.data.image_size))
+    rows = shape_of(specs, "pos_embed", 3)[1]
+    return google.WITHOUT_CLASS if rows == patches else SAME
+
+
+def _convolutions(root: str, stages: str) -> Iterator[Rule]:
+    """Yields the rules of a ResNet up to its last unit."""
+    yield Rule(f"{root}conv.weight", "resnet/conv_root/kernel", CONVOLUTION)
+    yield from norm(f"{root}norm", "resnet/gn_root")
+    yield from units(f"{stages}stages.{{stage}}.blocks.{{unit}}")
+
+
+def units(theirs: str) -> Iterator[Rule]:
+    """Yields the rules of a ResNet's units, as Hugging Face has them too."""
+    ours = "resnet/unit"
+    for number in (1, 2, 3):
+        yield Rule(f"{theirs}.conv{number}.weight", f"{ours}/conv{number}/kernel", CONVOLUTION)
+        yield from norm(f"{theirs}.norm{number}", f"{ours}/gn{number}")
+    yield Rule(f"{theirs}.downsample.conv.weight", f"{ours}/conv_proj/kernel", CONVOLUTION)
+    yield from norm(f"{theirs}.downsample.norm", f"{ours}/gn_proj")
+
+
+def norm(theirs: str, ours: str) -> Iterator[Rule]:
+    """Yields the rules of a LayerNorm or GroupNorm."""
+    yield Rule(f"{theirs}.weight", f"{ours}/scale")
+    yield Rule(f"{theirs}.bias", f"{ours}/bias")
+
+
+def dense(theirs: str, ours: str, form: Form | None = None) -> Iterator[Rule]:
+    """Yields the rules of a dense layer; `form` is that of its kernel."""
+    yield Rule(f"{theirs}.weight", f"{ours}/kernel", form or linear())
+    yield Rule(f"{theirs}.bias", f"{ours}/bias")
+
+
+def _parts(theirs: str, ours: str, names: tuple[str, ...]) -> Iterator[Rule]:
+    """Yields the rules of projections to heads that are stored one after another."""
+    for part, name in enumerate(names):
+        yield Rule(f"{theirs}.weight", f"{ours}/{name}/kernel", linear(), part, len(names))
+        yield Rule(f"{theirs}.bias", f"{ours}/{name}/bias", FLAT, part, len(names))
+
+
+def _mlp(theirs: str, ours: str) -> Iterator[Rule]:
+    for name in ("fc1", "fc2"):
+        yield from dense(f"{theirs}.{name}", f"{ours}/{name}")
+
+
+LAYOUT = Layout("timm", recognises, facts, rules)
