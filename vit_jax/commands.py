@@ -135,7 +135,7 @@ def list_(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     if options.table and (options.weights or options.augreg_index):
         raise config.ConfigError(f"--table={options.table}: is of configs, not of --weights")
     if options.augreg_index:
-        best = listing.augreg(options.augreg_index, options.model)
+        best = listing.augreg_best(options.augreg_index, options.model)
         values: dict[str, Any] = {one.model: one._asdict() for one in best}
         groups = [listing.augreg_group(best)]
     elif options.weights:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from vit_jax import catalog, config, models
 from vit_jax.models import macs
-from vit_jax.weights import download, zoo
+from vit_jax.weights import augreg, download, zoo
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +171,7 @@ def weights(model: str | None) -> list[zoo.Entry]:
 
 def weights_dict(entry: zoo.Entry) -> dict[str, Any]:
     """Returns plain values that JSON holds."""
-    values = dataclasses.asdict(entry)
+    values = dataclasses.asdict(entry) | {"reported_by": entry.reported_by}
     return {key: value for key, value in values.items() if key not in ("name", "optional")}
 
 
@@ -202,7 +202,7 @@ def weight_groups(chosen: Sequence[zoo.Entry]) -> Iterator[Group]:
         )
 
 
-def augreg(index: str, model: str | None) -> list[zoo.Upstream]:
+def augreg_best(index: str, model: str | None) -> list[augreg.Upstream]:
     """Returns the best of every model in an index of How to train your ViT; raises UserError.
 
     Args:
@@ -210,7 +210,7 @@ def augreg(index: str, model: str | None) -> list[zoo.Upstream]:
       model: only those whose variant this pattern matches, such as `B/16`.
     """
     path = pathlib.Path(index).expanduser()
-    best = zoo.augreg_all(download.fetch(index) if "://" in index else path)
+    best = augreg.every(download.fetch(index) if "://" in index else path)
     pattern = zoo.variant(model or "*")
     chosen = [one for name, one in sorted(best.items()) if fnmatch.fnmatchcase(name, pattern)]
     if not chosen:
@@ -220,7 +220,7 @@ def augreg(index: str, model: str | None) -> list[zoo.Upstream]:
     return chosen
 
 
-def augreg_group(chosen: Sequence[zoo.Upstream]) -> Group:
+def augreg_group(chosen: Sequence[augreg.Upstream]) -> Group:
     """Returns the best models of an index as a table, two lines each: upstream, fine-tuned."""
     rows = []
     for one in chosen:

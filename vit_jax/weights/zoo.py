@@ -9,25 +9,27 @@ prints them; an empty place is what no source says. Names of files come from
 and, for sam and gsam, from scripts that download them.
 """
 
-import csv
 import dataclasses
 import fnmatch
-import math
 import pathlib
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from vit_jax import config
 from vit_jax.weights import download
 from vit_jax.weights.files import WeightsError
 
 BUCKET = "gs://vit_models"
-INDEX = f"{BUCKET}/augreg/index.csv"
 I21K, I1K = "ImageNet-21k", "ImageNet"
 BOTH = f"{I21K}, {I1K}"
-DATA = {"i21k": I21K, "i1k": I1K, "imagenet2012": I1K}
-VT, BT, TM = "vision_transformer", "big_transfer", "timm"
+DATA = {"i21k": I21K, "i1k": I1K, "imagenet2012": I1K}  # as files say, as people do
+REPORTS = {
+    "imagenet21k": "vision_transformer",
+    "imagenet21k+imagenet2012": "vision_transformer",
+    "augreg": "vision_transformer",
+    "bit": "big_transfer",
+    "timm": "timm",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +43,6 @@ class Entry(download.Source):
       image_size: side of its images; None where the source does not say, or for a ResNet.
       preprocessing: where it is not a plain bilinear resize to values of -1 to 1.
       top1: on ImageNet; of a model that has not seen ImageNet, once it is fine-tuned on it.
-      reported_by: who says so.
     """
 
     layout: str
@@ -50,12 +51,16 @@ class Entry(download.Source):
     image_size: int | None = None
     preprocessing: str = ""
     top1: float | None = None
-    reported_by: str = ""
 
     @property
     def collection(self) -> str:
         """What its name begins with."""
         return self.name.partition("/")[0]
+
+    @property
+    def reported_by(self) -> str:
+        """Who says how accurate it is; empty if nobody does."""
+        return "" if self.top1 is None else REPORTS[self.collection]
 
 
 # name, MiB, top-1 after fine-tuning at 384 pixels without dropout
@@ -90,7 +95,7 @@ ViT-B_32       light1    0.1    0.0   0.0   398    0.01   83.59
 ViT-B_16       medium1   0.1    0.0   0.0   391    0.03   85.49
 ViT-L_16       strong1   0.1    0.0   0.0   1243   0.01   85.59
 R+ViT-Ti_16    none      0.03   0.0   0.0   40     0.03   75.40
-R26+ViT-S_32   light1    0.1    0.0   0.0   170    0.03   83.85
+R26+ViT-S_32   light1    0.1    0.0   0.0   170    0.01   83.85
 R50+ViT-L_32   medium1   0.1    0.1   0.1   1337   0.01   85.99
 """
 SHARPNESS = """
@@ -201,10 +206,7 @@ resnetv2_152x2_bit.goog_teacher_in21k_ft_in1k       224   82.876
 resnetv2_152x2_bit.goog_teacher_in21k_ft_in1k_384   384   83.834
 """
 HUB_SIZES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H"}
-# Columns of augreg/index.csv that are read here, of 21.
-COLUMNS = ("name", "ds", "final_val", "filename")
-COLUMNS += ("adapt_ds", "adapt_final_val", "adapt_filename", "adapt_resolution")
-# Any file of the 52,268 of How to train your ViT; `augreg_best` finds some.
+# Any file of the 52,268 of How to train your ViT; the module `augreg` finds the best.
 AUGREG_FILE = re.compile(
     r"((?:R\d*_)?(?:Ti|S|B|L)_\d+)-(i1k|i21k)[\w.]*-[\w.\-]+?"
     r"(?:--([a-z][\w.]*)-steps_\w+-lr_[\d.]+-res_(\d+))?",
@@ -242,7 +244,7 @@ def find(name: str) -> Entry:
         )
     hint = config.suggest(name, list(everything))
     many = "; `vit_jax list --weights` shows all" if "did you mean" not in hint else hint
-    raise WeightsError(f"{name}: no such file, and no published checkpoint{many}")
+    raise WeightsError(f"{name}: no such run, file or folder, and no published checkpoint{many}")
 
 
 def resolve(reference: str, *, offline: bool = False) -> pathlib.Path:
@@ -269,81 +271,6 @@ def variant(name: str) -> str:
     if parts is None:
         return name
     return f"{parts[1]}+" * bool(parts[1]) + f"ViT-{parts[2]}/{parts[3]}"
-
-
-class Upstream(NamedTuple):
-    """A pre-trained model of How to train your ViT, and its best fine-tuning on ImageNet."""
-
-    model: str
-    data: str
-    val: float  # best upstream validation accuracy, at the end
-    file: str  # a name for `find`
-    tuned_file: str = ""
-    tuned_val: float | None = None
-    resolution: str = ""
-
-
-def augreg_best(index: pathlib.Path, name: str, data: str = "i21k") -> Upstream:
-    """Returns the model with the best upstream validation accuracy at its end (`final_val`).
-
-    Args:
-      index: a copy of augreg/index.csv.
-      name: of the model: `B/16`, `ViT-B/16` or `B_16`.
-      data: what it is pre-trained on, as the index says: i21k, i1k.
-
-    Raises WeightsError.
-    """
-    best = augreg_all(index, data)
-    if variant(name) not in best:
-        raise WeightsError(
-            f"{name}: no such model on {data} in {index}{config.suggest(variant(name), [*best])}"
-        )
-    return best[variant(name)]
-
-
-def augreg_all(index: pathlib.Path, data: str = "i21k") -> dict[str, Upstream]:
-    """Returns the best of every model in an index, by its variant; see `augreg_best`."""
-    best: dict[str, Upstream] = {}
-    for one in _upstreams(index):
-        if one.data == data and (one.model not in best or _merit(one) > _merit(best[one.model])):
-            best[one.model] = one
-    return best
-
-
-def _merit(one: Upstream) -> tuple[float, float]:
-    return one.val, -1.0 if one.tuned_val is None else one.tuned_val
-
-
-def _upstreams(index: pathlib.Path) -> Iterator[Upstream]:
-    """Yields every row: a pre-trained model, and one of its fine-tunings."""
-    line = 1
-    try:
-        with index.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise WeightsError(f"{index}: has no column {missing[0]}")
-            for row in reader:
-                line = reader.line_num
-                if None in row.values():
-                    raise ValueError("too few columns")
-                val, tuned = (float(row[f"{k}final_val"] or "nan") for k in ("", "adapt_"))
-                imagenet = row["adapt_ds"] == "imagenet2012" and not math.isnan(tuned)
-                if math.isnan(val):
-                    continue
-                yield Upstream(
-                    model=variant(row["name"]),
-                    data=row["ds"],
-                    val=val,
-                    file=f"augreg/{row['filename']}",
-                    tuned_file=f"augreg/{row['adapt_filename']}" if imagenet else "",
-                    tuned_val=tuned if imagenet else None,
-                    resolution=row["adapt_resolution"] if imagenet else "",
-                )
-    except OSError as error:
-        raise WeightsError(f"{index}: cannot be read: {error.strerror}") from error
-    except (ValueError, csv.Error) as error:
-        raise WeightsError(f"{index}: line {line}: {error}") from error
 
 
 def _table(text: str) -> Iterator[list[str]]:
@@ -374,7 +301,6 @@ def _google() -> Iterator[Entry]:
             image_size=224,
             mib=float(mib),
             top1=_number(top1),
-            reported_by=VT if top1 != "-" else "",
         )
     for name, side, mib, top1 in _table(IMAGENET2012):
         yield Entry(
@@ -386,7 +312,6 @@ def _google() -> Iterator[Entry]:
             image_size=int(side),
             mib=float(mib),
             top1=_number(top1),
-            reported_by=VT if top1 != "-" else "",
         )
     for name, augmentation, decay, dropout, depth, mib, rate, top1 in _table(AUGREG):
         file = (
@@ -403,7 +328,6 @@ def _google() -> Iterator[Entry]:
             image_size=224,
             mib=float(mib),
             top1=float(top1),
-            reported_by=VT,
         )
         yield first
         yield dataclasses.replace(
@@ -428,15 +352,13 @@ def _bit() -> Iterator[Entry]:
     for name, top1 in _table(BIT):
         for kind, data in (("S", I1K), ("M", I21K), ("M", BOTH)):
             file = f"BiT-{kind}-{name}" + "-ILSVRC2012" * (data == BOTH)
-            known = data == I21K and top1 != "-"
             yield Entry(
                 name=f"bit/{file}",
                 urls=(_bucket(file, "gs://bit_models"),),
                 layout="bit",
                 model=name,
                 data=data,
-                top1=float(top1) if known else None,
-                reported_by=BT if known else "",
+                top1=_number(top1) if data == I21K else None,
             )
     for name, side, top1 in _table(DISTILLED):
         yield Entry(
@@ -447,7 +369,6 @@ def _bit() -> Iterator[Entry]:
             data=I1K if top1 != "-" else BOTH,
             image_size=int(side),
             top1=_number(top1),
-            reported_by=BT if top1 != "-" else "",
         )
 
 
@@ -476,7 +397,6 @@ def _timm() -> Iterator[Entry]:
             image_size=int(side),
             preprocessing=_timm_preprocessing(name, int(side)),
             top1=_number(top1),
-            reported_by=TM if top1 != "-" else "",
         )
 
 

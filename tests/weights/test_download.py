@@ -1,0 +1,527 @@
+"""Downloads from a server that cuts, lies, moves and fails."""
+
+import hashlib
+import http.server
+import inspect
+import io
+import json
+import multiprocessing
+import pathlib
+import re
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from vit_jax.weights import download, pins
+from vit_jax.weights.download import Source, fetch
+from vit_jax.weights.files import WeightsError
+
+
+def npz(seed, size=5000):
+    file = io.BytesIO()
+    np.savez(file, w=np.random.default_rng(seed).normal(size=size).astype(np.float32))
+    return file.getvalue()
+
+
+BODY, OTHER = npz(0), npz(1)
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves `files`; `faults` befall the requests to come, one each."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files = {"/a/b.npz": BODY}
+        self.faults, self.requests = [], []
+        self.ranges = self.validators = True
+        self.gate = threading.Event()  # what `held` requests wait for
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request, client_address):
+        """Clients may go away."""
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def log_message(self, *_):
+        """Says nothing."""
+
+    def do_GET(self):
+        self.server.requests.append((self.path, self.headers.get("Range")))
+        fault = self.server.faults.pop(0) if self.server.faults else None
+        self.close_connection = True
+        if fault == ("held",):
+            self.server.gate.wait(60)
+        if isinstance(fault, int):
+            self.send_error(fault)
+            return
+        if isinstance(fault, str):
+            self.send_response(302)
+            self.send_header("Location", fault)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        body = self.server.files.get(self.path)
+        if body is None:
+            self.send_error(404)
+            return
+        tag = f'"{hashlib.sha256(body).hexdigest()[:8]}"'
+        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        same = self.headers.get("If-Range") == tag or fault == ("splice",)
+        part = body
+        if asked and self.server.ranges and same:
+            start = int(asked[1])
+            if start >= len(body):
+                self.send_error(416)
+                return
+            part = body[start:]
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+        else:
+            self.send_response(200)
+        if self.server.validators:
+            self.send_header("ETag", tag)
+        kind, *values = fault or ("whole",)
+        if kind != "unsized":
+            self.send_header("Content-Length", str(values[0] if kind == "claim" else len(part)))
+        self.end_headers()
+        self.wfile.write(part[: values[0]] if kind == "cut" else part)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    for name in ("VIT_JAX_CACHE", "VIT_JAX_OFFLINE", "VIT_JAX_MIRROR"):
+        monkeypatch.delenv(name, raising=False)
+    with Server() as one:
+        thread = threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield one
+        one.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def waits():
+    return []
+
+
+@pytest.fixture
+def get(server, tmp_path, waits):
+    def call(source="/a/b.npz", **more):
+        if isinstance(source, str) and source.startswith("/"):
+            source = server.url + source
+        return fetch(source, cache=tmp_path, wait=waits.append, **more)
+
+    return call
+
+
+def refusal(call, *arguments, **more):
+    with pytest.raises(WeightsError) as caught:
+        call(*arguments, **more)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def leftovers(folder):
+    return sorted(p.name for p in folder.rglob("*") if p.is_file() and ".locks" not in p.parts)
+
+
+def test_a_whole_file_once(get, server, tmp_path):
+    path = get()
+    assert path.read_bytes() == BODY
+    assert path.relative_to(tmp_path).parts[1:] == ("a", "b.npz")
+    assert get() == path
+    assert len(server.requests) == 1
+    assert leftovers(tmp_path) == ["b.npz", pins.LOCK]
+    lock = json.loads((tmp_path / pins.LOCK).read_text())
+    assert [entry["sha256"] for entry in lock.values()] == [hashlib.sha256(BODY).hexdigest()]
+
+
+def test_a_cut_connection_goes_on_where_it_was(get, server, waits):
+    server.faults = [("cut", 1000), ("cut", 500)]
+    assert get().read_bytes() == BODY
+    assert [asked for _, asked in server.requests] == [None, "bytes=1000-", "bytes=1500-"]
+    assert waits == [1, 4]
+
+
+def test_another_command_goes_on_too(get, server):
+    server.faults = [("cut", 1000), ("cut", 0), ("cut", 0)]
+    text = refusal(get)
+    assert f"broke off after 1,000 of {len(BODY):,} bytes, 3 times" in text
+    assert "the same command goes on from its 1,000 bytes" in text
+    assert get().read_bytes() == BODY
+    assert server.requests[-1][1] == "bytes=1000-"
+
+
+def test_a_part_that_was_complete_is_not_asked_for_again(get, server, tmp_path):
+    server.faults = [("cut", 1000), ("cut", 0), ("cut", 0)]
+    refusal(get)
+    (part,) = tmp_path.rglob("*.part")
+    part.write_bytes(BODY)
+    assert get().read_bytes() == BODY
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("what", ["ranges", "validators"])
+def test_without_ranges_or_a_way_to_know_the_file_it_starts_over(get, server, what):
+    setattr(server, what, False)
+    server.faults = [("cut", 1000)]
+    assert get().read_bytes() == BODY
+    assert len(server.requests) == 2
+    assert server.requests[1][1] == (None if what == "validators" else "bytes=1000-")
+
+
+@pytest.mark.parametrize("fault", [None, ("splice",)])
+def test_a_file_that_changes_meanwhile_starts_over(get, server, fault):
+    # With `splice`, the server sends the rest of the new file as if it were that of the old.
+    server.faults = [("cut", 1000), ("cut", 0), ("cut", 0)]
+    refusal(get)
+    server.files["/a/b.npz"] = OTHER
+    server.faults = [fault]
+    assert get().read_bytes() == OTHER
+
+
+def test_a_part_longer_than_the_file_starts_over(get, server, tmp_path):
+    server.faults = [("cut", 1000), ("cut", 0), ("cut", 0)]
+    refusal(get)
+    (part,) = tmp_path.rglob("*.part")
+    part.write_bytes(BODY + b"more")
+    assert get().read_bytes() == BODY
+
+
+def test_a_file_of_no_stated_length(get, server):
+    server.faults = [("unsized",)]
+    assert get().read_bytes() == BODY
+
+
+def test_a_body_shorter_than_stated(get, server, tmp_path):
+    server.faults = [("claim", len(BODY) + 7)] * 3
+    assert f"broke off after {len(BODY):,} of {len(BODY) + 7:,} bytes" in refusal(get)
+    assert not list(tmp_path.rglob("b.npz"))
+
+
+def test_sizes_that_cannot_be(get, server, tmp_path):
+    server.faults = [("claim", 33 * 2**30)]
+    assert "is of 33 GiB; at most 32 GiB" in refusal(get)
+    source = Source(name="one", urls=(f"{server.url}/a/b.npz",), mib=12.0)
+    assert "is of 0.0 MiB, not 12 MiB as published" in refusal(get, source)
+    assert not list(tmp_path.rglob("b.npz*"))
+
+
+def test_a_disk_without_room(get, monkeypatch):
+    usage = type("Usage", (), {"free": 10})
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda _: usage)
+    text = refusal(get)
+    assert f"needs {len(BODY):,} bytes" in text
+    assert "has 10 left; name another folder with VIT_JAX_CACHE" in text
+
+
+def test_a_published_digest(get, server, tmp_path):
+    url = f"{server.url}/a/b.npz"
+    right, wrong = (hashlib.sha256(body).hexdigest() for body in (BODY, OTHER))
+    text = refusal(get, Source(name="one", urls=(url,), sha256=wrong))
+    assert f"its SHA-256 is {right}, not {wrong} as published" in text
+    assert leftovers(tmp_path) == ["b.npz.part.json"]
+    path = get(Source(name="one", urls=(url,), sha256=right))
+    assert path.read_bytes() == BODY
+    # Nor is a file that is already there believed.
+    assert "as published" in refusal(get, Source(name="one", urls=(url,), sha256=wrong))
+
+
+def test_the_first_download_is_binding(get, server, tmp_path):
+    path = get()
+    path.unlink()
+    server.files["/a/b.npz"] = OTHER
+    text = refusal(get)
+    old, new = (hashlib.sha256(body).hexdigest() for body in (BODY, OTHER))
+    assert f"its SHA-256 is {new}, not {old} as at its first download" in text
+    assert str(tmp_path / pins.LOCK) in text
+    assert not path.exists()
+    server.files["/a/b.npz"] = BODY
+    assert get().read_bytes() == BODY
+
+
+def test_a_changed_file_in_the_cache(get):
+    path = get()
+    path.write_bytes(OTHER)
+    assert "delete the file to download it again" in refusal(get)
+    path.unlink()
+    assert get().read_bytes() == BODY
+
+
+def test_a_cached_file_is_read_again_only_if_it_was_touched(get, monkeypatch):
+    path, read = get(), []
+    digest = pins.digest
+    monkeypatch.setattr(pins, "digest", lambda p: (read.append(p), digest(p))[1])
+    get()
+    assert read == []
+    path.touch()
+    get()
+    get()
+    assert read == [path]
+
+
+def test_a_file_put_there_by_hand(get, server, tmp_path):
+    path = tmp_path / server.url.removeprefix("http://") / "a" / "b.npz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(BODY)
+    assert get(offline=True) == path
+    assert not server.requests
+    path.write_bytes(OTHER)
+    assert "as at its first download" in refusal(get)
+
+
+def test_a_damaged_lock_file(get, tmp_path):
+    get()
+    for text in ("{", '{"x": 1}'):
+        (tmp_path / pins.LOCK).write_text(text)
+        assert pins.LOCK in refusal(get)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_refusal_is_final(get, server, waits, status):
+    server.faults = [status]
+    text = refusal(get)
+    assert f"the server says {status}" in text
+    assert "download it elsewhere and give its path" in text
+    assert waits == []
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_failure_is_tried_again(get, server, waits, status):
+    server.faults = [status, status]
+    assert get().read_bytes() == BODY
+    assert waits == [1, 4]
+    server.files["/c.npz"] = BODY
+    server.faults = [status] * 3
+    assert f"the server says {status}" in refusal(get, "/c.npz")
+    assert len(server.requests) == 6
+
+
+def test_no_network(get, waits):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/x.npz"
+    text = refusal(get, url)
+    assert text.startswith(f"{url}: cannot be reached")
+    assert "download it elsewhere and give its path" in text
+    assert waits == []
+
+
+def test_offline(get, server, tmp_path, monkeypatch):
+    path = tmp_path / server.url.removeprefix("http://") / "a" / "b.npz"
+    assert f"copy {server.url}/a/b.npz to {path}" in refusal(get, offline=True)
+    monkeypatch.setenv("VIT_JAX_OFFLINE", "1")
+    assert "unset VIT_JAX_OFFLINE" in refusal(get)
+    monkeypatch.setenv("VIT_JAX_OFFLINE", "0")
+    get()
+    monkeypatch.setenv("VIT_JAX_OFFLINE", "1")
+    assert get() == path
+    assert len(server.requests) == 1
+
+
+def test_the_cache_is_where_the_environment_says(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("VIT_JAX_CACHE", str(tmp_path / "elsewhere"))
+    assert (tmp_path / "elsewhere") in fetch(f"{server.url}/a/b.npz").parents
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("VIT_JAX_CACHE", str(tmp_path / "file"))
+    assert "name another folder with VIT_JAX_CACHE" in refusal(fetch, f"{server.url}/a/b.npz")
+
+
+def test_a_mirror_stands_in_for_published_addresses(get, server, tmp_path, monkeypatch):
+    monkeypatch.setenv("VIT_JAX_MIRROR", f"{server.url}/mirror/")
+    server.files["/mirror/vit_models/imagenet21k%2Bx/B_16.npz"] = BODY
+    path = get("gs://vit_models/imagenet21k+x/B_16.npz")
+    at = "storage.googleapis.com/vit_models/imagenet21k+x/B_16.npz"
+    assert path == tmp_path / at
+    monkeypatch.setenv("VIT_JAX_MIRROR", "http://mirror.example")
+    assert "only https://" in refusal(get, "gs://vit_models/other.npz")
+
+
+def test_redirects(get, server):
+    server.faults = ["/a/b.npz"]
+    server.files["/moved.npz"] = b""
+    assert get("/moved.npz").read_bytes() == BODY
+    targets = {
+        "http://example.com/x.npz": "sends us elsewhere",
+        "ftp://127.0.0.1/x.npz": "sends us elsewhere",
+        "file:///etc/passwd": "is not allowed",
+    }
+    for target, text in targets.items():
+        server.faults = [target]
+        assert text in refusal(get)
+    assert len(server.requests) == 5
+
+
+def test_nobody_is_sent_to_this_machine(server):
+    handler = download._Redirects()
+    request = download.urllib.request.Request("https://example.com/x.npz")
+    with pytest.raises(WeightsError, match="leads to this machine"):
+        handler.redirect_request(request, io.BytesIO(), 302, "", {}, f"{server.url}/a/b.npz")
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>Please log in</html>", b"", b'{"a": 1}'], ids=["page", "nothing", "json"]
+)
+def test_the_page_of_a_proxy_is_no_checkpoint(get, server, tmp_path, body):
+    server.files["/a/b.npz"] = server.files["/a/c.safetensors"] = body
+    for name in ("/a/b.npz", "/a/c.safetensors"):
+        assert "something else than" in refusal(get, name)
+    # And is not what later downloads are held to.
+    server.files["/a/b.npz"] = BODY
+    assert get().read_bytes() == BODY
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "/a/../b.npz",
+        "/a/%2e%2e/b.npz",
+        "/a/..%2f..%2fb.npz",
+        "/a//b.npz",
+        "/a/.hidden/b.npz",
+        "/a/b\\c.npz",
+        "/a/b%00.npz",
+        "/" + "x" * 300 + ".npz",
+    ],
+)
+def test_names_cannot_lead_out_of_the_cache(get, server, tmp_path, url):
+    assert "cannot be the name of a file" in refusal(get, url)
+    assert not server.requests
+    assert not leftovers(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("http://example.com/x.npz", "only https:// and gs:// addresses"),
+        ("file:///etc/x.npz", "only https:// and gs:// addresses"),
+        ("https:///x.npz", "only https:// and gs:// addresses"),
+        ("https://me:secret@example.com/x.npz", "only https:// and gs:// addresses"),
+        ("https://[::1/x.npz", "is no address"),
+        ("https://example.com/x.bin", "can run code"),
+        ("https://example.com/x.exe?a=b", "must end in one of"),
+    ],
+)
+def test_addresses_that_are_not_fetched(get, url, text):
+    said = refusal(get, url)
+    assert text in said
+    assert "secret" not in said
+    assert "a=b" not in said
+
+
+def test_a_query_tells_files_apart_and_stays_secret(get, server, tmp_path):
+    server.files["/a/b.npz?token=one"], server.files["/a/b.npz?token=two"] = BODY, OTHER
+    assert get("/a/b.npz?token=one").read_bytes() == BODY
+    assert get("/a/b.npz?token=two").read_bytes() == OTHER
+    assert "token" not in refusal(get, "/a/b.npz?token=three")
+    assert not any("token" in str(p) for p in tmp_path.rglob("*"))
+
+
+def folder_of(server, **more):
+    urls = tuple(f"{server.url}/m/{n}" for n in ("config.json", "more.json", "model.safetensors"))
+    return Source(name="m", urls=urls, **more)
+
+
+TENSORS = (2).to_bytes(8, "little") + b"{}"
+
+
+def test_a_folder(get, server):
+    server.files["/m/config.json"] = server.files["/m/more.json"] = b"{}"
+    server.files["/m/model.safetensors"] = TENSORS
+    server.faults = [None, 500, None, ("cut", 3)]
+    folder = get(folder_of(server))
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == {
+        "config.json": b"{}",
+        "more.json": b"{}",
+        "model.safetensors": TENSORS,
+    }
+    count = len(server.requests)
+    assert get(folder_of(server)) == folder
+    assert len(server.requests) == count
+    (folder / "more.json").unlink()
+    assert "not in the cache" in refusal(get, folder_of(server), offline=True)
+
+
+def test_a_folder_may_lack_what_is_optional(get, server):
+    server.files["/m/config.json"], server.files["/m/model.safetensors"] = b"{}", TENSORS
+    assert "404" in refusal(get, folder_of(server))
+    source = folder_of(server, optional=(f"{server.url}/m/more.json",))
+    folder = get(source)
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors"]
+    count = len(server.requests)
+    assert get(source, offline=True) == get(source) == folder
+    assert len(server.requests) == count
+
+
+def test_threads_fetch_a_file_once(get, server, tmp_path):
+    server.faults = [("cut", 1000)]
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(get())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [path.read_bytes() for path in results] == [BODY] * 8
+    assert [asked for _, asked in server.requests] == [None, "bytes=1000-"]
+    assert leftovers(tmp_path) == ["b.npz", pins.LOCK]
+
+
+def _fetch(url, cache, queue):
+    queue.put("ready")
+    queue.put(fetch(url, cache=pathlib.Path(cache)).read_bytes() == BODY)
+
+
+def test_processes_fetch_a_file_once(server, tmp_path):
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    arguments = (f"{server.url}/a/b.npz", str(tmp_path), queue)
+    workers = [context.Process(target=_fetch, args=arguments) for _ in range(2)]
+    server.faults = [("held",)]
+    for worker in workers:
+        worker.start()
+    assert [queue.get(timeout=120) for _ in workers] == ["ready", "ready"]
+    server.gate.set()
+    assert [queue.get(timeout=60) for _ in workers] == [True, True]
+    for worker in workers:
+        worker.join()
+    assert len(server.requests) == 1
+    assert leftovers(tmp_path) == ["b.npz", pins.LOCK]
+
+
+def test_many_files_at_once_are_all_pinned(get, server, tmp_path):
+    for i in range(12):
+        server.files[f"/many/{i}.npz"] = BODY
+    threads = [threading.Thread(target=get, args=(f"/many/{i}.npz",)) for i in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(json.loads((tmp_path / pins.LOCK).read_text())) == 12
+
+
+def test_a_bar_on_a_terminal_only(get, server, capsys, monkeypatch):
+    get()
+    assert capsys.readouterr() == ("", "")
+    server.files["/c.npz"] = BODY
+    monkeypatch.setattr(
+        download, "Console", lambda stderr: Console(stderr=stderr, force_terminal=True, width=100)
+    )
+    get("/c.npz")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "c.npz" in err
+    assert "19.8/19.8 KiB" in err
+
+
+def test_waiting_is_real_by_default():
+    assert inspect.signature(fetch).parameters["wait"].default is time.sleep

@@ -1,0 +1,92 @@
+"""The index of How to train your ViT: of its 759 pre-trained models, which is the best of a kind.
+
+The file is gs://vit_models/augreg/index.csv, a line per fine-tuning.
+"""
+
+import csv
+import math
+import pathlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from vit_jax import config
+from vit_jax.weights import zoo
+from vit_jax.weights.files import WeightsError
+
+# Columns that are read here, of 21.
+COLUMNS = ("name", "ds", "final_val", "filename")
+COLUMNS += ("adapt_ds", "adapt_final_val", "adapt_filename", "adapt_resolution")
+
+
+class Upstream(NamedTuple):
+    """A pre-trained model of How to train your ViT, and its best fine-tuning on ImageNet."""
+
+    model: str
+    data: str
+    val: float  # best upstream validation accuracy, at the end
+    file: str  # a name for `zoo.find`
+    tuned_file: str = ""
+    tuned_val: float | None = None
+    resolution: str = ""
+
+
+def best(index: pathlib.Path, name: str, data: str = "i21k") -> Upstream:
+    """Returns the model with the best upstream validation accuracy at its end (`final_val`).
+
+    Args:
+      index: a copy of augreg/index.csv.
+      name: of the model: `B/16`, `ViT-B/16` or `B_16`.
+      data: what it is pre-trained on, as the index says: i21k, i1k.
+
+    Raises WeightsError.
+    """
+    found, model = every(index, data), zoo.variant(name)
+    if model not in found:
+        hint = config.suggest(model, list(found))
+        raise WeightsError(f"{name}: no such model on {data} in {index}{hint}")
+    return found[model]
+
+
+def every(index: pathlib.Path, data: str = "i21k") -> dict[str, Upstream]:
+    """Returns the best of every model in an index, by its variant; see `best`."""
+    found: dict[str, Upstream] = {}
+    for one in _upstreams(index):
+        if one.data == data and (one.model not in found or _merit(one) > _merit(found[one.model])):
+            found[one.model] = one
+    return found
+
+
+def _merit(one: Upstream) -> tuple[float, float]:
+    return one.val, -1.0 if one.tuned_val is None else one.tuned_val
+
+
+def _upstreams(index: pathlib.Path) -> Iterator[Upstream]:
+    """Yields every row: a pre-trained model, and one of its fine-tunings."""
+    line = 1
+    try:
+        with index.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+            if missing:
+                raise WeightsError(f"{index}: has no column {missing[0]}")
+            for row in reader:
+                line = reader.line_num
+                if None in row.values():
+                    raise ValueError("too few columns")
+                val, tuned = (float(row[f"{k}final_val"] or "nan") for k in ("", "adapt_"))
+                imagenet = row["adapt_ds"] == "imagenet2012" and not math.isnan(tuned)
+                if math.isnan(val):
+                    continue
+                yield Upstream(
+                    model=zoo.variant(row["name"]),
+                    data=row["ds"],
+                    val=val,
+                    file=f"augreg/{row['filename']}",
+                    tuned_file=f"augreg/{row['adapt_filename']}" if imagenet else "",
+                    tuned_val=tuned if imagenet else None,
+                    resolution=row["adapt_resolution"] if imagenet else "",
+                )
+    except OSError as error:
+        raise WeightsError(f"{index}: cannot be read: {error.strerror}") from error
+    except (ValueError, csv.Error) as error:
+        raise WeightsError(f"{index}: line {line}: {error}") from error
