@@ -1,6 +1,7 @@
 """Fine-tuning (Tables 2, 4, 5): finetune/MODEL-PRETRAINED-DATASET; Table 2's ImageNet: -512, -518.
 
-Data sets: imagenet, cifar10, cifar100, pets, flowers. Weights to begin with cannot be loaded yet.
+Data sets: imagenet, cifar10, cifar100, pets, flowers. Those from i21k begin with the weights that
+Google published; the others were never published and come from a run of yours: init_from.
 """
 
 from typing import NamedTuple
@@ -53,6 +54,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     layers, _ = paper.SIZES[run.model.rpartition("-")[2][0]]
     return ml_collections.ConfigDict(
         {
+            "init_from": published(run.model) if run.pretrained == "i21k" else None,
             "model": {
                 "variant": run.model,
                 "num_classes": row.dataset.classes,
@@ -101,9 +103,16 @@ def about(name: str) -> catalog.About:
             *CHOICES,
             *([PATCHES] if patch == "14" and not run.pixels else []),
         ),
-        warning=f"begins with random weights: those of {origin(run.model, run.pretrained)} "
-        "cannot be loaded yet",
+        warning=""
+        if run.pretrained == "i21k"
+        else f"begins with random weights: those of {origin(run.model, run.pretrained)} were "
+        "never published; set --config.init_from to a run of yours",
     )
+
+
+def published(model: str) -> str:
+    """Returns the name of the weights that Google published, pre-trained on ImageNet-21k."""
+    return f"imagenet21k/{model.replace('/', '_')}"
 
 
 def origin(model: str, pretrained: str) -> str:

@@ -1,6 +1,6 @@
 """VTAB-1k (Tables 2, 4, 9): vtab/MODEL-PRETRAINED-TASK, 1,000 images a task, 19 tasks.
 
-Weights to begin with cannot be loaded yet, nor labels made by a rule; `vit_jax show NAME` says so.
+Labels made by a rule cannot be made yet; `vit_jax show NAME` says so.
 """
 
 import dataclasses

@@ -20,7 +20,7 @@ LAYERS = [
     {"training"},
     {"evaluators"},
     {"reports"},
-    {"opening", "run", "predict", "bench", "listing", "smoke", "preflight"},
+    {"opening", "convert", "export", "run", "predict", "bench", "listing", "smoke", "preflight"},
     {"commands"},
     {"cli"},
 ]
@@ -29,6 +29,8 @@ INSIDE = {
     ("config", "knobs"),
     ("catalog", "config"),
     ("host", "config"),
+    ("convert", "opening"),
+    ("export", "predict"),
     ("predict", "opening"),
     ("run", "opening"),
     ("run", "smoke"),

@@ -134,7 +134,7 @@ def test_predictions_equal_the_reference(tmp_path):
     """Whole path: weights in, PNG in, probabilities out, against the fixture's logits."""
     stored = np.load("tests/fixtures/vit_tiny_token.io.npz")
     images = np.clip(np.round((stored["images"] + 1) * 127.5), 0, 255).astype(np.uint8)
-    predictor = predict.load(predict.pathlib.Path("tests/fixtures/vit_tiny_token.npz"))
+    predictor = predict.load("tests/fixtures/vit_tiny_token.npz")
     named = [
         (str(i), cv2.imencode(".png", im[:, :, ::-1])[1].tobytes(), None)
         for i, im in enumerate(images)
@@ -272,7 +272,7 @@ def test_a_fine_tuning_says_what_it_begins_with(capsys, tmp_path):
     first, second = capsys.readouterr().err.splitlines()
     assert first == (
         "vit_jax: finetune/ViT-B_16-jft-pets begins with random weights: those of "
-        "pretrain/ViT-B_16-jft-7ep cannot be loaded yet"
+        "pretrain/ViT-B_16-jft-7ep were never published; set --config.init_from to a run of yours"
     )
     assert second.startswith("vit_jax: data.name=oxford_iiit_pet: not prepared")
 
@@ -318,6 +318,12 @@ def test_folders_that_cannot_be_trained_on(folder, tmp_path, capsys):
         assert not workdir.exists()
 
 
+NOWHERE = (
+    "nodir: no such run, file or folder, and no published checkpoint; "
+    "`vit_jax list --weights` shows all"
+)
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -333,11 +339,9 @@ def test_folders_that_cannot_be_trained_on(folder, tmp_path, capsys):
         (["list", "--config.seed=1"], "--config.seed: list takes no knobs"),
         (["predict", "--checkpoint=x"], "predict: give image files or folders, or --examples=N"),
         (["predict", "--checkpoint=x", "nofile.jpg"], "nofile.jpg: no such file or folder"),
-        (["predict", "--checkpoint=nodir", "--examples=1"],
-         "--checkpoint=nodir: no such run directory"),
-        (["evaluate", "--checkpoint=nodir"], "--checkpoint=nodir: no such run directory"),
-        (["predict", "--checkpoint=x", "--examples=1", "--config.seed=1"],
-         "--config.seed: predict takes its config from the checkpoint"),
+        (["predict", "--checkpoint=nodir", "--examples=1"], NOWHERE),
+        (["evaluate", "--checkpoint=nodir"], NOWHERE),
+        (["convert", "nodir", "--to=orbax", "--output=new"], NOWHERE),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip

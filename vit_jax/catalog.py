@@ -46,7 +46,7 @@ class About:
       core_days: TPUv3-core-days as printed.
       results: numbers to compare with.
       choices: what its source leaves open.
-      warning: a line that training begins with.
+      warning: a line that training begins with, unless `init_from` is set.
       needs: a line that training on its data set ends with, until one of `lifted_by` is set.
       lifted_by: knobs.
     """

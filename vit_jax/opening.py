@@ -60,7 +60,7 @@ def open_(
         )
     if at is not None:
         raise config.ConfigError(f"--step={at}: {reference} is no run directory")
-    path = _resolve(os.fspath(reference))
+    path = weights.resolve(os.fspath(reference))
     found = weights.load(path, overrides)
     cfg = _config(str(reference), found.facts, overrides or {})
     notes = [*found.report.lines()]
@@ -80,7 +80,7 @@ def facts(reference: str) -> weights.Facts:
         _, _, record = find(pathlib.Path(reference))
         cfg = complete(config.build(record["config"]))
         return weights.Facts(model=cfg.model, data=cfg.data)
-    return weights.look(_resolve(reference))
+    return weights.look(weights.resolve(reference))
 
 
 def is_run(reference: str | os.PathLike[str]) -> bool:
@@ -91,6 +91,17 @@ def is_run(reference: str | os.PathLike[str]) -> bool:
         or (path / "commit.json").is_file()
         or (path.is_dir() and path.name == "checkpoints")
     )
+
+
+def check_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) -> None:
+    """Raises ConfigError where no images are named: weights of other projects bring none."""
+    if not pathlib.Path(reference).exists() and "://" not in str(reference):
+        weights.find(str(reference))  # a mistyped name is the first thing to say
+    if not is_run(reference) and not {"data.source", "data.name", "data.root"} & set(overrides):
+        raise config.ConfigError(
+            f"{reference} brings no images; set --config.data.source=folder and "
+            "--config.data.root=DIR, or --config.data.source=tfds and --config.data.name=NAME"
+        )
 
 
 def complete(cfg: config.Config) -> config.Config:
@@ -145,10 +156,6 @@ def named(classes: tuple[str, ...] | list[str], cfg: config.Config) -> tuple[str
     """Returns a name for every output of the head: those known, then numbers."""
     more = range(len(classes), cfg.model.num_classes or 0)
     return (*classes, *(f"class {index}" for index in more))
-
-
-def _resolve(reference: str) -> pathlib.Path:
-    return pathlib.Path(reference)
 
 
 def _config(name: str, facts: weights.Facts, overrides: Mapping[str, str]) -> config.Config:

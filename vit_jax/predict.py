@@ -87,9 +87,14 @@ def _top(
     return jax.lax.top_k(activation(logits), k)
 
 
-def load(checkpoint: str | os.PathLike[str], at: int | str | None = None) -> Predictor:
-    """Returns the predictor of a run, weights of another project, or a published name."""
-    opened = opening.open_(checkpoint, at=at)
+def load(
+    checkpoint: str | os.PathLike[str],
+    overrides: Mapping[str, str] | None = None,
+    *,
+    at: int | str | None = None,
+) -> Predictor:
+    """Returns the predictor of anything `opening.open_` takes; raises likewise."""
+    opened = opening.open_(checkpoint, overrides, at=at)
     return Predictor(
         cfg=opened.cfg,
         model=opening.create_model(opened.cfg),

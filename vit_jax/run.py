@@ -17,8 +17,6 @@ from vit_jax.data import pipeline, sources, transforms
 from vit_jax.evaluators import classification
 from vit_jax.training import loop, optimizer, schedules, sharding, state, step
 
-DATA = {"data.source", "data.name", "data.root"}
-
 
 def resolve(reference: str, overrides: Mapping[str, str], *, tiny: bool = False) -> config.Config:
     """Returns the checked config of a catalog name or file, sizes filled in; `tiny`, cut down.
@@ -254,11 +252,7 @@ def evaluate(
     Weights of other projects bring no images: for them `overrides` must name some.
     """
     with host.memory_errors():
-        if not opening.is_run(checkpoint) and not DATA & set(overrides):
-            raise config.ConfigError(
-                f"evaluate: {checkpoint} brings no images; set --config.data.source=folder and "
-                "--config.data.root=DIR, or --config.data.source=tfds and --config.data.name=NAME"
-            )
+        opening.check_images(checkpoint, overrides)
         opened = opening.open_(checkpoint, overrides, at=at)
         objects = Objects(opened.cfg)
         results = objects.evaluator()(opened.params, stop=lambda: False)
@@ -276,8 +270,8 @@ def _begin(
     params, report = weights.fit(
         jax.device_get(opened.params), opened.facts, model, keep_head=cfg.init_head == "keep"
     )
-    lines = [f"begins with {cfg.init_from}: {line}" for line in (*opened.notes, *report.lines())]
-    return state.begin_with(live, params), lines
+    notes = (f"  {line}" for line in (*opened.notes, *report.lines()))
+    return state.begin_with(live, params), [f"begins with {cfg.init_from}", *notes]
 
 
 def _with_knobs(

@@ -4,5 +4,17 @@ from vit_jax.weights.adapt import fit, numerics
 from vit_jax.weights.files import WeightsError
 from vit_jax.weights.layout import Facts, Report
 from vit_jax.weights.sources import Weights, load, look
+from vit_jax.weights.zoo import find, resolve
 
-__all__ = ["Facts", "Report", "Weights", "WeightsError", "fit", "load", "look", "numerics"]
+__all__ = [
+    "Facts",
+    "Report",
+    "Weights",
+    "WeightsError",
+    "find",
+    "fit",
+    "load",
+    "look",
+    "numerics",
+    "resolve",
+]

@@ -1,0 +1,205 @@
+import pathlib
+
+import cv2
+import jax
+import numpy as np
+import pytest
+
+import runs
+from vit_jax import cli, config, convert, models, opening, predict, run, trees, weights
+from vit_jax.training import optimizer, sharding, state
+
+FIXTURES = pathlib.Path(__file__).parent / "fixtures"
+TOKEN = FIXTURES / "vit_tiny_token.npz"
+# The network of TOKEN, on images of another shape and with another head.
+BEGIN = {
+    "init_from": str(TOKEN),
+    "model.patch_size": "8,8",
+    "model.width": "24",
+    "model.depth": "2",
+    "model.mlp_dim": "48",
+    "model.heads": "3",
+    "model.unroll": "1",
+    "model.pooling": "token",
+    "model.position": "learned_1d",
+    "data.channels": "3",
+    "data.image_size": "16,24",
+    "train.duration": "2",
+    "train.batch_size": "16",
+    "schedule.warmup": "1",
+    "checkpoint.every": "2",
+    "evaluation.every": "none",
+    "logging.tensorboard": "false",
+}
+
+
+def begin(workdir, **more):
+    cfg = run.of_directory(workdir, "digits", BEGIN | more)
+    return run.train(cfg, workdir)
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("begun") / "run"
+    begin(workdir, **{"optimizer.lr": "1e-9"})
+    return workdir
+
+
+def test_a_run_begins_with_weights(begun):
+    """Almost without learning, so that what it ends with is what it began with."""
+    given = trees.flatten(weights.load(TOKEN, {"data.image_size": "16,24"}).params)
+    opened = opening.open_(begun)
+    ended = trees.flatten(jax.device_get(opened.params))
+    assert opened.kind == "run"
+    assert opened.step == 2
+    assert set(given) - set(ended) == {"pre_logits/kernel", "pre_logits/bias"}
+    assert ended["position/table"].shape == (1, 7, 24)
+    for name in set(ended) - {"head/kernel", "head/bias"}:
+        np.testing.assert_allclose(ended[name], given[name], rtol=0, atol=1e-7, err_msg=name)
+    assert ended["head/kernel"].shape == (24, 10)
+    assert np.abs(ended["head/kernel"]).max() < 1e-7
+
+
+def test_what_became_of_the_weights_is_said(tmp_path, caplog):
+    caplog.set_level("INFO", logger="vit_jax")
+    begin(tmp_path / "run", **{"train.duration": "2"})
+    said = [record.message for record in caplog.records]
+    first = said.index(f"begins with {TOKEN}")
+    assert said[first + 1 : first + 6] == [
+        "  used: 42 arrays",
+        "  used: 22 arrays",
+        "  dropped: head/bias, head/kernel, pre_logits/bias, pre_logits/kernel "
+        "(the head of another task)",
+        "  fresh: head/bias, head/kernel (the head is new)",
+        "  resized: position/table (from 4 x 4 to 2 x 3 patches)",
+    ]
+
+
+def test_a_begun_run_resumes_without_its_weights(begun, tmp_path):
+    """Not even where they are must be known any more."""
+    moved = tmp_path / "gone.npz"
+    moved.write_bytes(TOKEN.read_bytes())
+    workdir = tmp_path / "run"
+    begin(workdir, init_from=str(moved))
+    before = trees.flatten(jax.device_get(opening.open_(workdir).params))
+    moved.unlink()
+    begin(workdir, init_from=str(moved))
+    after = trees.flatten(jax.device_get(opening.open_(workdir).params))
+    for name in before:
+        np.testing.assert_array_equal(after[name], before[name])
+    with pytest.raises(config.ConfigError, match="holds another run"):
+        run.of_directory(workdir, "digits", BEGIN)
+
+
+def test_a_run_begins_with_another_run_and_its_head(begun, tmp_path):
+    again = {"init_from": str(begun), "init_head": "keep", "optimizer.lr": "1e-9"}
+    begin(tmp_path / "run", **again)
+    first, second = (
+        trees.flatten(jax.device_get(opening.open_(workdir).params))
+        for workdir in (begun, tmp_path / "run")
+    )
+    for name in first:
+        np.testing.assert_allclose(second[name], first[name], rtol=0, atol=1e-7, err_msg=name)
+
+
+def test_what_belongs_to_the_weights_is_taken_over(tmp_path):
+    other = runs.configure(
+        model={"gelu": "erf", "norm_epsilon": 1e-12}, data={"mean": (0.3,), "std": (1.0,)}
+    )
+    facts = weights.Facts(model=other.model, data=other.data)
+    assert weights.numerics(facts)["model.gelu"] == "erf"
+    cfg = run.resolve("digits", BEGIN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opening, "facts", lambda reference: facts)
+        taken = run.as_in_weights(cfg, BEGIN)
+        kept = run.as_in_weights(cfg, BEGIN | {"model.gelu": "tanh"})
+    assert (taken.model.gelu, taken.model.norm_epsilon) == ("erf", 1e-12)
+    assert (taken.data.mean, taken.data.std) == ((0.3,), (1.0,))
+    assert (kept.model.gelu, kept.model.norm_epsilon) == ("tanh", 1e-12)
+
+
+@pytest.mark.parametrize("fsdp", [1, 8])
+def test_a_state_begins_with_some_parameters(fsdp):
+    cfg = runs.configure(model={"num_classes": 10}, mesh={"fsdp": fsdp, "fsdp_min_size": 0})
+    mesh = sharding.create_mesh(fsdp)
+    model = opening.create_model(cfg)
+    live = state.initialise(model, optimizer.create(cfg.optimizer, clip_norm=None), cfg, mesh)
+    old = trees.flatten(jax.device_get(live["params"]))
+    given = {"encoder_norm/scale": old["encoder_norm/scale"] + 1}
+    new = state.begin_with(live, trees.nest(given))
+    for key in ("params", "ema"):
+        for name, leaf in trees.flatten(new[key]).items():
+            np.testing.assert_array_equal(leaf, given.get(name, old[name]))
+            assert leaf.sharding == trees.flatten(live[key])[name].sharding
+    assert new["opt"] is live["opt"]
+
+
+def test_weights_of_a_file_are_evaluated_on_images_of_the_user(tmp_path):
+    rng = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for label in range(7):
+            folder = tmp_path / "data" / split / f"c{label}"
+            folder.mkdir(parents=True)
+            for index in range(3):
+                picture = rng.integers(0, 256, (32, 32, 3), np.uint8)
+                cv2.imwrite(str(folder / f"{index}.png"), picture)
+    where = {"data.source": "folder", "data.root": str(tmp_path / "data")}
+    results = run.evaluate(TOKEN, where)
+    assert results["count"] == 21
+    predictor = predict.load(TOKEN)
+    files = list(predict.files([tmp_path / "data" / "test"]))
+    top = [one.top[0][0].removeprefix("class ") for one in predictor(files, 1)]
+    truth = [pathlib.Path(name).parent.name.removeprefix("c") for name, _, _ in files]
+    assert results["top1"] == sum(a == b for a, b in zip(top, truth, strict=True)) / 21
+    # A size of another number of patches, for which the positions are resized.
+    assert run.evaluate(TOKEN, where | {"data.image_size": "48,40"})["count"] == 21
+
+
+@pytest.mark.parametrize("verb", [["evaluate"], ["predict", "--examples=1"]])
+def test_weights_bring_no_images(verb, capsys):
+    assert cli.main([verb[0], f"--checkpoint={TOKEN}", *verb[1:]]) == 2
+    assert capsys.readouterr().err == (
+        f"vit_jax: {TOKEN} brings no images; set --config.data.source=folder and "
+        "--config.data.root=DIR, or --config.data.source=tfds and --config.data.name=NAME\n"
+    )
+
+
+# Conversion
+
+
+def test_a_run_becomes_a_google_file_and_comes_back(begun, tmp_path):
+    file = tmp_path / "run.npz"
+    assert cli.main(["convert", str(begun), "--to=google", f"--output={file}"]) == 0
+    overrides = {"data.image_size": "16,24"}
+    back = opening.open_(file, overrides)
+    ended = trees.flatten(jax.device_get(opening.open_(begun).params))
+    for name, leaf in trees.flatten(back.params).items():
+        np.testing.assert_array_equal(leaf, ended[name], err_msg=name)
+    folder = tmp_path / "again"
+    text = f"--config.data.image_size={overrides['data.image_size']}"
+    assert cli.main(["convert", str(file), "--to=orbax", f"--output={folder}", text]) == 0
+    again = opening.open_(folder)
+    assert again.kind == "run"
+    assert again.cfg.model == back.cfg.model
+    for name, leaf in trees.flatten(jax.device_get(again.params)).items():
+        np.testing.assert_array_equal(leaf, ended[name], err_msg=name)
+
+
+def test_what_exists_is_not_overwritten(tmp_path, capsys):
+    (tmp_path / "here").mkdir()
+    for kind in convert.KINDS:
+        output = f"--output={tmp_path / 'here'}"
+        assert cli.main(["convert", str(TOKEN), f"--to={kind}", output]) == 2
+        assert "exists already; choose another, or remove it" in capsys.readouterr().err
+    assert not list((tmp_path / "here").iterdir())
+
+
+def test_the_average_of_a_run_is_what_is_converted(tmp_path):
+    workdir = tmp_path / "run"
+    begin(workdir, **{"train.ema": "0.5", "optimizer.lr": "0.1"})
+    averaged = trees.flatten(jax.device_get(opening.open_(workdir).params))
+    convert.convert(workdir, "orbax", tmp_path / "copy")
+    copied = trees.flatten(jax.device_get(opening.open_(tmp_path / "copy").params))
+    for name, leaf in averaged.items():
+        np.testing.assert_array_equal(copied[name], leaf)
+    assert models.complete(opening.open_(tmp_path / "copy").cfg.model).depth == 2
