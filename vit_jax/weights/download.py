@@ -87,39 +87,23 @@ def fetch(
     chosen = os.environ.get("VIT_JAX_CACHE") or "~/.cache/vit_jax/weights"
     root = (cache or pathlib.Path(chosen)).expanduser().absolute()
     offline = offline or os.environ.get("VIT_JAX_OFFLINE", "") not in ("", "0")
-    paths = {url: root / _place(url) for url in source.urls}
-    needed = [url for url in source.urls if url not in source.optional]
-    complete = all(paths[url].is_file() for url in needed)
+    wanted = [_File(url, root, root / _place(url)) for url in source.urls]
+    wanted[-1] = dataclasses.replace(wanted[-1], mib=source.mib, sha256=source.sha256)
     try:
-        for url, path in paths.items():
-            last = url == source.urls[-1]
-            if not path.is_file():
-                if complete:  # then what is missing is optional, and was not there before
-                    continue
-                if offline:
-                    raise WeightsError(
-                        f"{source.name}: not in the cache, and no network is to be used; "
-                        f"unset VIT_JAX_OFFLINE, or copy {_shown(url)} to {path}"
-                    )
-                with _bar(path.name) as tell, pins.exclusive(root, str(path)):
-                    if not path.is_file():  # another process may have been faster
-                        one = _File(
-                            url,
-                            root,
-                            path,
-                            source.mib if last else None,
-                            source.sha256 if last else None,
-                        )
-                        if not _download(one, tell, wait, optional=url in source.optional):
-                            continue
-            pins.check(root, path, source.sha256 if last else None)
+        # Where all that is needed is here, what is optional was not there before.
+        if not all(one.path.is_file() for one in wanted if one.url not in source.optional):
+            for one in wanted:
+                if not one.path.is_file():
+                    _bring(one, source, offline=offline, wait=wait)
+        for one in wanted:
+            if one.path.is_file():
+                pins.check(root, one.path, one.sha256)
     except OSError as error:
         raise WeightsError(
             f"{root}: cannot hold {source.name}: {error.strerror or error}; "
             "name another folder with VIT_JAX_CACHE"
         ) from error
-    last = paths[source.urls[-1]]
-    return last if len(paths) == 1 else last.parent
+    return wanted[-1].path if len(wanted) == 1 else wanted[-1].path.parent
 
 
 def address(reference: str) -> str:
@@ -144,7 +128,7 @@ def _check_address(url: str) -> None:
         parts = urllib.parse.urlsplit(url)
         local = parts.hostname in LOCAL and parts.port != 0  # reading a port checks it
     except ValueError as error:
-        raise WeightsError(f"{url}: is no address: {error}") from error
+        raise WeightsError(f"{_shown(url)}: is no address: {error}") from error
     known = parts.scheme == "https" or (parts.scheme == "http" and local)
     if not (parts.hostname and known) or "@" in parts.netloc:
         raise WeightsError(f"{_shown(url)}: only https:// and gs:// addresses are fetched")
@@ -175,8 +159,8 @@ class _File:
     url: str
     root: pathlib.Path
     path: pathlib.Path
-    mib: float | None
-    sha256: str | None
+    mib: float | None = None
+    sha256: str | None = None
 
     @property
     def part(self) -> pathlib.Path:
@@ -204,34 +188,46 @@ class _Missing(WeightsError):
     """The server has no such file."""
 
 
-def _download(one: _File, tell: Tell, wait: Callable[[float], object], *, optional: bool) -> bool:
-    """Puts a file in place and returns True; or False where an optional one does not exist."""
-    one.path.parent.mkdir(parents=True, exist_ok=True)
+def _bring(one: _File, source: Source, *, offline: bool, wait: Callable[[float], object]) -> None:
+    """Puts a file of a source in place, unless it is optional and does not exist."""
+    if offline:
+        raise WeightsError(
+            f"{source.name}: not in the cache, and no network is to be used; "
+            f"unset VIT_JAX_OFFLINE, or copy {_shown(one.url)} to {one.path}"
+        )
+    with _bar(one.path.name) as tell, pins.exclusive(one.root, str(one.path)):
+        if one.path.is_file():  # another process was faster
+            return
+        one.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _complete(one, tell, wait)
+        except _Missing:
+            if one.url not in source.optional:
+                raise
+            return
+        _check_kind(one)
+        pins.refuse(one.root, one.path, one.part, one.sha256)
+        one.part.replace(one.path)
+        one.state.unlink()
+
+
+def _complete(one: _File, tell: Tell, wait: Callable[[float], object]) -> None:
+    """Brings the part of a file to its full length, in several tries if need be."""
     reason = ""
     for attempt in range(TRIES):
         if attempt:
             wait(4.0 ** (attempt - 1))
         try:
-            _receive(one, tell)
+            return _receive(one, tell)
         except _BrokenOff as error:
             reason = str(error)
-            continue
-        except _Missing:
-            if optional:
-                return False
-            raise
-        _check_kind(one)
-        pins.refuse(one.root, one.path, one.part, one.sha256)
-        one.part.replace(one.path)
-        one.state.unlink()
-        return True
     here = one.known()[0]
     resume = f"the same command goes on from its {here:,} bytes" if here else "try later"
     raise WeightsError(f"{_shown(one.url)}: {reason}, {TRIES} times; {resume}, or {BY_HAND}")
 
 
 def _receive(one: _File, tell: Tell) -> None:
-    """Brings the part of a file to its full length; raises WeightsError or _BrokenOff."""
+    """Receives what a part lacks; raises WeightsError or _BrokenOff."""
     here, state = one.known()
     if here and here == state.get("total"):
         return
