@@ -97,7 +97,7 @@ class Report:
 
     def lines(self) -> list[str]:
         """Returns the report for people, a line for each kind of thing and reason."""
-        lines = [f"{self.used} arrays used"]
+        lines = [f"used: {self.used} arrays"]
         for verb in ("dropped", "fresh", "resized"):
             reasons: dict[str, list[str]] = {}
             for name, reason in getattr(self, verb).items():
@@ -220,7 +220,7 @@ def read(
 
 
 def write(params: models.Params, rules: Sequence[Rule], facts: Facts) -> dict[str, np.ndarray]:
-    """Returns the arrays of a layout, by name, float32; the inverse of `read`.
+    """Returns the arrays of a layout, by name, float32, in C order; the inverse of `read`.
 
     Raises WeightsError where the layout has no place for a parameter.
     """
@@ -239,7 +239,8 @@ def write(params: models.Params, rules: Sequence[Rule], facts: Facts) -> dict[st
         some = parts.setdefault(place.theirs, {})
         some[place.rule.part] = array
         if len(some) == place.rule.parts:
-            found[place.theirs] = np.concatenate([some[i] for i in range(place.rule.parts)])
+            whole = np.concatenate([some[i] for i in range(place.rule.parts)])
+            found[place.theirs] = np.ascontiguousarray(whole)
     return found
 
 
