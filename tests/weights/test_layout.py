@@ -1,0 +1,296 @@
+import dataclasses
+import types
+import weakref
+
+import jax
+import numpy as np
+import pytest
+
+from vit_jax import config, weights
+from vit_jax.weights import layout
+from vit_jax.weights.files import Arrays, Spec
+from vit_jax.weights.layout import Report, Rule, linear
+
+FACTS = layout.Facts(model=config.Model(), data=config.Data())
+# A model of three layers and a ResNet of 1 and 3 units, far smaller than there are.
+SHAPES = {
+    "cls": (1, 1, 2),
+    "encoder/attention/query/kernel": (3, 4, 2, 3),
+    "encoder/attention/key/kernel": (3, 4, 2, 3),
+    "head/kernel": (4, 5),
+    "resnet/stage1/first/gn1/scale": (6,),
+    "resnet/stage2/first/gn1/scale": (7,),
+    "resnet/stage2/rest/gn1/scale": (2, 7),
+}
+RULES = [
+    Rule("token", "cls"),
+    Rule("layer{layer}.qk", "encoder/attention/query/kernel", linear(), 0, 2),
+    Rule("layer{layer}.qk", "encoder/attention/key/kernel", linear(), 1, 2),
+    Rule("classes", "head/kernel", linear()),
+    Rule("b{stage1}.u{unit1:02d}/{stage}{unit}", "resnet/unit/gn1/scale", layout.SPREAD),
+]
+
+
+@pytest.fixture(autouse=True)
+def model(monkeypatch):
+    """The model of SHAPES, whatever the facts."""
+    shapes = {n: jax.ShapeDtypeStruct(shape, np.float32) for n, shape in SHAPES.items()}
+    nested = layout.trees.nest(shapes)
+    fake = types.SimpleNamespace(shapes=lambda: nested)
+    monkeypatch.setattr(layout, "classifier_of", lambda facts: fake)
+
+
+@pytest.fixture
+def flat():
+    rng = np.random.default_rng(0)
+    return {name: rng.standard_normal(shape, np.float32) for name, shape in SHAPES.items()}
+
+
+@pytest.fixture
+def theirs(flat):
+    """What RULES make of the parameters, by hand."""
+    query, key = flat["encoder/attention/query/kernel"], flat["encoder/attention/key/kernel"]
+    return {
+        "token": flat["cls"],
+        **{
+            f"layer{i}.qk": np.concatenate([query[i].reshape(4, 6).T, key[i].reshape(4, 6).T])
+            for i in range(3)
+        },
+        "classes": flat["head/kernel"].T,
+        "b1.u01/00": flat["resnet/stage1/first/gn1/scale"].reshape(1, 1, 1, 6),
+        "b2.u01/10": flat["resnet/stage2/first/gn1/scale"].reshape(1, 1, 1, 7),
+        "b2.u02/11": flat["resnet/stage2/rest/gn1/scale"][0].reshape(1, 1, 1, 7),
+        "b2.u03/12": flat["resnet/stage2/rest/gn1/scale"][1].reshape(1, 1, 1, 7),
+    }
+
+
+def held(arrays, reads=None):
+    """Returns arrays as if they were in a file; the names of those read are put on a list."""
+    specs = {name: Spec(array.shape, array.dtype) for name, array in arrays.items()}
+
+    def read(name):
+        if reads is not None:
+            reads.append(name)
+        return arrays[name].copy()
+
+    return Arrays(specs, read)
+
+
+def read(arrays, rules=RULES, dropped=(), facts=FACTS):
+    params, report = layout.read(held(arrays), rules, dropped, facts)
+    return layout.trees.flatten(params), report
+
+
+def refusal(arrays, rules=RULES, dropped=()):
+    with pytest.raises(weights.WeightsError) as raised:
+        read(arrays, rules, dropped)
+    return str(raised.value)
+
+
+def equal(given, expected):
+    assert given.keys() == expected.keys()
+    for name, array in expected.items():
+        assert given[name].dtype == np.float32
+        np.testing.assert_array_equal(given[name], array, err_msg=name)
+
+
+def test_in_and_out(flat, theirs):
+    reads = []
+    params, report = layout.read(held(theirs, reads), RULES, (), FACTS)
+    equal(layout.trees.flatten(params), flat)
+    assert report == Report(used=9)
+    assert sorted(reads) == sorted(theirs), "an array of several parts is read once"
+    out = layout.write(params, RULES, FACTS)
+    equal(out, theirs)
+    assert all(array.flags.c_contiguous for array in out.values())
+
+
+def test_arrays_of_several_parts_are_not_kept(theirs):
+    """No more than the last one is: of real models they are a quarter."""
+    alive = []
+
+    def read(name):
+        array = theirs[name].copy()
+        if name.endswith("qk"):
+            assert sum(reference() is not None for reference in alive) <= 1
+            alive.append(weakref.ref(array))
+        return array
+
+    arrays = Arrays(held(theirs).specs, read)
+    layout.read(arrays, RULES, (), FACTS)
+    assert len(alive) == 3
+
+
+def test_of_several_rules_the_first_that_is_there_holds(flat, theirs):
+    rules = [Rule("older", "cls"), *RULES, Rule("newest", "cls")]
+    given = dict(theirs)
+    given["newest"] = given.pop("token")
+    equal(read(given, rules)[0], flat)
+    # All three: one holds, the others are too many.
+    given["token"] = given["newest"] + 1
+    given["older"] = given["newest"] + 2
+    assert refusal(given, rules) == (
+        "newest is not part of the model; token is not part of the model"
+    )
+    found, _ = read(given, rules, [("newest|token", "doubled")])
+    np.testing.assert_array_equal(found["cls"], flat["cls"] + 2)
+    # None: the first is missed, and written.
+    for name in ("newest", "token", "older"):
+        del given[name]
+    assert refusal(given, rules) == "older is missing"
+    assert "older" in layout.write(layout.trees.nest(flat), rules, FACTS)
+
+
+def test_what_is_wrong_with_arrays(theirs):
+    given = {
+        **theirs,
+        "token": theirs["token"].astype(np.int32),
+        "layer1.qk": theirs["layer1.qk"].T,
+        "classes": theirs["classes"] * np.inf,
+        "extra": np.zeros(3),
+    }
+    del given["b2.u02/11"]
+    assert refusal(given) == (
+        "token is int32, not a type of weights; layer1.qk is (4, 12), not (12, 4); "
+        "classes is not finite; b2.u02/11 is missing; extra is not part of the model"
+    )
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, 1e39])
+def test_one_number_that_is_not_finite(theirs, wrong):
+    given = dict(theirs, classes=theirs["classes"].astype(np.float64))
+    given["classes"][4, 3] = wrong
+    assert refusal(given) == "classes is not finite"
+
+
+def test_names_that_are_dropped(flat, theirs):
+    given = dict(theirs, **{"opt/a": np.zeros(2), "opt/b": np.zeros(2), "step": np.zeros(())})
+    dropped = (("opt/.*", "of the optimizer"), ("step|opt/b", "counted"))
+    params, report = read(given, dropped=dropped)
+    equal(params, flat)
+    assert report == Report(
+        used=9,
+        dropped={"opt/a": "of the optimizer", "opt/b": "of the optimizer", "step": "counted"},
+    )
+    # A name that the model has is used, whatever the expressions say.
+    assert read(theirs, dropped=((".*", "all"),))[1] == Report(used=9)
+    assert refusal(given, dropped=dropped[1:]) == "opt/a is not part of the model"
+
+
+def test_parameters_that_the_source_lacks(flat, theirs):
+    facts = dataclasses.replace(FACTS, fresh={"head/kernel": "it has no head"})
+    del theirs["classes"]
+    params, report = read(theirs, facts=facts)
+    equal(params, flat | {"head/kernel": np.zeros((4, 5), np.float32)})
+    assert report == Report(used=8, fresh={"head/kernel": "it has no head"})
+    equal(layout.write(layout.trees.nest(flat), RULES, facts), theirs)
+
+
+def test_parameters_that_the_layout_has_no_place_for(flat, theirs):
+    message = "^this layout has no place for head/kernel$"
+    rules = [rule for rule in RULES if rule.ours != "head/kernel"]
+    with pytest.raises(weights.WeightsError, match=message):
+        read(theirs, rules)
+    with pytest.raises(weights.WeightsError, match=message):
+        layout.write(layout.trees.nest(flat), rules, FACTS)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, "bfloat16"])
+def test_types(flat, theirs, dtype):
+    dtype = layout.ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    given = {name: array.astype(dtype) for name, array in theirs.items()}
+    params, _ = read(given)
+    equal(params, {n: a.astype(dtype).astype(np.float32) for n, a in flat.items()})
+
+
+@pytest.mark.parametrize(
+    ("form", "ours", "torch"),
+    [
+        (layout.SAME, (2, 3), (2, 3)),
+        (layout.SPREAD, (6,), (1, 1, 1, 6)),
+        (layout.FLAT, (2, 3), (6,)),
+        (layout.CONVOLUTION, (5, 7, 3, 2), (2, 3, 5, 7)),
+        (linear(), (4, 5), (5, 4)),
+        (linear(), (4, 2, 3), (6, 4)),
+        (linear(2), (2, 3, 4), (4, 6)),
+    ],
+)
+def test_forms(form, ours, torch):
+    array = np.random.default_rng(0).standard_normal(ours, np.float32)
+    assert form.shape(ours) == torch
+    out = form.write(array)
+    assert out.shape == torch
+    np.testing.assert_array_equal(form.read(out, ours), array)
+
+
+def test_what_the_forms_compute():
+    """As torch multiplies: y = x W^T, and a convolution's features before its inputs."""
+    rng = np.random.default_rng(0)
+    kernel, x = rng.standard_normal((4, 2, 3)), rng.standard_normal((5, 4))
+    np.testing.assert_allclose(
+        x @ linear().write(kernel).T, np.einsum("bd,dhk->bhk", x, kernel).reshape(5, 6), rtol=1e-12
+    )
+    back, y = rng.standard_normal((2, 3, 4)), rng.standard_normal((5, 2, 3))
+    np.testing.assert_allclose(
+        y.reshape(5, 6) @ linear(2).write(back).T, np.einsum("bhk,hkd->bd", y, back), rtol=1e-12
+    )
+    image = rng.standard_normal((5, 7, 3))  # one position of a convolution
+    hwio = rng.standard_normal((5, 7, 3, 2))
+    np.testing.assert_allclose(
+        np.einsum("chw,ochw->o", image.transpose(2, 0, 1), layout.CONVOLUTION.write(hwio)),
+        np.einsum("hwc,hwco->o", image, hwio),
+        rtol=1e-12,
+    )
+
+
+def test_report():
+    report = Report(
+        used=3,
+        dropped={f"opt/{i}": "of the optimizer" for i in range(6)} | {"step": "a count"},
+        fresh={"head/kernel": "new"},
+        resized={"position/table": "from 2 x 2 to 3 x 3 patches"},
+    )
+    assert report.lines() == [
+        "used: 3 arrays",
+        "dropped: opt/0, opt/1, opt/2, opt/3 and 2 more (of the optimizer)",
+        "dropped: step (a count)",
+        "fresh: head/kernel (new)",
+        "resized: position/table (from 2 x 2 to 3 x 3 patches)",
+    ]
+    assert Report().lines() == ["used: 0 arrays"]
+
+
+def test_summary():
+    assert layout.summary([]) == ""
+    assert layout.summary(["a", "b"]) == "a; b"
+    assert layout.summary(["a", "b"], most=2) == "a; b"
+    assert layout.summary(["a", "b", "c", "d"], most=2) == "a; b; and 2 more"
+    assert layout.summary([str(i) for i in range(25)]).endswith("; 19; and 5 more")
+
+
+def test_very_many_problems_are_counted():
+    given = {f"extra{i:02d}": np.zeros(1) for i in range(30)}
+    told = refusal(given).split("; ")
+    assert len(told) == 21
+    assert told[-1] == "and 19 more"
+
+
+def test_facts_from_shapes():
+    specs = {
+        name: Spec(shape, np.dtype(np.float32))
+        for name, shape in {"a": (2, 3), "b": (0, 3), "layer9/a": (1,), "layer11/b": (1,)}.items()
+    }
+    assert layout.shape_of(specs, "a", 2) == (2, 3)
+    for name, axes in (("a", 3), ("b", 2), ("c", 1)):
+        with pytest.raises(weights.WeightsError, match=f"no {name} of {axes} axes$"):
+            layout.shape_of(specs, name, axes)
+    assert layout.depth(specs, r"layer(\d+)/") == 12
+    assert layout.depth(specs, r"block(\d+)/") == 0
+
+
+def test_square():
+    assert layout.square(196) == (14, 14)
+    assert layout.square(1) == (1, 1)
+    for patches in (-1, 0, 2, 195):
+        with pytest.raises(weights.WeightsError, match=f"^holds positions of {patches} patches"):
+            layout.square(patches)
