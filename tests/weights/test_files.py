@@ -380,6 +380,12 @@ def test_axes_beyond_reason(tmp_path):
     assert opened(path) == "is no .safetensors file, or only a part of one; download it again"
 
 
+def test_errors_are_one_line_for_a_terminal():
+    error = weights.WeightsError("a\nb \x1b[31m\u2028 \ud800 ä 鮫.")
+    assert str(error) == "a\\nb \\x1b[31m\\u2028 \\ud800 ä 鮫."
+    str(error).encode()
+
+
 # what changes while it is read
 
 

@@ -5,6 +5,7 @@ removed, anywhere or in the tables alone, and tables edited so that lengths and 
 """
 
 import contextlib
+import dataclasses
 import functools
 import io
 import json
@@ -19,7 +20,7 @@ import pytest
 
 from containers import write
 from vit_jax import config, models, trees, weights
-from vit_jax.weights import google, layout
+from vit_jax.weights import google, huggingface, huggingface_config, layout, timm, timm_config
 
 MODEL = config.Model(
     patch_size=(4, 4), width=8, depth=1, mlp_dim=8, heads=2, num_classes=3, pooling="gap"
@@ -235,3 +236,56 @@ def test_index(tmp_path, params, arrays, count):
             path.write_bytes(damaged(rng, content, (0, len(content)), edit))
             accepted += check(tmp_path, params, exact=True)
     assert 0.005 * count < accepted < 0.3 * count
+
+
+HEADS = dataclasses.replace(MODEL, pooling="token", gelu="erf")
+
+
+def documents(module, facts):
+    if module is timm:
+        return {"config.json": timm_config.document(facts)}
+    return huggingface_config.documents_of(facts)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("module", [timm, huggingface], ids=["timm", "hf"])
+def test_documents(tmp_path, params, module, count):
+    """What stands in config.json is believed where it fits the arrays, and nothing else is."""
+    names = ("tench", "goldfish", "great white shark")
+    epsilon = 1e-6 if module is timm else 1e-12
+    model = models.complete(dataclasses.replace(HEADS, norm_epsilon=epsilon))
+    facts = dataclasses.replace(FACTS, model=model, classes=names)
+    rng = np.random.default_rng(4)
+    shapes = layout.classifier_of(facts).shapes()
+    expected = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape, np.float32), shapes)
+    arrays = layout.write(expected, module.LAYOUT.rules(None, facts), facts)
+    write(tmp_path / "model.safetensors", arrays)
+    contents = {
+        name: json.dumps(fields).encode() for name, fields in documents(module, facts).items()
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    loaded = weights.load(tmp_path)
+    assert loaded.facts.model == facts.model
+    assert loaded.facts.classes == names
+    assert same(trees.flatten(loaded.params), trees.flatten(expected))
+    accepted = 0
+    with bounded(), nothing_runs():
+        for _ in range(count):
+            name = str(rng.choice(sorted(contents)))
+            content = contents[name]
+            (tmp_path / name).write_bytes(damaged(rng, content, (0, len(content)), edit))
+            try:
+                given = weights.load(tmp_path)
+            except weights.WeightsError as error:
+                told = str(error)
+            else:
+                told = ""
+                accepted += 1
+                flat = trees.flatten(given.params)
+                assert {n: a.size for n, a in flat.items()} == {
+                    n: a.size for n, a in trees.flatten(expected).items()
+                }
+            assert len(told.splitlines()) <= 1
+            (tmp_path / name).write_bytes(content)
+    assert 0.02 * count < accepted < 0.6 * count

@@ -40,7 +40,13 @@ PICKLES = (".bin", ".pth", ".pt", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack")
 
 
 class WeightsError(config.UserError):
-    """Weights that cannot be read, do not fit, or cannot be written in the wanted form."""
+    """Weights that cannot be read, do not fit, or cannot be written in the wanted form.
+
+    Its text is one line that can be shown on a terminal, whatever stood in a file.
+    """
+
+    def __init__(self, text: str):
+        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
 
 
 @dataclasses.dataclass(frozen=True)
