@@ -231,7 +231,10 @@ def _resize(image: np.ndarray, height: int, width: int, resampling: str) -> np.n
         resized = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
     else:
         plain = image[:, :, 0] if image.shape[2] == 1 else np.ascontiguousarray(image)
-        resized = np.asarray(Image.fromarray(plain).resize((width, height), PILLOW[resampling]))
+        # Within rows first, as every Pillow before 13, which may begin with columns: cubic results
+        # would depend on its version.
+        rows = Image.fromarray(plain).resize((width, image.shape[0]), PILLOW[resampling])
+        resized = np.asarray(rows.resize((width, height), PILLOW[resampling]))
     return resized.reshape(height, width, image.shape[2])  # OpenCV drops the axis of one channel
 
 
