@@ -4,9 +4,11 @@ from vit_jax.weights.adapt import fit, numerics
 from vit_jax.weights.files import WeightsError
 from vit_jax.weights.layout import Facts, Report
 from vit_jax.weights.sources import Weights, load, look
+from vit_jax.weights.targets import KINDS, save
 from vit_jax.weights.zoo import find, resolve
 
 __all__ = [
+    "KINDS",
     "Facts",
     "Report",
     "Weights",
@@ -17,4 +19,5 @@ __all__ = [
     "look",
     "numerics",
     "resolve",
+    "save",
 ]

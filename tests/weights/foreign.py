@@ -1,0 +1,88 @@
+"""Models of timm and transformers, as tests/fixtures/weights/README.md describes them."""
+
+import json
+import zlib
+
+import jax
+import numpy as np
+from safetensors import numpy as safetensors
+
+from containers import FIXTURES
+from vit_jax.weights import layout
+
+FOLDER = FIXTURES / "weights"
+
+
+def record(name):
+    """Returns what a fixture says of a model."""
+    return json.loads((FOLDER / f"{name}.json").read_text())
+
+
+def numbers(name, shape):
+    """Returns the array of a name; numpy's legacy generator gives the same in all versions."""
+    values = np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape)
+    if len(shape) == 1:
+        values = 0.1 * values + name.endswith("weight")
+    elif len(shape) == 3:
+        values = 0.3 * values
+    else:
+        values = values / np.sqrt(np.prod(shape[1:]))
+    return np.asarray(values, np.float32)
+
+
+def arrays(described):
+    """Returns all arrays of a model."""
+    return {name: numbers(name, shape) for name, shape in described["arrays"].items()}
+
+
+def images(described):
+    """Returns the pictures whose logits a fixture holds."""
+    shape = (2, *described["image_size"], described["channels"])
+    return np.random.RandomState(0).uniform(-1, 1, shape).astype(np.float32)
+
+
+def write(folder, described, **changes):
+    """Writes a model as its library did, and returns its path.
+
+    `changes` are fields of the JSON files beside it: config={"hidden_act": "relu"}, say.
+    """
+    files, found = described.get("files", {}), arrays(described)
+    if not files and not changes:
+        safetensors.save_file(found, folder / "model.safetensors")
+        return folder / "model.safetensors"
+    for name, fields in files.items():
+        more = changes.get(name.removesuffix(".json"), {})
+        (folder / name).write_text(json.dumps({**fields, **more}))
+    for name in changes.keys() - {name.removesuffix(".json") for name in files}:
+        (folder / f"{name}.json").write_text(json.dumps(changes[name]))
+    index = files.get("model.safetensors.index.json", {"weight_map": {}})["weight_map"]
+    for shard in sorted(set(index.values()) or {"model.safetensors"}):
+        part = {n: a for n, a in found.items() if index.get(n, shard) == shard}
+        safetensors.save_file(part, folder / shard)
+    return folder
+
+
+def changed(described, drop=(), **more):
+    """Returns a model with some arrays more (by name, dots as double underscores) or left out."""
+    kept = {name: shape for name, shape in described["arrays"].items() if name not in drop}
+    added = {name.replace("__", "."): list(shape) for name, shape in more.items()}
+    return {**described, "arrays": {**kept, **added}}
+
+
+def logits(loaded, pictures):
+    """Returns what a loaded model gives for pictures, at the highest precision."""
+    classifier = layout.classifier_of(loaded.facts)
+    with jax.default_matmul_precision("highest"):
+        return np.asarray(jax.jit(classifier.apply)(loaded.params, pictures)[0])
+
+
+def pre_logits(loaded, pictures):
+    """Returns what the head of a loaded model sees."""
+    classifier = layout.classifier_of(loaded.facts)
+    with jax.default_matmul_precision("highest"):
+        return np.asarray(jax.jit(classifier.apply)(loaded.params, pictures)[1]["pre_logits"])
+
+
+def equal(one, other):
+    """Asserts that parameters are the same, bit for bit."""
+    jax.tree.map(np.testing.assert_array_equal, one, other)

@@ -1,0 +1,315 @@
+import json
+
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors
+
+import foreign
+from containers import refusal
+from vit_jax import weights
+from vit_jax.weights import timm_config
+
+HEADS = {"model.heads": "3"}
+KNOBS = {
+    "timm_fc_norm": HEADS,
+    "timm_no_embed_class": HEADS,
+    "timm_map": {**HEADS, "model.gelu": "tanh"},
+    "timm_wide": {**HEADS, "data.image_size": "16,40"},
+    "timm_pre_logits": HEADS,
+    "timm_hybrid": HEADS,
+    "timm_hybrid_stem": HEADS,
+    "timm_bit": {"data.image_size": "48,48"},
+    "timm_folder": {},
+}
+
+
+def load(folder, name, **changes):
+    described = foreign.record(name)
+    return weights.load(foreign.write(folder, described, **changes), KNOBS[name])
+
+
+def edited(folder, *, drop=(), **more):
+    """Writes the encoder that has a class token, with other arrays."""
+    described = foreign.changed(foreign.record("timm_no_embed_class"), drop, **more)
+    described["arrays"]["pos_embed"] = [1, 17, 24]
+    return foreign.write(folder, described)
+
+
+# Values
+
+
+@pytest.mark.parametrize("name", KNOBS)
+def test_logits_are_those_of_timm(tmp_path, name):
+    described = foreign.record(name)
+    loaded = load(tmp_path, name)
+    assert loaded.kind == "timm"
+    assert loaded.report.dropped == {}
+    given = foreign.logits(loaded, foreign.images(described))
+    np.testing.assert_allclose(given, described["logits"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["timm_vit_tiny", "timm_vit_tiny_gap"])
+def test_logits_of_stored_weights_are_those_of_timm(name):
+    loaded = weights.load(foreign.FOLDER / f"{name}.safetensors", HEADS)
+    with np.load(foreign.FOLDER / f"{name}.io.npz") as stored:
+        given = foreign.logits(loaded, stored["images"])
+        np.testing.assert_allclose(given, stored["logits"], rtol=0, atol=1e-5)
+
+
+def test_models_are_told_by_names_and_shapes(tmp_path):
+    def model(name):
+        (tmp_path / name).mkdir()
+        return load(tmp_path / name, name).facts.model
+
+    token, mean, query = (model(f"timm_{k}") for k in ("no_embed_class", "fc_norm", "map"))
+    assert (token.pooling, mean.pooling, query.pooling) == ("token", "gap", "map")
+    assert (token.norm_place, mean.norm_place) == ("tokens", "pooled")
+    assert (token.gelu, token.norm_epsilon, token.depth, token.mlp_dim) == ("erf", 1e-6, 2, 48)
+    assert model("timm_pre_logits").representation_size == 24
+    assert model("timm_wide").patch_size == (8, 4)
+    hybrid, stem, resnet = (model(f"timm_{kind}") for kind in ("hybrid", "hybrid_stem", "bit"))
+    assert (hybrid.resnet_units, stem.resnet_units, resnet.resnet_units) == ((1, 2), (), (2, 1))
+    assert {m.resnet_epsilons for m in (hybrid, stem, resnet)} == {"timm"}
+    assert (hybrid.resnet_version, resnet.resnet_version) == ("v1", "v2")
+    assert (resnet.resnet_width, resnet.resnet_pool) == (0.5, "zeros")
+
+
+def test_a_file_without_config_says_what_is_assumed(tmp_path):
+    facts = load(tmp_path, "timm_bit").facts
+    assert facts.data.mean == facts.data.std == (0.5,)
+    assert facts.data.resampling == "antialiased_bicubic"
+    assert set(facts.assumed) == {
+        "data.image_size",
+        "data.mean",
+        "data.std",
+        "data.resampling",
+    }
+    assert facts.classes == ()
+
+
+@pytest.mark.parametrize(
+    ("width", "heads"), [(192, 3), (768, 12), (1280, 16), (1152, 16), (1408, 16), (24, None)]
+)
+def test_heads_are_64_wide_but_in_the_largest_models(width, heads):
+    found, assumed = timm_config.heads({}, width)
+    assert found == heads
+    assert set(assumed) == ({"model.heads"} if heads else set())
+
+
+def test_named_heads_and_activations():
+    test_vit = {"architecture": "test_vit"}
+    assert timm_config.heads(test_vit, 64) == (2, {})
+    assert timm_config.heads({"model_args": {"num_heads": 7}}, 768) == (7, {})
+    named = {
+        "vit_so400m_patch16_siglip_384": "tanh",
+        "vit_large_patch16_siglip_gap_512": "tanh",
+        "vit_large_patch16_siglip_384": "erf",
+        "vit_so400m_patch14_siglip_384": "erf",
+        "vit_base_patch16_224": "erf",
+    }
+    for name, kind in named.items():
+        assert timm_config.gelu({"architecture": name}) == kind
+        assert (
+            timm_config.gelu({"architecture": name, "model_args": {"act_layer": "gelu"}}) == "erf"
+        )
+
+
+def test_a_model_without_head_gets_a_fresh_one(tmp_path):
+    path = edited(tmp_path, drop=("head.weight", "head.bias"))
+    loaded = weights.load(path, HEADS)
+    assert set(loaded.report.fresh) == {"head/kernel", "head/bias"}
+    assert not loaded.params["head"]["kernel"].any()
+    loaded = weights.load(path, {**HEADS, "model.num_classes": "5"})
+    assert loaded.params["head"]["kernel"].shape == (24, 5)
+
+
+def test_a_class_token_may_be_normalised_after_it_is_picked(tmp_path):
+    """`fc_norm` with a class token is the same function, where config.json says so."""
+    arrays = safetensors.load_file(foreign.FOLDER / "timm_vit_tiny.safetensors")
+    renamed = {name.replace("norm.", "fc_norm."): array for name, array in arrays.items()}
+    safetensors.save_file(renamed, tmp_path / "model.safetensors")
+    fields = {"architecture": "vit_tiny", "model_args": {"num_heads": 3, "global_pool": "token"}}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    loaded = weights.load(tmp_path)
+    assert (loaded.facts.model.pooling, loaded.facts.model.norm_place) == ("token", "pooled")
+    with np.load(foreign.FOLDER / "timm_vit_tiny.io.npz") as stored:
+        given = foreign.logits(loaded, stored["images"])
+        np.testing.assert_allclose(given, stored["logits"], rtol=0, atol=1e-5)
+    (tmp_path / "config.json").unlink()
+    assert refusal(tmp_path, overrides=HEADS) == (
+        "global_pool=avg: leaves out the class token, and models here that pool have none"
+    )
+
+
+# Pixels and classes
+
+
+def test_a_folder_tells_heads_pixels_and_classes(tmp_path):
+    facts = load(tmp_path, "timm_folder").facts
+    assert facts.model.heads == 3
+    assert facts.assumed == {}
+    assert facts.classes == ("tench", "goldfish", "shark")
+    data = facts.data
+    assert (data.image_size, data.resampling) == ((32, 32), "antialiased_bicubic")
+    assert (data.eval_crop, data.resize_to) == ("central", 35)  # floor(32 / 0.9)
+    assert (data.mean, data.std) == ((0.5,), (0.5,))
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected", "assumed"),
+    [
+        ({"crop_pct": 1.0}, {"eval_crop": "central", "resize_to": 32}, set()),
+        ({"crop_pct": 0.875}, {"eval_crop": "central", "resize_to": 36}, set()),
+        ({"crop_pct": 1.0, "crop_mode": "squash"}, {"eval_crop": "resize"}, set()),
+        ({"crop_mode": "border"}, {"eval_crop": "resize"}, {"data.eval_crop"}),
+        ({"interpolation": "bilinear"}, {"resampling": "antialiased_bilinear"}, set()),
+        ({"interpolation": "lanczos"}, {"resampling": "antialiased_bicubic"}, {"data.resampling"}),
+        (
+            {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
+            {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)},
+            set(),
+        ),
+    ],
+)
+def test_preprocessing(tmp_path, fields, expected, assumed):
+    given = foreign.record("timm_folder")["files"]["config.json"]["pretrained_cfg"]
+    facts = load(tmp_path, "timm_folder", config={"pretrained_cfg": {**given, **fields}}).facts
+    assert {key: getattr(facts.data, key) for key in expected} == expected
+    assert set(facts.assumed) == assumed
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("more", "feature"),
+    [
+        ({"blocks__0__ls1__gamma": (24,)}, "LayerScale"),
+        ({"reg_token": (1, 4, 24)}, "register tokens"),
+        ({"dist_token": (1, 1, 24)}, "a distillation token"),
+        ({"blocks__1__attn__q_norm__weight": (8,)}, "normalised queries and keys"),
+        ({"blocks__1__attn__norm__weight": (24,)}, "norms inside its layers"),
+        ({"blocks__1__mlp__w12__weight": (96, 24)}, "SwiGLU"),
+        ({"norm_pre__weight": (24,)}, "a LayerNorm before the encoder, as CLIP"),
+        ({"blocks__0__attn__rel_pos_h": (3, 8)}, "relative positions"),
+        ({"rope__freqs": (2, 8)}, "rotary positions"),
+        ({"attn_pool__pos_embed": (17, 24)}, "positions in its attention pooling"),
+        ({"patch_embed__backbone__bn1__running_mean": (32,)}, "BatchNorm"),
+        (
+            {"patch_embed__backbone__stem__conv2__weight": (4, 4, 3, 3)},
+            "a stem of several convolutions",
+        ),
+    ],
+)
+def test_what_no_model_here_has_is_named(tmp_path, more, feature):
+    text = refusal(edited(tmp_path, **more), overrides=HEADS)
+    assert text == f"holds a model with {feature}, which no model here has"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"model_args": {"pool_include_prefix": True}},
+            "config.json: model_args.pool_include_prefix: is known to no model here",
+        ),
+        (
+            {"model_args": {"num_heads": 3, "act_layer": "silu"}},
+            "act_layer=silu: only gelu, gelu_erf, gelu_tanh are known",
+        ),
+        ({"model_args": {"num_heads": 0}}, "num_heads=0: is no positive whole number"),
+        (
+            {"model_args": {"num_heads": 3, "global_pool": "max"}},
+            "global_pool=max: only token, avg and map are known",
+        ),
+        (
+            {"model_args": {"num_heads": 3, "global_pool": "token"}},
+            "global_pool=token: there is no cls_token",
+        ),
+        ({"model_args": 3}, "model_args: is no JSON object"),
+        (
+            {"architecture": "vit_base_patch16_clip_quickgelu_224"},
+            "architecture=vit_base_patch16_clip_quickgelu_224: its GELU is none of those here",
+        ),
+        ({"label_names": ["ant", "bee"]}, "label_names: names 2 classes; the head has 3"),
+        (
+            {"label_names": {"0": "ant", "2": "bee", "3": "cow"}},
+            "label_names: does not number its classes 0, 1, ...",
+        ),
+        ({"label_names": ["ant", "bee", 3]}, "label_names: is no list of names"),
+        (
+            {"pretrained_cfg": {"mean": [0.5, "x", 0.5]}},
+            "mean=[0.5, 'x', 0.5]: is no number, or no list of them",
+        ),
+        (
+            {"pretrained_cfg": {"std": [0.5, 0.0, 0.5]}},
+            "std=[0.5, 0.0, 0.5]: is none of 3 channels from 0 to 1",
+        ),
+        (
+            {"pretrained_cfg": {"mean": [0.5, 0.5]}},
+            "mean=[0.5, 0.5]: is none of 3 channels from 0 to 1",
+        ),
+        (
+            {"pretrained_cfg": {"input_size": [3, 32]}, "model_args": {"num_heads": 3}},
+            "input_size=[3, 32]: is no channels, height and width",
+        ),
+    ],
+)
+def test_what_config_says_is_refused_in_one_line(tmp_path, changes, message):
+    path = foreign.write(tmp_path, foreign.record("timm_folder"), config=changes)
+    assert refusal(path) == message
+
+
+def test_models_that_cannot_be_told_are_refused(tmp_path):
+    assert refusal(edited(tmp_path)) == (
+        "does not say how many heads its layers of width 24 have; "
+        "give them: --config.model.heads=3, say"
+    )
+    assert refusal(edited(tmp_path, attn_pool__latent=(1, 1, 24)), overrides=HEADS) == (
+        "global_pool=map: leaves out the class token, and models here that pool have none"
+    )
+    wide = foreign.write(tmp_path, foreign.record("timm_wide"))
+    assert refusal(wide, overrides=HEADS) == (
+        "holds positions of 20 patches, no square; "
+        "give the image size: --config.data.image_size=HEIGHT,WIDTH"
+    )
+    post = foreign.changed(foreign.record("timm_bit"), stem__norm__weight=(32,))
+    assert refusal(foreign.write(tmp_path, post)) == (
+        "holds a ResNet of post-activation units, which timm has in hybrids only"
+    )
+    other = foreign.write(
+        tmp_path, foreign.record("timm_bit"), config={"architecture": "resnetv2_50d_gn"}
+    )
+    assert refusal(other) == (
+        "architecture=resnetv2_50d_gn: of timm's ResNets only those of BiT are known"
+    )
+
+
+def test_positions_may_be_missing(tmp_path):
+    described = foreign.changed(foreign.record("timm_no_embed_class"), ("pos_embed",))
+    path = foreign.write(tmp_path, described)
+    assert refusal(path, overrides=HEADS) == (
+        "holds no position embeddings; give the image size: --config.data.image_size=HEIGHT,WIDTH"
+    )
+    loaded = weights.load(path, {**HEADS, "data.image_size": "32,32"})
+    assert loaded.facts.model.position == "none"
+
+
+def test_every_array_is_used_or_refused(tmp_path):
+    path = edited(
+        tmp_path,
+        drop=("blocks.1.norm1.bias",),
+        blocks__0__attn__qkv__bias=(71,),
+        extra__weight=(3,),
+    )
+    assert refusal(path, overrides=HEADS) == (
+        "blocks.0.attn.qkv.bias is (71,), not (72,); blocks.1.norm1.bias is missing; "
+        "extra.weight is not part of the model"
+    )
+
+
+def test_config_of_something_else_beside_a_file_is_left_alone(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_args": {"num_heads": 99}}))
+    described = foreign.record("timm_fc_norm")
+    safetensors.save_file(foreign.arrays(described), tmp_path / "model.safetensors")
+    assert weights.load(tmp_path / "model.safetensors", HEADS).facts.model.heads == 3
