@@ -35,12 +35,12 @@ def convert(
     if os.path.lexists(output):
         raise config.ConfigError(f"--output={output}: exists already; choose another, or remove it")
     opened = opening.open_(reference, overrides, at=at)
-    params = jax.device_get(opened.params)
+    params, unsaid = jax.device_get(opened.params), ()
     if kind == "orbax":
         _save(opened, params, output)
     else:
-        weights.save(params, opened.facts, kind, output)
-    return [*opened.notes, f"{opened.kind} to {kind}: {output}"]
+        unsaid = weights.save(params, opened.facts, kind, output)
+    return [*opened.notes, *unsaid, f"written: {output} ({kind}, from {opened.kind})"]
 
 
 def _save(opened: opening.Opened, params: object, output: pathlib.Path) -> None:

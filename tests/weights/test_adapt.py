@@ -64,7 +64,7 @@ def test_fine_tuning_takes_all_but_the_head_and_keeps_the_class_row():
     patches = old[:, 1:].reshape(4, 4, 16).astype(float)
     expected = scipy.ndimage.zoom(patches, (6 / 4, 8 / 4, 1), order=1).reshape(1, 48, 16)
     np.testing.assert_allclose(new[:, 1:], expected, rtol=0, atol=1e-6)
-    assert report.lines()[0] == f"{report.used} arrays used"
+    assert report.lines()[0] == f"used: {report.used} arrays"
 
 
 def test_a_head_for_the_same_classes_can_stay():
@@ -152,6 +152,7 @@ def test_knobs_that_belong_to_the_weights():
     assert weights.numerics(source) == {
         "model.gelu": "erf",
         "model.norm_epsilon": 1e-12,
+        "model.norm_place": "tokens",
         "model.resnet_epsilons": "version",
         "model.resnet_pool": "zeros",
         "data.mean": (0.4, 0.5, 0.6),
