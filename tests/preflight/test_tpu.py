@@ -5,6 +5,7 @@ import importlib.util
 import pytest
 
 from vit_jax import catalog, config, preflight
+from vit_jax.training import sharding
 
 pytestmark = [
     pytest.mark.slow,  # half a minute to two minutes each
@@ -37,6 +38,16 @@ def test_slices_have_the_devices_that_their_names_say():
         assert (len(where.devices), where.cores, where.platform) == (devices, cores, "tpu"), name
     with pytest.raises(config.ConfigError, match="libtpu knows no v3:3x3"):
         preflight.open_slice("v3:3x3")
+
+
+def test_parameters_split_over_any_part_of_a_slice():
+    for name in ("v2-8", "v3-32", "v4-8", "v5e-16", "v5e-256", "v6e-16"):
+        devices = preflight.open_slice(name).devices
+        for fsdp in (1, 2, 4, 8, 16, 256):
+            if len(devices) % fsdp == 0:
+                mesh = sharding.create_mesh(fsdp, devices)
+                assert mesh.devices.shape == (len(devices) // fsdp, fsdp), name
+                assert len(set(mesh.devices.flat)) == len(devices)
 
 
 def test_data_parallel_base_model_fits_and_only_sums_its_gradients(slice_):
