@@ -153,7 +153,7 @@ def _table(params: models.Params, facts: layout.Facts, kind: str) -> np.ndarray 
     if model.position == "sincos_2d":
         table[token:] = positions.sincos_2d(rows, columns, width)
     elif model.position == "sincos_1d":
-        table[:] = positions.sincos_1d(len(table), width)
+        table[token:] = positions.sincos_1d(rows * columns, width)
     return table[None]
 
 
@@ -183,7 +183,9 @@ def _unsaid(
         keys += [*RESNET, *(["resnet_pool"] if facts.model.resnet_version == "v2" else [])]
     for key in keys:
         ours, theirs = getattr(facts.model, key), getattr(back.model, key)
-        if ours != theirs:
+        if theirs is None and ours is not None:  # whoever reads it is asked for it
+            told += (f"model.{key}={config.show(ours)}: is not said by the file",)
+        elif ours != theirs:
             raise WeightsError(_otherwise(key, ours, theirs, kind, folder=folder))
     for key in PIXELS:
         ours, theirs = getattr(facts.data, key), getattr(back.data, key)

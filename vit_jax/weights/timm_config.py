@@ -183,7 +183,7 @@ def document(facts: Facts) -> dict[str, Any]:
             "input_size": [data.channels, *data.image_size],
             "fixed_input_size": not resnet,
             "interpolation": "bicubic" if "bicubic" in data.resampling else "bilinear",
-            "crop_pct": 1.0 if data.eval_crop == "resize" else _share(data),
+            "crop_pct": 1.0 if data.eval_crop == "resize" else share(data),
             "crop_mode": "squash" if data.eval_crop == "resize" else "center",
             "mean": _each(data.mean, data.channels),
             "std": _each(data.std, data.channels),
@@ -200,18 +200,18 @@ def document(facts: Facts) -> dict[str, Any]:
 
 
 def _written_name(model: config.Model) -> str:
-    units, width = model.resnet_units, model.resnet_width
-    if model.architecture == "resnet":
-        name = RESNETS.get((units or (), width or 0))
-        known = "those of BiT"
-    else:
-        name = "vit_base_patch16_224" if units is None else HYBRIDS.get(units)
-        known = "/".join(config.show(u) for u in HYBRIDS if u)
-        name = name if units is None or width == 1 else None
+    units, width = model.resnet_units, model.resnet_width or 1.0
+    if units is None:
+        return "vit_base_patch16_224"
+    resnet = model.architecture == "resnet"
+    name = RESNETS.get((units, width)) if resnet else HYBRIDS.get(units) if width == 1 else None
     if name is None:
+        known = resnet and any(units == others for others, _ in RESNETS)
+        wide = known or (not resnet and units in HYBRIDS)
+        wrong = f"width={width:g}" if wide else f"units={config.show(units)}"
         raise WeightsError(
-            f"model.resnet_units={config.show(units)}: timm makes no such model by a config.json "
-            f"(only {known}); write the weights alone, to a path that ends in .safetensors"
+            f"model.resnet_{wrong}: timm makes no such model by a config.json; "
+            "write the weights alone, to a path that ends in .safetensors"
         )
     return name
 
@@ -254,9 +254,9 @@ def _each(values: tuple[float, ...], channels: int) -> list[float]:
     return list(values) if len(values) == channels else list(values) * channels
 
 
-def _share(data: config.Data) -> float:
+def share(data: config.Data) -> float:
     """Returns the roundest share that timm resizes to the same short side by."""
     side, wanted = data.image_size[0], data.resize_to or round(data.image_size[0] * 8 / 7)
-    shares = (round(side / (wanted + 0.5), digits) for digits in range(1, 9))
-    exact = side / wanted
-    return next((s for s in (exact, *shares) if s and math.floor(side / s) == wanted), exact)
+    exact, within = side / wanted, side / (wanted + 0.5)
+    shares = (round(share, digits) for digits in range(1, 9) for share in (exact, within))
+    return next((s for s in shares if s and math.floor(side / s) == wanted), exact)

@@ -1,0 +1,305 @@
+import json
+
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors
+
+import foreign
+from containers import refusal
+from vit_jax import weights
+from vit_jax.weights import huggingface_config
+
+NAMES = ("hf_sharded", "hf_model", "hf_bit", "hf_bit_post")
+SIZE = {"hf_bit_post": {"data.image_size": "48,48"}}
+VIT = foreign.FOLDER / "hf_vit_tiny"
+
+
+def load(folder, name, **changes):
+    described = foreign.record(name)
+    return weights.load(foreign.write(folder, described, **changes), SIZE.get(name))
+
+
+def tiny(folder, drop=(), config=None, **more):
+    """Copies the stored ViT with other fields of config.json, and arrays more or less."""
+    arrays = safetensors.load_file(VIT / "model.safetensors")
+    kept = {name: array for name, array in arrays.items() if name not in drop}
+    added = {n.replace("__", "."): np.ones(shape, np.float32) for n, shape in more.items()}
+    safetensors.save_file(kept | added, folder / "model.safetensors")
+    fields = json.loads((VIT / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**fields, **(config or {})}))
+    return folder
+
+
+# Values
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_those_of_transformers(tmp_path, name):
+    described = foreign.record(name)
+    loaded = load(tmp_path, name)
+    assert loaded.kind == "hf"
+    assert loaded.report.dropped == {}
+    # ViTModel has no head; what it calls its pooler's output is what our head sees.
+    given = (foreign.pre_logits if name == "hf_model" else foreign.logits)(
+        loaded, foreign.images(described)
+    )
+    np.testing.assert_allclose(given, described["logits"], rtol=0, atol=1e-5)
+
+
+def newer(name):
+    """Returns the name that version 5 of transformers gives an array while it runs."""
+    for old, new in (
+        ("encoder.layer.", "layers."),
+        ("attention.attention.query", "attention.q_proj"),
+        ("attention.attention.key", "attention.k_proj"),
+        ("attention.attention.value", "attention.v_proj"),
+        ("attention.output.dense", "attention.o_proj"),
+        ("intermediate.dense", "mlp.fc1"),
+        ("output.dense", "mlp.fc2"),
+    ):
+        name = name.replace(old, new)
+    return name
+
+
+@pytest.mark.parametrize("rename", [str, newer])
+def test_older_and_newer_names_give_the_same_model(tmp_path, rename):
+    arrays = safetensors.load_file(VIT / "model.safetensors")
+    renamed = {rename(name): array for name, array in arrays.items()}
+    assert (renamed.keys() == arrays.keys()) == (rename is str)
+    safetensors.save_file(renamed, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_bytes((VIT / "config.json").read_bytes())
+    loaded = weights.load(tmp_path)
+    with np.load(VIT / "io.npz") as stored:
+        given = foreign.logits(loaded, stored["images"])
+        np.testing.assert_allclose(given, stored["logits"], rtol=0, atol=1e-5)
+
+
+def test_models_are_told_by_arrays_and_config(tmp_path):
+    facts = {}
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+        facts[name] = load(tmp_path / name, name).facts
+    vit = facts["hf_sharded"].model
+    assert (vit.gelu, vit.norm_epsilon, vit.heads, vit.patch_size) == ("tanh", 1e-6, 3, (8, 8))
+    pooled = facts["hf_model"].model
+    assert (pooled.gelu, pooled.norm_epsilon, pooled.representation_size) == ("erf", 1e-12, 24)
+    assert set(facts["hf_model"].fresh) == {"head/kernel", "head/bias"}
+    pre, post = facts["hf_bit"].model, facts["hf_bit_post"].model
+    assert (pre.resnet_version, pre.resnet_pool, pre.resnet_units) == ("v2", "zeros", (2, 1))
+    assert (post.resnet_version, post.resnet_epsilons) == ("v1", "timm")
+
+
+@pytest.mark.parametrize(
+    ("activation", "kind"),
+    [
+        ("gelu", "erf"),
+        ("gelu_new", "tanh"),
+        ("gelu_fast", "tanh"),
+        ("gelu_pytorch_tanh", "tanh"),
+    ],
+)
+def test_activations(tmp_path, activation, kind):
+    assert weights.load(tiny(tmp_path, config={"hidden_act": activation})).facts.model.gelu == kind
+
+
+def test_what_belongs_to_other_heads_is_dropped_with_the_reason(tmp_path):
+    more = {"vit__pooler__dense__weight": (24, 24), "vit__embeddings__mask_token": (1, 1, 24)}
+    report = weights.load(tiny(tmp_path, **more)).report
+    assert report.dropped == {
+        "vit.embeddings.mask_token": "of masked image modelling",
+        "vit.pooler.dense.weight": "a pooler that the classifier does not use",
+    }
+
+
+# Pixels and classes
+
+
+def test_classes_come_in_the_order_of_their_numbers(tmp_path):
+    facts = load(tmp_path, "hf_sharded").facts
+    assert facts.classes == (
+        *("zebra", "ant", "mole", "cow", "bee", "yak", "emu", "rat", "hen", "cat", "dog"),
+    )
+    assert weights.load(VIT).facts.classes == ()  # LABEL_0, LABEL_1, ... are no names
+
+
+def test_preprocessing_of_a_vit(tmp_path):
+    facts = load(tmp_path, "hf_sharded").facts
+    data = facts.data
+    assert facts.assumed == {}
+    np.testing.assert_allclose(data.mean, [0.4, 0.5, 0.6], rtol=1e-12)
+    np.testing.assert_allclose(data.std, [0.2, 0.25, 0.3], rtol=1e-12)
+    assert (data.image_size, data.eval_crop) == ((32, 32), "resize")
+    assert data.resampling == "antialiased_bicubic"
+
+
+def test_preprocessing_of_a_bit(tmp_path):
+    facts = load(tmp_path, "hf_bit").facts
+    data = facts.data
+    assert facts.assumed == {}
+    assert (data.image_size, data.eval_crop, data.resize_to) == ((48, 48), "central", 64)
+    assert (data.mean, data.std, data.resampling) == ((0.5,), (0.5,), "antialiased_bicubic")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected", "assumed"),
+    [
+        ({"size": 32, "resample": 2}, {"resampling": "antialiased_bilinear"}, set()),
+        ({"do_normalize": False}, {"mean": (0.0,), "std": (1.0,)}, set()),
+        ({"do_rescale": False, "image_mean": [127.5], "image_std": [127.5]},
+         {"mean": (0.5,), "std": (0.5,)}, set()),
+        ({"rescale_factor": 1 / 127.5, "image_mean": [1], "image_std": [1]},
+         {"mean": (0.5,), "std": (0.5,)}, set()),
+        ({"do_resize": False}, {"eval_crop": "resize"}, {"data.eval_crop"}),
+        ({"resample": 0}, {"resampling": "antialiased_bilinear"}, {"data.resampling"}),
+        ({"size": {"shortest_edge": 36}}, {"eval_crop": "resize"}, {"data.eval_crop"}),
+        ({"size": {"shortest_edge": 36}, "do_center_crop": True, "crop_size": 32},
+         {"eval_crop": "central", "resize_to": 36}, set()),
+        ({"size": {"height": 40, "width": 40}, "do_center_crop": True, "crop_size": 32},
+         {"eval_crop": "resize"}, {"data.eval_crop"}),
+    ],
+)  # fmt: skip
+def test_preprocessing(tmp_path, fields, expected, assumed):
+    facts = load(tmp_path, "hf_sharded", preprocessor_config=fields).facts
+    for key, value in expected.items():
+        assert getattr(facts.data, key) == (
+            pytest.approx(value, rel=1e-12) if key in ("mean", "std") else value
+        )
+    assert set(facts.assumed) == assumed
+
+
+def test_without_a_preprocessor_its_defaults_are_assumed():
+    facts = weights.load(VIT).facts
+    assert set(facts.assumed) == {f"data.{k}" for k in ("mean", "std", "resampling", "eval_crop")}
+    assert (facts.data.mean, facts.data.resampling) == ((0.5,), "antialiased_bilinear")
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"hidden_act": "relu"},
+            f"hidden_act=relu: only {', '.join(huggingface_config.GELU)} are known",
+        ),
+        ({"qkv_bias": False}, "qkv_bias=false: models here have biases before the attention"),
+        ({"head_dim": 16}, "head_dim=16: is not 24 / 3 heads"),
+        ({"num_attention_heads": "3"}, "num_attention_heads='3': is no positive whole number"),
+        ({"layer_norm_eps": 0}, "layer_norm_eps=0: must be more than 0"),
+        ({"layer_norm_eps": float("nan")}, "layer_norm_eps=nan: is no number, or no list of them"),
+        ({"image_size": [32]}, "image_size=[32]: is no height and width"),
+        (
+            {"model_type": "deit"},
+            "model_type=deit: of Hugging Face's models only vit and bit are known",
+        ),
+        ({"id2label": {"0": "ant"}}, "id2label: names 1 classes; the head has 6"),
+        (
+            {"image_size": 48},
+            "vit.embeddings.position_embeddings is (1, 17, 24), not (1, 37, 24)",
+        ),
+        (
+            {"num_attention_heads": 5},
+            "model.heads=5: does not divide model.width 24; nearest: 4",
+        ),
+    ],
+)
+def test_config_of_a_vit_is_refused_in_one_line(tmp_path, config, message):
+    assert refusal(tiny(tmp_path, config=config)) == message
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"layer_type": "basic"}, "layer_type=basic: only preactivation and bottleneck are known"),
+        ({"num_groups": 16}, "num_groups=16: only 32 is known"),
+        ({"hidden_act": "gelu"}, "hidden_act=gelu: only relu is known"),
+        ({"output_stride": 4}, "output_stride=4: dilated units are not known"),
+        (
+            {"global_padding": "SAME"},
+            "global_padding=same with embedding_dynamic_padding=false: "
+            "preactivation units pad by none and false here",
+        ),
+        (
+            {"layer_type": "bottleneck"},
+            "global_padding=none with embedding_dynamic_padding=false: "
+            "bottleneck units pad by same and true here",
+        ),
+    ],
+)
+def test_config_of_a_bit_is_refused_in_one_line(tmp_path, fields, message):
+    path = foreign.write(tmp_path, foreign.record("hf_bit"), config=fields)
+    assert refusal(path) == message
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"image_std": [0.5, 0, 0.5]},
+            "image_mean=[0.4, 0.5, 0.6], image_std=[0.5, 0.0, 0.5], rescale_factor=0.00392157: "
+            "normalise no pixels of 3 channels",
+        ),
+        (
+            {"image_mean": [0.5, 0.5]},
+            "image_mean=[0.5, 0.5], image_std=[0.2, 0.25, 0.3], rescale_factor=0.00392157: "
+            "normalise no pixels of 3 channels",
+        ),
+        ({"size": {"shortest_edge": -1}}, "shortest_edge=-1: is no positive whole number"),
+    ],
+)
+def test_preprocessors_that_make_no_sense_are_refused(tmp_path, fields, message):
+    described = foreign.record("hf_sharded")
+    path = foreign.write(tmp_path, described, preprocessor_config=fields)
+    assert refusal(path) == message
+
+
+def test_arrays_without_config_or_class_token_are_refused(tmp_path):
+    (tiny(tmp_path) / "config.json").unlink()
+    assert refusal(tmp_path) == (
+        "holds a model of Hugging Face's, whose heads and epsilons stand in its config.json; "
+        "put that beside it"
+    )
+    path = tiny(tmp_path, drop=("vit.embeddings.cls_token",))
+    assert refusal(path) == "holds no vit.embeddings.cls_token"
+
+
+# Shards
+
+
+def sharded(folder, **index):
+    described = foreign.record("hf_sharded")
+    path = foreign.write(folder, described)
+    places = described["files"]["model.safetensors.index.json"]["weight_map"]
+    assert len(set(places.values())) > 1
+    text = json.dumps({"weight_map": {**places, **index}})
+    (folder / "model.safetensors.index.json").write_text(text)
+    return path
+
+
+def test_a_missing_shard_is_named(tmp_path):
+    path = sharded(tmp_path)
+    shard = sorted(path.glob("model-*.safetensors"))[1]
+    shard.unlink()
+    with pytest.raises(weights.WeightsError) as raised:
+        weights.load(path)
+    assert str(raised.value) == f"{shard}: no such file"
+
+
+def test_an_index_that_does_not_fit_its_shards_is_refused(tmp_path):
+    name = {"classifier.bias": "model-00003-of-00004.safetensors"}
+    path = sharded(tmp_path, **name)
+    index = path / "model.safetensors.index.json"
+    with pytest.raises(weights.WeightsError) as raised:
+        weights.load(path)
+    text = f"{index}: {name['classifier.bias']} does not hold 'classifier.bias'"
+    assert str(raised.value) == text
+
+
+@pytest.mark.parametrize("place", ["../x.safetensors", "/etc/x.safetensors", "a/b.safetensors"])
+def test_an_index_never_leads_out_of_its_folder(tmp_path, place):
+    path = sharded(tmp_path, **{"classifier.bias": place})
+    with pytest.raises(weights.WeightsError) as raised:
+        weights.load(path)
+    index = path / "model.safetensors.index.json"
+    assert str(raised.value) == f"{index}: {place!r} is no file beside it"

@@ -1,0 +1,426 @@
+import dataclasses
+import errno
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors
+
+import foreign
+from containers import FIXTURES, read
+from vit_jax import config, models, weights
+from vit_jax.weights import layout, timm_config
+
+HEADS = {"model.heads": "3"}
+TINY = config.Model(
+    patch_size=(8, 8), width=24, depth=2, mlp_dim=48, heads=3, num_classes=4, architecture="vit"
+)
+HF = foreign.FOLDER / "hf_vit_tiny"
+TIMM = foreign.FOLDER / "timm_vit_tiny.safetensors"
+GOOGLE = FIXTURES / "vit_tiny_finetuned.npz"
+
+
+def stored(path):
+    """Returns the arrays at a path, whatever its kind."""
+    if path.suffix == ".npz":
+        return read(path)
+    return safetensors.load_file(path / "model.safetensors" if path.is_dir() else path)
+
+
+def same(one, other):
+    """Asserts that two sources give the same numbers to the same function."""
+    foreign.equal(one.params, other.params)
+    assert one.facts.model == other.facts.model
+
+
+def made(size=(16, 24), channels=3, classes=(), data=None, **changes):
+    """Returns random parameters of a model, and its facts."""
+    facts = weights.Facts(
+        model=models.complete(dataclasses.replace(TINY, **changes)),
+        data=config.Data(image_size=size, channels=channels, **(data or {})),
+        classes=classes,
+    )
+    shapes = layout.classifier_of(facts).shapes()
+    leaves, structure = jax.tree.flatten(shapes)
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(0, 0.3, leaf.shape).astype(np.float32) for leaf in leaves]
+    return jax.tree.unflatten(structure, arrays), facts
+
+
+def refusal(params, facts, kind, path):
+    with pytest.raises(weights.WeightsError) as raised:
+        weights.save(params, facts, kind, path)
+    text = str(raised.value)
+    assert "\n" not in text
+    assert not path.exists()
+    return text
+
+
+def source(folder, name):
+    """Returns the path of a fixture that is described, and the knobs it needs."""
+    knobs = {
+        "timm_fc_norm": HEADS,
+        "timm_map": {**HEADS, "model.gelu": "tanh"},
+        "timm_wide": {**HEADS, "data.image_size": "16,40"},
+        "timm_no_embed_class": HEADS,
+        "timm_hybrid": HEADS,
+        "timm_hybrid_stem": HEADS,
+    }
+    folder.mkdir()
+    return foreign.write(folder, foreign.record(name)), knobs.get(name)
+
+
+# Round trips
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "suffix"),
+    [
+        ("timm_folder", "timm", ""),
+        ("timm_fc_norm", "timm", ""),
+        ("timm_map", "timm", ""),
+        ("timm_wide", "timm", ""),
+        ("timm_no_embed_class", "timm", ""),
+        ("timm_hybrid", "timm", ".safetensors"),
+        ("timm_hybrid_stem", "timm", ".safetensors"),
+        ("timm_bit", "timm", ".safetensors"),
+        ("timm_bit", "hf", ""),
+        ("hf_sharded", "hf", ""),
+        ("hf_model", "hf", ""),
+        ("hf_bit", "hf", ""),
+        ("hf_bit", "timm", ".safetensors"),
+        ("hf_bit_post", "hf", ""),
+    ],
+)
+def test_out_and_in_again_is_lossless(tmp_path, name, kind, suffix):
+    path, knobs = source(tmp_path / "in", name)
+    loaded = weights.load(path, knobs)
+    out = tmp_path / f"out{suffix}"
+    weights.save(loaded.params, loaded.facts, kind, out)
+    again = weights.load(out, knobs if suffix else {})
+    assert again.kind == kind
+    same(loaded, again)
+    assert again.facts.classes == loaded.facts.classes
+    if kind == loaded.kind and name != "timm_no_embed_class":  # whose table gains a row of zeros
+        # Byte by byte, though the sharded ones come as one file.
+        described, written = foreign.record(name), stored(out)
+        assert written.keys() == described["arrays"].keys()
+        for array, numbers in foreign.arrays(described).items():
+            np.testing.assert_array_equal(written[array], numbers, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "knobs", "kind", "suffix"),
+    [
+        (GOOGLE, {}, "google", ".npz"),
+        (FIXTURES / "bv_vit_map.npz", {}, "google", ".npz"),
+        (FIXTURES / "bv_vit_gap_sincos.npz", {"data.image_size": "32,32"}, "google", ".npz"),
+        (FIXTURES / "vit_tiny_token.npz", {}, "google", ".npz"),
+        (FIXTURES / "hybrid_tiny.npz", {}, "google", ".npz"),
+        (FIXTURES / "bit_tiny_legacy.npz", {}, "google", ".npz"),
+        (TIMM, HEADS, "timm", ".safetensors"),
+        (foreign.FOLDER / "timm_vit_tiny_gap.safetensors", HEADS, "timm", ".safetensors"),
+        (HF, {}, "hf", ""),
+    ],
+)
+def test_what_was_published_comes_out_as_it_went_in(tmp_path, path, knobs, kind, suffix):
+    loaded = weights.load(path, knobs)
+    out = tmp_path / f"out{suffix}"
+    weights.save(loaded.params, loaded.facts, kind, out)
+    before, after = stored(path), stored(out)
+    assert before.keys() == after.keys()
+    for name, array in before.items():
+        np.testing.assert_array_equal(after[name], array, strict=True)
+
+
+@pytest.mark.parametrize("kind", ["hf", "timm"])
+@pytest.mark.parametrize("name", ["vit_tiny_finetuned", "bv_vit_map", "vit_tiny_gap"])
+def test_google_there_and_back(tmp_path, name, kind):
+    path = FIXTURES / f"{name}.npz"
+    first = weights.load(path)
+    if kind == "hf" and first.facts.model.pooling != "token":
+        pytest.skip("refused, which is tested below")
+    weights.save(first.params, first.facts, kind, tmp_path / "there")
+    there = weights.load(tmp_path / "there")
+    same(first, there)
+    weights.save(there.params, there.facts, "google", tmp_path / "back.npz")
+    for array, numbers in read(path).items():
+        np.testing.assert_array_equal(read(tmp_path / "back.npz")[array], numbers, strict=True)
+    with np.load(FIXTURES / f"{name}.io.npz") as io:
+        given = foreign.logits(there, io["images"])
+        np.testing.assert_allclose(given, io["logits"], rtol=0, atol=1e-5)
+
+
+def test_timm_to_hugging_face_and_back(tmp_path):
+    first = weights.load(TIMM, HEADS)
+    weights.save(first.params, first.facts, "hf", tmp_path / "hf")
+    there = weights.load(tmp_path / "hf")
+    same(first, there)
+    weights.save(there.params, there.facts, "timm", tmp_path / "timm")
+    same(first, weights.load(tmp_path / "timm"))
+
+
+@pytest.mark.parametrize("kind", ["timm", "hf", "google"])
+@pytest.mark.parametrize(
+    ("position", "pooling"),
+    [
+        ("none", "token"),
+        ("sincos_1d", "token"),
+        ("sincos_2d", "token"),
+        ("learned_2d", "token"),
+        ("learned_2d", "gap"),
+        ("sincos_2d", "gap"),
+    ],
+)
+def test_other_positions_are_written_as_a_table(tmp_path, kind, position, pooling):
+    if kind == "hf" and pooling == "gap":
+        kind = "timm"
+    params, facts = made(position=position, pooling=pooling, size=(16, 16))
+    path = tmp_path / ("w.npz" if kind == "google" else "w")
+    weights.save(params, facts, kind, path)
+    sincos = {"data.image_size": "16,16"} if kind == "google" else {}
+    again = weights.load(path, sincos)
+    kept = kind == "google" and position == "sincos_2d"
+    assert again.facts.model.position == ("sincos_2d" if kept else "learned_1d")
+    pictures = np.random.default_rng(1).uniform(-1, 1, (2, 16, 16, 3)).astype(np.float32)
+    ours = weights.Weights(kind="", params=params, facts=facts, report=weights.Report())
+    expected = foreign.logits(ours, pictures)
+    np.testing.assert_allclose(foreign.logits(again, pictures), expected, rtol=0, atol=1e-5)
+
+
+def test_a_norm_of_the_class_token_alone_is_the_same_before_it_is_picked(tmp_path):
+    params, facts = made(norm_place="pooled")
+    weights.save(params, facts, "hf", tmp_path / "hf")
+    assert weights.load(tmp_path / "hf").facts.model.norm_place == "tokens"
+    weights.save(params, facts, "timm", tmp_path / "timm")
+    assert weights.load(tmp_path / "timm").facts.model.norm_place == "pooled"
+
+
+# Pixels and classes
+
+
+@pytest.mark.parametrize("kind", ["timm", "hf"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)},
+        {"eval_crop": "central", "resize_to": 29},
+        {"resampling": "antialiased_bilinear"},
+    ],
+)
+def test_pixels_and_classes_come_back(tmp_path, kind, data):
+    data = {"resampling": "antialiased_bicubic", **data}
+    params, facts = made(size=(24, 24), data=data, classes=("zebra", "ant", "Fuß", "cow"))
+    assert weights.save(params, facts, kind, tmp_path / "w") == ()
+    again = weights.load(tmp_path / "w").facts
+    assert (again.data, again.classes) == (facts.data, facts.classes)
+
+
+@pytest.mark.parametrize("kind", ["timm", "hf"])
+def test_a_short_side_left_open_is_written_as_its_number(tmp_path, kind):
+    data = {"eval_crop": "central", "resampling": "antialiased_bicubic"}
+    params, facts = made(size=(24, 24), data=data)
+    told = weights.save(params, facts, kind, tmp_path / "w")
+    assert told == ("data.resize_to=none: reads back as 27",)  # 24 * 8 / 7
+
+
+def test_what_a_file_cannot_say_of_pixels_is_told(tmp_path):
+    data = {"mean": (0.25,), "resampling": "antialiased_bicubic"}
+    params, facts = made(data=data, classes=("a", "b", "c", "d"))
+    told = weights.save(params, facts, "google", tmp_path / "w.npz")
+    assert told == (
+        "data.image_size=16,24: is not said by the file",
+        "data.mean=0.25: reads back as 0.5",
+        "data.resampling=antialiased_bicubic: reads back as bilinear",
+        "the names of the classes are not said by the file",
+    )
+    odd = weights.save(*made(gelu="erf", size=(16, 16)), "timm", tmp_path / "w.safetensors")
+    assert odd[0] == "model.heads=3: is not said by the file"
+    folder = weights.save(*made(data={"resampling": "bilinear"}), "hf", tmp_path / "hf")
+    assert folder == ("data.resampling=bilinear: reads back as antialiased_bilinear",)
+
+
+def test_the_share_timm_is_told_gives_the_same_short_side():
+    for side in (32, 224, 384):
+        for wanted in range(side, 2 * side):
+            data = config.Data(image_size=(side, side), eval_crop="central", resize_to=wanted)
+            share = timm_config.share(data)
+            assert math.floor(side / share) == wanted
+    assert timm_config.share(config.Data(eval_crop="central", resize_to=248)) == 0.9
+    assert timm_config.share(config.Data(eval_crop="central")) == 0.875
+
+
+def test_a_grey_model_says_its_channels(tmp_path):
+    params, facts = made(channels=1, size=(16, 16))
+    for kind in ("timm", "hf"):
+        weights.save(params, facts, kind, tmp_path / kind)
+        assert weights.load(tmp_path / kind).facts.data.channels == 1
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "name", "message"),
+    [
+        ({"gelu": "erf"}, "google", "w.npz",
+         "model.gelu=erf: is not said by a .npz file, which reads back as tanh; "
+         "set --config.model.gelu=tanh to write another function"),
+        ({"norm_epsilon": 1e-12}, "google", "w.npz",
+         "model.norm_epsilon=1e-12: is not said by a .npz file, which reads back as 1e-06; "
+         "set --config.model.norm_epsilon=1e-06 to write another function"),
+        ({"norm_epsilon": 1e-12}, "timm", "w",
+         "model.norm_epsilon=1e-12: is not said by timm's form, which reads back as 1e-06; "
+         "set --config.model.norm_epsilon=1e-06 to write another function"),
+        ({"pooling": "gap", "norm_place": "pooled"}, "google", "w.npz",
+         "model.norm_place=pooled: is not said by a .npz file, which reads back as tokens; "
+         "set --config.model.norm_place=tokens to write another function"),
+        ({"width": 64, "heads": 1}, "timm", "w.safetensors",
+         "model.gelu=tanh: is not said by a .safetensors file alone, which reads back as erf; "
+         "write a folder, a path without that suffix, "
+         "or set --config.model.gelu=erf to write another function"),
+        ({"width": 1280, "heads": 20, "gelu": "erf"}, "timm", "w.safetensors",
+         "model.heads=20: is not said by a .safetensors file alone, which reads back as 16; "
+         "write a folder, a path without that suffix, "
+         "or set --config.model.heads=16 to write another function"),
+        ({"representation_size": 8}, "timm", "w",
+         "model.representation_size=8: timm has no such layer before the head"),
+        ({"representation_size": 8}, "hf", "w",
+         "model.representation_size=8: Hugging Face has no such layer before the head"),
+        ({"pooling": "gap"}, "hf", "w",
+         "model.pooling=gap: Hugging Face shows the head the class token alone"),
+        ({"pooling": "map"}, "hf", "w",
+         "model.pooling=map: Hugging Face shows the head the class token alone"),
+        ({"position_place": "layers"}, "timm", "w",
+         "model.position_place=layers: timm adds positions at the stem only"),
+        ({"position_place": "shared"}, "google", "w.npz",
+         "model.position_place=shared: Google adds positions at the stem only"),
+        ({"position": "relative"}, "hf", "w",
+         "model.position=relative: Hugging Face has no such model"),
+        ({"architecture": "axial_vit", "pooling": "gap"}, "timm", "w",
+         "model.architecture=axial_vit: timm has no such model"),
+    ],
+)  # fmt: skip
+def test_what_a_form_has_no_place_for(tmp_path, changes, kind, name, message):
+    params, facts = made(size=(16, 16), **changes)
+    text = refusal(params, facts, kind, tmp_path / name)
+    assert text == message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_resnets_of_other_epsilons_or_units_are_refused(tmp_path):
+    loaded = weights.load(FIXTURES / "bit_tiny_legacy.npz")
+    for kind, there in (("timm", "a .safetensors file alone"), ("hf", "Hugging Face's form")):
+        path = tmp_path / ("w.safetensors" if kind == "timm" else "w")
+        text = refusal(loaded.params, loaded.facts, kind, path)
+        assert text.startswith(f"model.resnet_epsilons=version: is not said by {there}, ")
+        assert text.endswith("set --config.model.resnet_epsilons=timm to write another function")
+
+
+def test_the_knob_that_a_refusal_names_does_it(tmp_path):
+    loaded = weights.load(FIXTURES / "bit_tiny_legacy.npz", {"model.resnet_epsilons": "timm"})
+    weights.save(loaded.params, loaded.facts, "hf", tmp_path / "w")
+    foreign.equal(weights.load(tmp_path / "w").params, loaded.params)
+    vit = weights.load(HF, {"model.gelu": "tanh", "model.norm_epsilon": "1e-6"})
+    weights.save(vit.params, vit.facts, "google", tmp_path / "w.npz")
+    same(vit, weights.load(tmp_path / "w.npz"))
+
+
+def test_resnets_whose_units_timm_cannot_be_told_are_refused_but_for_a_file(tmp_path):
+    path, knobs = source(tmp_path / "in", "timm_hybrid")
+    loaded = weights.load(path, knobs)
+    assert refusal(loaded.params, loaded.facts, "timm", tmp_path / "w") == (
+        "model.resnet_units=1,2: timm makes no such model by a config.json; "
+        "write the weights alone, to a path that ends in .safetensors"
+    )
+    assert refusal(loaded.params, loaded.facts, "hf", tmp_path / "w") == (
+        "model.resnet_units=1,2: Hugging Face has no hybrids any more"
+    )
+    path, knobs = source(tmp_path / "stem", "timm_hybrid_stem")
+    stem = weights.load(path, knobs)
+    assert refusal(stem.params, stem.facts, "timm", tmp_path / "w").startswith(
+        "model.resnet_width=0.5: timm makes no such model by a config.json; "
+    )
+    units = {"architecture": "resnet", "resnet_units": (1,), "resnet_width": 0.5}
+    post = made(**units, resnet_version="v1", resnet_epsilons="timm", size=(32, 32))
+    text = refusal(*post, "timm", tmp_path / "w.safetensors")
+    assert text == "holds a ResNet of post-activation units, which timm has in hybrids only"
+    odd = made(**units, resnet_version="v2", resnet_epsilons="timm", resnet_pool="nothing")
+    assert refusal(*odd, "hf", tmp_path / "w") == (
+        "model.resnet_pool=nothing: is not said by Hugging Face's form, which reads back as zeros; "
+        "set --config.model.resnet_pool=zeros to write another function"
+    )
+
+
+def test_weights_without_a_head_are_not_googles(tmp_path):
+    path, knobs = source(tmp_path / "in", "hf_model")
+    loaded = weights.load(path, knobs)
+    assert refusal(loaded.params, loaded.facts, "google", tmp_path / "w.npz") == (
+        "the weights have no head, and Google's files hold one"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        ("google", "w", "PATH: must end in .npz"),
+        ("hf", "w.safetensors", "PATH: hf writes a folder; leave out .safetensors"),
+        ("timm", "w.npz", "PATH: timm writes a folder; leave out .npz"),
+        ("torch", "w.pth", "kind=torch: is none of google, timm, hf"),
+    ],
+)
+def test_names_of_files(tmp_path, kind, name, message):
+    path = tmp_path / name
+    assert refusal(*made(), kind, path) == message.replace("PATH", str(path))
+
+
+@pytest.mark.parametrize(("kind", "name"), [("google", "w.npz"), ("timm", "w"), ("hf", "w")])
+def test_nothing_is_overwritten(tmp_path, kind, name):
+    path = tmp_path / name
+    path.write_text("mine")
+    with pytest.raises(weights.WeightsError) as raised:
+        weights.save(*made(size=(16, 16)), kind, path)
+    assert str(raised.value) == f"{path}: exists already; choose another, or remove it"
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize(("kind", "name"), [("google", "w.npz"), ("timm", "w"), ("hf", "w")])
+def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch, kind, name):
+    def full(descriptor):
+        assert list(tmp_path.iterdir()) != []  # a draft is there, under another name
+        assert not (tmp_path / name).exists()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    path = tmp_path / name
+    assert refusal(*made(size=(16, 16)), kind, path) == (
+        f"{path}: cannot be written: No space left on device"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    path = tmp_path / "file" / "w.npz"
+    with pytest.raises(weights.WeightsError, match="cannot be written"):
+        weights.save(*made(size=(16, 16)), "google", path)
+
+
+def test_files_are_what_their_libraries_read(tmp_path):
+    """The library of safetensors reads what is written here, and transformers needs `format`."""
+    params, facts = made(size=(16, 16), classes=("a", "b", "c", "d"))
+    weights.save(params, facts, "hf", tmp_path / "w")
+    with safetensors.safe_open(tmp_path / "w/model.safetensors", framework="numpy") as file:
+        assert file.metadata() == {"format": "pt"}
+    assert {p.name for p in (tmp_path / "w").iterdir()} == {
+        "config.json",
+        "preprocessor_config.json",
+        "model.safetensors",
+    }
+    fields = json.loads((tmp_path / "w/config.json").read_text())
+    assert fields["architectures"] == ["ViTForImageClassification"]
+    assert fields["id2label"] == {"0": "a", "1": "b", "2": "c", "3": "d"}
+    assert fields["label2id"] == {"a": 0, "b": 1, "c": 2, "d": 3}
+    assert fields["hidden_act"] == "gelu_pytorch_tanh"
