@@ -26,6 +26,7 @@ INSTALL_REQUIRES = [
     "ml_dtypes>=0.5.4",  # bfloat16 in numpy
     "safetensors>=0.8,<0.9",  # weights of timm and Hugging Face
     "pillow>=12.0",  # antialiased resizing as those weights were trained with
+    "flatbuffers>=25.12",  # the container of exported programs; jax imports it only then
     "rich>=14.0",  # progress line and tables
     "matplotlib>=3.11",  # the picture of the curves
     "tensorboardX>=2.6.4,<3",  # event files without TensorFlow

@@ -123,8 +123,9 @@ def _parser() -> argparse.ArgumentParser:
         "predict",
         commands.predict,
         "name what is in pictures",
-        more="Preprocessing and class names come from the checkpoint. A Google .npz file has no\n"
-        "names of classes; they are shown as numbers.\n",
+        more="Preprocessing and class names come from the checkpoint, or from the JSON beside it.\n"
+        "Classes without a name, such as those of .npz files, are shown as numbers.\n",
+        knobs=True,
     )
     _add_checkpoint(predict)
     predict.add_argument(
@@ -148,6 +149,60 @@ def _parser() -> argparse.ArgumentParser:
     form_group.add_argument("--json", action="store_true", help="print one line of JSON per image")
     form_group.add_argument(
         "--csv", action="store_true", help="print image,rank,class,probability rows"
+    )
+
+    convert = verb(
+        "convert",
+        commands.convert,
+        "write a checkpoint in the form of another project",
+        knobs=True,
+        more="google: the .npz files of vision_transformer and big_transfer; timm: a .safetensors\n"
+        "file, or a folder with its config.json; hf: a folder for Hugging Face transformers;\n"
+        "orbax: a checkpoint of ours, for every verb here.\n",
+    )
+    _add_source(convert)
+    convert.add_argument("--to", required=True, choices=commands.CONVERT, help="what to write")
+    convert.add_argument(
+        "--output", type=pathlib.Path, required=True, metavar="PATH", help="file or folder to make"
+    )
+
+    export = verb(
+        "export",
+        commands.export,
+        "write a checkpoint as one program that JAX runs without vit_jax",
+        knobs=True,
+        more="It takes uint8 pixels (B, H, W, C), normalises them, and gives a dict of float32\n"
+        "`logits` and `probabilities`, (B, K); parameters are inside. FILE.json says the rest:\n"
+        "names of classes, view, shapes. To run it, with jax, numpy and flatbuffers alone:\n\n"
+        "  program = jax.export.deserialize(bytearray(pathlib.Path(FILE).read_bytes()))\n"
+        "  outputs = jax.jit(program.call)(images)\n",
+    )
+    _add_source(export)
+    export.add_argument("--to", required=True, choices=("stablehlo",), help="what to write")
+    export.add_argument(
+        "--output", type=pathlib.Path, required=True, metavar="FILE", help="file to make"
+    )
+    export.add_argument(
+        "--platforms",
+        default="cpu,cuda,tpu",
+        metavar="P,...",
+        help="what it is to run on, of cpu, cuda, rocm, tpu (default: cpu,cuda,tpu)",
+    )
+    export.add_argument(
+        "--batch", type=int, metavar="N", help="images at a time (default: any number)"
+    )
+    export.add_argument(
+        "--any-size",
+        action="store_true",
+        help="take images of any size and resize them inside, as evaluation does; each new size "
+        "is compiled anew",
+    )
+    export.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="compute type (default: float32, in full precision on every platform); bfloat16 is "
+        "faster on TPU and GPU, and the file of a Vision Transformer half as large",
     )
 
     listing = verb(
@@ -250,14 +305,23 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
     )
 
 
+CHECKPOINT = (
+    "run directory or one of its checkpoints; weights of Google, Big Transfer, timm or Hugging "
+    "Face (.npz, .safetensors, folder); or a published name, see `vit_jax list --weights`"
+)
+
+
 def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--checkpoint",
-        type=pathlib.Path,
-        required=True,
-        metavar="RUN_OR_FILE",
-        help="run directory, one of its checkpoints, or (predict) a Google .npz file",
-    )
+    parser.add_argument("--checkpoint", required=True, metavar="RUN_OR_FILE", help=CHECKPOINT)
+    _add_step(parser)
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", metavar="RUN_OR_FILE", help=CHECKPOINT)
+    _add_step(parser)
+
+
+def _add_step(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--step", type=_step, metavar="N|best", help="which checkpoint (default: newest)"
     )

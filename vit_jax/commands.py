@@ -61,7 +61,7 @@ def _check_start(options: argparse.Namespace, reference: str, overrides: dict[st
         return
     if about.needs and not any(key in overrides for key in about.lifted_by):
         raise config.ConfigError(about.needs)
-    if about.warning:
+    if about.warning and "init_from" not in overrides:
         print(f"vit_jax: {values['name']} {about.warning}", file=sys.stderr)
     options.workdir = options.workdir or pathlib.Path("runs", values["name"])
 
@@ -85,10 +85,6 @@ def evaluate(options: argparse.Namespace, overrides: dict[str, str]) -> int:
 
 def predict(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prints what is in pictures."""
-    if overrides:
-        raise config.ConfigError(
-            f"--config.{next(iter(overrides))}: predict takes its config from the checkpoint"
-        )
     if bool(options.images) == bool(options.examples):
         raise config.ConfigError("predict: give image files or folders, or --examples=N")
     if options.top < 1 or options.examples < 0:
@@ -96,10 +92,12 @@ def predict(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     for path in options.images:
         if not path.exists():
             raise config.ConfigError(f"{path}: no such file or folder")
-    from vit_jax import logs, predict
+    from vit_jax import logs, opening, predict
 
     logs.setup()
-    predictor = predict.load(options.checkpoint, options.step)
+    if options.examples:
+        opening.check_images(options.checkpoint, overrides)
+    predictor = predict.load(options.checkpoint, overrides, at=options.step)
     if options.images:
         pictures: Any = predict.files(options.images)
     else:
@@ -125,6 +123,39 @@ def predict(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     if rows:
         console.table(("image", "prediction", "truth")[: len(rows[0])], rows)
     return 2 if unreadable else 0
+
+
+# The forms that `convert.KINDS` has, without importing jax.
+CONVERT = ("google", "timm", "hf", "orbax")
+
+
+def convert(options: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Writes a checkpoint in the form of another project."""
+    from vit_jax import convert, logs
+
+    logs.setup()
+    for line in convert.convert(
+        options.checkpoint, options.to, options.output, overrides, at=options.step
+    ):
+        print(line)
+    return 0
+
+
+def export(options: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Writes a checkpoint as a program that runs without vit_jax."""
+    from vit_jax import export, logs, predict
+
+    logs.setup()
+    form = export.Form(
+        platforms=tuple(dict.fromkeys(options.platforms.split(","))),
+        batch=options.batch,
+        any_size=options.any_size,
+        dtype=options.dtype,
+    )
+    export.check_output(options.output)
+    predictor = predict.load(options.checkpoint, overrides, at=options.step)
+    console.table(("program", ""), export.lines(export.write(predictor, form, options.output)))
+    return 0
 
 
 def list_(options: argparse.Namespace, overrides: dict[str, str]) -> int:

@@ -1,0 +1,302 @@
+"""Programs that leave the house: the same numbers in a process that has only jax and numpy."""
+
+import dataclasses
+import errno
+import hashlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import runs
+from vit_jax import cli, config, export, opening, predict, trees
+from vit_jax.data import transforms
+from vit_jax.export import program, views
+from vit_jax.training import step
+
+FIXTURES = pathlib.Path(__file__).parent / "fixtures"
+
+# Runs programs on images, all batches asked for, as somebody without vit_jax would.
+ELSEWHERE = """
+import pathlib, sys
+import jax, numpy as np
+from jax import export
+
+folder, results = pathlib.Path(sys.argv[1]), {}
+for file in sorted(folder.glob("*.stablehlo")):
+    call = jax.jit(export.deserialize(bytearray(file.read_bytes())).call)
+    with np.load(file.with_suffix(".npz")) as images:
+        for name in images:
+            for key, value in call(images[name]).items():
+                results[f"{file.stem}/{name}/{key}"] = np.asarray(value)
+np.savez(folder / "results.npz", **results)
+print(*(m for m in sys.modules if m.split(".")[0] in ("vit_jax", "flax", "optax", "cv2", "PIL")))
+"""
+
+
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """A model for grey digits of 8 x 8, as a run of that config would leave it."""
+    cfg = runs.configure(model={"num_classes": 10})
+    model, random = opening.create_model(cfg), rng()
+    params = jax.tree.map(
+        lambda leaf: random.normal(0, 0.2, leaf.shape).astype(np.float32), model.shapes()
+    )
+    return predict.Predictor(
+        cfg=cfg, model=model, params=params, classes=tuple(map(str, range(10)))
+    )
+
+
+def with_loss(predictor, loss):
+    cfg = dataclasses.replace(
+        predictor.cfg, train=dataclasses.replace(predictor.cfg.train, loss=loss)
+    )
+    return dataclasses.replace(predictor, cfg=cfg)
+
+
+@pytest.fixture(scope="module")
+def exported(digits, tmp_path_factory):
+    """Predictors and forms by name, written to a folder and run in another process."""
+    vit = predict.load(FIXTURES / "vit_tiny_token.npz")
+    hybrid = predict.load(FIXTURES / "hybrid_tiny.npz")
+    grown = jax.tree.map(lambda leaf: leaf * np.float32(1.5), vit.params)  # to feel bfloat16
+    cases = {
+        "vit": (vit, export.Form()),
+        "fives": (with_loss(vit, "sigmoid"), export.Form(batch=5, platforms=("cpu",))),
+        "half": (dataclasses.replace(vit, params=grown), export.Form(dtype="bfloat16", batch=5)),
+        "hybrid": (hybrid, export.Form()),
+        "digits": (digits, export.Form(any_size=True)),
+    }
+    folder = tmp_path_factory.mktemp("programs")
+    for name, (predictor, form) in cases.items():
+        export.write(predictor, form, folder / f"{name}.stablehlo")
+        images = {}
+        for batch in (1, 5) if form.batch is None else (form.batch,):
+            sizes = [predictor.cfg.data.image_size, *([(21, 13)] if form.any_size else [])]
+            for height, width in sizes:
+                shape = (batch, height, width, predictor.cfg.data.channels)
+                images[f"{batch}x{height}x{width}"] = rng().integers(0, 256, shape, np.uint8)
+        np.savez(folder / f"{name}.npz", **images)
+    process = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, str(folder)],
+        cwd=folder, env=os.environ | {"PYTHONPATH": ""}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == []  # nothing of ours was imported
+    with np.load(folder / "results.npz") as results:
+        return cases, folder, dict(results)
+
+
+@pytest.mark.parametrize("name", ["vit", "fives", "half", "hybrid", "digits"])
+def test_a_program_gives_what_the_model_gives(exported, name):
+    cases, folder, results = exported
+    predictor, form = cases[name]
+    model = dataclasses.replace(predictor.model, dtype=form.dtype)
+
+    @jax.jit
+    def logits_of(params, pixels):
+        return model.apply(params, step.normalise(pixels, predictor.cfg.data))[0]
+
+    with np.load(folder / f"{name}.npz") as images:
+        assert len(images) == {"fives": 1, "half": 1, "digits": 4}.get(name, 2)
+        for key in images:
+            batch = images[key]
+            for transform in transforms.eval_transforms(predictor.cfg.data):
+                batch = np.stack([transform(image, rng()) for image in batch])
+            logits = np.asarray(logits_of(predictor.params, batch))
+            got = results[f"{name}/{key}/logits"]
+            assert got.dtype == np.float32
+            if not key.endswith("x".join(map(str, predictor.cfg.data.image_size))):
+                tolerance = 0.02  # resized inside, some pixels by a grey level more or less
+            else:
+                tolerance = 1e-6 if name == "hybrid" else 0
+            np.testing.assert_allclose(got, logits, rtol=0, atol=tolerance)
+            assert np.ptp(got) > 0.1
+            wide = got.astype(np.float64)
+            if predictor.cfg.train.loss == "sigmoid":
+                expected = 1 / (1 + np.exp(-wide))
+            else:
+                expected = np.exp(wide) / np.exp(wide).sum(axis=1, keepdims=True)
+            probabilities = results[f"{name}/{key}/probabilities"]
+            np.testing.assert_allclose(probabilities, expected, rtol=0, atol=1e-6)
+
+
+def test_bfloat16_is_stored_where_it_changes_nothing(exported):
+    cases, folder, results = exported
+    size = {name: (folder / f"{name}.stablehlo").stat().st_size for name in ("vit", "half")}
+    kernels = sum(
+        leaf.nbytes
+        for name, leaf in trees.flatten(cases["vit"][0].params).items()
+        if name.startswith("encoder/") and name.endswith("kernel")
+    )
+    assert size["vit"] - size["half"] == pytest.approx(kernels / 2, rel=0.1)
+    halves = results["half/5x32x32/logits"]
+    assert np.abs(halves - results["vit/5x32x32/logits"]).max() > 1e-4
+
+
+def test_the_description_says_what_a_user_needs(exported):
+    cases, folder, _ = exported
+    predictor, _ = cases["digits"]
+    file = folder / "digits.stablehlo"
+    about = json.loads((folder / "digits.stablehlo.json").read_text())
+    assert about["file"] == {
+        "name": file.name,
+        "bytes": file.stat().st_size,
+        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+    }
+    assert about["input"]["shape"] == ["b", "h", "w", 1]
+    assert about["input"]["dtype"] == "uint8"
+    assert about["input"]["axes"][3] == "grey"
+    assert about["outputs"]["logits"] == {"shape": ["b", 10], "dtype": "float32"}
+    assert about["outputs"]["probabilities"]["meaning"] == "softmax of the logits"
+    assert about["classes"] == [str(digit) for digit in range(10)]
+    assert about["platforms"] == ["cpu", "cuda", "tpu"]
+    assert about["versions"]["jax"] == jax.__version__
+    assert config.build(about["config"]) == predictor.cfg
+    fives = json.loads((folder / "fives.stablehlo.json").read_text())
+    assert fives["input"]["shape"] == [5, 32, 32, 3]
+    assert fives["outputs"]["probabilities"]["meaning"] == "sigmoid of the logits"
+    assert fives["platforms"] == ["cpu"]
+
+
+def test_float32_is_float32_on_every_platform(exported):
+    folder = exported[1]
+    products = {}
+    for name in ("vit", "hybrid", "half"):
+        content = (folder / f"{name}.stablehlo").read_bytes()
+        text = jax.export.deserialize(bytearray(content)).mlir_module()
+        products[name] = re.findall(r"stablehlo\.(?:dot_general|convolution).*", text)
+    assert len(products["vit"]) >= 8
+    assert any("convolution" in line for line in products["hybrid"])
+    for line in products["vit"] + products["hybrid"]:
+        assert line.count("HIGHEST") == 2, line
+    assert not any("HIGHEST" in line for line in products["half"])
+
+
+SIZES = ((32, 48), (32, 32), (37, 61), (64, 50), (1, 5), (16, 700))
+
+
+@pytest.mark.parametrize("crop", ["resize", "central"])
+@pytest.mark.parametrize("resampling", ["bilinear", "antialiased_bilinear", "antialiased_bicubic"])
+def test_a_view_of_any_size_is_that_of_evaluation(crop, resampling):
+    data = config.Data(
+        image_size=(32, 48) if crop == "resize" else (32, 32),
+        eval_crop=crop,
+        resize_to=37 if crop == "central" else None,
+        resampling=resampling,
+    )
+    shape = jax.export.symbolic_shape("b, h, w, 3")
+    traced = jax.export.export(jax.jit(lambda images: views.view(images, data)))(
+        jax.ShapeDtypeStruct(shape, jnp.uint8)
+    )
+    random, off = rng(), []
+    for height, width in SIZES:
+        image = random.integers(0, 256, (height, width, 3), np.uint8)
+        expected = image
+        for transform in transforms.eval_transforms(data):
+            expected = transform(expected, rng())
+        seen = np.asarray(traced.call(image[None]))[0]
+        assert (seen.shape, seen.dtype) == (expected.shape, np.uint8)
+        off.append(np.abs(seen.astype(int) - expected).ravel())
+        assert off[-1].max() <= 1, (height, width)
+    if crop == "resize":
+        assert off[0].max() == 0  # it has the right size already
+    assert np.concatenate(off).mean() < 0.15
+
+
+def test_sides_are_rounded_as_python_rounds():
+    pairs = [(n, d) for d in (1, 2, 3, 4, 6, 40) for n in range(300)]
+    numerators, denominators = (np.array(values, np.int32) for values in zip(*pairs, strict=True))
+    rounded = views._rounded_ratio(jnp.asarray(numerators), jnp.asarray(denominators))
+    assert rounded.tolist() == [round(n / d) for n, d in pairs]
+
+
+def test_one_command_makes_a_program(tmp_path, capsys):
+    source, output = FIXTURES / "vit_tiny_gap.npz", tmp_path / "gap.stablehlo"
+    arguments = ["export", str(source), "--to=stablehlo", f"--output={output}"]
+    more = ["--platforms=tpu,cpu", "--batch=2", "--any-size", "--dtype=bfloat16"]
+    assert cli.main([*arguments, *more]) == 0
+    printed = capsys.readouterr().out
+    assert "uint8 (2, h, w, 3)" in printed
+    assert "float32 (2, 7)" in printed
+    read = jax.export.deserialize(bytearray(output.read_bytes()))
+    assert read.platforms == ("tpu", "cpu")
+    assert {p.name for p in tmp_path.iterdir()} == {output.name, f"{output.name}.json"}
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--platforms=cpu,gpu", "--platforms=gpu: no such platform; known: cpu, cuda, rocm, tpu"),
+        ("--platforms=", "--platforms=: no such platform; known: cpu, cuda, rocm, tpu"),
+        ("--batch=0", "--batch=0: must be at least 1"),
+        ("--output=OLD", "--output=OLD: OLD exists; remove it or name another"),
+        ("--output=DESCRIBED", "--output=DESCRIBED: DESCRIBED.json exists; remove it or"),
+        ("--output=none/x", "--output=none/x: no such folder as none"),
+        ("--output=OLD/x", "--output=OLD/x: no such folder as OLD"),
+    ],
+)
+def test_mistakes_are_said_in_one_line(option, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("OLD", "DESCRIBED.json"):
+        pathlib.Path(name).write_text("precious")
+    arguments = ["export", "nowhere.npz", "--to=stablehlo", "--output=new", option]
+    assert cli.main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"vit_jax: {message}")
+    assert {p.read_text() for p in tmp_path.iterdir()} == {"precious"}
+
+
+def test_another_kind_of_program_is_refused(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["export", "nowhere.npz", "--to=tflite", "--output=new"])
+    assert exit_.value.code == 2
+    assert "invalid choice: 'tflite'" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)  # root may write anywhere
+    with pytest.raises(config.ConfigError, match=r"--output=.*new: .* cannot be written to"):
+        export.check_output(tmp_path / "new")
+
+
+def test_a_full_disk_leaves_nothing(digits, tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(config.ConfigError, match="new: cannot be written: No space left on device"):
+        export.write(digits, export.Form(platforms=("cpu",)), tmp_path / "new")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_too_large_for_a_program_is_refused(digits, monkeypatch):
+    size = 4 * digits.model.num_params
+    monkeypatch.setattr(program, "MAX_BYTES", size - 1)
+    said = f"unnamed: has {size / 1e9:.2f} GB of parameters, and a program holds at most 0.00 GB"
+    with pytest.raises(config.ConfigError) as error:
+        export.trace(digits, export.Form())
+    assert str(error.value) == f"{said}; set --dtype=bfloat16, which takes half"
+    monkeypatch.setattr(program, "MAX_BYTES", 100)
+    with pytest.raises(config.ConfigError) as error:
+        export.trace(digits, export.Form())
+    assert str(error.value) == said
+
+
+def test_attention_of_one_kind_of_device_is_left_behind(digits):
+    model = dataclasses.replace(digits.cfg.model, attention="cudnn")
+    predictor = dataclasses.replace(digits, cfg=dataclasses.replace(digits.cfg, model=model))
+    exported = export.trace(predictor, export.Form(dtype="bfloat16"))
+    assert "cudnn" not in exported.mlir_module()
+    assert exported.platforms == ("cpu", "cuda", "tpu")

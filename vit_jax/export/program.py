@@ -1,0 +1,237 @@
+"""One self-contained StableHLO program of a checkpoint, and beside it what its users need to know.
+
+The program takes uint8 pixels and gives logits and probabilities: preprocessing is inside, and the
+parameters are its constants. `jax.export` writes and reads it; JAX and numpy alone run it.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+
+from vit_jax import __version__, config, models, predict, trees
+from vit_jax.export import views
+from vit_jax.training import step
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+MAX_BYTES = 2**31 - 2**20  # of a FlatBuffer, the container of such programs, less what is no weight
+# What layers use in the compute type only, whatever it is: nearly all of a Vision Transformer.
+CAST_BEFORE_USE = re.compile(r"encoder/.*kernel")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Form:
+    """What a program is to be like; raises ConfigError for what no program can be."""
+
+    platforms: tuple[str, ...] = ("cpu", "cuda", "tpu")
+    batch: int | None = None  # images at a time; None: any number
+    any_size: bool = False  # resizes the images itself, as evaluation does
+    dtype: str = "float32"  # compute type
+
+    def __post_init__(self) -> None:
+        for name in self.platforms:
+            if name not in PLATFORMS:
+                known = ", ".join(PLATFORMS)
+                raise config.ConfigError(f"--platforms={name}: no such platform; known: {known}")
+        if self.batch is not None and self.batch < 1:
+            raise config.ConfigError(f"--batch={self.batch}: must be at least 1")
+
+
+def check_output(path: pathlib.Path) -> None:
+    """Raises ConfigError unless the two files of a program can be written there."""
+    for file in (path, description(path)):
+        if file.exists():
+            raise config.ConfigError(f"--output={path}: {file} exists; remove it or name another")
+    if not path.parent.is_dir():
+        raise config.ConfigError(f"--output={path}: no such folder as {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise config.ConfigError(f"--output={path}: {path.parent} cannot be written to")
+
+
+def description(path: pathlib.Path) -> pathlib.Path:
+    """Returns where the description of a program stands: beside it, with `.json` at its end."""
+    return path.with_name(f"{path.name}.json")
+
+
+def trace(predictor: predict.Predictor, form: Form) -> export.Exported:
+    """Returns the program of a checkpoint.
+
+    It maps uint8 (B, H, W, C) to a dict of float32 `logits` and `probabilities`, both (B, K).
+    Float32 means float32 everywhere: matrix products ask for the highest precision, which a TPU or
+    GPU would otherwise lower. Raises ConfigError for a checkpoint that is too large.
+    """
+    cfg, model = predictor.cfg, _portable(predictor, form)
+    _check_size(predictor, form)
+    params = _constants(predictor.params, form.dtype)
+    activation = jax.nn.softmax if cfg.train.loss == "softmax" else jax.nn.sigmoid
+
+    def vit_jax(images: jax.Array) -> dict[str, jax.Array]:
+        if form.any_size:
+            images = views.view(images, cfg.data)
+        # Cast in the program, not here: its constants are to stay as they are stored.
+        whole = {name: jnp.asarray(x).astype(jnp.float32) for name, x in params.items()}
+        precision = "highest" if form.dtype == "float32" else "default"
+        with jax.default_matmul_precision(precision):
+            logits, _ = model.apply(trees.nest(whole), step.normalise(images, cfg.data))
+        return {"logits": logits, "probabilities": activation(logits)}
+
+    batch = "b" if form.batch is None else str(form.batch)
+    height, width = ("h", "w") if form.any_size else cfg.data.image_size
+    shape = export.symbolic_shape(f"{batch}, {height}, {width}, {cfg.data.channels}")
+    pixels = jax.ShapeDtypeStruct(shape, jnp.uint8)
+    return export.export(jax.jit(vit_jax), platforms=form.platforms)(pixels)
+
+
+def _check_size(predictor: predict.Predictor, form: Form) -> None:
+    """Raises ConfigError unless the parameters fit the file that holds a program."""
+
+    def stored(dtype: str) -> int:
+        return sum(
+            leaf.size * jnp.dtype(_type(name, dtype)).itemsize
+            for name, leaf in trees.flatten(predictor.params).items()
+        )
+
+    if stored(form.dtype) <= MAX_BYTES:
+        return
+    cfg = predictor.cfg
+    smaller = "; set --dtype=bfloat16, which takes half" if stored("bfloat16") <= MAX_BYTES else ""
+    raise config.ConfigError(
+        f"{cfg.model.variant or cfg.name}: has {stored(form.dtype) / 1e9:.2f} GB of parameters, "
+        f"and a program holds at most {MAX_BYTES / 1e9:.2f} GB{smaller}"
+    )
+
+
+def _portable(predictor: predict.Predictor, form: Form) -> models.Classifier:
+    """Returns the model in the program's compute type, with attention that runs anywhere."""
+    cfg = predictor.cfg
+    model = cfg.model
+    if model.attention == "cudnn":
+        model = dataclasses.replace(model, attention="explicit")
+    return models.create(
+        model, image_size=cfg.data.image_size, channels=cfg.data.channels, dtype=form.dtype
+    )
+
+
+def _constants(params: models.Params, dtype: str) -> dict[str, np.ndarray]:
+    """Returns the parameters by name as a program of this compute type stores them."""
+    return {
+        name: np.asarray(leaf).astype(_type(name, dtype), copy=False)
+        for name, leaf in trees.flatten(params).items()
+    }
+
+
+def _type(name: str, dtype: str) -> str:
+    """Returns the type in which a parameter is stored: the compute type if that changes nothing."""
+    return dtype if CAST_BEFORE_USE.fullmatch(name) else "float32"
+
+
+def write(predictor: predict.Predictor, form: Form, path: pathlib.Path) -> dict[str, Any]:
+    """Writes the program of a checkpoint to `path` and its description beside it.
+
+    Returns the description. Both files appear whole or not at all; raises ConfigError for files
+    that exist or cannot be written.
+    """
+    check_output(path)
+    exported = trace(predictor, form)
+    content = exported.serialize()
+    about = _about(predictor, form, exported)
+    about["file"] = {
+        "name": path.name,
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
+    try:
+        # The program last: where it stands, its description does.
+        _write_whole({description(path): text.encode(), path: content})
+    except OSError as error:
+        raise config.ConfigError(f"--output={path}: cannot be written: {error.strerror}") from error
+    return about
+
+
+def lines(about: dict[str, Any]) -> list[tuple[str, str]]:
+    """Returns the description of a program as rows for people."""
+
+    def shown(array: dict[str, Any]) -> str:
+        return f"{array['dtype']} ({', '.join(map(str, array['shape']))})"
+
+    file = about["file"]
+    return [
+        (
+            "file",
+            f"{file['name']}, {file['bytes'] / 1e6:,.1f} MB, described in {file['name']}.json",
+        ),
+        ("input", shown(about["input"])),
+        *((name, shown(array)) for name, array in about["outputs"].items()),
+        ("platforms", ", ".join(about["platforms"])),
+        ("dtype", about["dtype"]),
+    ]
+
+
+def _write_whole(files: dict[pathlib.Path, bytes | bytearray]) -> None:
+    """Writes all files under other names first, then gives them their own."""
+    parts = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in files}
+    try:
+        for path, content in files.items():
+            with parts[path].open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        for path, part in parts.items():
+            part.replace(path)
+    finally:
+        for part in parts.values():
+            part.unlink(missing_ok=True)
+
+
+def _about(predictor: predict.Predictor, form: Form, exported: export.Exported) -> dict[str, Any]:
+    """Returns what the users of a program need to know, as JSON-able values."""
+    data, loss = predictor.cfg.data, predictor.cfg.train.loss
+    (pixels,), (logits, probabilities) = exported.in_avals, exported.out_avals
+    seen = "of any size, resized inside as `view` says" if form.any_size else "as `view` says"
+    return {
+        "format": "StableHLO; in Python: jax.export.deserialize(bytearray(content)).call(images)",
+        "input": {
+            **_array(pixels),
+            "axes": [
+                "image",
+                "row",
+                "column",
+                "red, green, blue" if data.channels == 3 else "grey",
+            ],
+            "meaning": f"pixels from 0 to 255, not normalised, of images {seen}",
+        },
+        "view": {
+            key: getattr(data, key)
+            for key in ("image_size", "eval_crop", "resize_to", "resampling")
+        },
+        "outputs": {
+            "logits": _array(logits),
+            "probabilities": {**_array(probabilities), "meaning": f"{loss} of the logits"},
+        },
+        "classes": predictor.classes,
+        "platforms": exported.platforms,
+        "dtype": form.dtype,
+        "config": config.to_dict(predictor.cfg),
+        "versions": {
+            "vit_jax": __version__,
+            "jax": jax.__version__,
+            "calling_convention": exported.calling_convention_version,
+        },
+    }
+
+
+def _array(aval: Any) -> dict[str, Any]:
+    """Returns shape and type; a side that is not fixed is a letter, the same wherever it is."""
+    return {
+        "shape": [side if isinstance(side, int) else str(side) for side in aval.shape],
+        "dtype": str(aval.dtype),
+    }

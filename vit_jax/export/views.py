@@ -1,0 +1,114 @@
+"""The evaluation view of images of any size, as arithmetic that can be traced with symbolic sizes.
+
+What `vit_jax.data.transforms` does with OpenCV and Pillow to one image is here a product with a
+matrix for each axis: every row holds the weights with which one pixel of the view sums up a line of
+the image. The matrices are made of whole numbers until their last division, so that they are exact
+whatever the size.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from vit_jax import config
+from vit_jax.data import transforms
+
+# Pillow's kernels and OpenCV's bilinear one: how far they reach, in pixels of the coarser image.
+REACH = {"bilinear": 1, "antialiased_bilinear": 1, "antialiased_bicubic": 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Axis:
+    """What happens along one axis; int32 scalars, except for `view`."""
+
+    kept: jax.Array  # pixels in the middle of the image that are resized
+    resized: jax.Array  # pixels they become
+    view: int  # pixels in the middle of those that are seen
+
+
+def view(images: jax.Array, data: config.Data) -> jax.Array:
+    """Returns the evaluation view that `data` describes, uint8 (B, *image_size, C).
+
+    Within one grey level of what evaluation and prediction see, with one exception: where the
+    longer side of a central crop's resize falls exactly between two whole numbers, it may be
+    rounded the other way. Exact for images that have the right size already.
+
+    Args:
+      images: uint8 (B, h, w, C); B, h and w may be symbolic.
+      data: the knobs of the pixels.
+    """
+    vertical, horizontal = _axes(jnp.array(images.shape[1]), jnp.array(images.shape[2]), data)
+    pixels = images.astype(jnp.float32)
+    weights = _weights(horizontal, images.shape[2], data.resampling)
+    pixels = jnp.einsum("xw,bhwc->bhxc", weights, pixels, precision="highest")
+    if data.resampling != "bilinear":
+        pixels = _round(pixels)  # Pillow resizes one axis, then the other; OpenCV both at once
+    weights = _weights(vertical, images.shape[1], data.resampling)
+    pixels = jnp.einsum("yh,bhxc->byxc", weights, pixels, precision="highest")
+    return _round(pixels).astype(jnp.uint8)
+
+
+def _axes(height: jax.Array, width: jax.Array, data: config.Data) -> tuple[_Axis, _Axis]:
+    """Returns what the evaluation view does to both axes of an image of this size."""
+    sizes, resize = (height, width), transforms.eval_transforms(data)[0]
+    if isinstance(resize, transforms.Resize):
+        lengths = (resize.height, resize.width)
+        vertical, horizontal = (
+            _Axis(size, jnp.full_like(size, length), length)
+            for size, length in zip(sizes, lengths, strict=True)
+        )
+        return vertical, horizontal
+    assert isinstance(resize, transforms.ResizeShortSide)
+    longest = resize.LONGEST * jnp.minimum(height, width)
+    kept = [jnp.minimum(size, longest) for size in sizes]
+    short = jnp.minimum(*kept)
+    vertical, horizontal = (
+        _Axis(size, _rounded_ratio(size * resize.size, short), length)
+        for size, length in zip(kept, data.image_size, strict=True)
+    )
+    return vertical, horizontal
+
+
+def _rounded_ratio(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
+    """Returns the ratio of whole numbers rounded as Python rounds: halves to the even number."""
+    upper, rest = jnp.divmod(2 * numerator + denominator, 2 * denominator)
+    return jnp.where((rest == 0) & (upper % 2 == 1), upper - 1, upper)
+
+
+def _weights(axis: _Axis, length: int, resampling: str) -> jax.Array:
+    """Returns the weights of the pixels of an image in those of its view, (view, length) float32.
+
+    Places are counted in halves of a pixel of the resized image, `2 * resized` to a pixel of the
+    original: in int32 that goes well for any image that `data.max_pixels` lets through.
+    """
+    kept, resized = axis.kept, axis.resized
+    first = (resized - axis.view) // 2  # of the pixels of the resized image, the first one seen
+    rows = first + jax.lax.iota(jnp.int32, axis.view)
+    columns = jax.lax.iota(jnp.int32, length) - (length - kept) // 2
+    places, unit = (2 * rows + 1) * kept - resized, 2 * resized
+    if resampling == "bilinear":
+        places = jnp.clip(places, 0, unit * (kept - 1))  # beyond its edge an image goes on as there
+    else:
+        unit = 2 * jnp.maximum(kept, resized)  # antialiased: of the coarser image
+    away = (2 * resized * columns[None, :] - places[:, None]).astype(jnp.float32)
+    distance = jnp.abs(away / unit.astype(jnp.float32))
+    near = (distance < REACH[resampling]) & (columns >= 0)[None, :] & (columns < kept)[None, :]
+    kernel = _cubic if resampling == "antialiased_bicubic" else _triangle
+    weights = jnp.where(near, kernel(distance), 0.0)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _triangle(distance: jax.Array) -> jax.Array:
+    return 1.0 - distance
+
+
+def _cubic(x: jax.Array) -> jax.Array:
+    """Returns Keys' cubic kernel with a = -1/2 at distances from 0 to 2."""
+    inner = (1.5 * x - 2.5) * x * x + 1.0
+    outer = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
+    return jnp.where(x < 1.0, inner, outer)
+
+
+def _round(pixels: jax.Array) -> jax.Array:
+    return jnp.clip(jnp.floor(pixels + 0.5), 0.0, 255.0)
