@@ -78,7 +78,7 @@ def test_models_are_told_by_arrays_and_config(tmp_path):
     facts = {}
     for name in NAMES:
         (tmp_path / name).mkdir()
-        facts[name] = load(tmp_path / name, name).facts
+        facts[name] = weights.look(foreign.write(tmp_path / name, foreign.record(name)))
     vit = facts["hf_sharded"].model
     assert (vit.gelu, vit.norm_epsilon, vit.heads, vit.patch_size) == ("tanh", 1e-6, 3, (8, 8))
     pooled = facts["hf_model"].model
