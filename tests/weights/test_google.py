@@ -290,6 +290,10 @@ def test_stages_of_a_hybrid(tmp_path):
     arrays = read(FIXTURES / "hybrid_tiny.npz")
     path = write(tmp_path / "gap.npz", renamed(arrays, "block2/", "block5/"))
     assert refusal(path) == "its ResNet has the stages [1, 3, 5], not 1, 2, ... up to 4"
+    more = arrays | renamed(arrays, "block3/", "block4/") | renamed(arrays, "block3/", "block5/")
+    assert refusal(write(tmp_path / "five.npz", more)) == (
+        "its ResNet has the stages [1, 2, 3, 4, 5], not 1, 2, ... up to 4"
+    )
     told = refusal(write(tmp_path / "unit.npz", renamed(arrays, "block2/unit2", "block2/unit4")))
     assert "block2/unit2/conv1/kernel is missing" in told
     assert "block2/unit3/gn3/scale is missing" in told
