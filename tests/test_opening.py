@@ -5,6 +5,7 @@ import jax
 import numpy as np
 import pytest
 
+import foreign
 import runs
 from vit_jax import cli, config, convert, models, opening, predict, run, trees, weights
 from vit_jax.training import optimizer, sharding, state
@@ -162,6 +163,27 @@ def test_weights_bring_no_images(verb, capsys):
         f"vit_jax: {TOKEN} brings no images; set --config.data.source=folder and "
         "--config.data.root=DIR, or --config.data.source=tfds and --config.data.name=NAME\n"
     )
+
+
+def test_weights_without_a_head_name_nothing(tmp_path, capsys):
+    folder = foreign.write(tmp_path, foreign.record("hf_model"))
+    line = f"{folder}: holds no head, so it knows no classes; train one: vit_jax train NAME "
+    for verb in ("evaluate", "predict"):
+        more = ["--examples=1"] if verb == "predict" else []
+        arguments = [f"--checkpoint={folder}", *more, "--config.data.source=digits"]
+        assert cli.main([verb, *arguments]) == 2
+        assert capsys.readouterr().err == f"vit_jax: {line}--config.init_from={folder}\n"
+
+
+def test_a_crop_grows_with_the_image_size(tmp_path):
+    folder = foreign.write(tmp_path, foreign.record("timm_folder"))
+    own = opening.open_(folder).cfg.data
+    assert own.eval_crop == "central"
+    twice = ",".join(str(2 * side) for side in own.image_size)
+    data = opening.open_(folder, {"data.image_size": twice}).cfg.data
+    assert data.resize_to == 2 * own.resize_to
+    data = opening.open_(folder, {"data.image_size": twice, "data.resize_to": "999"}).cfg.data
+    assert data.resize_to == 999
 
 
 # Conversion

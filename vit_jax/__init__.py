@@ -2,8 +2,9 @@
 
 A module imports only from rooms to its left; rooms joined by `|` do not know each other:
 
-    knobs, config, trees, logs, catalog, host
-      < models | data < checkpoints < training < evaluators < reports < run, predict, bench < cli
+    knobs, config, trees, logs, catalog, paper, host, console, backend
+      < models | data < checkpoints | weights < training < evaluators < reports
+      < opening, run, predict, convert, export, bench, listing, smoke, preflight < commands < cli
 """
 
 __version__ = "0.1.0"

@@ -24,12 +24,23 @@ class Opened:
     classes: tuple[str, ...]
     kind: str  # `run`, or the layout the weights came in
     notes: tuple[str, ...] = ()  # what became of the arrays of other projects
+    fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)  # what they did not hold
     step: int | None = None  # of a run
 
     @property
     def facts(self) -> weights.Facts:
         """The model as the room of weights describes one."""
-        return weights.Facts(model=self.cfg.model, data=self.cfg.data, classes=self.classes)
+        return weights.Facts(
+            model=self.cfg.model, data=self.cfg.data, classes=self.classes, fresh=self.fresh
+        )
+
+    def check_head(self) -> None:
+        """Raises WeightsError where there is no head to name classes with."""
+        if "head/kernel" in self.fresh:
+            raise weights.WeightsError(
+                f"{self.cfg.name}: holds no head, so it knows no classes; train one: "
+                f"vit_jax train NAME --config.init_from={self.cfg.name}"
+            )
 
 
 def open_(
@@ -71,6 +82,7 @@ def open_(
         classes=named(found.facts.classes, cfg),
         kind=found.kind,
         notes=tuple(notes),
+        fresh=found.facts.fresh,
     )
 
 

@@ -95,6 +95,7 @@ def load(
 ) -> Predictor:
     """Returns the predictor of anything `opening.open_` takes; raises likewise."""
     opened = opening.open_(checkpoint, overrides, at=at)
+    opened.check_head()
     return Predictor(
         cfg=opened.cfg,
         model=opening.create_model(opened.cfg),

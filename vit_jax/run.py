@@ -254,6 +254,7 @@ def evaluate(
     with host.memory_errors():
         opening.check_images(checkpoint, overrides)
         opened = opening.open_(checkpoint, overrides, at=at)
+        opened.check_head()
         objects = Objects(opened.cfg)
         results = objects.evaluator()(opened.params, stop=lambda: False)
         assert results is not None

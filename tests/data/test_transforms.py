@@ -95,6 +95,14 @@ def test_resize_short_side(shape, expected):
     assert tf.ResizeShortSide(8)(photo(*shape), rng()).shape == (*expected, 3)
 
 
+def test_antialiased_short_side_rounds_the_long_one_down():
+    """As timm does: 93.9 pixels become 93."""
+    for resampling, longer in (("bilinear", 94), ("antialiased_bicubic", 93)):
+        resize = tf.ResizeShortSide(73, resampling)
+        assert resize(photo(90, 70), rng()).shape == (longer, 73, 3)
+        assert resize(photo(70, 90), rng()).shape == (73, longer, 3)
+
+
 def test_resize_short_side_keeps_the_middle_of_a_strip():
     strip = np.arange(40, dtype=np.uint8).reshape(1, 40, 1)
     result = tf.ResizeShortSide(1)(strip, rng())

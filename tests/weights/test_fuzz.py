@@ -307,8 +307,7 @@ SIDES = [0, 1, 2, 3, 5, 7, 8, 16, 24, 31, 32, 33, 64, 100]
 def misshapen(rng, shapes):
     """Returns shapes by name of which up to three are changed, gone, or under another number."""
     found = dict(shapes)
-    for _ in range(rng.integers(1, 4)):
-        name = str(rng.choice(sorted(found)))
+    for name in rng.choice(sorted(found), rng.integers(1, 4), replace=False).tolist():
         shape, kind = list(found.pop(name)), int(rng.integers(6))
         if kind < 2:
             shape[rng.integers(len(shape))] = int(rng.choice(SIDES))

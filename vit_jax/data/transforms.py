@@ -45,6 +45,8 @@ class Resize:
 class ResizeShortSide:
     """Resizes, as `Resize`, to a shorter side of `size`; the longer one is rounded.
 
+    Antialiased it is rounded down, as in torchvision and timm, where that resampling comes from.
+
     Of an image more than 32 times as long as wide only the middle is kept, 32 times as long:
     resized whole, a strip of 1 x 10^6 pixels would take gigabytes.
     """
@@ -59,8 +61,9 @@ class ResizeShortSide:
         longest = self.LONGEST * min(image.shape[:2])
         image = _central(image, *(min(side, longest) for side in image.shape[:2]))
         height, width = image.shape[:2]
-        factor = self.size / min(height, width)
-        return _resize(image, round(height * factor), round(width * factor), self.resampling)
+        rounded = round if self.resampling == "bilinear" else math.floor
+        sides = (rounded(self.size * side / min(height, width)) for side in (height, width))
+        return _resize(image, *sides, self.resampling)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -113,7 +113,7 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     return jnp.where(mask, x / kept, jnp.zeros_like(x))
 
 
-def normalise(norm: nnx.LayerNorm | nnx.GroupNorm, x: jax.Array) -> jax.Array:
+def normalise(norm: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
     """Returns the norm of x, computed in float32 and rounded to the type of x once."""
     return norm(x.astype(jnp.float32)).astype(x.dtype)
 

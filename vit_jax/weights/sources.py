@@ -126,5 +126,11 @@ def _override(facts: layout.Facts, overrides: Mapping[str, str]) -> layout.Facts
     if not overrides:
         return facts
     values = config.to_dict(config.Config(model=facts.model, data=facts.data))
+    if "data.image_size" in overrides and facts.data.resize_to is not None:
+        # A crop of the same share of the image, unless the user says otherwise.
+        sides = config.build(config.override(values, overrides)).data.image_size
+        values["data"]["resize_to"] = round(
+            facts.data.resize_to * max(sides) / max(facts.data.image_size)
+        )
     cfg = config.build(config.override(values, overrides))
     return dataclasses.replace(facts, model=models.complete(cfg.model), data=cfg.data)
