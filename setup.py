@@ -24,7 +24,6 @@ INSTALL_REQUIRES = [
     "opencv-python-headless>=5.0.0.93",  # decodes, resizes and warps images
     "numpy>=2.1",
     "ml_dtypes>=0.5.4",  # bfloat16 in numpy
-    "safetensors>=0.8,<0.9",  # weights of timm and Hugging Face
     "pillow>=12.0",  # antialiased resizing as those weights were trained with
     "flatbuffers>=25.12",  # the container of exported programs; jax imports it only then
     "rich>=14.0",  # progress line and tables
@@ -53,6 +52,7 @@ setuptools.setup(
             "pytest>=9.0",
             "pytest-xdist>=3.8",  # one process per core
             "scipy>=1.16",
+            "safetensors>=0.8",  # the reference for files of timm and Hugging Face
             "ruff>=0.17.5,<0.18",
             "pyright>=1.1.414",
         ],
