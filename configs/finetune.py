@@ -103,6 +103,7 @@ def about(name: str) -> catalog.About:
             *CHOICES,
             *([PATCHES] if patch == "14" and not run.pixels else []),
         ),
+        origin=origin(run.model, run.pretrained),
         warning=""
         if run.pretrained == "i21k"
         else f"begins with random weights: those of {origin(run.model, run.pretrained)} were "

@@ -14,7 +14,18 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py") if "configs" not in p.parts)
 # A module imports only from rooms to its left; rooms in one group do not know each other,
 # modules of one room may.
 LAYERS = [
-    {"knobs", "config", "trees", "logs", "catalog", "paper", "host", "console", "backend"},
+    {
+        "knobs",
+        "config",
+        "checks",
+        "trees",
+        "logs",
+        "catalog",
+        "paper",
+        "host",
+        "console",
+        "backend",
+    },
     {"models", "data"},
     {"checkpoints", "weights"},
     {"training"},
@@ -27,6 +38,7 @@ LAYERS = [
 # Files that stand on their own in a room of several: who among them may import whom.
 INSIDE = {
     ("config", "knobs"),
+    ("checks", "config"),
     ("catalog", "config"),
     ("host", "config"),
     ("convert", "opening"),

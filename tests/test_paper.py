@@ -174,7 +174,10 @@ def test_table_5(name, row):
     side = 378 if row["model"] == "ViT-H/14" else row["resolution"]
     assert entry.cfg.data.image_size == (side, side)
     # Where its pre-training is: the same numbers, or Table 6's where the two differ.
-    origin = re.search(r"pretrain/\S+", entry.about.warning)[0]
+    origin = entry.about.origin
+    published = f"imagenet21k/{spelled(row['model'])}" if "-i21k-" in entry.name else None
+    assert entry.cfg.init_from == published
+    assert bool(entry.about.warning) == (published is None)
     title = {"ImageNet ReaL": "ReaL", "Oxford-IIIT-Pets": "Pets", "Oxford Flowers-102": "Flowers"}
     upstream = result(ENTRIES[origin], title.get(row["dataset"], row["dataset"]))
     if origin == "pretrain/ViT-H_14-jft-14ep":
@@ -224,9 +227,7 @@ def test_table_2():
         stem = f"{spelled(model)}-{pretrained.lower()}"
         if row.get("metric") == "TPUv3-core-days":
             (origin,) = {
-                re.search(r"pretrain/\S+", e.about.warning)[0]
-                for n, e in ENTRIES.items()
-                if n.startswith(f"finetune/{stem}-")
+                e.about.origin for n, e in ENTRIES.items() if n.startswith(f"finetune/{stem}-")
             }
             assert ENTRIES[origin].about.core_days == row["value"]
             assert "2" in ENTRIES[origin].about.tables

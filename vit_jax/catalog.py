@@ -46,6 +46,7 @@ class About:
       core_days: TPUv3-core-days as printed.
       results: numbers to compare with.
       choices: what its source leaves open.
+      origin: the name whose weights it begins with.
       warning: a line that training begins with, unless `init_from` is set.
       needs: a line that training on its data set ends with, until one of `lifted_by` is set.
       lifted_by: knobs.
@@ -59,6 +60,7 @@ class About:
     core_days: float | None = None
     results: tuple[Result, ...] = ()
     choices: tuple[Choice, ...] = ()
+    origin: str = ""
     warning: str = ""
     needs: str = ""
     lifted_by: tuple[str, ...] = ()

@@ -244,6 +244,8 @@ def knobs(cfg: config.Config) -> list[tuple[str, str, str]]:
 
 def notes(about: catalog.About) -> Iterator[str]:
     """Yields lines: where a config comes from, what it came to there, what it cannot do yet."""
+    if about.origin:
+        yield f"pre-training: {about.origin}"
     if about.tables:
         tables = (f"table {t}" if t[0].isdigit() else t for t in sorted(about.tables, key=_order))
         yield f"source: {about.row}; {', '.join(tables)}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from vit_jax import config, models, weights
+from vit_jax import checks, config, models, weights
 from vit_jax.checkpoints import manager
 from vit_jax.training import sharding
 
@@ -120,7 +120,7 @@ def complete(cfg: config.Config) -> config.Config:
     """Returns the config with the sizes of its model variant, or raises ConfigError."""
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
     models.check(cfg.model, cfg.data.image_size)
-    config.check(cfg)
+    checks.of_knobs(cfg)
     return cfg
 
 

@@ -11,7 +11,18 @@ from typing import Any
 
 import jax
 
-from vit_jax import __version__, catalog, config, host, logs, models, opening, smoke, weights
+from vit_jax import (
+    __version__,
+    catalog,
+    checks,
+    config,
+    host,
+    logs,
+    models,
+    opening,
+    smoke,
+    weights,
+)
 from vit_jax.checkpoints import manager
 from vit_jax.data import pipeline, sources, transforms
 from vit_jax.evaluators import classification
@@ -94,7 +105,7 @@ class Objects:
     def __init__(self, cfg: config.Config) -> None:
         """Opens the evaluation data and builds the model; raises ConfigError or DataError."""
         host.start_distributed()
-        config.check_devices(cfg, jax.device_count())
+        checks.of_devices(cfg, jax.device_count())
         self.eval_source = sources.open_source(
             cfg.data, cfg.data.eval_split, num_classes=cfg.model.num_classes, train=False
         )

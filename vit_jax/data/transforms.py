@@ -62,8 +62,8 @@ class ResizeShortSide:
         image = _central(image, *(min(side, longest) for side in image.shape[:2]))
         height, width = image.shape[:2]
         rounded = round if self.resampling == "bilinear" else math.floor
-        sides = (rounded(self.size * side / min(height, width)) for side in (height, width))
-        return _resize(image, *sides, self.resampling)
+        rows, columns = (rounded(self.size * side / min(height, width)) for side in (height, width))
+        return _resize(image, rows, columns, self.resampling)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -63,8 +63,9 @@ def _axes(height: jax.Array, width: jax.Array, data: config.Data) -> tuple[_Axis
     longest = resize.LONGEST * jnp.minimum(height, width)
     kept = [jnp.minimum(size, longest) for size in sizes]
     short = jnp.minimum(*kept)
+    ratio = _rounded_ratio if data.resampling == "bilinear" else jnp.floor_divide
     vertical, horizontal = (
-        _Axis(size, _rounded_ratio(size * resize.size, short), length)
+        _Axis(size, ratio(size * resize.size, short), length)
         for size, length in zip(kept, data.image_size, strict=True)
     )
     return vertical, horizontal

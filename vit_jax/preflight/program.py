@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from vit_jax import config, models
+from vit_jax import checks, config, models
 from vit_jax.preflight.slices import Slice
 from vit_jax.training import loop, optimizer, schedules, sharding, state, step
 
@@ -108,7 +108,7 @@ def prepare(cfg: config.Config) -> config.Config:
     data = dataclasses.replace(cfg.data, source="synthetic", name=None, root=None, holdout=0.0)
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model), data=data)
     models.check(cfg.model, cfg.data.image_size)
-    config.check(cfg)
+    checks.of_knobs(cfg)
     return cfg
 
 
@@ -149,7 +149,7 @@ def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
     Raises ConfigError where batch, mesh and devices do not divide.
     """
     cfg = _typed(cfg, where)
-    config.check_devices(cfg, len(where.devices))
+    checks.of_devices(cfg, len(where.devices))
     plan = loop.Plan.of(cfg, examples)
     mesh = sharding.create_mesh(cfg.mesh.fsdp, where.devices)
     model = _model(cfg)

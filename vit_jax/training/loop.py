@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from vit_jax import config, logs
+from vit_jax import checks, config, logs
 from vit_jax.checkpoints import hosts, manager
 
 
@@ -101,7 +101,7 @@ class Plan:
             evaluate=cfg.evaluation.every and steps(cfg.evaluation.every),
             save=cfg.checkpoint.every and steps(cfg.checkpoint.every),
         )
-        config.check_run(cfg, plan.steps, plan.warmup)
+        checks.of_length(cfg, plan.steps, plan.warmup)
         return plan
 
 
