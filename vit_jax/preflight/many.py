@@ -33,7 +33,7 @@ def measure_all(
         holds is not compiled again.
       say: called with a line before every compilation.
     """
-    known = _read(output)
+    known = read(output)
     for cfg, examples in runs:
         for where in slices:
             key = json.dumps([same_program(cfg), where.name, fit, loops])
@@ -65,7 +65,11 @@ def as_dict(report: Report, mfu: float) -> dict[str, Any]:
     }
 
 
-def _read(output: pathlib.Path | None) -> dict[str, Report]:
+def read(output: pathlib.Path | None) -> dict[str, Report]:
+    """Returns the reports that a file of JSON lines holds, by key; makes it where it is missing.
+
+    Raises ConfigError for a file that cannot be written, or holds something else.
+    """
     known: dict[str, Report] = {}
     if output is None:
         return known

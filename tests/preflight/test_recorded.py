@@ -1,0 +1,28 @@
+"""The results that stand in the README are those of today's configs."""
+
+import json
+import pathlib
+
+from vit_jax import catalog, config, preflight
+from vit_jax.preflight import many, program
+
+FILE = pathlib.Path(__file__).parents[2] / "launch" / "preflight-table3.jsonl"
+
+
+def test_recorded_results_belong_to_the_configs_of_their_names():
+    known = many.read(FILE)
+    assert known
+    for key, report in known.items():
+        cfg = preflight.prepare(config.build(catalog.load(report.name)))
+        assert key == json.dumps([program.same_program(cfg), report.topology, True, True])
+        assert report.fits
+        assert report.global_batch == 4096
+        assert report.memory is None or report.peak <= report.memory
+
+
+def test_the_readme_shows_them():
+    text = (FILE.parents[1] / "README.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| pretrain/")]
+    for report in many.read(FILE).values():
+        (row,) = (line for line in rows if line.startswith(f"| {report.name} |"))
+        assert f"; {report.peak / 2**30:.1f}; " in row
