@@ -172,7 +172,18 @@ def test_weights_without_a_head_name_nothing(tmp_path, capsys):
         more = ["--examples=1"] if verb == "predict" else []
         arguments = [f"--checkpoint={folder}", *more, "--config.data.source=digits"]
         assert cli.main([verb, *arguments]) == 2
-        assert capsys.readouterr().err == f"vit_jax: {line}--config.init_from={folder}\n"
+        *_, said = capsys.readouterr().err.splitlines()  # after what had to be assumed
+        assert said == f"vit_jax: {line}--config.init_from={folder}"
+
+
+def test_what_is_assumed_is_said_unless_it_is_set(caplog):
+    caplog.set_level("INFO", logger="vit_jax")
+    file = FIXTURES / "weights" / "timm_vit_tiny.safetensors"
+    opening.open_(file, {"model.heads": "3", "data.std": "0.5"})
+    said = [record.message for record in caplog.records]
+    start = f"{file}: assumed data.mean: 0.5, as of the weights that Google trained"
+    assert [line for line in said if line.startswith(start)]
+    assert not [line for line in said if "assumed data.std" in line]
 
 
 def test_a_crop_grows_with_the_image_size(tmp_path):

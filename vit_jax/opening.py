@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from vit_jax import checks, config, models, weights
+from vit_jax import checks, config, logs, models, weights
 from vit_jax.checkpoints import manager
 from vit_jax.training import sharding
 
@@ -57,7 +57,7 @@ def open_(
       overrides: knobs by dotted name, as on the command line.
       at: of a run, a step number, `best`, or None for the newest.
 
-    Raises CheckpointError, WeightsError or ConfigError.
+    Logs what had to be assumed; raises CheckpointError, WeightsError or ConfigError.
     """
     if is_run(reference):
         directory, number, record = find(pathlib.Path(reference), at)
@@ -74,14 +74,15 @@ def open_(
     path = weights.resolve(os.fspath(reference))
     found = weights.load(path, overrides)
     cfg = _config(str(reference), found.facts, overrides or {})
-    notes = [*found.report.lines()]
-    notes += [f"assumed {key}={why}" for key, why in found.facts.assumed.items()]
+    for key, why in found.facts.assumed.items():
+        if key not in (overrides or {}):
+            logs.log.info("%s: assumed %s: %s", reference, key, why)
     return Opened(
         cfg=cfg,
         params=found.params,
         classes=named(found.facts.classes, cfg),
         kind=found.kind,
-        notes=tuple(notes),
+        notes=tuple(found.report.lines()),
         fresh=found.facts.fresh,
     )
 
