@@ -72,10 +72,8 @@ def test_a_signal_to_one_stops_both_at_one_step_and_one_process_resumes(tmp_path
         time.sleep(0.05)
     processes[1].send_signal(signal.SIGTERM)
     finish(processes, code=75)
-    (saved,) = (
-        int(p.name)
-        for p in (workdir / "checkpoints").glob("0*")
-        if (p / "commit.json").exists() and int(p.name) % 5
+    saved = max(
+        int(p.name) for p in (workdir / "checkpoints").glob("0*") if (p / "commit.json").exists()
     )
     assert saved == max(runs.trace(workdir))
     finish([runs.start(runs.command(workdir), env=runs.environment(2))])

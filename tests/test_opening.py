@@ -7,7 +7,7 @@ import pytest
 
 import foreign
 import runs
-from vit_jax import cli, config, convert, models, opening, predict, run, trees, weights
+from vit_jax import cli, config, convert, logs, models, opening, predict, run, trees, weights
 from vit_jax.training import optimizer, sharding, state
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
@@ -61,12 +61,20 @@ def test_a_run_begins_with_weights(begun):
     assert np.abs(ended["head/kernel"]).max() < 1e-7
 
 
-def test_what_became_of_the_weights_is_said(tmp_path, caplog):
+@pytest.fixture
+def said(caplog, monkeypatch):
+    """Returns a function that returns the lines logged so far."""
+    monkeypatch.setattr(logs.log, "handlers", [])  # those of a command that ran before
+    monkeypatch.setattr(logs.log, "propagate", True)
     caplog.set_level("INFO", logger="vit_jax")
+    return lambda: [record.message for record in caplog.records]
+
+
+def test_what_became_of_the_weights_is_said(tmp_path, said):
     begin(tmp_path / "run", **{"train.duration": "2"})
-    said = [record.message for record in caplog.records]
-    first = said.index(f"begins with {TOKEN}")
-    assert said[first + 1 : first + 6] == [
+    lines = said()
+    first = lines.index(f"begins with {TOKEN}")
+    assert lines[first + 1 : first + 6] == [
         "  used: 42 arrays",
         "  used: 22 arrays",
         "  dropped: head/bias, head/kernel, pre_logits/bias, pre_logits/kernel "
@@ -176,14 +184,12 @@ def test_weights_without_a_head_name_nothing(tmp_path, capsys):
         assert said == f"vit_jax: {line}--config.init_from={folder}"
 
 
-def test_what_is_assumed_is_said_unless_it_is_set(caplog):
-    caplog.set_level("INFO", logger="vit_jax")
+def test_what_is_assumed_is_said_unless_it_is_set(said):
     file = FIXTURES / "weights" / "timm_vit_tiny.safetensors"
     opening.open_(file, {"model.heads": "3", "data.std": "0.5"})
-    said = [record.message for record in caplog.records]
     start = f"{file}: assumed data.mean: 0.5, as of the weights that Google trained"
-    assert [line for line in said if line.startswith(start)]
-    assert not [line for line in said if "assumed data.std" in line]
+    assert [line for line in said() if line.startswith(start)]
+    assert not [line for line in said() if "assumed data.std" in line]
 
 
 def test_a_crop_grows_with_the_image_size(tmp_path):

@@ -372,6 +372,9 @@ def _check_kind(one: _File) -> None:
 def _bar(name: str) -> Iterator[Tell]:
     """Shows how far a file is, where there is a terminal; yields what to tell that to."""
     console = Console(stderr=True)
+    if not console.is_terminal:  # where even a disabled bar would end with an empty line
+        yield lambda here, total: None
+        return
     columns = (
         progress.TextColumn("{task.description}", markup=False),
         progress.BarColumn(),
@@ -379,6 +382,6 @@ def _bar(name: str) -> Iterator[Tell]:
         progress.TransferSpeedColumn(),
         progress.TimeRemainingColumn(),
     )
-    with progress.Progress(*columns, console=console, disable=not console.is_terminal) as shown:
+    with progress.Progress(*columns, console=console) as shown:
         task = shown.add_task(name, total=None)
         yield lambda here, total: shown.update(task, completed=here, total=total)
