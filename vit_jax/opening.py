@@ -30,8 +30,12 @@ class Opened:
     @property
     def facts(self) -> weights.Facts:
         """The model as the room of weights describes one."""
+        numbered = self.classes == named((), self.cfg)
         return weights.Facts(
-            model=self.cfg.model, data=self.cfg.data, classes=self.classes, fresh=self.fresh
+            model=self.cfg.model,
+            data=self.cfg.data,
+            classes=() if numbered else self.classes,
+            fresh=self.fresh,
         )
 
     def check_head(self) -> None:
