@@ -7,7 +7,19 @@ import pytest
 
 import foreign
 import runs
-from vit_jax import cli, config, convert, logs, models, opening, predict, run, trees, weights
+from vit_jax import (
+    cli,
+    commands,
+    config,
+    convert,
+    logs,
+    models,
+    opening,
+    predict,
+    run,
+    trees,
+    weights,
+)
 from vit_jax.training import optimizer, sharding, state
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
@@ -222,6 +234,10 @@ def test_a_run_becomes_a_google_file_and_comes_back(begun, tmp_path):
     assert again.cfg.model == back.cfg.model
     for name, leaf in trees.flatten(jax.device_get(again.params)).items():
         np.testing.assert_array_equal(leaf, ended[name], err_msg=name)
+
+
+def test_the_command_line_knows_every_form():
+    assert commands.CONVERT == convert.KINDS
 
 
 def test_what_exists_is_not_overwritten(tmp_path, capsys):
