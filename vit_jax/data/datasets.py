@@ -1,0 +1,212 @@
+"""The data sets of the tasks: what TFDS calls them, how many images they have, whence they come.
+
+Sizes are TFDS's. `images` need not be complete: only splits that a task cuts by percentage or from
+the end need a number here. Sources of the facts: the paper, google-research/task_adaptation at
+d7630d3 (versions, sizes), the builders of tensorflow_datasets 4.9.10 (the rest).
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+DOWNLOADED, MANUAL, PACKED = "downloaded", "manual", "packed"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A data set as a folder below TFDS's data_dir.
+
+    Attributes:
+      tfds: its name there, `name` or `name/config`.
+      version: pattern of the versions that will do, such as `3.*.*`; empty: any.
+      classes: number of classes of its own label; 0: it has none.
+      images: number of images by split, where known.
+      obtained: `downloaded` by its builder; `manual`: files of yours, which its builder reads;
+        `packed`: from a folder or from tars, as no builder is there.
+      files: which files, from where; empty for what is downloaded.
+      packages: what its builder imports besides what this project needs anyway; `tensorflow` where
+        it encodes or decodes pictures (nearly every builder opens files with tf.io.gfile besides).
+    """
+
+    tfds: str
+    classes: int
+    version: str = ""
+    images: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    obtained: str = DOWNLOADED
+    files: str = ""
+    packages: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name for `data.name`: with the pattern of versions, if there is one."""
+        return f"{self.tfds}:{self.version}" if self.version else self.tfds
+
+
+VALIDATION_TAR = "ILSVRC2012_img_val.tar from image-net.org/download-images (registration)"
+IMAGENET_TARS = f"ILSVRC2012_img_train.tar, {VALIDATION_TAR}"
+CORRUPTIONS = (
+    "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur",
+    "zoom_blur", "snow", "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate",
+    "jpeg_compression", "gaussian_blur", "saturate", "spatter", "speckle_noise",
+)  # fmt: skip
+SEVERITIES = (1, 2, 3, 4, 5)
+
+IMAGENET = Dataset(
+    tfds="imagenet2012",
+    classes=1000,
+    images={"train": 1_281_167, "validation": 50_000},
+    obtained=MANUAL,
+    files=IMAGENET_TARS,
+    packages=("tensorflow",),
+)
+REAL = Dataset(
+    tfds="imagenet2012_real",
+    classes=1000,
+    images={"validation": 50_000},
+    obtained=MANUAL,
+    files=VALIDATION_TAR,
+)
+IMAGENET21K = Dataset(  # images: BiT, section 3.1, to the unit as in the fall 2011 release
+    tfds="imagenet21k",
+    classes=21_843,
+    images={"full": 14_197_122},
+    obtained=PACKED,
+    files="fall11_whole.tar or winter21_whole.tar.gz (a tar for each class) from image-net.org",
+)
+JFT = Dataset(  # classes: BiT, section 3.1. The name and the splits are ours
+    tfds="jft_300m",
+    classes=18_291,
+    images={"train": 303_000_000},
+    obtained=PACKED,
+    files="private: a folder of images of yours stands in for it, train/CLASS and validation/CLASS",
+)
+CIFAR10 = Dataset(
+    tfds="cifar10",
+    version="3.*.*",
+    classes=10,
+    images={"train": 50_000, "test": 10_000},
+    packages=("tensorflow",),
+)
+CIFAR100 = Dataset(
+    tfds="cifar100",
+    version="3.*.*",
+    classes=100,
+    images={"train": 50_000, "test": 10_000},
+    packages=("tensorflow",),
+)
+PETS = Dataset(  # task_adaptation has 3.*.*, which TFDS no longer knows; 4.0.0 mends damaged images
+    tfds="oxford_iiit_pet",
+    version="4.*.*",
+    classes=37,
+    images={"train": 3_680, "test": 3_669},
+    packages=("tensorflow",),
+)
+FLOWERS = Dataset(
+    tfds="oxford_flowers102",
+    version="2.*.*",
+    classes=102,
+    images={"train": 1_020, "validation": 1_020, "test": 6_149},
+    packages=("scipy",),
+)
+CALTECH101 = Dataset(
+    tfds="caltech101", version="3.*.*", classes=102, images={"train": 3_060, "test": 6_084}
+)
+DTD = Dataset(
+    tfds="dtd",
+    version="3.*.*",
+    classes=47,
+    images={"train": 1_880, "validation": 1_880, "test": 1_880},
+)
+SUN397 = Dataset(
+    tfds="sun397/tfds",
+    version="4.*.*",
+    classes=397,
+    images={"train": 76_128, "validation": 10_875, "test": 21_750},
+    packages=("tensorflow",),
+)
+SVHN = Dataset(
+    tfds="svhn_cropped",
+    version="3.*.*",
+    classes=10,
+    images={"train": 73_257, "test": 26_032},
+    packages=("tensorflow", "scipy"),
+)
+CAMELYON = Dataset(
+    tfds="patch_camelyon",
+    version="2.*.*",
+    classes=2,
+    images={"train": 262_144, "validation": 32_768, "test": 32_768},
+    packages=("tensorflow", "h5py"),
+)
+EUROSAT = Dataset(tfds="eurosat/rgb", version="2.*.*", classes=10, images={"train": 27_000})
+RESISC45 = Dataset(
+    tfds="resisc45",
+    version="3.*.*",
+    classes=45,
+    images={"train": 31_500},
+    obtained=MANUAL,
+    files="NWPU-RESISC45.rar, unpacked, from 1drv.ms/u/s!AmgKYzARBl5ca3HNaHIlzp_IXjs",
+)
+RETINOPATHY = Dataset(
+    tfds="diabetic_retinopathy_detection/btgraham-300",
+    version="3.*.*",
+    classes=5,
+    images={"train": 35_126, "validation": 10_906, "test": 42_670},
+    obtained=MANUAL,
+    files="train.zip, test.zip, sample.zip, unpacked to train, test, sample, and trainLabels.csv, "
+    "sampleSubmission.csv from kaggle.com/c/diabetic-retinopathy-detection",
+)
+CLEVR = Dataset(  # its test split has no labels
+    tfds="clevr", version="3.*.*", classes=0, images={"train": 70_000, "validation": 15_000}
+)
+DMLAB = Dataset(
+    tfds="dmlab",
+    version="2.0.1",
+    classes=6,
+    images={"train": 65_550, "validation": 22_628, "test": 22_735},
+    packages=("tensorflow",),
+)
+DSPRITES = Dataset(
+    tfds="dsprites",
+    version="2.*.*",
+    classes=0,
+    images={"train": 737_280},
+    packages=("tensorflow", "h5py"),
+)
+KITTI = Dataset(  # task_adaptation has 3.1.0; since then: devkit updated, names for `occluded`
+    tfds="kitti",
+    version="3.*.*",
+    classes=0,
+    images={"train": 6_347, "validation": 423, "test": 711},
+    packages=("tensorflow",),
+)
+SMALLNORB = Dataset(
+    tfds="smallnorb",
+    version="2.*.*",
+    classes=5,
+    images={"train": 24_300, "test": 24_300},
+    packages=("tensorflow",),
+)
+OBJECTNET = Dataset(  # of its classes 113 are also ImageNet's (BiT, section 3.6)
+    tfds="objectnet",
+    classes=313,
+    obtained=PACKED,
+    files="objectnet-1.0.zip from objectnet.dev, unpacked: objectnet-1.0/images/CLASS",
+)
+IMAGENET_V2 = Dataset(tfds="imagenet_v2/matched-frequency", classes=1000)
+IMAGENET_A = Dataset(tfds="imagenet_a", classes=1000)
+IMAGENET_R = Dataset(tfds="imagenet_r", classes=1000)
+IMAGENET_SKETCH = Dataset(tfds="imagenet_sketch", classes=1000)
+IMAGENET_C = {
+    f"{corruption}_{severity}": Dataset(
+        tfds=f"imagenet2012_corrupted/{corruption}_{severity}",
+        classes=1000,
+        images={"validation": 50_000},
+        obtained=MANUAL,
+        files=IMAGENET_TARS,
+        packages=("tensorflow", "scipy", "scikit-image"),
+    )
+    for corruption in CORRUPTIONS
+    for severity in SEVERITIES
+}
+CARS = Dataset(tfds="cars196", version="2.1.0", classes=196, packages=("scipy",))
+UC_MERCED = Dataset(tfds="uc_merced", classes=21, images={"train": 2_100}, packages=("tensorflow",))
