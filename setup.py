@@ -31,6 +31,16 @@ INSTALL_REQUIRES = [
     "tensorboardX>=2.6.4,<3",  # event files without TensorFlow
 ]
 
+# Decodes parts of JPEGs; it takes a compiler and libjpeg-turbo's headers (Debian and Ubuntu:
+# libjpeg62-turbo-dev, libjpeg-turbo8-dev). Where they are not, OpenCV decodes whole images.
+DECODER = setuptools.Extension(
+    "vit_jax.data._jpeg",
+    ["vit_jax/data/_jpeg.c"],
+    libraries=["jpeg"],
+    py_limited_api=True,
+    optional=True,
+)
+
 setuptools.setup(
     name="vit_jax",
     version=VERSION,
@@ -43,6 +53,7 @@ setuptools.setup(
     packages=["vit_jax.configs", *setuptools.find_packages(include=["vit_jax", "vit_jax.*"])],
     package_dir={"vit_jax.configs": "configs"},
     package_data={"vit_jax.data": ["*.npz"]},
+    ext_modules=[DECODER],
     install_requires=INSTALL_REQUIRES,
     extras_require={
         "tpu": ["jax[tpu]"],

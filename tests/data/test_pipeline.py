@@ -20,6 +20,7 @@ from vit_jax import config
 from vit_jax.data import pipeline, transforms
 from vit_jax.data.examples import DataError, Record, Source
 from vit_jax.data.sources import open_source
+from vit_jax.data.views import Randomness
 
 DATA = config.Data(
     source="synthetic",
@@ -145,7 +146,7 @@ def test_shuffling_is_a_permutation_of_small_and_of_large_sources():
 
 def test_randomness_is_one_philox_stream_per_example():
     seed = 2**32 - 1  # the largest
-    randomness = pipeline.Randomness(seed)
+    randomness = Randomness(seed)
     for epoch, index in ((0, 0), (3, 17), (3, 18), (0, 0)):
         key = np.array([seed * 2**32 + epoch, index], np.uint64)
         fresh = np.random.Generator(np.random.Philox(key=key))

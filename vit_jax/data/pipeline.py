@@ -5,8 +5,9 @@ permutation of the source keyed by (seed, epoch). So an epoch has each example o
 a run can start at any step, and neither order nor augmentation depends on hosts, processes,
 threads or buffers.
 
-Grain iterates over parts of batches: one thread of one process makes all of a part, Grain returns
-the parts in order, and here they are joined. Workers are thus a matter of speed only.
+Grain iterates over parts of batches: one thread of one process makes all of a part, and Grain
+returns the parts in order. Threads of this process write theirs into the batch; those of other
+processes are joined here. Workers are thus a matter of speed only.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import absl.flags
@@ -30,6 +31,7 @@ from vit_jax import config
 from vit_jax.data import images
 from vit_jax.data.examples import DataError, Source
 from vit_jax.data.transforms import Transform
+from vit_jax.data.views import Views
 
 log = logging.getLogger("vit_jax")
 
@@ -115,39 +117,56 @@ class Loader:
         least = max(PART_ROWS, PART_PIXELS // (height * width))
         return max(1, min(self.data.threads * max(1, self.data.workers), len(self.rows) // least))
 
+    def bounds(self, part: int) -> tuple[int, int]:
+        """Returns where a part begins and ends among the rows of a batch."""
+        count = len(self.rows)
+        return count * part // self.parts, count * (part + 1) // self.parts
+
+    def empty(self, count: int) -> Batch:
+        """Returns arrays for `count` rows, all of them padding."""
+        height, width = self.data.image_size
+        return {
+            "image": np.zeros((count, height, width, self.data.channels), np.uint8),
+            "label": np.zeros(count, np.int32),
+            "mask": np.zeros(count, bool),
+            "index": np.full(count, NONE, np.int64),
+            "bad": np.full(count, NONE, np.int64),
+        }
+
     def __call__(self, number: int) -> dict[str, Any]:
         """Returns part `number` of the sequence of parts of batches, empty after the last step.
 
-        The key `batch` has the arrays, `notes` has (index, reason) of unreadable examples, `error`
-        has the message of a DataError: exceptions that cross processes would keep memory alive.
+        The key `batch` has the arrays; the others are those of `fill`.
         """
         step, part = divmod(number, self.parts)
         if step >= self.stop_step:
             return {}
-        low, high = (len(self.rows) * p // self.parts for p in (part, part + 1))
-        height, width = self.data.image_size
-        batch = {
-            "image": np.zeros((high - low, height, width, self.data.channels), np.uint8),
-            "label": np.zeros(high - low, np.int32),
-            "mask": np.zeros(high - low, bool),
-            "index": np.full(high - low, NONE, np.int64),
-            "bad": np.full(high - low, NONE, np.int64),
-        }
+        low, high = self.bounds(part)
+        batch = self.empty(high - low)
+        return {"batch": batch} | self.fill(batch, step, part)
+
+    def fill(self, batch: Batch, step: int, part: int) -> dict[str, Any]:
+        """Writes a part of a step into the rows of `batch`, which are padding before.
+
+        Of the result, `notes` has (index, reason) of unreadable examples, and `error` the message
+        of a DataError: exceptions that cross processes would keep memory alive.
+        """
+        low, high = self.bounds(part)
+        views = Views(self.transforms, self.data, self.seed)
         notes: list[tuple[int, str]] = []
-        randomness = Randomness(self.seed)
         try:
             for slot, row in enumerate(self.rows[low:high].tolist()):
-                self._fill(batch, slot, step * self.batch_size + row, randomness, notes)
+                self._fill(batch, slot, step * self.batch_size + row, views, notes)
         except DataError as error:
             return {"error": str(error)}
-        return {"batch": batch, "notes": notes}
+        return {"notes": notes}
 
     def _fill(
         self,
         batch: Batch,
         slot: int,
         position: int,
-        randomness: "Randomness",
+        views: Views,
         notes: list[tuple[int, str]],
     ) -> None:
         """Writes the example at a position of the sequence of epochs into a row."""
@@ -160,7 +179,8 @@ class Loader:
             drawn = index = shuffled(self.seed, epoch, offset, total)
         for _ in range(min(total, self.data.max_bad_examples + 1)):
             try:
-                pixels, label = self._read(index)
+                image, label = self.source[index]
+                views(image, epoch, drawn, batch["image"][slot])
                 break
             except (images.BadImage, OSError) as error:
                 reason = getattr(error, "strerror", None) or error
@@ -173,18 +193,36 @@ class Loader:
             if total <= self.data.max_bad_examples:
                 raise DataError(f"{notes[-1][1]}; no example of the source can be read")
             return  # the notes are more than the budget: `Batches` raises
-        generator = randomness.at(epoch, drawn)
-        for transform in self.transforms:
-            pixels = transform(pixels, generator)
-        batch["image"][slot] = pixels
         batch["label"][slot] = label
         batch["mask"][slot] = True
         batch["index"][slot] = index
 
-    def _read(self, index: int) -> tuple[np.ndarray, int]:
-        image, label = self.source[index]
-        data = self.data
-        return images.load(image, channels=data.channels, max_pixels=data.max_pixels), label
+
+class Shared:
+    """Makes parts in the rows of whole batches, which the threads of a process share."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._batches: dict[int, Batch] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, number: int) -> dict[str, Any]:
+        """Makes part `number`, and returns what `Loader.fill` says of it."""
+        step, part = divmod(number, self._loader.parts)
+        if step >= self._loader.stop_step:
+            return {}
+        with self._lock:
+            if step not in self._batches:
+                self._batches[step] = self._loader.empty(len(self._loader.rows))
+            batch = self._batches[step]
+        low, high = self._loader.bounds(part)
+        rows = {name: array[low:high] for name, array in batch.items()}
+        return self._loader.fill(rows, step, part)
+
+    def take(self, step: int) -> Batch:
+        """Returns the batch of a step, all parts of which have been made, and forgets it."""
+        with self._lock:
+            return self._batches.pop(step)
 
 
 def shuffled(seed: int, epoch: int, offset: int, total: int) -> int:
@@ -207,33 +245,14 @@ def _epoch_seed(seed: int, epoch: int) -> int:
     return int(np.random.SeedSequence((seed, epoch)).generate_state(1)[0])
 
 
-class Randomness:
-    """The randomness of views: a Philox stream for each (seed, epoch, index).
-
-    One generator is moved from stream to stream; making a new one would cost ten times as much.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._bits = np.random.Philox(key=0)
-        self._start: Any = self._bits.state
-        self._seed = seed
-        self._generator = np.random.Generator(self._bits)
-
-    def at(self, epoch: int, index: int) -> np.random.Generator:
-        """Returns the generator at the start of the stream (seed x 2^32 + epoch, index)."""
-        key = self._start["state"]["key"]
-        key[0], key[1] = self._seed << 32 | epoch, index
-        self._bits.state = self._start
-        return self._generator
-
-
 class Batches(Iterator[Batch]):
     """The iterator that `batches` returns."""
 
     def __init__(self, loader: Loader, start_step: int) -> None:
         self._loader, self._step = loader, start_step
         self._bad: dict[int, str] = {}
-        self._iterator = _parts(loader, start_step)
+        self._shared = None if loader.data.workers else Shared(loader)
+        self._iterator = _parts(loader, self._shared or loader, start_step)
 
     def __next__(self) -> Batch:
         if self._step >= self._loader.stop_step:
@@ -249,6 +268,8 @@ class Batches(Iterator[Batch]):
                 raise LoaderError(_death(self._loader.data, error)) from None
             raise
         self._step += 1
+        if self._shared:
+            return self._shared.take(self._step - 1)
         # Always a copy: arrays of loader processes live in shared memory that is freed with them.
         return {
             name: np.concatenate([np.asarray(part["batch"][name]) for part in parts])
@@ -288,15 +309,15 @@ class Batches(Iterator[Batch]):
         self.close()
 
 
-def _parts(loader: Loader, start_step: int) -> Any:
-    """Returns a Grain iterator over parts, with loading begun.
+def _parts(loader: Loader, make: Callable[[int], dict[str, Any]], start_step: int) -> Any:
+    """Returns a Grain iterator over parts, as `make` gives them, with loading begun.
 
     It has more parts than needed (the surplus is empty): a Grain iterator over processes that is
     exhausted leaves its last arrays in shared memory until garbage collection.
     """
     data, ahead = loader.data, loader.data.prefetch * loader.parts
     first, surplus = start_step * loader.parts, 2**31
-    dataset = grain.MapDataset.range(first, loader.stop_step * loader.parts + surplus).map(loader)
+    dataset = grain.MapDataset.range(first, loader.stop_step * loader.parts + surplus).map(make)
     if not data.workers:
         options = grain.ReadOptions(min(data.threads, ahead), ahead)
         iterator = iter(dataset.to_iter_dataset(options))

@@ -122,7 +122,10 @@ class InceptionCrop:
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Returns the stretched rectangle."""
         top, left, height, width = self.rectangle(image.shape[0], image.shape[1], rng)
-        part = image[top : top + height, left : left + width]
+        return self.stretch(image[top : top + height, left : left + width])
+
+    def stretch(self, part: np.ndarray) -> np.ndarray:
+        """Returns what was cut out in the size of the result; it may be the argument itself."""
         return _resize(part, self.height, self.width, self.resampling)
 
     def rectangle(

@@ -1,0 +1,296 @@
+/* Part of a JPEG: decodes a rectangle without the work that the rest of the image would take.
+ *
+ * libjpeg-turbo can leave out rows (jpeg_skip_scanlines: nothing but Huffman decoding), columns
+ * (jpeg_crop_scanline: no inverse DCT, no upsampling, no colours) and all that lies below. The
+ * pixels are those of a whole decoding, bit for bit, and every file that is in any way unusual is
+ * left to the caller's other decoder: both functions say so and never raise for it.
+ *
+ * The limited API of Python 3.11, so that one binary serves every later version.
+ */
+
+#define Py_LIMITED_API 0x030B0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <jpeglib.h>
+
+#if !defined(LIBJPEG_TURBO_VERSION_NUMBER) || LIBJPEG_TURBO_VERSION_NUMBER < 2001000
+#error "libjpeg-turbo 2.1 or newer is needed: older ones upsample differently beside a crop"
+#endif
+
+typedef unsigned char byte;
+
+enum { COLOURS = 3 };
+
+/* The header ---------------------------------------------------------------------------------- */
+
+struct header {
+    long height, width;
+    int components;
+    size_t scan; /* where the data of the only scan begin */
+};
+
+static unsigned two(const byte *data, int little)
+{
+    return little ? data[0] | data[1] << 8 : data[0] << 8 | data[1];
+}
+
+static unsigned long four(const byte *data, int little)
+{
+    unsigned long low = two(data + (little ? 0 : 2), little);
+    return low | (unsigned long)two(data + (little ? 2 : 0), little) << 16;
+}
+
+/* Returns whether an APP1 segment says nothing about orientation, or that the image is upright. */
+static int is_upright(const byte *segment, size_t length)
+{
+    const size_t start = 6; /* after "Exif\0\0" */
+    if (length < 4 || memcmp(segment, "Exif", 4) != 0)
+        return 1;
+    if (length < start)
+        return 0;
+    const byte *tiff = segment + start;
+    size_t size = length - start;
+    if (size < 8 || (memcmp(tiff, "II*\0", 4) != 0 && memcmp(tiff, "MM\0*", 4) != 0))
+        return 0;
+    const int little = tiff[0] == 'I';
+    size_t at = four(tiff + 4, little);
+    if (at > size || size - at < 2)
+        return 0;
+    unsigned entries = two(tiff + at, little);
+    at += 2;
+    if ((size - at) / 12 < entries)
+        return 0;
+    for (; entries > 0; entries--, at += 12)
+        if (two(tiff + at, little) == 0x0112 &&
+            (two(tiff + at + 2, little) != 3 || two(tiff + at + 8, little) != 1))
+            return 0;
+    return 1;
+}
+
+/* Reads the segments up to the scan (ITU-T T.81, B.2); returns 0 for what is not plain.
+ *
+ * Plain is: sequential, Huffman-coded, 8 bits, grey or three colours in one scan, upright, and with
+ * the marker that ends an image. Without that marker a file may have been cut off anywhere, which
+ * would not be noticed above the cut.
+ */
+static int read_header(const byte *data, size_t size, struct header *header)
+{
+    size_t at = 2;
+    header->components = 0;
+    if (size < 4 || data[0] != 0xFF || data[1] != 0xD8)
+        return 0;
+    for (;;) {
+        while (at + 1 < size && data[at] == 0xFF && data[at + 1] == 0xFF)
+            at++; /* fill bytes */
+        if (size - at < 4 || data[at] != 0xFF)
+            return 0;
+        const byte marker = data[at + 1];
+        const size_t length = two(data + at + 2, 0);
+        const byte *segment = data + at + 4;
+        if (marker < 0xC0 || (marker >= 0xD0 && marker <= 0xD9) || length < 2 ||
+            length > size - at - 2)
+            return 0;
+        if (marker == 0xC0 || marker == 0xC1) {
+            if (header->components || length < 8 || segment[0] != 8)
+                return 0;
+            header->height = (long)two(segment + 1, 0);
+            header->width = (long)two(segment + 3, 0);
+            header->components = segment[5];
+            if ((header->components != 1 && header->components != COLOURS) ||
+                !header->height || !header->width)
+                return 0;
+        } else if (marker > 0xC1 && marker < 0xD0 && marker != 0xC4) {
+            return 0; /* progressive, lossless, arithmetic-coded */
+        } else if (marker == 0xDA) {
+            header->scan = at + 2 + length;
+            if (!header->components || length < 3 || segment[0] != header->components)
+                return 0;
+            break;
+        } else if (marker == 0xE1 && !is_upright(segment, length - 2)) {
+            return 0;
+        }
+        at += 2 + length;
+    }
+    for (size_t end = size; end >= header->scan + 2; end--)
+        if (data[end - 2] == 0xFF && data[end - 1] == 0xD9)
+            return 1;
+    return 0;
+}
+
+/* The pixels ---------------------------------------------------------------------------------- */
+
+struct failure {
+    struct jpeg_error_mgr manager; /* first: libjpeg gives back a pointer to it */
+    jmp_buf place;
+};
+
+static void fail(j_common_ptr info)
+{
+    longjmp(((struct failure *)info->err)->place, 1);
+}
+
+static void count_only(j_common_ptr info, int level)
+{
+    if (level < 0)
+        info->err->num_warnings++;
+}
+
+struct rectangle {
+    JDIMENSION top, left, height, width;
+};
+
+/* Upsampling looks at neighbours, and acts differently at the edges of what is decoded and where
+ * that is very narrow: so more is decoded than is wanted.
+ */
+enum { MARGIN = 4, NARROWEST = 64, MOST_ROWS = 8 };
+
+/* Writes the pixels of a rectangle, which must lie in the image, as RGB without gaps.
+ *
+ * Returns 0 if the file is damaged as far as it was read, or is not as its header says. All that
+ * libjpeg allocates belongs to `info`, which is destroyed on every way out.
+ */
+static int decode(const byte *data, size_t size, const struct header *header,
+                  struct rectangle wanted, byte *pixels)
+{
+    struct jpeg_decompress_struct info;
+    struct failure failure;
+    info.err = jpeg_std_error(&failure.manager);
+    failure.manager.error_exit = fail;
+    failure.manager.emit_message = count_only;
+    if (setjmp(failure.place)) {
+        jpeg_destroy_decompress(&info);
+        return 0;
+    }
+    jpeg_create_decompress(&info);
+    jpeg_mem_src(&info, data, size);
+    jpeg_read_header(&info, TRUE);
+    info.out_color_space = JCS_RGB;
+    if ((long)info.image_height != header->height || (long)info.image_width != header->width ||
+        info.num_components != header->components || info.progressive_mode ||
+        jpeg_has_multiple_scans(&info))
+        goto give_up;
+    jpeg_start_decompress(&info);
+    if (info.output_components != COLOURS)
+        goto give_up;
+
+    JDIMENSION left = wanted.left > MARGIN ? wanted.left - MARGIN : 0;
+    JDIMENSION right = wanted.left + wanted.width + MARGIN;
+    if (right < left + NARROWEST)
+        right = left + NARROWEST;
+    if (right > info.image_width)
+        right = info.image_width;
+    if (right - left < NARROWEST)
+        left = right > NARROWEST ? right - NARROWEST : 0;
+    JDIMENSION columns = right - left;
+    if (columns < info.image_width)
+        jpeg_crop_scanline(&info, &left, &columns);
+    if (left > wanted.left || left + columns < wanted.left + wanted.width)
+        goto give_up;
+
+    const JDIMENSION above = wanted.top > MARGIN ? wanted.top - MARGIN : 0;
+    if (above && jpeg_skip_scanlines(&info, above) != above)
+        goto give_up;
+    JSAMPARRAY rows = (*info.mem->alloc_sarray)((j_common_ptr)&info, JPOOL_IMAGE,
+                                                info.output_width * COLOURS, MOST_ROWS);
+    const JDIMENSION below = wanted.top + wanted.height;
+    const size_t offset = (size_t)(wanted.left - left) * COLOURS;
+    const size_t stride = (size_t)wanted.width * COLOURS;
+    while (info.output_scanline < below) {
+        const JDIMENSION first = info.output_scanline;
+        const JDIMENSION read = jpeg_read_scanlines(&info, rows, MOST_ROWS);
+        if (!read)
+            goto give_up;
+        for (JDIMENSION row = 0; row < read; row++)
+            if (first + row >= wanted.top && first + row < below)
+                memcpy(pixels + (first + row - wanted.top) * stride, rows[row] + offset, stride);
+    }
+    const int sound = info.err->num_warnings == 0;
+    jpeg_destroy_decompress(&info);
+    return sound;
+
+give_up:
+    jpeg_destroy_decompress(&info);
+    return 0;
+}
+
+/* Python -------------------------------------------------------------------------------------- */
+
+static PyObject *python_size(PyObject *module, PyObject *argument)
+{
+    (void)module;
+    struct header header;
+    Py_buffer file;
+    if (PyObject_GetBuffer(argument, &file, PyBUF_SIMPLE) < 0)
+        return NULL;
+    const int plain = read_header(file.buf, (size_t)file.len, &header);
+    PyBuffer_Release(&file);
+    if (!plain)
+        Py_RETURN_NONE;
+    return Py_BuildValue("(ll)", header.height, header.width);
+}
+
+static PyObject *python_decode(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    Py_buffer file, pixels;
+    long top, left, height, width;
+    if (!PyArg_ParseTuple(arguments, "y*w*llll", &file, &pixels, &top, &left, &height, &width))
+        return NULL;
+    struct header header;
+    int whole = read_header(file.buf, (size_t)file.len, &header);
+    const char *mistake = NULL;
+    if (whole && (top < 0 || left < 0 || height < 1 || width < 1 || height > header.height ||
+                  width > header.width || top > header.height - height ||
+                  left > header.width - width))
+        mistake = "the rectangle is not in the image";
+    else if (whole && pixels.len / COLOURS / width < height)
+        mistake = "the buffer is smaller than the rectangle";
+    else if (whole) {
+        const struct rectangle wanted = {(JDIMENSION)top, (JDIMENSION)left, (JDIMENSION)height,
+                                         (JDIMENSION)width};
+        Py_BEGIN_ALLOW_THREADS
+        whole = decode(file.buf, (size_t)file.len, &header, wanted, pixels.buf);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&file);
+    PyBuffer_Release(&pixels);
+    if (mistake) {
+        PyErr_SetString(PyExc_ValueError, mistake);
+        return NULL;
+    }
+    return PyBool_FromLong(whole);
+}
+
+static PyMethodDef functions[] = {
+    {"size", python_size, METH_O,
+     "size(file)\n\nReturns (height, width) of a JPEG that `decode` can read, else None."},
+    {"decode", python_decode, METH_VARARGS,
+     "decode(file, pixels, top, left, height, width)\n\n"
+     "Writes RGB bytes of a rectangle into a buffer; returns False where it cannot."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "_jpeg",
+    .m_doc = "Decodes parts of JPEG files with libjpeg-turbo.",
+    .m_size = -1,
+    .m_methods = functions,
+};
+
+PyMODINIT_FUNC PyInit__jpeg(void);
+
+PyMODINIT_FUNC PyInit__jpeg(void)
+{
+    PyObject *module = PyModule_Create(&definition);
+    if (module && PyModule_AddIntConstant(module, "turbo", LIBJPEG_TURBO_VERSION_NUMBER) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}

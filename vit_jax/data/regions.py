@@ -1,0 +1,58 @@
+"""A rectangle of a JPEG without decoding the rest of the image, where that can be had.
+
+It takes a small extension (`_jpeg.c`), which is built where a compiler and libjpeg-turbo's headers
+are; without it OpenCV decodes whole images. Nothing but speed depends on it: the extension is used
+only if it gives the very pixels that OpenCV gives for a picture made here.
+"""
+
+import types
+
+import cv2
+import numpy as np
+
+Rectangle = tuple[int, int, int, int]  # top, left, height, width
+
+
+def size(encoded: bytes) -> tuple[int, int] | None:
+    """Returns `(height, width)` of a JPEG whose rectangles can be decoded; None for all else.
+
+    It can be done with upright, sequential, grey or three-colour files that are not cut off.
+    """
+    return _JPEG.size(encoded) if _JPEG else None
+
+
+def decode(encoded: bytes, rectangle: Rectangle, pixels: np.ndarray) -> bool:
+    """Writes a rectangle of a JPEG that has a `size` into `pixels`, uint8 `height width 3`, RGB.
+
+    Returns False for a file that is damaged as far as it was read: what it is worth is for
+    `images.decode` to say. Lets other threads run meanwhile.
+    """
+    return _JPEG is not None and _JPEG.decode(encoded, pixels, *rectangle)
+
+
+def decoder() -> str:
+    """Returns what decodes JPEGs here, in words."""
+    whole = f"OpenCV {cv2.__version__}"
+    if not _JPEG:
+        return f"{whole}, whole images (no extension)"
+    version = divmod(_JPEG.turbo, 1000)
+    return f"libjpeg-turbo {version[0] // 1000}.{version[0] % 1000}.{version[1]}, parts of images"
+
+
+def _load() -> types.ModuleType | None:
+    """Returns the extension if it is here and decodes as OpenCV does."""
+    try:
+        from vit_jax.data import _jpeg  # pyright: ignore[reportAttributeAccessIssue]
+    except ImportError:
+        return None
+    blocks = np.random.default_rng(0).integers(0, 256, (12, 16, 3), np.uint8)
+    picture = cv2.resize(blocks, (128, 96), interpolation=cv2.INTER_CUBIC)
+    encoded = cv2.imencode(".jpg", picture)[1]
+    whole = cv2.imdecode(encoded, cv2.IMREAD_COLOR_RGB)
+    part = np.empty((50, 40, 3), np.uint8)
+    done = _jpeg.decode(encoded.tobytes(), part, 21, 51, 50, 40)
+    same = done and np.array_equal(part, whole[21:71, 51:91])
+    return _jpeg if same else None
+
+
+_JPEG = _load()

@@ -1,0 +1,83 @@
+"""From an image, as a source gives it, to a row of a batch: decoding and transforms together.
+
+A training view that begins with an Inception crop draws its rectangle from the size in the header
+and decodes nothing else, where `regions` can. The draws are the same either way.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+
+from vit_jax import config
+from vit_jax.data import images, regions
+from vit_jax.data.transforms import InceptionCrop, Transform
+
+
+class Randomness:
+    """The randomness of views: a Philox stream for each (seed, epoch, index).
+
+    One generator is moved from stream to stream; making a new one would cost ten times as much.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._bits = np.random.Philox(key=0)
+        self._start: Any = self._bits.state
+        self._seed = seed
+        self._generator = np.random.Generator(self._bits)
+
+    def at(self, epoch: int, index: int) -> np.random.Generator:
+        """Returns the generator at the start of the stream (seed x 2^32 + epoch, index)."""
+        key = self._start["state"]["key"]
+        key[0], key[1] = self._seed << 32 | epoch, index
+        self._bits.state = self._start
+        return self._generator
+
+
+class Views:
+    """Makes views one after another; each thread needs its own, for it keeps memory to reuse."""
+
+    def __init__(self, transforms: Sequence[Transform], data: config.Data, seed: int) -> None:
+        self._transforms, self._data = tuple(transforms), data
+        first = self._transforms[0] if self._transforms else None
+        self._crop = first if isinstance(first, InceptionCrop) else None
+        self._randomness = Randomness(seed)
+        self._scratch = np.empty(0, np.uint8)
+
+    def __call__(self, image: bytes | np.ndarray, epoch: int, index: int, row: np.ndarray) -> None:
+        """Writes the view of an image by the stream (epoch, index) into `row`, uint8 `H W C`.
+
+        Raises `images.BadImage` before anything is written.
+        """
+        data, steps = self._data, self._transforms
+        rng = self._randomness.at(epoch, index)
+        pixels = self._rectangle(image, rng)
+        if pixels is not None:
+            steps = steps[1:]
+        else:
+            rng = self._randomness.at(epoch, index)
+            pixels = images.load(image, channels=data.channels, max_pixels=data.max_pixels)
+        for step in steps:
+            pixels = step(pixels, rng)
+        if pixels.strides[1] < 0:  # mirrored: 20 times as fast as by numpy
+            cv2.flip(pixels[:, ::-1], 1, dst=row)
+        else:
+            row[:] = pixels
+
+    def _rectangle(self, image: bytes | np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
+        """Returns the Inception crop of an image of which nothing else had to be decoded."""
+        if self._crop is None or not isinstance(image, bytes):
+            return None
+        size = regions.size(image)
+        if size is None or size[0] * size[1] > self._data.max_pixels:
+            return None
+        rectangle = self._crop.rectangle(*size, rng)
+        shape = (*rectangle[2:], 3)
+        count = shape[0] * shape[1] * 3
+        if self._scratch.size < count:
+            self._scratch = np.empty(count, np.uint8)
+        part = self._scratch[:count].reshape(shape)
+        if not regions.decode(image, rectangle, part):
+            return None
+        return self._crop.stretch(images.with_channels(part, self._data.channels))
