@@ -241,7 +241,7 @@ def test_fingerprint_moves_exactly_with_what_decides_the_result():
             bool: lambda v: not v,
             int: lambda v: v + 1,
             float: lambda v: v / 2 + 0.01,
-            tuple: lambda v: (v[0] / 2, *v[1:]),
+            tuple: lambda v: (v[0] / 2, *v[1:]) if v else ("x",),
             str: lambda v: v + "x",
             type(None): lambda v: "1",
             config.Duration: lambda v: config.Duration(v.amount + 1, v.unit),
@@ -282,6 +282,7 @@ def test_text_values():
         "checkpoint.every": ("1 epochs", config.Duration(1.0, "epochs")),
         "data.randaugment": ("2,15", (2, 15)),
         "data.root": ("/a b/c", "/a b/c"),
+        "evaluation.tasks": ("imagenet-v2, next", ("imagenet-v2", "next")),
     }
     for key, (text, value) in cases.items():
         assert config.get(config.build(config.override({}, {key: text})), key) == value

@@ -12,6 +12,10 @@ def of_knobs(cfg: config.Config) -> None:
         raise config.ConfigError("data.name=none: tfds needs a dataset; set data.name=cifar10, say")
     if data.source == "folder" and not data.root:
         raise config.ConfigError("data.root=none: set it to the folder of images")
+    if data.labels is not None and data.source != "tfds":
+        raise config.ConfigError(
+            f"data.labels={data.labels}: is for data.source=tfds; for {data.source} set it to none"
+        )
     for key in ("mean", "std"):
         if len(values := getattr(data, key)) not in (1, data.channels):
             raise config.ConfigError(

@@ -136,6 +136,15 @@ class Data:
     )
     name: str | None = knob(None, "TFDS dataset, such as cifar10 or cifar10:3.0.2.")
     root: str | None = knob(None, "Folder of images, or TFDS data_dir.", free=True)
+    labels: str | None = knob(
+        None,
+        "TFDS labels: a rule such as clevr-count, or a class label by name; none: the data's own.",
+    )
+    examples: str | None = knob(
+        None,
+        "List of the images of data.train_split, to be found by hash; `vit_jax prepare` writes it.",
+        free=True,
+    )
     train_split: str = knob("train", "Split to train on; TFDS slices such as train[:99%] work.")
     eval_split: str = knob("test", "Split to evaluate on.")
     holdout: float = knob(
@@ -308,6 +317,11 @@ class Evaluation:
     )
     batch_size: int | None = knob(
         None, "Images at a time; none: train.batch_size.", at_least=1, free=True
+    )
+    tasks: tuple[str, ...] = knob(
+        (),
+        "Sets to measure besides, such as imagenet-v2,imagenet-c/*; see `vit_jax list --tasks`.",
+        free=True,
     )
 
 

@@ -232,6 +232,7 @@ def _expected(hint: Any) -> str:
         Duration: "a number of steps, epochs or examples, such as '10 epochs'",
         tuple[int, ...]: "whole numbers, such as 3,4,6,3",
         tuple[float, ...]: "numbers, such as 0.3,0.6",
+        tuple[str, ...]: "names with commas between them",
     }
     pair = "two whole numbers (or one for both)" if inner == tuple[int, int] else "two numbers"
     return names.get(inner, pair) + (", or none" if optional else "")
@@ -244,7 +245,7 @@ def _convert(key: str, value: Any, hint: Any) -> Any:
         return None
     if typing.get_origin(inner) is tuple:
         member = typing.get_args(inner)[0]
-        one = member is int and isinstance(value, int) and not isinstance(value, bool)
+        one = member in (int, str) and isinstance(value, member) and not isinstance(value, bool)
         if one:
             value = (value,) if ... in typing.get_args(inner) else (value, value)
         length = 2 if ... not in typing.get_args(inner) else None
@@ -283,8 +284,9 @@ def _from_text(key: str, text: str, hint: Any, field: dataclasses.Field[Any]) ->
             value = Duration.parse(text)
         elif typing.get_origin(inner) is tuple:
             member = typing.get_args(inner)[0]
-            words = text.strip("()[] ").replace("x", ",").split(",")
-            parts = [scalar(member, w) for w in words if w.strip()]
+            words = text.strip("()[] ")
+            words = (words if member is str else words.replace("x", ",")).split(",")
+            parts = [scalar(member, w.strip()) for w in words if w.strip()]
             value = parts[0] if len(parts) == 1 and member is int else tuple(parts)
         else:
             value = scalar(inner, text)

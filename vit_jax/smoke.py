@@ -25,6 +25,8 @@ def shrink(cfg: config.Config) -> config.Config:
         source="synthetic",
         name=None,
         root=None,
+        labels=None,
+        examples=None,
         train_split="train",
         eval_split="test",
         holdout=0.0,
@@ -44,7 +46,7 @@ def shrink(cfg: config.Config) -> config.Config:
         train=train,
         schedule=dataclasses.replace(cfg.schedule, warmup=warmup),
         checkpoint=dataclasses.replace(cfg.checkpoint, every=STEPS, minutes=None),
-        evaluation=dataclasses.replace(cfg.evaluation, every=STEPS, batch_size=None),
+        evaluation=dataclasses.replace(cfg.evaluation, every=STEPS, batch_size=None, tasks=()),
         logging=dataclasses.replace(cfg.logging, every=1),
     )
 

@@ -78,8 +78,8 @@ def prepared(tmp_path_factory):
     return root
 
 
-def tiny(root, split="train", name="tiny_shapes", train=True) -> Source:
-    data = config.Data(source="tfds", name=name, root=str(root))
+def tiny(root, split="train", name="tiny_shapes", train=True, labels=None) -> Source:
+    data = config.Data(source="tfds", name=name, root=str(root), labels=labels)
     return open_source(data, split, train=train)
 
 
@@ -114,6 +114,36 @@ def test_splits_are_those_of_tfds(prepared):
     assert sorted(test) == [(index, index % 3) for index in range(7)]
     assert contents(tiny(prepared, "test+train[:2]")) == test + whole[:2]
     assert len(tiny(prepared, name="tiny_shapes:1.2.0")) == 20
+
+
+def test_another_class_label_by_name(prepared):
+    source = tiny(prepared, labels="hue")
+    assert source.classes == tuple("012345678")
+    assert sorted(contents(source)) == [(index, index % 9) for index in range(20)]
+    assert source.fingerprint() != tiny(prepared).fingerprint()
+    assert refusal(prepared, labels="hu") == (
+        "data.labels=hu: no rule, and no class label of tiny_shapes/1.2.0; did you mean hue?"
+    )
+    assert refusal(prepared, labels="clevr-count") == (
+        "data.labels=clevr-count: needs image, which tiny_shapes/1.2.0 does not have; its "
+        "features: hue, id, mask, picture, shape"
+    )
+
+
+def test_patterns_of_versions(prepared, tmp_path):
+    root = shutil.copytree(prepared, tmp_path / "copy")
+    older = shutil.copytree(root / "tiny_shapes/1.2.0", root / "tiny_shapes/1.1.7")
+    info = older / "dataset_info.json"
+    info.write_text(info.read_text().replace('"1.2.0"', '"1.1.7"'))
+    for pattern, version in (("1.*.*", "1.2.0"), ("1.1.*", "1.1.7"), ("1.1.7", "1.1.7")):
+        source = tiny(root, name=f"tiny_shapes:{pattern}")
+        assert source.name(0) == f"tiny_shapes/{version} train example 0"
+        assert len(source) == 20
+    shutil.rmtree(root / "tiny_shapes/1.2.0")
+    assert tiny(root, name="tiny_shapes:1.*.*").name(0).startswith("tiny_shapes/1.1.7 ")
+    assert refusal(root, name="tiny_shapes:2.*.*").endswith(
+        "cannot be loaded at version 2.*.*, only: 1.2.0."
+    )
 
 
 def test_a_source_travels_to_other_processes(prepared):
@@ -160,14 +190,25 @@ def test_refuses_names_that_do_not_exist(prepared):
 def test_says_how_to_prepare(prepared, caplog):
     with caplog.at_level(logging.WARNING):
         message = refusal(prepared, name="cifar10")
+        other = refusal(prepared, name="mnist")
+        packed = refusal(prepared, name="imagenet21k")
     assert message == (
-        f"data.name=cifar10: not prepared in {prepared}/cifar10/3.0.2; prepare it for random "
+        f"data.name=cifar10: not prepared in {prepared}/cifar10/3.0.2; "
+        f"run `vit_jax prepare cifar10 --data_dir={prepared}`"
+    )
+    # No task has it: TFDS's own way.
+    assert other == (
+        f"data.name=mnist: not prepared in {prepared}/mnist/3.0.1; prepare it for random "
         f'access (this step may need TensorFlow): python -c "import tensorflow_datasets as tfds; '
-        f"tfds.builder('cifar10', data_dir='{prepared}', file_format='array_record')"
+        f"tfds.builder('mnist', data_dir='{prepared}', file_format='array_record')"
         f'.download_and_prepare()"'
     )
-    command = message.split('"')[1]
-    compile(command, "command", "exec")
+    compile(other.split('"')[1], "command", "exec")
+    # TFDS does not know it, we do.
+    assert packed == (
+        f"data.name=imagenet21k: not in {prepared}; run `vit_jax prepare imagenet21k "
+        f"--from=FOLDER_OR_TARS --data_dir={prepared}`"
+    )
     assert not caplog.records
 
 

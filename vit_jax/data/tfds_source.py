@@ -1,8 +1,10 @@
 """A TensorFlow Datasets dataset as a source, read from array_record without TensorFlow."""
 
 import difflib
+import operator
 import pathlib
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,17 +12,22 @@ import tensorflow_datasets as tfds
 
 from vit_jax import config
 from vit_jax.config import ConfigError
+from vit_jax.data import images, presence
 from vit_jax.data.examples import DataError, Record, digest
 from vit_jax.data.images import BadImage
+from vit_jax.data.labels import RULES, Rule
 
 
 class Tfds:
     """Any prepared TFDS dataset with an image and a class label; images stay encoded.
 
-    `data.name` is `name`, `name/config` or `name:version`; `data.root` is TFDS's data_dir (none:
-    its default). `split` is anything TFDS reads, such as `train[:99%]` or `train+validation`. Image
-    and label are the dataset's supervised pair, else its only uint8 image and only class label.
-    Other features are not decoded.
+    `data.name` is `name`, `name/config`, `name:version` or a pattern of versions, `name:3.*.*`, of
+    which the newest that is prepared is read; `data.root` is TFDS's data_dir (none: its default).
+    `split` is anything TFDS reads, such as `train[:99%]` or `train[:800]+validation[:200]`.
+
+    Labels are made by `data.labels`: a rule of `labels.RULES`, or a class label by name. Without,
+    image and label are the dataset's supervised pair, else its only uint8 image and only class
+    label. Other features are not decoded.
     """
 
     def __init__(self, data: config.Data, split: str, key: str) -> None:
@@ -29,40 +36,45 @@ class Tfds:
         try:
             chosen = info.splits[split]
         except (ValueError, KeyError) as error:
-            name, known = split.partition("[")[0], list(info.splits)
-            unknown = f"no such split{config.suggest(name, known)}"
-            reason = _first_line(error) if name in known else unknown
+            parts = (part.partition("[")[0] for part in split.split("+"))
+            known = list(info.splits)
+            unknown = [f"no such split{config.suggest(n, known)}" for n in parts if n not in known]
+            reason = (unknown or [_first_line(error)])[0]
             raise ConfigError(f"{key}={split}: {reason}") from None
         if not chosen.num_examples:
             raise ConfigError(f"{key}={split}: selects no example of {info.full_name}")
-        self._image, self._label = _keys(data, info)
-        image, label = info.features[self._image], info.features[self._label]
-        self._features = tfds.features.FeaturesDict({self._image: image, self._label: label})
+        self._rule = rule = _rule(data, info)
+        self._features = _subset(info.features, (rule.image, *rule.features))
+        self._max_pixels = data.max_pixels
         raw: Any = builder.as_data_source(
             split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES
         )
         self._records = raw.data_source
         self._title = f"{info.full_name} {split}"
-        self._facts = [self._title, list(label.names)]
+        self._facts = [self._title, list(rule.classes), *([data.labels] if data.labels else [])]
         self._facts += sorted([s.name, s.shard_lengths, s.num_bytes] for s in info.splits.values())
-        self.classes = tuple(label.names)
+        self.classes = rule.classes
 
     def __len__(self) -> int:
         return len(self._records)
 
     def __getitem__(self, index: int) -> Record:
+        rule = self._rule
         try:
             example: Any = self._features.deserialize_example_np(
-                self._records[index], decoders={self._image: tfds.decode.SkipDecoding()}
+                self._records[index], decoders={rule.image: tfds.decode.SkipDecoding()}
             )
         except Exception as error:  # array_record has no error type of its own for a bad record
             raise BadImage(f"cannot be read: {_first_line(error)}") from None
-        label = int(example[self._label])
+        label = int(rule.label(example))
         if not 0 <= label < len(self.classes):
             raise DataError(
                 f"{self.name(index)}: label {label} is no class; choose a labelled split"
             )
-        return Record(example[self._image], label)
+        image = example[rule.image]
+        if rule.pixels is not None:
+            image = rule.pixels(images.decode(image, channels=1, max_pixels=self._max_pixels))
+        return Record(image, label)
 
     def name(self, index: int) -> str:
         """Returns dataset, version, split and the position in it."""
@@ -83,6 +95,9 @@ def _builder(data: config.Data) -> Any:
     try:
         builder = tfds.builder(data.name, data_dir=data.root)
     except tfds.core.DatasetNotFoundError:
+        if presence.command(data.name, data.root) is not None:
+            where = presence.directory(data.root)
+            raise DataError(f"data.name={data.name}: not in {where}; {_remedy(data)}") from None
         raise ConfigError(f"data.name={data.name}: {_unknown(data)}") from None
     except (ValueError, AssertionError) as error:
         raise ConfigError(f"data.name={data.name}: {_first_line(error)}") from None
@@ -91,11 +106,18 @@ def _builder(data: config.Data) -> Any:
     if prepared and format in (tfds.core.FileFormat.ARRAY_RECORD, tfds.core.FileFormat.PARQUET):
         return builder
     state = f"prepared as {format and format.value}" if prepared else "not prepared"
-    raise DataError(
-        f"data.name={data.name}: {state} in {builder.data_path}; prepare it for random access "
-        f'(this step may need TensorFlow): python -c "import tensorflow_datasets as tfds; '
-        f"tfds.builder('{data.name}', data_dir={data.root!r}, file_format='array_record')"
-        f'.download_and_prepare()"'
+    raise DataError(f"data.name={data.name}: {state} in {builder.data_path}; {_remedy(data)}")
+
+
+def _remedy(data: config.Data) -> str:
+    """Returns what to run so that the dataset is there."""
+    command = presence.command(data.name or "", data.root)
+    if command is not None:
+        return f"run `{command}`"
+    return (
+        f'prepare it for random access (this step may need TensorFlow): python -c "import '
+        f"tensorflow_datasets as tfds; tfds.builder('{data.name}', data_dir={data.root!r}, "
+        f"file_format='array_record').download_and_prepare()\""
     )
 
 
@@ -110,21 +132,71 @@ def _unknown(data: config.Data) -> str:
     return "TFDS has no such dataset" + (f"; did you mean {near[0]}?" if near else "")
 
 
-def _keys(data: config.Data, info: Any) -> tuple[str, str]:
-    """Returns the names of the image and the label feature."""
-    features = info.features
-    images = [
+def _rule(data: config.Data, info: Any) -> Rule:
+    """Returns how the records of a dataset become examples."""
+    labels = _class_labels(info)
+    if data.labels in RULES:
+        rule = RULES[data.labels]
+        missing = [p for p in (rule.image, *rule.features) if not _has(info.features, p)]
+        if missing:
+            raise ConfigError(
+                f"data.labels={data.labels}: needs {missing[0]}, which {info.full_name} does not "
+                f"have; its features: {', '.join(sorted(info.features))}"
+            )
+        return rule
+    if data.labels is not None and data.labels not in labels:
+        hint = config.suggest(data.labels, [*RULES, *labels])
+        raise ConfigError(
+            f"data.labels={data.labels}: no rule, and no class label of {info.full_name}{hint}"
+        )
+    image, label = _keys(data, info)
+    names = tuple(info.features[label].names)
+    return Rule((label,), operator.itemgetter(label), names, image)
+
+
+def _has(features: Any, path: str) -> bool:
+    name, _, member = path.partition("/")
+    return name in features and (not member or member in getattr(features[name], "feature", ()))
+
+
+def _subset(features: Any, paths: Iterable[str]) -> Any:
+    """Returns some features of a dataset; `objects/size` is one member of a sequence."""
+    chosen: dict[str, Any] = {}
+    for path in paths:
+        name, _, member = path.partition("/")
+        if member:
+            chosen.setdefault(name, {})[member] = features[name].feature[member]
+        else:
+            chosen[name] = features[name]
+    return tfds.features.FeaturesDict(
+        {
+            name: tfds.features.Sequence(feature) if isinstance(feature, dict) else feature
+            for name, feature in chosen.items()
+        }
+    )
+
+
+def _images(info: Any) -> list[str]:
+    return [
         name
-        for name, feature in features.items()
+        for name, feature in info.features.items()
         if isinstance(feature, tfds.features.Image) and feature.np_dtype == np.uint8
     ]
-    labels = [name for name, f in features.items() if isinstance(f, tfds.features.ClassLabel)]
+
+
+def _class_labels(info: Any) -> list[str]:
+    return [n for n, f in info.features.items() if isinstance(f, tfds.features.ClassLabel)]
+
+
+def _keys(data: config.Data, info: Any) -> tuple[str, str]:
+    """Returns the names of the image and the label feature."""
+    pictures, labels = _images(info), [data.labels] if data.labels else _class_labels(info)
     pair = info.supervised_keys
-    if pair and len(pair) == 2 and pair[0] in images and pair[1] in labels:
-        return pair
-    if len(images) == len(labels) == 1:
-        return images[0], labels[0]
+    if pair and len(pair) == 2 and pair[0] in pictures and (data.labels or pair[1] in labels):
+        return pair[0], data.labels or pair[1]
+    if len(pictures) == len(labels) == 1:
+        return pictures[0], labels[0]
     raise DataError(
         f"data.name={data.name}: needs one image and one class label; its features: "
-        f"{', '.join(sorted(features))}"
+        f"{', '.join(sorted(info.features))}"
     )

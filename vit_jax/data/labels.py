@@ -1,0 +1,135 @@
+"""How a label is made where it is not simply the data set's own class: rules of `data.labels`.
+
+A rule is a pure function of some of a record's features. Those here are VTAB's, as in
+google-research/task_adaptation at d7630d3; its other tasks have a class label by nature, and so has
+SmallNORB, of which it takes the left image.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+def full_range(pixels: np.ndarray) -> np.ndarray:
+    """Returns pixels of 0 and 1 as 0 and 255."""
+    return pixels * np.uint8(255)
+
+
+class Rule(NamedTuple):
+    """How a record becomes an example.
+
+    Attributes:
+      features: what the rule needs to see, `/` between a sequence and one of its members.
+      label: takes those features by name and returns the label; one that is not an index into
+        `classes` means that the record has none.
+      classes: names of the classes.
+      image: the feature that is the image.
+      pixels: what is done to its values, uint8 `H W C`; None: nothing.
+    """
+
+    features: tuple[str, ...]
+    label: Callable[[Mapping[str, Any]], int]
+    classes: tuple[str, ...]
+    image: str = "image"
+    pixels: Callable[[np.ndarray], np.ndarray] | None = None
+
+
+NO_LABEL = -1
+
+# Distances from the camera in CLEVR's units and in metres; class k is between edges k and k + 1.
+CLEVR_EDGES = (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0)
+KITTI_EDGES = (-100.0, 8.0, 20.0, 999.0)
+NO_VEHICLE = 1000.0
+VEHICLES = 3  # types 0, 1, 2: Car, Van, Truck
+
+
+def interval(value: float, edges: Sequence[float]) -> int:
+    """Returns the index of the last of ascending `edges` that is less than `value`, else -1."""
+    return int(np.searchsorted(np.asarray(edges), value, side="left")) - 1
+
+
+def clevr_count(record: Mapping[str, Any]) -> int:
+    """Returns the number of objects less 3: scenes have 3 to 10."""
+    return len(record["objects"]["size"]) - 3
+
+
+def clevr_distance(record: Mapping[str, Any]) -> int:
+    """Returns the interval of CLEVR_EDGES with the depth of the nearest object."""
+    depths = [float(place[2]) for place in record["objects"]["pixel_coords"]]
+    return interval(min(depths), CLEVR_EDGES) if depths else NO_LABEL
+
+
+def kitti_distance(record: Mapping[str, Any]) -> int:
+    """Returns the interval of KITTI_EDGES with the depth of the nearest vehicle; 3 is none."""
+    objects = zip(record["objects"]["type"], record["objects"]["location"], strict=True)
+    depths = [float(place[2]) for kind, place in objects if kind < VEHICLES]
+    return interval(min([*depths, NO_VEHICLE]), KITTI_EDGES)
+
+
+def dsprites_location(record: Mapping[str, Any]) -> int:
+    """Returns the horizontal position, 32 of them in pairs."""
+    return int(record["label_x_position"]) // 2
+
+
+def dsprites_orientation(record: Mapping[str, Any]) -> int:
+    """Returns the orientation, 40 of them in 16 bins of 2.5."""
+    return 2 * int(record["label_orientation"]) // 5
+
+
+def smallnorb_azimuth(record: Mapping[str, Any]) -> int:
+    """Returns the azimuth, which TFDS has halved to 0 to 17."""
+    return int(record["label_azimuth"])
+
+
+def smallnorb_elevation(record: Mapping[str, Any]) -> int:
+    """Returns the elevation."""
+    return int(record["label_elevation"])
+
+
+def _bins(what: str, values: int, bins: int) -> tuple[str, ...]:
+    """Returns names for `values` whole numbers that are put in so many bins of equal width."""
+    starts = [-(-values * k // bins) for k in range(bins + 1)]
+    return tuple(f"{what} {low}-{high - 1}" for low, high in itertools.pairwise(starts))
+
+
+RULES: dict[str, Rule] = {
+    "clevr-count": Rule(
+        features=("objects/size",),
+        label=clevr_count,
+        classes=tuple(f"{number} objects" for number in range(3, 11)),
+    ),
+    "clevr-distance": Rule(
+        features=("objects/pixel_coords",),
+        label=clevr_distance,
+        classes=tuple(f"{low:g} to {high:g}" for low, high in itertools.pairwise(CLEVR_EDGES)),
+    ),
+    "kitti-distance": Rule(
+        features=("objects/type", "objects/location"),
+        label=kitti_distance,
+        classes=("up to 8 m", "8 to 20 m", "beyond 20 m", "no vehicle"),
+    ),
+    "dsprites-location": Rule(
+        features=("label_x_position",),
+        label=dsprites_location,
+        classes=_bins("x", 32, 16),
+        pixels=full_range,
+    ),
+    "dsprites-orientation": Rule(
+        features=("label_orientation",),
+        label=dsprites_orientation,
+        classes=_bins("orientation", 40, 16),
+        pixels=full_range,
+    ),
+    "smallnorb-azimuth": Rule(
+        features=("label_azimuth",),
+        label=smallnorb_azimuth,
+        classes=tuple(f"{degrees} degrees" for degrees in range(0, 360, 20)),
+    ),
+    "smallnorb-elevation": Rule(
+        features=("label_elevation",),
+        label=smallnorb_elevation,
+        classes=tuple(f"{degrees} degrees" for degrees in range(30, 75, 5)),
+    ),
+}

@@ -1,0 +1,75 @@
+"""Which data sets are on this machine, and what to run for the others; neither TFDS nor jax."""
+
+import fnmatch
+import json
+import os
+from typing import Any, NamedTuple
+
+from etils import epath
+
+from vit_jax.data.datasets import Dataset
+from vit_jax.data.tasks import TASKS
+
+READABLE = ("array_record", "parquet")  # formats with random access
+
+
+class Found(NamedTuple):
+    """A prepared version of a data set: its folder, its format, its images by split."""
+
+    path: Any
+    version: str
+    format: str
+    images: dict[str, int]
+
+    @property
+    def readable(self) -> bool:
+        """Whether training can read it as it is."""
+        return self.format in READABLE
+
+
+def directory(data_dir: str | os.PathLike[str] | None) -> Any:
+    """Returns TFDS's data_dir: the one given, else $TFDS_DATA_DIR, else TFDS's default."""
+    default = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    return epath.Path(os.fspath(data_dir or default)).expanduser()
+
+
+def find(dataset: Dataset, data_dir: str | os.PathLike[str] | None = None) -> Found | None:
+    """Returns the newest prepared version that will do, one that can be read first; else None."""
+    folder = directory(data_dir) / dataset.tfds
+    if not folder.is_dir():
+        return None
+    pattern = dataset.version or "*.*.*"
+    found = []
+    for path in folder.iterdir():
+        numbers = path.name.split(".")
+        if all(n.isdigit() for n in numbers) and fnmatch.fnmatchcase(path.name, pattern):
+            one = _read(path)
+            if one is not None:
+                found.append((one.readable, [int(n) for n in numbers], one))
+    return max(found)[2] if found else None
+
+
+def command(name: str, data_dir: str | os.PathLike[str] | None = None) -> str | None:
+    """Returns what prepares a task or a `data.name`; None for data sets that no task has."""
+    bare = name.partition(":")[0]
+    tasks = [t for t in TASKS.values() if name == t.name or bare == t.dataset.tfds]
+    if not tasks:
+        return None
+    needs = f" --from={_files(tasks[0].dataset)}" if tasks[0].dataset.files else ""
+    where = f" --data_dir={data_dir}" if data_dir else ""
+    return f"vit_jax prepare {tasks[0].name}{needs}{where}"
+
+
+def _files(dataset: Dataset) -> str:
+    """Returns what stands for the user's files in a command."""
+    return "FOLDER" if dataset.obtained == "manual" else "FOLDER_OR_TARS"
+
+
+def _read(path: Any) -> Found | None:
+    """Returns what dataset_info.json says, or None where there is none or it is cut short."""
+    try:
+        info = json.loads((path / "dataset_info.json").read_text())
+        images = {s["name"]: sum(map(int, s.get("shardLengths", ()))) for s in info["splits"]}
+        return Found(path, path.name, info.get("fileFormat", "tfrecord"), images)
+    except (OSError, ValueError, KeyError):
+        return None
