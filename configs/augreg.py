@@ -7,6 +7,7 @@ import ml_collections
 
 from vit_jax import catalog, paper
 from vit_jax.catalog import Choice
+from vit_jax.data.tasks import TASKS
 
 RUNS = {
     f"augreg/{model.replace('/', '_')}-{dataset}": (model, dataset)
@@ -70,7 +71,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     knobs = catalog.load(BASES[dataset])
     knobs["model"] = {
         "variant": model,
-        "num_classes": paper.DATASETS[dataset].classes,
+        "num_classes": TASKS[paper.DATASETS[dataset]].classes,
         "head_bias": -10.0 if upstream else -6.9,
         "dropout": row.dropout if upstream else 0.0,
         "stochastic_depth": row.stochastic_depth if upstream else 0.0,
@@ -86,13 +87,13 @@ def get_config(name: str) -> ml_collections.ConfigDict:
 def about(name: str) -> catalog.About:
     """Returns where the run called `name` comes from, and what its authors got."""
     model, dataset = RUNS[name]
-    data, upstream = paper.DATASETS[dataset], dataset == "i21k"
+    task, upstream = TASKS[paper.DATASETS[dataset]], dataset == "i21k"
     score = catalog.Result("ImageNet 384", paper.AUGREG[model].imagenet_384, "README")
     return catalog.About(
         tables=("augreg",),
-        row=f"{model}, {data.label}, level {_level(model, dataset)}",
-        dataset=data.label,
-        images=data.images,
+        row=f"{model}, {task.title}, level {_level(model, dataset)}",
+        dataset=task.title,
+        images=task.count(task.train),
         results=(score,) if upstream else (),
         choices=(*CHOICES, *(() if upstream else IMAGENET)),
     )

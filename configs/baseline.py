@@ -5,8 +5,9 @@ And the same in 150 and 300 epochs. Small enough for one machine of eight accele
 
 import ml_collections
 
-from vit_jax import catalog, paper
+from vit_jax import catalog
 from vit_jax.catalog import Choice
+from vit_jax.data.tasks import TASKS
 
 RUNS = {f"baseline/ViT-S_16-imagenet-{epochs}ep": epochs for epochs in (90, 150, 300)}
 CHOICES = (
@@ -30,12 +31,12 @@ def names() -> tuple[str, ...]:
 
 def get_config(name: str) -> ml_collections.ConfigDict:
     """Returns the run called `name`."""
-    data = paper.DATASETS["imagenet"]
+    task = TASKS["imagenet"]
     return ml_collections.ConfigDict(
         {
             "model": {
                 "variant": "ViT-S/16",
-                "num_classes": data.classes,
+                "num_classes": task.classes,
                 "pooling": "gap",
                 "position": "sincos_2d",
                 "representation_size": 384,
@@ -43,9 +44,9 @@ def get_config(name: str) -> ml_collections.ConfigDict:
             },
             "data": {
                 "source": "tfds",
-                "name": data.tfds,
-                "train_split": data.train,
-                "eval_split": data.test,
+                "name": task.dataset.tfds,
+                "train_split": task.train,
+                "eval_split": task.test,
                 "randaugment": (2, 10),
                 "eval_crop": "central",
                 "workers": 16,
@@ -66,13 +67,13 @@ def get_config(name: str) -> ml_collections.ConfigDict:
 
 def about(name: str) -> catalog.About:
     """Returns where the run called `name` comes from, and what its authors got."""
-    data = paper.DATASETS["imagenet"]
+    task = TASKS["imagenet"]
     printed = (catalog.Result("top-1", 76.5, "big_vision"),) if RUNS[name] == 90 else ()
     return catalog.About(
         tables=("baseline",),
-        row=f"ViT-S/16, {data.label}, {RUNS[name]} epochs",
-        dataset=data.label,
-        images=data.images,
+        row=f"ViT-S/16, {task.title}, {RUNS[name]} epochs",
+        dataset=task.title,
+        images=task.count(task.train),
         results=printed,
         choices=CHOICES,
     )

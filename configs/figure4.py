@@ -6,6 +6,7 @@ import ml_collections
 
 from vit_jax import catalog, paper
 from vit_jax.catalog import Choice
+from vit_jax.data.tasks import TASKS
 
 RUNS = {
     f"figure4/{model.replace('/', '_')}-jft-{label}": (model, images)
@@ -42,7 +43,8 @@ def _base(name: str) -> str:
 def get_config(name: str) -> ml_collections.ConfigDict:
     """Returns the run called `name`."""
     model, images = RUNS[name]
-    whole = paper.DATASETS["jft"].images
+    whole = TASKS["jft"].count("train")
+    assert whole is not None
     knobs = catalog.load(_base(name))
     knobs["model"] |= {"variant": model}
     if model == "ViT-b/32":

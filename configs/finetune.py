@@ -10,6 +10,7 @@ import ml_collections
 
 from vit_jax import catalog, paper
 from vit_jax.catalog import Choice, Result
+from vit_jax.data.tasks import TASKS
 
 
 class Run(NamedTuple):
@@ -50,21 +51,21 @@ def pixels(model: str) -> int:
 def get_config(name: str) -> ml_collections.ConfigDict:
     """Returns the run called `name`."""
     run = RUNS[name]
-    row, side = paper.TABLE_4[run.target], run.pixels or pixels(run.model)
+    row, task, side = paper.TABLE_4[run.target], TASKS[run.target], run.pixels or pixels(run.model)
     layers, _ = paper.SIZES[run.model.rpartition("-")[2][0]]
     return ml_collections.ConfigDict(
         {
             "init_from": published(run.model) if run.pretrained == "i21k" else None,
             "model": {
                 "variant": run.model,
-                "num_classes": row.dataset.classes,
+                "num_classes": task.classes,
                 "unroll": layers,
             },
             "data": {
                 "source": "tfds",
-                "name": row.dataset.tfds,
-                "train_split": row.dataset.train,
-                "eval_split": row.dataset.test,
+                "name": task.dataset.tfds,
+                "train_split": task.whole,
+                "eval_split": task.test,
                 "image_size": (side, side),
                 "workers": 8,
             },
@@ -86,12 +87,13 @@ def get_config(name: str) -> ml_collections.ConfigDict:
 def about(name: str) -> catalog.About:
     """Returns where the run called `name` comes from, and what the paper got."""
     run = RUNS[name]
-    row, patch = paper.TABLE_4[run.target], run.model.rpartition("/")[2]
+    row, task = paper.TABLE_4[run.target], TASKS[run.target]
+    patch = run.model.rpartition("/")[2]
     return catalog.About(
         tables=tuple(_tables(run)),
-        row=f"{run.model} from {run.pretrained}, {row.dataset.label}",
-        dataset=row.dataset.label,
-        images=row.dataset.images,
+        row=f"{run.model} from {run.pretrained}, {task.title}",
+        dataset=task.title,
+        images=task.count(task.whole),
         results=tuple(_results(run)),
         choices=(
             Choice(

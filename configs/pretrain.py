@@ -10,6 +10,7 @@ import ml_collections
 
 from vit_jax import catalog, paper
 from vit_jax.catalog import Choice
+from vit_jax.data.tasks import TASKS
 
 # What Tables 5 and 6 report, and Table 3 lacks.
 UNLISTED = (
@@ -34,19 +35,20 @@ def names() -> tuple[str, ...]:
 def get_config(name: str) -> ml_collections.ConfigDict:
     """Returns the run called `name`."""
     row, model, epochs = RUNS[name.removesuffix(SGD)]
-    data = paper.DATASETS[row.dataset]
+    task = TASKS[paper.DATASETS[row.dataset]]
     knobs = {
         "model": {
             "variant": model,
-            "num_classes": data.classes,
+            "num_classes": task.classes,
             "head_bias": -10.0,
             "dropout": row.dropout,
         },
         "data": {
             "source": "tfds",
-            "name": data.tfds,
-            "train_split": data.train,
-            "eval_split": data.test,
+            "name": task.dataset.tfds,
+            "train_split": task.train,
+            # What is held out of ImageNet is for choosing settings.
+            "eval_split": task.test if row.dataset == "imagenet" else task.held_out,
             "image_size": (paper.PIXELS, paper.PIXELS),
             "workers": 16,
         },
@@ -86,7 +88,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
 def about(name: str) -> catalog.About:
     """Returns where the run called `name` comes from, and what the paper got."""
     row, model, epochs = RUNS[name.removesuffix(SGD)]
-    data = paper.DATASETS[row.dataset]
+    task = TASKS[paper.DATASETS[row.dataset]]
     found = dict(_found(name))
     results: dict[str, catalog.Result] = {}
     for table, scores in found.items():
@@ -94,9 +96,9 @@ def about(name: str) -> catalog.About:
             results.setdefault(what, catalog.Result(what, value, table))
     return catalog.About(
         tables=tuple(found),
-        row=f"{model}, {data.label}, {epochs} epochs{', SGD' * name.endswith(SGD)}",
-        dataset=data.label,
-        images=data.images,
+        row=f"{model}, {task.title}, {epochs} epochs{', SGD' * name.endswith(SGD)}",
+        dataset=task.title,
+        images=task.count(task.train),
         exaflops=paper.TABLE_6[model, epochs].exaflops if "6" in found else None,
         core_days=paper.TABLE_2[model, row.dataset].core_days if "2" in found else None,
         results=tuple(results.values()),

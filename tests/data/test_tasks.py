@@ -1,0 +1,181 @@
+"""The table of tasks against the fact sheet, and against the builders of the installed TFDS."""
+
+import fnmatch
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import tensorflow_datasets as tfds
+
+from vit_jax import paper
+from vit_jax.config import ConfigError
+from vit_jax.data import datasets, tasks
+from vit_jax.data.labels import RULES
+from vit_jax.data.tasks import TASKS
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+TABLES = json.loads((ROOT / "tests/paper_tables.json").read_text())
+VTAB = {row["task"]: row for row in TABLES if row["table"] == "VTAB-1k task"}
+PACKED = {"imagenet21k", "jft_300m", "objectnet"}  # no builder is in TFDS
+DATASETS = {task.dataset.tfds: task.dataset for task in TASKS.values()}
+# Only the version differs: TFDS has left 3.*.* of Pets; KITTI's 3.1.0 is one of those that will do.
+VERSIONS = {"oxford_iiit_pet:3.*.*": "oxford_iiit_pet:4.*.*", "kitti:3.1.0": "kitti:3.*.*"}
+
+
+def test_vtab_is_the_19_tasks_of_table_9_in_its_order():
+    names = [name.removeprefix("vtab/") for name in TASKS if name.startswith("vtab/")]
+    assert names == list(paper.TABLE_9)
+    assert [TASKS[f"vtab/{name}"].title for name in names] == list(VTAB)
+
+
+@pytest.mark.parametrize("title", VTAB)
+def test_vtab(title):
+    row, (task,) = VTAB[title], [t for t in TASKS.values() if t.title == title and "vtab" in t.name]
+    assert task.group == f"VTAB {row['group']}"
+    assert task.dataset.name == VERSIONS.get(row["tfds"], row["tfds"])
+    assert task.classes == row["classes"]
+    assert task.test == row["test_split"]
+    # As many images as task_adaptation's own tests count.
+    assert task.count(task.test) == row["test"]
+    assert (task.count(task.train), task.count(task.held_out)) == (800, 200)
+    assert task.whole == f"{task.train}+{task.held_out}"
+    assert task.count(task.whole) == 1000
+    # The 200 begin where its training part ends, if both are of one split.
+    if task.held_out.startswith("train"):
+        assert task.held_out == f"train[{row['train']}:{row['train'] + 200}]"
+        assert task.count("train") >= row["train"] + row["val"]
+    assert (task.labels is None) == (row["label_rule"] == "label")
+    if task.labels is not None:
+        assert len(RULES[task.labels].classes) == task.classes
+
+
+def test_names_titles_and_roles():
+    for name, task in TASKS.items():
+        assert task.name == name
+        assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-_/")
+        assert task.title
+        assert task.classes == task.dataset.classes or task.labels
+        assert task.splits
+        assert ("train" in task.splits) == ("held_out" in task.splits) or "fewshot" in name
+        assert (task.dataset.obtained == datasets.DOWNLOADED) == (not task.dataset.files)
+    assert sum(name.startswith("imagenet-c/") for name in TASKS) == 19 * 5
+    unmirrored = {n for n, t in TASKS.items() if not t.mirrored}
+    uncropped = {n for n, t in TASKS.items() if not t.cropped}
+    assert unmirrored == {
+        "vtab/dsprites-orientation", "vtab/smallnorb-azimuth", "vtab/dsprites-location",
+    }  # fmt: skip
+    assert uncropped == {
+        "vtab/clevr-count", "vtab/clevr-distance", "vtab/dmlab", "vtab/kitti-distance",
+        "vtab/dsprites-location",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "images"),
+    [
+        ("imagenet", "train[:99%]", 1_268_355),  # 1,268,355.33
+        ("imagenet", "train[99%:]", 12_812),
+        ("imagenet21k", "full[51200:]", 14_145_922),
+        ("imagenet21k", "full[25600:51200]", 25_600),
+        ("pets", "train[90%:]", 368),
+        ("vtab/kitti-distance", "train[-10:]+validation[:200]+test", 921),
+        ("imagenet-v2", "test", None),
+        ("imagenet-v2", "test[:100]", 100),
+        ("imagenet-v2", "train[:100]+test", None),
+    ],
+)
+def test_counts(name, split, images):
+    assert TASKS[name].count(split) == images
+
+
+def test_finding():
+    assert tasks.find("vtab/dtd").title == "DTD"
+    assert [t.name for t in tasks.select("pets")] == ["pets"]
+    assert len(tasks.select("vtab")) == len(tasks.select("vtab/*")) == 19
+    assert len(tasks.select("imagenet-c/fog_*")) == 5
+    for wrong, hint in (
+        ("vtab/clevr-cuont", "; did you mean vtab/clevr-count?"),
+        ("zzz", "; `vit_jax list --tasks` shows all"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            tasks.select(wrong, "evaluation.tasks=")
+        assert str(caught.value) == f"evaluation.tasks={wrong}: no such task{hint}"
+
+
+def test_the_table_is_plain_data():
+    code = "import sys; import vit_jax.data.tasks; print(' '.join(sys.modules))"
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert not {"jax", "numpy", "cv2", "tensorflow_datasets"} & set(run.stdout.split())
+
+
+@pytest.mark.parametrize("name", sorted(DATASETS.keys() - PACKED))
+def test_the_builder_of_the_installed_tfds(name, tmp_path):
+    """Features, classes, configs and versions, of classes loaded without data or TensorFlow."""
+    dataset = DATASETS[name]
+    base, _, chosen = name.partition("/")
+    builder = tfds.builder(dataset.name, data_dir=str(tmp_path))
+    assert "tensorflow" not in sys.modules
+    assert builder.name == base
+    assert (builder.builder_config.name if chosen else "") == chosen
+    assert fnmatch.fnmatchcase(str(builder.version), dataset.version or "*.*.*")
+    asks = bool(builder.MANUAL_DOWNLOAD_INSTRUCTIONS)
+    assert asks == (dataset.obtained == datasets.MANUAL)
+    features = builder.info.features
+    labels = {n: f for n, f in features.items() if isinstance(f, tfds.features.ClassLabel)}
+    if dataset.classes:
+        label = "original_label" if base == "imagenet2012_real" else builder_label(builder, labels)
+        assert labels[label].num_classes == dataset.classes
+    for task in TASKS.values():
+        if task.dataset == dataset and task.labels is not None:
+            rule = RULES[task.labels]
+            image = features[rule.image]
+            assert isinstance(image, tfds.features.Image)
+            assert (image.shape[-1] == 1) == (base in ("dsprites", "smallnorb"))
+            for path in rule.features:
+                first, _, member = path.partition("/")
+                assert member in features[first].feature if member else first in features
+    for split in dataset.images:
+        assert split in ("train", "validation", "test")
+
+
+def builder_label(builder, labels):
+    """The class label that is the data set's own: of its supervised pair, else the only one."""
+    pair = builder.info.supervised_keys
+    return pair[1] if pair else next(iter(labels))
+
+
+@pytest.mark.parametrize(
+    ("name", "feature", "classes"),
+    [
+        ("dsprites", "label_x_position", 32),
+        ("dsprites", "label_orientation", 40),
+        ("smallnorb", "label_azimuth", 18),
+        ("smallnorb", "label_elevation", 9),
+    ],
+)
+def test_classes_that_rules_begin_from(name, feature, classes, tmp_path):
+    features = tfds.builder(name, data_dir=str(tmp_path)).info.features
+    assert features[feature].num_classes == classes
+
+
+def test_the_vehicles_of_kitti_come_first(tmp_path):
+    objects = tfds.builder("kitti", data_dir=str(tmp_path)).info.features["objects"]
+    assert objects.feature["type"].names[:4] == ["Car", "Van", "Truck", "Pedestrian"]
+
+
+def test_corruptions_are_those_of_tfds(tmp_path):
+    configs = tfds.builder_cls("imagenet2012_corrupted").BUILDER_CONFIGS
+    ours = {n.removeprefix("imagenet-c/") for n in TASKS if n.startswith("imagenet-c/")}
+    assert ours == {config.name for config in configs}
+
+
+def test_sets_for_one_head_have_the_same_classes_in_the_same_order(tmp_path):
+    names = {}
+    for name in ("imagenet", "imagenet-v2", "imagenet-a", "imagenet-r", "imagenet-sketch"):
+        builder = tfds.builder(TASKS[name].dataset.name, data_dir=str(tmp_path))
+        names[name] = builder.info.features["label"].names
+    assert all(each == names["imagenet"] for each in names.values())
