@@ -1,7 +1,7 @@
 """Where images come from: `open_source`, and the two sources that need no files of the user."""
 
 import pathlib
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -9,8 +9,22 @@ from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data.examples import DataError, Record, Source, Split, digest
 from vit_jax.data.folders import SUFFIXES, Folder
+from vit_jax.data.splits import open_listed
+from vit_jax.data.tasks import Task
 
-__all__ = ["SUFFIXES", "DataError", "Digits", "Record", "Source", "Synthetic", "open_source"]
+__all__ = [
+    "SUFFIXES",
+    "DataError",
+    "Digits",
+    "Record",
+    "Source",
+    "Synthetic",
+    "open_source",
+    "open_task",
+]
+
+if TYPE_CHECKING:
+    from vit_jax.data.tfds_source import Tfds
 
 DIGITS_FILE = pathlib.Path(__file__).with_name("digits.npz")
 
@@ -25,22 +39,37 @@ def open_source(
     messages. Raises ConfigError or DataError, each one line with the knob, its value and a remedy.
     """
     key = "data.train_split" if train else "data.eval_split"
-    if data.source == "digits":
-        source: Source = Digits(split, key)
-    elif data.source == "synthetic":
-        source = Synthetic(data, split, key, num_classes or 10)
-    elif data.source == "folder":
-        source = Folder(data, split, key)
-    else:
+
+    def open_(split: str) -> Source:
+        if data.source == "digits":
+            return Digits(split, key)
+        if data.source == "synthetic":
+            return Synthetic(data, split, key, num_classes or 10)
+        if data.source == "folder":
+            return Folder(data, split, key)
         from vit_jax.data.tfds_source import Tfds  # imports TFDS, which takes half a second
 
-        source = Tfds(data, split, key)
+        return Tfds(data, split, key)
+
+    listed = train and data.examples is not None
+    source = open_listed(data, split, open_) if listed else open_(split)
     if num_classes is not None and num_classes < len(source.classes):
         raise ConfigError(
             f"model.num_classes={num_classes}: the data has {len(source.classes)} classes; "
             f"at least {len(source.classes)}, or none"
         )
     return source
+
+
+def open_task(task: Task, split: str, data_dir: str | None = None) -> "Tfds":
+    """Returns a split of a task that is prepared below TFDS's data_dir; raises like `open_source`.
+
+    Its attributes `dataset` and `version` are what `splits.write` asks for.
+    """
+    from vit_jax.data.tfds_source import Tfds
+
+    data = config.Data(source="tfds", name=task.dataset.name, root=data_dir, labels=task.labels)
+    return Tfds(data, split, f"{task.name}")
 
 
 class Digits:

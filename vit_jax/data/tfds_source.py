@@ -50,6 +50,7 @@ class Tfds:
             split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES
         )
         self._records = raw.data_source
+        self.dataset, _, self.version = info.full_name.rpartition("/")
         self._title = f"{info.full_name} {split}"
         self._facts = [self._title, list(rule.classes), *([data.labels] if data.labels else [])]
         self._facts += sorted([s.name, s.shard_lengths, s.num_bytes] for s in info.splits.values())
