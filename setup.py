@@ -21,6 +21,7 @@ INSTALL_REQUIRES = [
     "grain>=0.2.18,<0.3",  # deterministic loading in threads and processes
     "array_record>=0.8.3,<0.9",  # TFDS data without TensorFlow
     "importlib_resources>=6.4",  # TFDS reads array_record without TensorFlow only with it
+    "google-crc32c>=1.7",  # checksums of TFRecord files
     "opencv-python-headless>=5.0.0.93",  # decodes, resizes and warps images
     "numpy>=2.1",
     "ml_dtypes>=0.5.4",  # bfloat16 in numpy

@@ -286,6 +286,58 @@ def _parser() -> argparse.ArgumentParser:
     )
     preflight.add_argument("--json", action="store_true", help="print one JSON object per result")
 
+    prepare = verb(
+        "prepare",
+        commands.prepare,
+        "make data sets ready: download, convert, pack, de-duplicate, verify",
+        more="  vit_jax prepare flowers                          what TFDS can download\n"
+        "  vit_jax prepare imagenet --from=FOLDER_OF_TARS   what you have to download\n"
+        "  vit_jax prepare cifar10 --from=OLD --data_dir=NEW    a copy in TFRecord files\n"
+        "  vit_jax prepare my_photos --from=FOLDER          CLASS/IMAGE or SPLIT/CLASS/IMAGE\n"
+        "  vit_jax prepare imagenet21k --from=fall11_whole.tar --max_side=512 \\\n"
+        "      --dedup-against imagenet cifar10 'vtab/*'    class tars; nothing is unpacked\n"
+        "  vit_jax prepare imagenet-real --from=real.json\n"
+        "  vit_jax prepare flowers --verify                 read every record again\n\n"
+        "A command that was stopped goes on with what is finished when it is given again.\n",
+    )
+    prepare.add_argument(
+        "tasks",
+        nargs="+",
+        metavar="TASK",
+        help="tasks, see `vit_jax list --tasks`; 'vtab/*'; a data set of TFDS; a new name of yours",
+    )
+    prepare.add_argument(
+        "--data_dir", metavar="DIR", help="where data sets are (default: as TFDS has it)"
+    )
+    prepare.add_argument(
+        "--from",
+        dest="sources",
+        nargs="+",
+        default=[],
+        metavar="FOLDER|TAR|ZIP",
+        help="what to make it of (default: download it)",
+    )
+    prepare.add_argument(
+        "--verify", action="store_true", help="read every record again and say what is bad"
+    )
+    prepare.add_argument(
+        "--max_side",
+        type=_positive,
+        metavar="N",
+        help="shrink packed images whose longer side is more, as JPEG of quality 95",
+    )
+    prepare.add_argument(
+        "--dedup-against",
+        dest="against",
+        nargs="+",
+        default=[],
+        metavar="TASK",
+        help="leave out images that are, exactly or nearly, test images of these tasks",
+    )
+    prepare.add_argument(
+        "--workers", type=_positive, metavar="N", help="processes (default: one per core)"
+    )
+
     bench = verb(
         "bench", commands.bench, "measure speed on this machine, each against a named alternative"
     )
@@ -357,6 +409,12 @@ def _step(text: str) -> int | str:
     if text == "best" or text.isdigit():
         return text if text == "best" else int(text)
     raise argparse.ArgumentTypeError(f"{text}: must be a step number or best")
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be a number, at least 1")
+    return int(text)
 
 
 def _share(text: str) -> float:

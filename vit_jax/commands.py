@@ -257,6 +257,32 @@ def preflight(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     return 0 if all(report.fits for report in reports) else 78
 
 
+def prepare(options: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Prepares data sets, one after another, and says what became of each."""
+    _no_overrides("prepare", overrides)
+    from vit_jax import logs
+    from vit_jax.prepare import dispatch
+
+    logs.setup()
+    request = dispatch.Request(
+        data_dir=options.data_dir,
+        sources=tuple(options.sources),
+        verify=options.verify,
+        max_side=options.max_side,
+        against=tuple(options.against),
+        workers=options.workers or len(os.sched_getaffinity(0)),
+    )
+    code = 0
+    for name in dispatch.names(options.tasks, request):
+        try:
+            for line in dispatch.prepare(name, request):
+                print(line, flush=True)
+        except config.UserError as error:  # of many tasks the others can still be prepared
+            print(f"vit_jax: {error}", file=sys.stderr, flush=True)
+            code = max(code, error.exit_code)
+    return code
+
+
 def bench(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prints measurements of this machine."""
     _no_overrides("bench", overrides)

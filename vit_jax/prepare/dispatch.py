@@ -1,0 +1,252 @@
+"""What preparing a name means: to download, convert, pack, import, or read again."""
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow_datasets as tfds
+from etils import epath
+
+from vit_jax import config, logs
+from vit_jax.data import presence, real, tasks
+from vit_jax.data.datasets import MANUAL, PACKED
+from vit_jax.data.examples import DataError, Split
+from vit_jax.data.tasks import Task
+from vit_jax.prepare import against, download, pack, shards, tfrecords
+from vit_jax.prepare.verify import verify
+
+AGAINST = "--dedup-against="
+REAL_TASK, REAL_FILE = "imagenet-real", "imagenet_real/real.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to do with a name; the fields are the flags of the command.
+
+    Attributes:
+      data_dir: where data sets are; None: TFDS's default.
+      sources: what to make it of; none: it is downloaded.
+      verify: read what is prepared again.
+      max_side: longest side of packed images, or None.
+      against: tasks whose test images must not be packed.
+      workers: processes or threads.
+    """
+
+    data_dir: str | None = None
+    sources: Sequence[str] = ()
+    verify: bool = False
+    max_side: int | None = None
+    against: Sequence[str] = ()
+    workers: int = 1
+
+
+def names(given: Sequence[str], request: Request) -> list[str]:
+    """Returns the names to prepare one by one: tasks, or else data sets of TFDS or of the user's.
+
+    Raises ConfigError for a name that is none of these, with the nearest one.
+    """
+    found: list[str] = []
+    for name in given:
+        try:
+            found += [task.name for task in tasks.select(name)]
+        except config.ConfigError:
+            packed = request.sources or request.verify
+            if not packed and name.partition(":")[0].partition("/")[0] not in tfds.list_builders(
+                with_community_datasets=False
+            ):
+                raise
+            found.append(name)
+    if request.sources and len(found) > 1:
+        raise config.ConfigError("--from: is for one name at a time")
+    return list(dict.fromkeys(found))
+
+
+def prepare(name: str, request: Request) -> Iterator[str]:
+    """Prepares a task or a data set and yields what there is to say of it.
+
+    Raises DataError, one line, where that is not possible, or something is wrong with what is read
+    again.
+    """
+    task = tasks.TASKS.get(name)
+    if request.verify and not request.sources:
+        yield from _verify(name, task, request)
+    elif name == REAL_TASK and [s for s in request.sources if s.endswith(".json")]:
+        yield from _import_real(request)
+    elif request.sources:
+        yield from _from_sources(name, task, request)
+    else:
+        yield from _download(name, task, request)
+
+
+def _tfds_name(name: str, task: Task | None) -> str:
+    return task.dataset.tfds if task else name
+
+
+def _local(path: str, key: str) -> pathlib.Path:
+    if "://" in path:
+        raise config.ConfigError(
+            f"{key}={path}: only a folder of this machine can be written to or packed from; "
+            f"prepare it here, then: gcloud storage cp -r FOLDER gs://BUCKET"
+        )
+    return pathlib.Path(path).expanduser()
+
+
+def _data_dir(request: Request) -> pathlib.Path:
+    return _local(str(presence.directory(request.data_dir)), "--data_dir")
+
+
+def _prepared(name: str, task: Task | None, request: Request) -> epath.Path | None:
+    """Returns the folder of a data set that is prepared, the newest version."""
+    if task is not None:
+        there = presence.find(task.dataset, request.data_dir)
+        return there.path if there else None
+    folder = presence.directory(request.data_dir) / name.partition(":")[0]
+    return tfrecords.find(folder, name) if folder.is_dir() else None
+
+
+def _verify(name: str, task: Task | None, request: Request) -> Iterator[str]:
+    if name == REAL_TASK and (file := _data_dir(request) / REAL_FILE).exists():
+        labels = real.load(file)
+        expected = file.with_suffix(".sha256").read_text().strip()
+        if labels.sha256 != expected:
+            raise DataError(f"{file}: its SHA-256 is not what it was when it was imported")
+        yield f"{name}: {len(labels):,} images, as imported"
+        return
+    folder = _prepared(name, task, request)
+    if folder is None:
+        where = presence.directory(request.data_dir)
+        todo = presence.command(name, request.data_dir) or f"vit_jax prepare {name} --from=FOLDER"
+        raise DataError(f"{name}: is not prepared in {where}; first: {todo}")
+    bad = 0
+    limit = config.Data().max_pixels
+    for line in verify(pathlib.Path(folder), workers=request.workers, max_pixels=limit):
+        bad += 1
+        yield f"{name}: {line}"
+    if bad:
+        raise DataError(f"{name}: {bad} faults in {folder}; remove it and prepare it again")
+    info = tfds.builder_from_directory(folder).info
+    yield f"{name}: {info.splits.total_num_examples:,} examples in {folder}, all good"
+
+
+def _import_real(request: Request) -> Iterator[str]:
+    if len(request.sources) != 1:
+        raise config.ConfigError("--from: imagenet-real is made of one file, real.json")
+    source = _local(request.sources[0], "--from")
+    labels = real.load(source)
+    target = _data_dir(request) / REAL_FILE
+    with shards.disk_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        logs.write_atomically(target, source.read_text(encoding="utf-8"))
+        logs.write_atomically(target.with_suffix(".sha256"), labels.sha256 + "\n")
+    yield (
+        f"{REAL_TASK}: {len(labels):,} images, {len(labels) - labels.scored:,} of them without a "
+        f"label, in {target}"
+    )
+
+
+def _from_sources(name: str, task: Task | None, request: Request) -> Iterator[str]:
+    copies = [
+        tfrecords.find(epath.Path(source).expanduser(), _tfds_name(name, task))
+        for source in request.sources
+        if source.startswith("gs://") or pathlib.Path(source).expanduser().is_dir()
+    ]
+    if len(copies) == len(request.sources) == 1 and copies[0] is not None:
+        _check_packing_alone(request, name)
+        folder = tfrecords.convert(copies[0], _data_dir(request))
+        yield f"{name}: converted, in {folder}"
+    elif task is not None and task.dataset.obtained != PACKED:
+        if task.dataset.obtained != MANUAL or len(request.sources) != 1:
+            raise DataError(
+                f"{name}: --from={request.sources[0]}: holds no copy that TFDS made (with a "
+                "dataset_info.json); to pack images of your own, choose another name"
+            )
+        yield from _download(name, task, request, str(_local(request.sources[0], "--from")))
+    else:
+        yield from _pack(name, task, request)
+
+
+def _check_packing_alone(request: Request, name: str) -> None:
+    for flag, value in (("max_side", request.max_side), ("dedup-against", request.against)):
+        if value:
+            raise config.ConfigError(
+                f"--{flag}: is for folders and tars that are packed, and {name} is not"
+            )
+
+
+def _download(
+    name: str, task: Task | None, request: Request, manual: str | None = None
+) -> Iterator[str]:
+    _check_packing_alone(request, name)
+    dataset = task.dataset if task else None
+    if dataset is not None and dataset.obtained == PACKED:
+        raise DataError(
+            f"{name}: is packed from files of yours: {dataset.files}; "
+            f"{presence.command(name, request.data_dir)}"
+        )
+    folder = _data_dir(request)
+    one = download.builder(dataset.name if dataset else name, str(folder))
+    there = download.prepared(one)
+    if there == "array_record":
+        yield f"{name}: is prepared already, in {one.data_path}"
+        return
+    if there:
+        raise DataError(
+            f"{name}: is prepared as {there} in {one.data_path}; convert it: vit_jax prepare "
+            f"{name} --from={one.data_path} --data_dir=ANOTHER"
+        )
+    packages, files = (dataset.packages, dataset.files) if dataset else ((), "")
+    download.download(one, name, packages, files, manual)
+    yield f"{name}: prepared, in {one.data_path}"
+
+
+def _pack(name: str, task: Task | None, request: Request) -> Iterator[str]:
+    known = _tfds_name(name, task)
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", known):
+        raise config.ConfigError(f"{name}: no name for a data set; small letters, digits and _")
+    if task is None and known in tfds.list_builders(with_community_datasets=False):
+        raise DataError(
+            f"{name}: TFDS has a data set of this name, with other versions; choose another"
+        )
+    data_dir = _data_dir(request)
+    chosen = [task for pattern in request.against for task in tasks.select(pattern, AGAINST)]
+    packing = pack.Packing(
+        sources=[_local(source, "--from") for source in request.sources],
+        name=known,
+        data_dir=data_dir,
+        unsplit=Split.parse(task.train or task.test, "train").name if task else "train",
+        max_side=request.max_side,
+        max_pixels=config.Data().max_pixels,
+        against=sorted({task.name for task in chosen}),
+        workers=request.workers,
+    )
+    if packing.folder.exists():
+        pack.check_same(packing)
+        yield f"{name}: is packed already, in {packing.folder}"
+        return
+    if chosen:
+        pack.check_sources(packing)  # before minutes are spent on the others
+        prints = against.prints(chosen, request.data_dir, request.workers)
+        packing = dataclasses.replace(packing, prints=prints)
+    yield from _report(name, packing, pack.pack(packing))
+
+
+def _report(name: str, packing: pack.Packing, facts: dict[str, Any]) -> Iterator[str]:
+    for split, about in facts["splits"].items():
+        yield f"{name}: {split}: {about['examples']:,} images of {facts['classes']:,} classes"
+    report = packing.folder / pack.FACTS
+    for key, what in (
+        ("resized", f"were larger than {packing.max_side} pixels and are resized"),
+        ("corrupt", f"cannot be read and are left out; {report} names them"),
+        ("duplicates", f"are test images of other tasks and are left out; {report} has the pairs"),
+        ("ignored", "are no images, or in no class folder, and are left out"),
+    ):
+        value = facts[key]
+        number = value if isinstance(value, int) else len(value)
+        if number:
+            yield f"{name}: {number:,} files {what}"
+    yield (
+        f"{name}: in {packing.folder}; to train on it: --config.data.source=tfds "
+        f"--config.data.name={packing.name} --config.data.root={packing.data_dir}"
+    )

@@ -1,0 +1,123 @@
+"""Data sets that TFDS knows how to get, prepared as array_record."""
+
+import contextlib
+import errno
+import importlib.util
+import pathlib
+import re
+import socket
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow_datasets as tfds
+
+from vit_jax.data.examples import DataError
+from vit_jax.prepare.shards import PrepareError
+
+EXTRA = "pip install 'vit_jax[prepare]'"
+
+
+def builder(name: str, data_dir: str | None) -> Any:
+    """Returns the builder of a data set of TFDS, or raises DataError."""
+    try:
+        return tfds.builder(name, data_dir=data_dir, file_format="array_record")
+    except tfds.core.DatasetNotFoundError:
+        raise DataError(f"{name}: TFDS has no such data set") from None
+    except (ValueError, AssertionError) as error:
+        raise DataError(f"{name}: {_line(error)}") from None
+    except ImportError as error:
+        raise DataError(_needs(name, [error.name or "tensorflow"])) from None
+
+
+def prepared(one: Any) -> str | None:
+    """Returns the format a data set is prepared in, such as `array_record`, or None."""
+    if not (one.data_path / "dataset_info.json").exists():
+        return None
+    found = tfds.builder_from_directory(one.data_path).info.file_format
+    return found.value if found else "tfrecord"
+
+
+def download(one: Any, name: str, packages: Sequence[str], files: str, manual: str | None) -> None:
+    """Downloads a data set and prepares it as array_record.
+
+    Args:
+      one: its builder.
+      name: what the user calls it, for messages.
+      packages: what its builder imports besides what this project needs.
+      files: which files it wants from the user, or empty.
+      manual: the folder they are in; None: TFDS's own.
+
+    Raises DataError with one line that says what is missing, and PrepareError where another try may
+    do.
+    """
+    missing = [each for each in packages if importlib.util.find_spec(_module(each)) is None]
+    if missing:
+        raise DataError(_needs(name, missing))
+    if one.MANUAL_DOWNLOAD_INSTRUCTIONS:
+        manual = manual or str(pathlib.Path(one._data_dir_root) / "downloads/manual")
+        _check_manual(name, files or " ".join(one.MANUAL_DOWNLOAD_INSTRUCTIONS.split()), manual)
+    else:
+        _check_network(one, name)
+    config = tfds.download.DownloadConfig(manual_dir=manual)
+    with _one_line(name), contextlib.redirect_stdout(sys.stderr):
+        one.download_and_prepare(download_config=config)
+
+
+def _module(package: str) -> str:
+    return {"scikit-image": "skimage"}.get(package, package)
+
+
+def _needs(name: str, missing: Sequence[str]) -> str:
+    return f"{name}: TFDS needs {', '.join(missing)} to prepare it, once: {EXTRA}"
+
+
+def _check_manual(name: str, files: str, folder: str) -> None:
+    """Refuses a folder without anything that could be the files that a builder wants."""
+    path = pathlib.Path(folder)
+    if not path.is_dir() or not any(path.iterdir()):
+        raise DataError(f"{name}: put into {folder}: {files}; or give their folder by --from=")
+    archives = re.findall(r"\b[\w.-]+\.(?:tar|zip|csv)\b", files.partition(", unpacked")[0])
+    lacking = [each for each in archives if not (path / each).exists()]
+    if archives and lacking and "unpacked" not in files:
+        raise DataError(f"{name}: {folder} lacks {', '.join(lacking)}; it takes {files}")
+
+
+def _check_network(one: Any, name: str) -> None:
+    """Says at once that there is no network, which TFDS tries for minutes."""
+    if urllib.request.getproxies():
+        return
+    for url in list(one.url_infos or ())[:1]:
+        host = urllib.parse.urlsplit(url).hostname
+        if host:
+            try:
+                socket.getaddrinfo(host, 443)
+            except OSError as error:
+                raise PrepareError(
+                    f"{name}: cannot reach {host} ({error.strerror}); is there a network? A copy "
+                    "that TFDS has made elsewhere will do: --from=FOLDER"
+                ) from None
+
+
+@contextlib.contextmanager
+def _one_line(name: str) -> Iterator[None]:
+    """Turns whatever a builder of TFDS raises into one line."""
+    try:
+        yield
+    except ImportError as error:
+        raise DataError(_needs(name, [error.name or "tensorflow"])) from None
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) or "disk space" in str(error):
+            raise PrepareError(f"{name}: {_line(error)}; make room, or choose --data_dir") from None
+        raise PrepareError(f"{name}: {_line(error)}") from None
+    except Exception as error:
+        # Builders are code of many authors, which raises what it likes for a wrong file.
+        if "tensorflow" in str(error).lower() and "import" in str(error).lower():
+            raise DataError(_needs(name, ["tensorflow"])) from None
+        raise DataError(f"{name}: {type(error).__name__}: {_line(error)}") from None
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,0 +1,163 @@
+"""Duplicates of images: equal pixels, and near ones by the signs of their lowest frequencies.
+
+The paper de-duplicates its pre-training sets against the test sets of its downstream tasks, after
+Big Transfer, which removes exact and near duplicates (section 3.1) and does not say how: the way
+is ours. An image is shrunk to 32 x 32 grey pixels; the signs of the 64 lowest frequencies of their
+discrete cosine transform, without the mean, are its 64-bit hash. Re-encoding, resizing and
+stretching hardly change it; mirroring flips the bits of the odd horizontal frequencies. Where two
+hashes differ in few bits, the 16 x 16 grey pixels decide: they must correlate.
+
+What is cropped, turned or drawn over is not found, and images without contrast are only compared
+exactly: their frequencies are noise.
+"""
+
+import dataclasses
+import hashlib
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+
+SIDE, SMALL = 32, 16
+THRESHOLD = 8  # bits of 64
+CORRELATION = 0.95
+CONTRAST = 4.0  # grey levels, standard deviation of the 32 x 32 pixels
+
+# The 64 lowest frequencies (row, column), diagonal by diagonal; the first is the mean.
+_DIAGONALS = sorted(((v, u) for v in range(12) for u in range(12)), key=lambda f: (sum(f), f))[1:65]
+_ROWS, _COLUMNS = (np.array(axis) for axis in zip(*_DIAGONALS, strict=True))
+_BITS = np.uint64(1) << np.arange(64, dtype=np.uint64)
+MIRROR = np.uint64(_BITS[_COLUMNS % 2 == 1].sum(dtype=np.uint64))
+
+
+class Print(NamedTuple):
+    """What is compared of an image.
+
+    `exact` are 16 bytes of SHA-256 over the pixels; `bits` is the hash, None without contrast;
+    `grey` are the 16 x 16 pixels (256), float32, of mean 0 and length 1.
+    """
+
+    exact: bytes
+    bits: np.uint64 | None
+    grey: np.ndarray
+
+
+class Match(NamedTuple):
+    """A duplicate: of which image, and by how many bits the hashes differ; -1: equal pixels."""
+
+    name: str
+    distance: int
+
+
+def take(image: np.ndarray) -> Print:
+    """Returns the print of uint8 pixels `H W C`."""
+    shape = repr(image.shape).encode()
+    exact = hashlib.sha256(shape + np.ascontiguousarray(image).tobytes()).digest()[:16]
+    plain = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.shape[2] == 3 else image[:, :, 0]
+    # Area averages alias least; where an image is smaller than the result OpenCV interpolates.
+    square = cv2.resize(plain, (SIDE, SIDE), interpolation=cv2.INTER_AREA).astype(np.float32)
+    grey = square.reshape(SMALL, 2, SMALL, 2).mean((1, 3)).ravel()
+    grey = grey - grey.mean()
+    length = np.float32(np.linalg.norm(grey))
+    if square.std() < CONTRAST or not length:
+        return Print(exact, None, np.zeros_like(grey))
+    signs = cv2.dct(square)[_ROWS, _COLUMNS] > 0
+    return Print(exact, np.uint64(_BITS[signs].sum(dtype=np.uint64)), grey / length)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prints:
+    """The prints of many images, as arrays that processes can share through a file.
+
+    Attributes:
+      names: of the images, for messages.
+      exact: (N) 16 bytes each.
+      bits: (N) uint64; 0 where `contrast` is False.
+      contrast: (N) bool.
+      grey: (N, 256) float16.
+    """
+
+    names: np.ndarray
+    exact: np.ndarray
+    bits: np.ndarray
+    contrast: np.ndarray
+    grey: np.ndarray
+
+    @classmethod
+    def of(cls, prints: Sequence[Print], names: Sequence[str]) -> "Prints":
+        """Returns the arrays of some prints."""
+        return cls(
+            np.array([name.encode() for name in names], np.bytes_),
+            np.array([each.exact for each in prints], np.dtype("V16")),
+            np.array([each.bits or 0 for each in prints], np.uint64),
+            np.array([each.bits is not None for each in prints], bool),
+            np.array([each.grey for each in prints], np.float16).reshape(-1, SMALL * SMALL),
+        )
+
+    def save(self, path: pathlib.Path) -> None:
+        """Writes the arrays to a file."""
+        with path.open("wb") as file:
+            np.savez(file, **{field.name: getattr(self, field.name) for field in FIELDS})
+
+    @classmethod
+    def load(cls, path: pathlib.Path) -> "Prints":
+        """Reads the arrays of a file."""
+        with np.load(path) as file:
+            return cls(*(file[field.name] for field in FIELDS))
+
+
+FIELDS = dataclasses.fields(Prints)
+
+
+class Index:
+    """Finds the duplicate of an image among prints, in far less time than decoding it takes.
+
+    Hashes that differ in at most `threshold` bits agree in one of `threshold` + 1 groups of bits,
+    so that only images with such a group are compared.
+    """
+
+    def __init__(self, prints: Prints, threshold: int = THRESHOLD) -> None:
+        self._prints, self._threshold = prints, threshold
+        self._by_pixels = {bytes(each): at for at, each in enumerate(prints.exact)}
+        rows = np.flatnonzero(prints.contrast)
+        self._bands: list[tuple[np.uint64, np.ndarray, np.ndarray]] = []
+        # Bits are dealt in turn: neighbouring frequencies are not independent.
+        for band in range(threshold + 1):
+            mask = np.uint64(_BITS[band :: threshold + 1].sum(dtype=np.uint64))
+            keys = prints.bits[rows] & mask
+            order = np.argsort(keys, kind="stable")
+            self._bands.append((mask, keys[order], rows[order]))
+
+    def find(self, image: np.ndarray) -> Match | None:
+        """Returns the nearest duplicate of uint8 pixels `H W C`, or None."""
+        mine = take(image)
+        at = self._by_pixels.get(mine.exact)
+        if at is not None:
+            return Match(self._name(at), -1)
+        if mine.bits is None:
+            return None
+        mirrored = np.ascontiguousarray(mine.grey.reshape(SMALL, SMALL)[:, ::-1]).ravel()
+        best: tuple[int, int] | None = None
+        for bits, grey in ((mine.bits, mine.grey), (mine.bits ^ MIRROR, mirrored)):
+            for distance, at in self._near(bits):
+                if best is not None and distance >= best[0]:
+                    break
+                if float(self._prints.grey[at].astype(np.float32) @ grey) >= CORRELATION:
+                    best = distance, at
+        return best and Match(self._name(best[1]), best[0])
+
+    def _near(self, bits: np.uint64) -> list[tuple[int, int]]:
+        """Returns (distance, position) of all hashes within the threshold, nearest first."""
+        found = []
+        for mask, keys, rows in self._bands:
+            key = bits & mask
+            found.append(rows[np.searchsorted(keys, key) : np.searchsorted(keys, key, "right")])
+        rows = np.unique(np.concatenate(found))
+        distances = np.bitwise_count(self._prints.bits[rows] ^ bits)
+        near = distances <= self._threshold
+        return sorted(zip(distances[near].tolist(), rows[near].tolist(), strict=True))
+
+    def _name(self, at: int) -> str:
+        return self._prints.names[at].decode()

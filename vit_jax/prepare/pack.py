@@ -1,0 +1,378 @@
+"""Folders, tars and zips of images packed to shards, by many processes, again after any stop."""
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import itertools
+import json
+import multiprocessing
+import os
+import pathlib
+import re
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent import futures
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vit_jax import logs
+from vit_jax.data.examples import DataError
+from vit_jax.prepare import duplicates, inputs, layout, metadata, shards
+from vit_jax.prepare.progress import Progress
+from vit_jax.prepare.shards import Outcome, PrepareError, Settings, Shard
+
+Path = pathlib.Path
+
+VERSION = "1.0.0"
+FACTS, PRINTS, WHOLE = "vit_jax.json", "prints.npz", "whole"
+SHARD_BYTES, MOST_SHARDS = 2**26, 1024  # a shard is an open file while a run trains
+FORM = 1  # raised when the same images would be packed to other bytes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Packing:
+    """What to pack, and into what.
+
+    Attributes:
+      sources: folders, tars and zips.
+      name: of the data set.
+      data_dir: where its folder goes.
+      unsplit: split for images that are in no folder of a split.
+      max_side: longest side of an image, or None.
+      max_pixels: largest image that is decoded at all.
+      prints: of images that must not be in it, or None; `against` says of which tasks.
+      against: names of those tasks.
+      workers: processes.
+      shard_bytes: bytes of the images of a shard, about.
+    """
+
+    sources: Sequence[Path]
+    name: str
+    data_dir: Path
+    unsplit: str = "train"
+    max_side: int | None = None
+    max_pixels: int
+    prints: duplicates.Prints | None = None
+    against: Sequence[str] = ()
+    workers: int = 1
+    shard_bytes: int = SHARD_BYTES
+
+    @property
+    def folder(self) -> Path:
+        """Where the whole data set will be."""
+        return self.data_dir / self.name / VERSION
+
+    @property
+    def part(self) -> Path:
+        """Where it is until it is whole."""
+        return self.folder.with_name(f".{VERSION}.part")
+
+
+class Planned(NamedTuple):
+    """A shard as positions in the listing, which become places when it is its turn."""
+
+    path: Path
+    positions: np.ndarray
+    labels: np.ndarray
+    evaluated: bool
+
+    def shard(self, listing: inputs.Listing) -> Shard:
+        """Returns the shard with the places of its images."""
+        return Shard(
+            self.path,
+            [listing.found(position) for position in self.positions.tolist()],
+            self.labels.tolist(),
+            self.evaluated,
+        )
+
+
+def pack(packing: Packing) -> dict[str, Any]:
+    """Packs a data set and returns its facts, as they stand in its `vit_jax.json`.
+
+    What is finished of an earlier try with the same images and settings is kept, and the result is
+    the same, byte for byte, as if it had never been stopped.
+    """
+    with shards.disk_errors(packing.folder):
+        (packing.part / WHOLE).mkdir(parents=True, exist_ok=True)
+    with _alone(packing.part):
+        listing = inputs.scan(packing.sources)
+        named = ", ".join(map(str, packing.sources))
+        plan = layout.arrange(listing, packing.unsplit, f"--from={named}")
+        settings = Settings(
+            classes=plan.classes,
+            below=plan.below,
+            max_side=packing.max_side,
+            max_pixels=packing.max_pixels,
+            prints=packing.part / PRINTS if packing.prints else None,
+        )
+        _begin(packing, _fingerprint(packing, listing, plan))
+        planned = list(_planned(packing, listing, plan))
+        done = {one.path: known for one in planned if (known := shards.outcome(one.path))}
+        missing = [one for one in planned if one.path not in done]
+        _check_room(packing, listing, missing)
+        if done:
+            logs.log.info(f"{packing.name}: {len(done)} of {len(planned)} shards are there already")
+        ready = sum(len(one.positions) for one in planned if one.path in done)
+        with Progress(f"packing {packing.name}", len(plan.labels)) as progress:
+            count = _Count(ready, progress)
+            done |= _run(missing, listing, settings, packing.workers, count)
+        facts = _facts(packing, plan, listing, [(one, done[one.path]) for one in planned])
+        _finish(packing, plan, facts, [(one, done[one.path]) for one in planned])
+    shutil.rmtree(packing.part, ignore_errors=True)
+    return facts
+
+
+def check_same(packing: Packing) -> None:
+    """Raises DataError if what is packed was packed with other settings."""
+    shutil.rmtree(packing.part, ignore_errors=True)  # of a command that was killed at its very end
+    try:
+        facts = json.loads((packing.folder / FACTS).read_text())
+    except (OSError, ValueError):
+        raise DataError(
+            f"{packing.folder}: exists, and is not what this packs; remove it"
+        ) from None
+    for key, value in (("max_side", packing.max_side), ("dedup_against", list(packing.against))):
+        if facts.get(key) != value:
+            raise DataError(
+                f"{packing.folder}: was packed with {key} {facts.get(key)}, not {value}; to pack "
+                f"it anew, remove it: rm -r {packing.folder}"
+            )
+
+
+def check_sources(packing: Packing) -> None:
+    """Raises DataError for a source that is not there."""
+    for source in packing.sources:
+        if not source.exists():
+            raise DataError(f"--from={source}: no such file or folder")
+
+
+@contextlib.contextmanager
+def _alone(part: Path) -> Iterator[None]:
+    """Holds a lock, so that a second command does not write the same files."""
+    with (part / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise DataError(f"{part}: another command is packing this; wait for it") from None
+        yield
+
+
+def _fingerprint(packing: Packing, listing: inputs.Listing, plan: layout.Layout) -> str:
+    """Returns a digest of all that decides what the shards will hold."""
+    total = hashlib.sha256()
+    facts = [FORM, packing.name, packing.max_side, packing.max_pixels, packing.shard_bytes]
+    total.update(json.dumps([*facts, list(packing.against), list(plan.classes)]).encode())
+    for split, order in plan.order.items():
+        total.update(split.encode())
+        for position in order.tolist():
+            total.update(listing.raw_path(position))
+        total.update(listing.sizes()[order].astype("<i8").tobytes())
+        total.update(plan.labels[order].astype("<i4").tobytes())
+    if packing.prints is not None:
+        total.update(packing.prints.exact.tobytes())
+    return total.hexdigest()
+
+
+def _begin(packing: Packing, fingerprint: str) -> None:
+    """Goes on with what an earlier try left, if that was of the same images and settings."""
+    part, plan = packing.part, packing.part / "plan"
+    for leftover in [*part.glob(".*"), *(part / WHOLE).glob(".*")]:
+        leftover.unlink()
+    if plan.exists() and plan.read_text() != fingerprint:
+        raise DataError(
+            f"{part}: was begun with other images or settings; give those again to go on, or "
+            f"remove it to begin anew: rm -r {part}"
+        )
+    with shards.disk_errors(part):
+        if packing.prints is not None and not plan.exists():
+            packing.prints.save(part / PRINTS)
+        logs.write_atomically(plan, fingerprint)
+
+
+def _planned(packing: Packing, listing: inputs.Listing, plan: layout.Layout) -> Iterator[Planned]:
+    for split, order in plan.order.items():
+        if not re.fullmatch(r"\w+", split):
+            raise DataError(f"--from: folder {split}: no name for a split; letters, digits and _")
+        size = int(listing.sizes()[order].sum())
+        number = min(max(1, round(size / packing.shard_bytes)), MOST_SHARDS, len(order))
+        bounds = [len(order) * k // number for k in range(number + 1)]
+        for k in range(number):
+            positions = order[bounds[k] : bounds[k + 1]]
+            name = f"{packing.name}-{split}.array_record-{k:05d}-of-{number:05d}"
+            yield Planned(
+                packing.part / WHOLE / name,
+                positions,
+                plan.labels[positions],
+                split.lower() in layout.EVALUATION,
+            )
+
+
+def _check_room(packing: Packing, listing: inputs.Listing, missing: list[Planned]) -> None:
+    if packing.max_side is not None:
+        return  # how much it will be is not known
+    needed = sum(int(listing.sizes()[one.positions].sum()) for one in missing)
+    free = shutil.disk_usage(packing.part).free
+    if needed > free:
+        raise PrepareError(
+            f"{packing.data_dir}: {needed / 1e9:,.1f} GB are needed and {free / 1e9:,.1f} GB free; "
+            "make room, choose another --data_dir, or shrink images with --max_side=512"
+        )
+
+
+class _Count:
+    """Counts images that are done, in this process and in others, and shows how many."""
+
+    def __init__(self, ready: int, progress: Progress) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.images = context.Value("q", ready)
+        self.stop = context.Event()
+        self._progress = progress
+        self.show()
+
+    def __call__(self) -> None:
+        with self.images:
+            self.images.value += 1
+        self.show()
+
+    def show(self) -> None:
+        self._progress.update(self.images.value)
+
+
+def _run(
+    missing: list[Planned],
+    listing: inputs.Listing,
+    settings: Settings,
+    workers: int,
+    count: _Count,
+) -> dict[Path, Outcome]:
+    """Packs shards, in this process or in several others; at most two each are under way."""
+    if min(workers, len(missing)) < 2:
+        packer = shards.Packer(settings, count)
+        return {one.path: packer(one.shard(listing)) for one in missing}
+    context = multiprocessing.get_context("spawn")
+    pool = futures.ProcessPoolExecutor(
+        min(workers, len(missing)), context, _start, (settings, count.images, count.stop)
+    )
+    done: dict[Path, Outcome] = {}
+    waiting, running = iter(missing), dict[futures.Future[Outcome], Path]()
+    try:
+        while True:
+            for one in itertools.islice(waiting, 2 * workers - len(running)):
+                running[pool.submit(_work, one.shard(listing))] = one.path
+            if not running:
+                return done
+            ready, _ = futures.wait(running, 0.25, futures.FIRST_COMPLETED)
+            done |= {running.pop(future): future.result() for future in ready}
+            count.show()
+    except BrokenProcessPool:
+        raise PrepareError(
+            "a worker process was killed (out of memory?); run the same command again: it goes on; "
+            "fewer --workers take less memory"
+        ) from None
+    finally:
+        count.stop.set()
+        pool.shutdown(cancel_futures=True)
+
+
+_packer: shards.Packer
+
+
+def _start(settings: Settings, images: Any, stop: Any) -> None:
+    """Makes a process ready to pack."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process tells when to stop
+    parent = os.getppid()
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+
+    def count() -> None:
+        with images:
+            images.value += 1
+        if stop.is_set():
+            raise futures.CancelledError
+
+    global _packer
+    _packer = shards.Packer(settings, count)
+
+
+def _leave_with(parent: int) -> None:
+    """Ends this process when the first one is gone, which a kill does not tell it."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _work(shard: Shard) -> Outcome:
+    return _packer(shard)
+
+
+def _facts(
+    packing: Packing,
+    plan: layout.Layout,
+    listing: inputs.Listing,
+    packed: list[tuple[Planned, Outcome]],
+) -> dict[str, Any]:
+    """Returns what is known of a packed data set; it is the same however often it was stopped."""
+    outcomes = [outcome for _, outcome in packed]
+    splits = {}
+    for split in plan.order:
+        mine = [(one.path, outcome) for one, outcome in packed if _split(one.path) == split]
+        names = hashlib.sha256()
+        with (packing.part / WHOLE / f"{split}.txt").open("wb") as file:
+            for path, _ in mine:
+                text = shards.names_file(path).read_bytes()
+                names.update(text)
+                file.write(text)
+        splits[split] = {
+            "examples": sum(outcome.examples for _, outcome in mine),
+            "names_sha256": names.hexdigest(),
+        }
+        if not splits[split]["examples"]:
+            raise DataError(f"--from: none of the images of split {split} can be packed")
+    return {
+        "name": packing.name,
+        "splits": splits,
+        "classes": len(plan.classes),
+        "order": "first 64 bits of SHA-256 of CLASS/...",
+        "max_side": packing.max_side,
+        "jpeg_quality": shards.QUALITY if packing.max_side else None,
+        "resized": sum(outcome.resized for outcome in outcomes),
+        "dedup_against": list(packing.against),
+        "duplicates": [row for outcome in outcomes for row in outcome.duplicates],
+        "corrupt": [row for outcome in outcomes for row in outcome.bad],
+        "ignored": len(listing.ignored) + len(plan.ignored),
+        "ignored_first": sorted([*plan.ignored, *listing.ignored])[:100],
+        "shards": {one.path.name: outcome.sha256 for one, outcome in packed},
+    }
+
+
+def _split(path: Path) -> str:
+    return path.name.partition(".")[0].rpartition("-")[2]
+
+
+def _finish(
+    packing: Packing,
+    plan: layout.Layout,
+    facts: dict[str, Any],
+    packed: list[tuple[Planned, Outcome]],
+) -> None:
+    """Adds to the shards what is known of them, and gives their folder its name."""
+    whole = packing.part / WHOLE
+    with shards.disk_errors(packing.folder):
+        metadata.write(whole, packing.name, VERSION, plan.classes, _split_infos(plan, packed))
+        logs.write_atomically(whole / FACTS, json.dumps(facts, indent=1) + "\n")
+        whole.replace(packing.folder)
+
+
+def _split_infos(
+    plan: layout.Layout, packed: list[tuple[Planned, Outcome]]
+) -> dict[str, list[tuple[int, int]]]:
+    """Returns examples and bytes of every shard of every split."""
+    infos: dict[str, list[tuple[int, int]]] = {split: [] for split in plan.order}
+    for one, outcome in packed:
+        infos[_split(one.path)].append((outcome.examples, outcome.bytes))
+    return infos

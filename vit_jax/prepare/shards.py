@@ -1,0 +1,211 @@
+"""One shard of a packed data set: from the places of its images to a whole file, or to none."""
+
+import dataclasses
+import errno
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+import tensorflow_datasets as tfds
+from array_record.python import array_record_module  # pyright: ignore
+
+from vit_jax import logs
+from vit_jax.data import images
+from vit_jax.data.examples import DataError
+from vit_jax.data.images import BadImage
+from vit_jax.prepare import duplicates, inputs
+
+# One record a chunk, for random access; riegeli stores a hash of every chunk and checks it.
+# JPEG does not compress further.
+OPTIONS = "group_size:1,uncompressed"
+QUALITY = 95  # of what is resized
+
+
+class PrepareError(DataError):
+    """Preparation that failed for a reason that may pass: a full disk, a worker that was killed."""
+
+    exit_code = 70
+
+
+class Settings(NamedTuple):
+    """What is the same for all shards.
+
+    Attributes:
+      classes: names of the classes.
+      below: bytes of a path that are left out of the name of an example.
+      max_side: longest side of an image; larger ones are resized and encoded again.
+      max_pixels: largest image that is decoded at all.
+      prints: file of the images that must not be packed, or None.
+    """
+
+    classes: tuple[str, ...]
+    below: int
+    max_side: int | None
+    max_pixels: int
+    prints: pathlib.Path | None
+
+
+class Shard(NamedTuple):
+    """The images of a shard in order, each with its label, and the file they go to."""
+
+    path: pathlib.Path
+    images: list[inputs.Found]
+    labels: list[int]
+    evaluated: bool  # a split to evaluate on, from which duplicates are not removed
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What became of a shard; it is kept beside the shard until all are done."""
+
+    examples: int = 0
+    bytes: int = 0
+    resized: int = 0
+    sha256: str = ""
+    bad: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    duplicates: list[tuple[str, str, int]] = dataclasses.field(default_factory=list)
+
+
+def features(classes: tuple[str, ...]) -> Any:
+    """Returns the features of a packed data set, as TFDS has them."""
+    return tfds.features.FeaturesDict(
+        {
+            "image": tfds.features.Image(shape=(None, None, 3)),
+            "label": tfds.features.ClassLabel(names=list(classes)),
+            "file_name": tfds.features.Text(),
+        }
+    )
+
+
+def outcome(path: pathlib.Path) -> Outcome | None:
+    """Returns what became of the shard of this file, if it is finished."""
+    try:
+        values = json.loads(_sidecar(path).read_text())
+        return Outcome(**values) if path.is_file() else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def names_file(path: pathlib.Path) -> pathlib.Path:
+    """Returns the file, beside the folder of shards, with the names of a shard's examples."""
+    return path.parent.with_name(f"{path.name}.txt")
+
+
+def _sidecar(path: pathlib.Path) -> pathlib.Path:
+    return path.parent.with_name(f"{path.name}.json")
+
+
+class Packer:
+    """Packs shards, one after another; every process has one."""
+
+    def __init__(self, settings: Settings, each: Callable[[], None]) -> None:
+        self._settings, self._each = settings, each
+        self._read = inputs.Reader()
+        self._serialize = tfds.core.example_serializer.ExampleSerializer(  # pyright: ignore
+            features(settings.classes).get_serialized_info()
+        )
+        self._index = None
+        if settings.prints:
+            self._index = duplicates.Index(duplicates.Prints.load(settings.prints))
+
+    def __call__(self, shard: Shard) -> Outcome:
+        """Writes the file of a shard, then what became of it; `each` is called for every image.
+
+        Raises PrepareError where the disk is full and DataError where the source has gone.
+        """
+        result, names = Outcome(), []
+        write_records(shard.path, self._records(shard, result, names))
+        result.sha256 = sha256(shard.path)
+        text = "".join(f"{name}\n" for name in names)
+        with disk_errors(shard.path):
+            logs.write_atomically(names_file(shard.path), text)
+            logs.write_atomically(_sidecar(shard.path), json.dumps(dataclasses.asdict(result)))
+        return result
+
+    def _records(self, shard: Shard, result: Outcome, names: list[str]) -> Iterator[bytes]:
+        for found, label in zip(shard.images, shard.labels, strict=True):
+            self._each()
+            raw = os.fsencode(found.path)[self._settings.below :]
+            name = raw.decode(errors="backslashreplace").replace("\n", "\\n")
+            try:
+                encoded = self._read(found)
+                pixels = images.decode(encoded, channels=3, max_pixels=self._settings.max_pixels)
+            except BadImage as error:
+                result.bad.append((name, str(error)))
+                continue
+            if self._index is not None and not shard.evaluated:
+                match = self._index.find(pixels)
+                if match is not None:
+                    result.duplicates.append((name, match.name, match.distance))
+                    continue
+            if self._settings.max_side and max(pixels.shape[:2]) > self._settings.max_side:
+                encoded = shrink(pixels, self._settings.max_side)
+                result.resized += 1
+            example = {"image": encoded, "label": np.int64(label), "file_name": name.encode()}
+            # The order in a map of protobuf is not fixed otherwise.
+            proto: Any = self._serialize.get_tf_example(example)
+            record = proto.SerializeToString(deterministic=True)
+            result.examples += 1
+            result.bytes += len(record)
+            names.append(name)
+            yield record
+
+
+def shrink(pixels: np.ndarray, side: int) -> bytes:
+    """Returns a JPEG of uint8 RGB pixels, the longer side `side`; areas are averaged."""
+    factor = side / max(pixels.shape[:2])
+    height, width = (max(1, round(length * factor)) for length in pixels.shape[:2])
+    small = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
+    bgr = cv2.cvtColor(small, cv2.COLOR_RGB2BGR)
+    return cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1].tobytes()
+
+
+def write_records(path: pathlib.Path, records: Iterator[bytes]) -> None:
+    """Writes an array_record file that appears under its name when it is whole and on the disk."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with disk_errors(path):
+            writer = array_record_module.ArrayRecordWriter(str(part), OPTIONS)
+        try:
+            for record in records:
+                with disk_errors(path):
+                    writer.write(record)
+        finally:
+            with disk_errors(path):
+                writer.close()
+        with disk_errors(path):
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+            part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+class disk_errors:  # noqa: N801 (read as a statement: with disk_errors(path))
+    """Turns what a disk says while `path` is written into one line."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        # array_record has no error type of its own.
+        if isinstance(error, OSError) or type(error) is RuntimeError:
+            full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            full = full or any(text in str(error) for text in ("No space left", "too large"))
+            reason = getattr(error, "strerror", None) or str(error).partition(";")[0]
+            remedy = "; make room, and run the same command again: it goes on" if full else ""
+            kind_ = PrepareError if full else DataError
+            raise kind_(f"{self._path.parent}: cannot write: {reason}{remedy}") from None
+
+
+def sha256(path: pathlib.Path) -> str:
+    """Returns the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,119 @@
+"""TFRecord copies of TFDS's data sets rewritten as array_record, record by record."""
+
+import json
+import pathlib
+import struct
+from collections.abc import Iterator
+from typing import IO, Any
+
+import google_crc32c
+import tensorflow_datasets as tfds
+from etils import epath
+
+from vit_jax import logs
+from vit_jax.data.examples import DataError
+from vit_jax.prepare import shards
+from vit_jax.prepare.progress import Progress
+
+INFO = "dataset_info.json"
+SUFFIX = "tfrecord"
+
+
+def find(folder: epath.Path, name: str) -> epath.Path | None:
+    """Returns the folder of a prepared data set: `folder` itself, or the newest below it."""
+    if (folder / INFO).exists():
+        return folder
+    versions = []
+    for root in (folder, folder / name.partition(":")[0]):
+        if root.is_dir():
+            versions += [each for each in root.iterdir() if tfds.core.Version.is_valid(each.name)]
+    found = [each for each in versions if (each / INFO).exists()]
+    return max(found, key=lambda each: tfds.core.Version(each.name), default=None)
+
+
+def convert(source: epath.Path, data_dir: pathlib.Path) -> pathlib.Path:
+    """Converts a data set and returns its new folder, `data_dir/NAME/VERSION`.
+
+    Shards keep their number and their records; a shard that an earlier try has finished is kept.
+    Raises DataError for a damaged record, by file and number.
+    """
+    info: Any = tfds.builder_from_directory(source).info
+    if info.file_format != tfds.core.FileFormat.TFRECORD:
+        raise DataError(f"--from={source}: is {info.file_format.value}; only tfrecord is converted")
+    folder = data_dir / info.full_name
+    if folder.exists():
+        raise DataError(f"--data_dir={data_dir}: {folder} exists; choose another, or remove it")
+    part = folder.with_name(f".{folder.name}.part")
+    with shards.disk_errors(folder):
+        part.mkdir(parents=True, exist_ok=True)
+    with Progress(f"converting {info.full_name}", info.splits.total_num_examples) as progress:
+        done = 0
+        for split in info.splits.values():
+            template = split.filename_template
+            paths = template.sharded_filepaths(len(split.shard_lengths))
+            for path, length in zip(paths, split.shard_lengths, strict=True):
+                target = part / path.name.replace(f".{SUFFIX}", ".array_record")
+                if not target.exists():
+                    shards.write_records(target, _counted(path, length, done, progress))
+                done += length
+                progress.update(done)
+    _copy_metadata(source, part)
+    with shards.disk_errors(folder):
+        part.replace(folder)
+    return folder
+
+
+def _copy_metadata(source: epath.Path, part: pathlib.Path) -> None:
+    with shards.disk_errors(part):
+        for path in source.iterdir():
+            if not path.is_dir() and f".{SUFFIX}" not in path.name and path.name != INFO:
+                (part / path.name).write_bytes(path.read_bytes())
+        values = json.loads((source / INFO).read_text())
+        values["fileFormat"] = "array_record"
+        logs.write_atomically(part / INFO, json.dumps(values, indent=2))
+
+
+def _counted(path: epath.Path, length: int, done: int, progress: Progress) -> Iterator[bytes]:
+    """Yields the records of a shard, which must be `length`."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    count = 0
+    with file:
+        for record in read(file, str(path)):
+            count += 1
+            progress.update(done + count)
+            yield record
+    if count != length:
+        raise DataError(f"{path}: has {count} records, and {INFO} says {length}; copy it again")
+
+
+def read(file: IO[bytes], name: str) -> Iterator[bytes]:
+    """Yields the records of a TFRecord file.
+
+    A record is its length (uint64), the checksum of those 8 bytes, its bytes, and their checksum;
+    the checksums are CRC-32C, masked, uint32, all little-endian.
+
+    Raises DataError that names the file and the number of a record that is damaged or cut off.
+    """
+    number = 0
+    while head := file.read(12):
+        try:
+            length, check = struct.unpack("<QI", head)
+            if check != masked(head[:8]):
+                raise DataError(f"{name}: record {number}: its length is damaged; copy it again")
+            record = file.read(length)
+            (check,) = struct.unpack("<I", file.read(4))
+        except struct.error:
+            raise DataError(f"{name}: record {number}: is cut off; copy it again") from None
+        if check != masked(record):
+            raise DataError(f"{name}: record {number}: its bytes are damaged; copy it again")
+        yield record
+        number += 1
+
+
+def masked(data: bytes) -> int:
+    """Returns the checksum of a TFRecord: CRC-32C rotated right by 15 bits plus a constant."""
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,0 +1,126 @@
+"""A prepared data set read again, every record of it: what is bad is said by name."""
+
+import hashlib
+import itertools
+import json
+import pathlib
+from collections.abc import Iterator
+from concurrent import futures
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+from array_record.python import array_record_data_source
+
+from vit_jax.data import images
+from vit_jax.data.examples import DataError
+from vit_jax.prepare import shards
+from vit_jax.prepare.pack import FACTS
+from vit_jax.prepare.progress import Progress
+
+CHUNK = 64
+
+
+def verify(folder: pathlib.Path, *, workers: int, max_pixels: int) -> Iterator[str]:
+    """Yields a line for everything that is wrong with the data set in `folder`.
+
+    Every record is read, which checks the hash that array_record stores with it, and its images are
+    decoded; the number of records must be that of the metadata. Of a data set that was packed here
+    the files and the names of examples must have their SHA-256.
+    """
+    try:
+        info: Any = tfds.builder_from_directory(folder).info
+    except (ValueError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{folder}: its metadata cannot be read: {reason}") from None
+    if info.file_format != tfds.core.FileFormat.ARRAY_RECORD:
+        raise DataError(f"{folder}: is {info.file_format.value}, not array_record")
+    facts = folder / FACTS
+    yield from _hashes(folder, json.loads(facts.read_text())) if facts.exists() else ()
+    check = _Check(info, max_pixels)
+    with (
+        Progress(f"verifying {info.full_name}", info.splits.total_num_examples) as progress,
+        futures.ThreadPoolExecutor(workers) as pool,
+    ):
+        done = 0
+        for split in info.splits.values():
+            paths = split.filename_template.sharded_filepaths(len(split.shard_lengths))
+            for path, length in zip(paths, split.shard_lengths, strict=True):
+                try:
+                    with array_record_data_source.ArrayRecordDataSource(str(path)) as source:
+                        there = len(source)
+                        for bad in _records(check, source, min(there, length), pool):
+                            yield f"{path.name}: {bad}"
+                    if there != length:
+                        yield f"{path.name}: {there} records, not {length}"
+                except (OSError, RuntimeError, ValueError) as error:
+                    yield f"{path.name}: cannot be read: {_line(error)}"
+                done += length
+                progress.update(done)
+
+
+def _records(check: "_Check", source: Any, length: int, pool: futures.Executor) -> Iterator[str]:
+    def some(start: int) -> list[str]:
+        numbers = range(start, min(start + CHUNK, length))
+        found = ((number, check(source, number)) for number in numbers)
+        return [f"record {number}: {reason}" for number, reason in found if reason]
+
+    yield from itertools.chain.from_iterable(pool.map(some, range(0, length, CHUNK)))
+
+
+class _Check:
+    """Says what is wrong with a record, if anything."""
+
+    def __init__(self, info: Any, max_pixels: int) -> None:
+        self._max_pixels = max_pixels
+        kinds = (tfds.features.Image, tfds.features.ClassLabel)
+        chosen = {name: f for name, f in info.features.items() if isinstance(f, kinds)}
+        self._images = [
+            name
+            for name, feature in chosen.items()
+            if isinstance(feature, tfds.features.Image) and feature.np_dtype == np.uint8
+        ]
+        self._labels = {
+            name: feature.num_classes
+            for name, feature in chosen.items()
+            if isinstance(feature, tfds.features.ClassLabel)
+        }
+        self._features = tfds.features.FeaturesDict(chosen)
+        self._skip = {
+            name: tfds.decode.SkipDecoding()
+            for name, feature in chosen.items()
+            if isinstance(feature, tfds.features.Image)
+        }
+
+    def __call__(self, source: Any, number: int) -> str | None:
+        try:
+            example: Any = self._features.deserialize_example_np(
+                source[number], decoders=self._skip
+            )
+            for name in self._images:
+                images.decode(example[name], channels=3, max_pixels=self._max_pixels)
+        except images.BadImage as error:
+            return f"its image {error}"
+        except Exception as error:  # neither array_record nor TFDS has types for this
+            return _line(error)
+        for name, classes in self._labels.items():
+            if classes and not -1 <= int(example[name]) < classes:  # TFDS: -1 is no label
+                return f"{name} is {int(example[name])}, of {classes} classes"
+        return None
+
+
+def _hashes(folder: pathlib.Path, facts: dict[str, Any]) -> Iterator[str]:
+    for name, expected in facts["shards"].items():
+        path = folder / name
+        if path.exists() and shards.sha256(path) != expected:
+            yield f"{name}: its SHA-256 is not that in {FACTS}"
+    for split, about in facts["splits"].items():
+        path = folder / f"{split}.txt"
+        if not path.exists():
+            yield f"{path.name}: is missing"
+        elif hashlib.sha256(path.read_bytes()).hexdigest() != about["names_sha256"]:
+            yield f"{path.name}: its SHA-256 is not that in {FACTS}"
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()).partition(";")[0] or type(error).__name__
