@@ -54,9 +54,7 @@ def _sources(tasks: Sequence[Task], data_dir: str | None) -> Iterator[Source]:
                 f"--dedup-against={task.name}: is not prepared; first: "
                 f"{presence.command(task.name, data_dir)}"
             )
-        root = str(presence.directory(data_dir))
-        data = config.Data(source="tfds", name=task.dataset.name, root=root, labels=task.labels)
-        yield sources.open_source(data, task.test, train=False)
+        yield sources.open_task(task, task.test, str(presence.directory(data_dir)))
 
 
 def _take(source: Source, number: int) -> duplicates.Print | None:

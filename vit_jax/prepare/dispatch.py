@@ -14,7 +14,7 @@ from vit_jax.data import presence, real, tasks
 from vit_jax.data.datasets import MANUAL, PACKED
 from vit_jax.data.examples import DataError, Split
 from vit_jax.data.tasks import Task
-from vit_jax.prepare import against, download, pack, shards, tfrecords
+from vit_jax.prepare import against, download, listed, metadata, pack, remote, shards, tfrecords
 from vit_jax.prepare.verify import verify
 
 AGAINST = "--dedup-against="
@@ -70,7 +70,9 @@ def prepare(name: str, request: Request) -> Iterator[str]:
     again.
     """
     task = tasks.TASKS.get(name)
-    if request.verify and not request.sources:
+    if request.verify and request.sources:
+        raise config.ConfigError("--verify: reads what is prepared; leave out --from")
+    if request.verify:
         yield from _verify(name, task, request)
     elif name == REAL_TASK and [s for s in request.sources if s.endswith(".json")]:
         yield from _import_real(request)
@@ -78,6 +80,8 @@ def prepare(name: str, request: Request) -> Iterator[str]:
         yield from _from_sources(name, task, request)
     else:
         yield from _download(name, task, request)
+    if task is not None and name.startswith("vtab/"):
+        yield listed.check(task, request.data_dir)
 
 
 def _tfds_name(name: str, task: Task | None) -> str:
@@ -126,8 +130,8 @@ def _verify(name: str, task: Task | None, request: Request) -> Iterator[str]:
         yield f"{name}: {line}"
     if bad:
         raise DataError(f"{name}: {bad} faults in {folder}; remove it and prepare it again")
-    info = tfds.builder_from_directory(folder).info
-    yield f"{name}: {info.splits.total_num_examples:,} examples in {folder}, all good"
+    count = metadata.read(folder).splits.total_num_examples
+    yield f"{name}: {count:,} examples in {folder}, all good"
 
 
 def _import_real(request: Request) -> Iterator[str]:
@@ -147,14 +151,14 @@ def _import_real(request: Request) -> Iterator[str]:
 
 
 def _from_sources(name: str, task: Task | None, request: Request) -> Iterator[str]:
-    copies = [
-        tfrecords.find(epath.Path(source).expanduser(), _tfds_name(name, task))
-        for source in request.sources
-        if source.startswith("gs://") or pathlib.Path(source).expanduser().is_dir()
-    ]
-    if len(copies) == len(request.sources) == 1 and copies[0] is not None:
+    copy = None
+    if len(request.sources) == 1:
+        with remote.one_line(f"--from={request.sources[0]}"):
+            copy = tfrecords.find(epath.Path(request.sources[0]), _tfds_name(name, task))
+    if copy is not None:
         _check_packing_alone(request, name)
-        folder = tfrecords.convert(copies[0], _data_dir(request))
+        with remote.one_line(f"--from={copy}"):
+            folder = tfrecords.convert(copy, _tfds_name(name, task), _data_dir(request))
         yield f"{name}: converted, in {folder}"
     elif task is not None and task.dataset.obtained != PACKED:
         if task.dataset.obtained != MANUAL or len(request.sources) != 1:

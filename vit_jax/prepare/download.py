@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from vit_jax.data.examples import DataError
+from vit_jax.prepare import metadata
 from vit_jax.prepare.shards import PrepareError
 
 EXTRA = "pip install 'vit_jax[prepare]'"
@@ -36,7 +37,7 @@ def prepared(one: Any) -> str | None:
     """Returns the format a data set is prepared in, such as `array_record`, or None."""
     if not (one.data_path / "dataset_info.json").exists():
         return None
-    found = tfds.builder_from_directory(one.data_path).info.file_format
+    found = metadata.read(one.data_path).file_format
     return found.value if found else "tfrecord"
 
 

@@ -135,20 +135,19 @@ def scan(sources: Sequence[Path]) -> Listing:
         elif zipfile.is_zipfile(source) and not tarfile.is_tarfile(source):
             found = _zip(source)
         else:
-            found = _lifted(_tar_file(source, ""), source.name, always=len(sources) > 1)
+            found = _tar_file(source, "")
+            if len(sources) > 1:
+                found = _lifted(found, source.name)
         for each in found:
             listing.add(each)
     listing.close()
     return listing
 
 
-def _lifted(found: Iterator[Found], name: str, *, always: bool) -> Iterator[Found]:
-    """Yields what a tar holds; images at its top get its name as their folder."""
+def _lifted(found: Iterator[Found], name: str) -> Iterator[Found]:
+    """Yields what a tar holds; files at its top get its name as their folder."""
     for each in found:
-        if "/" not in each.path and (always or each.path.lower().endswith(SUFFIXES)):
-            yield each._replace(path=f"{_stem(name)}/{each.path}")
-        else:
-            yield each
+        yield each if "/" in each.path else each._replace(path=f"{_stem(name)}/{each.path}")
 
 
 def _reason(error: OSError) -> str:

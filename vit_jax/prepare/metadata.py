@@ -2,11 +2,22 @@
 
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow_datasets as tfds
 from etils import epath
 
+from vit_jax.data.examples import DataError
 from vit_jax.prepare import shards
+
+
+def read(folder: epath.PathLike) -> Any:
+    """Returns what TFDS knows of a prepared data set; raises DataError where that is damaged."""
+    try:
+        return tfds.builder_from_directory(folder).info
+    except Exception as error:  # of JSON, protobuf and TFDS, each its own
+        reason = " ".join(str(error).split())
+        raise DataError(f"{folder}: its metadata cannot be read: {reason}") from None
 
 
 def write(

@@ -30,7 +30,7 @@ from vit_jax.prepare.shards import Outcome, PrepareError, Settings, Shard
 Path = pathlib.Path
 
 VERSION = "1.0.0"
-FACTS, PRINTS, WHOLE = "vit_jax.json", "prints.npz", "whole"
+FACTS, PLAN, PRINTS, WHOLE = "vit_jax.json", "plan", "prints.npz", "whole"
 SHARD_BYTES, MOST_SHARDS = 2**26, 1024  # a shard is an open file while a run trains
 FORM = 1  # raised when the same images would be packed to other bytes
 
@@ -101,9 +101,14 @@ def pack(packing: Packing) -> dict[str, Any]:
     with shards.disk_errors(packing.folder):
         (packing.part / WHOLE).mkdir(parents=True, exist_ok=True)
     with _alone(packing.part):
-        listing = inputs.scan(packing.sources)
-        named = ", ".join(map(str, packing.sources))
-        plan = layout.arrange(listing, packing.unsplit, f"--from={named}")
+        try:
+            listing = inputs.scan(packing.sources)
+            named = ", ".join(map(str, packing.sources))
+            plan = layout.arrange(listing, packing.unsplit, f"--from={named}")
+        except BaseException:
+            if not (packing.part / PLAN).exists():  # nothing has been begun
+                shutil.rmtree(packing.part, ignore_errors=True)
+            raise
         settings = Settings(
             classes=plan.classes,
             below=plan.below,
@@ -181,7 +186,7 @@ def _fingerprint(packing: Packing, listing: inputs.Listing, plan: layout.Layout)
 
 def _begin(packing: Packing, fingerprint: str) -> None:
     """Goes on with what an earlier try left, if that was of the same images and settings."""
-    part, plan = packing.part, packing.part / "plan"
+    part, plan = packing.part, packing.part / PLAN
     for leftover in [*part.glob(".*"), *(part / WHOLE).glob(".*")]:
         leftover.unlink()
     if plan.exists() and plan.read_text() != fingerprint:

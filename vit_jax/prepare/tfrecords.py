@@ -4,7 +4,7 @@ import json
 import pathlib
 import struct
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO
 
 import google_crc32c
 import tensorflow_datasets as tfds
@@ -12,7 +12,7 @@ from etils import epath
 
 from vit_jax import logs
 from vit_jax.data.examples import DataError
-from vit_jax.prepare import shards
+from vit_jax.prepare import metadata, shards
 from vit_jax.prepare.progress import Progress
 
 INFO = "dataset_info.json"
@@ -31,13 +31,16 @@ def find(folder: epath.Path, name: str) -> epath.Path | None:
     return max(found, key=lambda each: tfds.core.Version(each.name), default=None)
 
 
-def convert(source: epath.Path, data_dir: pathlib.Path) -> pathlib.Path:
+def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Path:
     """Converts a data set and returns its new folder, `data_dir/NAME/VERSION`.
 
     Shards keep their number and their records; a shard that an earlier try has finished is kept.
-    Raises DataError for a damaged record, by file and number.
+    Raises DataError for a damaged record, by file and number, and where it is not `name`.
     """
-    info: Any = tfds.builder_from_directory(source).info
+    info = metadata.read(source)
+    found = info.full_name.rpartition("/")[0]
+    if found != name.partition(":")[0]:
+        raise DataError(f"--from={source}: is a copy of {found}, not of {name}")
     if info.file_format != tfds.core.FileFormat.TFRECORD:
         raise DataError(f"--from={source}: is {info.file_format.value}; only tfrecord is converted")
     folder = data_dir / info.full_name

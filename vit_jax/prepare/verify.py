@@ -14,7 +14,7 @@ from array_record.python import array_record_data_source
 
 from vit_jax.data import images
 from vit_jax.data.examples import DataError
-from vit_jax.prepare import shards
+from vit_jax.prepare import metadata, shards
 from vit_jax.prepare.pack import FACTS
 from vit_jax.prepare.progress import Progress
 
@@ -28,11 +28,7 @@ def verify(folder: pathlib.Path, *, workers: int, max_pixels: int) -> Iterator[s
     decoded; the number of records must be that of the metadata. Of a data set that was packed here
     the files and the names of examples must have their SHA-256.
     """
-    try:
-        info: Any = tfds.builder_from_directory(folder).info
-    except (ValueError, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"{folder}: its metadata cannot be read: {reason}") from None
+    info = metadata.read(folder)
     if info.file_format != tfds.core.FileFormat.ARRAY_RECORD:
         raise DataError(f"{folder}: is {info.file_format.value}, not array_record")
     facts = folder / FACTS

@@ -1,0 +1,144 @@
+"""TFRecord files read without TensorFlow, against one that TensorFlow 2.21 wrote."""
+
+import io
+import json
+import pathlib
+import struct
+
+import google_crc32c
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from array_record.python import array_record_data_source
+from etils import epath
+
+import tfds_fakes
+from vit_jax.data.examples import DataError
+from vit_jax.prepare import tfrecords
+
+THREE = pathlib.Path(__file__).parents[1] / "fixtures/data/three.tfrecord"
+RECORDS = [b"", b"123456789", bytes(range(256)) * 2]
+
+
+def framed(records):
+    """TFRecord framing, written out from its description."""
+    result = b""
+    for record in records:
+        head = struct.pack("<Q", len(record))
+        result += head + struct.pack("<I", mask(head)) + record + struct.pack("<I", mask(record))
+    return result
+
+
+def mask(data):
+    crc = google_crc32c.value(data)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) % 2**32
+
+
+def test_reads_what_tensorflow_wrote():
+    assert google_crc32c.value(b"123456789") == 0xE3069283  # RFC 3720's polynomial
+    with THREE.open("rb") as file:
+        assert list(tfrecords.read(file, "three")) == RECORDS
+    assert framed(RECORDS) == THREE.read_bytes()
+
+
+def test_every_damaged_byte_is_named():
+    data = THREE.read_bytes()
+    starts = np.cumsum([0] + [len(record) + 16 for record in RECORDS])
+    for place in range(len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << place % 8
+        number = int(np.searchsorted(starts, place, "right")) - 1
+        reading = tfrecords.read(io.BytesIO(damaged), "file")
+        with pytest.raises(DataError, match=f"^file: record {number}: .* damaged; copy it again"):
+            list(reading)
+
+
+def test_every_truncation_is_named():
+    data = THREE.read_bytes()
+    starts = np.cumsum([0] + [len(record) + 16 for record in RECORDS])
+    for length in range(1, len(data)):
+        if length in starts:
+            continue  # whole records: their number is compared with the metadata
+        number = int(np.searchsorted(starts, length, "right")) - 1
+        with pytest.raises(DataError, match=f"^file: record {number}: .*; copy it again"):
+            list(tfrecords.read(io.BytesIO(data[:length]), "file"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """EuroSAT's features with two shards, as TFDS would have them in TFRecord files."""
+    root = tmp_path_factory.mktemp("old")
+    builder = tfds_fakes.prepare(root, "eurosat/rgb", {"train": 12})
+    folder = pathlib.Path(builder.data_path)
+    (shard,) = folder.glob("*array_record*")
+    records = array_record_data_source.ArrayRecordDataSource(str(shard)).__getitems__(range(12))
+    shard.unlink()
+    for number, part in enumerate((records[:7], records[7:])):
+        (folder / f"eurosat-train.tfrecord-0000{number}-of-00002").write_bytes(framed(part))
+    info = json.loads((folder / "dataset_info.json").read_text())
+    info["fileFormat"] = "tfrecord"
+    info["splits"][0]["shardLengths"] = ["7", "5"]
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    return folder, records
+
+
+def copied(made, tmp_path):
+    folder = tmp_path / "old" / "2.0.0"
+    folder.mkdir(parents=True)
+    for path in made[0].iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+def test_converted_records_are_the_same_bytes(made, tmp_path):
+    folder, records = made
+    new = tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)
+    assert new == tmp_path / "eurosat/rgb/2.0.0"
+    info = tfds.builder("eurosat/rgb", data_dir=str(tmp_path)).info
+    assert info.file_format == tfds.core.FileFormat.ARRAY_RECORD
+    assert info.splits["train"].shard_lengths == [7, 5]
+    shards = sorted(new.glob("*array_record*"))
+    assert [path.name for path in shards] == [
+        f"eurosat-train.array_record-0000{number}-of-00002" for number in (0, 1)
+    ]
+    there = [
+        record
+        for path in shards
+        for record in array_record_data_source.ArrayRecordDataSource(str(path))
+    ]
+    assert there == records
+    assert not list((tmp_path / "eurosat/rgb").glob(".*"))
+    with pytest.raises(DataError, match="exists; choose another, or remove it"):
+        tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)
+
+
+def test_a_stopped_conversion_goes_on(made, tmp_path):
+    folder = copied(made, tmp_path)
+    second = folder / "eurosat-train.tfrecord-00001-of-00002"
+    good = second.read_bytes()
+    second.write_bytes(good[:-9])
+    with pytest.raises(DataError, match="00001-of-00002: record 4: .*; copy it again"):
+        tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)
+    part = tmp_path / "eurosat/rgb/.2.0.0.part"
+    (first,) = part.iterdir()
+    before = first.stat().st_mtime_ns
+    second.write_bytes(good)
+    new = tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)
+    assert (new / first.name).stat().st_mtime_ns == before
+
+
+def test_counts_and_names_must_be_those_of_the_metadata(made, tmp_path):
+    folder = copied(made, tmp_path)
+    second = folder / "eurosat-train.tfrecord-00001-of-00002"
+    second.write_bytes(framed(made[1][7:11]))
+    with pytest.raises(DataError, match=r"has 4 records, and dataset_info\.json says 5"):
+        tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)
+    with pytest.raises(DataError, match="is a copy of eurosat/rgb, not of cifar10"):
+        tfrecords.convert(epath.Path(folder), "cifar10:3.*.*", tmp_path)
+    second.unlink()
+    with pytest.raises(DataError, match="00001-of-00002: No such file"):
+        tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)
+    (folder / "dataset_info.json").write_text("{")
+    with pytest.raises(DataError, match="its metadata cannot be read") as caught:
+        tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)
+    assert "\n" not in str(caught.value)
