@@ -50,6 +50,7 @@ LAYERS = [
 INSIDE = {
     ("config", "knobs"),
     ("checks", "config"),
+    ("bench", "preflight"),
     ("catalog", "config"),
     ("host", "config"),
     ("convert", "opening"),

@@ -208,12 +208,14 @@ def _parser() -> argparse.ArgumentParser:
     listing = verb(
         "list",
         commands.list_,
-        "list the config names, or published checkpoints",
+        "list the config names, published checkpoints, or tasks",
         more="A name is all that `vit_jax train` and `vit_jax show` need. exaFLOPs are counted\n"
         "from the model; `paper` and core-days (TPUv3) are as printed, and so are the results:\n"
         "top-1 in % on ImageNet (IN), CIFAR-10 and -100 (C10, C100), ... after fine-tuning.\n"
         "--weights: names to start from or predict with; top-1 on ImageNet as their source\n"
-        "reports it, of models trained on ImageNet-21k alone once they are fine-tuned.\n",
+        "reports it, of models trained on ImageNet-21k alone once they are fine-tuned.\n"
+        "--tasks: data sets with their splits, whether they are on this machine, and the command\n"
+        "for each that is not.\n",
     )
     listing.add_argument(
         "--table", metavar="T", help="only this table or figure: 3, d2, figure4, augreg, ..."
@@ -221,6 +223,10 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("--model", metavar="PATTERN", help="only these models: 'ViT-L*'")
     listing.add_argument(
         "--weights", action="store_true", help="published checkpoints instead of configs"
+    )
+    listing.add_argument("--tasks", action="store_true", help="data sets instead of configs")
+    listing.add_argument(
+        "--data_dir", metavar="DIR", help="with --tasks: where data sets are (default: TFDS's)"
     )
     listing.add_argument(
         "--augreg-index",
@@ -339,14 +345,43 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     bench = verb(
-        "bench", commands.bench, "measure speed on this machine, each against a named alternative"
+        "bench",
+        commands.bench,
+        "measure speed on this machine, each against a named alternative",
+        more="input: images/s from JPEG files to batches, on one core and on all of them, against\n"
+        "decoding whole images and, where TensorFlow is, against tf.data, in turns.\n",
     )
     bench.add_argument(
         "what",
-        choices=("attention", "startup"),
+        choices=("attention", "startup", "input"),
         help="attention: the implementations of model.attention; "
-        "startup: import, --help, and train to its first step",
+        "startup: import, --help, and train to its first step; input: loading of images",
     )
+    bench.add_argument(
+        "--data",
+        type=pathlib.Path,
+        metavar="FOLDER|TAR",
+        help="input: JPEG files to load (default: some like ImageNet's are made)",
+    )
+    bench.add_argument(
+        "--threads",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="input: loader threads to try (default: one per core)",
+    )
+    bench.add_argument("--rounds", type=int, metavar="N", help="input: turns of each (default: 5)")
+    bench.add_argument(
+        "--peer-python",
+        metavar="PATH",
+        help="input: an interpreter that has TensorFlow (default: this one)",
+    )
+    bench.add_argument(
+        "--feed",
+        metavar="MODEL",
+        help="input: say how many cores a model needs, such as ViT-B/32, with --topology",
+    )
+    bench.add_argument("--topology", metavar="SLICE", help="input: the slice to feed: v3:2x2, ...")
     return parser
 
 

@@ -76,7 +76,7 @@ def evaluate(options: argparse.Namespace, overrides: dict[str, str]) -> int:
         print(json.dumps(results))
     else:
         rows = [
-            (key, f"{value:,.0f}" if key in ("count", "step") else f"{value:.4f}")
+            (key, f"{value:,.0f}" if key.endswith(("count", "step")) else f"{value:.4f}")
             for key, value in results.items()
         ]
         console.table(("metric", "value"), rows)
@@ -159,8 +159,12 @@ def export(options: argparse.Namespace, overrides: dict[str, str]) -> int:
 
 
 def list_(options: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Prints the catalog, or the published checkpoints."""
+    """Prints the catalog, the published checkpoints, or the tasks."""
     _no_overrides("list", overrides)
+    if options.tasks:
+        return _list_tasks(options)
+    if options.data_dir:
+        raise config.ConfigError(f"--data_dir={options.data_dir}: goes with --tasks")
     from vit_jax import listing
 
     if options.table and (options.weights or options.augreg_index):
@@ -186,6 +190,27 @@ def list_(options: argparse.Namespace, overrides: dict[str, str]) -> int:
             print(f"all: {group.shared}")
         console.table(group.header, group.rows)
         print()
+    return 0
+
+
+def _list_tasks(options: argparse.Namespace) -> int:
+    for flag in ("table", "model", "weights", "augreg_index"):
+        if getattr(options, flag):
+            raise config.ConfigError(f"--tasks: --{flag.replace('_', '-')} is not of tasks")
+    from vit_jax.data import inventory, presence
+
+    chosen = inventory.entries(options.data_dir)
+    if options.json:
+        print(json.dumps({entry.task.name: inventory.to_dict(entry) for entry in chosen}))
+        return 0
+    for group in inventory.groups(chosen):
+        print(group.title)
+        console.table(inventory.HEADER, group.rows)
+        for command in group.commands:
+            print(command)
+        print()
+    here = sum(entry.here for entry in chosen)
+    print(f"{here} of {len(chosen)} are in {presence.directory(options.data_dir)}")
     return 0
 
 
@@ -286,10 +311,42 @@ def prepare(options: argparse.Namespace, overrides: dict[str, str]) -> int:
 def bench(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prints measurements of this machine."""
     _no_overrides("bench", overrides)
-    from vit_jax import bench
+    if options.what == "input":
+        return _bench_input(options)
+    for key in ("data", "threads", "peer_python", "rounds", "feed", "topology"):
+        if getattr(options, key) is not None:
+            flag = key.replace("_", "-")
+            raise config.ConfigError(f"--{flag}={getattr(options, key)}: is of bench input")
+    from vit_jax.bench import compute
 
-    header, rows = {"attention": bench.attention, "startup": bench.startup}[options.what]()
+    header, rows = {"attention": compute.attention, "startup": compute.startup}[options.what]()
     console.table(header, rows)
+    return 0
+
+
+def _bench_input(options: argparse.Namespace) -> int:
+    if bool(options.feed) != bool(options.topology):
+        raise config.ConfigError("bench input: --feed=MODEL and --topology=SLICE go together")
+    from vit_jax.bench import feed, input
+
+    if options.feed:  # mistakes cost no minute of measuring
+        feed.needs(options.feed, options.topology, 1.0)
+    given = {
+        "data": options.data,
+        "threads": options.threads and tuple(options.threads),
+        "peer_python": options.peer_python,
+        "rounds": options.rounds,
+    }
+    chosen = input.Input(**{key: value for key, value in given.items() if value is not None})
+    for line in input.title(chosen):
+        print(line)
+    results = input.measure(chosen)
+    console.table(*input.table(results))
+    if options.feed:
+        print()
+        last = [one for one in results if one.name.startswith(input.OURS)][-2]
+        per_core = last.rate / last.cores
+        console.table(("host", ""), feed.needs(options.feed, options.topology, per_core))
     return 0
 
 

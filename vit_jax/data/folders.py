@@ -65,7 +65,8 @@ class Folder:
         return self._top / os.fsdecode(name)
 
     def __getitem__(self, index: int) -> Record:
-        return Record(self._path(index).read_bytes(), int(self._labels[index]))
+        with self._path(index).open("rb", buffering=0) as file:
+            return Record(file.read(), int(self._labels[index]))
 
     def name(self, index: int) -> str:
         """Returns the path of the file."""

@@ -30,6 +30,11 @@ def decode(encoded: bytes, rectangle: Rectangle, pixels: np.ndarray) -> bool:
     return _JPEG is not None and _JPEG.decode(encoded, pixels, *rectangle)
 
 
+def has_parts() -> bool:
+    """Returns whether rectangles can be decoded here at all."""
+    return _JPEG is not None
+
+
 def decoder() -> str:
     """Returns what decodes JPEGs here, in words."""
     whole = f"OpenCV {cv2.__version__}"
@@ -37,6 +42,12 @@ def decoder() -> str:
         return f"{whole}, whole images (no extension)"
     version = divmod(_JPEG.turbo, 1000)
     return f"libjpeg-turbo {version[0] // 1000}.{version[0] % 1000}.{version[1]}, parts of images"
+
+
+def decode_whole_images() -> None:
+    """Leaves all files of this process to OpenCV from now on, to compare the two."""
+    global _JPEG
+    _JPEG = None
 
 
 def _load() -> types.ModuleType | None:
@@ -51,8 +62,9 @@ def _load() -> types.ModuleType | None:
     whole = cv2.imdecode(encoded, cv2.IMREAD_COLOR_RGB)
     part = np.empty((50, 40, 3), np.uint8)
     done = _jpeg.decode(encoded.tobytes(), part, 21, 51, 50, 40)
-    same = done and np.array_equal(part, whole[21:71, 51:91])
-    return _jpeg if same else None
+    if done and whole is not None and np.array_equal(part, whole[21:71, 51:91]):
+        return _jpeg
+    return None
 
 
 _JPEG = _load()

@@ -124,17 +124,18 @@ class InceptionCrop:
         top, left, height, width = self.rectangle(image.shape[0], image.shape[1], rng)
         return self.stretch(image[top : top + height, left : left + width])
 
-    def stretch(self, part: np.ndarray) -> np.ndarray:
-        """Returns what was cut out in the size of the result; it may be the argument itself."""
-        return _resize(part, self.height, self.width, self.resampling)
+    def stretch(self, part: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Returns what was cut out in the size of the result: in `out`, the part itself, or new."""
+        return _resize(part, self.height, self.width, self.resampling, out)
 
     def rectangle(
         self, height: int, width: int, rng: np.random.Generator
     ) -> tuple[int, int, int, int]:
         """Returns the `(top, left, height, width)` drawn for an image of `height x width`."""
         least, greatest = (share * height * width for share in self.area)
+        narrowest, widest = self.aspect
         for _ in range(self.ATTEMPTS):
-            aspect = rng.uniform(*self.aspect)
+            aspect = narrowest + (widest - narrowest) * rng.random()
             # A rectangle of width W + 1/2 or less has a rounded width that fits.
             highest = min(round(math.sqrt(greatest / aspect)), height, int((width + 0.5) / aspect))
             lowest = min(round(math.sqrt(least / aspect)), highest)
@@ -230,11 +231,13 @@ def _before_crop(data: config.Data) -> tuple[int, int]:
     return round(height * 8 / 7), round(width * 8 / 7)
 
 
-def _resize(image: np.ndarray, height: int, width: int, resampling: str) -> np.ndarray:
+def _resize(
+    image: np.ndarray, height: int, width: int, resampling: str, out: np.ndarray | None = None
+) -> np.ndarray:
     if image.shape[:2] == (height, width):
         return image
     if resampling == "bilinear":
-        resized = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
+        resized = cv2.resize(image, (width, height), dst=out, interpolation=cv2.INTER_LINEAR)
     else:
         plain = image[:, :, 0] if image.shape[2] == 1 else np.ascontiguousarray(image)
         # Within rows first, as every Pillow before 13, which may begin with columns: cubic results

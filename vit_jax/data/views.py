@@ -44,6 +44,7 @@ class Views:
         self._crop = first if isinstance(first, InceptionCrop) else None
         self._randomness = Randomness(seed)
         self._scratch = np.empty(0, np.uint8)
+        self._small = np.empty((*data.image_size, data.channels), np.uint8)
 
     def __call__(self, image: bytes | np.ndarray, epoch: int, index: int, row: np.ndarray) -> None:
         """Writes the view of an image by the stream (epoch, index) into `row`, uint8 `H W C`.
@@ -52,21 +53,23 @@ class Views:
         """
         data, steps = self._data, self._transforms
         rng = self._randomness.at(epoch, index)
-        pixels = self._rectangle(image, rng)
-        if pixels is not None:
+        part = self._rectangle(image, rng)
+        if part is not None:
+            assert self._crop is not None
             steps = steps[1:]
+            pixels = self._crop.stretch(part, self._small if steps else row)
         else:
             rng = self._randomness.at(epoch, index)
             pixels = images.load(image, channels=data.channels, max_pixels=data.max_pixels)
         for step in steps:
             pixels = step(pixels, rng)
-        if pixels.strides[1] < 0:  # mirrored: 20 times as fast as by numpy
+        if pixels.strides[1] < 0:  # mirrored: many times as fast as by numpy
             cv2.flip(pixels[:, ::-1], 1, dst=row)
-        else:
+        elif pixels.ctypes.data != row.ctypes.data:  # else it was made there
             row[:] = pixels
 
     def _rectangle(self, image: bytes | np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
-        """Returns the Inception crop of an image of which nothing else had to be decoded."""
+        """Returns what an Inception crop cuts out of an image, with nothing else decoded."""
         if self._crop is None or not isinstance(image, bytes):
             return None
         size = regions.size(image)
@@ -80,4 +83,4 @@ class Views:
         part = self._scratch[:count].reshape(shape)
         if not regions.decode(image, rectangle, part):
             return None
-        return self._crop.stretch(images.with_channels(part, self._data.channels))
+        return images.with_channels(part, self._data.channels)

@@ -1,4 +1,4 @@
-"""Measurements on this machine, as ratios against a named alternative in the same run."""
+"""Attention, and what a person waits for at the start."""
 
 import pathlib
 import statistics
@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax import config, models
-
-Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+from vit_jax.bench.tables import Table
 
 
 def attention() -> Table:

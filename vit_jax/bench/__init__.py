@@ -1,0 +1,1 @@
+"""Measurements on this machine, as ratios against a named alternative in the same run."""

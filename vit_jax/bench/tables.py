@@ -1,0 +1,3 @@
+"""What every measurement comes to: a header and its rows."""
+
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]

@@ -1,0 +1,78 @@
+"""A process that loads batches on command, with this package: `python -m vit_jax.bench.worker`.
+
+For every line on standard input, the number of batches to load, it prints one line of JSON: images,
+seconds, and the most memory it has held, in MiB. Its arguments are the cores to stay on, threads,
+the decoder (parts, whole), and a file that names the images.
+"""
+
+import json
+import os
+import pathlib
+import resource
+import sys
+import time
+
+from vit_jax import config
+from vit_jax.data import pipeline, regions, transforms
+from vit_jax.data.examples import Record, Source
+
+BATCH = 256
+
+
+class Files:
+    """Image files as a source, each a class of its own number mod 2."""
+
+    classes = ("even", "odd")
+
+    def __init__(self, paths: list[str]) -> None:
+        self._paths = paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, index: int) -> Record:
+        with pathlib.Path(self._paths[index]).open("rb", buffering=0) as file:
+            return Record(file.read(), index % 2)
+
+    def name(self, index: int) -> str:
+        """Returns the path of the file."""
+        return self._paths[index]
+
+    def fingerprint(self) -> str:
+        """Returns nothing: it is no data to train on."""
+        return ""
+
+
+def load(source: Source, threads: int, count: int) -> tuple[int, float]:
+    """Returns images and seconds of `count` batches, after one that fills what is loaded ahead."""
+    data = config.Data(train_crop="inception", flip=False, threads=threads)
+    with pipeline.batches(
+        source,
+        transforms.train_transforms(data),
+        data,
+        seed=0,
+        batch_size=BATCH,
+        rows=range(BATCH),
+        train=True,
+        stop_step=10**6,
+    ) as batches:
+        next(batches)
+        began = time.perf_counter()
+        images = sum(len(next(batches)["label"]) for _ in range(count))
+        return images, time.perf_counter() - began
+
+
+def main(cores: str, threads: str, decoder: str, names: str) -> None:
+    """Answers until standard input ends."""
+    os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+    if decoder == "whole":
+        regions.decode_whole_images()
+    source = Files(pathlib.Path(names).read_text().splitlines())
+    for line in sys.stdin:
+        images, seconds = load(source, int(threads), int(line))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(json.dumps({"images": images, "seconds": seconds, "peak": peak}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
