@@ -25,7 +25,7 @@ from vit_jax import (
 )
 from vit_jax.checkpoints import manager
 from vit_jax.data import pipeline, sources, transforms
-from vit_jax.evaluators import classification
+from vit_jax.evaluators import classification, further
 from vit_jax.training import loop, optimizer, schedules, sharding, state, step
 
 
@@ -111,23 +111,28 @@ class Objects:
         )
         self.classes = tuple(self.eval_source.classes)
         self.cfg = cfg = _with_classes(cfg, len(self.classes))
+        self.further = further.sets(cfg, self.classes)
         self.mesh = sharding.create_mesh(cfg.mesh.fsdp)
         self.model = opening.create_model(cfg)
 
-    def evaluator(self) -> classification.Classification:
-        """Returns the measure of the evaluation split."""
+    def evaluators(self) -> dict[str, classification.Classification]:
+        """Returns the measure of the evaluation split, `test`, and of `evaluation.tasks`."""
+        every = {"test": self.eval_source} | self.further
+        return {name: self._evaluator(source) for name, source in every.items()}
+
+    def _evaluator(self, source: sources.Source) -> classification.Classification:
         data, rows = self.cfg.data, self.cfg.evaluation.batch_size or self.cfg.train.batch_size
 
         def batches() -> pipeline.Batches:
             return pipeline.batches(
-                self.eval_source,
+                source,
                 transforms.eval_transforms(data),
                 data,
                 seed=self.cfg.seed,
                 batch_size=rows,
                 rows=sharding.host_rows(self.mesh, rows),
                 train=False,
-                stop_step=-(-len(self.eval_source) // rows),
+                stop_step=-(-len(source) // rows),
             )
 
         return classification.Classification(self.model, self.cfg, self.mesh, batches)
@@ -222,7 +227,7 @@ def train(
                     stop_step=plan.steps,
                 ),
                 put=lambda batch: sharding.put_batch(batch, mesh, cfg.train.batch_size, rows),
-                evaluators={"test": objects.evaluator()},
+                evaluators=objects.evaluators(),
                 parameters=state.evaluated,
                 saver=saver,
                 record=_record(cfg, objects, source),
@@ -260,6 +265,7 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns the metrics of a checkpoint on its evaluation split, or on the one overridden.
 
+    Those of `evaluation.tasks` besides are called `TASK/top1` and so on.
     Weights of other projects bring no images: for them `overrides` must name some.
     """
     with host.memory_errors():
@@ -267,8 +273,12 @@ def evaluate(
         opened = opening.open_(checkpoint, overrides, at=at)
         opened.check_head()
         objects = Objects(opened.cfg)
-        results = objects.evaluator()(opened.params, stop=lambda: False)
-        assert results is not None
+        results: dict[str, float] = {}
+        for name, evaluator in objects.evaluators().items():
+            one = evaluator(opened.params, stop=lambda: False)
+            assert one is not None
+            prefix = "" if name == "test" else f"{name}/"
+            results |= {f"{prefix}{key}": value for key, value in one.items()}
         step_number = {} if opened.step is None else {"step": opened.step}
         return step_number | results
 

@@ -196,14 +196,11 @@ def test_says_how_to_prepare(prepared, caplog):
         f"data.name=cifar10: not prepared in {prepared}/cifar10/3.0.2; "
         f"run `vit_jax prepare cifar10 --data_dir={prepared}`"
     )
-    # No task has it: TFDS's own way.
+    # No task has it, but TFDS.
     assert other == (
-        f"data.name=mnist: not prepared in {prepared}/mnist/3.0.1; prepare it for random "
-        f'access (this step may need TensorFlow): python -c "import tensorflow_datasets as tfds; '
-        f"tfds.builder('mnist', data_dir='{prepared}', file_format='array_record')"
-        f'.download_and_prepare()"'
+        f"data.name=mnist: not prepared in {prepared}/mnist/3.0.1; "
+        f"run `vit_jax prepare mnist --data_dir={prepared}`"
     )
-    compile(other.split('"')[1], "command", "exec")
     # TFDS does not know it, we do.
     assert packed == (
         f"data.name=imagenet21k: not in {prepared}; run `vit_jax prepare imagenet21k "
@@ -216,8 +213,10 @@ def test_refuses_a_format_without_random_access(prepared, tmp_path):
     root = shutil.copytree(prepared, tmp_path / "copy")
     file = root / "tiny_shapes/1.2.0/dataset_info.json"
     file.write_text(file.read_text().replace('"array_record"', '"tfrecord"'))
-    assert refusal(root).startswith(
-        f"data.name=tiny_shapes: prepared as tfrecord in {root}/tiny_shapes/1.2.0; prepare it for"
+    folder = f"{root}/tiny_shapes/1.2.0"
+    assert refusal(root) == (
+        f"data.name=tiny_shapes: prepared as tfrecord in {folder}, which has no random access; "
+        f"run `vit_jax prepare tiny_shapes --from={folder} --data_dir=ANOTHER`"
     )
 
 

@@ -58,12 +58,12 @@ IMAGENET = Dataset(
     files=IMAGENET_TARS,
     packages=("tensorflow",),
 )
-REAL = Dataset(
+REAL = Dataset(  # only labels: the images are those of IMAGENET
     tfds="imagenet2012_real",
     classes=1000,
     images={"validation": 50_000},
     obtained=MANUAL,
-    files=VALIDATION_TAR,
+    files="real.json from github.com/google-research/reassessed-imagenet",
 )
 IMAGENET21K = Dataset(  # images: BiT, section 3.1, to the unit as in the fall 2011 release
     tfds="imagenet21k",

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
-from vit_jax.data.datasets import Dataset
+from vit_jax.data.datasets import MANUAL, REAL, Dataset
 from vit_jax.data.tasks import TASKS
 
-READABLE = ("array_record", "parquet")  # formats with random access
+READABLE = ("array_record", "parquet", "json")  # formats with random access
+REAL_FILE = "imagenet_real/real.json"  # where `vit_jax prepare imagenet-real` puts it
 
 
 class Found(NamedTuple):
@@ -35,6 +36,9 @@ def directory(data_dir: str | os.PathLike[str] | None) -> Any:
 
 def find(dataset: Dataset, data_dir: str | os.PathLike[str] | None = None) -> Found | None:
     """Returns the newest prepared version that will do, one that can be read first; else None."""
+    real = directory(data_dir) / REAL_FILE
+    if dataset is REAL and real.is_file():
+        return Found(real, "", "json", dict(dataset.images))
     folder = directory(data_dir) / dataset.tfds
     if not folder.is_dir():
         return None
@@ -55,14 +59,18 @@ def command(name: str, data_dir: str | os.PathLike[str] | None = None) -> str | 
     tasks = [t for t in TASKS.values() if name == t.name or bare == t.dataset.tfds]
     if not tasks:
         return None
-    needs = f" --from={_files(tasks[0].dataset)}" if tasks[0].dataset.files else ""
-    where = f" --data_dir={data_dir}" if data_dir else ""
-    return f"vit_jax prepare {tasks[0].name}{needs}{where}"
+    dataset, where = tasks[0].dataset, f" --data_dir={data_dir}" if data_dir else ""
+    files = ""
+    if dataset.files:
+        manual = "real.json" if dataset is REAL else "FOLDER"
+        files = f" --from={manual if dataset.obtained == MANUAL else 'FOLDER_OR_TARS'}"
+    return f"vit_jax prepare {tasks[0].name}{files}{where}"
 
 
-def _files(dataset: Dataset) -> str:
-    """Returns what stands for the user's files in a command."""
-    return "FOLDER" if dataset.obtained == "manual" else "FOLDER_OR_TARS"
+def conversion(name: str, path: Any) -> str:
+    """Returns what makes a readable copy of a data set that is prepared in another format."""
+    tasks = [t.name for t in TASKS.values() if name.partition(":")[0] == t.dataset.tfds]
+    return f"vit_jax prepare {(tasks or [name])[0]} --from={path} --data_dir=ANOTHER"
 
 
 def _read(path: Any) -> Found | None:

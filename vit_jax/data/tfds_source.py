@@ -98,7 +98,9 @@ def _builder(data: config.Data) -> Any:
     except tfds.core.DatasetNotFoundError:
         if presence.command(data.name, data.root) is not None:
             where = presence.directory(data.root)
-            raise DataError(f"data.name={data.name}: not in {where}; {_remedy(data)}") from None
+            raise DataError(
+                f"data.name={data.name}: not in {where}; run `{_command(data)}`"
+            ) from None
         raise ConfigError(f"data.name={data.name}: {_unknown(data)}") from None
     except (ValueError, AssertionError) as error:
         raise ConfigError(f"data.name={data.name}: {_first_line(error)}") from None
@@ -106,20 +108,21 @@ def _builder(data: config.Data) -> Any:
     format = builder.info.file_format
     if prepared and format in (tfds.core.FileFormat.ARRAY_RECORD, tfds.core.FileFormat.PARQUET):
         return builder
-    state = f"prepared as {format and format.value}" if prepared else "not prepared"
-    raise DataError(f"data.name={data.name}: {state} in {builder.data_path}; {_remedy(data)}")
-
-
-def _remedy(data: config.Data) -> str:
-    """Returns what to run so that the dataset is there."""
-    command = presence.command(data.name or "", data.root)
-    if command is not None:
-        return f"run `{command}`"
-    return (
-        f'prepare it for random access (this step may need TensorFlow): python -c "import '
-        f"tensorflow_datasets as tfds; tfds.builder('{data.name}', data_dir={data.root!r}, "
-        f"file_format='array_record').download_and_prepare()\""
+    if prepared:
+        copy = presence.conversion(data.name, builder.data_path)
+        raise DataError(
+            f"data.name={data.name}: prepared as {format and format.value} in {builder.data_path}, "
+            f"which has no random access; run `{copy}`"
+        )
+    raise DataError(
+        f"data.name={data.name}: not prepared in {builder.data_path}; run `{_command(data)}`"
     )
+
+
+def _command(data: config.Data) -> str:
+    """Returns what to run so that a dataset TFDS knows is there."""
+    where = f" --data_dir={data.root}" if data.root else ""
+    return presence.command(data.name or "", data.root) or f"vit_jax prepare {data.name}{where}"
 
 
 def _unknown(data: config.Data) -> str:

@@ -245,8 +245,11 @@ class Loop:
             results |= {f"{name}/{key}": value for key, value in one.items()}
         if self.metrics is not None:
             self.metrics.write(step, results)
+        further = tuple(f"{name}/" for name in list(self.evaluators)[1:])
         shown = "  ".join(
-            f"{key} {value:.4f}" for key, value in results.items() if "count" not in key
+            f"{key} {value:.4f}"
+            for key, value in results.items()
+            if "count" not in key and (key.endswith("top1") or not key.startswith(further))
         )
         self.progress.say(f"step {step}/{self.plan.steps}  {shown}")
         return results
@@ -291,7 +294,8 @@ def _checked(results: Mapping[str, float] | None) -> dict[str, float] | None:
     """Returns the first evaluator's metrics by their short names, for choosing the best."""
     if results is None:
         return None
-    return {key.rpartition("/")[2]: value for key, value in results.items()}
+    first = next(iter(results)).rpartition("/")[0] + "/"
+    return {k.removeprefix(first): v for k, v in results.items() if k.startswith(first)}
 
 
 def _few(ids: np.ndarray, most: int = 16) -> str:

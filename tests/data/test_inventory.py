@@ -1,0 +1,144 @@
+"""`vit_jax list --tasks`: what is here, and a command for everything that is not."""
+
+import json
+import pathlib
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+import tfds_fakes
+from vit_jax import cli
+from vit_jax.config import UserError
+from vit_jax.data import inventory, presence, sources
+from vit_jax.data.tasks import TASKS
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+def pretend(folder, version, format="array_record", name="x"):
+    """Writes as much of a prepared data set as can be seen from outside."""
+    path = folder / version
+    path.mkdir(parents=True)
+    splits = [{"name": "train", "shardLengths": ["3", "4"]}, {"name": "test"}]
+    facts = {"name": name, "version": version, "fileFormat": format, "splits": splits}
+    (path / "dataset_info.json").write_text(json.dumps(facts))
+    return path
+
+
+def test_what_tfds_prepared_is_found(tmp_path):
+    builder = tfds_fakes.prepare(tmp_path, "dtd", {"train": 5, "test": 3})
+    found = presence.find(TASKS["vtab/dtd"].dataset, tmp_path)
+    assert str(found.path) == str(builder.data_path)
+    assert (found.version, found.format, found.readable) == ("3.0.1", "array_record", True)
+    assert found.images == {"train": 5, "test": 3}
+    # What is found is what a source opens.
+    assert len(sources.open_task(TASKS["vtab/dtd"], "train", str(tmp_path))) == 5
+
+
+def test_versions(tmp_path, monkeypatch):
+    clevr, pets = TASKS["vtab/clevr-count"].dataset, TASKS["pets"].dataset
+    assert presence.find(clevr, tmp_path / "nowhere") is None
+    pretend(tmp_path / "clevr", "2.9.0")
+    pretend(tmp_path / "oxford_iiit_pet", "3.2.0")
+    (tmp_path / "clevr/3.1.0").mkdir()  # begun, not finished
+    (tmp_path / "clevr/3.0.0.incomplete-1").mkdir()
+    assert presence.find(clevr, tmp_path) is None
+    assert presence.find(pets, tmp_path) is None
+    pretend(tmp_path / "clevr", "3.0.9")
+    pretend(tmp_path / "clevr", "3.0.10")
+    assert presence.find(clevr, tmp_path).version == "3.0.10"
+    assert presence.find(clevr, tmp_path).images == {"train": 7, "test": 0}
+    # A newer one that cannot be read does not hide one that can.
+    pretend(tmp_path / "clevr", "3.2.0", "tfrecord")
+    assert presence.find(clevr, tmp_path).version == "3.0.10"
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    assert presence.find(clevr).version == "3.0.10"
+    (tmp_path / "clevr/3.0.10/dataset_info.json").write_text("{")
+    assert presence.find(clevr).version == "3.0.9"
+
+
+def test_configs_and_real(tmp_path):
+    pretend(tmp_path / "eurosat", "2.0.0")
+    eurosat, real = TASKS["vtab/eurosat"].dataset, TASKS["imagenet-real"].dataset
+    assert presence.find(eurosat, tmp_path) is None
+    pretend(tmp_path / "eurosat/rgb", "2.0.0")
+    assert presence.find(eurosat, tmp_path).version == "2.0.0"
+    assert presence.find(real, tmp_path) is None
+    (tmp_path / "imagenet_real").mkdir()
+    (tmp_path / "imagenet_real/real.json").write_text("[]")
+    assert presence.find(real, tmp_path).readable
+
+
+def test_every_missing_task_has_a_command_that_the_command_line_takes(tmp_path):
+    parser = cli._parser()
+    for entry in inventory.entries(tmp_path):
+        assert not entry.here
+        words = shlex.split(entry.command)
+        assert words[0] == "vit_jax"
+        options = parser.parse_args(words[1:])
+        assert options.tasks == [entry.task.name]
+        assert options.data_dir == str(tmp_path)
+        assert bool(options.sources) == bool(entry.task.dataset.files)
+
+
+def test_the_tables(tmp_path, capsys):
+    pretend(tmp_path / "cifar100", "3.0.2")
+    pretend(tmp_path / "cifar10", "3.0.2", "tfrecord")
+    pretend(tmp_path / "imagenet2012_corrupted/fog_1", "3.1.0")
+    assert cli.main(["list", "--tasks", f"--data_dir={tmp_path}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line.split() for line in lines if line.strip()}
+    assert rows["cifar100"][-1] == rows["vtab/cifar100"][-1] == "3.0.2"
+    assert rows["cifar10"][-3:] == ["3.0.2", "as", "tfrecord"]
+    assert rows["vtab/dtd"][-5:] == ["47", "train[:800]", "validation[:200]", "test", "no"]
+    assert rows["imagenet-c/*"][-3:] == ["1", "of", "95"]
+    assert f"vit_jax prepare vtab/dtd --data_dir={tmp_path}" in lines
+    copy = f"--from={tmp_path}/cifar10/3.0.2 --data_dir=ANOTHER"
+    assert f"vit_jax prepare cifar10 {copy}" in lines
+    assert not any(line.startswith("vit_jax prepare cifar100 ") for line in lines)
+    assert "# and so on for the other 93" in lines
+    # cifar100 of three groups, and the one corruption.
+    assert lines[-1] == f"4 of {len(TASKS)} are in {tmp_path}"
+
+
+def test_json(tmp_path, capsys):
+    pretend(tmp_path / "cifar100", "3.0.2")
+    assert cli.main(["list", "--tasks", "--json", f"--data_dir={tmp_path}"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert list(values) == list(TASKS)
+    one, other = values["vtab/cifar100"], values["vtab/clevr-count"]
+    assert (one["here"], one["version"], one["command"]) == (True, "3.0.2", None)
+    assert one["path"] == f"{tmp_path}/cifar100/3.0.2"
+    assert one["records"] == {"train": 7, "test": 0}
+    assert one["images"] == {"train": 800, "held_out": 200, "whole": 1000, "test": 10_000}
+    assert not other["here"]
+    assert other["command"] == f"vit_jax prepare vtab/clevr-count --data_dir={tmp_path}"
+    assert (other["labels"], other["group"]) == ("clevr-count", "VTAB Structured")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tasks", "--table=3"], "--tasks: --table is not of tasks"),
+        (["--tasks", "--weights"], "--tasks: --weights is not of tasks"),
+        (["--data_dir=x"], "--data_dir=x: goes with --tasks"),
+    ],
+)
+def test_flags_that_do_not_go_together(arguments, message, capsys):
+    assert cli.main(["list", *arguments]) == UserError.exit_code
+    assert capsys.readouterr().err == f"vit_jax: {message}\n"
+
+
+def test_it_is_light():
+    code = (
+        "import sys; from vit_jax import cli; cli.main(['list', '--tasks', '--data_dir=nowhere']);"
+        "print(' '.join(sys.modules))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = set(run.stdout.splitlines()[-1].split())
+    assert "vit_jax.data.inventory" in loaded
+    assert not loaded & {"jax", "numpy", "cv2", "tensorflow_datasets", "tensorflow"}

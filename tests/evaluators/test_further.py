@@ -1,0 +1,160 @@
+"""`evaluation.tasks`: further sets beside the main one; those that are missing cost one line."""
+
+import json
+import logging
+import shutil
+
+import jax
+import pytest
+
+import tfds_fakes
+from vit_jax import cli, config, opening, run
+from vit_jax.checkpoints import hosts
+from vit_jax.config import ConfigError
+from vit_jax.data.examples import DataError
+from vit_jax.evaluators import further
+from vit_jax.training import sharding, step
+
+SIZES = {
+    "imagenet2012": {"train": 40, "validation": 20},
+    "imagenet_v2/matched-frequency": {"test": 27},
+    "imagenet_a": {"test": 9},
+    "cifar10": {"train": 4, "test": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tfds")
+    for name, splits in SIZES.items():
+        tfds_fakes.prepare(path, name, splits)
+    return path
+
+
+@pytest.fixture
+def one_device(monkeypatch):
+    create = sharding.create_mesh
+    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
+
+
+def configure(root, *names, **data):
+    values = {
+        "model": {"patch_size": 8, "width": 16, "depth": 1, "mlp_dim": 16, "heads": 2},
+        "data": {
+            "source": "tfds", "name": "imagenet2012", "root": str(root), "image_size": 8,
+            "eval_split": "validation", "train_crop": "resize",
+        } | data,
+        "train": {"batch_size": 16, "duration": "2 steps"},
+        "logging": {"tensorboard": False},
+        "evaluation": {"tasks": names},
+    }  # fmt: skip
+    return opening.complete(config.build(values))
+
+
+@pytest.mark.usefixtures("one_device")
+def test_further_sets_are_measured_at_every_evaluation(root, tmp_path, caplog, capsys):
+    with caplog.at_level(logging.WARNING, "vit_jax"):
+        cfg = configure(root, "imagenet-v2", "imagenet-a", "imagenet-r")
+        results = run.train(cfg, tmp_path / "run").results
+    assert [record.message for record in caplog.records] == [
+        f"evaluation.tasks=imagenet-r: not in {root}, so it is left out; "
+        f"run `vit_jax prepare imagenet-r --data_dir={root}`"
+    ]
+    assert results["test/count"] == 20
+    assert results["imagenet-v2/count"] == 27
+    assert results["imagenet-a/count"] == 9
+    assert not any(key.startswith("imagenet-r") for key in results)
+    lines = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    (line,) = [line for line in lines if "test/top1" in line]
+    assert line.items() >= results.items()
+    # The best checkpoint is chosen on the main set alone.
+    (file,) = (tmp_path / "run/checkpoints").glob("*2/commit.json")
+    assert json.loads(file.read_text())["commit"]["metrics"] == {
+        key.removeprefix("test/"): value for key, value in results.items() if "test/" in key
+    }
+    # Each is what it is where it is the main set.
+    alone = run.evaluate(
+        tmp_path / "run",
+        {
+            "data.name": "imagenet_v2/matched-frequency", "data.eval_split": "test",
+            "evaluation.tasks": "()", "evaluation.batch_size": "8",
+        },
+    )  # fmt: skip
+    assert alone["count"] == 27
+    for key in ("top1", "top5"):
+        assert alone[key] == results[f"imagenet-v2/{key}"]
+    assert alone["loss"] == pytest.approx(results["imagenet-v2/loss"], rel=1e-6)
+    # And the command line can add them to a run that was trained without.
+    arguments = ["evaluate", f"--checkpoint={tmp_path}/run", "--json"]
+    assert cli.main([*arguments, "--config.evaluation.tasks=imagenet-a"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["count"] == 20
+    assert printed["imagenet-a/top1"] == results["imagenet-a/top1"]
+    assert not any(key.startswith("imagenet-v2") for key in printed)
+
+
+def test_a_pattern_of_missing_sets_is_one_line(root, caplog):
+    classes = further.sources.open_task(further.tasks.find("imagenet"), "train", root).classes
+    with caplog.at_level(logging.WARNING, "vit_jax"):
+        found = further.sets(configure(root, "imagenet-c/*", "imagenet-v2"), classes)
+    assert list(found) == ["imagenet-v2"]
+    assert [record.message for record in caplog.records] == [
+        f"evaluation.tasks=imagenet-c/*: 95 sets are not in {root}, so they are left out "
+        "(imagenet-c/gaussian_noise_1, imagenet-c/gaussian_noise_2, imagenet-c/gaussian_noise_3, "
+        f"...); run `vit_jax list --tasks --data_dir={root}`, which says how to have them"
+    ]
+
+
+def test_what_another_process_lacks_is_left_out_here_too(root, monkeypatch):
+    monkeypatch.setattr(hosts, "agree", lambda problem: problem or "elsewhere it is missing")
+    classes = further.sources.open_task(further.tasks.find("imagenet"), "train", root).classes
+    assert further.sets(configure(root, "imagenet-v2"), classes) == {}
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        ("cifar10", "has 10 classes, but the head has 1000; choose sets for the same head"),
+        ("imagenet-real", "its images have several right classes; only one is measured"),
+        ("jft", "has no test images"),
+        ("imagenet-v3", "no such task; did you mean imagenet-v2?"),
+    ],
+)
+def test_sets_that_do_not_fit(root, task, reason):
+    with pytest.raises(ConfigError) as caught:
+        further.sets(configure(root, task), tuple("abcd" * 250))
+    assert str(caught.value) == f"evaluation.tasks={task}: {reason}"
+
+
+def test_other_classes_of_the_same_number(root):
+    classes = [f"class {number}" for number in range(1000)]
+    with pytest.raises(ConfigError) as caught:
+        further.sets(configure(root, "imagenet-v2"), tuple(classes))
+    assert str(caught.value) == (
+        "evaluation.tasks=imagenet-v2: its class 0 is n01440764, but the head's is class 0; "
+        "choose sets for the same head"
+    )
+    # Numbers are no names: nothing can be said against them.
+    numbers = tuple(str(number) for number in range(1000))
+    assert list(further.sets(configure(root, "imagenet-v2"), numbers)) == ["imagenet-v2"]
+
+
+@pytest.mark.usefixtures("one_device")
+def test_a_missing_training_set_is_an_error_before_anything_is_compiled(
+    root, tmp_path, monkeypatch
+):
+    def compiles(*_):
+        raise AssertionError("compiled before the data was there")
+
+    monkeypatch.setattr(step, "compile_step", compiles)
+    only = shutil.copytree(root / "imagenet2012", tmp_path / "data/imagenet2012").parent
+    with pytest.raises(DataError) as caught:
+        run.train(configure(tmp_path / "nowhere"), tmp_path / "run")
+    assert str(caught.value) == (
+        f"data.name=imagenet2012: not prepared in {tmp_path}/nowhere/imagenet2012/5.1.0; run "
+        f"`vit_jax prepare imagenet --from=FOLDER --data_dir={tmp_path}/nowhere`"
+    )
+    # The evaluation split is there, the one to train on is not.
+    with pytest.raises(ConfigError, match=r"^data\.train_split=extra: no such split"):
+        run.train(configure(only, train_split="extra"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
