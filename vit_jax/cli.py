@@ -345,14 +345,43 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     bench = verb(
-        "bench", commands.bench, "measure speed on this machine, each against a named alternative"
+        "bench",
+        commands.bench,
+        "measure speed on this machine, each against a named alternative",
+        more="input: images/s from JPEG files to batches, on one core and on all of them, against\n"
+        "decoding whole images and, where TensorFlow is, against tf.data, in turns.\n",
     )
     bench.add_argument(
         "what",
-        choices=("attention", "startup"),
+        choices=("attention", "startup", "input"),
         help="attention: the implementations of model.attention; "
-        "startup: import, --help, and train to its first step",
+        "startup: import, --help, and train to its first step; input: loading of images",
     )
+    bench.add_argument(
+        "--data",
+        type=pathlib.Path,
+        metavar="FOLDER|TAR",
+        help="input: JPEG files to load (default: some like ImageNet's are made)",
+    )
+    bench.add_argument(
+        "--threads",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="input: loader threads to try (default: one per core)",
+    )
+    bench.add_argument("--rounds", type=int, metavar="N", help="input: turns of each (default: 5)")
+    bench.add_argument(
+        "--peer-python",
+        metavar="PATH",
+        help="input: an interpreter that has TensorFlow (default: this one)",
+    )
+    bench.add_argument(
+        "--feed",
+        metavar="MODEL",
+        help="input: say how many cores a model needs, such as ViT-B/32, with --topology",
+    )
+    bench.add_argument("--topology", metavar="SLICE", help="input: the slice to feed: v3:2x2, ...")
     return parser
 
 

@@ -311,10 +311,42 @@ def prepare(options: argparse.Namespace, overrides: dict[str, str]) -> int:
 def bench(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prints measurements of this machine."""
     _no_overrides("bench", overrides)
-    from vit_jax import bench
+    if options.what == "input":
+        return _bench_input(options)
+    for key in ("data", "threads", "peer_python", "rounds", "feed", "topology"):
+        if getattr(options, key) is not None:
+            flag = key.replace("_", "-")
+            raise config.ConfigError(f"--{flag}={getattr(options, key)}: is of bench input")
+    from vit_jax.bench import compute
 
-    header, rows = {"attention": bench.attention, "startup": bench.startup}[options.what]()
+    header, rows = {"attention": compute.attention, "startup": compute.startup}[options.what]()
     console.table(header, rows)
+    return 0
+
+
+def _bench_input(options: argparse.Namespace) -> int:
+    if bool(options.feed) != bool(options.topology):
+        raise config.ConfigError("bench input: --feed=MODEL and --topology=SLICE go together")
+    from vit_jax.bench import feed, input
+
+    if options.feed:  # mistakes cost no minute of measuring
+        feed.needs(options.feed, options.topology, 1.0)
+    given = {
+        "data": options.data,
+        "threads": options.threads and tuple(options.threads),
+        "peer_python": options.peer_python,
+        "rounds": options.rounds,
+    }
+    chosen = input.Input(**{key: value for key, value in given.items() if value is not None})
+    for line in input.title(chosen):
+        print(line)
+    results = input.measure(chosen)
+    console.table(*input.table(results))
+    if options.feed:
+        print()
+        last = [one for one in results if one.name.startswith(input.OURS)][-2]
+        per_core = last.rate / last.cores
+        console.table(("host", ""), feed.needs(options.feed, options.topology, per_core))
     return 0
 
 
