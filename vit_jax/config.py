@@ -192,6 +192,12 @@ class Data:
         "RandAugment: operations per image and their magnitude, up to 30 (usual: 2,10); none: off.",
         at_least=0,
     )
+    erase: float = knob(
+        0.0,
+        "Random erasing: probability that a rectangle, 2 to 33 % of the view, becomes noise.",
+        at_least=0,
+        at_most=1,
+    )
     flip: bool = knob(True, "Mirror left-right with probability 1/2 while training.")
     rotation: float = knob(0.0, "Random rotation up to this many degrees.", at_least=0, at_most=180)
     scale: float = knob(0.0, "Random zoom up to this share, either way.", at_least=0, below=1)

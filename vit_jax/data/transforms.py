@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from vit_jax import config
-from vit_jax.data import augment
+from vit_jax.data import augment, erasing
 
 PILLOW = {
     "antialiased_bilinear": Image.Resampling.BILINEAR,
@@ -212,6 +212,8 @@ def train_transforms(data: config.Data) -> tuple[Transform, ...]:
         steps.append(RandomAffine(data.rotation, data.scale, data.shift))
     if data.randaugment is not None:
         steps.append(augment.RandAugment(*data.randaugment))
+    if data.erase:
+        steps.append(erasing.RandomErasing(data.erase))
     return tuple(steps)
 
 
