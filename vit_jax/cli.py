@@ -301,7 +301,7 @@ def _parser() -> argparse.ArgumentParser:
         "  vit_jax prepare cifar10 --from=OLD --data_dir=NEW    a copy in TFRecord files\n"
         "  vit_jax prepare my_photos --from=FOLDER          CLASS/IMAGE or SPLIT/CLASS/IMAGE\n"
         "  vit_jax prepare imagenet21k --from=fall11_whole.tar --max_side=512 \\\n"
-        "      --dedup-against imagenet cifar10 'vtab/*'    class tars; nothing is unpacked\n"
+        "      --dedup-against=imagenet,cifar10,pets        class tars; nothing is unpacked\n"
         "  vit_jax prepare imagenet-real --from=real.json\n"
         "  vit_jax prepare flowers --verify                 read every record again\n\n"
         "A command that was stopped goes on with what is finished when it is given again.\n",
@@ -319,6 +319,7 @@ def _parser() -> argparse.ArgumentParser:
         "--from",
         dest="sources",
         nargs="+",
+        action="extend",
         default=[],
         metavar="FOLDER|TAR|ZIP",
         help="what to make it of (default: download it)",
@@ -336,8 +337,9 @@ def _parser() -> argparse.ArgumentParser:
         "--dedup-against",
         dest="against",
         nargs="+",
+        action="extend",
         default=[],
-        metavar="TASK",
+        metavar="TASK,...",
         help="leave out images that are, exactly or nearly, test images of these tasks",
     )
     prepare.add_argument(

@@ -294,7 +294,7 @@ def prepare(options: argparse.Namespace, overrides: dict[str, str]) -> int:
         sources=tuple(options.sources),
         verify=options.verify,
         max_side=options.max_side,
-        against=tuple(options.against),
+        against=tuple(name for names in options.against for name in names.split(",")),
         workers=options.workers or len(os.sched_getaffinity(0)),
     )
     code = 0

@@ -18,7 +18,7 @@ from vit_jax.prepare import against, download, listed, metadata, pack, remote, s
 from vit_jax.prepare.verify import verify
 
 AGAINST = "--dedup-against="
-REAL_TASK, REAL_FILE = "imagenet-real", "imagenet_real/real.json"
+REAL_TASK = "imagenet-real"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ def prepare(name: str, request: Request) -> Iterator[str]:
         raise config.ConfigError("--verify: reads what is prepared; leave out --from")
     if request.verify:
         yield from _verify(name, task, request)
-    elif name == REAL_TASK and [s for s in request.sources if s.endswith(".json")]:
+    elif name == REAL_TASK:
         yield from _import_real(request)
     elif request.sources:
         yield from _from_sources(name, task, request)
@@ -111,7 +111,7 @@ def _prepared(name: str, task: Task | None, request: Request) -> epath.Path | No
 
 
 def _verify(name: str, task: Task | None, request: Request) -> Iterator[str]:
-    if name == REAL_TASK and (file := _data_dir(request) / REAL_FILE).exists():
+    if name == REAL_TASK and (file := _data_dir(request) / presence.REAL_FILE).exists():
         labels = real.load(file)
         expected = file.with_suffix(".sha256").read_text().strip()
         if labels.sha256 != expected:
@@ -135,11 +135,15 @@ def _verify(name: str, task: Task | None, request: Request) -> Iterator[str]:
 
 
 def _import_real(request: Request) -> Iterator[str]:
+    target = _data_dir(request) / presence.REAL_FILE
+    if not request.sources and target.exists():
+        yield f"{REAL_TASK}: is prepared already, in {target}"
+        return
     if len(request.sources) != 1:
-        raise config.ConfigError("--from: imagenet-real is made of one file, real.json")
+        files = tasks.TASKS[REAL_TASK].dataset.files
+        raise DataError(f"{REAL_TASK}: is one file: {files}; give it as --from=real.json")
     source = _local(request.sources[0], "--from")
     labels = real.load(source)
-    target = _data_dir(request) / REAL_FILE
     with shards.disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         logs.write_atomically(target, source.read_text(encoding="utf-8"))

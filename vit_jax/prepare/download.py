@@ -54,13 +54,13 @@ def download(one: Any, name: str, packages: Sequence[str], files: str, manual: s
     Raises DataError with one line that says what is missing, and PrepareError where another try may
     do.
     """
-    missing = [each for each in packages if importlib.util.find_spec(_module(each)) is None]
-    if missing:
-        raise DataError(_needs(name, missing))
     if one.MANUAL_DOWNLOAD_INSTRUCTIONS:
         manual = manual or str(pathlib.Path(one._data_dir_root) / "downloads/manual")
         _check_manual(name, files or " ".join(one.MANUAL_DOWNLOAD_INSTRUCTIONS.split()), manual)
-    else:
+    missing = [each for each in packages if importlib.util.find_spec(_module(each)) is None]
+    if missing:
+        raise DataError(_needs(name, missing))
+    if not one.MANUAL_DOWNLOAD_INSTRUCTIONS:
         _check_network(one, name)
     config = tfds.download.DownloadConfig(manual_dir=manual)
     with _one_line(name), contextlib.redirect_stdout(sys.stderr):

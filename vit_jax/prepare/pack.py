@@ -108,6 +108,8 @@ def pack(packing: Packing) -> dict[str, Any]:
         except BaseException:
             if not (packing.part / PLAN).exists():  # nothing has been begun
                 shutil.rmtree(packing.part, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    packing.part.parent.rmdir()
             raise
         settings = Settings(
             classes=plan.classes,
