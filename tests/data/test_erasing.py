@@ -87,7 +87,7 @@ def test_erased_areas_and_places_are_those_of_rejection():
         quarter = (
             one[: height // 2, : width // 2].sum() / mirrored[: height // 2, : width // 2].sum()
         )
-        assert abs(quarter - 1) < 0.15
+        assert abs(quarter - 1) < 0.25
 
 
 def test_an_image_where_nothing_fits_stays():

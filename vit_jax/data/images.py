@@ -27,6 +27,10 @@ def decode(encoded: bytes, *, channels: int, max_pixels: int) -> np.ndarray:
     Raises BadImage for anything but a whole image of at most `max_pixels`, whose size is read from
     the header before memory is taken for the pixels. Damage that the format cannot detect (JPEG and
     WebP have no checksums) gives wrong pixels, not an error.
+
+    JPEGs come out as from TensorFlow with `dct_method="INTEGER_ACCURATE"`, bit for bit on 60
+    photographs. TensorFlow's default, the fast transform with which the published models were
+    trained, differs from that by 1.2 grey levels on average and 22 at most.
     """
     if not encoded:
         raise BadImage("is empty")
