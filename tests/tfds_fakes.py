@@ -37,17 +37,26 @@ VTAB_SIZES = {
 DISTINCT = 200  # records that are made; the others repeat them
 
 
-def prepare(root, name, splits):
-    """Prepares `name`, `name/config` or `name:version` below root with so many records a split."""
+def prepare(root, name, splits, change=None, distinct=False):
+    """Prepares `name`, `name/config` or `name:version` below root with so many records a split.
+
+    `change(record, split, index)` may put other values into a record before TFDS encodes it. The
+    first DISTINCT records are then repeated, unless all are to be `distinct`.
+    """
     tfds.disable_progress_bar()
     builder = tfds.builder(name, data_dir=str(root), file_format="array_record")
-    made = {split: min(number, DISTINCT) for split, number in splits.items()}
+    most = max(splits.values()) if distinct else DISTINCT
+    made = {split: min(number, most) for split, number in splits.items()}
+
+    def records(split, number):
+        for index in range(number):
+            record = example(builder, split, index)
+            if change is not None:
+                change(record, split, index)
+            yield index, record
 
     def generators(dl_manager):
-        return {
-            split: ((i, example(builder, split, i)) for i in range(number))
-            for split, number in made.items()
-        }
+        return {split: records(split, number) for split, number in made.items()}
 
     builder._split_generators = generators
     builder.download_and_prepare(
@@ -55,7 +64,7 @@ def prepare(root, name, splits):
         download_config=tfds.download.DownloadConfig(manual_dir=str(root))
     )
     for split, number in splits.items():
-        if number > DISTINCT:
+        if number > made[split]:
             lengthen(builder.data_path, split, number)
     return builder
 

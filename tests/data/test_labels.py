@@ -1,9 +1,17 @@
 """Label rules on hand-made records in the format TFDS decodes to; the labels worked out by hand."""
 
+import io
+
+import cv2
 import numpy as np
 import pytest
 
+import tfds_fakes
+from vit_jax import config
+from vit_jax.data import images
+from vit_jax.data.examples import DataError
 from vit_jax.data.labels import RULES, interval
+from vit_jax.data.sources import open_source
 
 
 def clevr(*depths):
@@ -122,3 +130,100 @@ def test_the_pixels_of_dsprites_fill_the_range():
     assert changed.dtype == np.uint8
     assert changed.tolist() == [[[0], [255]], [[255], [0]]]
     assert pixels.max() == 1
+
+
+def opened(root, name, labels, split="train"):
+    data = config.Data(source="tfds", name=name, root=str(root), labels=labels)
+    return open_source(data, split, train=True)
+
+
+def png(pixels):
+    return io.BytesIO(cv2.imencode(".png", pixels)[1].tobytes())
+
+
+def test_clevr_as_tfds_stores_it(tmp_path):
+    depths = [(12.0, 7.5, 11.0), (8.0, 9.0, 10.0, 11.0), (9.75,) * 10, (30.0, 10.5, 99.0)]
+
+    def scene(record, split, index):
+        one = record["objects"][0]
+        record["objects"] = [
+            one | {"pixel_coords": [5.0, 6.0, depth]}
+            for depth in (depths[index] * (split != "test"))
+        ]
+        record["image"] = png(np.full((2, 2, 3), index, np.uint8))
+
+    tfds_fakes.prepare(tmp_path, "clevr", {"train": 4, "test": 1}, scene)
+    count, distance = (opened(tmp_path, "clevr:3.*.*", f"clevr-{n}") for n in ("count", "distance"))
+    found = {}
+    for number in range(4):
+        pixels = images.decode(count[number].image, channels=3, max_pixels=100)
+        found[pixels[0, 0, 0]] = count[number].label, distance[number].label
+    assert found == {0: (0, 0), 1: (1, 0), 2: (7, 4), 3: (0, 5)}
+    assert count.classes[7] == "10 objects"
+    # The test split has no objects, as in the real data set.
+    with pytest.raises(DataError, match=r"clevr/3\.1\.0 test example 0: label -3 is no class"):
+        opened(tmp_path, "clevr", "clevr-count", "test")[0]
+
+
+def test_kitti_as_tfds_stores_it(tmp_path):
+    scenes = [
+        [("Car", 30.0), ("Van", 12.0), ("Pedestrian", 3.0)],
+        [("Truck", 5.0)],
+        [("Cyclist", 2)],
+    ]
+
+    def scene(record, split, index):
+        one = record["objects"][0]
+        record["objects"] = [
+            one | {"type": kind, "location": [1.0, 1.0, z]} for kind, z in scenes[index]
+        ]
+        record["image"] = png(np.full((2, 2, 3), index, np.uint8))
+
+    tfds_fakes.prepare(tmp_path, "kitti", {"train": 3}, scene)
+    source = opened(tmp_path, "kitti:3.*.*", "kitti-distance")
+    found = {
+        images.decode(source[n].image, channels=1, max_pixels=100)[0, 0, 0]: source[n].label
+        for n in range(3)
+    }
+    assert found == {0: 1, 1: 0, 2: 3}
+
+
+def test_dsprites_as_tfds_stores_it(tmp_path):
+    def sprite(record, split, index):
+        record["image"] = png(np.uint8([[0, 1, index % 2]])[..., None])
+        record["label_x_position"], record["label_orientation"] = index, index + 8
+
+    tfds_fakes.prepare(tmp_path, "dsprites", {"train": 32}, sprite)
+    where, turned = (
+        opened(tmp_path, "dsprites:2.*.*", f"dsprites-{n}") for n in ("location", "orientation")
+    )
+    # 8 to 39 by 2.5: 3, 3, 4, 4, 4, 5, 5, ..., 15, 15.
+    pairs = {(x // 2, int((x + 8) / 2.5)) for x in range(32)}
+    assert {(where[n].label, turned[n].label) for n in range(32)} == pairs
+    for n in range(4):
+        pixels = where[n].image
+        assert pixels.dtype == np.uint8
+        assert pixels.tolist() in ([[[0], [255], [0]]], [[[0], [255], [255]]])
+        shown = images.load(pixels, channels=3, max_pixels=100)
+        assert shown.shape == (1, 3, 3)
+        assert shown[0, 1].tolist() == [255, 255, 255]
+
+
+def test_smallnorb_as_tfds_stores_it(tmp_path):
+    def pair(record, split, index):
+        record["image"] = png(np.full((2, 2, 1), 10 * index, np.uint8))
+        record["image2"] = png(np.full((2, 2, 1), 200, np.uint8))
+        record["label_azimuth"], record["label_elevation"] = 17 - index, index
+
+    tfds_fakes.prepare(tmp_path, "smallnorb", {"train": 9}, pair)
+    azimuth, elevation = (
+        opened(tmp_path, "smallnorb:2.*.*", f"smallnorb-{n}") for n in ("azimuth", "elevation")
+    )
+    for n in range(9):
+        record = elevation[n]
+        left = images.decode(record.image, channels=3, max_pixels=100)
+        assert left.shape == (2, 2, 3)
+        assert np.all(left == 10 * record.label)
+        assert azimuth[n].label == 17 - record.label
+    # Without a rule it is the toy's category.
+    assert len(opened(tmp_path, "smallnorb", None).classes) == 5
