@@ -12,7 +12,7 @@ import tensorflow_datasets as tfds
 
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import images, presence
+from vit_jax.data import images, presence, remote
 from vit_jax.data.examples import DataError, Record, digest
 from vit_jax.data.images import BadImage
 from vit_jax.data.labels import RULES, Rule
@@ -31,7 +31,8 @@ class Tfds:
     """
 
     def __init__(self, data: config.Data, split: str, key: str) -> None:
-        builder = _builder(data)
+        with remote.one_line(f"data.root={data.root}"):
+            builder = _builder(data)
         info: Any = builder.info  # TFDS annotates features too loosely to be checked
         try:
             chosen = info.splits[split]

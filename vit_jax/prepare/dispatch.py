@@ -10,11 +10,11 @@ import tensorflow_datasets as tfds
 from etils import epath
 
 from vit_jax import config, logs
-from vit_jax.data import presence, real, tasks
+from vit_jax.data import presence, real, remote, tasks
 from vit_jax.data.datasets import MANUAL, PACKED
 from vit_jax.data.examples import DataError, Split
 from vit_jax.data.tasks import Task
-from vit_jax.prepare import against, download, listed, metadata, pack, remote, shards, tfrecords
+from vit_jax.prepare import against, download, listed, metadata, pack, shards, tfrecords
 from vit_jax.prepare.verify import verify
 
 AGAINST = "--dedup-against="
