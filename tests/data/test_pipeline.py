@@ -278,6 +278,38 @@ def test_a_mistake_in_the_program_stays_what_it_is():
         next(batches)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("budget", [0, 3])
+def test_a_disk_that_disappears_is_an_error_that_names_it(photos, tmp_path, workers, budget):
+    for name in ("a/04.png", "a/05.png", "b/09.png"):
+        (tmp_path / "train" / name).unlink()
+    data = dataclasses.replace(photos, workers=workers, max_bad_examples=budget)
+    source = open_source(data, "train", train=True)
+    views = transforms.train_transforms(data)
+    with pipeline.batches(
+        source, views, data, seed=0, batch_size=4, rows=range(4), train=True, stop_step=10**6
+    ) as batches:
+        next(batches)
+        (tmp_path / "train").rename(tmp_path / "unmounted")
+        began = time.monotonic()
+        with pytest.raises(DataError, match=f"{tmp_path}/train/./.*: No such file or directory"):
+            list(batches)
+        assert time.monotonic() - began < 10
+
+
+def test_a_mistake_in_a_loader_process_arrives_as_itself():
+    data = dataclasses.replace(DATA, workers=1)
+    source = open_source(data, "train", train=True)
+    with (
+        pytest.raises(ZeroDivisionError, match="a mistake"),
+        pipeline.batches(
+            source, [Broken()], data, seed=0, batch_size=4, rows=range(4), train=True, stop_step=2
+        ) as batches,
+    ):
+        next(batches)
+    assert not multiprocessing.active_children()
+
+
 def loader_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("grain-")]
 

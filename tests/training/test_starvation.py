@@ -1,0 +1,70 @@
+"""A run that waits for its data says so, sends bytes, and does not wait for its device."""
+
+import threading
+import time
+
+import numpy as np
+
+import runs
+from vit_jax import run
+from vit_jax.data import sources
+from vit_jax.training import loop
+
+DATA = {"threads": 1, "prefetch": 1}
+
+
+def test_the_share_of_waiting_is_that_of_a_slow_source(tmp_path, monkeypatch):
+    fast = run.train(runs.configure(data=DATA, train={"duration": "6 steps"}), tmp_path / "fast")
+    assert fast.steps == 6
+    original = sources.Digits.__getitem__
+
+    def slow(self, index):
+        # As a thread of the loader: evaluation, which reads here too, is no waiting of a step.
+        if threading.current_thread() is not threading.main_thread() and len(self) == 200:
+            time.sleep(0.01)
+        return original(self, index)
+
+    monkeypatch.setattr(sources.Digits, "__getitem__", slow)
+    run.train(runs.configure(data=DATA, train={"duration": "6 steps"}), tmp_path / "slow")
+    shares = [runs.trace(tmp_path / name, "data/wait_share") for name in ("fast", "slow")]
+    for share in shares:
+        assert all(0 <= value <= 1 for value in share.values())
+    # A batch of 32 takes 0.32 s to read; a step takes a few hundredths, less the compiled one.
+    fast_share, slow_share = (np.median(list(share.values())) for share in shares)
+    assert slow_share > 0.7
+    assert fast_share < slow_share - 0.1
+
+
+def test_batches_travel_as_bytes_and_a_step_is_looked_at_after_the_next(tmp_path, monkeypatch):
+    events, kinds = [], set()
+    original = loop.Loop.run
+
+    def patched(self, state, start):
+        step, look, put = self.step, self._look, self.put
+
+        def one(state, batch):
+            events.append("step")
+            return step(state, batch)
+
+        def late(number, *arguments):
+            events.append(f"look {number}")
+            return look(number, *arguments)
+
+        def record(batch):
+            kinds.update((name, array.dtype.name) for name, array in batch.items())
+            sent = put(batch)
+            assert {name: array.dtype for name, array in sent.items()} == {
+                name: array.dtype for name, array in batch.items()
+            }
+            return sent
+
+        self.step, self._look, self.put = one, late, record
+        return original(self, state, start)
+
+    monkeypatch.setattr(loop.Loop, "run", patched)
+    quiet = {"evaluation": {"every": None}, "checkpoint": {"every": None}}
+    run.train(runs.configure(train={"duration": "5 steps"}, **quiet), tmp_path / "run")
+    # One step is always under way while the one before it is looked at.
+    assert events == ["step", "step", "look 1", "step", "look 2", "step", "look 3", "step",
+                      "look 4", "look 5"]  # fmt: skip
+    assert kinds == {("image", "uint8"), ("label", "int32")}
