@@ -131,6 +131,18 @@ def test_flags_that_do_not_go_together(arguments, message, capsys):
     assert capsys.readouterr().err == f"vit_jax: {message}\n"
 
 
+def test_a_bucket_that_cannot_be_read_is_one_line(monkeypatch, capsys):
+    def fails(self):
+        raise PermissionError("anonymous caller")
+
+    monkeypatch.setattr(type(presence.directory("gs://bucket")), "is_dir", fails)
+    assert cli.main(["list", "--tasks", "--data_dir=gs://bucket/x"]) == UserError.exit_code
+    assert capsys.readouterr().err == (
+        "vit_jax: --data_dir=gs://bucket/x: cannot be read: anonymous caller; for a private bucket "
+        "first: gcloud auth application-default login\n"
+    )
+
+
 def test_it_is_light():
     code = (
         "import sys; from vit_jax import cli; cli.main(['list', '--tasks', '--data_dir=nowhere']);"

@@ -65,7 +65,7 @@ REAL = Dataset(  # only labels: the images are those of IMAGENET
     obtained=MANUAL,
     files="real.json from github.com/google-research/reassessed-imagenet",
 )
-IMAGENET21K = Dataset(  # images: BiT, section 3.1, to the unit as in the fall 2011 release
+IMAGENET21K = Dataset(  # 14.2 million images (BiT, section 3.1); the units: the fall 2011 release
     tfds="imagenet21k",
     classes=21_843,
     images={"full": 14_197_122},

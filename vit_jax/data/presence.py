@@ -35,7 +35,20 @@ def directory(data_dir: str | os.PathLike[str] | None) -> Any:
 
 
 def find(dataset: Dataset, data_dir: str | os.PathLike[str] | None = None) -> Found | None:
-    """Returns the newest prepared version that will do, one that can be read first; else None."""
+    """Returns the newest prepared version that will do, one that can be read first; else None.
+
+    Raises DataError where the data_dir is gs:// or the like, and cannot be read.
+    """
+    where = str(directory(data_dir))
+    if "://" not in where:
+        return _find(dataset, data_dir)
+    from vit_jax.data import remote  # imports numpy
+
+    with remote.one_line(f"--data_dir={where}"):
+        return _find(dataset, data_dir)
+
+
+def _find(dataset: Dataset, data_dir: str | os.PathLike[str] | None) -> Found | None:
     real = directory(data_dir) / REAL_FILE
     if dataset is REAL and real.is_file():
         return Found(real, "", "json", dict(dataset.images))

@@ -69,7 +69,7 @@ def open_task(task: Task, split: str, data_dir: str | None = None) -> "Tfds":
     from vit_jax.data.tfds_source import Tfds
 
     data = config.Data(source="tfds", name=task.dataset.name, root=data_dir, labels=task.labels)
-    return Tfds(data, split, f"{task.name}")
+    return Tfds(data, split, task.name)
 
 
 class Digits:

@@ -19,7 +19,7 @@ from etils import epath
 
 from vit_jax import config, logs
 from vit_jax.config import ConfigError
-from vit_jax.data import images
+from vit_jax.data import images, remote
 from vit_jax.data.examples import DataError, Record, Source, digest
 
 PNG = b"\x89PNG"
@@ -80,7 +80,9 @@ def read(path: Path) -> Listing:
     """Returns what a file of `write` says; raises DataError for another, or a damaged one."""
     key = f"data.examples={path}"
     try:
-        facts = json.loads(epath.Path(path).read_text())
+        with remote.one_line(key):
+            text = epath.Path(path).read_text()
+        facts = json.loads(text)
         words = (str(facts[name]) for name in ("task", "dataset", "version", "split"))
         listing = Listing(*words, examples=tuple(facts["examples"]))
         digest_of_all = facts["sha256"]
