@@ -6,6 +6,7 @@ google-research/task_adaptation at d7630d3; few-shot sets as in big_vision's few
 
 import dataclasses
 import fnmatch
+import functools
 
 from vit_jax import config
 from vit_jax.data import datasets
@@ -108,29 +109,15 @@ def _position(bound: str, length: int | None) -> int | None:
     return number + length if bound.startswith("-") else number
 
 
-def _whole_tasks() -> list[Task]:
-    """Returns what the paper pre-trains on and fine-tunes on; held-out shares: appendix B.1.1."""
-    d, pretraining, finetuning = datasets, "Pre-training", "Fine-tuning"
-
-    def tuned(name: str, title: str, dataset: Dataset, percent: int) -> Task:
-        return Task(
-            name=name,
-            title=title,
-            group=finetuning,
-            dataset=dataset,
-            classes=dataset.classes,
-            train=f"train[:{percent}%]",
-            held_out=f"train[{percent}%:]",
-            whole="train",
-            test="test",
-        )
-
+def _pretraining() -> list[Task]:
+    """Returns what the paper pre-trains on; the splits are big_vision's, of JFT-300M ours."""
+    group = "Pre-training"
     return [
         Task(
             name="imagenet",
             title="ImageNet",
-            group=pretraining,
-            dataset=d.IMAGENET,
+            group=group,
+            dataset=datasets.IMAGENET,
             classes=1000,
             train="train[:99%]",
             held_out="train[99%:]",
@@ -138,10 +125,10 @@ def _whole_tasks() -> list[Task]:
             test="validation",
         ),
         Task(
-            name="imagenet21k",  # splits: big_vision's vit_i21k.py
+            name="imagenet21k",
             title="ImageNet-21k",
-            group=pretraining,
-            dataset=d.IMAGENET21K,
+            group=group,
+            dataset=datasets.IMAGENET21K,
             classes=21_843,
             train="full[51200:]",
             held_out="full[25600:51200]",
@@ -151,149 +138,164 @@ def _whole_tasks() -> list[Task]:
         Task(
             name="jft",
             title="JFT-300M",
-            group=pretraining,
-            dataset=d.JFT,
+            group=group,
+            dataset=datasets.JFT,
             classes=18_291,
             train="train",
             held_out="validation",
         ),
-        tuned("cifar10", "CIFAR-10", d.CIFAR10, 98),
-        tuned("cifar100", "CIFAR-100", d.CIFAR100, 98),
-        tuned("pets", "Pets", d.PETS, 90),
-        tuned("flowers", "Flowers", d.FLOWERS, 90),
     ]
 
 
-def _vtab() -> list[Task]:
-    """Returns VTAB-1k in the order of Table 9: 800 images, 200 to choose on, all test images."""
-    d, group = datasets, ""
+def _finetuning(name: str, title: str, dataset: Dataset, percent: int) -> Task:
+    """Returns a task of Table 4: so much of `train` while choosing (appendix B.1.1), then all."""
+    return Task(
+        name=name,
+        title=title,
+        group="Fine-tuning",
+        dataset=dataset,
+        classes=dataset.classes,
+        train=f"train[:{percent}%]",
+        held_out=f"train[{percent}%:]",
+        whole="train",
+        test="test",
+    )
 
-    def task(
-        name: str, title: str, dataset: Dataset, val200: str, test: str = "test", **rest: object
-    ) -> Task:
-        facts = {"classes": dataset.classes} | rest
-        return Task(
-            name=f"vtab/{name}",
-            title=title,
-            group=f"VTAB {group}",
-            dataset=dataset,
-            train="train[:800]",
-            held_out=val200,
-            whole=f"train[:800]+{val200}",
-            test=test,
-            **facts,  # pyright: ignore[reportArgumentType]
-        )
 
-    validation = "validation[:200]"
-    group = "Natural"
-    natural = [
-        task("caltech101", "Caltech101", d.CALTECH101, "train[2754:2954]"),
-        task("cifar100", "CIFAR-100", d.CIFAR100, "train[45000:45200]"),
-        task("dtd", "DTD", d.DTD, validation),
-        task("flowers102", "Flowers102", d.FLOWERS, validation),
-        task("pets", "Pets", d.PETS, "train[2944:3144]"),
-        task("sun397", "Sun397", d.SUN397, validation),
-        task("svhn", "SVHN", d.SVHN, "train[65931:66131]"),
-    ]
-    group = "Specialized"
-    specialized = [
-        task("camelyon", "Camelyon", d.CAMELYON, validation),
-        task("eurosat", "EuroSAT", d.EUROSAT, "train[16200:16400]", "train[21600:]"),
-        task("resisc45", "Resisc45", d.RESISC45, "train[18900:19100]", "train[25200:]"),
-        task("retinopathy", "Retinopathy", d.RETINOPATHY, validation),
-    ]
-    group = "Structured"
-    clevr = {"val200": "train[63000:63200]", "test": "validation", "cropped": False}
-    sprites = {"val200": "train[589824:590024]", "test": "train[663552:]", "mirrored": False}
-    norb = {"val200": "test[:200]", "test": "test[50%:]"}
-    structured = [
-        task("clevr-count", "Clevr-Count", d.CLEVR, classes=8, labels="clevr-count", **clevr),
-        task("clevr-distance", "Clevr-Dist", d.CLEVR, classes=6, labels="clevr-distance", **clevr),
-        task("dmlab", "DMLab", d.DMLAB, validation, cropped=False),
-        task(
-            "dsprites-location", "dSpr-Loc", d.DSPRITES, classes=16, labels="dsprites-location",
-            cropped=False, **sprites,
+def _vtab(
+    group: str,
+    name: str,
+    title: str,
+    dataset: Dataset,
+    held_out: str,
+    test: str = "test",
+    *,
+    classes: int | None = None,
+    mirrored: bool = True,
+    cropped: bool = True,
+) -> Task:
+    """Returns a task of VTAB-1k; its labels are made by the rule of its name, if `classes` says."""
+    return Task(
+        name=f"vtab/{name}",
+        title=title,
+        group=f"VTAB {group}",
+        dataset=dataset,
+        classes=classes or dataset.classes,
+        train="train[:800]",
+        held_out=held_out,
+        whole=f"train[:800]+{held_out}",
+        test=test,
+        labels=name if classes else None,
+        mirrored=mirrored,
+        cropped=cropped,
+    )
+
+
+def _vtab_in_order() -> list[Task]:
+    """Returns the 19 tasks in the order of Table 9."""
+    d, validation = datasets, "validation[:200]"
+    natural, specialized, structured = (
+        functools.partial(_vtab, group) for group in ("Natural", "Specialized", "Structured")
+    )
+    clevr, sprites, norb = (
+        ("train[63000:63200]", "validation"),
+        ("train[589824:590024]", "train[663552:]"),
+        ("test[:200]", "test[50%:]"),
+    )
+    return [
+        natural("caltech101", "Caltech101", d.CALTECH101, "train[2754:2954]"),
+        natural("cifar100", "CIFAR-100", d.CIFAR100, "train[45000:45200]"),
+        natural("dtd", "DTD", d.DTD, validation),
+        natural("flowers102", "Flowers102", d.FLOWERS, validation),
+        natural("pets", "Pets", d.PETS, "train[2944:3144]"),
+        natural("sun397", "Sun397", d.SUN397, validation),
+        natural("svhn", "SVHN", d.SVHN, "train[65931:66131]"),
+        specialized("camelyon", "Camelyon", d.CAMELYON, validation),
+        specialized("eurosat", "EuroSAT", d.EUROSAT, "train[16200:16400]", "train[21600:]"),
+        specialized("resisc45", "Resisc45", d.RESISC45, "train[18900:19100]", "train[25200:]"),
+        specialized("retinopathy", "Retinopathy", d.RETINOPATHY, validation),
+        structured("clevr-count", "Clevr-Count", d.CLEVR, *clevr, classes=8, cropped=False),
+        structured("clevr-distance", "Clevr-Dist", d.CLEVR, *clevr, classes=6, cropped=False),
+        structured("dmlab", "DMLab", d.DMLAB, validation, cropped=False),
+        structured(
+            "dsprites-location", "dSpr-Loc", d.DSPRITES, *sprites,
+            classes=16, mirrored=False, cropped=False,
         ),
-        task(
-            "dsprites-orientation", "dSpr-Ori", d.DSPRITES, classes=16,
-            labels="dsprites-orientation", **sprites,
+        structured(
+            "dsprites-orientation", "dSpr-Ori", d.DSPRITES, *sprites, classes=16, mirrored=False
         ),
-        task(
-            "kitti-distance", "KITTI-Dist", d.KITTI, validation, classes=4,
-            labels="kitti-distance", cropped=False,
+        structured("kitti-distance", "KITTI-Dist", d.KITTI, validation, classes=4, cropped=False),
+        structured(
+            "smallnorb-azimuth", "sNORB-Azim", d.SMALLNORB, *norb, classes=18, mirrored=False
         ),
-        task(
-            "smallnorb-azimuth", "sNORB-Azim", d.SMALLNORB, classes=18,
-            labels="smallnorb-azimuth", mirrored=False, **norb,
-        ),
-        task(
-            "smallnorb-elevation", "sNORB-Elev", d.SMALLNORB, classes=9,
-            labels="smallnorb-elevation", **norb,
-        ),
+        structured("smallnorb-elevation", "sNORB-Elev", d.SMALLNORB, *norb, classes=9),
     ]  # fmt: skip
-    return [*natural, *specialized, *structured]
 
 
-def _measured() -> list[Task]:
-    """Returns what is only evaluated on: other labels and other images for ImageNet's classes."""
-    d = datasets
+def _measured(
+    name: str,
+    title: str,
+    dataset: Dataset,
+    test: str = "test",
+    *,
+    group: str = "ImageNet variants",
+    several: bool = False,
+) -> Task:
+    """Returns a set that is only evaluated on."""
+    return Task(
+        name=name,
+        title=title,
+        group=group,
+        dataset=dataset,
+        classes=dataset.classes,
+        test=test,
+        several=several,
+    )
 
-    def variant(name: str, title: str, dataset: Dataset, **rest: str | bool) -> Task:
-        return Task(
-            name=name,
-            title=title,
-            dataset=dataset,
-            classes=dataset.classes,
-            **({"group": "ImageNet variants", "test": "test"} | rest),  # pyright: ignore
+
+def _few_shot(name: str, title: str, dataset: Dataset, train: str, test: str) -> Task:
+    """Returns a set of few-shot linear evaluation; the shots are drawn from `train`."""
+    return Task(
+        name=f"fewshot/{name}",
+        title=title,
+        group="Few-shot",
+        dataset=dataset,
+        classes=dataset.classes,
+        train=train,
+        test=test,
+    )
+
+
+_ALL = (
+    *_pretraining(),
+    _finetuning("cifar10", "CIFAR-10", datasets.CIFAR10, 98),
+    _finetuning("cifar100", "CIFAR-100", datasets.CIFAR100, 98),
+    _finetuning("pets", "Pets", datasets.PETS, 90),
+    _finetuning("flowers", "Flowers", datasets.FLOWERS, 90),
+    *_vtab_in_order(),
+    _measured("imagenet-real", "ImageNet ReaL", datasets.REAL, "validation", several=True),
+    _measured("imagenet-v2", "ImageNet-V2", datasets.IMAGENET_V2),
+    _measured("imagenet-a", "ImageNet-A", datasets.IMAGENET_A),
+    _measured("imagenet-r", "ImageNet-R", datasets.IMAGENET_R),
+    _measured("imagenet-sketch", "ImageNet-Sketch", datasets.IMAGENET_SKETCH),
+    _measured("objectnet", "ObjectNet", datasets.OBJECTNET),
+    *(
+        _measured(
+            f"imagenet-c/{kind}",
+            f"ImageNet-C {kind.replace('_', ' ')}",
+            dataset,
+            "validation",
+            group="ImageNet-C",
         )
-
-    return [
-        variant("imagenet-real", "ImageNet ReaL", d.REAL, test="validation", several=True),
-        variant("imagenet-v2", "ImageNet-V2", d.IMAGENET_V2),
-        variant("imagenet-a", "ImageNet-A", d.IMAGENET_A),
-        variant("imagenet-r", "ImageNet-R", d.IMAGENET_R),
-        variant("imagenet-sketch", "ImageNet-Sketch", d.IMAGENET_SKETCH),
-        variant("objectnet", "ObjectNet", d.OBJECTNET),
-        *(
-            variant(
-                f"imagenet-c/{kind}",
-                f"ImageNet-C {kind.replace('_', ' ')}",
-                dataset,
-                group="ImageNet-C",
-                test="validation",
-            )
-            for kind, dataset in d.IMAGENET_C.items()
-        ),
-    ]
-
-
-def _few_shot() -> list[Task]:
-    """Returns the sets of few-shot linear evaluation: examples are drawn from `train`."""
-    d = datasets
-
-    def task(name: str, title: str, dataset: Dataset, train: str, test: str) -> Task:
-        return Task(
-            name=f"fewshot/{name}",
-            title=title,
-            group="Few-shot",
-            dataset=dataset,
-            classes=dataset.classes,
-            train=train,
-            test=test,
-        )
-
-    return [
-        task("caltech101", "Caltech101", d.CALTECH101, "train", "test"),
-        task("cars", "Cars", d.CARS, "train", "test"),
-        task("cifar100", "CIFAR-100", d.CIFAR100, "train", "test"),
-        task("dtd", "DTD", d.DTD, "train", "test"),
-        task("pets", "Pets", d.PETS, "train", "test"),
-        task("uc_merced", "UC Merced", d.UC_MERCED, "train[:1000]", "train[1000:]"),
-        # The first 65,000 images have at least 30 of every class.
-        task("imagenet", "ImageNet", d.IMAGENET, "train[:65000]", "validation"),
-    ]
-
-
-TASKS: dict[str, Task] = {
-    task.name: task for task in (*_whole_tasks(), *_vtab(), *_measured(), *_few_shot())
-}
+        for kind, dataset in datasets.IMAGENET_C.items()
+    ),
+    _few_shot("caltech101", "Caltech101", datasets.CALTECH101, "train", "test"),
+    _few_shot("cars", "Cars", datasets.CARS, "train", "test"),
+    _few_shot("cifar100", "CIFAR-100", datasets.CIFAR100, "train", "test"),
+    _few_shot("dtd", "DTD", datasets.DTD, "train", "test"),
+    _few_shot("pets", "Pets", datasets.PETS, "train", "test"),
+    _few_shot("uc_merced", "UC Merced", datasets.UC_MERCED, "train[:1000]", "train[1000:]"),
+    # The first 65,000 images have at least 30 of every class.
+    _few_shot("imagenet", "ImageNet", datasets.IMAGENET, "train[:65000]", "validation"),
+)
+TASKS: dict[str, Task] = {task.name: task for task in _ALL}
