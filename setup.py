@@ -59,7 +59,9 @@ setuptools.setup(
     extras_require={
         "tpu": ["jax[tpu]"],
         "cuda": ["jax[cuda13]"],
-        "prepare": ["tensorflow-cpu>=2.20"],
+        # Builders of TFDS open files with the first, and read .mat and .h5 with the others.
+        "prepare": ["tensorflow-cpu>=2.20", "scipy>=1.16", "h5py>=3.12", "scikit-image>=0.25"],
+        "gcs": ["gcsfs>=2025.9"],  # data sets on gs://
         "test": [
             "pytest>=9.0",
             "pytest-xdist>=3.8",  # one process per core

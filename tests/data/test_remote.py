@@ -11,7 +11,7 @@ from vit_jax.data.sources import open_source
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (ImportError("Please install gcsfs"), "needs gcsfs: pip install gcsfs"),
+        (ImportError("Please install gcsfs"), "needs gcsfs: pip install 'vit_jax[gcs]'"),
         (OSError("Forbidden:\nno access"), "cannot be read: Forbidden: no access; for a private"),
         (ValueError(), "cannot be read: ValueError; for a private bucket first: gcloud auth"),
     ],
@@ -37,4 +37,6 @@ def test_a_data_dir_that_cannot_be_read_names_the_knob(monkeypatch):
     data = config.Data(source="tfds", name="cifar10", root="gs://bucket/data")
     with pytest.raises(DataError) as caught:
         open_source(data, "train", train=True)
-    assert str(caught.value) == "data.root=gs://bucket/data: needs gcsfs: pip install gcsfs"
+    assert (
+        str(caught.value) == "data.root=gs://bucket/data: needs gcsfs: pip install 'vit_jax[gcs]'"
+    )

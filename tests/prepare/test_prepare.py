@@ -284,7 +284,7 @@ def test_a_bucket_that_cannot_be_read_is_one_line(prepare, monkeypatch):
     monkeypatch.setattr(tfrecords.epath.Path("gs://a").__class__, "exists", fail)
     error = ImportError("Please install gcsfs to access Google Storage")
     assert woe(prepare("flowers", "--from=gs://bucket/flowers")) == (
-        "--from=gs://bucket/flowers: needs gcsfs: pip install gcsfs"
+        "--from=gs://bucket/flowers: needs gcsfs: pip install 'vit_jax[gcs]'"
     )
     error = OSError("Anonymous caller does not have\nstorage.objects.get access")
     assert woe(prepare("flowers", "--from=gs://bucket/flowers")) == (

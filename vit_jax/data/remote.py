@@ -21,7 +21,7 @@ def one_line(what: str) -> Iterator[None]:
         if "://" not in what:
             raise
         if isinstance(error, ImportError):
-            raise DataError(f"{what}: needs gcsfs: pip install gcsfs") from None
+            raise DataError(f"{what}: needs gcsfs: pip install 'vit_jax[gcs]'") from None
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(
             f"{what}: cannot be read: {reason}; for a private bucket first: "

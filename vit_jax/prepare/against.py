@@ -4,6 +4,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from concurrent import futures
 
+import numpy as np
+
 from vit_jax import config
 from vit_jax.data import images, presence, sources
 from vit_jax.data.examples import DataError, Source
@@ -33,7 +35,7 @@ def prints(tasks: Sequence[Task], data_dir: str | None, workers: int) -> duplica
                     numbers, pool.map(_take, itertools.repeat(source), numbers), strict=True
                 ):
                     if one is not None:
-                        found.append(one)
+                        found.append(one._replace(grey=one.grey.astype(np.float16)))
                         names.append(source.name(number))
                 progress.update(numbers.stop)
     return duplicates.Prints.of(found, names)

@@ -97,18 +97,20 @@ class Prints:
         )
 
     def save(self, path: pathlib.Path) -> None:
-        """Writes the arrays to a file."""
+        """Writes the arrays to a file, and the largest to another beside it."""
+        np.save(path.with_suffix(GREY), self.grey)
         with path.open("wb") as file:
-            np.savez(file, **{field.name: getattr(self, field.name) for field in FIELDS})
+            np.savez(file, **{name: getattr(self, name) for name in SMALLER})
 
     @classmethod
     def load(cls, path: pathlib.Path) -> "Prints":
-        """Reads the arrays of a file."""
+        """Reads the arrays that `save` wrote; all processes share the memory of the largest."""
+        grey = np.load(path.with_suffix(GREY), mmap_mode="r")
         with np.load(path) as file:
-            return cls(*(file[field.name] for field in FIELDS))
+            return cls(**{name: file[name] for name in SMALLER}, grey=grey)
 
 
-FIELDS = dataclasses.fields(Prints)
+SMALLER, GREY = ("names", "exact", "bits", "contrast"), ".grey.npy"
 
 
 class Index:
@@ -154,10 +156,10 @@ class Index:
         for mask, keys, rows in self._bands:
             key = bits & mask
             found.append(rows[np.searchsorted(keys, key) : np.searchsorted(keys, key, "right")])
-        rows = np.unique(np.concatenate(found))
+        rows = np.concatenate(found)
         distances = np.bitwise_count(self._prints.bits[rows] ^ bits)
-        near = distances <= self._threshold
-        return sorted(zip(distances[near].tolist(), rows[near].tolist(), strict=True))
+        near = distances <= self._threshold  # few, and some of them by several groups
+        return sorted(set(zip(distances[near].tolist(), rows[near].tolist(), strict=True)))
 
     def _name(self, at: int) -> str:
         return self._prints.names[at].decode()
