@@ -343,6 +343,15 @@ def _parser() -> argparse.ArgumentParser:
         help="leave out images that are, exactly or nearly, test images of these tasks",
     )
     prepare.add_argument(
+        "--dedup-distance",
+        dest="distance",
+        type=int,
+        choices=range(17),
+        default=8,
+        metavar="N",
+        help="how much a near duplicate may differ: 0 to 16 bits of its 64-bit hash (default: 8)",
+    )
+    prepare.add_argument(
         "--workers", type=_positive, metavar="N", help="processes (default: one per core)"
     )
 

@@ -295,6 +295,7 @@ def prepare(options: argparse.Namespace, overrides: dict[str, str]) -> int:
         verify=options.verify,
         max_side=options.max_side,
         against=tuple(name for names in options.against for name in names.split(",")),
+        distance=options.distance,
         workers=options.workers or len(os.sched_getaffinity(0)),
     )
     code = 0

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import io
+import pathlib
 import tarfile
 import zipfile
 
@@ -90,17 +91,30 @@ def test_class_tars_count_as_folders_wherever_they_are(tmp_path):
     assert contents(whole) == {f"w/{path}": data for path, data in expected.items()}
 
 
-def test_memory_of_a_listing_is_in_arrays(tmp_path):
-    (tmp_path / "many").mkdir()
-    members = (member(f"c{i % 7}/{i}.jpg", b"x" * (i % 5)) for i in range(20_000))
+def test_few_tars_are_open_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "MOST_OPEN", 3)
+    for number in range(10):
+        (tmp_path / f"n{number}.tar").write_bytes(tar_bytes(member("1.jpg", b"%d" % number)))
+    listing, read = inputs.scan([tmp_path]), inputs.Reader()
+    before = len(list(pathlib.Path("/proc/self/fd").iterdir()))
+    for number in (*range(10), 9, 0, 5):
+        assert read(listing.found(number)) == b"%d" % number
+        assert len(list(pathlib.Path("/proc/self/fd").iterdir())) <= before + 3
+    read.close()
+    assert len(list(pathlib.Path("/proc/self/fd").iterdir())) == before
+
+
+def test_long_listings_are_made_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "CHUNK", 70)
+    members = (member(f"c{i % 7}/{i}.jpg", b"x" * (i % 5)) for i in range(500))
     data = tar_bytes(*members, form=tarfile.USTAR_FORMAT)
     (tmp_path / "many.tar").write_bytes(data)
     listing = inputs.scan([tmp_path / "many.tar"])
-    assert len(listing) == 20_000
-    np.testing.assert_array_equal(listing.sizes(), np.arange(20_000) % 5)
-    assert listing.path(19_999) == "c0/19999.jpg"
+    assert len(listing) == 500
+    np.testing.assert_array_equal(listing.sizes(), np.arange(500) % 5)
+    assert listing.path(499) == "c2/499.jpg"
     read = inputs.Reader()
-    assert read(listing.found(12_344)) == b"xxxx"
+    assert read(listing.found(344)) == b"xxxx"
 
 
 def refusal(*sources):
@@ -236,6 +250,10 @@ def test_layouts_that_cannot_be_labelled(tmp_path):
     assert reason("train/a/1.jpg", "train/b/1.jpg", "test/c/1.jpg") == (
         "class folders of test that train does not have: c"
     )
+    for name in ("b\udcff", "b\n", " b"):
+        assert reason("a/1.jpg", f"{name}/1.jpg") == (
+            f"class folder {name!r}: no name for a class; rename it"
+        )
     plan, splits = arranged(["a/1.jpg", "b/1.jpg", "loose.jpg"], tmp_path)
     assert plan.ignored == ("loose.jpg",)
     assert len(splits["train"]) == 2

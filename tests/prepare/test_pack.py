@@ -323,7 +323,7 @@ def test_images_of_test_sets_are_left_out_with_their_pair(photos, picture, encod
     facts = pack.pack(packing(photos, tmp_path, prints=prints, against=["some"]))
     found = {name: other for name, other, _ in facts["duplicates"]}
     assert found == {"cat/3.jpg": "t 0", "dog/5.jpg": "t 1"}
-    assert facts["dedup_against"] == ["some"]
+    assert (facts["dedup_against"], facts["dedup_distance"]) == (["some"], 8)
     assert len(source(tmp_path)) == 28
 
 
@@ -401,3 +401,12 @@ def test_workers_leave_when_the_command_is_killed(photos, tmp_path):
                 break
             time.sleep(0.1)
         assert not pathlib.Path(f"/proc/{child}/cmdline").exists()
+
+
+def test_names_that_are_no_text_are_packed(photos, tmp_path):
+    odd = os.fsdecode(b"caf\xe9\n.jpg")
+    (photos / "cat/1.jpg").rename(photos / "cat" / odd)
+    facts = pack.pack(packing(photos, tmp_path))
+    assert facts["splits"]["train"]["examples"] == 30
+    assert "cat/caf\\xe9\\n.jpg" in (tmp_path / "photos/1.0.0/train.txt").read_text().split("\n")
+    assert not faults(tmp_path)

@@ -46,6 +46,15 @@ def woe(result):
     return line.removeprefix("vit_jax: ")
 
 
+def test_help_fits_a_terminal(capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["prepare", "--help"])
+    assert caught.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 20
+    assert all(len(line) <= 100 for line in lines)
+
+
 def test_packs_once_and_says_where(prepare, photos, data_dir):
     code, lines, errors = prepare("my_photos", f"--from={photos}")
     assert (code, errors) == (0, [])

@@ -14,7 +14,7 @@ from vit_jax.data import presence, real, remote, tasks
 from vit_jax.data.datasets import MANUAL, PACKED
 from vit_jax.data.examples import DataError, Split
 from vit_jax.data.tasks import Task
-from vit_jax.prepare import against, download, listed, metadata, pack, shards, tfrecords
+from vit_jax.prepare import against, download, duplicates, listed, metadata, pack, shards, tfrecords
 from vit_jax.prepare.verify import verify
 
 AGAINST = "--dedup-against="
@@ -31,6 +31,7 @@ class Request:
       verify: read what is prepared again.
       max_side: longest side of packed images, or None.
       against: tasks whose test images must not be packed.
+      distance: most bits, of 64, in which the hash of a near duplicate differs.
       workers: processes or threads.
     """
 
@@ -39,6 +40,7 @@ class Request:
     verify: bool = False
     max_side: int | None = None
     against: Sequence[str] = ()
+    distance: int = duplicates.THRESHOLD
     workers: int = 1
 
 
@@ -227,6 +229,7 @@ def _pack(name: str, task: Task | None, request: Request) -> Iterator[str]:
         max_side=request.max_side,
         max_pixels=config.Data().max_pixels,
         against=sorted({task.name for task in chosen}),
+        distance=request.distance,
         workers=request.workers,
     )
     if packing.folder.exists():

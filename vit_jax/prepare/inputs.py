@@ -19,6 +19,8 @@ from vit_jax.data.images import BadImage
 Path = pathlib.Path
 
 BLOCK = 512  # of a tar
+MOST_OPEN = 64  # tars; ImageNet-21k is one for each class
+CHUNK = 2**14  # files of which the arrays of a listing are made at a time
 COMPRESSED = (
     (b"\x1f\x8b", "gunzip --keep"),
     (b"BZh", "bunzip2 --keep"),
@@ -69,7 +71,7 @@ class Listing:
             self.ignored.append(found.path)
             return
         self._pending.append(found)
-        if len(self._pending) == 2**14:
+        if len(self._pending) == CHUNK:
             self._flush()
 
     def close(self) -> None:
@@ -287,7 +289,7 @@ class _Part:
 
 
 class Reader:
-    """Reads the bytes of images, from several threads at once; tars and zips stay open."""
+    """Reads the bytes of images, from several threads at once; some tars and all zips stay open."""
 
     def __init__(self) -> None:
         self._tars: dict[str, int] = {}
@@ -317,7 +319,7 @@ class Reader:
             self._open(found.container)
             if found.container in self._zips:  # its members share one position
                 return self._member(found)
-        return os.pread(self._tars[found.container], found.size, found.offset)
+            return os.pread(self._tars[found.container], found.size, found.offset)
 
     def _open(self, container: str) -> None:
         if container in self._tars or container in self._zips:
@@ -326,6 +328,8 @@ class Reader:
             file = zipfile.ZipFile(container)
             self._zips[container] = file, file.infolist()
         else:
+            if len(self._tars) == MOST_OPEN:
+                os.close(self._tars.pop(next(iter(self._tars))))
             self._tars[container] = os.open(container, os.O_RDONLY)
 
     def _member(self, found: Found) -> bytes:

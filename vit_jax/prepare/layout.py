@@ -114,6 +114,9 @@ def _classes(found: dict[str, set[str]], named: str) -> tuple[str, ...]:
             raise DataError(
                 f"{named}: class folders of {at} that {train[0]} does not have: {shown}"
             )
+    for name in classes:
+        if not name.isprintable() or name != name.strip():
+            raise DataError(f"{named}: class folder {name!r}: no name for a class; rename it")
     return tuple(sorted(classes))
 
 

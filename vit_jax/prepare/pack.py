@@ -48,6 +48,7 @@ class Packing:
       max_pixels: largest image that is decoded at all.
       prints: of images that must not be in it, or None; `against` says of which tasks.
       against: names of those tasks.
+      distance: most bits in which the hash of a near duplicate differs.
       workers: processes.
       shard_bytes: bytes of the images of a shard, about.
     """
@@ -60,6 +61,7 @@ class Packing:
     max_pixels: int
     prints: duplicates.Prints | None = None
     against: Sequence[str] = ()
+    distance: int = duplicates.THRESHOLD
     workers: int = 1
     shard_bytes: int = SHARD_BYTES
 
@@ -117,6 +119,7 @@ def pack(packing: Packing) -> dict[str, Any]:
             max_side=packing.max_side,
             max_pixels=packing.max_pixels,
             prints=packing.part / PRINTS if packing.prints else None,
+            distance=packing.distance,
         )
         _begin(packing, _fingerprint(packing, listing, plan))
         planned = list(_planned(packing, listing, plan))
@@ -144,7 +147,11 @@ def check_same(packing: Packing) -> None:
         raise DataError(
             f"{packing.folder}: exists, and is not what this packs; remove it"
         ) from None
-    for key, value in (("max_side", packing.max_side), ("dedup_against", list(packing.against))):
+    for key, value in (
+        ("max_side", packing.max_side),
+        ("dedup_against", list(packing.against)),
+        ("dedup_distance", packing.distance if packing.against else None),
+    ):
         if facts.get(key) != value:
             raise DataError(
                 f"{packing.folder}: was packed with {key} {facts.get(key)}, not {value}; to pack "
@@ -182,7 +189,7 @@ def _fingerprint(packing: Packing, listing: inputs.Listing, plan: layout.Layout)
         total.update(listing.sizes()[order].astype("<i8").tobytes())
         total.update(plan.labels[order].astype("<i4").tobytes())
     if packing.prints is not None:
-        total.update(packing.prints.exact.tobytes())
+        total.update(packing.prints.exact.tobytes() + bytes([packing.distance]))
     return total.hexdigest()
 
 
@@ -349,6 +356,7 @@ def _facts(
         "jpeg_quality": shards.QUALITY if packing.max_side else None,
         "resized": sum(outcome.resized for outcome in outcomes),
         "dedup_against": list(packing.against),
+        "dedup_distance": packing.distance if packing.against else None,
         "duplicates": [row for outcome in outcomes for row in outcome.duplicates],
         "corrupt": [row for outcome in outcomes for row in outcome.bad],
         "ignored": len(listing.ignored) + len(plan.ignored),

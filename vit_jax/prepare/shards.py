@@ -41,6 +41,7 @@ class Settings(NamedTuple):
       max_side: longest side of an image; larger ones are resized and encoded again.
       max_pixels: largest image that is decoded at all.
       prints: file of the images that must not be packed, or None.
+      distance: most bits in which the hash of a near duplicate differs.
     """
 
     classes: tuple[str, ...]
@@ -48,6 +49,7 @@ class Settings(NamedTuple):
     max_side: int | None
     max_pixels: int
     prints: pathlib.Path | None
+    distance: int
 
 
 class Shard(NamedTuple):
@@ -111,7 +113,8 @@ class Packer:
         )
         self._index = None
         if settings.prints:
-            self._index = duplicates.Index(duplicates.Prints.load(settings.prints))
+            prints = duplicates.Prints.load(settings.prints)
+            self._index = duplicates.Index(prints, settings.distance)
 
     def __call__(self, shard: Shard) -> Outcome:
         """Writes the file of a shard, then what became of it; `each` is called for every image.
