@@ -241,13 +241,21 @@ def test_rows_that_cannot_run_on_their_own_data(capsys, tmp_path, monkeypatch):
     for name, start in {
         "pretrain/ViT-B_16-jft-7ep": "data.root=none: JFT-300M is private; set --config.data.root",
         "figure4/R50x1-jft-9M": "data.root=none: JFT-300M is private; set --config.data.root",
-        "vtab/ViT-L_16-jft-smallnorb-azimuth": "data.name=smallnorb: its labels for sNORB-Azim",
-        "vtab/ViT-L_16-jft-kitti-distance": "data.name=kitti: its labels for KITTI-Dist",
     }.items():
         assert cli.main(["train", name]) == 2
         err = capsys.readouterr().err
         assert err.startswith(f"vit_jax: {start}")
         assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_row_whose_data_is_not_here_says_what_to_run(capsys, tmp_path):
+    arguments = [f"--workdir={tmp_path / 'run'}", f"--config.data.root={tmp_path}"]
+    assert cli.main(["train", "vtab/ViT-L_16-i21k-kitti-distance", *arguments]) == 2
+    assert capsys.readouterr().err == (
+        f"vit_jax: data.name=kitti:3.*.*: not in {tmp_path}; "
+        f"run `vit_jax prepare vtab/kitti-distance --data_dir={tmp_path}`\n"
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -274,7 +282,10 @@ def test_a_fine_tuning_says_what_it_begins_with(capsys, tmp_path):
         "vit_jax: finetune/ViT-B_16-jft-pets begins with random weights: those of "
         "pretrain/ViT-B_16-jft-7ep were never published; set --config.init_from to a run of yours"
     )
-    assert second.startswith("vit_jax: data.name=oxford_iiit_pet: not prepared")
+    assert second == (
+        f"vit_jax: data.name=oxford_iiit_pet: not in {tmp_path}; "
+        f"run `vit_jax prepare pets --data_dir={tmp_path}`"
+    )
 
 
 @pytest.mark.parametrize("verb", ["", "train", "evaluate", "predict", "list", "show", "bench"])

@@ -53,7 +53,7 @@ def train(options: argparse.Namespace, overrides: dict[str, str]) -> int:
 def _check_start(options: argparse.Namespace, reference: str, overrides: dict[str, str]) -> None:
     """Says what is wrong with a run or special about it, before jax is imported: that is quick."""
     values, about = catalog.load(reference), catalog.about(reference)
-    config.build(config.override(values, overrides))
+    data = config.build(config.override(values, overrides)).data
     if options.smoke:
         if options.workdir is None:
             options.workdir = pathlib.Path("runs", "smoke", values["name"])
@@ -63,6 +63,10 @@ def _check_start(options: argparse.Namespace, reference: str, overrides: dict[st
         raise config.ConfigError(about.needs)
     if about.warning and "init_from" not in overrides:
         print(f"vit_jax: {values['name']} {about.warning}", file=sys.stderr)
+    if data.source == "tfds" and data.name:
+        from vit_jax.data import presence
+
+        presence.check(data.name, data.root)
     options.workdir = options.workdir or pathlib.Path("runs", values["name"])
 
 

@@ -59,6 +59,20 @@ def test_versions(tmp_path, monkeypatch):
     assert presence.find(clevr).version == "3.0.9"
 
 
+def test_a_name_is_looked_for_before_anything_is_fetched(tmp_path):
+    pretend(tmp_path / "cifar10", "3.0.2")
+    presence.check("cifar10", tmp_path)
+    presence.check("cifar10:3.*.*", tmp_path)
+    presence.check("of_mine", tmp_path)  # TFDS may know it
+    for name, task in (("cifar10:2.*.*", "cifar10"), ("eurosat/rgb:2.*.*", "vtab/eurosat")):
+        with pytest.raises(UserError) as caught:
+            presence.check(name, tmp_path)
+        assert str(caught.value) == (
+            f"data.name={name}: not in {tmp_path}; run `vit_jax prepare {task} "
+            f"--data_dir={tmp_path}`"
+        )
+
+
 def test_configs_and_real(tmp_path):
     pretend(tmp_path / "eurosat", "2.0.0")
     eurosat, real = TASKS["vtab/eurosat"].dataset, TASKS["imagenet-real"].dataset

@@ -1,5 +1,6 @@
 """Which data sets are on this machine, and what to run for the others; neither TFDS nor jax."""
 
+import dataclasses
 import fnmatch
 import json
 import os
@@ -7,6 +8,7 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
+from vit_jax.config import ConfigError
 from vit_jax.data.datasets import MANUAL, REAL, Dataset
 from vit_jax.data.tasks import TASKS
 
@@ -64,6 +66,21 @@ def _find(dataset: Dataset, data_dir: str | os.PathLike[str] | None) -> Found | 
             if one is not None:
                 found.append((one.readable, [int(n) for n in numbers], one))
     return max(found)[2] if found else None
+
+
+def check(name: str, data_dir: str | os.PathLike[str] | None = None) -> None:
+    """Raises ConfigError for a `data.name` of a task that is not here: before weights are fetched.
+
+    Of other data sets it says nothing, since TFDS may know more of them.
+    """
+    bare, _, version = name.partition(":")
+    dataset = next((t.dataset for t in TASKS.values() if t.dataset.tfds == bare), None)
+    if dataset is None:
+        return
+    if find(dataclasses.replace(dataset, version=version), data_dir) is None:
+        raise ConfigError(
+            f"data.name={name}: not in {directory(data_dir)}; run `{command(name, data_dir)}`"
+        )
 
 
 def command(name: str, data_dir: str | os.PathLike[str] | None = None) -> str | None:
