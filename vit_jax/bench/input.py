@@ -35,11 +35,12 @@ class Input:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A pipeline on some cores: median images/s of its turns, and the most memory in MiB."""
+    """A pipeline on some cores: medians over its turns, and the most memory in MiB."""
 
     cores: int
     name: str
-    rate: float
+    rate: float  # images/s
+    cpu: float  # seconds of CPU time per image, which other programs disturb less
     peak: float
 
 
@@ -76,6 +77,7 @@ def _compare(options: Input, cores: list[int], names: pathlib.Path) -> list[Resu
         script = str(pathlib.Path(__file__).with_name("tf_data.py"))
         commands[PEER] = [options.peer_python, script, where, str(names)]
     rates: dict[str, list[float]] = {name: [] for name in commands}
+    cpu: dict[str, list[float]] = {name: [] for name in commands}
     peaks = dict.fromkeys(commands, 0.0)
     with contextlib.ExitStack() as stack:
         asks = {name: stack.enter_context(_process(line)) for name, line in commands.items()}
@@ -86,8 +88,10 @@ def _compare(options: Input, cores: list[int], names: pathlib.Path) -> list[Resu
             for name in order:
                 answer = _turn(asks[name], options.batches * len(cores))
                 rates[name].append(answer["images"] / answer["seconds"])
+                cpu[name].append(answer["cpu"] / answer["images"])
                 peaks[name] = max(peaks[name], answer["peak"])
-    return [Result(len(cores), n, statistics.median(rates[n]), peaks[n]) for n in commands]
+    middle = statistics.median
+    return [Result(len(cores), n, middle(rates[n]), middle(cpu[n]), peaks[n]) for n in commands]
 
 
 @contextlib.contextmanager
@@ -128,11 +132,15 @@ def table(results: list[Result]) -> Table:
                 f"{one.rate:,.0f}",
                 f"{one.rate / one.cores:,.0f}",
                 f"{one.rate / base.rate:.2f}x",
+                f"{1000 * one.cpu:.2f}",
+                f"{base.cpu / one.cpu:.2f}x",
                 f"{one.peak:,.0f}",
             )
         )
     against = PEER if any(r.name == PEER for r in results) else "whole images"
-    return ("cores", "pipeline", "images/s", "per core", f"vs {against}", "peak MiB"), rows
+    vs = f"vs {against}"
+    header = ("cores", "pipeline", "images/s", "per core", vs, "CPU ms/image", vs, "peak MiB")
+    return header, rows
 
 
 def title(options: Input) -> list[str]:

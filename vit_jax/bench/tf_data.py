@@ -48,12 +48,13 @@ def main(cores: str, names: str) -> None:
     for line in sys.stdin:
         iterator = batches.as_numpy_iterator()
         next(iterator)
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), time.process_time()
         images = sum(len(next(iterator)) for _ in range(int(line)))
-        seconds = time.perf_counter() - began
+        seconds, cpu = time.perf_counter() - began, time.process_time() - busy
         del iterator
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(json.dumps({"images": images, "seconds": seconds, "peak": peak}), flush=True)
+        answer = {"images": images, "seconds": seconds, "cpu": cpu, "peak": peak}
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

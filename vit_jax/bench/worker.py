@@ -1,8 +1,8 @@
 """A process that loads batches on command, with this package: `python -m vit_jax.bench.worker`.
 
 For every line on standard input, the number of batches to load, it prints one line of JSON: images,
-seconds, and the most memory it has held, in MiB. Its arguments are the cores to stay on, threads,
-the decoder (parts, whole), and a file that names the images.
+seconds, seconds of CPU time, and the most memory it has held, in MiB. Its arguments are the cores
+to stay on, threads, the decoder (parts, whole), and a file that names the images.
 """
 
 import json
@@ -43,8 +43,8 @@ class Files:
         return ""
 
 
-def load(source: Source, threads: int, count: int) -> tuple[int, float]:
-    """Returns images and seconds of `count` batches, after one that fills what is loaded ahead."""
+def load(source: Source, threads: int, count: int) -> dict[str, float]:
+    """Returns images, seconds and CPU seconds of `count` batches, after one that is not counted."""
     data = config.Data(train_crop="inception", flip=False, threads=threads)
     with pipeline.batches(
         source,
@@ -57,9 +57,10 @@ def load(source: Source, threads: int, count: int) -> tuple[int, float]:
         stop_step=10**6,
     ) as batches:
         next(batches)
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), time.process_time()
         images = sum(len(next(batches)["label"]) for _ in range(count))
-        return images, time.perf_counter() - began
+        seconds, cpu = time.perf_counter() - began, time.process_time() - busy
+        return {"images": images, "seconds": seconds, "cpu": cpu}
 
 
 def main(cores: str, threads: str, decoder: str, names: str) -> None:
@@ -69,9 +70,9 @@ def main(cores: str, threads: str, decoder: str, names: str) -> None:
         regions.decode_whole_images()
     source = Files(pathlib.Path(names).read_text().splitlines())
     for line in sys.stdin:
-        images, seconds = load(source, int(threads), int(line))
+        answer = load(source, int(threads), int(line))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(json.dumps({"images": images, "seconds": seconds, "peak": peak}), flush=True)
+        print(json.dumps(answer | {"peak": peak}), flush=True)
 
 
 if __name__ == "__main__":
