@@ -327,6 +327,24 @@ def test_images_of_test_sets_are_left_out_with_their_pair(photos, picture, encod
     assert len(source(tmp_path)) == 28
 
 
+def test_prints_are_kept_for_the_next_try(photos, picture, tmp_path, monkeypatch):
+    prints = duplicates.Prints.of([duplicates.take(picture(103))], ["t 0"])
+    chosen = packing(photos, tmp_path, prints=prints, against=["some"])
+    assert pack.kept_prints(chosen) is None
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pack, "_finish", stop)
+    with pytest.raises(KeyboardInterrupt):
+        pack.pack(chosen)
+    monkeypatch.undo()
+    kept = pack.kept_prints(chosen)
+    assert kept is not None
+    facts = pack.pack(packing(photos, tmp_path, prints=kept, against=["some"]))
+    assert [row[:2] for row in facts["duplicates"]] == [["cat/3.jpg", "t 0"]]
+
+
 def test_duplicates_stay_in_splits_to_evaluate_on(photos, picture, tmp_path):
     (photos / "cat/broken.jpg").unlink()
     root = tmp_path / "split"

@@ -249,6 +249,28 @@ def test_whatever_a_builder_raises_is_one_line(prepare, monkeypatch, error, code
     assert line in errors[0]
 
 
+def test_what_tfds_prepares_is_array_record_and_is_prepared_once(prepare, monkeypatch, data_dir):
+    def generators(self, manager):
+        def some(number):
+            return ((i, tfds_fakes.example(self, "train", i)) for i in range(number))
+
+        return {"train": some(800), "validation": some(200), "test": some(5)}
+
+    monkeypatch.setattr(tfds.builder_cls("dtd"), "_split_generators", generators)
+    monkeypatch.setattr(download, "_check_network", lambda one, name: None)
+    code, lines, _ = prepare("vtab/dtd")
+    assert code == 0
+    assert lines[0] == f"vtab/dtd: prepared, in {data_dir}/dtd/3.0.1"
+    assert lines[1].startswith("vtab/dtd: its 1,000 images are listed in ")
+    code, lines, errors = prepare("vtab/dtd", "fewshot/dtd")
+    assert (code, errors) == (0, [])
+    assert lines[0] == f"vtab/dtd: is prepared already, in {data_dir}/dtd/3.0.1"
+    assert lines[2] == f"fewshot/dtd: is prepared already, in {data_dir}/dtd/3.0.1"
+    found = presence.find(TASKS["vtab/dtd"].dataset, data_dir)
+    assert found is not None
+    assert found.format == "array_record"
+
+
 def test_no_network_is_said_at_once(prepare, monkeypatch):
     def nowhere(*arguments):
         raise OSError(-2, "Name or service not known")

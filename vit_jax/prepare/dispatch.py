@@ -238,7 +238,8 @@ def _pack(name: str, task: Task | None, request: Request) -> Iterator[str]:
         return
     if chosen:
         pack.check_sources(packing)  # before minutes are spent on the others
-        prints = against.prints(chosen, request.data_dir, request.workers)
+        prints = pack.kept_prints(packing)
+        prints = prints or against.prints(chosen, request.data_dir, request.workers)
         packing = dataclasses.replace(packing, prints=prints)
     yield from _report(name, packing, pack.pack(packing))
 

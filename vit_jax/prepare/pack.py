@@ -103,16 +103,7 @@ def pack(packing: Packing) -> dict[str, Any]:
     with shards.disk_errors(packing.folder):
         (packing.part / WHOLE).mkdir(parents=True, exist_ok=True)
     with _alone(packing.part):
-        try:
-            listing = inputs.scan(packing.sources)
-            named = ", ".join(map(str, packing.sources))
-            plan = layout.arrange(listing, packing.unsplit, f"--from={named}")
-        except BaseException:
-            if not (packing.part / PLAN).exists():  # nothing has been begun
-                shutil.rmtree(packing.part, ignore_errors=True)
-                with contextlib.suppress(OSError):
-                    packing.part.parent.rmdir()
-            raise
+        listing, plan = _look(packing)
         settings = Settings(
             classes=plan.classes,
             below=plan.below,
@@ -164,6 +155,27 @@ def check_sources(packing: Packing) -> None:
     for source in packing.sources:
         if not source.exists():
             raise DataError(f"--from={source}: no such file or folder")
+
+
+def kept_prints(packing: Packing) -> duplicates.Prints | None:
+    """Returns the prints that an earlier try was begun with, which took long to make."""
+    if (packing.part / PLAN).exists() and (packing.part / PRINTS).exists():
+        return duplicates.Prints.load(packing.part / PRINTS)
+    return None
+
+
+def _look(packing: Packing) -> tuple[inputs.Listing, layout.Layout]:
+    """Returns what the sources hold; of sources that cannot be packed nothing is left behind."""
+    named = ", ".join(map(str, packing.sources))
+    try:
+        listing = inputs.scan(packing.sources)
+        return listing, layout.arrange(listing, packing.unsplit, f"--from={named}")
+    except BaseException:
+        if not (packing.part / PLAN).exists():  # nothing has been begun
+            shutil.rmtree(packing.part, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                packing.part.parent.rmdir()
+        raise
 
 
 @contextlib.contextmanager
