@@ -30,7 +30,7 @@ def needs(variant: str, topology: str, per_core: float) -> list[tuple[str, str]]
             "feed",
             f"{variant} at 224 px on {topology}: {chips} chips, {peak:.3g} FLOP/s in bfloat16",
         ),
-        ("training an image", f"{flops:.3g} FLOPs: 3 x 2 x the forward pass's {flops / 6:.3g}"),
+        ("training an image", f"{flops:.3g} FLOPs: 6 for each of {flops / 6:.3g} multiply-adds"),
         ("at the roofline", f"{rate:,.0f} images/s, the most the matrix units could do"),
         ("", f"{rate / per_core:,.1f} host cores like these, at {per_core:,.0f} images/s each"),
         (f"at {MFU:.0%} of it", f"{MFU * rate:,.0f} images/s: {MFU * rate / per_core:,.1f} cores"),
