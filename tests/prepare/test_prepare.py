@@ -69,7 +69,8 @@ def test_packs_once_and_says_where(prepare, photos, data_dir):
     flags = dict(re.findall(r"--config\.data\.(\w+)=(\S+)", lines[-1]))
     assert len(open_source(config.Data(**flags), "train", train=True)) == 30
     again = prepare("my_photos", f"--from={photos}")
-    assert again == (0, [f"my_photos: is packed already, in {folder}"], [])
+    there = f"my_photos: is packed already, 30 images in {folder}"
+    assert again == (0, [f"{there}; to pack others, remove it: rm -r {folder}"], [])
     assert "was packed with max_side None, not 20; to pack it anew, remove it: rm -r" in woe(
         prepare("my_photos", f"--from={photos}", "--max_side=20")
     )

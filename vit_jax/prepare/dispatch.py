@@ -233,8 +233,11 @@ def _pack(name: str, task: Task | None, request: Request) -> Iterator[str]:
         workers=request.workers,
     )
     if packing.folder.exists():
-        pack.check_same(packing)
-        yield f"{name}: is packed already, in {packing.folder}"
+        held = pack.check_same(packing)
+        yield (
+            f"{name}: is packed already, {held:,} images in {packing.folder}; to pack others, "
+            f"remove it: rm -r {packing.folder}"
+        )
         return
     if chosen:
         pack.check_sources(packing)  # before minutes are spent on the others

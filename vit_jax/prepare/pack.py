@@ -129,12 +129,13 @@ def pack(packing: Packing) -> dict[str, Any]:
     return facts
 
 
-def check_same(packing: Packing) -> None:
-    """Raises DataError if what is packed was packed with other settings."""
+def check_same(packing: Packing) -> int:
+    """Returns how many images are packed; raises DataError if with other settings than these."""
     shutil.rmtree(packing.part, ignore_errors=True)  # of a command that was killed at its very end
     try:
         facts = json.loads((packing.folder / FACTS).read_text())
-    except (OSError, ValueError):
+        images = sum(split["examples"] for split in facts["splits"].values())
+    except (OSError, ValueError, KeyError):
         raise DataError(
             f"{packing.folder}: exists, and is not what this packs; remove it"
         ) from None
@@ -148,6 +149,7 @@ def check_same(packing: Packing) -> None:
                 f"{packing.folder}: was packed with {key} {facts.get(key)}, not {value}; to pack "
                 f"it anew, remove it: rm -r {packing.folder}"
             )
+    return images
 
 
 def check_sources(packing: Packing) -> None:
