@@ -134,10 +134,18 @@ def test_inception_crop_by_hand():
     # Aspect 2, area 0.05 to 1 of 10 x 20: heights round(sqrt(5)) = 2 to round(sqrt(100)) = 10.
     crop = tf.InceptionCrop(3, 6, (0.05, 1.0), (1.0, 3.0))
     image = np.arange(200, dtype=np.uint8).reshape(10, 20, 1)
-    assert crop.rectangle(10, 20, Fixed(0.5, 2, 0, 0)) == (0, 0, 3, 6)  # 2 x 4 < 10 pixels: + 1 row
-    assert crop.rectangle(10, 20, Fixed(0.5, 3, 7, 14)) == (7, 14, 3, 6)
-    assert crop.rectangle(10, 20, Fixed(0.5, 10, 0, 0)) == (0, 0, 10, 20)
-    np.testing.assert_array_equal(crop(image, Fixed(0.5, 3, 2, 5)), image[2:5, 5:11])
+
+    def numbers(h: int, top: int, left: int) -> Fixed:
+        """Draws the middle of the aspect ratios, a height of 2 to 10, and where that begins."""
+        kept = max(h, 3)
+        return Fixed(
+            [0.5, (h - 1.5) / 9, (top + 0.5) / (11 - kept), (left + 0.5) / (21 - 2 * kept)]
+        )
+
+    assert crop.rectangle(10, 20, numbers(2, 0, 0)) == (0, 0, 3, 6)  # 2 x 4 < 10 pixels: + 1 row
+    assert crop.rectangle(10, 20, numbers(3, 7, 14)) == (7, 14, 3, 6)
+    assert crop.rectangle(10, 20, numbers(10, 0, 0)) == (0, 0, 10, 20)
+    np.testing.assert_array_equal(crop(image, numbers(3, 2, 5)), image[2:5, 5:11])
 
 
 def test_inception_crop_takes_the_whole_image_if_nothing_fits():

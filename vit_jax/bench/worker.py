@@ -5,6 +5,7 @@ seconds, seconds of CPU time, and the most memory it has held, in MiB. Its argum
 to stay on, threads, the decoder (parts, whole), and a file that names the images.
 """
 
+import io
 import json
 import os
 import pathlib
@@ -31,8 +32,8 @@ class Files:
         return len(self._paths)
 
     def __getitem__(self, index: int) -> Record:
-        with pathlib.Path(self._paths[index]).open("rb", buffering=0) as file:
-            return Record(file.read(), index % 2)
+        with io.FileIO(self._paths[index]) as file:
+            return Record(file.readall(), index % 2)
 
     def name(self, index: int) -> str:
         """Returns the path of the file."""

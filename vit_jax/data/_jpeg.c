@@ -3,7 +3,7 @@
  * libjpeg-turbo can leave out rows (jpeg_skip_scanlines: nothing but Huffman decoding), columns
  * (jpeg_crop_scanline: no inverse DCT, no upsampling, no colours) and all that lies below. The
  * pixels are those of a whole decoding, bit for bit, and every file that is in any way unusual is
- * left to the caller's other decoder: both functions say so and never raise for it.
+ * left to the caller's other decoder: both functions say so, with None, and never raise for it.
  *
  * The limited API of Python 3.11, so that one binary serves every later version.
  */
@@ -149,13 +149,18 @@ struct rectangle {
  */
 enum { MARGIN = 4, NARROWEST = 64, MOST_ROWS = 8 };
 
-/* Writes the pixels of a rectangle, which must lie in the image, as RGB without gaps.
+enum outcome { DONE, GIVEN_UP, NO_ROOM };
+
+/* Writes the rows of a rectangle, which must lie in the image, as RGB without gaps.
  *
- * Returns 0 if the file is damaged as far as it was read, or is not as its header says. All that
- * libjpeg allocates belongs to `info`, which is destroyed on every way out.
+ * There are more columns than wanted: `columns` of them from `first` on. Copying the wanted ones out
+ * of them would cost a twentieth of the whole. GIVEN_UP is for a file that is damaged as far as it
+ * was read, or is not as its header says. All that libjpeg allocates belongs to `info`, which is
+ * destroyed on every way out.
  */
-static int decode(const byte *data, size_t size, const struct header *header,
-                  struct rectangle wanted, byte *pixels)
+static enum outcome decode(const byte *data, size_t size, const struct header *header,
+                           struct rectangle wanted, byte *pixels, size_t room,
+                           JDIMENSION *first, JDIMENSION *columns)
 {
     struct jpeg_decompress_struct info;
     struct failure failure;
@@ -164,19 +169,20 @@ static int decode(const byte *data, size_t size, const struct header *header,
     failure.manager.emit_message = count_only;
     if (setjmp(failure.place)) {
         jpeg_destroy_decompress(&info);
-        return 0;
+        return GIVEN_UP;
     }
     jpeg_create_decompress(&info);
     jpeg_mem_src(&info, data, size);
     jpeg_read_header(&info, TRUE);
     info.out_color_space = JCS_RGB;
+    enum outcome outcome = GIVEN_UP;
     if ((long)info.image_height != header->height || (long)info.image_width != header->width ||
         info.num_components != header->components || info.progressive_mode ||
         jpeg_has_multiple_scans(&info))
-        goto give_up;
+        goto end;
     jpeg_start_decompress(&info);
     if (info.output_components != COLOURS)
-        goto give_up;
+        goto end;
 
     JDIMENSION left = wanted.left > MARGIN ? wanted.left - MARGIN : 0;
     JDIMENSION right = wanted.left + wanted.width + MARGIN;
@@ -186,36 +192,39 @@ static int decode(const byte *data, size_t size, const struct header *header,
         right = info.image_width;
     if (right - left < NARROWEST)
         left = right > NARROWEST ? right - NARROWEST : 0;
-    JDIMENSION columns = right - left;
-    if (columns < info.image_width)
-        jpeg_crop_scanline(&info, &left, &columns);
-    if (left > wanted.left || left + columns < wanted.left + wanted.width)
-        goto give_up;
+    *first = left;
+    *columns = right - left;
+    if (*columns < info.image_width)
+        jpeg_crop_scanline(&info, first, columns);
+    if (*first > wanted.left || *first + *columns < wanted.left + wanted.width)
+        goto end;
+    if (room / COLOURS / *columns < wanted.height) {
+        outcome = NO_ROOM;
+        goto end;
+    }
 
     const JDIMENSION above = wanted.top > MARGIN ? wanted.top - MARGIN : 0;
     if (above && jpeg_skip_scanlines(&info, above) != above)
-        goto give_up;
-    JSAMPARRAY rows = (*info.mem->alloc_sarray)((j_common_ptr)&info, JPOOL_IMAGE,
-                                                info.output_width * COLOURS, MOST_ROWS);
+        goto end;
     const JDIMENSION below = wanted.top + wanted.height;
-    const size_t offset = (size_t)(wanted.left - left) * COLOURS;
-    const size_t stride = (size_t)wanted.width * COLOURS;
+    const size_t stride = (size_t)*columns * COLOURS;
     while (info.output_scanline < below) {
-        const JDIMENSION first = info.output_scanline;
-        const JDIMENSION read = jpeg_read_scanlines(&info, rows, MOST_ROWS);
-        if (!read)
-            goto give_up;
-        for (JDIMENSION row = 0; row < read; row++)
-            if (first + row >= wanted.top && first + row < below)
-                memcpy(pixels + (first + row - wanted.top) * stride, rows[row] + offset, stride);
+        JSAMPROW rows[MOST_ROWS];
+        for (JDIMENSION row = 0; row < MOST_ROWS; row++) {
+            /* Rows of the margin go where the first wanted one will be. */
+            const JDIMENSION at = info.output_scanline + row;
+            rows[row] = pixels + (at > wanted.top ? at - wanted.top : 0) * stride;
+        }
+        const JDIMENSION most = below - info.output_scanline;
+        if (!jpeg_read_scanlines(&info, rows, most < MOST_ROWS ? most : MOST_ROWS))
+            goto end;
     }
-    const int sound = info.err->num_warnings == 0;
-    jpeg_destroy_decompress(&info);
-    return sound;
+    if (info.err->num_warnings == 0)
+        outcome = DONE;
 
-give_up:
+end:
     jpeg_destroy_decompress(&info);
-    return 0;
+    return outcome;
 }
 
 /* Python -------------------------------------------------------------------------------------- */
@@ -242,20 +251,24 @@ static PyObject *python_decode(PyObject *module, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "y*w*llll", &file, &pixels, &top, &left, &height, &width))
         return NULL;
     struct header header;
-    int whole = read_header(file.buf, (size_t)file.len, &header);
+    enum outcome outcome = GIVEN_UP;
+    JDIMENSION first = 0, columns = 0;
     const char *mistake = NULL;
-    if (whole && (top < 0 || left < 0 || height < 1 || width < 1 || height > header.height ||
-                  width > header.width || top > header.height - height ||
-                  left > header.width - width))
+    if (!read_header(file.buf, (size_t)file.len, &header)) {
+        /* for the other decoder */
+    } else if (top < 0 || left < 0 || height < 1 || width < 1 || height > header.height ||
+               width > header.width || top > header.height - height ||
+               left > header.width - width) {
         mistake = "the rectangle is not in the image";
-    else if (whole && pixels.len / COLOURS / width < height)
-        mistake = "the buffer is smaller than the rectangle";
-    else if (whole) {
+    } else {
         const struct rectangle wanted = {(JDIMENSION)top, (JDIMENSION)left, (JDIMENSION)height,
                                          (JDIMENSION)width};
         Py_BEGIN_ALLOW_THREADS
-        whole = decode(file.buf, (size_t)file.len, &header, wanted, pixels.buf);
+        outcome = decode(file.buf, (size_t)file.len, &header, wanted, pixels.buf,
+                         (size_t)pixels.len, &first, &columns);
         Py_END_ALLOW_THREADS
+        if (outcome == NO_ROOM)
+            mistake = "the buffer is smaller than the rectangle and what is decoded beside it";
     }
     PyBuffer_Release(&file);
     PyBuffer_Release(&pixels);
@@ -263,7 +276,9 @@ static PyObject *python_decode(PyObject *module, PyObject *arguments)
         PyErr_SetString(PyExc_ValueError, mistake);
         return NULL;
     }
-    return PyBool_FromLong(whole);
+    if (outcome != DONE)
+        Py_RETURN_NONE;
+    return Py_BuildValue("(kk)", (unsigned long)first, (unsigned long)columns);
 }
 
 static PyMethodDef functions[] = {
@@ -271,7 +286,8 @@ static PyMethodDef functions[] = {
      "size(file)\n\nReturns (height, width) of a JPEG that `decode` can read, else None."},
     {"decode", python_decode, METH_VARARGS,
      "decode(file, pixels, top, left, height, width)\n\n"
-     "Writes RGB bytes of a rectangle into a buffer; returns False where it cannot."},
+     "Writes the rows of a rectangle, RGB, into a buffer; returns which column they begin with and\n"
+     "how many they have, or None where it cannot."},
     {NULL, NULL, 0, NULL},
 };
 

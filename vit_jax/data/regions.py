@@ -12,6 +12,9 @@ import numpy as np
 
 Rectangle = tuple[int, int, int, int]  # top, left, height, width
 
+# Columns decoded beside a rectangle at most: it begins with a block of up to 32, and is 64 wide.
+BESIDE = 96
+
 
 def size(encoded: bytes) -> tuple[int, int] | None:
     """Returns `(height, width)` of a JPEG whose rectangles can be decoded; None for all else.
@@ -21,13 +24,25 @@ def size(encoded: bytes) -> tuple[int, int] | None:
     return _JPEG.size(encoded) if _JPEG else None
 
 
-def decode(encoded: bytes, rectangle: Rectangle, pixels: np.ndarray) -> bool:
-    """Writes a rectangle of a JPEG that has a `size` into `pixels`, uint8 `height width 3`, RGB.
+def room(rectangle: Rectangle) -> int:
+    """Returns how many bytes `decode` needs for a rectangle at most."""
+    _, _, height, width = rectangle
+    return height * (width + BESIDE) * 3
 
-    Returns False for a file that is damaged as far as it was read: what it is worth is for
-    `images.decode` to say. Lets other threads run meanwhile.
+
+def decode(encoded: bytes, rectangle: Rectangle, scratch: np.ndarray) -> np.ndarray | None:
+    """Returns a rectangle of a JPEG that has a `size`, uint8 `height width 3`, RGB, in `scratch`.
+
+    That is a uint8 vector with `room`. Returns None for a file that is damaged as far as it was
+    read: what it is worth is for `images.decode` to say. Lets other threads run meanwhile.
     """
-    return _JPEG is not None and _JPEG.decode(encoded, pixels, *rectangle)
+    found = _JPEG and _JPEG.decode(encoded, scratch, *rectangle)
+    if not found:
+        return None
+    first, columns = found
+    _, left, height, width = rectangle
+    rows = scratch[: height * columns * 3].reshape(height, columns, 3)
+    return rows[:, left - first : left - first + width]
 
 
 def has_parts() -> bool:
@@ -60,11 +75,13 @@ def _load() -> types.ModuleType | None:
     picture = cv2.resize(blocks, (128, 96), interpolation=cv2.INTER_CUBIC)
     encoded = cv2.imencode(".jpg", picture)[1]
     whole = cv2.imdecode(encoded, cv2.IMREAD_COLOR_RGB)
-    part = np.empty((50, 40, 3), np.uint8)
-    done = _jpeg.decode(encoded.tobytes(), part, 21, 51, 50, 40)
-    if done and whole is not None and np.array_equal(part, whole[21:71, 51:91]):
-        return _jpeg
-    return None
+    rectangle = (21, 51, 50, 40)
+    global _JPEG
+    _JPEG = _jpeg
+    part = decode(encoded.tobytes(), rectangle, np.empty(room(rectangle), np.uint8))
+    same = part is not None and whole is not None and np.array_equal(part, whole[21:71, 51:91])
+    return _jpeg if same else None
 
 
+_JPEG: types.ModuleType | None = None
 _JPEG = _load()

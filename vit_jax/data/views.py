@@ -65,7 +65,7 @@ class Views:
             pixels = step(pixels, rng)
         if pixels.strides[1] < 0:  # mirrored: many times as fast as by numpy
             cv2.flip(pixels[:, ::-1], 1, dst=row)
-        elif pixels.ctypes.data != row.ctypes.data:  # else it was made there
+        elif not np.may_share_memory(pixels, row):  # else it was made there
             row[:] = pixels
 
     def _rectangle(self, image: bytes | np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
@@ -76,11 +76,10 @@ class Views:
         if size is None or size[0] * size[1] > self._data.max_pixels:
             return None
         rectangle = self._crop.rectangle(*size, rng)
-        shape = (*rectangle[2:], 3)
-        count = shape[0] * shape[1] * 3
-        if self._scratch.size < count:
-            self._scratch = np.empty(count, np.uint8)
-        part = self._scratch[:count].reshape(shape)
-        if not regions.decode(image, rectangle, part):
+        room = regions.room(rectangle)
+        if self._scratch.size < room:
+            self._scratch = np.empty(room, np.uint8)
+        part = regions.decode(image, rectangle, self._scratch)
+        if part is None:
             return None
         return images.with_channels(part, self._data.channels)
