@@ -13,8 +13,8 @@ import time
 BATCH = 256
 
 
-def dataset(names: str):
-    """Returns an endless tf.data.Dataset of uint8 batches."""
+def dataset(names: str, dct: str):
+    """Returns an endless tf.data.Dataset of uint8 batches; `dct` is TensorFlow's `dct_method`."""
     import tensorflow as tf  # pyright: ignore[reportMissingImports]
 
     def view(path):
@@ -28,7 +28,7 @@ def dataset(names: str):
             use_image_if_no_bounding_boxes=True,
         )
         window = tf.stack([begin[0], begin[1], size[0], size[1]])
-        pixels = tf.io.decode_and_crop_jpeg(encoded, window, channels=3)
+        pixels = tf.io.decode_and_crop_jpeg(encoded, window, channels=3, dct_method=dct)
         return tf.cast(tf.image.resize(pixels, (224, 224), method="bilinear"), tf.uint8)
 
     paths = pathlib.Path(names).read_text().splitlines()
@@ -40,11 +40,11 @@ def dataset(names: str):
     return batches.with_options(options)
 
 
-def main(cores: str, names: str) -> None:
+def main(cores: str, names: str, dct: str) -> None:
     """Answers until standard input ends."""
     os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    batches = dataset(names)
+    batches = dataset(names, dct)
     for line in sys.stdin:
         iterator = batches.as_numpy_iterator()
         next(iterator)
