@@ -15,6 +15,9 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 import jax
+import pytest
+
+from vit_jax import logs
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -22,3 +25,10 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 def pytest_unconfigure():
     shutil.rmtree(CACHE, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def fresh_log(monkeypatch):
+    """Takes away what a command that ran before has done to the log: caplog would see nothing."""
+    monkeypatch.setattr(logs.log, "handlers", [])
+    monkeypatch.setattr(logs.log, "propagate", True)

@@ -12,7 +12,6 @@ from vit_jax import (
     commands,
     config,
     convert,
-    logs,
     models,
     opening,
     predict,
@@ -74,10 +73,8 @@ def test_a_run_begins_with_weights(begun):
 
 
 @pytest.fixture
-def said(caplog, monkeypatch):
+def said(caplog):
     """Returns a function that returns the lines logged so far."""
-    monkeypatch.setattr(logs.log, "handlers", [])  # those of a command that ran before
-    monkeypatch.setattr(logs.log, "propagate", True)
     caplog.set_level("INFO", logger="vit_jax")
     return lambda: [record.message for record in caplog.records]
 

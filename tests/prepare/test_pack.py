@@ -411,7 +411,7 @@ def test_workers_leave_when_the_command_is_killed(photos, tmp_path):
     while len(children) < 2 and (line := run.stdout.readline()):
         children = [int(word) for word in line.split()]
     run.kill()
-    run.communicate()
+    run.communicate(timeout=60)  # a process that stayed would keep the pipe open
     assert len(children) == 2
     for child in children:
         for _ in range(100):

@@ -13,7 +13,6 @@ import re
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
@@ -314,7 +313,8 @@ _packer: shards.Packer
 def _start(settings: Settings, images: Any, stop: Any) -> None:
     """Makes a process ready to pack."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process tells when to stop
-    parent = os.getppid()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
 
     def count() -> None:
@@ -327,10 +327,9 @@ def _start(settings: Settings, images: Any, stop: Any) -> None:
     _packer = shards.Packer(settings, count)
 
 
-def _leave_with(parent: int) -> None:
+def _leave_with(parent: multiprocessing.process.BaseProcess) -> None:
     """Ends this process when the first one is gone, which a kill does not tell it."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
+    parent.join()
     os._exit(1)
 
 
