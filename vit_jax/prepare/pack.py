@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -327,7 +328,7 @@ def _start(settings: Settings, images: Any, stop: Any) -> None:
     _packer = shards.Packer(settings, count)
 
 
-def _leave_with(parent: multiprocessing.process.BaseProcess) -> None:
+def _leave_with(parent: BaseProcess) -> None:
     """Ends this process when the first one is gone, which a kill does not tell it."""
     parent.join()
     os._exit(1)
