@@ -17,6 +17,7 @@ import contextlib
 import json
 import logging
 import shutil
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,6 +41,7 @@ __all__ = [
 log = logging.getLogger("vit_jax")
 # Of the state's size; orbax writes a little metadata besides.
 FREE_SPACE = 1.1
+TRIES = 10  # to remove what a failed save has left, a tenth of a second apart
 
 
 class AllCheckpointsBad(CheckpointError):
@@ -264,8 +266,13 @@ class Manager:
     def _failed(self, step: int, error: Exception) -> SaveFailed:
         """Frees the space of a save that failed and returns the error to raise."""
         if jax.process_index() == 0:
-            with contextlib.suppress(OSError):
-                records.tidy(self._directory)
+            # Writers that orbax abandoned may still put files into a folder that is being removed.
+            for _ in range(TRIES):
+                try:
+                    records.tidy(self._directory)
+                    break
+                except OSError:
+                    time.sleep(0.1)
         return SaveFailed(
             f"step {step} was not saved in {self._directory}: {records.first_line(error)}; "
             f"newest checkpoint: {self._newest()}"
