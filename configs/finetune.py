@@ -1,10 +1,12 @@
-"""Fine-tuning (Tables 2, 4, 5): finetune/MODEL-PRETRAINED-DATASET; Table 2's ImageNet: -512, -518.
+"""Fine-tuning (Tables 2, 4, 5, 6): finetune/MODEL-FROM-DATASET; Table 2's ImageNet: -512, -518.
 
 Data sets: imagenet, cifar10, cifar100, pets, flowers. Those from i21k begin with the weights that
-Google published; the others were never published and come from a run of yours: init_from.
+Google published; the others were never published and come from a run of yours: init_from. Runs that
+only Table 6 has say how long JFT-300M was trained on, such as jft7ep. A name is one run at one rate
+on the whole training set; `vit_jax transfer NAME` is the protocol that chooses the rate.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import ml_collections
 
@@ -14,24 +16,48 @@ from vit_jax.data.tasks import TASKS
 
 
 class Run(NamedTuple):
-    """One network, what it was pre-trained on, and where it goes; `pixels` only in Table 2."""
+    """One network, what it was pre-trained on, and where it goes.
+
+    `pixels` only where Table 2 has its own, `epochs` of JFT-300M where only Table 6 has the run.
+    """
 
     model: str
     pretrained: str
     target: str
     pixels: int | None = None
+    epochs: int | None = None
 
 
 def _name(run: Run) -> str:
-    parts = [run.model.replace("/", "_"), run.pretrained, run.target]
+    pretrained = run.pretrained + (f"{run.epochs}ep" if run.epochs else "")
+    parts = [run.model.replace("/", "_"), pretrained, run.target]
     return "finetune/" + "-".join(parts + ([str(run.pixels)] if run.pixels else []))
 
 
+EPOCHS = {"imagenet": 300, "i21k": 90, "jft": 7}
+LONGER = {("ViT-L/16", "jft"): 14, ("ViT-H/14", "jft"): 14}
+
+
+def _epochs(model: str, pretrained: str) -> int:
+    """Returns the length of the pre-training that Table 5 fine-tunes."""
+    return LONGER.get((model, pretrained), EPOCHS[pretrained])
+
+
+ONLY_TABLE_6 = [
+    (model, epochs)
+    for model, epochs in paper.TABLE_6
+    if (model, "jft") not in paper.TABLE_5 or epochs != _epochs(model, "jft")
+]
 RUNS = {
     _name(run): run
     for run in (
         *(Run(*pair, target) for pair in paper.TABLE_5 for target in paper.TABLE_4),
         *(Run(*pair, "imagenet", row.imagenet_pixels) for pair, row in paper.TABLE_2.items()),
+        *(
+            Run(model, "jft", target, epochs=epochs)
+            for model, epochs in ONLY_TABLE_6
+            for target in paper.TABLE_4
+        ),
     )
 }
 LR = 0.03
@@ -44,7 +70,7 @@ def names() -> tuple[str, ...]:
 
 def pixels(model: str) -> int:
     """Returns 384, or the nearest whole number of patches below it."""
-    patch = int(model.rpartition("/")[2])
+    patch = int(model.rpartition("/")[2]) if "/" in model else 1
     return paper.FINETUNE_PIXELS // patch * patch
 
 
@@ -52,7 +78,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     """Returns the run called `name`."""
     run = RUNS[name]
     row, task, side = paper.TABLE_4[run.target], TASKS[run.target], run.pixels or pixels(run.model)
-    layers, _ = paper.SIZES[run.model.rpartition("-")[2][0]]
+    layers = paper.SIZES[run.model.rpartition("-")[2][0]][0] if "ViT" in run.model else 1
     return ml_collections.ConfigDict(
         {
             "init_from": published(run.model) if run.pretrained == "i21k" else None,
@@ -80,6 +106,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
                 "warmup": "500 steps" if row.steps > 500 else "100 steps",
                 "decay": "cosine",
             },
+            "evaluation": {"tasks": ("imagenet-real",) if run.target == "imagenet" else ()},
         }
     )
 
@@ -89,9 +116,11 @@ def about(name: str) -> catalog.About:
     run = RUNS[name]
     row, task = paper.TABLE_4[run.target], TASKS[run.target]
     patch = run.model.rpartition("/")[2]
+    start = origin(run.model, run.pretrained, run.epochs)
+    pretrained = run.pretrained + (f" for {run.epochs} epochs" if run.epochs else "")
     return catalog.About(
         tables=tuple(_tables(run)),
-        row=f"{run.model} from {run.pretrained}, {task.title}",
+        row=f"{run.model} from {pretrained}, {task.title}",
         dataset=task.title,
         images=task.count(task.whole),
         results=tuple(_results(run)),
@@ -105,12 +134,32 @@ def about(name: str) -> catalog.About:
             *CHOICES,
             *([PATCHES] if patch == "14" and not run.pixels else []),
         ),
-        origin=origin(run.model, run.pretrained),
+        origin=start,
         warning=""
         if run.pretrained == "i21k"
-        else f"begins with random weights: those of {origin(run.model, run.pretrained)} were "
-        "never published; set --config.init_from to a run of yours",
+        else f"begins with random weights: those of {start} were never published; set "
+        "--config.init_from to a run of yours",
+        transfer=catalog.Transfer(
+            task=run.target,
+            rates=row.lrs,
+            train=task.train,
+            held_out=task.held_out,
+            setups={} if "ViT" in run.model else {"bit": bit(task.count(task.whole) or 0)},
+        ),
     )
+
+
+def bit(images: int) -> dict[str, Any]:
+    """Returns the knobs of Big Transfer's setup for so many training images."""
+    setup = next(setup for setup in paper.BIT if images < setup.fewer_than)
+    return {
+        "optimizer.lr": paper.BIT_LR,
+        "train.duration": f"{setup.steps} steps",
+        "train.mixup": setup.mixup,
+        "train.clip_norm": None,
+        "schedule.decay": "step",
+        "schedule.drops": paper.BIT_DROPS,
+    }
 
 
 def published(model: str) -> str:
@@ -118,21 +167,23 @@ def published(model: str) -> str:
     return f"imagenet21k/{model.replace('/', '_')}"
 
 
-def origin(model: str, pretrained: str) -> str:
-    """Returns the name of the pre-training that Table 5 fine-tunes."""
-    start = f"pretrain/{model.replace('/', '_')}-{pretrained}-"
-    epochs = {"imagenet": 300, "i21k": 90, "jft": 14 if model in ("ViT-L/16", "ViT-H/14") else 7}
-    return f"{start}{epochs[pretrained]}ep"
+def origin(model: str, pretrained: str, epochs: int | None = None) -> str:
+    """Returns the name of the pre-training: that of so many epochs, or that of Table 5."""
+    epochs = epochs or _epochs(model, pretrained)
+    return f"pretrain/{model.replace('/', '_')}-{pretrained}-{epochs}ep"
 
 
 def _tables(run: Run) -> list[str]:
     if run.pixels:
         return ["2"]
+    if run.epochs:
+        return ["4", "6"]
     printed_twice = (run.model, run.pretrained) in paper.TABLE_2 and run.target != "imagenet"
     return [
         *(["2"] if printed_twice else []),
         "4",
         "5",
+        *(["6"] if run.pretrained == "jft" else []),
         *(["figure 3"] if run.target == "imagenet" else []),
     ]
 
@@ -143,6 +194,9 @@ def _results(run: Run) -> list[Result]:
     for key, what in measures.items():
         if "5" in tables:
             results.append(Result(what, getattr(paper.TABLE_5[pair], key), "5"))
+        if "6" in tables:
+            epochs = run.epochs or _epochs(*pair)
+            results.append(Result(what, getattr(paper.TABLE_6[run.model, epochs].scores, key), "6"))
         if "2" in tables:
             mean, std = getattr(paper.TABLE_2[pair], key)
             results.append(Result(f"{what}, 3 runs", mean, "2", std))

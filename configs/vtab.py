@@ -94,4 +94,8 @@ def about(name: str) -> catalog.About:
         images=task.count(task.whole),
         results=(Result("top-1", score, "9"), Result("mean of 19, 3 runs", mean, "2", std)),
         choices=(tuning, *CHOICES, *([PETS] if key == "pets" else []), *pixels),
+        # A single rate: chosen by the paper once for all tasks, so there is nothing to choose.
+        transfer=catalog.Transfer(
+            task=task.name, rates=(paper.VTAB_LR,), train=task.train, held_out=task.held_out
+        ),
     )

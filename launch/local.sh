@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
-# One command on a fresh machine: sets up .venv, trains the embedded default, and shows what it learned.
+# One command on a fresh machine: sets up .venv, trains the embedded default, shows what it learned, and
+# goes through the paper's protocol: pre-train on half the classes, transfer to all at more pixels.
 #
 #   launch/local.sh [WORKDIR] [--config.KEY=VALUE ...]      PYTHON=python3.13 launch/local.sh
 #
-# WORKDIR (default runs/digits in the checkout) is resumed if it holds an unfinished run.
+# WORKDIR (default runs/digits in the checkout) is resumed if it holds an unfinished run; the knobs
+# are for it. The transfer's runs are in home/ beside it.
 set -euo pipefail
-case ${1:-} in -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case ${1:-} in -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 # shellcheck source=launch/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 WORKDIR=$ROOT/runs/digits
 case ${1:-} in "" | --*) ;; *) WORKDIR=$1; shift ;; esac
+HALF=$(dirname "$WORKDIR")/home/ViT-half
+ALL=$(dirname "$WORKDIR")/home/ViT-digits
 
 set_up ""
 echo "Training a Vision Transformer on 1,437 handwritten digits ..."
@@ -22,4 +26,18 @@ echo
 echo "Naming ten test images ..."
 "$VENV/bin/vit_jax" predict --checkpoint="$WORKDIR" --examples=10
 echo
-echo "Done. Curves: $WORKDIR/curves.png   Run it yourself: $VENV/bin/vit_jax --help"
+echo "Drawing what it attends to, and what its filters and positions look like ..."
+"$VENV/bin/vit_jax" inspect all --checkpoint="$WORKDIR"
+echo
+echo "Pre-training another one on the digits 0 to 4 alone ..."
+"$VENV/bin/vit_jax" train home/ViT-half --workdir="$HALF"
+echo
+echo "Few-shot: what a linear classifier of all ten digits makes of its features ..."
+"$VENV/bin/vit_jax" evaluate --checkpoint="$HALF" --config.evaluation.fewshot=digits
+echo
+echo "Transferring it to all ten digits at 12 x 12 pixels: choosing a rate, training three times, testing ..."
+"$VENV/bin/vit_jax" transfer home/ViT-digits --workdir="$ALL" --parallel=3 --config.init_from="$HALF"
+echo
+"$VENV/bin/vit_jax" report "$ALL" "$HALF" "$WORKDIR"
+echo
+echo "Done. Look at $ALL/report.html   Run it yourself: $VENV/bin/vit_jax --help"

@@ -2,7 +2,12 @@
 
 import os
 import shutil
+import signal
 import tempfile
+
+# A shell that starts a command in the background has it, and what it starts, ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before jax is imported anywhere: these are read once. Subprocesses inherit them.
 os.environ["XLA_FLAGS"] = (

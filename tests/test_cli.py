@@ -225,13 +225,15 @@ def test_show_says_what_was_chosen(capsys):
     assert re.search(r"lr 6e-4 +Table 3 has no R200x3; the values of R152x2 +--config", out)
     assert cli.main(["show", "finetune/ViT-B_16-jft-pets", "--json"]) == 0
     about = json.loads(capsys.readouterr().out)["about"]
-    assert about["tables"] == ["4", "5"]
+    assert about["tables"] == ["4", "5", "6"]
     assert about["choices"][0]["what"] == "lr 0.03"
-    assert about["results"] == [{"what": "top-1", "value": 95.8, "table": "5", "std": None}]
+    assert about["results"] == [
+        {"what": "top-1", "value": 95.8, "table": table, "std": None} for table in ("5", "6")
+    ]
     assert cli.main(["show", "finetune/ViT-B_16-jft-pets"]) == 0
     *_, source, printed, note = capsys.readouterr().out.splitlines()
-    assert source == "source: ViT-B/16 from jft, Pets; table 4, table 5"
-    assert printed == "printed: top-1 95.8 [5]"
+    assert source == "source: ViT-B/16 from jft, Pets; table 4, table 5, table 6"
+    assert printed == "printed: top-1 95.8 [5], top-1 95.8 [6]"
     assert note.startswith("note: begins with random weights: those of pretrain/ViT-B_16-jft-7ep")
 
 
@@ -288,7 +290,9 @@ def test_a_fine_tuning_says_what_it_begins_with(capsys, tmp_path):
     )
 
 
-@pytest.mark.parametrize("verb", ["", "train", "evaluate", "predict", "list", "show", "bench"])
+@pytest.mark.parametrize(
+    "verb", ["", "train", "evaluate", "predict", "list", "show", "bench", "transfer"]
+)
 def test_help(verb, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main([*([verb] if verb else []), "--help"])
@@ -341,11 +345,11 @@ NOWHERE = (
         (["train"], "train: name a config (see `vit_jax list`), or a --workdir to resume"),
         (["train", "digit"], "--config=digit: no such config; did you mean digits?"),
         (["train", "--config=nope.py:x"],
-         "--config=nope.py: no such file; did you mean posemb.py?"),
+         "--config=nope.py: no such file; did you mean home.py?"),
         (["train", "--config=zzz.py:x"],
          "--config=zzz.py: no such file; known: augreg.py, axial.py, baseline.py, digits.py, "
-         "figure10.py, figure4.py, finetune.py, image_folder.py, pooling.py, posemb.py, "
-         "pretrain.py, scaling.py, tfds.py, vtab.py"),
+         "figure10.py, figure4.py, finetune.py, home.py, image_folder.py, masked.py, pooling.py, "
+         "posemb.py, pretrain.py, scaling.py, tfds.py, vtab.py"),
         (["show"], "show: name a config; see `vit_jax list`"),
         (["list", "--config.seed=1"], "--config.seed: list takes no knobs"),
         (["predict", "--checkpoint=x"], "predict: give image files or folders, or --examples=N"),
@@ -362,7 +366,16 @@ def test_wrong_usage(arguments, line, capsys, tmp_path, monkeypatch):
     assert capsys.readouterr().err == f"vit_jax: {line}\n"
 
 
-@pytest.mark.parametrize("arguments", [["tran"], ["train", "--workdirr=x"], [], ["evaluate"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["tran"],
+        ["train", "--workdirr=x"],
+        [],
+        ["evaluate"],
+        ["transfer", "x", "--workdir=gs://b/x"],
+    ],
+)
 def test_wrong_flags_exit_2_in_one_line(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)

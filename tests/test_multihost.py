@@ -1,7 +1,6 @@
 """Two real processes (jax.distributed, gloo) train as one."""
 
 import signal
-import socket
 import time
 
 import jax
@@ -11,26 +10,14 @@ import pytest
 import runs
 from vit_jax import config, opening, run, trees
 
-# SGD: under Adam the key bias, whose true gradient is zero, amplifies rounding.
-SGD = {"optimizer": {"name": "sgd", "lr": 0.1}, "mesh": {"fsdp_min_size": 1}}
+# SGD: under Adam the key bias, whose true gradient is zero, amplifies rounding. Its rate is low:
+# at 0.1 training amplifies the order of sums thirtyfold within 25 steps, at 0.01 not at all.
+SGD = {"optimizer": {"name": "sgd", "lr": 0.01}, "mesh": {"fsdp_min_size": 1}}
 
 
-def start_two(workdir, cfg, devices=1):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
-    return [
-        runs.start(
-            runs.command(workdir, cfg=cfg),
-            env=runs.environment(
-                devices,
-                JAX_COORDINATOR_ADDRESS=address,
-                JAX_NUM_PROCESSES="2",
-                JAX_PROCESS_ID=str(number),
-            ),
-        )
-        for number in range(2)
-    ]
+def start_many(workdir, cfg, count, devices=1):
+    command = runs.command(workdir, cfg=cfg)
+    return [runs.start(command, env=variables) for variables in runs.environments(count, devices)]
 
 
 def finish(processes, code=0):
@@ -45,27 +32,39 @@ def params_of(workdir):
     return step, trees.flatten(jax.device_get(opening.load_params(directory, step, cfg)))
 
 
-@pytest.mark.parametrize("fsdp", [1, 2])
-def test_two_processes_as_one(fsdp, tmp_path):
+def assert_close(workdir, oracle):
+    """Asserts the losses, measures and parameters of another run, to a few roundings of float32.
+
+    Measured over all cases: losses 2.1e-7 apart, parameters 8.9e-8.
+    """
+    ours, theirs = runs.trace(workdir), runs.trace(oracle)
+    assert ours.keys() == theirs.keys()
+    np.testing.assert_allclose(list(ours.values()), list(theirs.values()), rtol=5e-7)
+    for key in ("test/top1", "test/count"):
+        assert runs.trace(workdir, key) == runs.trace(oracle, key)
+    step, ours = params_of(workdir)
+    assert step == runs.STEPS
+    for name, value in params_of(oracle)[1].items():
+        np.testing.assert_allclose(ours[name], value, rtol=1e-6, atol=2.4e-7, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("count", "fsdp"), [(2, 1), pytest.param(2, 2, marks=pytest.mark.long), (4, 2)]
+)
+def test_processes_train_as_one(count, fsdp, tmp_path):
     cfg = runs.configure(**SGD | {"mesh": {"fsdp": fsdp, "fsdp_min_size": 1}})
     run.train(cfg, tmp_path / "one")
-    finish(start_two(tmp_path / "two", cfg))
-    # Process 0 loads the first half of each batch: same images, same order, same numbers.
-    one, two = (runs.trace(tmp_path / name) for name in ("one", "two"))
-    assert one.keys() == two.keys()
-    np.testing.assert_allclose(list(two.values()), list(one.values()), rtol=2e-6)
-    for key in ("test/top1", "test/count"):
-        assert runs.trace(tmp_path / "two", key) == runs.trace(tmp_path / "one", key)
-    step, ours = params_of(tmp_path / "two")
-    assert step == runs.STEPS
-    for name, value in params_of(tmp_path / "one")[1].items():
-        np.testing.assert_allclose(ours[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+    # Each loads its part of each batch: same images, same order, same numbers.
+    finish(start_many(tmp_path / "many", cfg, count))
+    assert_close(tmp_path / "many", tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_stops_both_at_one_step_and_one_process_resumes(tmp_path):
     workdir = tmp_path / "run"
     cfg = runs.configure(train={"duration": 300}, **SGD)
-    processes = start_two(workdir, cfg)
+    processes = start_many(workdir, cfg, 2)
     metrics = workdir / "metrics.jsonl"
     while not (metrics.exists() and metrics.stat().st_size > 4000):
         assert all(p.poll() is None for p in processes), processes[0].communicate()

@@ -246,6 +246,7 @@ def test_what_exists_is_not_overwritten(tmp_path, capsys):
     assert not list((tmp_path / "here").iterdir())
 
 
+@pytest.mark.slow
 def test_the_average_of_a_run_is_what_is_converted(tmp_path):
     workdir = tmp_path / "run"
     begin(workdir, **{"train.ema": "0.5", "optimizer.lr": "0.1"})

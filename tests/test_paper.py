@@ -112,7 +112,7 @@ def test_table_6(row):
 
 def test_table_6_has_18_names():
     names = {f"pretrain/{spelled(r['model'])}-jft-{r['epochs']}ep" for r in table("Table 6")}
-    assert named("6") == names
+    assert named("6", "pretrain/") == names
     assert len(names) == 18
 
 
@@ -202,12 +202,13 @@ def test_table_4(row):
         assert len(names) == 3 * 19
     else:
         names = {n for n in ENTRIES if re.search(rf"^finetune/.*-{TARGETS[row['dataset']]}$", n)}
-        assert len(names) == 14
+        assert len(names) == 14 + 13  # Table 5, and what Table 6 has besides
     for name in names:
         cfg, about = ENTRIES[name].cfg, ENTRIES[name].about
         assert "4" in about.tables
         assert str(cfg.train.duration) == f"{row['steps']} steps"
         assert cfg.optimizer.lr in row["base_lr"]
+        assert about.transfer.rates == tuple(row["base_lr"])
         if len(row["base_lr"]) > 1:
             assert ", ".join(f"{lr:g}" for lr in row["base_lr"]) in about.choices[0].why
         assert cfg.train.batch_size == row["batch"]
@@ -219,6 +220,70 @@ def test_table_4(row):
         assert cfg.data.image_size[0] == (378 if "H_14" in name else row["resolution"])
         assert (cfg.train.loss, cfg.model.representation_size) == ("softmax", None)
         assert str(cfg.schedule.warmup) in ("500 steps", "100 steps")
+
+
+HELD_OUT = {"imagenet": 99, "cifar10": 98, "cifar100": 98, "pets": 90, "flowers": 90}  # B.1.1
+
+
+def test_rates_are_chosen_on_a_part_of_the_training_images():
+    for name, entry in ENTRIES.items():
+        protocol, data = entry.about.transfer, entry.cfg.data
+        fine_tuning = name.startswith(("finetune/", "vtab/")) or "-digits" in name
+        fine_tuning |= name.endswith(("-to-imagenet", "/digits-tenth", "/digits-scratch"))
+        assert (protocol is not None) == fine_tuning
+        if name.startswith("vtab/"):
+            assert data.train_split == f"{protocol.train}+{protocol.held_out}"
+            assert protocol.task == f"vtab/{name.split('-', 3)[3]}"
+        if name.startswith("finetune/"):
+            percent = HELD_OUT[protocol.task]
+            assert protocol.train == f"train[:{percent}%]"
+            assert protocol.held_out == f"train[{percent}%:]"
+            assert data.train_split == "train"
+            assert data.eval_split == ("validation" if protocol.task == "imagenet" else "test")
+
+
+def test_resnets_try_the_setup_of_big_transfer():
+    """BiT, section 3.3: 500, 10,000 or 20,000 steps; mixup 0.1 but for the small sets."""
+    lengths = {"imagenet": (20_000, 0.1), "cifar10": (10_000, 0.1), "cifar100": (10_000, 0.1),
+               "pets": (500, 0.0), "flowers": (500, 0.0)}  # fmt: skip
+    tried = set()
+    for name, entry in ENTRIES.items():
+        if not name.startswith("finetune/"):
+            continue
+        setups = entry.about.transfer.setups
+        resnet = entry.cfg.model.architecture == "resnet"
+        assert set(setups) == ({"bit"} if resnet else set())
+        if not resnet:
+            continue
+        tried.add(entry.model)
+        steps, mixup = lengths[entry.about.transfer.task]
+        assert setups["bit"] == {
+            "optimizer.lr": 0.003, "train.duration": f"{steps} steps", "train.mixup": mixup,
+            "train.clip_norm": None, "schedule.decay": "step", "schedule.drops": (0.3, 0.6, 0.9),
+        }  # fmt: skip
+        assert (entry.cfg.optimizer.name, entry.cfg.optimizer.momentum) == ("sgd", 0.9)
+        assert entry.cfg.train.batch_size == 512
+    assert tried == {"R50x1", "R50x2", "R101x1", "R152x1", "R152x2", "R200x3"}
+
+
+def test_table_6_is_fine_tuned():
+    targets = ("imagenet", "cifar10", "cifar100", "pets", "flowers")
+    columns = {target: (target, "top-1") for target in targets} | {
+        "imagenet_real": ("imagenet", "ReaL")
+    }
+    found = set()
+    for row in table("Table 6"):
+        model, origin = spelled(row["model"]), f"jft-{row['epochs']}ep"
+        for column, (target, what) in columns.items():
+            names = (f"finetune/{model}-{jft}-{target}" for jft in ("jft", f"jft{row['epochs']}ep"))
+            (name,) = (
+                name for name in names
+                if name in ENTRIES and ENTRIES[name].about.origin == f"pretrain/{model}-{origin}"
+            )  # fmt: skip
+            assert result(ENTRIES[name], what, "6").value == row[column]
+            found.add(name)
+    assert named("6", "finetune/") == found
+    assert len(found) == 18 * 5
 
 
 def test_table_2():

@@ -11,6 +11,7 @@ import pytest
 
 import runs
 from vit_jax import config, run
+from vit_jax.evaluators import classification
 from vit_jax.training import loop
 
 
@@ -23,6 +24,7 @@ def oracle(tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 def test_stop_at_random_steps_and_resume(oracle, tmp_path, monkeypatch):
     rng = random.Random(2026)
     for trial in range(3):
@@ -48,6 +50,27 @@ def test_resume_from_the_workdir_alone(oracle, tmp_path, monkeypatch):
     runs.assert_equal_runs(workdir, oracle)
 
 
+def test_an_evaluation_that_a_signal_kept_off_is_made_up_for(oracle, tmp_path, monkeypatch):
+    workdir = tmp_path / "run"
+
+    def interrupted(self, params, *, stop):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(classification.Classification, "__call__", interrupted)
+        for _ in range(2):  # the first time after step 10, the second when it is made up for
+            with pytest.raises(loop.Preempted, match="saved at step 10;"):
+                run.train(runs.configure(), workdir)
+    with runs.stopping_at(monkeypatch, 12), pytest.raises(loop.Preempted):
+        run.train(runs.configure(), workdir)
+    commit = json.loads((workdir / "checkpoints/00000010/commit.json").read_text())
+    assert commit["commit"]["metrics"]["top1"] == runs.trace(oracle, "test/top1")[10]
+    run.train(runs.configure(), workdir)
+    runs.assert_equal_runs(workdir, oracle)
+
+
+@pytest.mark.slow
 def test_loader_and_speed_knobs_may_change_on_resume(oracle, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     with runs.stopping_at(monkeypatch, 12), pytest.raises(loop.Preempted):
@@ -57,6 +80,7 @@ def test_loader_and_speed_knobs_may_change_on_resume(oracle, tmp_path, monkeypat
     runs.assert_equal_runs(workdir, oracle)
 
 
+@pytest.mark.slow
 def test_saves_by_the_clock(tmp_path):
     cfg = runs.configure(checkpoint={"every": None, "minutes": 1e-6, "keep": 100})
     run.train(cfg, tmp_path / "run")

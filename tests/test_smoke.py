@@ -53,12 +53,13 @@ def test_every_name_has_a_smoke_config_that_runs():
     assert any(cfg.model.resnet_units and cfg.model.architecture == "vit" for cfg in DISTINCT)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_a_resnet_with_sgd_trains(tmp_path):
     train("pretrain/R50x1-jft-7ep-sgd", tmp_path / "run")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("names", DISTINCT.values(), ids=lambda names: names[0])
 @pytest.mark.usefixtures("one_device")
 def test_every_name_trains(names, tmp_path):

@@ -17,7 +17,7 @@ def weights_that_overflow(monkeypatch, step):
     """Makes the parameters infinite just before one step, as a flipped bit in memory might."""
     original = loop.Loop.run
 
-    def patched(self, state, start):
+    def patched(self, state, start, **keywords):
         inner = self.step
         count = start
 
@@ -30,7 +30,7 @@ def weights_that_overflow(monkeypatch, step):
             return inner(state, batch)
 
         self.step = one
-        return original(self, state, start)
+        return original(self, state, start, **keywords)
 
     monkeypatch.setattr(loop.Loop, "run", patched)
 
@@ -54,11 +54,12 @@ def test_not_finite_stops_with_exit_70_and_saves_nothing_bad(tmp_path, monkeypat
     assert run.train(runs.configure(), workdir).steps == runs.STEPS
 
 
+@pytest.mark.slow
 def test_a_bad_step_within_the_budget_is_skipped_and_counted(tmp_path, monkeypatch, caplog):
     run.train(runs.configure(), tmp_path / "oracle")
     original = loop.Loop.run
 
-    def patched(self, state, start):
+    def patched(self, state, start, **keywords):
         inner, count = self.step, start
 
         def one(state, batch):
@@ -74,7 +75,7 @@ def test_a_bad_step_within_the_budget_is_skipped_and_counted(tmp_path, monkeypat
             return state, metrics
 
         self.step = one
-        return original(self, state, start)
+        return original(self, state, start, **keywords)
 
     monkeypatch.setattr(loop.Loop, "run", patched)
     run.logs.log.propagate = True
@@ -108,6 +109,7 @@ def folder_config(root, allowed):
     return runs.configure(data=data | {"train_split": "train", "eval_split": "test"})
 
 
+@pytest.mark.slow
 def test_bad_images_stop_the_run_by_name_or_are_replaced(tmp_path, caplog):
     root = broken_folder(tmp_path, 2)
     with pytest.raises(examples.DataError) as caught:
@@ -125,6 +127,7 @@ def test_bad_images_stop_the_run_by_name_or_are_replaced(tmp_path, caplog):
     runs.assert_equal_runs(tmp_path / "two", tmp_path / "again")
 
 
+@pytest.mark.slow
 def test_damaged_newest_checkpoint_falls_back_and_ends_the_same(tmp_path, monkeypatch, caplog):
     run.train(runs.configure(), tmp_path / "oracle")
     workdir = tmp_path / "run"
@@ -143,6 +146,7 @@ def test_damaged_newest_checkpoint_falls_back_and_ends_the_same(tmp_path, monkey
     runs.assert_equal_runs(workdir, tmp_path / "oracle")
 
 
+@pytest.mark.slow
 def test_full_disk_is_reported_at_that_step_and_loses_nothing(tmp_path):
     """No file may grow beyond a size: saves after the limit fail, the one before it stays."""
     cfg = runs.configure(train={"duration": 100})

@@ -77,6 +77,7 @@ def check(name, root, tmp_path):
     return metrics
 
 
+@pytest.mark.slow
 def test_a_task_end_to_end(tmp_path, capsys):
     metrics = check("clevr-count", tmp_path / "tfds", tmp_path)
     capsys.readouterr()
@@ -107,6 +108,7 @@ def reverse(folder, split):
     other.replace(shard)
 
 
+@pytest.mark.slow
 def test_a_list_keeps_the_same_1000_images(tmp_path):
     name, task = "dtd", TASKS["vtab/dtd"]
     builder = tfds_fakes.prepare(

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from array_record.python import array_record_data_source, array_record_module
 
+from vit_jax.data import objectnet
 from vit_jax.data.tasks import TASKS
 
 SIDE = 8
@@ -124,3 +125,22 @@ def value(feature, index, rng, levels):
         return f"text {index}"
     # Numbers: coordinates and distances, of which some are in every interval of the rules.
     return rng.uniform(0.5, 30.0, feature.shape).astype(feature.np_dtype)
+
+
+def write_mappings(folder, first=0, **changed):
+    """Writes ObjectNet's mapping for three classes and a head of four; returns the folder.
+
+    Its lines are numbered from `first`; `changed` has other texts for files by name.
+    """
+    lines = ["digital clock", "spatula", "tench, Tinca tinca", "analog clock"]
+    texts = (
+        '{"alarm_clock": "Alarm clock", "air_freshener": "Air freshener", "spatula": "Spatula"}',
+        '{"Alarm clock": "analog clock; digital clock", "Spatula": "spatula"}',
+        "\n".join(lines) + "\n",
+        # Class 0 of a head is on the third line: not in the order of WordNet ids.
+        json.dumps({str(at): line + first for at, line in enumerate((2, 0, 3, 1))}),
+    )
+    folder.mkdir(exist_ok=True)
+    for name, text in zip(objectnet.FILES, texts, strict=True):
+        (folder / name).write_text(changed.get(name.partition(".")[0], text))
+    return folder

@@ -1,6 +1,6 @@
 """`python -m vit_jax` is the command `vit_jax`."""
 
-from vit_jax.cli import main
+from vit_jax.cli import entry
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    entry()

@@ -34,6 +34,25 @@ class Choice(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """How `vit_jax transfer` chooses a config's learning rate; its splits are for the final runs.
+
+    Attributes:
+      task: what it is transferred to, as `vit_jax list --tasks` calls it.
+      rates: learning rates to choose among.
+      train: images to train on meanwhile; empty: the first 90 % of the config's.
+      held_out: images to choose on; empty: the rest of them.
+      setups: other settings to choose among, knobs by dotted name.
+    """
+
+    task: str = ""
+    rates: tuple[float, ...] = ()
+    train: str = ""
+    held_out: str = ""
+    setups: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class About:
     """Where a config comes from and what it came to there; empty for files that do not say.
 
@@ -50,6 +69,7 @@ class About:
       warning: a line that training begins with, unless `init_from` is set.
       needs: a line that training on its data set ends with, until one of `lifted_by` is set.
       lifted_by: knobs.
+      transfer: how its learning rate is chosen, where it fine-tunes.
     """
 
     tables: tuple[str, ...] = ()
@@ -64,6 +84,7 @@ class About:
     warning: str = ""
     needs: str = ""
     lifted_by: tuple[str, ...] = ()
+    transfer: Transfer | None = None
 
 
 def directory() -> pathlib.Path:

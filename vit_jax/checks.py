@@ -1,5 +1,7 @@
 """Combinations of knobs that cannot work, each ended in one line before anything else happens."""
 
+import dataclasses
+
 from vit_jax import config
 
 
@@ -55,6 +57,8 @@ def of_knobs(cfg: config.Config) -> None:
         raise config.ConfigError(
             f"schedule.end={cfg.schedule.end:g}: exceeds optimizer.lr {cfg.optimizer.lr:g}"
         )
+    if cfg.masked.target is not None:
+        _check_masked(cfg)
     for key in ("checkpoint.every", "evaluation.every"):
         every = config.get(cfg, key)
         if every is not None and every.amount <= 0:
@@ -84,6 +88,16 @@ def of_devices(cfg: config.Config, devices: int) -> None:
         )
 
 
+def adapted(cfg: config.Config, devices: int) -> config.Config:
+    """Returns the config with the accumulation that train.microbatch asks for on `devices`."""
+    train = cfg.train
+    rows, left = divmod(train.batch_size, devices)
+    if train.microbatch is None or left:
+        return cfg
+    fewest = next(n for n in range(1, rows + 1) if rows % n == 0 and rows // n <= train.microbatch)
+    return dataclasses.replace(cfg, train=dataclasses.replace(train, accumulation=fewest))
+
+
 def of_length(cfg: config.Config, steps: int, warmup: int) -> None:
     """Raises ConfigError where durations, now known in steps, contradict each other."""
     if warmup >= steps:
@@ -103,6 +117,57 @@ def _check_randaugment(pair: tuple[int, ...]) -> None:
         raise config.ConfigError(f"{key}: needs at least 1 operation per image; none turns it off")
     if pair[1] > 30:
         raise config.ConfigError(f"{key}: magnitude {pair[1]} is more than 30")
+
+
+def _check_masked(cfg: config.Config) -> None:
+    masked, model = cfg.masked, cfg.model
+    key = f"masked.target={masked.target}"
+    if model.architecture in ("resnet", "axial_resnet"):
+        raise config.ConfigError(f"{key}: {model.architecture} has no patches to mask; set none")
+    if model.resnet_units is not None:
+        raise config.ConfigError(
+            f"{key}: the ResNet before the encoder has seen the pixels of every patch in those "
+            "around it; set none, or model.resnet_units=none"
+        )
+    unused = {  # of a model or a loss of classes: which value means that there is none
+        "model.representation_size": (None, "no layer before a head of classes"),
+        "model.head_bias": (0.0, "no head of classes"),
+        "train.mixup": (0.0, "no labels to blend"),
+        "train.label_smoothing": (0.0, "no labels to smooth"),
+        "train.loss": ("softmax", "a loss of its own"),
+        "evaluation.tasks": ((), "no classes to name"),
+        "checkpoint.best": ("loss", "no classes to name"),
+    }
+    for name, (value, why) in unused.items():
+        if (given := config.get(cfg, name)) != value:
+            raise config.ConfigError(
+                f"{name}={config.show(given)}: masked patch prediction has {why}; "
+                f"set {config.show(value)}"
+            )
+    if model.pooling == "map":
+        raise config.ConfigError(
+            "model.pooling=map: masked patch prediction would leave it untrained; set token or gap"
+        )
+    if model.norm_place == "pooled":
+        raise config.ConfigError(
+            "model.norm_place=pooled: masked patch prediction pools nothing; set tokens"
+        )
+    patch = model.patch_size or (1, 1)
+    if masked.target == "colour_4x4" and min(patch) < 4:
+        raise config.ConfigError(
+            f"{key}: patches of {config.show(patch)} pixels have no 4 x 4 parts; set colour"
+        )
+    if len(masked.split) != 3 or abs(sum(masked.split) - 1) > 1e-6:
+        raise config.ConfigError(
+            f"masked.split={config.show(masked.split)}: needs three shares that add up to 1, "
+            "such as 0.8,0.1,0.1"
+        )
+    height, width = cfg.data.image_size
+    patches = (height // patch[0]) * (width // patch[1])
+    if round(masked.rate * patches) == 0:
+        raise config.ConfigError(
+            f"masked.rate={masked.rate:g}: none of {patches} patches; more than {0.5 / patches:g}"
+        )
 
 
 def _multiple(value: int, of: int) -> int:

@@ -4,8 +4,10 @@ Rooms are imported when they are needed, so that help and mistakes cost no impor
 """
 
 import argparse
+import contextlib
 import csv
 import dataclasses
+import fnmatch
 import json
 import os
 import pathlib
@@ -70,6 +72,49 @@ def _check_start(options: argparse.Namespace, reference: str, overrides: dict[st
     options.workdir = options.workdir or pathlib.Path("runs", values["name"])
 
 
+def transfer(options: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Brings configs through the transfer protocol, one after another, and prints the results."""
+    names, given = _matching(options.names), options.workdir
+    starts = []
+    for name in names:  # what is wrong with the last one is said before the first is run
+        options.workdir = given and (given / name if len(names) > 1 else given)
+        _check_start(options, name, overrides)
+        starts.append((name, options.workdir))
+    from vit_jax import logs, transfer
+
+    logs.setup()
+    cut = {"rates": options.rates, "seeds": options.seeds, "tiny": options.smoke}
+    plans = [(transfer.create(name, overrides, **cut), workdir) for name, workdir in starts]
+    places, finished = transfer.shares(options.parallel), []
+    for plan, workdir in plans:
+        finished.append(transfer.sweep(plan, workdir, places))
+        if options.json:
+            print(json.dumps(finished[-1]), flush=True)
+        else:
+            console.table(*transfer.table(finished[-1]))
+            print(f"\n{workdir / 'transfer.md'}\n", flush=True)
+    for model, means in transfer.vtab_means(finished).items():
+        if options.json:
+            print(json.dumps({"name": model, "results": means}))
+        else:
+            console.table(*transfer.spreads(model, means))
+    return 0
+
+
+def _matching(patterns: list[str]) -> list[str]:
+    """Returns the names that are given, those of the catalog for patterns among them."""
+    names = []
+    for pattern in patterns:
+        if not set("*?[") & set(pattern):
+            names.append(pattern)
+            continue
+        found = [name for name in catalog.names() if fnmatch.fnmatchcase(name, pattern)]
+        if not found:
+            raise config.ConfigError(f"{pattern}: no config has such a name; see `vit_jax list`")
+        names += found
+    return names
+
+
 def evaluate(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prints the metrics of a checkpoint."""
     from vit_jax import logs, run
@@ -127,6 +172,128 @@ def predict(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     if rows:
         console.table(("image", "prediction", "truth")[: len(rows[0])], rows)
     return 2 if unreadable else 0
+
+
+def embed(options: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Writes features of images to a file."""
+    from vit_jax import embed, logs, opening
+
+    logs.setup()
+    request = embed.Request(
+        output=options.output,
+        images=options.images,
+        features=options.features,
+        batch_size=options.batch_size,
+    )
+    embed.check(request, options.checkpoint, overrides)
+    opened = opening.open_(options.checkpoint, overrides, at=options.step)
+    print(f"{options.output}: {embed.embed(opened, request):,} images")
+    return 0
+
+
+# What `inspect` can be asked: the kinds that `inspect.drawing.KINDS` has, without importing jax.
+INSPECT = {
+    "filters": "principal components of the filters that see pixels (ViT, figure 7 left)",
+    "posemb": "how alike the position embeddings of patches are (figures 7 and 10)",
+    "attention-distance": "how many pixels away each head attends (figures 7 and 11)",
+    "rollout": "what the output is made of, as light on the image (figures 6 and 14)",
+    "attention": "what the output attends to in every layer and head",
+    "reconstruct": "patches that a model trained by masked patch prediction fills in",
+    "all": "each of these that the model has an answer to",
+    "view": "a page to click through: where each patch, head and layer looks (FILE.html)",
+}
+
+
+def inspect(options: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Draws what is inside a model."""
+    for path in options.images:
+        if not path.exists():
+            raise config.ConfigError(f"--images={path}: no such file or folder")
+    if options.what == "view":
+        return _inspect_view(options, overrides)
+    if options.serve is not None:
+        raise config.ConfigError(f"--serve={options.serve}: is of inspect view")
+    from vit_jax import logs
+    from vit_jax.inspect import drawing
+
+    logs.setup()
+    for path in drawing.inspect(
+        options.what,
+        options.checkpoint,
+        overrides,
+        at=options.step,
+        images=options.images,
+        count=options.count,
+        output=options.out,
+        formats=("png", "svg") if options.format == "both" else (options.format,),
+    ):
+        print(path)
+    return 0
+
+
+def _inspect_view(options: argparse.Namespace, overrides: dict[str, str]) -> int:
+    if options.format != "png":
+        raise config.ConfigError(f"--format={options.format}: is of figures, not of inspect view")
+    if options.out is not None and options.serve is not None:
+        raise config.ConfigError(f"--out={options.out}: --serve writes no file; leave one out")
+    from vit_jax import logs
+    from vit_jax.inspect import serve, view
+
+    logs.setup()
+    viewer, pictures = view.open_(
+        options.checkpoint,
+        overrides,
+        at=options.step,
+        paths=options.images,
+        count=options.count,
+        needed=options.serve is None,
+    )
+    if options.serve is None:
+        print(view.write(view.page(viewer, pictures), options.out))
+        return 0
+    page = view.page(viewer, pictures, live=True)
+    with serve.Server(viewer, page, options.serve) as server:
+        print(f"{server.url} (on this machine only; Ctrl-C ends it)", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+    return 0
+
+
+def report(options: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Writes a page about run directories."""
+    _no_overrides("report", overrides)
+    from vit_jax import report
+
+    images = 0 if options.no_predictions else options.images
+    for path in report.write(options.workdirs, options.out, images=images):
+        print(path)
+    return 0
+
+
+def reproduce(options: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Runs what of a table can be run here, and prints it beside the paper's."""
+    from vit_jax import reproduce
+
+    table, code = reproduce.table(options.table), 0
+    workdir = options.workdir or pathlib.Path("runs", *(("smoke",) if options.smoke else ()))
+    if options.smoke:
+        table = reproduce.tiny(table)
+    if not options.dry_run:
+        from vit_jax import logs
+
+        logs.setup()
+        code = reproduce.perform(table, workdir, overrides, smoke=options.smoke)
+    planned, found = reproduce.plan(table, workdir, overrides)
+    if options.output is not None:
+        reproduce.write(table, planned, found, options.output)
+    if options.json:
+        print(json.dumps(reproduce.as_dict(table, planned, found, workdir)))
+        return code
+    for title, block in reproduce.blocks(table, planned, found):
+        print(title)
+        console.table(block.header, block.rows)
+        print(f"{block.caption}\n" if block.caption else "")
+    return code
 
 
 # The forms that `convert.KINDS` has, without importing jax.
@@ -275,7 +442,9 @@ def preflight(options: argparse.Namespace, overrides: dict[str, str]) -> int:
         reports.append(report)
         if options.json:
             print(json.dumps(preflight.as_dict(report, options.mfu)), flush=True)
-    if not options.json and len(reports) == 1:
+    if not options.json and options.scaling:
+        print("\n".join(preflight.scaling_table(reports, options.mfu)))
+    elif not options.json and len(reports) == 1:
         rows = preflight.lines(reports[0], options.mfu)
         if options.fit:
             rows.append(("flags", reports[0].settings.flags()))
@@ -313,20 +482,87 @@ def prepare(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     return code
 
 
+# What `bench` can measure, and the flags that are of it.
+BENCH = {
+    "attention": (),
+    "startup": (),
+    "input": ("data", "threads", "peer_python", "rounds", "feed", "topology"),
+    "infer": ("models", "sizes", "output", "rounds", "topology"),
+}
+
+
 def bench(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prints measurements of this machine."""
     _no_overrides("bench", overrides)
+    for key in dict.fromkeys(flag for flags in BENCH.values() for flag in flags):
+        if getattr(options, key) is not None and key not in BENCH[options.what]:
+            of = " or ".join(f"bench {what}" for what, flags in BENCH.items() if key in flags)
+            flag = key.replace("_", "-")
+            raise config.ConfigError(f"--{flag}={_shown(getattr(options, key))}: is of {of}")
     if options.what == "input":
         return _bench_input(options)
-    for key in ("data", "threads", "peer_python", "rounds", "feed", "topology"):
-        if getattr(options, key) is not None:
-            flag = key.replace("_", "-")
-            raise config.ConfigError(f"--{flag}={getattr(options, key)}: is of bench input")
+    if options.what == "infer":
+        return _bench_fits(options) if options.topology else _bench_infer(options)
     from vit_jax.bench import compute
 
     header, rows = {"attention": compute.attention, "startup": compute.startup}[options.what]()
     console.table(header, rows)
     return 0
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def _bench_infer(options: argparse.Namespace) -> int:
+    import jax
+
+    from vit_jax.bench import forward, infer, infer_files
+
+    device = jax.devices()[0]
+    names = options.models or (forward.SMALL if device.platform == "cpu" else forward.PAPER)
+    forwards = forward.create(names, options.sizes or forward.SIZES, device.platform)
+    if options.output is not None:
+        infer_files.check(options.output)
+    rounds = options.rounds or infer.ROUNDS
+    for line in infer.title(rounds):
+        print(line, flush=True)
+    results = list(infer.measure(forwards, rounds=rounds, say=_say))
+    console.table(*infer.table(results))
+    if options.output is not None:
+        where = f"{device.device_kind}, vit_jax bench infer"
+        for path in infer_files.write_measured(results, options.output, where):
+            print(path)
+    return 0
+
+
+def _bench_fits(options: argparse.Namespace) -> int:
+    if options.rounds is not None:
+        raise config.ConfigError(f"--rounds={options.rounds}: nothing runs with --topology")
+    os.environ["JAX_PLATFORMS"] = "cpu"  # what is compiled for need not be here
+    from vit_jax import preflight
+    from vit_jax.bench import fitting, forward, infer, infer_files
+
+    if options.topology in ("cpu", "gpu"):
+        raise config.ConfigError(
+            f"--topology={options.topology}: name a TPU slice, or leave it out to measure here"
+        )
+    names, sizes = options.models or forward.PAPER, options.sizes or forward.SIZES
+    forwards = forward.create(names, sizes, "tpu")
+    if options.output is not None:
+        infer_files.check(options.output)
+    where = preflight.open_slice(options.topology)
+    found = list(fitting.search(forwards, where, _say))
+    console.table(*infer.table_of_fits(found))
+    if options.output is not None:
+        title = f"{options.topology}, by its compiler, vit_jax bench infer"
+        for path in infer_files.write_fits(found, options.output, title):
+            print(path)
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _bench_input(options: argparse.Namespace) -> int:

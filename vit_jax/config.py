@@ -145,6 +145,9 @@ class Data:
         "List of the images of data.train_split, to be found by hash; `vit_jax prepare` writes it.",
         free=True,
     )
+    classes: tuple[str, ...] | None = knob(
+        None, "Classes to keep, by name and in this order, such as 0,1,2; none: all of the data's."
+    )
     train_split: str = knob("train", "Split to train on; TFDS slices such as train[:99%] work.")
     eval_split: str = knob("test", "Split to evaluate on.")
     holdout: float = knob(
@@ -227,6 +230,12 @@ class Train:
     accumulation: int = knob(
         1, "Microbatches the global batch is cut into, one after another.", at_least=1, free=True
     )
+    microbatch: int | None = knob(
+        None,
+        "Most images of a device at a time: chooses accumulation by the devices there are.",
+        at_least=1,
+        free=True,
+    )
     duration: Duration = knob(
         Duration(90, "epochs"), "Length of the run: N steps, epochs or examples."
     )
@@ -249,6 +258,26 @@ class Train:
         "Steps with a loss or gradient that is not finite to skip before the run stops.",
         at_least=0,
         free=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Masked:
+    """Self-supervision by masked patches, in place of labels (ViT, section 4.6 and B.1.2)."""
+
+    target: str | None = knob(
+        None,
+        "What is predicted: a patch's mean colour, that of 4 x 4 parts, or its pixels; none: off.",
+        choices=("colour", "colour_4x4", "pixels"),
+    )
+    rate: float = knob(
+        0.5, "Share of an image's patches that are corrupted, and predicted.", above=0, below=1
+    )
+    split: tuple[float, ...] = knob(
+        (0.8, 0.1, 0.1),
+        "Of the corrupted: shares that become the mask token, another patch, or stay.",
+        at_least=0,
+        at_most=1,
     )
 
 
@@ -329,6 +358,23 @@ class Evaluation:
         "Sets to measure besides, such as imagenet-v2,imagenet-c/*; see `vit_jax list --tasks`.",
         free=True,
     )
+    fewshot: tuple[str, ...] = knob(
+        (),
+        "Sets for few-shot linear accuracy, such as imagenet,pets; digits; self: the run's splits.",
+        free=True,
+    )
+    shots: tuple[int, ...] = knob(
+        (1, 5, 10, 25), "Few-shot: training images of each class.", at_least=1, free=True
+    )
+    fewshot_l2: tuple[float, ...] = knob(
+        (1024.0,), "Few-shot: weight of the squared norm; several are all told.", above=0, free=True
+    )
+    fewshot_seeds: int = knob(
+        3, "Few-shot: draws of training images to average over.", at_least=1, free=True
+    )
+    probe: tuple[str, ...] = knob(
+        (), "Sets to train a linear head on frozen features on; named as in fewshot.", free=True
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -337,6 +383,31 @@ class Logging:
 
     every: int = knob(50, "Steps between lines of metrics.jsonl.", at_least=1, free=True)
     tensorboard: bool = knob(True, "Write TensorBoard event files too.", free=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Watchdog:
+    """How long a process may be busy with one thing until it counts as stuck and ends (code 70)."""
+
+    compile: float | None = knob(
+        7200.0, "Seconds for compiling the step; none: for ever.", above=0, free=True
+    )
+    data: float | None = knob(
+        900.0, "Seconds of waiting for a batch; none: for ever.", above=0, free=True
+    )
+    step: float | None = knob(900.0, "Seconds for a step; none: for ever.", above=0, free=True)
+    evaluate: float | None = knob(
+        1800.0, "Seconds for a batch of evaluation; none: for ever.", above=0, free=True
+    )
+    save: float | None = knob(
+        3600.0, "Seconds of waiting for a checkpoint; none: for ever.", above=0, free=True
+    )
+    join: int = knob(
+        300, "Seconds to wait for the other processes of a run.", at_least=1, free=True
+    )
+    heartbeat: int = knob(
+        30, "Seconds without a sign of life until a process counts as lost.", at_least=1, free=True
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -371,11 +442,13 @@ class Config:
     model: Model = Model()
     data: Data = Data()
     train: Train = Train()
+    masked: Masked = Masked()
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     checkpoint: Checkpoint = Checkpoint()
     evaluation: Evaluation = Evaluation()
     logging: Logging = Logging()
+    watchdog: Watchdog = Watchdog()
     mesh: Mesh = Mesh()
 
 

@@ -39,6 +39,7 @@ def convert(
     if kind == "orbax":
         _save(opened, params, output)
     else:
+        opened.check_whole()
         unsaid = weights.save(params, opened.facts, kind, output)
     return [*opened.notes, *unsaid, f"written: {output} ({kind}, from {opened.kind})"]
 

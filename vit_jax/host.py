@@ -1,9 +1,7 @@
-"""What a process arranges with its machine: other processes, memory, compiled programs."""
+"""What a process arranges with its machine: memory, compiled programs."""
 
 import contextlib
 import ctypes
-import functools
-import os
 import pathlib
 import platform
 from collections.abc import Iterator
@@ -17,28 +15,6 @@ class OutOfMemory(config.UserError):
     """The program does not fit the device."""
 
     exit_code = 78
-
-
-@functools.cache
-def start_distributed() -> None:
-    """Joins the other processes where the environment names them; alone, does nothing.
-
-    JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID name them explicitly; a TPU
-    slice of several hosts is recognised by TPU_WORKER_HOSTNAMES.
-    """
-    address = os.environ.get("JAX_COORDINATOR_ADDRESS")
-    if address:
-        numbers = []
-        for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"):
-            text = os.environ.get(name, "")
-            if not text.isdigit():
-                raise config.ConfigError(
-                    f"{name}={text}: must be a number, as JAX_COORDINATOR_ADDRESS is set"
-                )
-            numbers.append(int(text))
-        jax.distributed.initialize(address, *numbers)
-    elif "," in os.environ.get("TPU_WORKER_HOSTNAMES", ""):
-        jax.distributed.initialize()
 
 
 def cache_programs(workdir: pathlib.Path) -> None:

@@ -58,9 +58,10 @@ class Entry:
     def exaflops(self) -> float | None:
         """The compute of the run: 6 per multiply-accumulate of a forward pass, in 1e18."""
         cfg = self.cfg
-        if self.steps is None or cfg.model.num_classes is None:
+        known = cfg.model.num_classes is not None or cfg.masked.target is not None
+        if self.steps is None or not known:
             return None
-        forward = macs.count(cfg.model, cfg.data.image_size, cfg.data.channels)
+        forward = macs.count(cfg.model, cfg.data.image_size, cfg.data.channels, cfg.masked)
         return 6 * forward * self.steps * cfg.train.batch_size / 1e18
 
 
@@ -73,7 +74,7 @@ def entries(*, table: str | None = None, model: str | None = None) -> list[Entry
 
     Raises ConfigError where nothing is left.
     """
-    everything = [_entry(name, file) for name, file in catalog.names().items()]
+    everything = [entry(name) for name in catalog.names()]
     chosen = everything
     if table is not None:
         known = {_key(t): t for entry in everything for t in entry.about.tables}
@@ -90,6 +91,13 @@ def entries(*, table: str | None = None, model: str | None = None) -> list[Entry
                 f"--model={model}: no name{within} has such a model; known: {listed}"
             )
     return chosen
+
+
+def entry(name: str) -> Entry:
+    """Returns a name of the catalog."""
+    cfg = config.build(catalog.load(name))
+    cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
+    return Entry(name, catalog.names()[name], cfg, catalog.about(name))
 
 
 def to_dict(entry: Entry) -> dict[str, Any]:
@@ -253,12 +261,6 @@ def notes(about: catalog.About) -> Iterator[str]:
         results = (f"{r.what} {r.value:g}{_spread(r)} [{r.table}]" for r in about.results)
         yield f"printed: {', '.join(results)}"
     yield from (f"note: {line}" for line in (about.warning, about.needs) if line)
-
-
-def _entry(name: str, file: pathlib.Path) -> Entry:
-    cfg = config.build(catalog.load(name))
-    cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
-    return Entry(name, file, cfg, catalog.about(name))
 
 
 def _cells(entry: Entry) -> dict[str, str]:

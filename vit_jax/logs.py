@@ -1,5 +1,6 @@
 """What a run says: metrics.jsonl, TensorBoard events, a progress line for whoever watches."""
 
+import contextlib
 import json
 import logging
 import math
@@ -9,6 +10,8 @@ import sys
 import time
 from collections.abc import Mapping
 from typing import Any
+
+from vit_jax import config, places
 
 log = logging.getLogger("vit_jax")
 
@@ -29,6 +32,12 @@ PEAK_FLOPS = {
     "H200": 989e12,
     "B200": 2250e12,
 }
+
+
+class NotWritten(config.UserError):
+    """The run's numbers cannot be written, as on a full disk."""
+
+    exit_code = 70
 
 
 def peak_flops(device_kind: str) -> float | None:
@@ -66,15 +75,19 @@ class Metrics:
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes one line of numbers; keys are `group/name`. What is not finite becomes null."""
         line = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        self._file.write(json.dumps({"step": step, **line}, allow_nan=False) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps({"step": step, **line}, allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise NotWritten(f"{self._file.name}: cannot be written: {error.strerror}") from error
         if self._events is not None:
             for name, value in values.items():
                 self._events.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Flushes and closes both files."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # of a line that could not be written before
+            self._file.close()
         if self._events is not None:
             self._events.close()
 
@@ -83,23 +96,29 @@ def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
     """Returns the lines of a metrics.jsonl in step order.
 
     A resumed run repeats the steps after its checkpoint; of lines with equal step and keys the
-    last counts. Lines cut short by a kill are left out.
+    last counts. Lines cut short by a kill, or damaged, are left out.
     """
     lines: dict[tuple[int, tuple[str, ...]], dict[str, Any]] = {}
-    for text in path.read_text(encoding="utf-8").splitlines():
+    for text in path.read_bytes().decode(errors="replace").splitlines():
         try:
             line = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        lines[line["step"], tuple(sorted(line))] = line
+        if isinstance(line, dict) and isinstance(line.get("step"), int):
+            lines[line["step"], tuple(sorted(line))] = line
     return sorted(lines.values(), key=lambda line: line["step"])
 
 
-def write_atomically(path: pathlib.Path, text: str) -> None:
-    """Writes a file so that its final name never holds half of it."""
+def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
+    """Writes a file so that its final name never holds half of it; raises OSError."""
+    content = content.encode() if isinstance(content, str) else content
+    if places.is_remote(path):  # an object appears whole or not at all
+        with places.os_errors():
+            path.write_bytes(content)
+        return
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with part.open("wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from vit_jax import checks, config, logs, models, weights
+from vit_jax import checks, config, logs, models, places, weights
 from vit_jax.checkpoints import manager
 from vit_jax.training import sharding
 
@@ -40,10 +40,19 @@ class Opened:
 
     def check_head(self) -> None:
         """Raises WeightsError where there is no head to name classes with."""
+        self.check_whole()
         if "head/kernel" in self.fresh:
             raise weights.WeightsError(
                 f"{self.cfg.name}: holds no head, so it knows no classes; train one: "
                 f"vit_jax train NAME --config.init_from={self.cfg.name}"
+            )
+
+    def check_whole(self) -> None:
+        """Raises WeightsError where the model fills in patches: it has no other form."""
+        if self.cfg.masked.target is not None:
+            raise weights.WeightsError(
+                f"{self.cfg.name}: learnt to fill in masked patches, so it knows no classes; "
+                "fine-tune it: vit_jax train NAME --config.init_from=DIR, its run directory"
             )
 
 
@@ -64,7 +73,7 @@ def open_(
     Logs what had to be assumed; raises CheckpointError, WeightsError or ConfigError.
     """
     if is_run(reference):
-        directory, number, record = find(pathlib.Path(reference), at)
+        directory, number, record = find(places.place(reference), at)
         cfg = complete(config.build(config.override(record["config"], overrides or {})))
         return Opened(
             cfg=cfg,
@@ -94,7 +103,7 @@ def open_(
 def facts(reference: str) -> weights.Facts:
     """Returns what a checkpoint says of its model, without reading its arrays; raises likewise."""
     if is_run(reference):
-        _, _, record = find(pathlib.Path(reference))
+        _, _, record = find(places.place(reference))
         cfg = complete(config.build(record["config"]))
         return weights.Facts(model=cfg.model, data=cfg.data)
     return weights.look(weights.resolve(reference))
@@ -102,19 +111,27 @@ def facts(reference: str) -> weights.Facts:
 
 def is_run(reference: str | os.PathLike[str]) -> bool:
     """Returns whether a reference is a run directory, its `checkpoints`, or one step of those."""
-    path = pathlib.Path(reference)
-    return (
-        (path / "checkpoints").is_dir()
-        or (path / "commit.json").is_file()
-        or (path.is_dir() and path.name == "checkpoints")
-    )
+    path = places.place(reference)
+    if places.is_remote(reference) and path.suffix in (".npz", ".safetensors"):
+        return False  # weights, downloaded as they are
+    with places.one_line(os.fspath(reference)):
+        return (
+            (path / "checkpoints").is_dir()
+            or (path / "commit.json").is_file()
+            or (path.is_dir() and path.name == "checkpoints")
+        )
+
+
+def has_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) -> bool:
+    """Returns whether images are named, as a run does; weights of other projects bring none."""
+    return is_run(reference) or bool({"data.source", "data.name", "data.root"} & set(overrides))
 
 
 def check_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) -> None:
-    """Raises ConfigError where no images are named: weights of other projects bring none."""
+    """Raises ConfigError where no images are named."""
     if not pathlib.Path(reference).exists() and "://" not in str(reference):
         weights.find(str(reference))  # a mistyped name is the first thing to say
-    if not is_run(reference) and not {"data.source", "data.name", "data.root"} & set(overrides):
+    if not has_images(reference, overrides):
         raise config.ConfigError(
             f"{reference} brings no images; set --config.data.source=folder and "
             "--config.data.root=DIR, or --config.data.source=tfds and --config.data.name=NAME"
@@ -140,7 +157,7 @@ def find(
 
     Raises CheckpointError.
     """
-    path = pathlib.Path(checkpoint)
+    path = places.place(checkpoint)
     if path.name.isdigit() and (path / "commit.json").exists():
         at, path = int(path.name), path.parent
     directory = path / "checkpoints" if (path / "checkpoints").is_dir() else path
@@ -165,7 +182,11 @@ def create_model(cfg: config.Config) -> models.Classifier:
     if dtype == "auto":
         dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
     return models.create(
-        cfg.model, image_size=cfg.data.image_size, channels=cfg.data.channels, dtype=dtype
+        cfg.model,
+        image_size=cfg.data.image_size,
+        channels=cfg.data.channels,
+        dtype=dtype,
+        masked=cfg.masked,
     )
 
 

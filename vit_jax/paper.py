@@ -164,6 +164,26 @@ VTAB_STEPS, VTAB_LR = 2_500, 0.01  # the last row of Table 4
 FINETUNE_BATCH, FINETUNE_PIXELS = 512, 384
 
 
+class BigTransfer(NamedTuple):
+    """How Big Transfer fine-tunes, by the size of the data set (BiT, section 3.3).
+
+    SGD, momentum 0.9, batch 512; the rate is divided by 10 at 30, 60 and 90 % of the run. ViT's
+    ResNets are fine-tuned so too, and the better result is reported (appendix B.1.1).
+    """
+
+    fewer_than: float  # training images
+    steps: int
+    mixup: float
+
+
+BIT = (
+    BigTransfer(20_000, 500, 0.0),
+    BigTransfer(500_000, 10_000, 0.1),
+    BigTransfer(float("inf"), 20_000, 0.1),
+)
+BIT_LR, BIT_DROPS = 0.003, (0.3, 0.6, 0.9)
+
+
 class Transfer(NamedTuple):
     """A column of Table 2: top-1 and its standard deviation over three fine-tuning runs, in %."""
 
@@ -215,6 +235,22 @@ TABLE_9 = {  # top-1 in % on the tasks of VTAB-1k, in the order of TABLE_2's net
     "smallnorb-azimuth": (33.2, 36.2, 30.5),
     "smallnorb-elevation": (51.2, 51.1, 41.7),
 }
+
+
+class MaskedPatches(NamedTuple):
+    """Self-supervision of ViT-B/16 (section 4.6, appendix B.1.2): Adam, cosine, WARMUP, BATCH."""
+
+    place: str
+    steps: int
+    short_steps: int  # after which more gains little
+    lr: float
+    rate: float
+    ablated_rate: float
+    split: tuple[float, float, float]  # of the corrupted: mask token, another patch, kept
+    imagenet: float  # top-1 in %, after `steps` of JFT-300M
+
+
+MASKED = MaskedPatches("section 4.6", 1_000_000, 100_000, 2e-4, 0.5, 0.15, (0.8, 0.1, 0.1), 79.9)
 
 
 class AugReg(NamedTuple):

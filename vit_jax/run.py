@@ -1,12 +1,14 @@
 """From a config to live objects: the only module that knows every room."""
 
+import contextlib
 import dataclasses
+import errno
 import json
 import os
 import pathlib
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -20,13 +22,30 @@ from vit_jax import (
     logs,
     models,
     opening,
+    peers,
+    places,
     smoke,
     weights,
 )
-from vit_jax.checkpoints import manager
-from vit_jax.data import pipeline, sources, transforms
-from vit_jax.evaluators import classification, further
-from vit_jax.training import loop, optimizer, schedules, sharding, state, step
+from vit_jax.checkpoints import hosts, manager
+from vit_jax.data import feed, pipeline, sources, transforms
+from vit_jax.data.examples import digest
+from vit_jax.evaluators import classification, fewshot, further, masked, pairs, passes, probe
+from vit_jax.training import (
+    agreement,
+    loop,
+    notices,
+    optimizer,
+    phases,
+    schedules,
+    sessions,
+    sharding,
+    state,
+    step,
+    watchdog,
+)
+
+SETS = {f"evaluation.{knob}" for knob in ("tasks", "fewshot", "probe")}
 
 
 def resolve(reference: str, overrides: Mapping[str, str], *, tiny: bool = False) -> config.Config:
@@ -34,7 +53,14 @@ def resolve(reference: str, overrides: Mapping[str, str], *, tiny: bool = False)
 
     Raises ConfigError; reads no data and compiles nothing.
     """
-    cfg = config.build(config.override(catalog.load(reference), overrides))
+    return of_values(catalog.load(reference), overrides, tiny=tiny)
+
+
+def of_values(
+    values: Mapping[str, Any], overrides: Mapping[str, str], *, tiny: bool = False
+) -> config.Config:
+    """Returns the same of nested knobs."""
+    cfg = config.build(config.override(values, overrides))
     if tiny:  # what is overridden is not cut down
         cfg = config.build(config.override(config.to_dict(smoke.shrink(cfg)), overrides))
     return opening.complete(cfg)
@@ -64,7 +90,9 @@ def of_directory(
     raises ConfigError, naming each difference.
     """
     file = workdir / "config.json"
-    if not file.exists():
+    with places.one_line(f"--workdir={workdir}"):
+        exists = file.exists()
+    if not exists:
         if reference is None:
             raise config.ConfigError(
                 f"--workdir={workdir}: holds no run to resume (no config.json); "
@@ -102,29 +130,56 @@ def of_directory(
 class Objects:
     """The live objects that training and evaluation of one config share."""
 
-    def __init__(self, cfg: config.Config) -> None:
-        """Opens the evaluation data and builds the model; raises ConfigError or DataError."""
-        host.start_distributed()
+    def __init__(
+        self,
+        cfg: config.Config,
+        *,
+        split: bool = True,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Opens the evaluation data and builds the model; raises ConfigError or DataError.
+
+        Without `split` the evaluation split is not of it, and the classes are only numbers. Where
+        `stop()` turns true, evaluation does not wait for images that do not come.
+        """
+        self._stop = stop
+        peers.join(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
+        cfg = checks.adapted(cfg, jax.device_count())
         checks.of_devices(cfg, jax.device_count())
-        self.eval_source = sources.open_source(
-            cfg.data, cfg.data.eval_split, num_classes=cfg.model.num_classes, train=False
-        )
-        self.classes = tuple(self.eval_source.classes)
+        self.eval_source = None
+        self.classes = tuple(str(number) for number in range(cfg.model.num_classes or 0))
+        if split:
+            self.eval_source = sources.open_source(
+                cfg.data, cfg.data.eval_split, num_classes=cfg.model.num_classes, train=False
+            )
+            self.classes = tuple(self.eval_source.classes)
         self.cfg = cfg = _with_classes(cfg, len(self.classes))
-        self.further = further.sets(cfg, self.classes)
         self.mesh = sharding.create_mesh(cfg.mesh.fsdp)
         self.model = opening.create_model(cfg)
+        self.evaluators = self._evaluators()
 
-    def evaluators(self) -> dict[str, classification.Classification]:
-        """Returns the measure of the evaluation split, `test`, and of `evaluation.tasks`."""
-        every = {"test": self.eval_source} | self.further
-        return {name: self._evaluator(source) for name, source in every.items()}
+    def _evaluators(self) -> dict[str, loop.Evaluator]:
+        """Returns what is measured: first `test`, the evaluation split, then what is asked for."""
+        model, cfg = self.model, self.cfg
+        found: dict[str, loop.Evaluator] = {}
+        if self.eval_source is not None and cfg.masked.target is not None:
+            found["test"] = masked.Masked(model, cfg, self._pass(self.eval_source))
+        elif self.eval_source is not None:
+            real = further.reassess(cfg, self.eval_source)
+            split = self._pass(real or self.eval_source)
+            found["test"] = classification.Classification(model, cfg, split, real)
+        found |= further.evaluators(model, cfg, self.classes, self._pass)
+        for name, kind in (("fewshot", fewshot.FewShot), ("probe", probe.Probe)):
+            opened = pairs.open_pairs(cfg, f"evaluation.{name}", self._pass)
+            if opened:
+                found[name] = kind(model, cfg, opened)
+        return found
 
-    def _evaluator(self, source: sources.Source) -> classification.Classification:
+    def _pass(self, source: sources.Source) -> passes.Pass:
         data, rows = self.cfg.data, self.cfg.evaluation.batch_size or self.cfg.train.batch_size
 
-        def batches() -> pipeline.Batches:
-            return pipeline.batches(
+        def batches() -> feed.Batches:
+            loaded = pipeline.batches(
                 source,
                 transforms.eval_transforms(data),
                 data,
@@ -134,8 +189,9 @@ class Objects:
                 train=False,
                 stop_step=-(-len(source) // rows),
             )
+            return feed.Feed(loaded, self._stop)
 
-        return classification.Classification(self.model, self.cfg, self.mesh, batches)
+        return passes.Pass(self.mesh, rows, batches)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,8 +214,21 @@ def train(
     """
     began = time.monotonic()
     # Signals are noted from here on: data set-up, compilation and evaluation end early too.
-    with loop.Stop() as stop, host.memory_errors():
-        objects = Objects(cfg)
+    spent = phases.Phases("start")
+    watch = watchdog.Watchdog(spent, dataclasses.asdict(cfg.watchdog))
+    with (
+        loop.Stop() as stop,
+        host.memory_errors(),
+        peers.failures(cfg.watchdog.heartbeat),
+        watch,
+        contextlib.ExitStack() as ending,
+    ):
+        # After Stop: with several processes SIGTERM is jax's, which passes it on to all of them.
+        peers.join(workdir, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
+        # Everything: knobs that do not change a result must be equal too, or a process would wait.
+        whole = digest(repr(cfg).encode())
+        _agree(workdir, config=whole, code=agreement.code(), jax=jax.__version__)
+        objects = Objects(cfg, stop=stop)
         cfg, mesh, model = objects.cfg, objects.mesh, objects.model
         source = sources.open_source(
             cfg.data, cfg.data.train_split, num_classes=cfg.model.num_classes, train=True
@@ -169,6 +238,9 @@ def train(
                 f"data.eval_split={cfg.data.eval_split}: its classes differ from those of "
                 f"{cfg.data.train_split}"
             )
+        ready = f"{time.monotonic() - began:.1f}"
+        present = _agree(workdir, data=source.fingerprint(), seconds=ready)
+        ending.enter_context(notices.watching())
         plan = loop.Plan.of(cfg, len(source))
         if profile is not None and not 1 <= profile[0] <= profile[1] <= plan.steps:
             raise config.ConfigError(
@@ -176,6 +248,8 @@ def train(
                 f"within steps 1 to {plan.steps}"
             )
         main = jax.process_index() == 0
+        if profile is not None and places.is_remote(workdir):
+            raise config.ConfigError(f"--profile: needs a --workdir on a disk, not {workdir}")
         if main:
             _prepare(workdir, cfg)
         host.cache_programs(workdir)
@@ -188,11 +262,22 @@ def train(
         saver = manager.Manager(
             workdir / "checkpoints", keep=cfg.checkpoint.keep, best=cfg.checkpoint.best
         )
-        metrics = logs.Metrics(workdir, tensorboard=cfg.logging.tensorboard) if main else None
+        with places.one_line(f"--workdir={workdir}"):
+            mirror = places.Mirror(workdir) if main else None
+        metrics = None
+        if mirror is not None:
+            metrics = logs.Metrics(mirror.folder, tensorboard=cfg.logging.tensorboard)
         progress = logs.Progress(total=plan.steps, active=main)
+        kept: sessions.Sessions | None = None
         try:
             progress.say(_banner(cfg, model, len(source), plan, workdir))
-            restored = saver.restore(target)
+            for line in present:
+                progress.say(line)
+            avoid = hosts.decide(lambda: sorted(_suspects(mirror)))
+            for number in avoid:
+                progress.say(f"from step {number} this run has failed twice; trying an older one")
+            restored = saver.restore(target, avoid=avoid)
+            evaluated = True
             if restored is None:
                 live, start = state.initialise(model, tx, cfg, mesh), 0
                 if cfg.init_from is not None:
@@ -201,53 +286,71 @@ def train(
                         progress.say(line)
             else:
                 live, record = restored
-                start = record["step"]
+                start, evaluated = record["step"], bool(record["metrics"])
                 _check_data(record, source.fingerprint())
                 progress.say(f"resuming from step {start}")
             compiling = time.monotonic()
-            compiled = step.compile_step(step.create(model, tx, schedule, cfg), target, cfg, mesh)
+            with spent("compile"):
+                function = step.create(model, tx, schedule, cfg)
+                compiled = step.compile_step(function, target, cfg, mesh)
             progress.say(
                 f"step compiled in {time.monotonic() - compiling:.1f} s, "
                 f"ready after {time.monotonic() - began:.1f} s"
             )
             rows = sharding.host_rows(mesh, cfg.train.batch_size)
+            if mirror is not None:
+                kept = sessions.Sessions(mirror.folder, start, age=time.monotonic() - began)
             live, results = loop.Loop(
                 cfg=cfg,
                 plan=plan,
                 step=compiled,
-                batches=lambda first: pipeline.batches(
-                    source,
-                    transforms.train_transforms(cfg.data),
-                    cfg.data,
-                    seed=cfg.seed,
-                    batch_size=cfg.train.batch_size,
-                    rows=rows,
-                    train=True,
-                    start_step=first,
-                    stop_step=plan.steps,
+                batches=lambda first: feed.Feed(
+                    pipeline.batches(
+                        source,
+                        transforms.train_transforms(cfg.data),
+                        cfg.data,
+                        seed=cfg.seed,
+                        batch_size=cfg.train.batch_size,
+                        rows=rows,
+                        train=True,
+                        start_step=first,
+                        stop_step=plan.steps,
+                    ),
+                    stop,
                 ),
                 put=lambda batch: sharding.put_batch(batch, mesh, cfg.train.batch_size, rows),
-                evaluators=objects.evaluators(),
+                evaluators=objects.evaluators,
                 parameters=state.evaluated,
                 saver=saver,
                 record=_record(cfg, objects, source),
                 metrics=metrics,
                 progress=progress,
                 stop=stop,
+                phases=spent,
+                sessions=kept,
+                mirror=mirror,
                 flops_per_image=6.0 * model.macs,
                 profile=profile,
                 profile_directory=str(workdir / "profile"),
-            ).run(live, start)
+            ).run(live, start, evaluated=evaluated)
+        except Exception as error:
+            if kept is not None and _is_its_own(error):
+                kept.failed()
+            raise
         finally:
             progress.close()
             if metrics is not None:
                 metrics.close()
+            if mirror is not None:
+                mirror.bring(now=True)
             saver.close()
     files = [workdir / name for name in ("config.json", "metrics.jsonl", "checkpoints")]
-    if main:
+    if mirror is not None:
         from vit_jax.reports import curves  # matplotlib is slow to import
 
-        files.append(curves.draw(workdir / "metrics.jsonl", workdir / "curves.png"))
+        curves.draw(mirror.folder / "metrics.jsonl", mirror.folder / "curves.png")
+        mirror.bring(now=True)
+        files.append(workdir / "curves.png")
     return Outcome(
         workdir=workdir,
         steps=plan.steps,
@@ -265,22 +368,44 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns the metrics of a checkpoint on its evaluation split, or on the one overridden.
 
-    Those of `evaluation.tasks` besides are called `TASK/top1` and so on.
-    Weights of other projects bring no images: for them `overrides` must name some.
+    Those of `evaluation.tasks` besides are called `TASK/top1` and so on, of `evaluation.fewshot`
+    `fewshot/SET/5shot`. Weights of other projects bring no images: for them `overrides` must name
+    some, or such sets, which are then all that is measured.
     """
     with host.memory_errors():
-        opening.check_images(checkpoint, overrides)
+        split = opening.has_images(checkpoint, overrides) or not SETS & set(overrides)
+        if split:
+            opening.check_images(checkpoint, overrides)
         opened = opening.open_(checkpoint, overrides, at=at)
-        opened.check_head()
-        objects = Objects(opened.cfg)
+        if further.asks_for_real(opened.cfg) or pairs.asks_for_own(opened.cfg):
+            opening.check_images(checkpoint, overrides)
+        if opened.cfg.masked.target is None and (split or opened.cfg.evaluation.tasks):
+            opened.check_head()
+        objects = Objects(opened.cfg, split=split)
         results: dict[str, float] = {}
-        for name, evaluator in objects.evaluators().items():
+        for name, evaluator in objects.evaluators.items():
             one = evaluator(opened.params, stop=lambda: False)
             assert one is not None
             prefix = "" if name == "test" else f"{name}/"
             results |= {f"{prefix}{key}": value for key, value in one.items()}
         step_number = {} if opened.step is None else {"step": opened.step}
         return step_number | results
+
+
+def _suspects(mirror: places.Mirror | None) -> set[int]:
+    assert mirror is not None  # process 0 has it
+    return sessions.suspects(sessions.read(mirror.folder / sessions.FILE))
+
+
+def _is_its_own(error: Exception) -> bool:
+    """Returns whether a failure may come from the state, and not from a disk, data or a peer."""
+    if isinstance(error, config.UserError):
+        return isinstance(error, loop.Diverged)
+    return jax.process_count() == 1
+
+
+def _agree(workdir: pathlib.Path, **facts: str) -> list[str]:
+    return agreement.check(workdir, {"host": platform.node(), "seconds": "?"} | facts)
 
 
 def _begin(
@@ -320,9 +445,9 @@ def _prepare(workdir: pathlib.Path, cfg: config.Config) -> None:
         text = json.dumps(config.to_dict(cfg), indent=2) + "\n"
         logs.write_atomically(workdir / "config.json", text)
     except OSError as error:
-        raise config.ConfigError(
-            f"--workdir={workdir}: cannot be written: {error.strerror}"
-        ) from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # that may pass
+        kind = logs.NotWritten if full else config.ConfigError
+        raise kind(f"--workdir={workdir}: cannot be written: {error.strerror}") from error
 
 
 def _record(cfg: config.Config, objects: Objects, source: sources.Source) -> dict[str, Any]:
@@ -335,6 +460,7 @@ def _record(cfg: config.Config, objects: Objects, source: sources.Source) -> dic
         "classes": list(objects.classes),
         "mesh": dict(objects.mesh.shape),
         "device": jax.devices()[0].device_kind,
+        "host": platform.node(),
         "versions": {
             "vit_jax": __version__,
             "jax": jax.__version__,

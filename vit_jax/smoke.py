@@ -27,6 +27,7 @@ def shrink(cfg: config.Config) -> config.Config:
         root=None,
         labels=None,
         examples=None,
+        classes=None,
         train_split="train",
         eval_split="test",
         holdout=0.0,

@@ -148,7 +148,7 @@ def test_no_damage_comes_back_as_a_wrong_state(
     assert counts["fell back"] > 55
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_damage_comes_back_as_a_wrong_state_at_length(
     three: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -342,7 +342,7 @@ def test_killed_while_saving(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFi
     check_kills(tmp_path / "run", caplog, range(3))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_while_saving_at_length(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import tfds_fakes
-from vit_jax import cli
+from vit_jax import cli, verbs
 from vit_jax.config import UserError
 from vit_jax.data import inventory, presence, sources
 from vit_jax.data.tasks import TASKS
@@ -86,7 +86,7 @@ def test_configs_and_real(tmp_path):
 
 
 def test_every_missing_task_has_a_command_that_the_command_line_takes(tmp_path):
-    parser = cli._parser()
+    parser = verbs.parser()
     for entry in inventory.entries(tmp_path):
         assert not entry.here
         words = shlex.split(entry.command)

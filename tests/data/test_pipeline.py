@@ -336,6 +336,7 @@ def test_closing_early_ends_the_threads():
         assert wait_until(lambda: not loader_threads())
 
 
+@pytest.mark.slow
 def test_threads_processes_and_buffers_change_nothing(photos):
     data = dataclasses.replace(
         photos, max_bad_examples=3, image_size=(64, 64), train_crop="inception", rotation=10
@@ -429,7 +430,7 @@ def run_script(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedPro
         env={**os.environ, "PYTHONPATH": str(root), "PYTHONWARNINGS": "always"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,  # against a hang; a busy machine is slow
     )
 
 

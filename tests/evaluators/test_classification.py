@@ -7,7 +7,7 @@ import pytest
 import runs
 from vit_jax import opening
 from vit_jax.data import pipeline, sources, transforms
-from vit_jax.evaluators import classification
+from vit_jax.evaluators import classification, passes
 from vit_jax.training import sharding, step
 
 CFG = runs.configure(data={"eval_split": "test[:101]"}, model={"num_classes": 10})
@@ -66,7 +66,8 @@ def test_exact(batch_size, devices, parameters, expected):
             stop_step=-(-101 // batch_size),
         )
 
-    evaluator = classification.Classification(opening.create_model(cfg), cfg, mesh, batches)
+    split = passes.Pass(mesh, batch_size, batches)
+    evaluator = classification.Classification(opening.create_model(cfg), cfg, split)
     results = evaluator(jax.device_put(parameters), stop=lambda: False)
     for key in ("top1", "top5", "count"):
         assert results[key] == expected[key]

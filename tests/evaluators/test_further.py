@@ -4,7 +4,9 @@ import json
 import logging
 import shutil
 
+import cv2
 import jax
+import numpy as np
 import pytest
 
 import tfds_fakes
@@ -17,6 +19,7 @@ from vit_jax.training import sharding, step
 
 SIZES = {
     "imagenet2012": {"train": 40, "validation": 20},
+    "imagenet2012_corrupted/fog_1": {"validation": 10},
     "imagenet_v2/matched-frequency": {"test": 27},
     "imagenet_a": {"test": 9},
     "cifar10": {"train": 4, "test": 4},
@@ -27,8 +30,14 @@ SIZES = {
 def root(tmp_path_factory):
     path = tmp_path_factory.mktemp("tfds")
     for name, splits in SIZES.items():
-        tfds_fakes.prepare(path, name, splits)
+        tfds_fakes.prepare(path, name, splits, called if name == "imagenet2012" else None)
     return path
+
+
+def called(record, split, index):
+    """Names an image as ImageNet does, validation images from number 101 on."""
+    name = "n01440764_{}.JPEG" if split == "train" else "ILSVRC2012_val_{:08d}.JPEG"
+    record["file_name"] = name.format(index + 101)
 
 
 @pytest.fixture
@@ -51,6 +60,7 @@ def configure(root, *names, **data):
     return opening.complete(config.build(values))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_further_sets_are_measured_at_every_evaluation(root, tmp_path, caplog, capsys):
     with caplog.at_level(logging.WARNING, "vit_jax"):
@@ -97,9 +107,9 @@ def test_a_pattern_of_missing_sets_is_one_line(root, caplog):
     classes = further.sources.open_task(further.tasks.find("imagenet"), "train", root).classes
     with caplog.at_level(logging.WARNING, "vit_jax"):
         found = further.sets(configure(root, "imagenet-c/*", "imagenet-v2"), classes)
-    assert list(found) == ["imagenet-v2"]
+    assert list(found) == ["imagenet-c/fog_1", "imagenet-v2"]
     assert [record.message for record in caplog.records] == [
-        f"evaluation.tasks=imagenet-c/*: 95 sets are not in {root}, so they are left out "
+        f"evaluation.tasks=imagenet-c/*: 94 sets are not in {root}, so they are left out "
         "(imagenet-c/gaussian_noise_1, imagenet-c/gaussian_noise_2, imagenet-c/gaussian_noise_3, "
         f"...); run `vit_jax list --tasks --data_dir={root}`, which says how to have them"
     ]
@@ -115,7 +125,6 @@ def test_what_another_process_lacks_is_left_out_here_too(root, monkeypatch):
     ("task", "reason"),
     [
         ("cifar10", "has 10 classes, but the head has 1000; choose sets for the same head"),
-        ("imagenet-real", "its images have several right classes; only one is measured"),
         ("jft", "has no test images"),
         ("imagenet-v3", "no such task; did you mean imagenet-v2?"),
     ],
@@ -158,3 +167,76 @@ def test_a_missing_training_set_is_an_error_before_anything_is_compiled(
     with pytest.raises(ConfigError, match=r"^data\.train_split=extra: no such split"):
         run.train(configure(only, train_split="extra"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("one_device")
+def test_real_is_measured_on_the_same_pass(root, tmp_path, monkeypatch, caplog):
+    data = tmp_path / "data"
+    for name in ("imagenet2012", "imagenet2012_corrupted"):
+        shutil.copytree(root / name, data / name)
+    cfg = configure(data, "imagenet-real", "imagenet-c/fog_1")
+    with caplog.at_level(logging.WARNING, "vit_jax"):
+        results = run.train(cfg, tmp_path / "run").results
+    assert [record.message for record in caplog.records] == [
+        f"evaluation.tasks=imagenet-real: not in {data}, so it is left out; "
+        f"run `vit_jax prepare imagenet-real --from=real.json --data_dir={data}`"
+    ]
+    assert not any("real" in key for key in results)
+    assert results["imagenet-c/fog_1/count"] == 10
+    assert "imagenet-c/mce" not in results
+
+    passes = []
+    outputs = further.Pass.outputs
+    monkeypatch.setattr(
+        further.Pass, "outputs", lambda *a, **k: passes.append(a[0]) or outputs(*a, **k)
+    )
+    (data / "imagenet_real").mkdir()
+
+    def evaluate(right, **overrides):
+        labels = [right(number - 101) if number < 200 else [] for number in range(1, 50_001)]
+        (data / "imagenet_real/real.json").write_text(json.dumps(labels))
+        return run.evaluate(tmp_path / "run", {"evaluation.tasks": "imagenet-real"} | overrides)
+
+    own = evaluate(lambda index: [index % 1000])  # as tfds_fakes labels them
+    assert len(passes) == 1
+    assert (own["real/top1"], own["real/count"]) == (own["top1"], 20)
+    some = evaluate(lambda index: [] if index % 3 else list(range(1000)))
+    assert (some["real/top1"], some["real/count"]) == (1, 7)
+    with pytest.raises(ConfigError) as caught:
+        evaluate(lambda index: [], **{"data.eval_split": "train"})
+    assert str(caught.value).startswith("evaluation.tasks=imagenet-real: n01440764_")
+    assert str(caught.value).endswith("set data.eval_split=validation")
+
+
+@pytest.mark.usefixtures("one_device")
+def test_objectnet_from_its_folders(root, tmp_path, capsys):
+    data, unpacked = tmp_path / "data", tmp_path / "objectnet-1.0"
+    shutil.copytree(root / "imagenet2012", data / "imagenet2012")
+    for number, name in enumerate(("air_freshener", "alarm_clock", "spatula")):
+        (unpacked / "images" / name).mkdir(parents=True)
+        for index in range(2 + number):
+            pixels = np.full((8, 8, 3), 40 * number + index, np.uint8)
+            cv2.imwrite(str(unpacked / "images" / name / f"{index}.png"), pixels)
+    run.train(configure(data), tmp_path / "run")
+    prepare = ["prepare", "objectnet", f"--from={unpacked}", f"--data_dir={data}", "--workers=1"]
+    evaluate = ["evaluate", f"--checkpoint={tmp_path}/run", "--json"]
+    evaluate.append("--config.evaluation.tasks=objectnet")
+
+    assert cli.main(prepare) == 0
+    assert "it cannot be evaluated without" in capsys.readouterr().out
+    assert cli.main(evaluate) == 2
+    assert capsys.readouterr().err == (
+        f"vit_jax: evaluation.tasks=objectnet: {data}/objectnet/1.0.0/mappings/"
+        "folder_to_objectnet_label.json: no such file, without which its classes are unknown; run "
+        f"`vit_jax prepare objectnet --from=FOLDER_OR_TARS --data_dir={data}` with the "
+        "objectnet-1.0 that was unpacked, which has images and mappings\n"
+    )
+    tfds_fakes.write_mappings(unpacked / "mappings")
+    assert cli.main(prepare) == 0
+    assert capsys.readouterr().out.endswith(f": in {data}/objectnet/1.0.0/mappings\n")
+    assert cli.main(["prepare", "objectnet", f"--data_dir={data}", "--verify"]) == 0
+    capsys.readouterr()
+    assert cli.main(evaluate) == 0
+    results = json.loads(capsys.readouterr().out)
+    assert results["objectnet/count"] == 3 + 4  # of the second and third class
+    assert 0 <= results["objectnet/top1"] <= results["objectnet/top5"] <= 1

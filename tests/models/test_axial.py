@@ -288,6 +288,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_unrolled_rematerialised_split_or_in_bfloat16_the_loss_is_the_same(name):
     model, changes = MODELS[name]

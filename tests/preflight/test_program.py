@@ -75,6 +75,7 @@ def test_report_of_a_step_on_eight_devices(here):
     assert report.peak >= report.params + report.optimizer
 
 
+@pytest.mark.slow
 def test_what_a_loop_hides_is_not_reported(here):
     whole = preflight.measure(tiny(model={"unroll": 2}), here, 200)
     assert whole.bytes_accessed is not None
@@ -83,6 +84,7 @@ def test_what_a_loop_hides_is_not_reported(here):
     assert preflight.measure(tiny(), here, 200).bytes_accessed is None  # loops over its layers
 
 
+@pytest.mark.slow
 def test_split_parameters_are_gathered_and_take_an_eighth(here):
     whole = preflight.measure(tiny(), here, 200)
     split = preflight.measure(tiny(mesh={"fsdp": 8, "fsdp_min_size": 0}), here, 200)

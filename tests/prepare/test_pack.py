@@ -20,7 +20,7 @@ from vit_jax.data.examples import DataError
 from vit_jax.data.folders import Folder
 from vit_jax.data.images import BadImage
 from vit_jax.data.sources import open_source
-from vit_jax.prepare import duplicates, pack, shards
+from vit_jax.prepare import duplicates, pack, pool, shards
 from vit_jax.prepare.verify import verify
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -146,7 +146,7 @@ def die(shard):
 
 
 def test_a_killed_worker_is_one_line_and_the_command_goes_on(photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(pack, "_work", die)
+    monkeypatch.setattr(pool, "_work", die)
     with pytest.raises(shards.PrepareError) as caught:
         pack.pack(packing(photos, tmp_path, workers=2))
     assert str(caught.value).startswith("a worker process was killed")
@@ -386,11 +386,11 @@ def test_workers_leave_when_the_command_is_killed(photos, tmp_path):
     code = textwrap.dedent(
         """
         import multiprocessing, pathlib, sys, time
-        from vit_jax.prepare import pack
+        from vit_jax.prepare import pack, progress
         def main():
             packing = pack.Packing(sources=[pathlib.Path(sys.argv[1])], name="photos", workers=2,
                 data_dir=pathlib.Path(sys.argv[2]), max_pixels=10**6, shard_bytes=6_000)
-            pack.Progress.update = lambda self, done: done and print(
+            progress.Progress.update = lambda self, done: done and print(
                 *(p.pid for p in multiprocessing.active_children()), flush=True)
             pack.pack(packing)
         if __name__ == "__main__":

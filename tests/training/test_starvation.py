@@ -4,6 +4,7 @@ import threading
 import time
 
 import numpy as np
+import pytest
 
 import runs
 from vit_jax import run
@@ -13,6 +14,7 @@ from vit_jax.training import loop
 DATA = {"threads": 1, "prefetch": 1}
 
 
+@pytest.mark.slow
 def test_the_share_of_waiting_is_that_of_a_slow_source(tmp_path, monkeypatch):
     fast = run.train(runs.configure(data=DATA, train={"duration": "6 steps"}), tmp_path / "fast")
     assert fast.steps == 6
@@ -39,7 +41,7 @@ def test_batches_travel_as_bytes_and_a_step_is_looked_at_after_the_next(tmp_path
     events, kinds = [], set()
     original = loop.Loop.run
 
-    def patched(self, state, start):
+    def patched(self, state, start, **keywords):
         step, look, put = self.step, self._look, self.put
 
         def one(state, batch):
@@ -59,7 +61,7 @@ def test_batches_travel_as_bytes_and_a_step_is_looked_at_after_the_next(tmp_path
             return sent
 
         self.step, self._look, self.put = one, late, record
-        return original(self, state, start)
+        return original(self, state, start, **keywords)
 
     monkeypatch.setattr(loop.Loop, "run", patched)
     quiet = {"evaluation": {"every": None}, "checkpoint": {"every": None}}

@@ -14,7 +14,6 @@ from containers import FIXTURES, write
 from vit_jax import config, models, trees
 from vit_jax.weights import bit, google, huggingface, huggingface_config, layout, timm, timm_config
 
-pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).parents[2]
 CLASSES = 21_843
 VITS = {
@@ -22,6 +21,7 @@ VITS = {
     "ViT-L/16": config.Model(variant="ViT-L/16", representation_size=1024),
     "ViT-H/14": config.Model(variant="ViT-H/14", representation_size=1280),
 }
+LARGE = ("ViT-L/16", "ViT-H/14", "R152x2")
 HYBRID = config.Model(variant="R50+ViT-B/16", representation_size=768)
 BIT = config.Model(variant="R152x2", resnet_version="v2", resnet_pool="zeros")
 # Run by itself: a process does not tell how much memory it has had since some moment.
@@ -57,7 +57,12 @@ def cases():
     found += [(bit, "R152x2", BIT), (bit, "R152x2 of big_vision", nothing)]
     found += [(timm, "R152x2", BIT), (huggingface, "R152x2", BIT)]
     return [
-        pytest.param(module, model, id=f"{module.LAYOUT.name}-{name}")
+        pytest.param(
+            module,
+            model,
+            id=f"{module.LAYOUT.name}-{name}",
+            marks=pytest.mark.long if name in LARGE else pytest.mark.slow,
+        )
         for module, name, model in found
     ]
 

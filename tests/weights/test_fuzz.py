@@ -195,7 +195,11 @@ def check(path, params, *, exact):
     return True
 
 
-COUNTS = [pytest.param(200), pytest.param(10_000, marks=pytest.mark.slow)]
+COUNTS = [
+    pytest.param(200),
+    pytest.param(2_000, marks=pytest.mark.slow),
+    pytest.param(10_000, marks=pytest.mark.long),
+]
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -323,7 +327,7 @@ def misshapen(rng, shapes):
     return found
 
 
-@pytest.mark.parametrize("count", [pytest.param(15), pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [pytest.param(15), pytest.param(1000, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "name", ["vit_tiny_token", "bv_vit_map", "hybrid_tiny", "timm_vit_tiny", "hf_vit_tiny"]
 )

@@ -18,7 +18,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -26,7 +26,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from vit_jax import trees
+from vit_jax import places, trees
 from vit_jax.checkpoints import digests, hosts, quiet, reader
 from vit_jax.checkpoints import record as records
 from vit_jax.checkpoints.reader import restore_subtree
@@ -70,7 +70,7 @@ class Manager:
         Raises CheckpointError if the directory cannot be written or is not shared.
         """
         quiet.hush_orbax()
-        self._directory = epath.Path(directory).absolute()
+        self._directory = records.absolute(directory)
         self._keep, self._metric = keep, best
         self._checkpointer = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
         self._background = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
@@ -126,6 +126,8 @@ class Manager:
             "leaves": found,
         }
         size = sum(leaf.nbytes for leaf in leaves.values())
+        if self.is_best(metrics):
+            self._score = records.score(metrics, self._metric)
         try:
             if hosts.decide(lambda: self._make_room(step, commit, size)):
                 return
@@ -136,8 +138,6 @@ class Manager:
         except Exception as error:
             raise self._failed(step, error) from error
         self._pending = self._background.submit(self._finish, step, commit)
-        if self.is_best(metrics):
-            self._score = records.score(metrics, self._metric)
 
     def poll(self) -> None:
         """Raises SaveFailed if a save has failed meanwhile; costs nothing otherwise."""
@@ -172,7 +172,9 @@ class Manager:
         score = records.score(metrics, self._metric)
         return score is not None and (self._score is None or score > self._score)
 
-    def restore(self, target: Any, *, step: int | None = None) -> tuple[Any, dict[str, Any]] | None:
+    def restore(
+        self, target: Any, *, step: int | None = None, avoid: Collection[int] = ()
+    ) -> tuple[Any, dict[str, Any]] | None:
         """Returns the newest sound state and its record, None if nothing was ever committed.
 
         A damaged checkpoint is renamed to NUMBER.bad and the one before it restored.
@@ -181,6 +183,7 @@ class Manager:
           target: tree of ShapeDtypeStructs with the shardings to restore to, whatever mesh the
             state was saved from.
           step: restore this step or nothing.
+          avoid: steps to pass over, as long as there are others.
 
         Returns the state, equal to the saved one bit for bit, and the record given to `save` with
         `step` and `metrics` added.
@@ -193,7 +196,7 @@ class Manager:
         if step is not None:
             return reader.restore_exactly(self._directory, step, target, whole=True)
         steps, spoilt = hosts.decide(lambda: (self.steps(), records.bad(self._directory)))
-        for candidate in reversed(steps):
+        for candidate in reversed([one for one in steps if one not in avoid] or steps):
             try:
                 restored = reader.restore(self._directory, candidate, target, whole=True)
             except Damaged as problem:
@@ -236,9 +239,9 @@ class Manager:
                     records.write(path, {**commit, "metrics": merged})
                     return True
                 # A trajectory before a rollback came by here too; it stays until this one commits.
-                path.rename(path.with_name(f"{path.name}.old"))
+                records.move(path, path.with_name(f"{path.name}.old"))
         path.rmtree(missing_ok=True)
-        if "://" not in str(path):
+        if not places.is_remote(path):
             free, needed = shutil.disk_usage(self._directory).free, int(FREE_SPACE * size)
             if free < needed:
                 raise SaveFailed(f"{_mega(needed)} needed, {_mega(free)} free")
@@ -254,25 +257,26 @@ class Manager:
                 records.write(path, commit)
         except Exception as error:
             if jax.process_index() == 0:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError), places.os_errors():
                     (path / records.COMMIT).unlink(missing_ok=True)
             raise self._failed(step, error) from error
         if jax.process_index() == 0:
             try:
-                self._retire(step)
+                with places.os_errors():
+                    self._retire(step)
             except OSError as error:
                 log.warning("old checkpoints cannot be removed: %s", records.first_line(error))
 
     def _failed(self, step: int, error: Exception) -> SaveFailed:
         """Frees the space of a save that failed and returns the error to raise."""
         if jax.process_index() == 0:
-            # Writers that orbax abandoned may still put files into a folder that is being removed.
+            # Writers that orbax abandoned may still put files into a folder that is being removed,
+            # or make it anew; what they leave after this, the next start removes.
             for _ in range(TRIES):
-                try:
-                    records.tidy(self._directory)
-                    break
-                except OSError:
-                    time.sleep(0.1)
+                with contextlib.suppress(OSError), places.os_errors():
+                    if not records.tidy(self._directory):
+                        break
+                time.sleep(0.1)
         return SaveFailed(
             f"step {step} was not saved in {self._directory}: {records.first_line(error)}; "
             f"newest checkpoint: {self._newest()}"

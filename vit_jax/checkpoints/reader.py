@@ -14,7 +14,10 @@ from vit_jax.checkpoints import record as records
 from vit_jax.checkpoints.record import CheckpointError, Damaged
 
 # Words in errors that say nothing about the checkpoint itself.
-PASSING = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "Permission denied", "Too many open files")
+PASSING = (
+    "RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "Permission denied", "Too many open files",
+    "UNAVAILABLE", "DEADLINE_EXCEEDED", "UNAUTHENTICATED",
+)  # fmt: skip
 
 
 def restore_subtree(directory: epath.PathLike, step: int, target: Any) -> Any:
@@ -28,7 +31,7 @@ def restore_subtree(directory: epath.PathLike, step: int, target: Any) -> Any:
 
     Raises CheckpointError if the step is missing or damaged or the target does not fit it.
     """
-    return restore_exactly(epath.Path(directory).absolute(), step, target, whole=False)[0]
+    return restore_exactly(records.absolute(directory), step, target, whole=False)[0]
 
 
 def restore_exactly(

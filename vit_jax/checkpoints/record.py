@@ -18,11 +18,12 @@ import os
 import re
 import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from etils import epath
 
+from vit_jax import places
 from vit_jax.config import UserError
 
 COMMIT, STATE = "commit.json", "state"
@@ -37,6 +38,12 @@ class CheckpointError(UserError):
 
 class Damaged(Exception):
     """A checkpoint whose content is not what was committed; the text says how."""
+
+
+def absolute(directory: epath.PathLike) -> epath.Path:
+    """Returns a directory as orbax wants it."""
+    path = epath.Path(directory)
+    return path if places.is_remote(path) else path.absolute()
 
 
 def folder(directory: epath.PathLike, step: int) -> epath.Path:
@@ -57,9 +64,10 @@ def own(directory: epath.PathLike) -> list[tuple[epath.Path, re.Match[str]]]:
     """Returns the folders in a directory that are named as this module names them."""
     directory = epath.Path(directory)
     try:
-        paths = list(directory.iterdir()) if directory.exists() else []
+        with places.os_errors():
+            paths = list(directory.iterdir()) if directory.exists() else []
     except OSError as error:
-        raise CheckpointError(f"{directory}: cannot be read: {error.strerror}") from error
+        raise CheckpointError(f"{directory}: cannot be read: {first_line(error)}") from error
     return [(path, match) for path in sorted(paths) if (match := OWN.fullmatch(path.name))]
 
 
@@ -68,7 +76,7 @@ def write(path: epath.Path, commit: Mapping[str, Any]) -> None:
 
     Returns once the record has been read back. Raises OSError, ValueError or Damaged.
     """
-    local = "://" not in str(path)
+    local = not places.is_remote(path)
     files: dict[str, list[int]] = {}
     if local:
         # Orbax leaves its metadata in the page cache; a power cut would empty those files.
@@ -97,13 +105,19 @@ def write(path: epath.Path, commit: Mapping[str, Any]) -> None:
 def read(path: epath.Path) -> dict[str, Any]:
     """Returns the commit record in folder `path`; raises Damaged if anything about it is off."""
     try:
-        outer = json.loads((path / COMMIT).read_bytes())
-        body, digest = outer["commit"], outer["sha256"]
+        with places.os_errors():
+            text = (path / COMMIT).read_bytes()
     except FileNotFoundError:
         raise Damaged(f"{COMMIT} is missing") from None
-    except PermissionError as error:
-        raise CheckpointError(f"{path / COMMIT}: {error.strerror}") from error
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except OSError as error:
+        # What a disk cannot read is lost; a bucket may answer the next time.
+        if isinstance(error, PermissionError) or places.is_remote(path):
+            raise CheckpointError(f"{path / COMMIT}: {first_line(error)}") from error
+        raise Damaged(f"{COMMIT} cannot be read ({first_line(error)})") from error
+    try:
+        outer = json.loads(text)
+        body, digest = outer["commit"], outer["sha256"]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise Damaged(f"{COMMIT} cannot be read ({first_line(error)})") from error
     if _sha256(body) != digest:
         raise Damaged(f"{COMMIT} does not match its own digest")
@@ -143,10 +157,26 @@ def set_aside(path: epath.Path) -> epath.Path | None:
     names = (f"{path.name}.bad{count or ''}" for count in range(1000))
     aside = next(aside for name in names if not (aside := path.with_name(name)).exists())
     try:
-        path.rename(aside)
+        move(path, aside)
     except OSError:
         return None
     return aside
+
+
+def move(path: epath.Path, to: epath.Path) -> None:
+    """Renames a checkpoint's folder; raises OSError.
+
+    In a bucket each object is copied and then deleted. The record goes last into the new folder and
+    first out of the old one, so that a checkpoint is never taken for one that is cut short.
+    """
+    if not places.is_remote(path):
+        path.rename(to)
+        return
+    with places.os_errors():
+        for file in sorted(_files(path), key=lambda file: file == path / COMMIT):
+            file.copy(to / file.relative_to(path), overwrite=True)
+        (path / COMMIT).unlink(missing_ok=True)
+        path.rmtree(missing_ok=True)
 
 
 def tidy(directory: epath.Path) -> list[epath.Path]:
@@ -161,7 +191,7 @@ def tidy(directory: epath.Path) -> list[epath.Path]:
                 path.rmtree(missing_ok=True)
             else:
                 successor.rmtree(missing_ok=True)
-                path.rename(successor)
+                move(path, successor)
         elif not match["suffix"] and not committed and _only_ours(path):
             path.rmtree(missing_ok=True)
             removed.append(path)
@@ -174,15 +204,16 @@ def prepare(directory: epath.Path) -> str:
     Raises CheckpointError.
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for stale in directory.glob(".probe-*"):
-            stale.unlink(missing_ok=True)
-        probe = directory / f".probe-{uuid.uuid4().hex}"
-        probe.write_text("")
-        if "://" not in str(directory):
-            sync(directory.parent)
-        for path in tidy(directory):
-            log.warning("checkpoint %s was never finished; removed", path)
+        with places.os_errors():
+            directory.mkdir(parents=True, exist_ok=True)
+            for stale in directory.glob(".probe-*"):
+                stale.unlink(missing_ok=True)
+            probe = directory / f".probe-{uuid.uuid4().hex}"
+            probe.write_text("")
+            if not places.is_remote(directory):
+                sync(directory.parent)
+            for path in tidy(directory):
+                log.warning("checkpoint %s was never finished; removed", path)
     except OSError as error:
         reason = error.strerror or first_line(error)
         raise CheckpointError(f"{directory}: cannot hold checkpoints: {reason}") from error
@@ -286,6 +317,11 @@ def _size_and_crc(file: str | os.PathLike[str]) -> list[int]:
         while block := stream.read(2**24):
             size, crc = size + len(block), zlib.crc32(block, crc)
     return [size, crc]
+
+
+def _files(path: epath.Path) -> Iterator[epath.Path]:
+    for child in path.iterdir():
+        yield from _files(child) if child.is_dir() else (child,)
 
 
 def _list(commits: Mapping[int, Any]) -> str:

@@ -190,7 +190,7 @@ OBJECTNET = Dataset(  # of its classes 113 are also ImageNet's (BiT, section 3.6
     tfds="objectnet",
     classes=313,
     obtained=PACKED,
-    files="objectnet-1.0.zip from objectnet.dev, unpacked: objectnet-1.0/images/CLASS",
+    files="objectnet-1.0.zip from objectnet.dev, unpacked: it has images/CLASS and mappings",
 )
 IMAGENET_V2 = Dataset(tfds="imagenet_v2/matched-frequency", classes=1000)
 IMAGENET_A = Dataset(tfds="imagenet_a", classes=1000)

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from vit_jax.config import ConfigError, UserError
+from vit_jax.places import reason as reason
 
 
 class DataError(UserError):

@@ -1,5 +1,6 @@
 """A folder of images as a source: `root/split/class/...`, or `root/class/...` with a holdout."""
 
+import contextlib
 import hashlib
 import io
 import os
@@ -85,13 +86,41 @@ class Folder:
 File = tuple[int, str]  # the label, and the path below the top folder, with /
 
 
-def _scan(folder: Path) -> list[os.DirEntry[str]]:
+Above = tuple[tuple[int, int], ...]  # device and inode of the folders on the way to one
+
+
+def walk(
+    folder: Path, key: str, prefix: str = "", above: Above = ()
+) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yields the files below a folder by name, through links, but not in circles.
+
+    Each is its path below the folder, after `prefix`, and its entry; hidden ones are skipped.
+    Raises DataError that begins with `key` for a folder that cannot be read.
+    """
+    with _readable(folder, key):
+        status = folder.stat()
+    here = (status.st_dev, status.st_ino)
+    if here in above:
+        return
+    for entry in _scan(folder, key):
+        if entry.is_dir():
+            yield from walk(Path(entry.path), key, f"{prefix}{entry.name}/", (*above, here))
+        else:
+            yield prefix + entry.name, entry
+
+
+def _scan(folder: Path, key: str = "data.root") -> list[os.DirEntry[str]]:
     """Returns the entries of a folder that are not hidden, sorted by name."""
+    with _readable(folder, key), os.scandir(folder) as entries:
+        return sorted((e for e in entries if e.name[0] != "."), key=lambda e: e.name)
+
+
+@contextlib.contextmanager
+def _readable(folder: Path, key: str) -> Iterator[None]:
     try:
-        with os.scandir(folder) as entries:
-            return sorted((e for e in entries if e.name[0] != "."), key=lambda e: e.name)
+        yield
     except OSError as error:
-        raise DataError(f"data.root: cannot read folder {folder}: {error.strerror}") from None
+        raise DataError(f"{key}: cannot read folder {folder}: {error.strerror}") from None
 
 
 def _folders(folder: Path) -> list[str]:
@@ -127,7 +156,8 @@ def _list(root: Path, top: Path, class_top: Path, classes: tuple[str, ...]) -> l
     labels = {name: label for label, name in enumerate(classes)}
     files: list[File] = []
     for name in there:
-        found = sorted(_images(top / name, f"{name}/", ()))
+        paths = (path for path, _ in walk(top / name, "data.root", f"{name}/"))
+        found = sorted(path for path in paths if path.lower().endswith(SUFFIXES))
         if not found:
             raise DataError(
                 f"data.root={root}: no image in class folder {top / name}; "
@@ -135,22 +165,6 @@ def _list(root: Path, top: Path, class_top: Path, classes: tuple[str, ...]) -> l
             )
         files += [(labels[name], path) for path in found]
     return files
-
-
-def _images(folder: Path, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
-    """Yields `prefix` + path of the images below `folder`, through links, but not in circles.
-
-    `above` holds device and inode of the folders on the way here.
-    """
-    status = folder.stat()
-    here = (status.st_dev, status.st_ino)
-    if here in above:
-        return
-    for entry in _scan(folder):
-        if entry.is_dir():
-            yield from _images(folder / entry.name, f"{prefix}{entry.name}/", (*above, here))
-        elif entry.name.lower().endswith(SUFFIXES):
-            yield prefix + entry.name
 
 
 def _hash(file: File) -> int:

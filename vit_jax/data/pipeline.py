@@ -15,7 +15,6 @@ import functools
 import logging
 import math
 import multiprocessing
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vit_jax import config
-from vit_jax.data import images
+from vit_jax.data import images, workers
 from vit_jax.data.examples import DataError, Source
 from vit_jax.data.transforms import Transform
 from vit_jax.data.views import Views
@@ -44,6 +43,8 @@ PART_ROWS, PART_PIXELS = 32, 2**18
 
 # Arrays below this size travel between processes by pipe, larger ones in shared memory.
 SHARED_BYTES = 2**14
+
+PATIENCE = 10.0  # seconds that processes may take to end, before they are killed
 
 
 class LoaderError(DataError):
@@ -300,7 +301,14 @@ class Batches(Iterator[Batch]):
 
     def close(self) -> None:
         """Stops loading and ends its threads and processes."""
-        self._iterator.close()
+        # Grain waits for the part that each is at, which on a disk that does not answer has no end.
+        killing = threading.Timer(PATIENCE, _kill)
+        if self._step < self._loader.stop_step:  # else there is nothing left to read
+            killing.start()
+        try:
+            self._iterator.close()
+        finally:
+            killing.cancel()
 
     def __enter__(self) -> "Batches":
         return self
@@ -337,17 +345,15 @@ def _parts(loader: Loader, make: Callable[[int], dict[str, Any]], start_step: in
 
 
 def _begin_process(index: int, count: int) -> None:
-    """Leaves signals to the main process, which may still need batches, and ends when it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
+    """Leaves signals to the main process, which may still need batches."""
+    workers.begin(signal.SIGINT, signal.SIGTERM)
 
-    def follow() -> None:
-        parent.join()
-        os._exit(1)
 
-    threading.Thread(target=follow, daemon=True).start()
+def _kill() -> None:
+    """Kills all loaders: one that is given up before its end means that the run ends."""
+    for process in multiprocessing.active_children():
+        if process.name.startswith("grain-"):
+            process.kill()
 
 
 def _death(data: config.Data, error: BaseException) -> str:

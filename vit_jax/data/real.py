@@ -36,13 +36,15 @@ class Real:
 
         `image` is its position, or its file name, with or without folders before it.
         """
-        if isinstance(image, str):
-            match = re.fullmatch(r"(?:.*/)?ILSVRC2012_val_(\d{8})\.JPEG", image)
-            number = int(match[1]) if match else 0
-            if not 1 <= number <= len(self):
-                raise KeyError(f"{image}: no validation image of ImageNet")
-            return self.labels[number - 1]
-        return self.labels[image]
+        return self.labels[self.number(image) if isinstance(image, str) else image]
+
+    def number(self, name: str) -> int:
+        """Returns the position of an image by its file name; raises KeyError for another's."""
+        match = re.fullmatch(r"(?:.*/)?ILSVRC2012_val_(\d{8})\.JPEG", name)
+        number = int(match[1]) if match else 0
+        if not 1 <= number <= len(self):
+            raise KeyError(f"{name}: no validation image of ImageNet")
+        return number - 1
 
     @property
     def scored(self) -> int:

@@ -10,6 +10,7 @@ from vit_jax.config import ConfigError
 from vit_jax.data.examples import DataError, Record, Source, Split, digest
 from vit_jax.data.folders import SUFFIXES, Folder
 from vit_jax.data.splits import open_listed
+from vit_jax.data.subset import Subset
 from vit_jax.data.tasks import Task
 
 __all__ = [
@@ -53,6 +54,8 @@ def open_source(
 
     listed = train and data.examples is not None
     source = open_listed(data, split, open_) if listed else open_(split)
+    if data.classes is not None:
+        source = Subset(source, data.classes, key)
     if num_classes is not None and num_classes < len(source.classes):
         raise ConfigError(
             f"model.num_classes={num_classes}: the data has {len(source.classes)} classes; "

@@ -30,6 +30,7 @@ class Task:
       labels: rule of `data.labels` that makes the label, and the pixels where these are not simply
         the image; None: the data set's own class and image.
       several: whether an image may have several right classes.
+      restricted: whether only the classes that its images have compete, as for its authors.
       mirrored: whether a training view may mirror the image (BiT, appendix F, says where not).
       cropped: whether it may cut some of the image off (likewise).
     """
@@ -45,6 +46,7 @@ class Task:
     test: str = ""
     labels: str | None = None
     several: bool = False
+    restricted: bool = False
     mirrored: bool = True
     cropped: bool = True
 
@@ -240,6 +242,7 @@ def _measured(
     *,
     group: str = "ImageNet variants",
     several: bool = False,
+    restricted: bool = False,
 ) -> Task:
     """Returns a set that is only evaluated on."""
     return Task(
@@ -250,6 +253,7 @@ def _measured(
         classes=dataset.classes,
         test=test,
         several=several,
+        restricted=restricted,
     )
 
 
@@ -275,10 +279,10 @@ _ALL = (
     *_vtab_in_order(),
     _measured("imagenet-real", "ImageNet ReaL", datasets.REAL, "validation", several=True),
     _measured("imagenet-v2", "ImageNet-V2", datasets.IMAGENET_V2),
-    _measured("imagenet-a", "ImageNet-A", datasets.IMAGENET_A),
-    _measured("imagenet-r", "ImageNet-R", datasets.IMAGENET_R),
+    _measured("imagenet-a", "ImageNet-A", datasets.IMAGENET_A, restricted=True),
+    _measured("imagenet-r", "ImageNet-R", datasets.IMAGENET_R, restricted=True),
     _measured("imagenet-sketch", "ImageNet-Sketch", datasets.IMAGENET_SKETCH),
-    _measured("objectnet", "ObjectNet", datasets.OBJECTNET),
+    _measured("objectnet", "ObjectNet", datasets.OBJECTNET, several=True),
     *(
         _measured(
             f"imagenet-c/{kind}",

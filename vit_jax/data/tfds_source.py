@@ -17,6 +17,8 @@ from vit_jax.data.examples import DataError, Record, digest
 from vit_jax.data.images import BadImage
 from vit_jax.data.labels import RULES, Rule
 
+FILE_NAME = "file_name"  # the feature that has it
+
 
 class Tfds:
     """Any prepared TFDS dataset with an image and a class label; images stay encoded.
@@ -46,6 +48,7 @@ class Tfds:
             raise ConfigError(f"{key}={split}: selects no example of {info.full_name}")
         self._rule = rule = _rule(data, info)
         self._features = _subset(info.features, (rule.image, *rule.features))
+        self._files = _subset(info.features, [FILE_NAME]) if FILE_NAME in info.features else None
         self._max_pixels = data.max_pixels
         raw: Any = builder.as_data_source(
             split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES
@@ -81,6 +84,12 @@ class Tfds:
     def name(self, index: int) -> str:
         """Returns dataset, version, split and the position in it."""
         return f"{self._title} example {index}"
+
+    def file_name(self, index: int) -> str:
+        """Returns the name of the image's file, where the data set keeps it, else the id."""
+        if self._files is None:
+            return self.name(index)
+        return self._files.deserialize_example_np(self._records[index])[FILE_NAME].decode()
 
     def fingerprint(self) -> str:
         """Covers name, version, split, classes, and shard lengths and bytes of all splits."""
@@ -139,7 +148,7 @@ def _unknown(data: config.Data) -> str:
 
 def _rule(data: config.Data, info: Any) -> Rule:
     """Returns how the records of a dataset become examples."""
-    labels = _class_labels(info)
+    labels = features(info, tfds.features.ClassLabel)
     if data.labels in RULES:
         rule = RULES[data.labels]
         missing = [p for p in (rule.image, *rule.features) if not _has(info.features, p)]
@@ -181,21 +190,16 @@ def _subset(features: Any, paths: Iterable[str]) -> Any:
     )
 
 
-def _images(info: Any) -> list[str]:
-    return [
-        name
-        for name, feature in info.features.items()
-        if isinstance(feature, tfds.features.Image) and feature.np_dtype == np.uint8
-    ]
-
-
-def _class_labels(info: Any) -> list[str]:
-    return [n for n, f in info.features.items() if isinstance(f, tfds.features.ClassLabel)]
+def features(info: Any, kind: type[tfds.features.FeatureConnector]) -> dict[str, Any]:
+    """Returns the features of a dataset that are of one kind, such as Image, by name."""
+    return {name: feature for name, feature in info.features.items() if isinstance(feature, kind)}
 
 
 def _keys(data: config.Data, info: Any) -> tuple[str, str]:
     """Returns the names of the image and the label feature."""
-    pictures, labels = _images(info), [data.labels] if data.labels else _class_labels(info)
+    found = features(info, tfds.features.Image)
+    pictures = [name for name, feature in found.items() if feature.np_dtype == np.uint8]
+    labels = [data.labels] if data.labels else list(features(info, tfds.features.ClassLabel))
     pair = info.supervised_keys
     if pair and len(pair) == 2 and pair[0] in pictures and (data.labels or pair[1] in labels):
         return pair[0], data.labels or pair[1]

@@ -1,24 +1,40 @@
 """Sets to measure beside the evaluation split: those of `evaluation.tasks` that are here."""
 
-from vit_jax import config, logs
+from collections.abc import Callable
+
+import numpy as np
+
+from vit_jax import config, logs, models
 from vit_jax.checkpoints import hosts
 from vit_jax.config import ConfigError
-from vit_jax.data import presence, sources, tasks
+from vit_jax.data import objectnet, presence, real, sources, tasks
+from vit_jax.data.datasets import OBJECTNET
 from vit_jax.data.examples import DataError, Source
+from vit_jax.data.reassessed import Reassessed
 from vit_jax.data.tasks import Task
+from vit_jax.evaluators.classification import Classification
+from vit_jax.evaluators.corruptions import Corruptions
+from vit_jax.evaluators.passes import Pass
+from vit_jax.evaluators.present import Present
+from vit_jax.evaluators.several import Several
+from vit_jax.training import loop
+
+KEY = "evaluation.tasks"
+REAL, IMAGENET_C = "imagenet-real", "imagenet-c/"
 
 
 def sets(cfg: config.Config, classes: tuple[str, ...]) -> dict[str, Source]:
     """Returns the test split of every set that is here, by the name of its task.
 
-    `classes` are those of the head. Sets that are missing are warned of, in a line for each entry
-    of `evaluation.tasks`, and left out; in a run of several processes those that any of them lacks.
+    `classes` are those of the head. ReaL is not among them, as its images are those of the
+    evaluation split. Sets that are missing are warned of, in a line for each entry of
+    `evaluation.tasks`, and left out; in a run of several processes those that any of them lacks.
     Raises ConfigError for a set whose classes are not those.
     """
-    root = cfg.data.root if cfg.data.source == "tfds" else None
+    root = _root(cfg)
     found: dict[str, Source] = {}
     for entry in cfg.evaluation.tasks:
-        chosen = tasks.select(entry, "evaluation.tasks=")
+        chosen = [task for task in tasks.select(entry, f"{KEY}=") if task.name != REAL]
         for task in chosen:
             _check(task, len(classes))
         missing = []
@@ -27,11 +43,63 @@ def sets(cfg: config.Config, classes: tuple[str, ...]) -> dict[str, Source]:
             if hosts.agree(problem) is not None or source is None:
                 missing.append(task.name)
                 continue
-            _check_names(task, source.classes, classes)
+            if task.dataset is not OBJECTNET:
+                _check_names(task, source.classes, classes)
             found[task.name] = source
         if missing:
-            _warn(entry, missing, root)
+            warn(KEY, entry, missing, root)
     return found
+
+
+def asks_for_real(cfg: config.Config) -> bool:
+    """Returns whether ReaL is to be measured on the evaluation split."""
+    return any(
+        tasks.TASKS[REAL] in tasks.select(entry, f"{KEY}=") for entry in cfg.evaluation.tasks
+    )
+
+
+def reassess(cfg: config.Config, source: Source) -> Reassessed | None:
+    """Returns the evaluation split with ReaL's labels, if they are asked for and here.
+
+    Raises ConfigError where that split is not of ImageNet's validation images.
+    """
+    if not asks_for_real(cfg):
+        return None
+    root = _root(cfg)
+    found = presence.find(tasks.TASKS[REAL].dataset, root)
+    if hosts.agree(None if found else "missing") is not None or found is None:
+        warn(KEY, REAL, [REAL], root)
+        return None
+    _check(tasks.TASKS[REAL], len(source.classes))
+    return Reassessed(source, real.load(found.path), f"{KEY}={REAL}")
+
+
+def evaluators(
+    model: models.Classifier,
+    cfg: config.Config,
+    classes: tuple[str, ...],
+    pass_over: Callable[[Source], Pass],
+) -> dict[str, loop.Evaluator]:
+    """Returns what measures each of `sets`, ImageNet-C's together; raises likewise."""
+    found: dict[str, loop.Evaluator] = {}
+    corrupted: dict[str, loop.Evaluator] = {}
+    for name, source in sets(cfg, classes).items():
+        task, split = tasks.TASKS[name], pass_over(source)
+        if task.dataset is OBJECTNET:
+            found[name] = Several(model, cfg, split, _objectnet(_root(cfg), source.classes))
+        elif task.restricted:
+            found[name] = Present(model, cfg, split)
+        elif name.startswith(IMAGENET_C):
+            corrupted[name.removeprefix(IMAGENET_C)] = Classification(model, cfg, split)
+        else:
+            found[name] = Classification(model, cfg, split)
+    if corrupted:
+        found[IMAGENET_C.rstrip("/")] = Corruptions(corrupted)
+    return found
+
+
+def _root(cfg: config.Config) -> str | None:
+    return cfg.data.root if cfg.data.source == "tfds" else None
 
 
 def _open(task: Task, root: str | None) -> tuple[Source | None, str | None]:
@@ -42,15 +110,26 @@ def _open(task: Task, root: str | None) -> tuple[Source | None, str | None]:
         return None, str(error)
 
 
+def _objectnet(root: str | None, classes: tuple[str, ...]) -> np.ndarray:
+    found = presence.find(OBJECTNET, root)
+    assert found is not None, "it is open"
+    try:
+        return objectnet.right_classes(found.path / objectnet.FOLDER, classes)
+    except DataError as error:
+        raise DataError(
+            f"{KEY}=objectnet: {error}; run `{presence.command('objectnet', root)}` with the "
+            "objectnet-1.0 that was unpacked, which has images and mappings"
+        ) from None
+
+
 def _check(task: Task, classes: int) -> None:
-    key = f"evaluation.tasks={task.name}"
+    key = f"{KEY}={task.name}"
     if not task.test:
         raise ConfigError(f"{key}: has no test images")
-    if task.several:
-        raise ConfigError(f"{key}: its images have several right classes; only one is measured")
-    if task.classes != classes:
+    needed = tasks.TASKS["imagenet"].classes if task.dataset is OBJECTNET else task.classes
+    if needed != classes:
         raise ConfigError(
-            f"{key}: has {task.classes} classes, but the head has {classes}; choose sets for the "
+            f"{key}: has {needed} classes, but the head has {classes}; choose sets for the "
             "same head"
         )
 
@@ -62,25 +141,28 @@ def _check_names(task: Task, theirs: tuple[str, ...], ours: tuple[str, ...]) -> 
     for number, (their, our) in enumerate(zip(theirs, ours, strict=True)):
         if their != our:
             raise ConfigError(
-                f"evaluation.tasks={task.name}: its class {number} is {their}, but the head's is "
+                f"{KEY}={task.name}: its class {number} is {their}, but the head's is "
                 f"{our}; choose sets for the same head"
             )
 
 
-def _warn(entry: str, missing: list[str], root: str | None) -> None:
+def warn(key: str, entry: str, missing: list[str], root: str | None) -> None:
+    """Logs one line for an entry of a knob whose sets, or some of them, are not here."""
     where = presence.directory(root)
-    if missing == [entry]:
+    if len(missing) == 1:
         logs.log.warning(
-            "evaluation.tasks=%s: not in %s, so it is left out; run `%s`",
+            "%s=%s: not in %s, so it is left out; run `%s`",
+            key,
             entry,
             where,
-            presence.command(entry, root),
+            presence.command(missing[0], root),
         )
         return
     shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
     logs.log.warning(
-        "evaluation.tasks=%s: %d sets are not in %s, so they are left out (%s); "
+        "%s=%s: %d sets are not in %s, so they are left out (%s); "
         "run `vit_jax list --tasks%s`, which says how to have them",
+        key,
         entry,
         len(missing),
         where,

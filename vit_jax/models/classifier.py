@@ -13,8 +13,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax import config, trees
-from vit_jax.models import macs, variants
+from vit_jax.config import Masked
+from vit_jax.models import macs, predicted, variants
 from vit_jax.models.axial import AxialResNet
+from vit_jax.models.masked import MaskedViT
 from vit_jax.models.resnet import ResNet
 from vit_jax.models.vit import ViT
 
@@ -38,8 +40,18 @@ class Classifier:
     image_size: tuple[int, int]
     channels: int
     dtype: str
+    masked: Masked = predicted.OFF
 
     def _module(self, key: jax.Array) -> Any:
+        if self.masked.target is not None:
+            return MaskedViT(
+                self.config,
+                self.image_size,
+                self.channels,
+                jnp.dtype(self.dtype),
+                self.masked,
+                rngs=nnx.Rngs(key),
+            )
         return NETWORKS[variants.known(self.config.architecture)](
             self.config,
             self.image_size,
@@ -100,6 +112,34 @@ class Classifier:
           key: dropout key; None means no dropout.
           capture: whether to return the attention weights.
         """
+        self._check(images)
+        return self.bind(params)(images, key=key, capture=capture)
+
+    def fill_in(
+        self,
+        params: Params,
+        images: jax.Array,
+        source: jax.Array,
+        chosen: jax.Array,
+        *,
+        key: jax.Array | None = None,
+    ) -> jax.Array:
+        """Returns what is predicted of corrupted patches, (B, M, outputs) float32.
+
+        Only of a model that is `masked`: the outputs are those of `masked.target`.
+
+        Args:
+          params: as in `apply`.
+          images: as in `apply`, uncorrupted.
+          source: (B, P) int32: the patch whose embedding stands in for each; P is the mask token.
+          chosen: (B, M) int32: the patches to predict.
+          key: dropout key; None means no dropout.
+        """
+        self._check(images)
+        return self.bind(params).fill_in(images, source, chosen, key)
+
+    def _check(self, images: jax.Array) -> None:
+        """Raises ValueError for images the model does not take, ConfigError for its attention."""
         expected = (*self.image_size, self.channels)
         if images.ndim != 4 or images.shape[1:] != expected:
             raise ValueError(
@@ -112,7 +152,12 @@ class Classifier:
                 f"model.attention=cudnn: needs an NVIDIA GPU, this is {jax.default_backend()}; "
                 "set explicit"
             )
-        return self.bind(params)(images, key=key, capture=capture)
+
+    @property
+    def patches(self) -> int:
+        """The number of patches, or positions of the last map, of an image."""
+        rows, columns = variants.grid(self.config, self.image_size)
+        return rows * columns
 
     @property
     def num_params(self) -> int:
@@ -122,7 +167,7 @@ class Classifier:
     @property
     def macs(self) -> int:
         """Multiply-accumulates of the forward pass of one image, matrix products only."""
-        return macs.count(self.config, self.image_size, self.channels)
+        return macs.count(self.config, self.image_size, self.channels, self.masked)
 
 
 def create(
@@ -131,6 +176,7 @@ def create(
     image_size: tuple[int, int],
     channels: int = 3,
     dtype: str = "float32",
+    masked: Masked = predicted.OFF,
 ) -> Classifier:
     """Returns the classifier that `model` describes.
 
@@ -139,6 +185,7 @@ def create(
       image_size: height and width in pixels, multiples of the patch's.
       channels: 1 or 3.
       dtype: compute type, `float32` or `bfloat16`; parameters are float32 either way.
+      masked: where it has a target, the model predicts patches instead of classes.
 
     Raises ConfigError for sizes that are missing or do not fit each other.
     """
@@ -146,13 +193,13 @@ def create(
     variants.check(model, image_size)
     if channels not in (1, 3):
         raise config.ConfigError(f"data.channels={channels}: must be 1 or 3")
-    if model.num_classes is None:
+    if model.num_classes is None and masked.target is None:
         raise config.ConfigError("model.num_classes=none: not known; set the number of classes")
     if model.attention == "cudnn" and dtype != "bfloat16":
         raise config.ConfigError(
             "model.attention=cudnn: needs model.dtype=bfloat16; set it, or explicit"
         )
-    return Classifier(model, image_size, channels, dtype)
+    return Classifier(model, image_size, channels, dtype, masked)
 
 
 def differences(expected: dict[str, Any], given: dict[str, Any]) -> list[str]:

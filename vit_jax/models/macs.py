@@ -6,13 +6,18 @@ how the compiler counts, and the compute that ViT's table 6 prints.
 """
 
 from vit_jax import config
-from vit_jax.models import variants
+from vit_jax.models import predicted, variants
 from vit_jax.models.variants import known
 
 Map = tuple[int, int]  # rows and columns of positions
 
 
-def count(model: config.Model, image_size: tuple[int, int], channels: int) -> int:
+def count(
+    model: config.Model,
+    image_size: tuple[int, int],
+    channels: int,
+    masked: config.Masked = predicted.OFF,
+) -> int:
     """Returns the multiply-accumulates of one image in matrix products and convolutions."""
     total, features = 0, channels
     if model.resnet_units is not None:
@@ -20,6 +25,8 @@ def count(model: config.Model, image_size: tuple[int, int], channels: int) -> in
     if model.architecture not in ("resnet", "axial_resnet"):
         total += _transformer(model, variants.grid(model, image_size), features)
         features = known(model.width)
+    if masked.target is not None:
+        return total + _prediction(model, image_size, channels, masked)
     r, k = model.representation_size, known(model.num_classes)
     return total + (features * k if r is None else features * r + r * k)
 
@@ -41,6 +48,17 @@ def _transformer(model: config.Model, grid: Map, channels: int) -> int:
     if model.pooling == "map":  # keys and values of all tokens, a query of one
         pooling = 2 * n * d * d + 2 * d * d + 2 * n * d + 2 * d * m
     return embedding + known(model.depth) * layer + pooling
+
+
+def _prediction(
+    model: config.Model, image_size: tuple[int, int], channels: int, masked: config.Masked
+) -> int:
+    """Returns those that corrupt the patches of an image and predict them."""
+    rows, columns = variants.grid(model, image_size)
+    d, p, patch = known(model.width), rows * columns, known(model.patch_size)
+    chosen = predicted.corrupted(masked, p)
+    products = p * (p + 1) * d + chosen * p * d
+    return products + chosen * d * predicted.outputs(masked, patch, channels)
 
 
 def _backbone(model: config.Model, image_size: tuple[int, int], channels: int) -> tuple[int, int]:

@@ -64,12 +64,15 @@ class ViT(WithHead):
             self.pooling = AttentionPooling(model, dtype, rngs=rngs)
         self.add_head(model, width, rngs=rngs)
 
-    def embed(self, images: jax.Array) -> jax.Array:
-        """Returns patch embeddings with class token and positions, (B, N, D), of (B, H, W, C)."""
-        model = self.model
-        x = images if model.resnet_units is None else self.resnet(images)
+    def patches(self, images: jax.Array) -> jax.Array:
+        """Returns the patch embeddings (B, P, D) of images (B, H, W, C), in raster order."""
+        x = images if self.model.resnet_units is None else self.resnet(images)
         x = self.embedding(x)
-        x = x.reshape(x.shape[0], -1, x.shape[-1])
+        return x.reshape(x.shape[0], -1, x.shape[-1])
+
+    def place(self, x: jax.Array) -> jax.Array:
+        """Returns patch embeddings (B, P, D) with class token and positions, (B, N, D)."""
+        model = self.model
         # Fixed positions are added before the class token, whose position is zero.
         if model.position == "sincos_2d":
             x = x + positions.sincos_2d(*self.grid, x.shape[-1])[None].astype(x.dtype)
@@ -111,16 +114,21 @@ class ViT(WithHead):
             weights.append(weight)
         return x, jnp.stack(weights) if capture and weights[0] is not None else None
 
-    def __call__(
-        self, images: jax.Array, *, key: jax.Array | None = None, capture: bool = False
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Returns logits (B, K) and intermediates by name; see `Classifier.apply`."""
+    def transform(
+        self, patches: jax.Array, key: jax.Array | None, capture: bool
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Returns what `encode` makes of patch embeddings (B, P, D), with dropout."""
         first, rest = None, None
         if key is not None:
             keys = jax.random.split(key, 1 + known(self.model.depth))
             first, rest = keys[0], keys[1:]
-        x = dropout(self.embed(images), self.model.dropout, first)
-        x, weights = self.encode(x, rest, capture)
+        return self.encode(dropout(self.place(patches), self.model.dropout, first), rest, capture)
+
+    def __call__(
+        self, images: jax.Array, *, key: jax.Array | None = None, capture: bool = False
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Returns logits (B, K) and intermediates by name; see `Classifier.apply`."""
+        x, weights = self.transform(self.patches(images), key, capture)
         late = self.model.norm_place == "pooled"
         tokens = x if late else normalise(self.encoder_norm, x)
         out = {"tokens": tokens}

@@ -3,6 +3,7 @@
 from vit_jax.preflight.describe import lines, markdown
 from vit_jax.preflight.many import as_dict, measure_all
 from vit_jax.preflight.program import Report, Settings, measure, prepare
+from vit_jax.preflight.scaling import markdown as scaling_table
 from vit_jax.preflight.search import fit
 from vit_jax.preflight.slices import Slice, open_slice, parse
 
@@ -19,4 +20,5 @@ __all__ = [
     "open_slice",
     "parse",
     "prepare",
+    "scaling_table",
 ]

@@ -148,7 +148,7 @@ def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
 
     Raises ConfigError where batch, mesh and devices do not divide.
     """
-    cfg = _typed(cfg, where)
+    cfg = checks.adapted(_typed(cfg, where), len(where.devices))
     checks.of_devices(cfg, len(where.devices))
     plan = loop.Plan.of(cfg, examples)
     mesh = sharding.create_mesh(cfg.mesh.fsdp, where.devices)
@@ -285,6 +285,7 @@ def _model(cfg: config.Config) -> models.Classifier:
         image_size=cfg.data.image_size,
         channels=cfg.data.channels,
         dtype=cfg.model.dtype,
+        masked=cfg.masked,
     )
 
 

@@ -113,6 +113,8 @@ def open_slice(name: str) -> Slice:
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         "TPU_STDERR_LOG_LEVEL": "3",
         "TPU_MIN_LOG_LEVEL": "3",
+        # libtpu 0.0.42 recurses so deeply on BiT ResNets for v6e that a stack of 1 MiB overflows.
+        "LIBTPU_INIT_ARGS": "--default_thread_stack_size=268435456",
     }.items():
         os.environ.setdefault(key, value)
     import jax

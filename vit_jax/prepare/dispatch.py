@@ -11,10 +11,20 @@ from etils import epath
 
 from vit_jax import config, logs
 from vit_jax.data import presence, real, remote, tasks
-from vit_jax.data.datasets import MANUAL, PACKED
+from vit_jax.data.datasets import MANUAL, OBJECTNET, PACKED
 from vit_jax.data.examples import DataError, Split
 from vit_jax.data.tasks import Task
-from vit_jax.prepare import against, download, duplicates, listed, metadata, pack, shards, tfrecords
+from vit_jax.prepare import (
+    against,
+    download,
+    duplicates,
+    listed,
+    mappings,
+    metadata,
+    pack,
+    shards,
+    tfrecords,
+)
 from vit_jax.prepare.verify import verify
 
 AGAINST = "--dedup-against="
@@ -175,6 +185,10 @@ def _from_sources(name: str, task: Task | None, request: Request) -> Iterator[st
         yield from _download(name, task, request, str(_local(request.sources[0], "--from")))
     else:
         yield from _pack(name, task, request)
+        if task is not None and task.dataset is OBJECTNET:
+            folder = presence.find(task.dataset, request.data_dir)
+            assert folder is not None, "it is packed"
+            yield mappings.copy(map(pathlib.Path, request.sources), pathlib.Path(folder.path))
 
 
 def _check_packing_alone(request: Request, name: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
-from vit_jax.data.examples import DataError
+from vit_jax.data.examples import DataError, reason
 from vit_jax.prepare import metadata
 from vit_jax.prepare.shards import PrepareError
 
@@ -28,7 +28,7 @@ def builder(name: str, data_dir: str | None) -> Any:
     except tfds.core.DatasetNotFoundError:
         raise DataError(f"{name}: TFDS has no such data set") from None
     except (ValueError, AssertionError) as error:
-        raise DataError(f"{name}: {_line(error)}") from None
+        raise DataError(f"{name}: {reason(error)}") from None
     except ImportError as error:
         raise DataError(_needs(name, [error.name or "tensorflow"])) from None
 
@@ -111,14 +111,12 @@ def _one_line(name: str) -> Iterator[None]:
         raise DataError(_needs(name, [error.name or "tensorflow"])) from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT) or "disk space" in str(error):
-            raise PrepareError(f"{name}: {_line(error)}; make room, or choose --data_dir") from None
-        raise PrepareError(f"{name}: {_line(error)}") from None
+            raise PrepareError(
+                f"{name}: {reason(error)}; make room, or choose --data_dir"
+            ) from None
+        raise PrepareError(f"{name}: {reason(error)}") from None
     except Exception as error:
         # Builders are code of many authors, which raises what it likes for a wrong file.
         if "tensorflow" in str(error).lower() and "import" in str(error).lower():
             raise DataError(_needs(name, ["tensorflow"])) from None
-        raise DataError(f"{name}: {type(error).__name__}: {_line(error)}") from None
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+        raise DataError(f"{name}: {type(error).__name__}: {reason(error)}") from None

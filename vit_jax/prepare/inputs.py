@@ -12,6 +12,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from vit_jax.data import folders
 from vit_jax.data.examples import DataError
 from vit_jax.data.folders import SUFFIXES
 from vit_jax.data.images import BadImage
@@ -133,8 +134,8 @@ def scan(sources: Sequence[Path]) -> Listing:
         except OSError as error:
             raise DataError(f"--from={source}: {_reason(error)}") from None
         if stat.S_ISDIR(status.st_mode):
-            found = _folder(source, source, "", ())
-        elif zipfile.is_zipfile(source) and not tarfile.is_tarfile(source):
+            found = _folder(source)
+        elif _is_zip(source):
             found = _zip(source)
         else:
             found = _tar_file(source, "")
@@ -152,6 +153,10 @@ def _lifted(found: Iterator[Found], name: str) -> Iterator[Found]:
         yield each if "/" in each.path else each._replace(path=f"{_stem(name)}/{each.path}")
 
 
+def _is_zip(path: Path | str) -> bool:
+    return zipfile.is_zipfile(path) and not tarfile.is_tarfile(path)  # a tar may end in a zip
+
+
 def _reason(error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return "no such file or folder"
@@ -162,30 +167,17 @@ def _stem(name: str) -> str:
     return name[:-4] if name.lower().endswith(".tar") else name
 
 
-def _folder(
-    root: Path, folder: Path, prefix: str, above: tuple[tuple[int, int], ...]
-) -> Iterator[Found]:
-    """Yields the files below a folder by name, through links, but not in circles."""
-    try:
-        status = folder.stat()
-        with os.scandir(folder) as entries:
-            inside = sorted((e for e in entries if e.name[0] != "."), key=lambda e: e.name)
-        here = (status.st_dev, status.st_ino)
-        if here in above:
-            return
-        for entry in inside:
-            if entry.is_dir():
-                yield from _folder(root, Path(entry.path), f"{prefix}{entry.name}/", (*above, here))
-            elif entry.name.lower().endswith(".tar"):
-                yield from _tar_file(Path(entry.path), f"{prefix}{_stem(entry.name)}/")
-            else:
-                try:
-                    size = entry.stat().st_size
-                except FileNotFoundError:
-                    raise DataError(f"--from: {entry.path}: a link to nothing") from None
-                yield Found(prefix + entry.name, str(root), PLAIN, size)
-    except OSError as error:
-        raise DataError(f"--from: cannot read folder {folder}: {error.strerror}") from None
+def _folder(root: Path) -> Iterator[Found]:
+    """Yields the files below a folder, and those of the tars among them."""
+    for path, entry in folders.walk(root, "--from"):
+        if path.lower().endswith(".tar"):
+            yield from _tar_file(Path(entry.path), f"{_stem(path)}/")
+            continue
+        try:
+            size = entry.stat().st_size
+        except FileNotFoundError:
+            raise DataError(f"--from: {entry.path}: a link to nothing") from None
+        yield Found(path, str(root), PLAIN, size)
 
 
 def _tar_file(path: Path, prefix: str) -> Iterator[Found]:
@@ -324,7 +316,7 @@ class Reader:
     def _open(self, container: str) -> None:
         if container in self._tars or container in self._zips:
             return
-        if zipfile.is_zipfile(container) and not tarfile.is_tarfile(container):
+        if _is_zip(container):
             file = zipfile.ZipFile(container)
             self._zips[container] = file, file.infolist()
         else:

@@ -1,14 +1,14 @@
 """What TFDS wants to know of a data set, so that it reads it as one of its own."""
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow_datasets as tfds
 from etils import epath
 
-from vit_jax.data.examples import DataError
-from vit_jax.prepare import shards
+from vit_jax.data.examples import DataError, reason
+from vit_jax.prepare.shards import features
 
 
 def read(folder: epath.PathLike) -> Any:
@@ -16,8 +16,14 @@ def read(folder: epath.PathLike) -> Any:
     try:
         return tfds.builder_from_directory(folder).info
     except Exception as error:  # of JSON, protobuf and TFDS, each its own
-        reason = " ".join(str(error).split())
-        raise DataError(f"{folder}: its metadata cannot be read: {reason}") from None
+        raise DataError(f"{folder}: its metadata cannot be read: {reason(error)}") from None
+
+
+def shards(info: Any) -> Iterator[tuple[epath.Path, int]]:
+    """Yields the files of a data set, split by split, each with the number of its records."""
+    for split in info.splits.values():
+        paths = split.filename_template.sharded_filepaths(len(split.shard_lengths))
+        yield from zip(paths, split.shard_lengths, strict=True)
 
 
 def write(
@@ -43,7 +49,7 @@ def write(
     tfds.folder_dataset.write_metadata(
         data_dir=folder,
         version=version,
-        features=shards.features(classes),
+        features=features(classes),
         split_infos=infos,
         filename_template=template,
         supervised_keys=("image", "label"),

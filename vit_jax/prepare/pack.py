@@ -1,29 +1,21 @@
-"""Folders, tars and zips of images packed to shards, by many processes, again after any stop."""
+"""Folders, tars and zips of images packed to a data set, again after any stop."""
 
 import contextlib
 import dataclasses
 import fcntl
 import hashlib
-import itertools
 import json
-import multiprocessing
-import os
 import pathlib
 import re
 import shutil
-import signal
-import threading
 from collections.abc import Iterator, Sequence
-from concurrent import futures
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from vit_jax import logs
 from vit_jax.data.examples import DataError
-from vit_jax.prepare import duplicates, inputs, layout, metadata, shards
+from vit_jax.prepare import duplicates, inputs, layout, metadata, pool, shards
 from vit_jax.prepare.progress import Progress
 from vit_jax.prepare.shards import Outcome, PrepareError, Settings, Shard
 
@@ -121,8 +113,9 @@ def pack(packing: Packing) -> dict[str, Any]:
             logs.log.info(f"{packing.name}: {len(done)} of {len(planned)} shards are there already")
         ready = sum(len(one.positions) for one in planned if one.path in done)
         with Progress(f"packing {packing.name}", len(plan.labels)) as progress:
-            count = _Count(ready, progress)
-            done |= _run(missing, listing, settings, packing.workers, count)
+            count = pool.Count(ready, progress)
+            waiting = (one.shard(listing) for one in missing)
+            done |= pool.run(waiting, len(missing), settings, packing.workers, count)
         facts = _facts(packing, plan, listing, [(one, done[one.path]) for one in planned])
         _finish(packing, plan, facts, [(one, done[one.path]) for one in planned])
     shutil.rmtree(packing.part, ignore_errors=True)
@@ -251,91 +244,6 @@ def _check_room(packing: Packing, listing: inputs.Listing, missing: list[Planned
             f"{packing.data_dir}: {needed / 1e9:,.1f} GB are needed and {free / 1e9:,.1f} GB free; "
             "make room, choose another --data_dir, or shrink images with --max_side=512"
         )
-
-
-class _Count:
-    """Counts images that are done, in this process and in others, and shows how many."""
-
-    def __init__(self, ready: int, progress: Progress) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.images = context.Value("q", ready)
-        self.stop = context.Event()
-        self._progress = progress
-        self.show()
-
-    def __call__(self) -> None:
-        with self.images:
-            self.images.value += 1
-        self.show()
-
-    def show(self) -> None:
-        self._progress.update(self.images.value)
-
-
-def _run(
-    missing: list[Planned],
-    listing: inputs.Listing,
-    settings: Settings,
-    workers: int,
-    count: _Count,
-) -> dict[Path, Outcome]:
-    """Packs shards, in this process or in several others; at most two each are under way."""
-    if min(workers, len(missing)) < 2:
-        packer = shards.Packer(settings, count)
-        return {one.path: packer(one.shard(listing)) for one in missing}
-    context = multiprocessing.get_context("spawn")
-    pool = futures.ProcessPoolExecutor(
-        min(workers, len(missing)), context, _start, (settings, count.images, count.stop)
-    )
-    done: dict[Path, Outcome] = {}
-    waiting, running = iter(missing), dict[futures.Future[Outcome], Path]()
-    try:
-        while True:
-            for one in itertools.islice(waiting, 2 * workers - len(running)):
-                running[pool.submit(_work, one.shard(listing))] = one.path
-            if not running:
-                return done
-            ready, _ = futures.wait(running, 0.25, futures.FIRST_COMPLETED)
-            done |= {running.pop(future): future.result() for future in ready}
-            count.show()
-    except BrokenProcessPool:
-        raise PrepareError(
-            "a worker process was killed (out of memory?); run the same command again: it goes on; "
-            "fewer --workers take less memory"
-        ) from None
-    finally:
-        count.stop.set()
-        pool.shutdown(cancel_futures=True)
-
-
-_packer: shards.Packer
-
-
-def _start(settings: Settings, images: Any, stop: Any) -> None:
-    """Makes a process ready to pack."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process tells when to stop
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
-
-    def count() -> None:
-        with images:
-            images.value += 1
-        if stop.is_set():
-            raise futures.CancelledError
-
-    global _packer
-    _packer = shards.Packer(settings, count)
-
-
-def _leave_with(parent: BaseProcess) -> None:
-    """Ends this process when the first one is gone, which a kill does not tell it."""
-    parent.join()
-    os._exit(1)
-
-
-def _work(shard: Shard) -> Outcome:
-    return _packer(shard)
 
 
 def _facts(

@@ -51,15 +51,12 @@ def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Pa
         part.mkdir(parents=True, exist_ok=True)
     with Progress(f"converting {info.full_name}", info.splits.total_num_examples) as progress:
         done = 0
-        for split in info.splits.values():
-            template = split.filename_template
-            paths = template.sharded_filepaths(len(split.shard_lengths))
-            for path, length in zip(paths, split.shard_lengths, strict=True):
-                target = part / path.name.replace(f".{SUFFIX}", ".array_record")
-                if not target.exists():
-                    shards.write_records(target, _counted(path, length, done, progress))
-                done += length
-                progress.update(done)
+        for path, length in metadata.shards(info):
+            target = part / path.name.replace(f".{SUFFIX}", ".array_record")
+            if not target.exists():
+                shards.write_records(target, _counted(path, length, done, progress))
+            done += length
+            progress.update(done)
     _copy_metadata(source, part)
     with shards.disk_errors(folder):
         part.replace(folder)

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow_datasets as tfds
 from array_record.python import array_record_data_source
 
-from vit_jax.data import images
-from vit_jax.data.examples import DataError
+from vit_jax.data import images, tfds_source
+from vit_jax.data.examples import DataError, reason
 from vit_jax.prepare import metadata, shards
 from vit_jax.prepare.pack import FACTS
 from vit_jax.prepare.progress import Progress
@@ -39,20 +39,18 @@ def verify(folder: pathlib.Path, *, workers: int, max_pixels: int) -> Iterator[s
         futures.ThreadPoolExecutor(workers) as pool,
     ):
         done = 0
-        for split in info.splits.values():
-            paths = split.filename_template.sharded_filepaths(len(split.shard_lengths))
-            for path, length in zip(paths, split.shard_lengths, strict=True):
-                try:
-                    with array_record_data_source.ArrayRecordDataSource(str(path)) as source:
-                        there = len(source)
-                        for bad in _records(check, source, min(there, length), pool):
-                            yield f"{path.name}: {bad}"
-                    if there != length:
-                        yield f"{path.name}: {there} records, not {length}"
-                except (OSError, RuntimeError, ValueError) as error:
-                    yield f"{path.name}: cannot be read: {_line(error)}"
-                done += length
-                progress.update(done)
+        for path, length in metadata.shards(info):
+            try:
+                with array_record_data_source.ArrayRecordDataSource(str(path)) as source:
+                    there = len(source)
+                    for bad in _records(check, source, min(there, length), pool):
+                        yield f"{path.name}: {bad}"
+                if there != length:
+                    yield f"{path.name}: {there} records, not {length}"
+            except (OSError, RuntimeError, ValueError) as error:
+                yield f"{path.name}: cannot be read: {_line(error)}"
+            done += length
+            progress.update(done)
 
 
 def _records(check: "_Check", source: Any, length: int, pool: futures.Executor) -> Iterator[str]:
@@ -69,24 +67,12 @@ class _Check:
 
     def __init__(self, info: Any, max_pixels: int) -> None:
         self._max_pixels = max_pixels
-        kinds = (tfds.features.Image, tfds.features.ClassLabel)
-        chosen = {name: f for name, f in info.features.items() if isinstance(f, kinds)}
-        self._images = [
-            name
-            for name, feature in chosen.items()
-            if isinstance(feature, tfds.features.Image) and feature.np_dtype == np.uint8
-        ]
-        self._labels = {
-            name: feature.num_classes
-            for name, feature in chosen.items()
-            if isinstance(feature, tfds.features.ClassLabel)
-        }
-        self._features = tfds.features.FeaturesDict(chosen)
-        self._skip = {
-            name: tfds.decode.SkipDecoding()
-            for name, feature in chosen.items()
-            if isinstance(feature, tfds.features.Image)
-        }
+        pictures = tfds_source.features(info, tfds.features.Image)
+        labels = tfds_source.features(info, tfds.features.ClassLabel)
+        self._images = [name for name, one in pictures.items() if one.np_dtype == np.uint8]
+        self._labels = {name: one.num_classes for name, one in labels.items()}
+        self._features = tfds.features.FeaturesDict(pictures | labels)
+        self._skip = dict.fromkeys(pictures, tfds.decode.SkipDecoding())
 
     def __call__(self, source: Any, number: int) -> str | None:
         try:
@@ -119,4 +105,4 @@ def _hashes(folder: pathlib.Path, facts: dict[str, Any]) -> Iterator[str]:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split()).partition(";")[0] or type(error).__name__
+    return reason(error).partition(";")[0]

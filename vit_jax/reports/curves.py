@@ -23,7 +23,8 @@ def draw(metrics: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
     _plot(loss, lines, "train/loss", TRAIN, "train (augmented)")
     _plot(loss, lines, "test/loss", TEST, "test", marker="o")
     loss.set(title="Loss", yscale="log")
-    for name, label, style in (("top1", "top-1", "-"), ("top5", "top-5", ":")):
+    kinds = (("top1", "top-1", "-"), ("top5", "top-5", ":"), ("accuracy", "colours", "-"))
+    for name, label, style in kinds:
         _plot(accuracy, lines, f"train/{name}", TRAIN, f"train {label}", style=style)
         _plot(accuracy, lines, f"test/{name}", TEST, f"test {label}", marker="o", style=style)
     accuracy.set(title="Accuracy", ylim=(0, 1.02))

@@ -6,14 +6,19 @@ import os
 import signal
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, Protocol
 
 import jax
 import numpy as np
 
-from vit_jax import checks, config, logs
+from vit_jax import checks, config, logs, places
 from vit_jax.checkpoints import hosts, manager
+from vit_jax.data import feed
+from vit_jax.training.phases import Phases
+from vit_jax.training.sessions import STEP, Sessions, Summary, describe
+
+LOGGED = ("loss", "top1", "accuracy", "error", "grad_norm", "lr")  # of what a step returns
 
 
 class Preempted(config.UserError):
@@ -48,7 +53,8 @@ class Stop:
         if number == signal.SIGINT and self.signal == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal = number
-        if number == signal.SIGINT and jax.process_count() > 1:
+        # Not process_count: a signal may come while that waits for the devices, and holds a lock.
+        if number == signal.SIGINT and jax.distributed.is_initialized():
             os.kill(os.getpid(), signal.SIGTERM)  # the one that jax passes on to all processes
         logs.log.warning("%s received: saving and stopping", signal.Signals(number).name)
 
@@ -68,14 +74,6 @@ class Evaluator(Protocol):
 
     def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
         """Returns named numbers over the whole split."""
-        ...
-
-
-class Batches(Iterator[Mapping[str, np.ndarray]], Protocol):
-    """The rows of each global batch that live on this host, in the order of steps."""
-
-    def close(self) -> None:
-        """Stops loading."""
         ...
 
 
@@ -104,6 +102,10 @@ class Plan:
         checks.of_length(cfg, plan.steps, plan.warmup)
         return plan
 
+    def evaluates(self, step: int) -> bool:
+        """Returns whether the state after a step is evaluated."""
+        return step == self.steps or bool(self.evaluate and step % self.evaluate == 0)
+
 
 @dataclasses.dataclass(kw_only=True)
 class Loop:
@@ -112,7 +114,7 @@ class Loop:
     cfg: config.Config
     plan: Plan
     step: Callable[[Any, dict[str, jax.Array]], tuple[Any, dict[str, jax.Array]]]
-    batches: Callable[[int], Batches]
+    batches: Callable[[int], feed.Batches]
     put: Callable[[Mapping[str, np.ndarray]], dict[str, jax.Array]]
     evaluators: Mapping[str, Evaluator]
     parameters: Callable[[Any], Any]
@@ -121,14 +123,20 @@ class Loop:
     metrics: logs.Metrics | None
     progress: logs.Progress
     stop: Stop
+    phases: Phases
+    sessions: Sessions | None
+    mirror: places.Mirror | None
     flops_per_image: float
     profile: tuple[int, int] | None = None
     profile_directory: str = ""
     _tracing: bool = dataclasses.field(default=False, init=False)
 
-    def run(self, state: Any, start: int) -> tuple[Any, dict[str, float]]:
+    def run(
+        self, state: Any, start: int, *, evaluated: bool = True
+    ) -> tuple[Any, dict[str, float]]:
         """Trains from `start` to the last step.
 
+        A restored state that the plan evaluates, but that was not `evaluated`, is so first.
         Returns the state and the last evaluation. Raises Preempted, Diverged, SaveFailed.
         """
         if self.stop():
@@ -137,14 +145,25 @@ class Loop:
                     f"stopped at step {start}, which was saved before; resume with the same command"
                 )
             self._stop(state, start, None)
-        timer = logs.Timer()
-        saved_at, results = time.monotonic(), {}
+        results: dict[str, float] = {}
+        if start and not evaluated and self.plan.evaluates(start):
+            results = self._evaluate(state, start) or {}
+            if self.stop():
+                self._stop(state, start, results or None)
+            self._save(state, start, results)
+        timer, saved_at = logs.Timer(), time.monotonic()
         pending: tuple[int, dict[str, jax.Array], np.ndarray] | None = None
-        with contextlib.closing(self.batches(start)) as batches:
+        with contextlib.closing(self.batches(start)) as batches, self.phases(STEP):
             for step in range(start + 1, self.plan.steps + 1):
                 self._profile(step)
                 began = time.monotonic()
-                batch = next(batches)
+                try:
+                    with self.phases("data"):
+                        batch = next(batches)
+                except feed.GivenUp:
+                    if pending is not None:
+                        self._look(*pending, timer)
+                    self._stop(state, step - 1, None)
                 timer.wait(time.monotonic() - began)
                 state, metrics = self.step(state, self.put(_inputs(batch)))
                 # Looking at the step before keeps the device busy while this process waits.
@@ -155,7 +174,7 @@ class Loop:
 
                 last = step == self.plan.steps
                 stopping = self.stop(step)
-                evaluate = last or (self.plan.evaluate and step % self.plan.evaluate == 0)
+                evaluate = self.plan.evaluates(step)
                 save = last or (self.plan.save and step % self.plan.save == 0)
                 save = save or self._minutes_are_over(step, saved_at)
                 if not (stopping or evaluate or save):
@@ -171,13 +190,17 @@ class Loop:
                 if stopping:
                     self._stop(state, step, fresh)
                 if save or self._is_best(fresh):
-                    self.saver.save(step, state, record=self.record, metrics=_checked(fresh))
+                    self._save(state, step, fresh)
                     saved_at = time.monotonic()
                 timer.pause(time.monotonic() - began)
         self._profile(self.plan.steps + 1)
         if not results:  # resumed after the last step: there was nothing left to train
             results = self._evaluate(state, self.plan.steps) or {}
-        self.saver.wait()
+        with self.phases("save"):
+            self.saver.wait()
+        spent = self._spent(self.plan.steps)
+        if spent is not None:
+            self.progress.say(describe(spent))
         return state, results
 
     def _look(
@@ -206,9 +229,7 @@ class Loop:
             return
         rate, waiting = timer.lap()
         images = rate * self.cfg.train.batch_size
-        values = {
-            f"train/{name}": float(metrics[name]) for name in ("loss", "top1", "grad_norm", "lr")
-        }
+        values = {f"train/{name}": float(metrics[name]) for name in LOGGED if name in metrics}
         values |= {
             "train/bad_steps": int(metrics["bad_steps"]),
             "train/epoch": step * self.cfg.train.batch_size / self.record["examples"],
@@ -222,8 +243,13 @@ class Loop:
         mfu = images * self.flops_per_image / (peak * jax.device_count()) if peak else None
         if mfu is not None:
             values["speed/mfu"] = mfu
+        spent = self._spent(step)
+        if spent is not None:
+            values["speed/goodput"] = spent.goodput
         if self.metrics is not None:
             self.metrics.write(step, values)
+        if self.mirror is not None:
+            self.mirror.bring()
         left = (self.plan.steps - step) / rate
         self.progress.update(
             step,
@@ -238,8 +264,14 @@ class Loop:
     def _evaluate(self, state: Any, step: int) -> dict[str, float] | None:
         """Runs every evaluator and logs; None if asked to stop meanwhile."""
         results: dict[str, float] = {}
+
+        def asked() -> bool:
+            self.phases.beat()  # asked after every batch
+            return self.stop()
+
         for name, evaluator in self.evaluators.items():
-            one = evaluator(self.parameters(state), stop=self.stop)
+            with self.phases("evaluate"):
+                one = evaluator(self.parameters(state), stop=asked)
             if one is None:
                 return None
             results |= {f"{name}/{key}": value for key, value in one.items()}
@@ -249,7 +281,8 @@ class Loop:
         shown = "  ".join(
             f"{key} {value:.4f}"
             for key, value in results.items()
-            if "count" not in key and (key.endswith("top1") or not key.startswith(further))
+            if "count" not in key
+            and (key.endswith(("top1", "shot", "mce")) or not key.startswith(further))
         )
         self.progress.say(f"step {step}/{self.plan.steps}  {shown}")
         return results
@@ -267,10 +300,23 @@ class Loop:
     def _is_best(self, results: Mapping[str, float] | None) -> bool:
         return results is not None and self.saver.is_best(_checked(results))
 
-    def _stop(self, state: Any, step: int, results: Mapping[str, float] | None) -> None:
-        self.saver.save(step, state, record=self.record, metrics=_checked(results))
-        self.saver.wait()
+    def _save(self, state: Any, step: int, results: Mapping[str, float] | None) -> None:
+        with self.phases("save"):
+            if self.mirror is not None:  # a checkpoint has all numbers that led to it
+                self.mirror.bring(now=True)
+            self.saver.save(step, state, record=self.record, metrics=_checked(results))
+
+    def _stop(self, state: Any, step: int, results: Mapping[str, float] | None) -> NoReturn:
+        self._save(state, step, results)
+        with self.phases("save"):
+            self.saver.wait()
+        self._spent(step)
         raise Preempted(f"stopped and saved at step {step}; resume with the same command")
+
+    def _spent(self, step: int) -> Summary | None:
+        """Writes down what the time went into so far."""
+        self.phases.beat()
+        return self.sessions and self.sessions.update(step, self.phases.seconds)
 
     def _profile(self, step: int) -> None:
         """Starts and stops the profiler around the steps asked for."""

@@ -11,7 +11,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
-from vit_jax.training import losses, mixup, sharding
+from vit_jax.models.variants import known
+from vit_jax.training import losses, masked, mixup, sharding
 
 State = dict[str, Any]
 Batch = dict[str, jax.Array]
@@ -39,10 +40,12 @@ def create(
     were, counts itself in `bad_steps`, and says so in the metric `finite`.
     """
     train = cfg.train
+    target = cfg.masked.target
+    measures = ("top1",) if target is None else masked.MEASURES[target]
 
-    def loss_of(
+    def classify(
         params: Any, batch: Batch, key: jax.Array | None, share: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
         def mixed(x: jax.Array) -> jax.Array:
             return x if share is None else mixup.blend(x, share)
 
@@ -53,14 +56,26 @@ def create(
         )
         # Of a blend, the label with the larger part is the row's own.
         correct = losses.rank_of_label(logits, batch["label"]) == 0
-        return jnp.mean(loss), jnp.mean(correct, dtype=jnp.float32)
+        return jnp.mean(loss), {"top1": jnp.mean(correct, dtype=jnp.float32)}
 
-    gradient = jax.value_and_grad(loss_of, has_aux=True)
+    def fill_in(
+        params: Any, batch: Batch, key: jax.Array | None, share: jax.Array | None
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        images, chosen = batch["image"], batch["chosen"]
+        outputs = model.fill_in(
+            params, normalise(images, cfg.data), batch["source"], chosen, key=key
+        )
+        patch = known(cfg.model.patch_size)
+        found = masked.measure(outputs, images, chosen, patch, known(target), cfg.data)
+        means = {name: jnp.mean(value, dtype=jnp.float32) for name, value in found.items()}
+        return means.pop("loss"), means
+
+    gradient = jax.value_and_grad(classify if target is None else fill_in, has_aux=True)
 
     def accumulated(
         params: Any, batch: Batch, key: jax.Array | None, share: jax.Array | None
     ) -> Any:
-        """Averages loss, accuracy and gradient over microbatches taken one after another."""
+        """Averages loss, measures and gradient over microbatches taken one after another."""
         if train.accumulation == 1:
             return gradient(params, batch, key, share)
         together = 1 if share is None else 2
@@ -73,7 +88,8 @@ def create(
             )
             return jax.tree.map(jnp.add, total, one), None
 
-        zeros = ((jnp.zeros(()), jnp.zeros(())), jax.tree.map(jnp.zeros_like, params))
+        nothing = {name: jnp.zeros(()) for name in measures}
+        zeros = ((jnp.zeros(()), nothing), jax.tree.map(jnp.zeros_like, params))
         total, _ = jax.lax.scan(add, zeros, (jnp.arange(train.accumulation), micro))
         return jax.tree.map(lambda x: x / train.accumulation, total)
 
@@ -83,7 +99,10 @@ def create(
         drops = cfg.model.dropout or cfg.model.stochastic_depth
         key = jax.random.fold_in(key, state["step"]) if drops else None
         share = mixup.own_share(cfg.seed, state["step"], train.mixup) if train.mixup else None
-        (loss, top1), grads = accumulated(state["params"], batch, key, share)
+        if target is not None:
+            keys = masked.keys(cfg.seed, state["step"], train.batch_size)
+            batch = batch | masked.corrupt(keys, model.patches, cfg.masked)
+        (loss, measured), grads = accumulated(state["params"], batch, key, share)
         norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         lr = jnp.asarray(schedule(state["step"]))
@@ -100,7 +119,7 @@ def create(
         }
         new["step"] = state["step"] + 1
         new["bad_steps"] = state["bad_steps"] + jnp.where(finite, 0, 1)
-        metrics = {"loss": loss, "top1": top1, "grad_norm": norm, "lr": lr}
+        metrics = {"loss": loss, "grad_norm": norm, "lr": lr} | measured
         return new, metrics | {"finite": finite, "bad_steps": new["bad_steps"]}
 
     return step

@@ -8,7 +8,8 @@ from vit_jax import models, trees
 from vit_jax.weights import layout
 from vit_jax.weights.files import WeightsError
 
-HEAD = ("head/", "pre_logits/")
+MASKED = ("mask_token", "prediction/")  # of masked patch prediction
+HEAD = ("head/", "pre_logits/", *MASKED)
 # Knobs that change what the same parameters compute; whoever made the weights chose them.
 NUMERICS = ("gelu", "norm_epsilon", "norm_place", "resnet_epsilons", "resnet_pool")
 
@@ -42,7 +43,7 @@ def fit(
         array = source.get(name)
         if name.startswith(HEAD):
             if not keep_head:
-                report["fresh"][name] = "the head is new"
+                report["fresh"][name] = _whose(name, "the head is new")
             elif array is None or array.shape != leaf.shape:
                 given = "missing" if array is None else str(array.shape)
                 wrong.append(f"{name} is {given}, not {leaf.shape}; a new head would fit")
@@ -66,7 +67,7 @@ def fit(
             wrong.append(f"{name} is {array.shape}, not {leaf.shape}{fixed}")
     for name in source:
         if name.startswith(HEAD) and name not in kept:
-            report["dropped"][name] = "the head of another task"
+            report["dropped"][name] = _whose(name, "the head of another task")
         elif name == "cls" and name not in wanted:
             report["dropped"][name] = "the model has no class token"
         elif name not in wanted:
@@ -105,6 +106,11 @@ def resize_grid(table: np.ndarray, old: tuple[int, int], new: tuple[int, int]) -
         high = np.minimum(low + 1, length - 1)
         grid = grid.take(low, axis) * (1 - share) + grid.take(high, axis) * share
     return grid.reshape(*before, new[0] * new[1], features).astype(np.float32)
+
+
+def _whose(name: str, head: str) -> str:
+    """Returns why an array of a head is new or dropped: `head` of those that name classes."""
+    return "of masked patch prediction" if name.startswith(MASKED) else head
 
 
 def _positions(

@@ -1,0 +1,108 @@
+"""The paper's protocol at home: pre-train on five of the ten digit classes, fine-tune on all.
+
+    vit_jax train home/ViT-half --workdir=runs/home/ViT-half
+    vit_jax transfer home/ViT-digits --config.init_from=runs/home/ViT-half
+    vit_jax reproduce home
+
+`half` has the digits 0 to 4; `half-25` and `half-50` a quarter and a half of its images, for as
+many steps, as in Figure 4. `digits` has all ten at 1.5 times the side, so that position
+embeddings are resized, a head of zeros is attached, and nothing of 5 to 9 was seen before. `ResNet`
+is a BiT ResNet of about the same compute (3.1 million multiplications an image, the ViT's 3.5). It
+makes an image 16 times smaller, so it looks at digits enlarged to 24 pixels, the ViT at 8.
+"""
+
+from typing import Any
+
+import ml_collections
+
+from vit_jax import catalog
+from vit_jax.catalog import Choice
+
+MODELS: dict[str, dict[str, Any]] = {
+    "ViT": {
+        "patch_size": (2, 2),
+        "width": 64,
+        "depth": 4,
+        "mlp_dim": 256,
+        "heads": 4,
+        "unroll": 4,
+    },
+    "ResNet": {
+        "architecture": "resnet",
+        "resnet_units": (1, 1, 1),
+        "resnet_width": 0.5,
+    },
+}
+PIXELS = {"ViT": 8, "ResNet": 24}
+SHARES = (25, 50, 100)  # of the images to pre-train on, in percent
+KNOWN = ("0", "1", "2", "3", "4")
+IMAGES = 719  # of those classes
+RATES = (0.03, 0.1, 0.3)  # above Table 4's: the run is 100 steps of 64 images
+
+
+def names() -> tuple[str, ...]:
+    """Returns the names this file knows."""
+    return tuple(
+        name
+        for model in MODELS
+        for name in (*(pretraining(model, share) for share in SHARES), f"home/{model}-digits")
+    )
+
+
+def pretraining(model: str, share: int) -> str:
+    """Returns the name of the pre-training on a share of the images, in percent."""
+    return f"home/{model}-half" + ("" if share == 100 else f"-{share}")
+
+
+def get_config(name: str) -> ml_collections.ConfigDict:
+    """Returns the run called `name`."""
+    model, kind, share = _parts(name)
+    knobs = catalog.load("digits-token") | {"model": dict(MODELS[model])}
+    pixels = PIXELS[model]
+    if kind == "half":
+        part = "train" if share == 100 else f"train[:{share}%]"
+        knobs["data"] |= {"classes": KNOWN, "train_split": part, "image_size": (pixels, pixels)}
+        knobs["train"] |= {"duration": "700 steps"}
+        knobs["schedule"] |= {"warmup": "60 steps"}
+        knobs["checkpoint"] = knobs["evaluation"] = {"every": "175 steps"}
+        return ml_collections.ConfigDict(knobs)
+    knobs["data"] |= {"image_size": (3 * pixels // 2, 3 * pixels // 2)}
+    knobs["train"] = {"batch_size": 64, "duration": "100 steps", "clip_norm": 1.0}
+    knobs["optimizer"] = {"name": "sgd", "lr": 0.03, "momentum": 0.9}
+    knobs["schedule"] = {"warmup": "10 steps", "decay": "cosine"}
+    knobs["evaluation"] = {"every": None}
+    return ml_collections.ConfigDict(knobs)
+
+
+def _parts(name: str) -> tuple[str, str, int]:
+    model, kind, *share = name.removeprefix("home/").split("-")
+    return model, kind, int(share[0]) if share else 100
+
+
+def about(name: str) -> catalog.About:
+    """Returns where the run called `name` comes from."""
+    model, kind, share = _parts(name)
+    if kind == "half":
+        row = f"{model}, digits 0 to 4" + ("" if share == 100 else f", {share} % of the images")
+        return catalog.About(row=row, dataset="digits 0-4", images=IMAGES * share // 100)
+    origin = pretraining(model, 100)
+    return catalog.About(
+        row=f"{model} from digits 0 to 4, all digits",
+        dataset="digits",
+        images=1437,
+        choices=(
+            Choice(
+                "1.5 times the side",
+                "the paper fine-tunes at a higher resolution than it pre-trains at",
+                f"--config.data.image_size={PIXELS[model]}",
+            ),
+        ),
+        origin=origin,
+        needs=f"init_from=none: run `vit_jax train {origin}` first, then set "
+        f"--config.init_from=runs/{origin}; or compare with random weights, "
+        "--config.init_from=none",
+        lifted_by=("init_from",),
+        transfer=catalog.Transfer(
+            task="digits", rates=RATES, train="train[:80%]", held_out="train[80%:]"
+        ),
+    )

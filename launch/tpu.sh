@@ -1,0 +1,395 @@
+#!/usr/bin/env bash
+#: launch/tpu.sh VERB [SETTINGS] [NAME [--config.KEY=VALUE ...]]
+#:
+#: Trains on a Cloud TPU slice from this machine, through gcloud.
+#:
+#:   create      ask for a slice: on demand, spot or reserved, through the queue
+#:   setup       install this checkout, or a wheel, on all its workers
+#:   run         start a run on all workers; it goes on when this terminal is closed
+#:   logs        follow what one worker, or all, print
+#:   status      the slice, its workers and the run
+#:   stop        end the run: it saves first
+#:   supervise   all of it: create, setup, run, and again after each preemption, to the end
+#:   delete      give the slice back
+#:
+#: launch/tpu.sh VERB --help explains one. Every setting is a flag or a variable: --zone=Z is VIT_JAX_ZONE=Z.
+#: --dry_run prints the gcloud commands instead. Exit codes are those of vit_jax.
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=launch/exits.sh
+source "$ROOT/launch/exits.sh"
+# shellcheck source=launch/tpu_supervise.sh
+source "$ROOT/launch/tpu_supervise.sh"
+
+#:   --name=NAME         of the slice and of the request for it
+name=${VIT_JAX_NAME:-}
+#:   --project, --zone   where (default: as gcloud is configured)
+project=${VIT_JAX_PROJECT:-} zone=${VIT_JAX_ZONE:-}
+#:   --slice=SLICE       v3-32, v5e-16, v6e-16 by Google's names, or v3:4x4 in chips, as in `vit_jax preflight`
+slice=${VIT_JAX_SLICE:-}
+#:   --capacity=KIND     on-demand, spot or reserved (default: on-demand)
+capacity=${VIT_JAX_CAPACITY:-on-demand}
+#:   --runtime=VERSION   of the TPU's software (default: the one for its generation)
+runtime=${VIT_JAX_RUNTIME:-}
+#:   --workdir=DIR       the run directory: gs://BUCKET/DIR, which the slice's service account may write, or /DIR on
+#:                       a disk that all workers have mounted there, such as Filestore
+workdir=${VIT_JAX_WORKDIR:-}
+#:   --create_flags=...  more flags for gcloud, such as '--service-account=A --network=N --labels=K=V'
+create_flags=${VIT_JAX_CREATE_FLAGS:-}
+#:   --ssh_flags=...     more flags for its ssh and scp, such as --internal-ip
+ssh_flags=${VIT_JAX_SSH_FLAGS:-}
+# Those of single verbs; their --help has them.
+wheel=${VIT_JAX_WHEEL:-} python=${VIT_JAX_PYTHON:-} worker=${VIT_JAX_WORKER:-0} lines=${VIT_JAX_LINES:-100}
+grace=${VIT_JAX_GRACE:-600} examples=${VIT_JAX_EXAMPLES:-} max_restarts=${VIT_JAX_MAX_RESTARTS:-10}
+poll_seconds=${VIT_JAX_POLL_SECONDS:-30} backoff_seconds=${VIT_JAX_BACKOFF_SECONDS:-30}
+steady_seconds=${VIT_JAX_STEADY_SECONDS:-1800}
+force=${VIT_JAX_FORCE:-} dry_run=${VIT_JAX_DRY_RUN:-} then_delete=${VIT_JAX_THEN_DELETE:-}
+
+VALUES=' name project zone slice capacity runtime workdir create_flags ssh_flags wheel python worker lines grace '
+VALUES+='examples max_restarts poll_seconds backoff_seconds steady_seconds '
+SWITCHES=' force dry_run then_delete '
+
+fail() { # fail CODE TEXT...
+  echo "tpu.sh: ${*:2}" >&2
+  exit "$1"
+}
+
+say() {
+  echo "$(date -u +'%F %T')Z $*"
+}
+
+# --- Settings -----------------------------------------------------------------------------------------------
+
+parse() { # parse WORDS...: settings, wherever they stand; what is for `vit_jax train` is left in RUN
+  local word key
+  RUN=()
+  while (($#)); do
+    word=$1 key=${1%%=*} key=${key#--}
+    shift
+    case $word in
+      -h | --help) explain "$VERB" && exit 0 ;;
+      --config.*=* | --smoke | --profile=*) RUN+=("$word") ;;
+      --config.*)
+        (($#)) || fail 2 "$word: needs a value, as in $word=VALUE"
+        RUN+=("$word=$1") && shift
+        ;;
+      --config*) fail 2 "$word: put the file into configs/ and name its config" ;;
+      --*)
+        if [[ $word != *=* && $SWITCHES == *" $key "* ]]; then
+          printf -v "$key" 1
+        elif [[ $word == *=* && $VALUES == *" $key "* ]]; then
+          printf -v "$key" %s "${word#*=}"
+        else
+          fail 2 "$word: no such setting, or not in the form --KEY=VALUE; see launch/tpu.sh $VERB --help"
+        fi
+        ;;
+      *)
+        ((${#RUN[@]} == 0)) || [[ ${RUN[0]} == --* ]] || fail 2 "$word: one config is enough"
+        RUN=("$word" "${RUN[@]}")
+        ;;
+    esac
+  done
+}
+
+explain() { # explain VERB: what these files say of it in lines that begin with `#:`; without VERB, of everything
+  local text="$ROOT/launch/tpu.sh"
+  if [ -z "${1:-}" ]; then
+    sed -n '2,/^set /s/^#: \{0,1\}//p' "$text"
+  else
+    cat "$text" "$ROOT/launch/tpu_supervise.sh" | sed -n "/^#: launch\/tpu.sh $1 /,/^[^#]/s/^#: \{0,1\}//p"
+  fi
+  printf '\nFor every verb:\n'
+  sed -n '/^source/,/^VALUES/s/^#: //p' "$text"
+}
+
+require() { # require SETTING...: looks up what gcloud knows itself, and misses what is missing
+  local setting property
+  [ -n "$dry_run" ] || command -v gcloud >/dev/null ||
+    fail 2 "gcloud is not installed; see https://cloud.google.com/sdk/docs/install"
+  for setting; do
+    case $setting in project) property=project ;; zone) property=compute/zone ;; *) property='' ;; esac
+    if [ -z "${!setting}" ] && [ -n "$property" ] && command -v gcloud >/dev/null; then
+      printf -v "$setting" %s "$(gcloud config get-value "$property" 2>/dev/null || true)"
+    fi
+    [ -n "${!setting}" ] || fail 2 "no $setting; set --$setting=... or VIT_JAX_${setting^^}"
+  done
+}
+
+understand_slice() { # sets KIND (gcloud's flags), CHIPS and RUNTIME for --slice
+  local generation form size
+  [[ $slice =~ ^(v[2-6][a-z]*)(-|:)([0-9]+(x[0-9]+)*)$ ]] ||
+    fail 2 "--slice=$slice: no such slice; examples: v3-32, v5e-16, v5p-128, v6e-16, v3:4x4"
+  generation=${BASH_REMATCH[1]/litepod/e} form=${BASH_REMATCH[2]} size=${BASH_REMATCH[3]}
+  slice=$generation$form$size
+  case $generation in # https://cloud.google.com/tpu/docs/runtimes, as of November 2026
+    v2 | v3 | v4) RUNTIME=tpu-ubuntu2204-base ;;
+    v5e) RUNTIME=v2-alpha-tpuv5-lite ;;
+    v5p) RUNTIME=v2-alpha-tpuv5 ;;
+    v6e) RUNTIME=v2-alpha-tpuv6e ;;
+    *) fail 2 "--slice=$slice: no such generation; known: v2 v3 v4 v5e v5p v6e" ;;
+  esac
+  RUNTIME=${runtime:-$RUNTIME} CHIPS=$((${size//x/*}))
+  case $generation$form$size in # Google counts cores up to v5p, and takes shapes up to v4
+    v[234]:*) KIND=("--type=$generation" "--topology=$size") ;;
+    v5e?*) KIND=("--accelerator-type=v5litepod-$CHIPS") ;;
+    v6e?*) KIND=("--accelerator-type=v6e-$CHIPS") ;;
+    *x*) fail 2 "--slice=$slice: name it by its size, such as $generation-16" ;;
+    *) KIND=("--accelerator-type=$generation-$size") CHIPS=$((size / 2)) ;;
+  esac
+}
+
+require_run() {
+  ((${#RUN[@]})) && [[ ${RUN[0]} != --* ]] || fail 2 "$VERB: which config? see vit_jax list"
+  case $workdir in
+    /?* | gs://?*/?*) ;;
+    '') fail 2 "no workdir; set --workdir=gs://BUCKET/DIR or VIT_JAX_WORKDIR" ;;
+    *) fail 2 "--workdir=$workdir: must be gs://BUCKET/DIR, or /DIR on a disk that all workers have mounted there" ;;
+  esac
+  TRAIN=(train "${RUN[@]}" "--workdir=$workdir")
+}
+
+# --- gcloud -------------------------------------------------------------------------------------------------
+
+quoted() { # quoted WORDS...: as a shell has to be told them
+  local word flag line=() quote="'" inside="'\\''"
+  for word; do
+    case $word in
+      '' | *[!A-Za-z0-9_./:=,@%+~-]*)
+        flag=''
+        [[ $word != --[a-z]*=* ]] || flag=${word%%=*}= word=${word#*=}
+        word=$flag\'${word//$quote/$inside}\'
+        ;;
+    esac
+    line+=("$word")
+  done
+  echo "${line[*]}"
+}
+
+cloud() { # cloud WORDS...: one command of gcloud, or what it would be; ERRORS has what it complains of
+  set -- gcloud compute tpus "$@" "--project=$project" "--zone=$zone" --quiet
+  if [ -n "$dry_run" ]; then
+    quoted "$@"
+  else
+    "$@" 2>"$ERRORS"
+  fi
+}
+
+queue() { # queue VERB [FLAGS]: the request for the slice
+  cloud queued-resources "$1" "$name" "${@:2}"
+}
+
+on() { # on WORKER WORDS...: tpu_worker.sh there; gcloud and ssh leave the command as it is for one shell
+  local flags
+  read -ra flags <<<"$ssh_flags"
+  cloud tpu-vm ssh "$name" "--worker=$1" "--command=$(quoted bash tpu_worker.sh "${@:2}")" "${flags[@]}"
+}
+
+reason() { # the cause and the remedy, of all that gcloud wrote
+  local text
+  text=$(sed -nE -e 's/^ERROR: (\([a-z.-]+\) )?//p' \
+    -e 's/^##### .* (worker [0-9]+) failed with (exit status [0-9]+).*/\1: \2/p' "$ERRORS" | tr -s '\n' ' ')
+  text=${text:-$(tail -n 1 "$ERRORS") }
+  text=${text% }
+  case $text in
+    *uota*)
+      text+='; ask for more (console: IAM & Admin, Quotas, Cloud TPU API)'
+      text+=', or try another --zone, --slice or --capacity'
+      ;;
+    *'active account'* | *'auth login'*) text='not logged in; gcloud auth login' ;;
+    *SERVICE_DISABLED* | *'has not been used'*)
+      text="Cloud TPU API is off; gcloud services enable tpu.googleapis.com --project=$project"
+      ;;
+    *PERMISSION_DENIED*) text+='; the account needs the roles TPU Admin and Service Account User' ;;
+    *'exit status 127'*) text+='; not set up? launch/tpu.sh setup' ;;
+  esac
+  echo "$text"
+}
+
+is_absent() {
+  grep -qE 'NOT_FOUND|not found' "$ERRORS"
+}
+
+slice_state() { # sets STATE: absent, queued, ready, lost or unknown, and DETAIL with Google's words for it
+  local node
+  if ! DETAIL=$(queue describe '--format=value(state.state)'); then
+    STATE=absent
+    is_absent || STATE=unknown DETAIL=$(reason)
+    return
+  fi
+  case $DETAIL in
+    ACTIVE) ;;
+    SUSPENDING | SUSPENDED | FAILED | DELETING) STATE=lost && return ;;
+    *) STATE=queued && return ;;
+  esac
+  # A spot slice that is taken away shows in its node first, and may leave the request ACTIVE for a while.
+  if ! node=$(cloud tpu-vm describe "$name" '--format=value(state,health)'); then
+    STATE=lost DETAIL='no node'
+    is_absent || STATE=unknown DETAIL=$(reason)
+    return
+  fi
+  DETAIL="ACTIVE, node ${node//[[:space:]]/ }"
+  case $node in
+    READY*) STATE=ready ;;
+    PREEMPTED* | TERMINATED* | STOPPED* | DELETING*) STATE=lost ;;
+    *) STATE=queued ;;
+  esac
+}
+
+# --- Verbs --------------------------------------------------------------------------------------------------
+
+#: launch/tpu.sh create --name=NAME --slice=SLICE [--capacity=spot]
+#:
+#: Asks for a slice and returns; `status` tells when it is there. It costs money from then until `delete`.
+#:
+create() {
+  local flags
+  require name project zone slice
+  understand_slice
+  read -ra flags <<<"$create_flags"
+  case $capacity in
+    on-demand) ;;
+    spot | reserved) flags+=("--$capacity") ;;
+    *) fail 2 "--capacity=$capacity: must be on-demand, spot or reserved" ;;
+  esac
+  queue create "--node-id=$name" "${KIND[@]}" "--runtime-version=$RUNTIME" "${flags[@]}" ||
+    fail 70 "create: $(reason)"
+}
+
+#: launch/tpu.sh setup --name=NAME --slice=SLICE
+#:
+#: Copies this checkout to all workers, installs it with its [tpu,gcs] extras, and has all hosts together count
+#: their chips. Given again it installs what has changed.
+#:   --wheel=FILE.whl    install this wheel instead
+#:   --python=VERSION    which Python the workers use (default: any from 3.11; uv gets one where there is none)
+#:
+setup() {
+  local archive=$SCRATCH/vit_jax.tgz from=$ROOT files=(setup.py README.md vit_jax configs) flags
+  require name project zone slice
+  understand_slice
+  if [ -n "$wheel" ]; then
+    [ -f "$wheel" ] || fail 2 "--wheel=$wheel: no such file"
+    from=$(dirname "$wheel") files=("$(basename "$wheel")")
+  fi
+  read -ra flags <<<"$ssh_flags"
+  if [ -n "$dry_run" ]; then
+    echo "$(quoted tar -cf - --exclude=__pycache__ --exclude='*.so' -C "$from" "${files[@]}") | gzip -n >$archive"
+  else
+    tar -cf - --exclude=__pycache__ --exclude='*.so' -C "$from" "${files[@]}" | gzip -n >"$archive"
+  fi
+  cloud tpu-vm scp "$archive" "$ROOT/launch/tpu_worker.sh" "$name:" --worker=all "${flags[@]}" ||
+    fail 70 "setup: $(reason)"
+  on all setup ${python:+"$python"} || fail 70 "setup: $(reason)"
+  on all health "$CHIPS" || fail 70 "setup: $(reason)"
+}
+
+#: launch/tpu.sh run --name=NAME --slice=SLICE --workdir=gs://BUCKET/DIR CONFIG_NAME [--config.KEY=VALUE ...]
+#:
+#: Compiles the run for the slice (`vit_jax preflight`) and refuses what does not fit its memory; then starts
+#: `vit_jax train` on all workers. The same command resumes a run that has ended.
+#:   --force             do not ask preflight
+#:   --examples=N        for preflight, of a data set whose size the config does not know
+#:
+run() {
+  require name project zone slice
+  understand_slice
+  require_run
+  preflight
+  on all start "${TRAIN[@]}" || fail 70 "run: $(reason); the same command starts the workers that are missing"
+  say "started; follow it with launch/tpu.sh logs --name=$name"
+}
+
+preflight() {
+  local program words=() answer memory code=0 word
+  [ -z "$force" ] || return 0
+  program=$(command -v vit_jax || command -v "$ROOT/.venv/bin/vit_jax" || true)
+  for word in "${RUN[@]}"; do
+    case $word in --smoke | --profile=*) ;; *) words+=("$word") ;; esac
+  done
+  words=(preflight "${words[@]}" "--topology=$slice" ${examples:+"--examples=$examples"})
+  if [ -n "$dry_run" ]; then
+    quoted vit_jax "${words[@]}"
+    return
+  fi
+  [ -n "$program" ] || fail 2 "preflight: vit_jax is not installed here; pip install '.[tpu]', or --force"
+  say "compiling ${RUN[0]} for $slice; minutes for large models, --force skips it"
+  answer=$("$program" "${words[@]}" 2>&1) || code=$?
+  memory=$(sed -nE 's/^memory per device +(.*[^ ]) *$/\1/p' <<<"$answer")
+  case $code in
+    0) say "preflight: $memory" ;;
+    78) fail 78 "preflight: $memory; vit_jax preflight ${RUN[0]} --topology=$slice --fit finds settings; or --force" ;;
+    *) fail 2 "preflight: $(tail -n 1 <<<"$answer" | sed 's/^vit_jax: //'); --force skips preflight" ;;
+  esac
+}
+
+#: launch/tpu.sh logs --name=NAME [--worker=N|all]
+#:
+#: Prints the last lines of the log and what comes, until the run ends. Ctrl-C ends only the printing.
+#:   --worker=N          of this worker, or of all (default: 0)
+#:   --lines=N           how many lines that are there already (default: 100)
+#:
+logs() {
+  require name project zone
+  on "$worker" follow "$lines" || fail 70 "logs: $(reason)"
+}
+
+#: launch/tpu.sh status --name=NAME
+#:
+#: One line for the slice and one for each worker: none, running, exited CODE, stopped CODE, or killed.
+#:
+status() {
+  require name project zone
+  slice_state
+  if [ -n "$dry_run" ]; then
+    echo "$DETAIL"
+    cloud tpu-vm describe "$name" '--format=value(state,health)'
+    on all status
+    return
+  fi
+  echo "slice $name: $STATE${DETAIL:+ ($DETAIL)}"
+  [ "$STATE" != ready ] || on all status || fail 70 "status: $(reason)"
+}
+
+#: launch/tpu.sh stop --name=NAME
+#:
+#: SIGTERM to the run on all workers: they save at the same step and exit with 75. A supervisor ends with it.
+#:   --grace=SECONDS     how long to wait for the save (default: 600)
+#:
+stop() {
+  require name project zone
+  on all stop "$grace" || fail 70 "stop: $(reason)"
+}
+
+#: launch/tpu.sh delete --name=NAME
+#:
+#: Deletes the slice and the request for it, in whatever state they are: a suspended one still counts towards the
+#: quota. Refuses while a run is going on.
+#:   --force             even then; what it has not saved is lost
+#:
+delete() {
+  require name project zone
+  if [ -z "$force$dry_run" ] && [[ $(on 0 status) == *running ]]; then
+    fail 2 "delete: a run is going on; launch/tpu.sh stop --name=$name, or --force"
+  fi
+  give_back || fail 70 "delete: $(reason)"
+}
+
+give_back() {
+  queue delete --force
+}
+
+((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || fail 2 "needs bash 4.4 or newer; on macOS: brew install bash"
+VERB=${1:-}
+case $VERB in
+  create | setup | run | logs | status | stop | supervise | delete) ;;
+  '' | -h | --help | help) explain '' && exit 0 ;;
+  *) fail 2 "$VERB: no such verb; see launch/tpu.sh --help" ;;
+esac
+parse "${@:2}"
+SCRATCH=.
+if [ -z "$dry_run" ]; then
+  SCRATCH=$(mktemp -d)
+  trap 'rm -rf "$SCRATCH"' EXIT
+fi
+ERRORS=$SCRATCH/errors
+"$VERB"

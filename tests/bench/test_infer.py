@@ -1,0 +1,191 @@
+"""What `bench infer` looks for and how it says it; no test depends on a time."""
+
+import csv
+import importlib.util
+
+import jax
+import numpy as np
+import pytest
+
+from vit_jax import cli, config, models, preflight
+from vit_jax.bench import fitting, forward, infer, infer_files
+
+GIB = 2**30
+
+
+def measured(model, side, rates, limit="memory: batch 8 does not fit"):
+    """Batches of 1, 2, 4, ... with so many images per second."""
+    timed = [infer.Timed(batch=2**i, seconds=2**i / rate) for i, rate in enumerate(rates)]
+    return infer.Measured(model=model, size=side, side=side, flops=2e9, timed=timed, limit=limit)
+
+
+def test_an_input_size_becomes_the_nearest_that_a_model_takes():
+    names = ("ViT-H/14", "ViT-B/16", "R50+ViT-B/32", "R50x1")
+    found = forward.create(names, forward.SIZES, "tpu")
+    sides = {name: [one.side for one in found if one.model == name] for name in names}
+    assert sides["ViT-H/14"] == [70, 126, 224, 378, 518]
+    assert sides["ViT-B/16"] == sides["R50x1"] == list(forward.SIZES)
+    assert sides["R50+ViT-B/32"] == list(forward.SIZES)
+    assert {one.network.dtype for one in found} == {"bfloat16"}
+    assert found[5].network.macs == models.create(found[5].network.config, image_size=(64, 64)).macs
+
+
+@pytest.mark.parametrize(
+    ("fixed", "each", "memory"),
+    [(0.5 * GIB, 4e6, 16 * GIB), (9 * GIB, 3e9, 16 * GIB), (0.1 * GIB, 1.2e5, 15.5 * GIB)],
+)
+def test_the_largest_batch_is_found_in_few_compilations(fixed, each, memory):
+    tried = []
+
+    def use(batch):
+        tried.append(batch)
+        peak = fixed + each * batch
+        return fitting.Use(peak, peak <= memory, memory)
+
+    batch, peak = fitting.largest(use)
+    exact = int((memory - fixed) / each)
+    assert peak == fixed + each * batch <= memory
+    assert exact / 1.06 <= batch <= exact
+    assert len(tried) == len(set(tried)) <= 5
+
+
+def test_a_compiler_that_allows_less_than_there_is_is_believed():
+    said = (
+        "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
+        "temporaries (16.01G) exceeds available HBM (15.48G)."
+    )
+    assert fitting._refused(said, 16.0 * GIB) == (16.01 * GIB, False, 15.48 * GIB)
+    tried = []
+
+    def use(batch):
+        tried.append(batch)
+        peak = GIB + 1e7 * batch
+        return (
+            fitting._refused(said, 16 * GIB)
+            if peak > 15.48 * GIB
+            else fitting.Use(peak, True, 16 * GIB)
+        )
+
+    batch, _ = fitting.largest(use)
+    exact = int(14.48 * GIB / 1e7)
+    assert exact / 1.06 <= batch <= exact
+    assert len(tried) <= 4
+
+
+@pytest.mark.parametrize("bend", [300, 3000])
+def test_memory_that_bends_takes_a_few_more(bend):
+    tried = []
+
+    def use(batch):
+        tried.append(batch)
+        peak = 1e8 + 1e6 * batch + 2e6 * max(batch - bend, 0)
+        return fitting.Use(peak, peak <= 16e9, 16e9)
+
+    batch, _ = fitting.largest(use)
+    exact = next(b for b in range(16000, 0, -1) if 1e8 + 1e6 * b + 2e6 * max(b - bend, 0) <= 16e9)
+    assert exact / 1.06 <= batch <= exact
+    assert len(tried) == len(set(tried)) <= 6
+
+
+def test_where_not_one_image_fits_the_answer_is_none():
+    assert fitting.largest(lambda batch: fitting.Use(2.0, False, 1.0)) == (0, 0.0)
+
+
+def test_the_batch_doubles_until_memory_ends(monkeypatch):
+    tiny = config.Model(patch_size=(8, 8), width=16, depth=1, mlp_dim=16, heads=2, num_classes=1000)
+    network = models.create(tiny, image_size=(16, 16))
+    one = forward.Forward(model="tiny", size=16, side=16, network=network)
+    place = jax.devices()[0]
+    program = one.compile(2, place)
+    params = jax.jit(one.network.init)(jax.random.key(0))
+    found = np.asarray(program(params, infer._images(2, 16)))
+    np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-5)
+
+    def compile_(self, batch, device):
+        if batch == 8:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+        return batch
+
+    monkeypatch.setattr(forward.Forward, "compile", compile_)
+    monkeypatch.setattr(infer, "_peak", lambda program: 1.0)
+    monkeypatch.setattr(infer, "_time", lambda program, params, images, rounds: program**0.5 / 9)
+    (result,) = infer.measure([one], rounds=2, say=lambda text: None)
+    assert [timed.batch for timed in result.timed] == [1, 2, 4]
+    assert result.limit == "memory: batch 8 does not fit"
+    assert result.best.batch == result.batch == 4
+    monkeypatch.setattr(infer, "_time", lambda program, params, images, rounds: float(program))
+    monkeypatch.setattr(infer, "SECONDS", 1.5)
+    (result,) = infer.measure([one], rounds=2, say=lambda text: None)
+    assert result.limit == "time: batch 2 takes 2.0 s"
+    monkeypatch.setattr(infer, "_peak", lambda program: 1e18)
+    (result,) = infer.measure([one], rounds=2, say=lambda text: None)
+    assert result.timed == []
+    assert "half of what is free" in result.limit
+
+
+def test_tables_and_files_say_what_was_found(tmp_path):
+    results = [
+        measured("ViT-Ti/16", 64, [100.0, 300.0, 200.0]),
+        measured("ViT-Ti/16", 224, [20.0]),
+        measured("R50x1", 64, [50.0, 150.0]),
+        measured("R50x1", 224, []),
+    ]
+    header, rows = infer.table(results)
+    assert header[4] == "vs ViT-Ti/16"
+    assert rows[0] == (
+        "ViT-Ti/16", "64", "300", "2", "1.00x", "0.6", "4", "memory: batch 8 does not fit"
+    )  # fmt: skip
+    assert rows[2][2:5] == ("150", "2", "0.50x")
+    assert rows[3][2:7] == ("-", "-", "-", "-", "0")
+    table, picture = infer_files.write_measured(results, tmp_path, "a machine")
+    lines = list(csv.DictReader(table.read_text().splitlines()))
+    assert len(lines) == 6
+    assert lines[1] == {
+        "model": "ViT-Ti/16", "size": "64", "pixels": "64", "batch": "2", "seconds": "0.00666667",
+        "images_per_second": "300",
+    }  # fmt: skip
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_batches_that_were_compiled_are_written_too(tmp_path):
+    found = [
+        fitting.Largest(model=name, size=64, side=64, batch=batch, peak=GIB * 15.0, compiled=3)
+        for name, batch in (("ViT-B/16", 4096), ("ViT-H/14", 0))
+    ]
+    assert infer.table_of_fits(found)[1][0] == ("ViT-B/16", "64", "4,096", "15.00", "3")
+    table, _ = infer_files.write_fits(found, tmp_path, "v3-8")
+    rows = csv.DictReader(table.read_text().splitlines())
+    assert [row["largest_batch_per_device"] for row in rows] == ["4096", "0"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--models=ViT-Q/32"], "ViT-Q/32: no size Q"),
+        (["--threads", "2"], "--threads=2: is of bench input"),
+        (["--topology=v9-8"], "--topology=v9-8: no such slice"),
+        (["--topology=cpu"], "--topology=cpu: name a TPU slice"),
+        (["--topology=v3-8", "--rounds=2"], "--rounds=2: nothing runs"),
+    ],
+)
+def test_mistakes_of_infer_are_one_line(flags, message, capsys):
+    assert cli.main(["bench", "infer", *flags]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None,
+    reason="libtpu is not installed; pip install 'vit_jax[tpu]'",
+)
+def test_a_tpu_compiler_says_what_fits_and_what_not():
+    (one,) = forward.create(["ViT-Ti/16"], [32], "tpu")
+    where = preflight.open_slice("v3:2x2")
+    small = fitting._use(one, 8, where)
+    assert small.fits
+    assert small.peak > 4 * one.network.num_params
+    large = fitting._use(one, 2**24, where)  # 48 GiB of pixels
+    assert not large.fits
+    assert 15 * GIB < large.memory < 16 * GIB < large.peak

@@ -1,0 +1,133 @@
+"""Few-shot: big_vision's accuracies, both forms of the solution, draws, and bounded memory."""
+
+import pathlib
+import tracemalloc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import toys
+from vit_jax.evaluators import features, fewshot
+from vit_jax.training import sharding
+
+FIXTURE = pathlib.Path(__file__).parent.parent / "fixtures/fewshot.npz"
+
+
+def placed(values, labels, rows=64):
+    """Returns features as an evaluator extracts them: in batches over eight devices, padded."""
+    mesh = sharding.create_mesh(1)
+    padding = -len(labels) % rows
+    arrays = {
+        "values": np.pad(values, ((0, padding), (0, 0))),
+        "labels": np.pad(labels.astype(np.int32), (0, padding), constant_values=-1),
+    }
+    parts = [
+        sharding.put_batch(
+            {key: array[start : start + rows] for key, array in arrays.items()},
+            mesh, rows, np.arange(rows),
+        )
+        for start in range(0, len(labels) + padding, rows)
+    ]  # fmt: skip
+    return features.Features(mesh, [p["values"] for p in parts], [p["labels"] for p in parts])
+
+
+@pytest.mark.parametrize("form", ["primal", "dual"])
+def test_accuracies_of_big_vision(form):
+    with np.load(FIXTURE) as file:
+        x, y, test_x, test_y, strengths, expected = (
+            file[f"{form}_{name}"]
+            for name in ("x_train", "y_train", "x_test", "y_test", "l2", "accuracy")
+        )
+    assert (len(x) < x.shape[1] + 1) == (form == "dual")
+    test = placed(test_x, test_y)
+    classes = int(y.max()) + 1
+    ours = [fewshot.accuracy(fewshot.fit(x, y, classes, l2), test) for l2 in strengths]
+    # Theirs are means in float32.
+    np.testing.assert_array_equal(np.round(np.array(ours) * 200), np.round(expected * 200))
+    np.testing.assert_allclose(ours, expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize(("number", "width"), [(50, 7), (9, 20)])
+def test_the_solution_is_that_of_the_equations(number, width, monkeypatch):
+    monkeypatch.setattr(fewshot, "CHUNK", 8)
+    rng = np.random.default_rng(0)
+    x = rng.normal(3, 2, (number, width)).astype(np.float32)
+    y = rng.integers(0, 4, number)
+    y[y == 2] = 1  # class 2 has no example
+    linear = fewshot.fit(x, y, 5, l2=3.0)
+    a = np.c_[(x - x.mean(0, np.float64)) / (x.std(0, np.float64) + 1e-5), np.full(number, 100.0)]
+    targets = np.where(y[:, None] == np.arange(5), 1.0, -1.0)
+    solution = np.linalg.solve(a.T @ a + 3 * np.eye(width + 1), a.T @ targets)
+    np.testing.assert_allclose(linear.weights, solution[:-1], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(linear.bias, 100 * solution[-1], rtol=0, atol=1e-10)
+
+
+def test_features_are_gathered_in_order_without_padding():
+    values = np.arange(30, dtype=np.float32).reshape(10, 3)
+    x, y = placed(values, np.arange(10), rows=8).gathered()
+    np.testing.assert_array_equal(x, values)
+    np.testing.assert_array_equal(y, np.arange(10))
+
+
+def test_draws():
+    labels = np.random.default_rng(3).integers(0, 7, 200)
+    labels[labels == 4] = 5
+    one, five = (fewshot.choose(labels, shots, 0) for shots in (1, 5))
+    classes, counts = np.unique(labels[five], return_counts=True)
+    assert classes.tolist() == [0, 1, 2, 3, 5, 6]
+    assert set(counts) == {5}
+    assert set(one) < set(five)  # more shots contain fewer
+    assert len(set(five)) == 30
+    np.testing.assert_array_equal(five, fewshot.choose(labels, 5, 0))
+    assert set(five) != set(fewshot.choose(labels, 5, 1))
+    # A class with too few gives all it has.
+    few = fewshot.choose(np.array([0, 1, 1, 1, 0, 1]), 3, 0)
+    assert set(few) > {0, 4}
+    assert len(few) == 5
+
+
+@pytest.mark.parametrize(("number", "width", "classes"), [(6500, 32, 2184), (40, 64, 2184)])
+def test_memory_does_not_grow_with_examples_times_classes(number, width, classes):
+    """A hundredth or so of ImageNet's 65,000 images and ImageNet-21k's 21,843 classes."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(number, width)).astype(np.float32)
+    y = rng.integers(0, classes, number)
+    dense = 8 * number * classes
+    allowed = 8 * (width + 1) * (3 * (width + 1) + 4 * classes + 4 * min(number, fewshot.CHUNK))
+    assert number < 100 or allowed < dense / 10
+    tracemalloc.start()
+    fewshot.fit(x, y, classes, 1024.0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < allowed
+
+
+def test_a_batch_of_scores_is_all_that_is_on_the_devices():
+    """65,000 images, 1,280 features and 21,843 classes in batches of 4,096 on 8 devices."""
+    mesh = sharding.create_mesh(1)
+    whole, rows = (jax.sharding.NamedSharding(mesh, spec) for spec in (jax.P(), sharding.BATCH))
+
+    def array(*shape, dtype=np.float32, place=whole):
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+
+    linear = array(1280), array(1280), array(1280, 21_843), array(21_843)
+    batch = array(4096, 1280, place=rows), array(4096, dtype=np.int32, place=rows)
+    with jax.set_mesh(mesh):
+        memory = fewshot._hits.lower(*linear, *batch).compile().memory_analysis()
+    scores, weights = 4 * 4096 * 21_843 / 8, 4 * 1280 * 21_843
+    assert memory.argument_size_in_bytes < 1.1 * weights
+    assert memory.temp_size_in_bytes < 2.2 * scores
+
+
+def test_features_are_spread_over_the_devices():
+    cfg = toys.configure(8)
+    toy = toys.Toy(np.arange(40).reshape(10, 4), [3] * 10)
+    extract = features.Extractor(toys.Echo(), cfg.data)
+    found = extract(jnp.float32(0), toys.passing(toy, cfg), stop=lambda: False)
+    assert [len(part.addressable_shards) for part in found.values] == [8, 8]
+    assert {shard.data.shape for shard in found.values[0].addressable_shards} == {(1, 4)}
+    x, y = found.gathered()
+    np.testing.assert_allclose(x, toy.rows / 127.5 - 1, rtol=0, atol=1e-6)
+    assert y.tolist() == [3] * 10

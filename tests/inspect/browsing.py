@@ -1,0 +1,62 @@
+"""What tests of the page need: a small model that looks at single patches, and a browser."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+
+import jax
+
+import runs
+from vit_jax import opening
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+LAYERS, HEADS, TOKENS = 2, 2, 5
+
+# Runs when the page is ready; what it puts into `seen` becomes the title, which `browse` returns.
+PROBE = """<script>(async () => {
+  const seen = [], $ = (id) => document.getElementById(id);
+  addEventListener("error", (event) => seen.push(event.message));
+  const soon = () => new Promise((go) => setTimeout(go, 5));
+  const until = async (done) => { while (!done()) await soon(); };
+  const key = (name) => document.activeElement.dispatchEvent(
+    new KeyboardEvent("keydown", { key: name, bubbles: true, cancelable: true }));
+  const tell = () => seen.push($("readout").textContent);
+  const click = (canvas, x, y) => {
+    const box = canvas.getBoundingClientRect();
+    canvas.dispatchEvent(new MouseEvent("click", { bubbles: true,
+      clientX: box.left + x * box.width, clientY: box.top + y * box.height }));
+  };
+  await until(() => document.body.dataset.ready);
+  SCRIPT
+  document.title = JSON.stringify(seen);
+})();</script></body>"""
+
+
+def create():
+    """A model of digits with a class token, opened as a checkpoint is."""
+    knobs = {"num_classes": 10, "unroll": 1, "dropout": 0.0, "depth": LAYERS, "heads": HEADS}
+    cfg = runs.configure(name="mine", model=knobs, data={"eval_split": "test[:5]"})
+    params = jax.jit(opening.create_model(cfg).init)(jax.random.key(0))
+    for name in ("query", "key"):
+        kernel = params["encoder"]["attention"][name]["kernel"]
+        params["encoder"]["attention"][name]["kernel"] = 5 * kernel
+    params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 10))
+    return opening.Opened(cfg=cfg, params=params, classes=tuple("0123456789"), kind="run", step=7)
+
+
+def probed(page, script):
+    """The page with a script of the test's own."""
+    return page.replace("</body>", PROBE.replace("SCRIPT", script))
+
+
+def browse(tmp_path, address, *flags):
+    """What the script of a probed page has seen."""
+    done = subprocess.run(
+        [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1200,900",
+         f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=10000", *flags,
+         "--dump-dom", address],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    return json.loads(html.unescape(re.search("<title>(.*?)</title>", done.stdout)[1]))

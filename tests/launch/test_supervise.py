@@ -1,0 +1,198 @@
+"""launch/tpu.sh supervise through preemptions, failures and interruptions."""
+
+import signal
+
+import pytest
+
+import worlds
+from worlds import RUN, wait_for
+
+REMINDER = "slice s costs money until launch/tpu.sh delete --name=s --project=p --zone=z"
+QUEUED = ["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = []
+
+    def make(**scenario):
+        made.append(worlds.World(tmp_path, **{"hosts": 1} | scenario))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
+
+
+def told(printed):
+    """Returns what a supervisor says, without the times."""
+    return [line.partition("Z ")[2] for line in printed.splitlines() if line[10:11] == " "]
+
+
+@pytest.mark.slow
+def test_three_preemptions_and_an_end(world):
+    here = world(
+        lives=[
+            {"states": QUEUED, "runs": ["taken"]},
+            {"states": ["FAILED"]},
+            {"runs": ["70", "taken"], "then": "SUSPENDING"},
+            {"runs": ["75", "taken"]},
+            {"states": QUEUED, "runs": ["0"]},
+        ]
+    )
+    printed = here.tpu("supervise", *RUN, "--capacity=spot", "digits", "--config.seed=7")
+    said = told(printed)
+    gone = "slice s is gone (lost, SUSPENDED)"
+    expected = [
+        "compiling digits for v5e-8; minutes for large models, --force skips it",
+        "preflight: fits: 1.00 GiB of 16.00 GiB",
+        "slice s: absent",
+        "slice s: queued (WAITING_FOR_RESOURCES)",
+        "slice s: queued (PROVISIONING)",
+        "slice s: ready (ACTIVE, node READY HEALTHY)",
+        f"{gone}; restart 1 of 10 in 0 s",
+        "slice s: lost (SUSPENDED)",
+        "slice s: absent",
+        "slice s: lost (FAILED)",
+        "the request for a slice ended as FAILED; restart 2 of 10 in 0 s",
+        "slice s: absent",
+        "slice s: ready (ACTIVE, node READY HEALTHY)",
+        "exit code 70; restart 3 of 10 in 0 s",
+        "slice s: ready (ACTIVE, node READY HEALTHY)",
+        "slice s is gone (lost, SUSPENDING); restart 4 of 10 in 0 s",
+        "slice s: lost (SUSPENDING)",
+        "slice s: absent",
+        "slice s: ready (ACTIVE, node READY HEALTHY)",
+        "exit code 75; restart 5 of 10 in 0 s",
+        "slice s: ready (ACTIVE, node READY HEALTHY)",
+        f"{gone}; restart 6 of 10 in 0 s",
+        "slice s: lost (SUSPENDED)",
+        "slice s: absent",
+        "slice s: queued (WAITING_FOR_RESOURCES)",
+        "slice s: queued (PROVISIONING)",
+        "slice s: ready (ACTIVE, node READY HEALTHY)",
+        "done",
+        REMINDER,
+    ]
+    assert [line for line in said if "worker" not in line] == expected
+    assert len(here.calls("create")) == 5
+    assert len(here.calls("delete")) == 4
+    assert all("--spot" in call for call in here.calls("create"))
+    words = (here.worker(0, life=4) / "words").read_text().splitlines()
+    assert words == ["train", "digits", "--config.seed=7", "--workdir=/shared/run"]
+    assert "step 300/300" in printed  # of the log of worker 0
+
+
+def test_the_budget_ends_it(world):
+    here = world(lives=[{"runs": ["70"] * 9}])
+    here.make_ready()
+    printed = here.tpu("supervise", *RUN, "--max_restarts=2", "--then_delete", "digits", code=70)
+    assert told(printed)[-1] == (
+        "exit code 70; no more of it after 2 restarts in a row (--max_restarts)"
+    )
+    assert (here.worker(0) / "attempts").read_text().count("attempt") == 3
+    assert here.calls()[-1][:4] == ["compute", "tpus", "queued-resources", "delete"]
+
+
+def test_a_steady_run_renews_the_budget(world):
+    here = world(lives=[{"runs": ["70", "70", "0"]}])
+    here.make_ready()
+    here.tpu("supervise", *RUN, "--max_restarts=1", "--steady_seconds=0", "digits")
+
+
+def test_back_off_doubles(world):
+    failures = {"tpu-vm scp": ["ERROR: (gcloud.x) UNAVAILABLE: try later"] * 4}
+    here = world(lives=[{"runs": ["0"]}], failures=failures)
+    # A `sleep` that only notes.
+    (here.bin / "sleep").unlink()
+    (here.bin / "sleep").write_text('#!/bin/sh\necho "$1" >>"$CLOUD/slept"\n')
+    (here.bin / "sleep").chmod(0o755)
+    here.tpu("supervise", *RUN, "digits", VIT_JAX_BACKOFF_SECONDS="30")
+    slept = [int(line) for line in (here.cloud / "slept").read_text().split() if line.isdigit()]
+    assert slept == [30, 60, 120, 240]
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("2/70", 2), ("70/78", 78)])
+def test_what_a_restart_does_not_mend_ends_it_whichever_worker_says_so(world, outcome, code):
+    here = world(hosts=2, lives=[{"runs": [outcome]}])
+    here.make_ready()
+    printed = here.tpu("supervise", *RUN, "digits", code=code)
+    assert told(printed)[-2:] == [
+        f"exit code {code}, which a restart does not mend; launch/tpu.sh logs --name=s",
+        REMINDER,
+    ]
+    first, second = outcome.split("/")
+    assert f"worker 0: exited {first}\nworker 1: exited {second}\n" in printed
+
+
+def test_stop_ends_the_supervisor_too(world):
+    here = world(lives=[{"runs": ["run"]}])
+    here.make_ready()
+    process = here.start("supervise", *RUN, "digits")
+    wait_for((here.worker(0) / "words").exists)
+    here.tpu("stop", *RUN[:3])
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, printed
+    assert told(printed)[-2:] == ["ended by launch/tpu.sh stop", REMINDER]
+
+
+def test_an_interruption_leaves_the_run_which_the_same_command_takes_up_again(world):
+    here = world(lives=[{"runs": ["run"]}])
+    process = here.start("supervise", *RUN, "digits")
+    wait_for((here.worker(0) / "words").exists)
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, printed
+    assert told(printed)[-2:] == [
+        "interrupted; the run goes on, if it had begun, and the same command takes it up again",
+        REMINDER,
+    ]
+    assert here.tpu("status", *RUN[:3]).endswith("worker 0: running\n")
+
+    other = here.tpu("supervise", *RUN, "another", code=2)
+    assert "worker 0: another run is going on: train digits --workdir=/shared/run" in other
+    here.forget()
+    again = here.start("supervise", *RUN, "digits")
+    wait_for(lambda: len(here.calls("ssh", "--worker=0")) > 1)  # it follows
+    here.tpu("stop", *RUN[:3])
+    printed, _ = again.communicate(timeout=60)
+    assert again.returncode == 75, printed
+    assert "worker 0: running already\n" in printed
+    assert len((here.worker(0) / "attempts").read_text().split()) == 1  # it was not begun again
+
+
+def test_a_worker_that_hangs_is_killed_before_the_next_attempt(world):
+    here = world(hosts=2, lives=[{"runs": ["70", "0"]}])
+    here.make_ready()
+    # Worker 1 hangs when worker 0 has failed, and not even SIGTERM ends it.
+    (here.worker(1) / "outcomes").write_text("deaf\n0\n")
+    hasty = (here.checkout / "launch/tpu_supervise.sh").read_text().replace("clear 60", "clear 1")
+    (here.checkout / "launch/tpu_supervise.sh").write_text(hasty)
+    printed = here.tpu("supervise", *RUN, "digits")
+    assert "worker 0: exited 70\nworker 1: running\n" in printed
+    assert "exit code 137; restart 1 of 10 in 0 s" in printed
+    assert told(printed)[-2:] == ["done", REMINDER]
+
+
+def test_a_slice_that_cannot_be_reached_is_made_again(world):
+    here = world(failures={"ssh0": 99}, lives=[{"runs": ["0"]}, {"runs": ["0"]}])
+    here.make_ready()
+    printed = here.tpu("supervise", *RUN, "--max_restarts=1", "digits", code=70)
+    assert "tpu.sh: setup: worker 0: exit status 255\n" in printed
+
+
+def test_google_that_does_not_answer_is_asked_again(world):
+    errors = ["ERROR: (gcloud.x) UNAVAILABLE: try later"] * 4
+    here = world(failures={"queued-resources describe": errors}, lives=[{"runs": ["0"]}])
+    here.make_ready()
+    printed = here.tpu("supervise", *RUN, "digits")
+    assert "slice s: unknown (UNAVAILABLE: try later)" in printed
+    assert told(printed)[-2:] == ["done", REMINDER]
+
+
+def test_a_quota_that_is_too_small_ends_it_at_once(world):
+    error = "ERROR: (gcloud.x) RESOURCE_EXHAUSTED: Quota limit 'TPUS' has been exceeded. Limit: 0."
+    here = world(failures={"queued-resources create": [error]})
+    printed = here.tpu("supervise", *RUN, "digits", code=70)
+    assert printed.splitlines()[-1].startswith("tpu.sh: create: RESOURCE_EXHAUSTED: Quota limit")
+    assert len(here.calls("create")) == 1

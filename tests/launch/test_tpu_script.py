@@ -1,0 +1,412 @@
+"""launch/tpu.sh against a stand-in for gcloud; its workers run launch/tpu_worker.sh for real."""
+
+import os
+import re
+import signal
+import tarfile
+
+import pytest
+
+import worlds
+from worlds import ADDRESS, RUN, SLICE, wait_for
+
+TPUS = ["compute", "tpus"]
+WHERE = ["--project=p", "--zone=z", "--quiet"]
+VERBS = ("create", "setup", "run", "logs", "status", "stop", "supervise", "delete")
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = []
+
+    def make(**scenario):
+        made.append(worlds.World(tmp_path, **scenario))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
+
+
+def ssh(worker, command):
+    return [*TPUS, "tpu-vm", "ssh", "s", f"--worker={worker}", f"--command={command}", *WHERE]
+
+
+def ready(world, **scenario):
+    """Returns a world with a slice that is set up."""
+    here = world(**scenario)
+    here.make_ready()
+    return here
+
+
+# --- One command line after another -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("slice_", "kind", "runtime"),
+    [
+        ("v2-8", ["--accelerator-type=v2-8"], "tpu-ubuntu2204-base"),
+        ("v3-2048", ["--accelerator-type=v3-2048"], "tpu-ubuntu2204-base"),
+        ("v3:8x8", ["--type=v3", "--topology=8x8"], "tpu-ubuntu2204-base"),
+        ("v4:2x2x4", ["--type=v4", "--topology=2x2x4"], "tpu-ubuntu2204-base"),
+        ("v5e-16", ["--accelerator-type=v5litepod-16"], "v2-alpha-tpuv5-lite"),
+        ("v5litepod-16", ["--accelerator-type=v5litepod-16"], "v2-alpha-tpuv5-lite"),
+        ("v5e:4x8", ["--accelerator-type=v5litepod-32"], "v2-alpha-tpuv5-lite"),
+        ("v5p-128", ["--accelerator-type=v5p-128"], "v2-alpha-tpuv5"),
+        ("v6e-256", ["--accelerator-type=v6e-256"], "v2-alpha-tpuv6e"),
+    ],
+)
+def test_create(world, slice_, kind, runtime):
+    here = world()
+    here.tpu("create", *ADDRESS, f"--slice={slice_}")
+    (call,) = here.calls()
+    request = [*TPUS, "queued-resources", "create", "s", "--node-id=s"]
+    assert call == [*request, *kind, f"--runtime-version={runtime}", *WHERE]
+
+
+def test_create_takes_settings_from_the_environment(world):
+    here = world(configured={"project": "mine", "compute/zone": "zone-a"})
+    here.tpu(
+        "create",
+        VIT_JAX_NAME="n",
+        VIT_JAX_SLICE="v6e-8",
+        VIT_JAX_CAPACITY="spot",
+        VIT_JAX_RUNTIME="other",
+        VIT_JAX_CREATE_FLAGS="--service-account=a --network=net",
+    )
+    assert here.calls()[:2] == [
+        ["config", "get-value", "project"],
+        ["config", "get-value", "compute/zone"],
+    ]
+    assert here.calls()[2] == [
+        *TPUS, "queued-resources", "create", "n", "--node-id=n", "--accelerator-type=v6e-8",
+        "--runtime-version=other", "--service-account=a", "--network=net", "--spot",
+        "--project=mine", "--zone=zone-a", "--quiet",
+    ]  # fmt: skip
+
+
+def test_setup(world):
+    here = world()
+    here.tpu("create", *SLICE, "--capacity=reserved")
+    assert "--reserved" in here.calls("create")[0]
+    here.forget()
+    (here.cloud / "count_chips").touch()
+    printed = here.tpu("setup", *SLICE, "--python=3.13")
+    copy, install, health = here.calls()
+    script = str(here.checkout / "launch/tpu_worker.sh")
+    assert copy[:4] == [*TPUS, "tpu-vm", "scp"]
+    assert copy[4].endswith("/vit_jax.tgz")
+    assert copy[5:] == [script, "s:", "--worker=all", *WHERE]
+    assert install == ssh("all", "bash tpu_worker.sh setup 3.13")
+    assert health == ssh("all", "bash tpu_worker.sh health 8")
+    assert "worker 0: 2 hosts, 8 chips (TPU v5 lite), vit_jax " in printed
+    for number in range(2):
+        home = here.worker(number)
+        with tarfile.open(home / "vit_jax.tgz") as archive:
+            assert set(archive.getnames()) == {"setup.py", "README.md", "vit_jax", "configs"}
+        installs = (home / "installs").read_text()
+        assert f"{home}/vit_jax/source[tpu,gcs]\n" in installs
+        assert f"--python 3.13 {home}/vit_jax/venv\n" in installs
+    # Again: nothing has changed, nothing is installed.
+    assert "worker 1: ready, as installed before" in here.tpu("setup", *SLICE, "--python=3.13")
+    assert (here.worker(1) / "installs").read_text() == installs
+
+
+def test_setup_of_a_wheel(world, tmp_path):
+    here = world()
+    wheel = tmp_path / "vit_jax-1-py3-none-any.whl"
+    wheel.touch()
+    here.tpu("create", *SLICE)
+    here.tpu("setup", *SLICE, f"--wheel={wheel}")
+    installs = (here.worker(0) / "installs").read_text()
+    assert f"{here.worker(0)}/vit_jax/source/{wheel.name}[tpu,gcs]\n" in installs
+
+
+def test_run_carries_every_word_through_ssh_and_two_shells(world):
+    here = ready(world)
+    words = [
+        "pretrain/ViT-B_16-i21k-90ep",
+        "--config.train.duration=20 epochs",
+        '--config.name=it\'s "quoted" $HOME `id` \\ * & ; <é>',
+        "--config.data.image_size=32x48",
+        "--profile=10:15",
+    ]
+    here.tpu("run", *RUN[:2], *words, *RUN[2:])
+    (call,) = here.calls("ssh")
+    assert call[6].startswith(
+        "--command=bash tpu_worker.sh start train pretrain/ViT-B_16-i21k-90ep"
+    )
+    for number in range(2):
+        told = here.worker(number) / "words"
+        wait_for(told.exists)
+        wait_for(lambda told=told: told.read_text().endswith("run\n"))
+        assert told.read_text().splitlines() == ["train", *words, "--workdir=/shared/run"]
+    asked = (here.cloud / "preflight").read_text().splitlines()
+    assert asked == ["preflight", *words[:-1], "--topology=v5e-8"]
+
+
+def test_workers_are_told_of_each_other(world):
+    here = ready(world)
+    here.tpu("run", *RUN, "digits")
+    for number in range(2):
+        joined = here.worker(number) / "joined"
+        wait_for(lambda joined=joined: joined.exists() and joined.read_text())
+        assert joined.read_text() == f"10.0.0.2:8476 2 {number}\n"
+
+
+def test_a_slice_of_one_host_is_alone(world):
+    here = ready(world, hosts=1)
+    (here.cloud / "endpoints").write_text("t1v-n-0")
+    here.tpu("run", *RUN, "digits")
+    joined = here.worker(0) / "joined"
+    wait_for(lambda: joined.exists() and joined.read_text())
+    assert joined.read_text() == "alone 1 0\n"
+
+
+def test_logs_status_stop_delete(world):
+    here = ready(world)
+    here.tpu("run", *RUN, "digits")
+    wait_for(lambda: "step 100" in (here.worker(1) / "vit_jax/run/log").read_text())
+    here.forget()
+
+    printed = here.tpu("status", *ADDRESS)
+    assert printed.startswith("slice s: ready (ACTIVE, node READY HEALTHY)\n")
+    assert printed.endswith("worker 0: running\nworker 1: running\n")
+    request, node, workers = here.calls()
+    assert request == [
+        *TPUS,
+        "queued-resources",
+        "describe",
+        "s",
+        "--format=value(state.state)",
+        *WHERE,
+    ]
+    assert node == [*TPUS, "tpu-vm", "describe", "s", "--format=value(state,health)", *WHERE]
+    assert workers == ssh("all", "bash tpu_worker.sh status")
+
+    refusal = here.tpu("delete", *ADDRESS, code=2)
+    assert refusal == "tpu.sh: delete: a run is going on; launch/tpu.sh stop --name=s, or --force\n"
+    following = here.start("logs", *ADDRESS, "--worker=1", "--lines=5")
+    follow = ssh(1, "bash tpu_worker.sh follow 5")
+    wait_for(lambda: follow in here.calls())
+    printed = here.tpu("stop", *ADDRESS, "--grace=20")
+    assert ssh("all", "bash tpu_worker.sh stop 20") in here.calls()
+    assert printed == "worker 0: stopped 75\nworker 1: stopped 75\n"
+    followed, _ = following.communicate(timeout=20)
+    assert following.returncode == 0, followed
+    assert "worker 1: step 100/300 of attempt 1\n" in followed
+    assert followed.endswith("worker 1: stopped 75\n")
+    assert re.search(r"worker 1: \S+Z worker 1: exit code 75\n", followed)
+
+    here.forget()
+    here.tpu("delete", *ADDRESS)
+    assert here.calls()[-1] == [*TPUS, "queued-resources", "delete", "s", "--force", *WHERE]
+    assert here.tpu("status", *ADDRESS).startswith("slice s: absent")
+
+
+def test_a_run_goes_on_when_its_launcher_and_terminal_are_gone(world):
+    here = ready(world, lives=[{"runs": ["run", "0"]}])
+    here.tpu("run", *RUN, "digits")
+    session = wait_for(here.sessions)[0]
+    assert os.getsid(session) == session  # of its own: no terminal can hang up on it
+    assert here.tpu("run", *RUN, "digits").count("running already") == 2
+    other = here.tpu("run", *RUN, "other", code=70)
+    assert "worker 0: another run is going on: train digits --workdir=/shared/run" in other
+    assert "run: worker 0: exit status 2 worker 1: exit status 2" in other
+
+
+def test_the_same_command_starts_a_worker_that_was_not_reached(world):
+    here = ready(world, failures={"ssh1": 1})
+    printed = here.tpu("run", *RUN, "digits", code=70)
+    assert "tpu.sh: run: worker 1: exit status 255; the same command starts the wor" in printed
+    printed = here.tpu("run", *RUN, "digits")
+    assert "worker 0: running already\nworker 1: started\n" in printed
+
+
+def test_exit_codes_can_be_read_later(world):
+    here = ready(world, lives=[{"runs": ["78/70"]}])
+    here.tpu("run", *RUN, "digits")
+    ended = "worker 0: exited 78\nworker 1: exited 70\n"
+    wait_for(lambda: here.tpu("status", *ADDRESS).endswith(ended))
+
+
+def test_a_worker_that_was_killed_says_so(world):
+    here = ready(world)
+    here.tpu("run", *RUN, "digits")
+    wait_for(lambda: len(here.sessions()) == 2)
+    for session in here.sessions():
+        os.killpg(session, signal.SIGKILL)
+    wait_for(lambda: here.tpu("status", *ADDRESS).endswith("worker 0: killed\nworker 1: killed\n"))
+
+
+# --- Mistakes, each in one line -----------------------------------------------------------------
+
+
+def test_what_is_missing_or_wrong_is_one_line(world):
+    here = world()
+    for words, line in (
+        (["fly"], "fly: no such verb; see launch/tpu.sh --help"),
+        (["create", "--slice=v5e-8"], "no name; set --name=... or VIT_JAX_NAME"),
+        (["create", "--name=s"], "no project; set --project=... or VIT_JAX_PROJECT"),
+        (["create", *ADDRESS], "no slice; set --slice=... or VIT_JAX_SLICE"),
+        (["create", *ADDRESS, "--slice=v9-8"], "--slice=v9-8: no such slice; examples: v3-32, "),
+        (["create", *ADDRESS, "--slice=v4x-8"], "--slice=v4x-8: no such generation; known: v2 "),
+        (["create", *ADDRESS, "--slice=v5p:2x2x2"], "--slice=v5p:2x2x2: name it by its size"),
+        (["create", *SLICE, "--capacity=free"], "--capacity=free: must be on-demand, spot or "),
+        (["create", *SLICE, "--zoen=z"], "--zoen=z: no such setting, or not in the form --KEY="),
+        (["create", *SLICE, "--zone", "z"], "--zone: no such setting, or not in the form --KEY="),
+        (["setup", *SLICE, "--wheel=none.whl"], "--wheel=none.whl: no such file"),
+        (
+            ["run", *SLICE, "--workdir=runs/x", "digits"],
+            "--workdir=runs/x: must be gs://BUCKET/DIR, or /DIR on a disk",
+        ),
+        (["run", *SLICE, "--workdir=gs://b", "digits"], "--workdir=gs://b: must be gs://BUCKET/"),
+        (["run", *SLICE, "digits"], "no workdir; set --workdir=gs://BUCKET/DIR or VIT_JAX_WORK"),
+        (["run", *RUN], "run: which config? see vit_jax list"),
+        (["run", *RUN, "digits", "more"], "more: one config is enough"),
+        (["run", *RUN, "digits", "--config.a"], "--config.a: needs a value, as in --config.a=V"),
+        (["run", *RUN, "--config=x.py"], "--config=x.py: put the file into configs/ and name "),
+    ):
+        printed = here.tpu(*words, code=2)
+        assert printed.startswith(f"tpu.sh: {line}"), printed
+        assert printed.count("\n") == 1, printed
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            "ERROR: (gcloud.compute.tpus.queued-resources.create) RESOURCE_EXHAUSTED: Quota limit "
+            "'TPUV5sPreemptibleLitepodPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0.",
+            "create: RESOURCE_EXHAUSTED: Quota limit 'TPUV5sPreemptibleLitepodPerProjectPerZone"
+            "ForTPUAPI' has been exceeded. Limit: 0.; ask for more (console: IAM & Admin, ",
+        ),
+        (
+            "ERROR: (gcloud.x) You do not currently have an active account selected.\nPlease run:",
+            "create: not logged in; gcloud auth login",
+        ),
+        (
+            "ERROR: (gcloud.x) PERMISSION_DENIED: Cloud TPU API has not been used in project p",
+            "create: Cloud TPU API is off; gcloud services enable tpu.googleapis.com --project=p",
+        ),
+        ("Traceback\nsocket: gone", "create: socket: gone"),
+    ],
+)
+def test_what_google_refuses_is_one_line_with_a_remedy(world, error, line):
+    here = world(failures={"queued-resources create": [error]})
+    printed = here.tpu("create", *SLICE, code=70)
+    assert printed.startswith(f"tpu.sh: {line}")
+    assert printed.count("\n") == 1
+
+
+def test_without_gcloud(world):
+    here = world()
+    (here.bin / "gcloud").unlink()
+    printed = here.tpu("create", *SLICE, code=2)
+    assert printed == (
+        "tpu.sh: gcloud is not installed; see https://cloud.google.com/sdk/docs/install\n"
+    )
+    assert here.tpu("create", *SLICE, "--dry_run").startswith("gcloud compute tpus queued-res")
+
+
+def test_setup_names_the_worker_that_fails(world):
+    here = world(failures={"ssh1": 1})
+    here.tpu("create", *SLICE)
+    assert here.tpu("setup", *SLICE, code=70).endswith("setup: worker 1: exit status 255\n")
+    (here.cloud / "offline").touch()
+    printed = here.tpu("setup", *SLICE, "--python=3.12", code=70)
+    assert (
+        "worker 1: cannot install: error: Failed to fetch https://pypi.org/simple/uv/;" in printed
+    )
+    (here.cloud / "offline").unlink()
+    (here.cloud / "count_chips").touch()
+    printed = here.tpu("setup", *ADDRESS, "--slice=v5e-16", code=70)
+    assert "worker 0: unhealthy: 16 chips were asked for, and 8 are here;" in printed
+
+
+def test_a_slice_that_is_not_set_up_says_so(world):
+    here = world()
+    here.tpu("create", *SLICE)
+    printed = here.tpu("run", *RUN, "digits", code=70)
+    assert (
+        "worker 0: exit status 127 worker 1: exit status 127; not set up? launch/tpu.sh se"
+        in printed
+    )
+
+
+def test_preflight_decides(world):
+    here = ready(world)
+    here.answer("memory per device    exceeds by 2.00 GiB: 18.00 GiB of 16.00 GiB", 78)
+    printed = here.tpu("run", *RUN, "big", code=78)
+    assert "tpu.sh: preflight: exceeds by 2.00 GiB: 18.00 GiB of 16.00 GiB; vit_jax pref" in printed
+    needs = "--topology=v5e-8: needs the TPU compiler; pip install 'vit_jax[tpu]'"
+    here.answer(f"vit_jax: {needs}", 2)
+    printed = here.tpu("run", *RUN, "big", code=2)
+    assert printed.endswith(f"tpu.sh: preflight: {needs}; --force skips preflight\n")
+    assert not here.calls()  # nothing has been started
+    (here.bin / "vit_jax").unlink()
+    printed = here.tpu("run", *RUN, "big", code=2)
+    assert printed == (
+        "tpu.sh: preflight: vit_jax is not installed here; pip install '.[tpu]', or --force\n"
+    )
+    assert "worker 1: started" in here.tpu("run", *RUN, "big", "--force")
+
+
+# --- Words ----------------------------------------------------------------------------------------
+
+
+def test_every_verb_explains_itself(world):
+    here = world()
+    printed = here.tpu("--help")
+    assert here.tpu() == printed
+    for verb in VERBS:
+        assert re.search(rf"^  {verb} ", printed, re.MULTILINE)
+        told = here.tpu(verb, "--help")
+        assert told.startswith(f"launch/tpu.sh {verb} --name=NAME")
+        assert "\n  --project, --zone " in told
+    assert not here.calls()
+
+
+def test_a_dry_run_is_the_commands(world):
+    here = world()
+    for verb in VERBS:
+        printed = here.tpu(
+            verb, *RUN, *(["digits"] if verb in ("run", "supervise") else []), "--dry_run"
+        )
+        assert "gcloud compute tpus " in printed
+    assert not here.calls()
+
+
+def test_a_dry_run_of_supervise_is_a_plan(world):
+    here = world()
+    printed = here.tpu(
+        "supervise", *ADDRESS, "--slice=v3-128", "--capacity=spot", "--workdir=gs://b/l16",
+        "pretrain/ViT-L_16-i21k-90ep", "--config.train.duration=20 epochs", "--dry_run",
+    )  # fmt: skip
+    where = "--project=p --zone=z --quiet"
+    command = (
+        f"gcloud compute tpus tpu-vm ssh s --worker=all --command='bash tpu_worker.sh {{}}' {where}"
+    )
+    started = (
+        r"start train pretrain/ViT-L_16-i21k-90ep --config.train.duration='\''20 epochs'\'' "
+        "--workdir=gs://b/l16"
+    )
+    assert [line for line in printed.splitlines() if not line.startswith("#")] == [
+        "vit_jax preflight pretrain/ViT-L_16-i21k-90ep --config.train.duration='20 epochs' "
+        "--topology=v3-128",
+        "gcloud compute tpus queued-resources create s --node-id=s --accelerator-type=v3-128 "
+        f"--runtime-version=tpu-ubuntu2204-base --spot {where}",
+        f"gcloud compute tpus queued-resources describe s --format='value(state.state)' {where}",
+        f"gcloud compute tpus tpu-vm describe s --format='value(state,health)' {where}",
+        command.format("clear 60"),
+        f"tar -cf - --exclude=__pycache__ --exclude='*.so' -C {here.checkout} setup.py README.md "
+        "vit_jax configs | gzip -n >./vit_jax.tgz",
+        f"gcloud compute tpus tpu-vm scp ./vit_jax.tgz {here.checkout}/launch/tpu_worker.sh s: "
+        f"--worker=all {where}",
+        command.format("setup"),
+        command.format("health 64"),
+        command.format(started),
+        command.format("poll 0").replace("=all", "=0"),
+        command.format("status"),
+        f"gcloud compute tpus queued-resources delete s --force {where}",
+    ]

@@ -1,0 +1,44 @@
+"""The scaling table against a hand computation, and the recorded programs on four slices."""
+
+import json
+import pathlib
+
+import pytest
+
+from vit_jax.preflight import many, scaling
+
+RECORDED = pathlib.Path(__file__).parents[2] / "launch" / "preflight-scaling.jsonl"
+
+
+@pytest.fixture(scope="module")
+def reports():
+    found = many.read(RECORDED).values()
+    return {(one.name.split("/")[1], one.topology): one for one in found}
+
+
+def test_the_bound_by_hand(reports):
+    one = reports["ViT-B_32-jft-7ep", "v3-128"]  # 64 chips
+    found = scaling.bound(one, 0.4)
+    assert found.links == pytest.approx(2 * 233612756 * 63 / 64 / 328e9)
+    assert found.arithmetic == pytest.approx(one.model_flops / (0.4 * 61.5e12))
+    after, together = found.efficiency
+    assert after == pytest.approx(found.arithmetic / (found.arithmetic + found.links))
+    assert together == 1.0  # the links are faster than the arithmetic
+
+
+def test_what_is_reduced_does_not_grow_with_the_slice(reports):
+    """The gradients of one step are as many bytes on 32 cores as on 2,048."""
+    for name in ("ViT-B_32-jft-7ep", "ViT-B_16-jft-7ep"):
+        sizes = {one.collectives["all-reduce"]["bytes"] for key, one in reports.items()
+                 if key[0] == name}  # fmt: skip
+        assert max(sizes) <= 1.01 * min(sizes)
+        shares = [scaling.bound(reports[name, where], 0.4).efficiency[0]
+                  for where in ("v3-32", "v3-128", "v3-512", "v3-2048")]  # fmt: skip
+        assert shares == sorted(shares, reverse=True)
+
+
+def test_the_table_has_a_row_for_each_report(reports):
+    lines = scaling.markdown(reports.values(), 0.4)
+    assert len(lines) == 2 + len(reports) == 2 + len(RECORDED.read_text().splitlines())
+    assert {line.count("|") for line in lines} == {len(scaling.HEADER) + 1}
+    assert json.loads(RECORDED.read_text().splitlines()[0])["report"]["name"] in lines[2]

@@ -1,0 +1,44 @@
+"""`vit_jax` in a process that writes down which examples it loads, and stops at a step.
+
+python tests/recording.py FILE STEP train ...
+"""
+
+import json
+import os
+import pathlib
+import signal
+import sys
+
+from vit_jax import cli
+from vit_jax.training import loop
+
+
+def command(folder, number, stop):
+    """Returns the beginning of the command of a process; a signal comes at step `stop`."""
+    folder.mkdir(exist_ok=True)
+    return [sys.executable, __file__, str(folder / str(number)), str(stop or 0)]
+
+
+def read(folder, number):
+    """Returns {step: ids} of a process."""
+    lines = (folder / str(number)).read_text().splitlines()
+    return dict(map(json.loads, lines))
+
+
+def main():
+    file, stop = pathlib.Path(sys.argv[1]).open("w"), int(sys.argv[2])  # noqa: SIM115
+    look = loop.Loop._look
+
+    def recorded(self, step, metrics, ids, timer):
+        file.write(json.dumps([step, ids.tolist()]) + "\n")
+        file.flush()
+        if step == stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+        look(self, step, metrics, ids, timer)
+
+    loop.Loop._look = recorded
+    return cli.main(sys.argv[3:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

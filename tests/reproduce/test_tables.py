@@ -1,0 +1,206 @@
+"""Every cell of the paper's tables is one measure of runs of the catalog, and has its number.
+
+`paper_tables.json` was typed from the paper by other hands than `vit_jax/paper.py`.
+"""
+
+import collections
+import json
+import statistics
+
+import pytest
+
+import runs
+from vit_jax import catalog, config
+from vit_jax.reproduce import tables
+
+ROWS = json.loads((runs.ROOT / "tests" / "paper_tables.json").read_text())
+SETS = {"JFT-300M": "JFT-300M", "JFT": "JFT-300M", "I21k": "ImageNet-21k",
+        "ImageNet-21k": "ImageNet-21k", "ImageNet": "ImageNet"}  # fmt: skip
+COLUMNS = {"ImageNet ReaL": "ReaL", "CIFAR10": "CIFAR-10", "CIFAR100": "CIFAR-100",
+           "Oxford-IIIT Pets": "Pets", "Oxford-IIIT-Pets": "Pets",
+           "Oxford Flowers-102": "Flowers"}  # fmt: skip
+
+
+def printed(name):
+    rows = [row for row in ROWS if row["table"] == name]
+    assert rows
+    return rows
+
+
+def cells(name):
+    """Returns the cells of a table by row and column, each once."""
+    found = {}
+    for cell in tables.table(name).cells:
+        assert (cell.row, cell.column) not in found
+        found[cell.row, cell.column] = cell
+    return found
+
+
+def spelled(model):
+    return model.replace("ResNet", "R").replace("R50x1+", "R50+")
+
+
+def steps(cell):
+    return [step.name for step in cell.steps]
+
+
+def test_table_2():
+    found = cells("table2")
+    for row in printed("Table 2"):
+        model, _, pretrained = row["model"].rstrip(")").partition(" (")
+        title = f"{model}, {SETS[pretrained]}"
+        if row.get("metric") == "TPUv3-core-days":
+            cell = found.pop((title, "core-days"))
+            assert (cell.printed, cell.measure, cell.share) == (row["value"], "core-days", False)
+            assert catalog.about(cell.steps[0].name).core_days == row["value"]
+            continue
+        column = "VTAB" if "VTAB" in row["dataset"] else COLUMNS.get(row["dataset"], row["dataset"])
+        cell = found.pop((title, column))
+        assert (cell.printed, cell.std) == (row["mean"], row["std"])
+        assert cell.measure == ("real/top1" if column == "ReaL" else "top1")
+        assert len(cell.steps) == (19 if column == "VTAB" else 1)
+        assert ("-51" in cell.steps[0].name) == (column in ("ImageNet", "ReaL"))
+        what = {"ReaL": "ReaL, 3 runs", "VTAB": "mean of 19, 3 runs"}.get(column, "top-1, 3 runs")
+        for name in steps(cell):
+            assert (what, row["mean"], "2", row["std"]) in catalog.about(name).results
+    assert not found
+
+
+def test_table_4_is_the_grid():
+    found = cells("table4")
+    targets = {"ImageNet": "imagenet", "CIFAR-100": "cifar100", "CIFAR100": "cifar100",
+               "CIFAR-10": "cifar10", "CIFAR10": "cifar10", "Oxford-IIIT Pets": "pets",
+               "Oxford Flowers-102": "flowers"}  # fmt: skip
+    for row in printed("Table 4"):
+        grid = [f"{lr:g}" for lr in row["base_lr"]]
+        target = targets.get(row["dataset"], "vtab")
+        rows = {r for r, _ in found if r.endswith(f": {target}")}
+        assert len(rows) == (3 if target == "vtab" else 14)
+        for title in rows:
+            for lr in grid:
+                cell = found.pop((title, lr))
+                protocol = catalog.about(cell.steps[0].name).transfer
+                assert float(lr) in protocol.rates
+                assert cell.measure == ("top1" if target == "vtab" else f"held-out/{lr}")
+                assert cell.printed is None
+    assert not found
+
+
+def test_table_5():
+    found = cells("table5")
+    for row in printed("Table 5"):
+        column = COLUMNS.get(row["dataset"], row["dataset"])
+        cell = found.pop((f"{row['model']}, {SETS[row['pretrain']]}", column))
+        assert cell.printed == row["top1"]
+        (name,) = steps(cell)
+        what = "ReaL" if column == "ReaL" else "top-1"
+        assert (what, row["top1"], "5", None) in catalog.about(name).results
+        assert cell.measure == ("real/top1" if column == "ReaL" else "top1")
+    assert not found
+
+
+def test_table_6():
+    found = cells("table6")
+    keys = {"ImageNet": "imagenet", "ReaL": "imagenet_real", "CIFAR-10": "cifar10",
+            "CIFAR-100": "cifar100", "Pets": "pets", "Flowers": "flowers",
+            "exaFLOPs": "exaflops"}  # fmt: skip
+    for row in printed("Table 6"):
+        for column, key in keys.items():
+            cell = found.pop((f"{spelled(row['model'])}, {row['epochs']} epochs", column))
+            assert cell.printed == row[key]
+            origin = f"pretrain/{spelled(row['model']).replace('/', '_')}-jft-{row['epochs']}ep"
+            if column == "exaFLOPs":
+                assert (steps(cell), cell.measure) == ([origin], "exaFLOPs")
+                continue
+            assert cell.steps[0].origin.name == origin
+            what = "ReaL" if column == "ReaL" else "top-1"
+            assert (what, row[key], "6", None) in catalog.about(cell.steps[0].name).results
+    assert not found
+
+
+def test_table_7():
+    found = cells("table7")
+    for row in printed("Table 7"):
+        column = COLUMNS.get(row["dataset"], row["dataset"])
+        optimizer = row["pretrain_optimizer"]
+        cell = found.pop((f"{spelled(row['model'])}, {optimizer}", column))
+        assert cell.printed == row["top1"]
+        assert len(cell.steps) == (5 if column == "Average" else 1)
+        sgd = "-sgd" * (optimizer == "SGD")
+        for step in cell.steps:
+            assert step.origin.name == f"pretrain/{spelled(row['model'])}-jft-7ep{sgd}"
+            assert ("jft7ep-sgd-" in step.directory) == (optimizer == "SGD")
+    assert not found
+
+
+def test_table_8():
+    found = cells("table8")
+    kinds = {"No": "none", "1-D": "learned 1d", "2-D": "learned 2d", "Rel.": "relative"}
+    places = {"Default/Stem": "stem", "Every Layer": "layers", "Every Layer-Shared": "shared"}
+    for row in printed("Table 8"):
+        cell = found.pop((kinds[row["posemb"].split()[0]], places[row["where"]]))
+        assert cell.printed == pytest.approx(100 * row["imagenet_5shot_linear"], abs=1e-9)
+        (name,) = steps(cell)
+        result = ("5-shot ImageNet", row["imagenet_5shot_linear"], "8", None)
+        assert result in catalog.about(name).results
+        assert dict(cell.steps[0].measured)["evaluation.fewshot"] == "imagenet"
+    assert not found
+
+
+def test_table_9():
+    found = cells("table9")
+    scores = collections.Counter((row["model"], row["score"]) for row in printed("Table 9"))
+    for (_, column), cell in found.items():
+        (name,) = steps(cell)
+        assert ("top-1", cell.printed, "9", None) in catalog.about(name).results
+        model, _, pretrained = column.partition(", ")
+        short = {"JFT-300M": "JFT", "ImageNet-21k": "I21k"}[pretrained]
+        scores[f"{model} ({short})", cell.printed] -= 1
+    assert len(found) == 57
+    assert not any(scores.values())
+
+
+def test_figures():
+    three = {(c.row, c.column): c.printed for c in tables.table("fig3").cells}
+    five = {(r["model"], SETS[r["pretrain"]]): r["top1"] for r in printed("Table 5")
+            if r["dataset"] == "ImageNet"}  # fmt: skip
+    assert three == five
+    four = tables.table("fig4").cells
+    assert len(four) == 24
+    assert all(c.printed is None and c.best for c in four)  # its points are only drawn
+    assert {c.x for c in four} == {9e6, 30e6, 90e6, 303e6}
+    keys = ("imagenet", "cifar10", "cifar100", "pets", "flowers")
+    found = cells("fig5")
+    for row in printed("Table 6"):
+        title = f"{spelled(row['model'])}, {row['epochs']} epochs"
+        average = found.pop((title, "Average-5"))
+        assert average.printed == round(statistics.fmean(row[key] for key in keys), 2)
+        assert (len(average.steps), average.x) == (5, row["exaflops"])
+        assert found.pop((title, "ImageNet")).printed == row["imagenet"]
+    assert not found
+
+
+@pytest.mark.parametrize("name", tables.NAMES)
+def test_every_run_is_in_the_catalog_and_follows_what_it_begins_with(name):
+    table = tables.table(name)
+    known, seen = catalog.names(), []
+    for step in table.steps:
+        assert step.name in known
+        assert step.directory not in seen
+        if step.kind == "transfer":
+            assert step.origin is None or step.origin.directory in seen
+            assert catalog.about(step.name).transfer is not None
+        seen.append(step.directory)
+    # No two cells are the same measure of the same runs, but for what two names of a table share.
+    used = collections.Counter((c.steps, c.measure) for c in table.cells)
+    assert set(used.values()) == {1}
+    number = name.replace("table", "").replace("fig", "figure ")
+    for cell in table.cells:
+        for step in cell.steps:
+            if step.name.startswith(("finetune/", "vtab/")) and name not in ("table7", "fig5"):
+                assert number in catalog.about(step.name).tables, (step.name, number)
+
+
+def test_other_names_are_a_line():
+    with pytest.raises(config.ConfigError, match="table3: no such table; did you mean table"):
+        tables.table("table3")

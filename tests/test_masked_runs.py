@@ -1,0 +1,183 @@
+"""Runs of masked patch prediction: resumed, fine-tuned, opened by every verb."""
+
+import jax
+import numpy as np
+import pytest
+
+import runs
+from vit_jax import cli, config, opening, run, trees
+from vit_jax.inspect import CannotAnswer, reconstruct
+from vit_jax.training import loop
+
+MASKED = {
+    "model": {"patch_size": 2, "depth": 1, "unroll": 1, "dropout": 0.1},
+    "data": {"train_split": "train[:64]", "eval_split": "test[:32]"},
+    "train": {"duration": "6", "label_smoothing": 0.0},
+    "masked": {"target": "colour"},
+    "checkpoint": {"every": 3, "best": "loss"},
+    "evaluation": {"every": 3},
+}  # fmt: skip
+
+
+def configure(**sections):
+    values = {name: dict(knobs) for name, knobs in MASKED.items()}
+    for section, knobs in sections.items():
+        values[section] = values.get(section, {}) | knobs if isinstance(knobs, dict) else knobs
+    return runs.configure(**values)
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("masked") / "run"
+    run.train(configure(), workdir)
+    return workdir
+
+
+@pytest.mark.slow
+def test_it_resumes_bit_for_bit(pretrained, tmp_path, monkeypatch):
+    workdir = tmp_path / "run"
+    with runs.stopping_at(monkeypatch, 4), pytest.raises(loop.Preempted):
+        run.train(configure(), workdir)
+    run.train(configure(), workdir)
+    for key in ("train/loss", "train/accuracy", "train/error", "test/loss", "test/accuracy"):
+        given, expected = runs.trace(workdir, key), runs.trace(pretrained, key)
+        assert given.items() <= expected.items()
+        assert max(given) == max(expected) == 6
+    assert runs.digests(workdir) == runs.digests(pretrained)
+
+
+@pytest.mark.slow
+def test_fine_tuning_drops_what_only_filled_in(pretrained, tmp_path, caplog):
+    caplog.set_level("INFO", logger="vit_jax")
+    cfg = configure(
+        masked={"target": None}, init_from=str(pretrained), optimizer={"lr": 1e-9},
+        train={"duration": "1", "ema": None}, schedule={"warmup": 0},
+        checkpoint={"best": "top1"},
+    )  # fmt: skip
+    run.train(cfg, tmp_path / "run")
+    lines = [record.message for record in caplog.records]
+    assert (
+        "  dropped: mask_token, prediction/bias, prediction/kernel (of masked patch prediction)"
+        in lines
+    )
+    assert "  fresh: head/bias, head/kernel (the head is new)" in lines
+    given, ended = (
+        trees.flatten(jax.device_get(opening.open_(where).params))
+        for where in (pretrained, tmp_path / "run")
+    )
+    assert set(ended) - set(given) == {"head/kernel", "head/bias"}
+    for name in set(ended) & set(given):
+        np.testing.assert_allclose(ended[name], given[name], rtol=0, atol=1e-7, err_msg=name)
+
+
+@pytest.mark.slow
+def test_evaluation_repeats_that_of_training(pretrained):
+    results = run.evaluate(pretrained, {})
+    for key in ("loss", "accuracy", "error"):
+        expected = runs.trace(pretrained, f"test/{key}")[6]
+        assert results[key] == pytest.approx(expected, rel=1e-6)
+    few = run.evaluate(pretrained, {"evaluation.fewshot": "self", "evaluation.shots": "1"})
+    assert 0 <= few["fewshot/self/1shot"] <= 1
+
+
+KNOWS_NONE = "learnt to fill in masked patches, so it knows no classes; fine-tune it: vit_jax train"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["predict", "--checkpoint=RUN", "--examples=1"],
+        ["convert", "RUN", "--to=google", "--output=OUT.npz"],
+        ["export", "RUN", "--to=stablehlo", "--output=OUT.stablehlo"],
+    ],
+)
+def test_what_names_classes_says_that_it_knows_none(pretrained, tmp_path, capsys, arguments):
+    words = [word.replace("RUN", str(pretrained)).replace("OUT", str(tmp_path / "out"))
+             for word in arguments]  # fmt: skip
+    assert cli.main(words) == 2
+    assert KNOWS_NONE in capsys.readouterr().err.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_it_is_copied_and_reported(pretrained, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    assert cli.main(["convert", str(pretrained), "--to=orbax", f"--output={copy}"]) == 0
+    expected = run.evaluate(pretrained, {})
+    assert run.evaluate(copy, {}) == expected
+    assert cli.main(["report", str(pretrained), f"--out={tmp_path / 'page'}"]) == 0
+    text = (tmp_path / "page" / "report.md").read_text()
+    assert f"accuracy | {100 * expected['accuracy']:.2f} %" in text
+    assert f"error | {expected['error']:.4f}" in text
+    assert KNOWS_NONE in text
+    capsys.readouterr()
+
+
+@pytest.mark.slow
+def test_images_are_filled_in(pretrained, tmp_path):
+    opened = opening.open_(pretrained)
+    images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1), np.uint8)
+    found = reconstruct.reconstruct(opened, images, tmp_path / "new" / "picture.png")
+    assert (tmp_path / "new" / "picture.png").stat().st_size > 1000
+    chosen = np.zeros((3, 16), bool)
+    np.put_along_axis(chosen, found["chosen"], True, axis=1)
+    pixels = chosen.reshape(3, 4, 4).repeat(2, axis=1).repeat(2, axis=2)
+    for name in ("corrupted", "predicted"):
+        np.testing.assert_array_equal(found[name][~pixels], images[~pixels])
+    assert found["masked"].sum() == 3 * 6 * 4
+    assert (found["corrupted"][found["masked"]] == 127).all()
+    assert set(np.unique(found["predicted"][pixels])) <= {*range(16, 256, 32)}
+    with pytest.raises(CannotAnswer, match="the model fills in no patches; train one"):
+        reconstruct.fill_in(opening.Opened(cfg=runs.configure(), params={}, classes=(), kind="run"),
+                            images)  # fmt: skip
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("knobs", "line"),
+    [
+        ({"model.variant": "R50x1"}, "masked.target=colour: resnet has no patches to mask"),
+        ({"model.resnet_units": "1"}, "masked.target=colour: the ResNet before the encoder has"),
+        ({"train.mixup": "0.1"}, "train.mixup=0.1: masked patch prediction has no labels to blend"),
+        ({"train.label_smoothing": "0.1"}, "train.label_smoothing=0.1: masked patch prediction"),
+        ({"train.loss": "sigmoid"}, "train.loss=sigmoid: masked patch prediction has a loss of"),
+        ({"model.head_bias": "-10"}, "model.head_bias=-10: masked patch prediction has no head"),
+        ({"model.representation_size": "8"}, "model.representation_size=8: masked patch"),
+        ({"evaluation.tasks": "imagenet"}, "evaluation.tasks=imagenet: masked patch prediction"),
+        ({"checkpoint.best": "top1"}, "checkpoint.best=top1: masked patch prediction has no"),
+        ({"model.pooling": "map"}, "model.pooling=map: masked patch prediction would leave"),
+        ({"model.norm_place": "pooled"}, "model.norm_place=pooled: masked patch prediction"),
+        ({"masked.target": "colour_4x4"}, "masked.target=colour_4x4: patches of 2,2 pixels have"),
+        ({"masked.target": "color"}, "masked.target=color: no such choice; did you mean colour?"),
+        ({"masked.split": "0.8,0.1"}, "masked.split=0.8,0.1: needs three shares that add up to 1"),
+        ({"masked.split": "0.8,0.1,0.2"}, "masked.split=0.8,0.1,0.2: needs three shares"),
+        ({"masked.rate": "0.03"}, "masked.rate=0.03: none of 16 patches; more than 0.03125"),
+        ({"masked.rate": "1"}, "masked.rate=1: must be less than 1"),
+        ({"data.image_size": "9,8"}, "data.image_size=9,8: height 9 is not a multiple of"),
+    ],
+)
+def test_what_cannot_work_is_one_line(knobs, line):
+    with pytest.raises(config.ConfigError) as caught:
+        run.resolve("masked/digits", knobs)
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)
+
+
+def test_it_is_transferred_from_not_transferred(capsys):
+    assert cli.main(["transfer", "masked/digits", "--rates=0.1"]) == 2
+    assert capsys.readouterr().err == (
+        "vit_jax: masked.target=colour: transfer chooses by top-1, and masked patch prediction has "
+        "none; run `vit_jax train masked/digits`\n"
+    )
+
+
+@pytest.mark.slow
+def test_labels_do_not_matter(pretrained, tmp_path):
+    """The same images under other labels: the same run, bit for bit."""
+    classes = tuple("9876543210")
+    run.train(configure(data={"classes": classes}), tmp_path / "run")
+    assert runs.trace(tmp_path / "run") == runs.trace(pretrained)
+    assert runs.trace(tmp_path / "run", "test/loss") == runs.trace(pretrained, "test/loss")

@@ -1,0 +1,114 @@
+"""Real processes that do not come, do not agree, or are lost: each says so and ends."""
+
+import signal
+import socket
+import time
+
+import pytest
+
+import runs
+from vit_jax import config, peers
+
+WATCHDOG = {"join": 8, "heartbeat": 5}
+
+
+def start(workdirs, configs, count=2):
+    """Starts the first processes of a run of `count`."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    return [
+        runs.start(
+            runs.command(workdir, cfg=cfg),
+            env=runs.environment(
+                1,
+                JAX_COORDINATOR_ADDRESS=address,
+                JAX_NUM_PROCESSES=str(count),
+                JAX_PROCESS_ID=str(number),
+            ),
+        )
+        for number, (workdir, cfg) in enumerate(zip(workdirs, configs, strict=True))
+    ]
+
+
+def ends(process):
+    output, _ = process.communicate(timeout=300)
+    return process.returncode, output
+
+
+def configure(**sections):
+    return runs.configure(**sections, watchdog=WATCHDOG)
+
+
+@pytest.mark.slow
+def test_who_has_not_come_is_named(tmp_path):
+    code, output = ends(*start([tmp_path / "run"], [configure()], count=3))
+    assert code == 70, output
+    assert "after 8 s process 1, 2 of 3 had not joined" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_process_ends_the_others(tmp_path, sent):
+    cfg = configure(train={"duration": 100_000}, checkpoint={"every": 1000})
+    workdir = tmp_path / "run"
+    processes = start([workdir] * 2, [cfg] * 2)
+    while not (workdir / "metrics.jsonl").exists():
+        assert all(p.poll() is None for p in processes)
+        time.sleep(0.1)
+    processes[1].send_signal(sent)
+    code, output = ends(processes[0])
+    processes[1].kill()
+    processes[1].communicate()
+    assert code == 70, output
+    assert "a process of this run is lost" in output
+    assert f"1 on {peers.name(workdir, 1)}" in output
+
+
+@pytest.mark.slow
+def test_another_config_is_named(tmp_path):
+    folders = [tmp_path / "one" / "run", tmp_path / "two" / "run"]
+    configs = [configure(), configure(evaluation={"every": 7})]
+    for code, output in map(ends, start(folders, configs)):
+        assert code == 2, output
+        assert "process 1 on" in output
+        assert "its config is" in output
+
+
+@pytest.mark.slow
+def test_a_workdir_that_is_not_shared_is_named(tmp_path):
+    folders = [tmp_path / "one" / "run", tmp_path / "two" / "run"]
+    for code, output in map(ends, start(folders, [configure()] * 2)):
+        assert code == 2, output
+        assert "process 1 on" in output
+        assert "its workdir is without what process 0 writes there" in output
+        assert "--workdir must be on storage that all hosts share" in output
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, None),
+        ({"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}, None),
+        ({"TPU_WORKER_HOSTNAMES": "a,b,c", "TPU_WORKER_ID": "2"}, (2, 3, None)),
+        (
+            {
+                "JAX_COORDINATOR_ADDRESS": "h:1",
+                "JAX_NUM_PROCESSES": "4",
+                "JAX_PROCESS_ID": "1",
+            },
+            (1, 4, "h:1"),
+        ),
+    ],
+)
+def test_the_environment_says_who_i_am(monkeypatch, variables, expected):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert peers.of_environment() == expected
+
+
+def test_half_an_environment_is_one_line(monkeypatch):
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "h:1")
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "two")
+    with pytest.raises(config.ConfigError, match="JAX_NUM_PROCESSES=two: must be a number"):
+        peers.of_environment()

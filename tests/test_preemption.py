@@ -1,0 +1,111 @@
+"""A signal in any phase: the run saves and exits with 75; where it has no time, nothing is lost."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from PIL import Image
+
+import runs
+from vit_jax import opening
+
+# Where the run is saved when the signal comes at the first time in the phase.
+SAVED = {"compile": {0}, "evaluate": {10}, "save": range(5, 26), "data": {7}}
+
+
+def start_in(phase, workdir):
+    """Starts a run whose phase takes long, and waits until it is in that."""
+    command = runs.command(workdir)
+    process = runs.start(
+        [sys.executable, str(runs.ROOT / "tests/slow_phases.py"), phase, *command[3:]],
+        env=runs.environment(),
+    )
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith("AT "):
+            return process
+    pytest.fail("".join(lines))
+
+
+def resumes(workdir):
+    result = subprocess.run(
+        runs.command(workdir), env=runs.environment(), capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert max(runs.trace(workdir)) == runs.STEPS
+
+
+@pytest.mark.parametrize(
+    ("phase", "times"),
+    [
+        ("data", 1),
+        pytest.param("data", 2, marks=pytest.mark.slow),
+        pytest.param("compile", 1, marks=pytest.mark.slow),
+        pytest.param("evaluate", 1, marks=pytest.mark.slow),
+        pytest.param("save", 1, marks=pytest.mark.slow),
+        pytest.param("save", 2, marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_in_any_phase_saves(phase, times, tmp_path):
+    workdir = tmp_path / "run"
+    process = start_in(phase, workdir)
+    for _ in range(times):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 75, output
+    assert "resume with the same command" in output
+    assert output.count("SIGTERM received: saving and stopping") == times
+    assert opening.find(workdir)[1] in SAVED[phase]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_disk_that_does_not_answer_keeps_no_process(workers, tmp_path):
+    folder, workdir = tmp_path / "images", tmp_path / "run"
+    files = [
+        folder / part / label / f"{number}.png"
+        for part in ("train", "test")
+        for label in "ab"
+        for number in range(32)
+    ]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8)).save(file)
+    cfg = runs.configure(
+        data={"source": "folder", "root": str(folder), "workers": workers,
+              "train_split": "train", "eval_split": "test"},
+        model={"num_classes": 2}, train={"duration": 100_000}, checkpoint={"every": 50_000},
+    )  # fmt: skip
+    process = runs.start(runs.command(workdir, cfg=cfg), env=runs.environment())
+    lines = iter(process.stdout.readline, "")
+    assert any(line.startswith("step 10/") for line in lines)
+    for file in files:  # a pipe that nobody writes to is as a disk that does not answer
+        file.unlink()
+        os.mkfifo(file)
+    time.sleep(3)  # until what was read ahead is used up
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, output
+    assert f"saved at step {opening.find(workdir)[1]}; resume" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["save", "data"])
+def test_a_kill_before_the_save_is_done_leaves_the_checkpoint_before(phase, tmp_path):
+    workdir = tmp_path / "run"
+    process = start_in(phase, workdir)
+    process.send_signal(signal.SIGTERM)
+    process.kill()
+    process.communicate()
+    with contextlib.suppress(opening.manager.CheckpointError):  # of the first save there is none
+        assert opening.find(workdir)[1] == 5
+    resumes(workdir)
+    oracle = tmp_path / "oracle"
+    resumes(oracle)
+    runs.assert_equal_runs(workdir, oracle)

@@ -1,0 +1,313 @@
+"""Masked patch prediction: what is corrupted, what is right, what is lost, and the step on it."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from test_step import collectives
+from vit_jax import config, models, trees
+from vit_jax.training import masked, optimizer, schedules, sharding, state, step
+
+RGB = config.Data(image_size=(8, 8))
+IMAGES = np.random.default_rng(0).integers(0, 256, (3, 8, 12, 3), np.uint8)
+
+
+# Targets
+
+
+def test_patches_are_cut_in_raster_order():
+    patches = np.asarray(masked.cut(jnp.asarray(IMAGES), (4, 2)))
+    assert patches.shape == (3, 2 * 6, 4, 2, 3)
+    for number in range(12):
+        row, column = divmod(number, 6)
+        expected = IMAGES[:, 4 * row : 4 * row + 4, 2 * column : 2 * column + 2]
+        np.testing.assert_array_equal(patches[:, number], expected)
+
+
+def one_patch(pixels):
+    return jnp.asarray(np.array(pixels, np.uint8)[None, None])
+
+
+@pytest.mark.parametrize(
+    ("pixels", "colour"),
+    [
+        ([[[255, 0, 128]]], 7 * 64 + 0 * 8 + 4),
+        ([[[0, 32, 31]]], 0 * 64 + 1 * 8 + 0),
+        # Means of 95.5, 96 and 223.75: the first is just below a border, the second on it.
+        ([[[95, 0, 255], [96, 192, 255]], [[95, 192, 255], [96, 0, 130]]], 2 * 64 + 3 * 8 + 6),
+        ([[[40]]], 1),  # of grey images there are eight
+        ([[[224]]], 7),
+    ],
+)
+def test_the_mean_colour_by_hand(pixels, colour):
+    assert masked.colours(one_patch(pixels), 1).tolist() == [[[colour]]]
+
+
+def test_four_by_four_colours_by_hand():
+    """A patch of 8 x 8: each part is the mean of 2 x 2 pixels."""
+    grey = np.full((8, 8, 1), 100)
+    grey[0:2, 0:2, 0] = [[0, 0], [0, 127]]  # 31.75: darkest
+    grey[0:2, 6:8, 0] = [[0, 0], [0, 128]]  # 32
+    grey[6:8, 0:2, 0] = 255
+    expected = [0, 3, 3, 1] + [3] * 8 + [7, 3, 3, 3]
+    assert masked.colours(one_patch(grey), 4).tolist() == [[expected]]
+
+
+@pytest.mark.parametrize("patch", [(4, 8), (6, 14), (5, 7)])
+def test_parts_share_the_pixels_on_their_borders(patch):
+    """Against means over patches in which every pixel is drawn 4 x 4 times as large."""
+    h, w = patch
+    patches = np.random.default_rng(1).integers(0, 256, (2, 3, h, w, 3), np.uint8)
+    large = patches.repeat(4, axis=2).repeat(4, axis=3).astype(np.int64)
+    sums = large.reshape(2, 3, 4, h, 4, w, 3).sum(axis=(3, 5))
+    bits = sums // (h * w) // 32
+    expected = bits[..., 0] * 64 + bits[..., 1] * 8 + bits[..., 2]
+    given = masked.colours(jnp.asarray(patches), 4)
+    np.testing.assert_array_equal(given, expected.reshape(2, 3, 16))
+
+
+def test_colours_are_painted_as_the_middle_of_what_they_stand_for():
+    painted = np.asarray(masked.paint(jnp.array([[[0, 1, 511, 64]]]), (2, 2), 3))[0, 0]
+    low, high = 15.5, 239.5
+    np.testing.assert_array_equal(painted[0, 0], [low, low, low])
+    np.testing.assert_array_equal(painted[0, 1], [low, low, low + 32])
+    np.testing.assert_array_equal(painted[1, 0], [high, high, high])
+    np.testing.assert_array_equal(painted[1, 1], [low + 32, low, low])
+
+
+@pytest.mark.parametrize("side", [1, 4])
+def test_what_is_painted_has_the_colour(side):
+    classes = np.random.default_rng(2).integers(0, 512, (2, 5, side * side)).astype(np.int32)
+    painted = masked.paint(jnp.asarray(classes), (8, 4), 3)
+    again = masked.colours(jnp.round(painted).astype(jnp.uint8), side)
+    np.testing.assert_array_equal(again, classes)
+
+
+# Corruption
+
+PAPER = config.Masked(target="colour")
+
+
+def corrupted(rows, patches, cfg=PAPER, *, seed=0, number=0):
+    found = masked.corrupt(masked.keys(seed, jnp.asarray(number), rows), patches, cfg)
+    return np.asarray(found["source"]), np.asarray(found["chosen"])
+
+
+@pytest.mark.parametrize(
+    ("cfg", "patches", "counts"),
+    [
+        (PAPER, 196, (78, 10, 10)),  # ViT-B/16: 98 of 196
+        (dataclasses.replace(PAPER, rate=0.15), 196, (23, 3, 3)),
+        (PAPER, 16, (6, 1, 1)),
+        (PAPER, 4, (2, 0, 0)),
+        (dataclasses.replace(PAPER, rate=0.75, split=(0.0, 1.0, 0.0)), 16, (0, 12, 0)),
+        (dataclasses.replace(PAPER, split=(0.0, 0.0, 1.0)), 16, (0, 0, 8)),
+    ],
+)
+def test_every_image_has_the_same_numbers_of_each_kind(cfg, patches, counts):
+    source, chosen = corrupted(64, patches, cfg)
+    assert source.dtype == chosen.dtype == np.int32
+    token, other, _ = counts
+    assert chosen.shape == (64, sum(counts))
+    own = np.arange(patches)
+    for stands, predicted in zip(source, chosen, strict=True):
+        assert len(set(predicted)) == sum(counts)
+        assert (np.delete(stands, predicted) == np.delete(own, predicted)).all()
+        drawn = stands[predicted]
+        assert (drawn[:token] == patches).all()
+        replaced = drawn[token : token + other]
+        assert (replaced != predicted[token : token + other]).all()
+        assert ((replaced >= 0) & (replaced < patches)).all()
+        assert (drawn[token + other :] == predicted[token + other :]).all()
+
+
+def test_every_patch_is_as_likely_and_so_is_every_other():
+    rows, patches = 8192, 10
+    source, chosen = corrupted(rows, patches, dataclasses.replace(PAPER, split=(0.4, 0.6, 0.0)))
+    often = np.bincount(chosen.ravel(), minlength=patches) / rows
+    spread = math.sqrt(0.25 / rows)
+    np.testing.assert_allclose(often, 0.5, rtol=0, atol=4 * spread)
+    replaced = chosen[:, 2:]
+    away = (np.take_along_axis(source, replaced, 1) - replaced) % patches
+    often = np.bincount(away.ravel(), minlength=patches) / away.size
+    assert often[0] == 0
+    np.testing.assert_allclose(often[1:], 1 / 9, atol=4 * math.sqrt(8 / 81 / away.size))
+
+
+def test_corruption_is_a_function_of_seed_step_and_row():
+    first = corrupted(8, 16, seed=1, number=5)[0]
+    np.testing.assert_array_equal(corrupted(32, 16, seed=1, number=5)[0][:8], first)
+    for other in (corrupted(8, 16, seed=2, number=5)[0], corrupted(8, 16, seed=1, number=6)[0]):
+        assert (other != first).any(axis=1).all()
+    assert len({tuple(row) for row in first}) == 8
+
+
+# Loss
+
+
+def reference(outputs, images, chosen, target):
+    """Loss and error of each image in float64, patch by patch, of 4 x 4 pixels of RGB."""
+    losses, errors = [], []
+    for out, image, numbers in zip(outputs.astype(np.float64), images, chosen, strict=True):
+        loss, error = [], []
+        for row, number in zip(out, numbers, strict=True):
+            top, left = 4 * (number // 2), 4 * (number % 2)
+            patch = image[top : top + 4, left : left + 4].astype(np.float64)
+            if target == "pixels":
+                guess = row.reshape(4, 4, 3)
+                loss.append(np.mean((guess - (patch / 127.5 - 1)) ** 2))
+                error.append(np.mean(np.abs(np.clip((guess + 1) * 127.5, 0, 255) - patch)))
+                continue
+            parts = (
+                [patch]
+                if target == "colour"
+                else [patch[i : i + 1, j : j + 1] for i in range(4) for j in range(4)]
+            )
+            for part, logits in zip(parts, row.reshape(-1, 512), strict=True):
+                r, g, b = (int(x // 32) for x in part.mean(axis=(0, 1)))
+                loss.append(np.log(np.exp(logits).sum()) - logits[64 * r + 8 * g + b])
+                best = int(logits.argmax())
+                painted = np.array([best // 64, best // 8 % 8, best % 8]) * 32 + 15.5
+                error.append(np.mean(np.abs(part - painted)))
+        losses.append(np.mean(loss))
+        errors.append(np.mean(error))
+    return losses, errors
+
+
+@pytest.mark.parametrize(("target", "outputs"), [("colour", 512), ("colour_4x4", 8192),
+                                                  ("pixels", 48)])  # fmt: skip
+def test_losses_against_float64(target, outputs):
+    rng = np.random.default_rng(3)
+    images = rng.integers(0, 256, (2, 8, 8, 3), np.uint8)
+    chosen = np.array([[3, 0], [1, 2]], np.int32)
+    given = rng.normal(size=(2, 2, outputs)).astype(np.float32)
+    found = masked.measure(*map(jnp.asarray, (given, images, chosen)), (4, 4), target, RGB)
+    loss, error = reference(given, images, chosen, target)
+    np.testing.assert_allclose(found["loss"], loss, rtol=1e-6)
+    np.testing.assert_allclose(found["error"], error, rtol=1e-6)
+    assert set(found) == {"loss", *masked.MEASURES[target]}
+
+
+def test_accuracy_counts_the_colours_predicted():
+    image = np.zeros((1, 4, 8, 1), np.uint8)
+    image[:, :, 4:] = 255
+    logits = np.zeros((1, 2, 8), np.float32)
+    logits[0, :, 7] = 1  # bright both times
+    data = config.Data(image_size=(4, 8), channels=1)
+    chosen = jnp.array([[0, 1]], jnp.int32)
+    found = masked.measure(jnp.asarray(logits), jnp.asarray(image), chosen, (4, 4), "colour", data)
+    assert found["accuracy"].tolist() == [[[False], [True]]]
+    assert found["error"].tolist() == [(239.5 + 15.5) / 2]
+
+
+# The step
+
+BATCH = 16
+
+
+def configure(**sections):
+    values = {
+        "model": {
+            "patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "heads": 2, "dropout": 0.0,
+        },
+        "data": {"image_size": 8, "channels": 3},
+        "train": {"batch_size": BATCH, "duration": 10, "clip_norm": 1.0},
+        "masked": {"target": "colour", "rate": 0.75, "split": (0.34, 0.33, 0.33)},
+        "optimizer": {"name": "sgd", "lr": 0.5},
+        "mesh": {"fsdp_min_size": 1},
+    }  # fmt: skip
+    for section, knobs in sections.items():
+        values[section] = values[section] | knobs
+    return config.build(values)
+
+
+class Trainer:
+    """A run without the loop, on random pixels, with a head that is not zero."""
+
+    def __init__(self, cfg, devices=8, dtype="float32"):
+        self.mesh = sharding.create_mesh(cfg.mesh.fsdp, jax.devices()[:devices])
+        self.model = models.create(
+            cfg.model, image_size=(8, 8), channels=3, dtype=dtype, masked=cfg.masked
+        )
+        tx = optimizer.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
+        schedule = schedules.create(cfg.schedule, lr=cfg.optimizer.lr, steps=10, warmup=0)
+        target = state.target(self.model, tx, cfg, self.mesh)
+        pure = step.create(self.model, tx, schedule, cfg)
+        self.compiled = step.compile_step(pure, target, cfg, self.mesh)
+        self.state = state.initialise(self.model, tx, cfg, self.mesh)
+        kernel = self.state["params"]["prediction"]["kernel"]
+        random = np.random.default_rng(0).normal(size=kernel.shape).astype(np.float32)
+        place = target["params"]["prediction"]["kernel"].sharding
+        self.state["params"]["prediction"]["kernel"] = jax.device_put(random, place)
+
+    def losses(self, steps=4):
+        found = []
+        for number in range(steps):
+            rng = np.random.default_rng(number)
+            batch = {
+                "image": rng.integers(0, 256, (BATCH, 8, 8, 3), np.uint8),
+                "label": np.full(BATCH, -1, np.int32),  # nothing looks at them
+            }
+            rows = sharding.host_rows(self.mesh, BATCH)
+            placed = sharding.put_batch(batch, self.mesh, BATCH, rows)
+            self.state, metrics = self.compiled(self.state, placed)
+            found.append(jax.device_get(metrics))
+        return found
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """One device, everything at once."""
+    trainer = Trainer(configure(), devices=1)
+    return trainer.losses(), jax.device_get(trainer.state["params"])
+
+
+@pytest.mark.parametrize(
+    ("devices", "knobs", "traffic"),
+    [
+        (8, {"mesh": {"fsdp": 4}}, {"all-gather", "all-reduce"}),
+        (4, {"train": {"accumulation": 4}}, {"all-reduce"}),
+        (1, {"model": {"unroll": 2}}, set()),
+    ],
+)
+def test_however_it_is_computed_it_is_the_same(alone, devices, knobs, traffic):
+    expected, params = alone
+    trainer = Trainer(configure(**knobs), devices=devices)
+    assert collectives(trainer.compiled) == traffic  # nothing of the corruption moves
+    given = trainer.losses()
+    for key in ("loss", "error", "grad_norm"):
+        ours, theirs = ([float(one[key]) for one in run] for run in (given, expected))
+        np.testing.assert_allclose(ours, theirs, rtol=3e-6, err_msg=key)
+    assert [one["accuracy"] for one in given] == [one["accuracy"] for one in expected]
+    others = trees.flatten(params)
+    for name, value in trees.flatten(trainer.state["params"]).items():
+        np.testing.assert_allclose(value, others[name], rtol=1e-4, atol=2e-6, err_msg=name)
+    assert expected[0]["loss"] != expected[-1]["loss"]
+
+
+def test_bfloat16_is_near(alone):
+    given = Trainer(configure(), devices=1, dtype="bfloat16").losses(2)
+    for a, b in zip(given, alone[0], strict=False):
+        assert a["finite"]
+        assert a["loss"] == pytest.approx(b["loss"], rel=0.03)
+        assert a["loss"] != b["loss"]
+
+
+def test_a_new_head_knows_nothing():
+    """Its logits are zero, so the loss is that of guessing, and only the head learns."""
+    cfg = configure()
+    model = models.create(cfg.model, image_size=(8, 8), masked=cfg.masked)
+    params = model.init(jax.random.key(0))
+    assert params["mask_token"].shape == (1, 1, 16)
+    assert not [name for name in trees.flatten(params) if name.startswith("head")]
+    images = jnp.zeros((2, 8, 8, 3))
+    corruption = masked.corrupt(masked.keys(0, jnp.asarray(0), 2), 4, cfg.masked)
+    outputs = model.fill_in(params, images, **corruption)
+    found = masked.measure(
+        outputs, jnp.zeros((2, 8, 8, 3), jnp.uint8), corruption["chosen"], (4, 4), "colour", RGB
+    )
+    np.testing.assert_allclose(found["loss"], math.log(512), rtol=1e-6)

@@ -1,0 +1,63 @@
+"""A stuck process ends and says where; one that gets on is left alone."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from vit_jax.training.phases import Phases
+from vit_jax.training.watchdog import Watchdog
+
+ROOT = pathlib.Path(__file__).parents[2]
+STUCK = """
+import ctypes, sys, time
+from vit_jax import logs
+from vit_jax.training import phases, watchdog
+logs.setup()
+watchdog.GRACE = 0.5
+now = phases.Phases("start")
+def blocked_in_a_read():
+    time.sleep(100)
+def holding_the_lock():
+    ctypes.PyDLL(None).sleep(100)
+with watchdog.Watchdog(now, {"step": 0.3}, poll=0.05), now("step"):
+    time.sleep(0.2)
+    globals()[sys.argv[1]]()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [("blocked_in_a_read", 70), ("holding_the_lock", 1)], ids=["read", "lock"]
+)
+def test_a_stuck_process_ends_with_the_stacks_of_all_threads(how, code):
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK, how],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == code, done.stderr
+    assert how in done.stderr
+    assert ("stuck: step has not got on for" in done.stderr) == (code == 70)
+
+
+def test_a_phase_that_gets_on_is_left_alone():
+    now, ended = [0.0], threading.Event()
+    phases = Phases("start", clock=lambda: now[0])
+    with (
+        Watchdog(phases, {"step": 10}, poll=0.001, end=lambda code: ended.set()),
+        phases("step"),
+    ):
+        for _ in range(20):
+            now[0] += 9
+            phases.beat()
+            assert not ended.wait(0.01)
+        with phases("save"):  # has no limit
+            now[0] += 1000
+            assert not ended.wait(0.05)
+        now[0] += 11
+        assert ended.wait(60)

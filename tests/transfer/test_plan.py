@@ -1,0 +1,120 @@
+"""Which cells a transfer consists of."""
+
+import subprocess
+import sys
+
+import pytest
+
+import runs
+import sweeps
+from vit_jax import config, transfer
+from vit_jax.transfer import devices
+
+
+def test_cells_of_the_choosing_stage_see_no_test_image():
+    plan = sweeps.plan(rates=(), evaluation__tasks="imagenet-v2", evaluation__fewshot="pets")
+    assert [cell.directory for cell in plan.candidates] == [
+        "choose/vit-lr0.03", "choose/vit-lr0.1", "choose/vit-lr0.3",
+    ]  # fmt: skip
+    for cell in plan.candidates:
+        assert (cell.stage, cell.setup, cell.cfg.seed) == ("choose", "vit", 0)
+        assert cell.cfg.data.train_split == "train[:80%]"
+        assert cell.cfg.data.eval_split == "train[80%:]"
+        assert cell.cfg.evaluation == config.Evaluation(every=None)
+        assert f"lr{cell.cfg.optimizer.lr}" in cell.directory
+    final = plan.final(plan.candidates[0])
+    assert [cell.directory for cell in final] == ["final/seed0", "final/seed1"]
+    for seed, cell in enumerate(final):
+        assert (cell.cfg.seed, cell.cfg.optimizer.lr) == (seed, 0.03)
+        assert (cell.cfg.data.train_split, cell.cfg.data.eval_split) == ("train", "test")
+        assert cell.cfg.evaluation.tasks == ("imagenet-v2",)
+        assert cell.cfg.evaluation.every is None  # once, at the end
+
+
+def test_a_resnet_tries_the_setup_of_big_transfer():
+    plan = transfer.create("finetune/R50x1-jft7ep-cifar100", {})
+    *ours, bit = plan.candidates
+    assert [cell.lr for cell in ours] == [0.001, 0.003, 0.01, 0.03]
+    assert (bit.setup, bit.directory) == ("bit", "choose/bit-lr0.003")
+    for cell in (bit, *plan.final(bit)):
+        cfg = cell.cfg
+        assert (cfg.optimizer.lr, cfg.optimizer.name, cfg.optimizer.momentum) == (0.003, "sgd", 0.9)
+        assert (str(cfg.train.duration), cfg.train.mixup) == ("10000 steps", 0.1)
+        assert (cfg.schedule.decay, cfg.schedule.drops) == ("step", (0.3, 0.6, 0.9))
+        assert (cfg.train.batch_size, cfg.train.clip_norm) == (512, None)
+        assert cfg.optimizer.weight_decay == 0.0
+        assert cfg.schedule.warmup.amount > 0
+    assert bit.cfg.data.train_split == "train[:98%]"
+    assert ours[0].cfg.schedule.decay == "cosine"
+
+
+def test_one_rate_is_not_chosen():
+    plan = transfer.create("vtab/ViT-L_16-i21k-dtd", {"init_from": "none"})
+    assert plan.choosing() == ()
+    assert [cell.lr for cell in plan.candidates] == [0.01]
+    assert plan.task == "vtab/dtd"
+    (first, *_) = plan.final(plan.candidates[0])
+    assert first.cfg.data.train_split == "train[:800]+validation[:200]"
+
+
+def test_a_config_without_a_protocol_holds_out_a_tenth():
+    plan = sweeps.plan("digits")
+    assert plan.candidates[0].cfg.data.train_split == "train[:90%]"
+    assert plan.candidates[0].cfg.data.eval_split == "train[90%:]"
+    with pytest.raises(config.ConfigError, match=r"digits names no learning rates.*--rates=0.003"):
+        sweeps.plan("digits", rates=())
+    with pytest.raises(config.ConfigError, match=r"^data.train_split=train\[:50%\]: .* whole"):
+        sweeps.plan("digits", data__train_split="train[:50%]")
+
+
+def test_a_tiny_copy_has_every_cell():
+    plan = transfer.create("finetune/R50x1-jft7ep-cifar10", {}, tiny=True)
+    assert len(plan.candidates) == 5
+    for cell in plan.candidates:
+        assert str(cell.cfg.train.duration) == "2 steps"
+        assert cell.cfg.data.source == "synthetic"
+        assert cell.cfg.data.eval_split == "train[90%:]"
+    assert plan.candidates[-1].cfg.train.mixup == 0.1
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("optimizer.lr", "differs between cells; set --rates"),
+        ("seed", "differs between cells; set --seeds"),
+        ("data.train_split", r"home/ViT-digits says what is held out.*train\[80%:\]"),
+    ],
+)
+def test_what_the_protocol_decides_cannot_be_set(key, says):
+    with pytest.raises(config.ConfigError, match=rf"^{key}=1: {says}"):
+        transfer.create(sweeps.NAME, {key: "1"})
+
+
+def test_planning_leaves_the_devices_alone():
+    """A TPU has one owner, and the first process to touch a GPU takes most of its memory."""
+    code = (
+        "from vit_jax import transfer; from jax._src import xla_bridge;"
+        "transfer.create('finetune/ViT-B_16-jft-pets', {}); assert not xla_bridge._backends"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=runs.ROOT, check=True)
+
+
+def test_shares_of_the_devices(monkeypatch):
+    def shares(platform, count, parallel, visible=""):
+        monkeypatch.setattr(devices, "_devices", lambda: (platform, count))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        return transfer.shares(parallel)
+
+    assert shares("gpu", 4, 1) == [{}]
+    assert shares("cpu", 8, 3) == [{}] * 3
+    assert shares("gpu", 4, 2) == [{"CUDA_VISIBLE_DEVICES": x} for x in ("0,1", "2,3")]
+    assert shares("gpu", 2, 2, "5,7") == [{"CUDA_VISIBLE_DEVICES": x} for x in ("5", "7")]
+    assert shares("rocm", 2, 2) == [{"HIP_VISIBLE_DEVICES": x} for x in ("0", "1")]
+    tpu = shares("tpu", 4, 2)
+    assert [one["TPU_VISIBLE_CHIPS"] for one in tpu] == ["0,1", "2,3"]
+    assert {one["TPU_CHIPS_PER_PROCESS_BOUNDS"] for one in tpu} == {"1,2,1"}
+    with pytest.raises(config.ConfigError, match="^--parallel=3: there are 2 gpus; at most 2$"):
+        shares("gpu", 2, 3)
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
+    with pytest.raises(config.ConfigError, match="^transfer: its cells run on one host"):
+        transfer.shares(1)

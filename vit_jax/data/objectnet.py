@@ -1,0 +1,66 @@
+"""ObjectNet's classes as ImageNet's: read from the files that come with it, in `mappings`.
+
+A folder of images has a name; `folder_to_objectnet_label.json` has its label, and
+`objectnet_to_imagenet_1k.json` the names, parted by semicolons, of the ImageNet classes that an
+image so labelled may be called by. A line of `imagenet_to_label_2012_v2` is such a name, and
+`pytorch_to_imagenet_2012_id.json` says which line belongs to each class in WordNet's order, in
+which heads have them. So 113 of the 313 classes have one class of ImageNet or several.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vit_jax.data.examples import DataError
+from vit_jax.data.reassessed import NONE
+
+FOLDER = "mappings"  # of objectnet-1.0, and of the data set that is made of it
+FILES = (
+    "folder_to_objectnet_label.json",
+    "objectnet_to_imagenet_1k.json",
+    "imagenet_to_label_2012_v2",
+    "pytorch_to_imagenet_2012_id.json",
+)
+
+
+def right_classes(folder: Any, classes: Sequence[str]) -> np.ndarray:
+    """Returns the classes of ImageNet that are right for each class of ObjectNet.
+
+    Args:
+      folder: path of the mappings, on a disk or in a bucket.
+      classes: ObjectNet's, by the names of their folders.
+
+    Returns:
+      (len(classes), M) int32 positions in the order of WordNet ids, rows padded with NONE; a class
+      that is none of ImageNet's has no other entry.
+
+    Raises DataError, one line, where a file is missing or is not what it should be.
+    """
+    texts = [_read(folder / name) for name in FILES]
+    try:
+        labels, names, numbers = json.loads(texts[0]), json.loads(texts[1]), json.loads(texts[3])
+        lines = [line.strip() for line in texts[2].splitlines()]
+        first = min(numbers.values())  # whether lines count from 0 or from 1
+        position = {lines[line - first]: int(at) for at, line in numbers.items()}
+        rows = [
+            [position[name.strip()] for name in names.get(labels[one], "").split(";") if name]
+            for one in classes
+        ]
+    except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
+        raise DataError(
+            f"{folder}: are not ObjectNet's mappings, or not of these images: "
+            f"{type(error).__name__} {error}"
+        ) from None
+    table = np.full((len(rows), max(map(len, rows)) or 1), NONE, np.int32)
+    for number, row in enumerate(rows):
+        table[number, : len(row)] = row
+    return table
+
+
+def _read(path: Any) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        raise DataError(f"{path}: no such file, without which its classes are unknown") from None

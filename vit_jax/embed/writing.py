@@ -1,0 +1,180 @@
+"""Features as a file that grows batch by batch and has its name only when it is whole."""
+
+import contextlib
+import json
+import os
+import pathlib
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from vit_jax import config
+
+Facts = Mapping[str, Any]
+SUFFIXES = (".npz", ".parquet")
+
+
+def check(path: pathlib.Path) -> None:
+    """Raises ConfigError unless a file of features can be made there."""
+    if path.suffix not in SUFFIXES:
+        raise config.ConfigError(f"--output={path}: must end in {' or '.join(SUFFIXES)}")
+    if path.exists():
+        raise config.ConfigError(f"--output={path}: exists; remove it or name another")
+    if not path.parent.is_dir():
+        raise config.ConfigError(f"--output={path}: no such folder as {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise config.ConfigError(f"--output={path}: {path.parent} cannot be written to")
+
+
+class Rows(Protocol):
+    """A file that takes features, names and labels, a few rows at a time."""
+
+    def write(self, features: np.ndarray, names: Sequence[str], labels: np.ndarray) -> None:
+        """Appends rows: features (b, ...) float32, their names, and their labels (b,) int32."""
+        ...
+
+    def close(self) -> None:
+        """Writes what comes last."""
+        ...
+
+
+class Writer:
+    """A file of features, by the ending of its name; nothing is left of one that is not finished.
+
+    Raises ConfigError where the disk refuses. Without `active` it takes rows and drops them.
+    """
+
+    def __init__(
+        self,
+        path: pathlib.Path,
+        count: int,
+        shape: tuple[int, ...],
+        facts: Facts,
+        *,
+        active: bool = True,
+    ) -> None:
+        """Takes the number of images, and the shape of the features of one."""
+        self._path, self._active = path, active
+        self._part = path.with_name(f".{path.name}.{os.getpid()}")
+        self._make: Callable[[], Rows] = lambda: (Npz if path.suffix == ".npz" else Parquet)(
+            self._part, count, shape, facts
+        )
+
+    def __enter__(self) -> "Writer":
+        with self._refused():
+            self._rows = self._make() if self._active else None
+        return self
+
+    def write(self, features: np.ndarray, names: Sequence[str], labels: np.ndarray) -> None:
+        """Appends rows, as `Rows.write`."""
+        with self._refused():
+            if self._rows is not None:
+                self._rows.write(features, names, labels)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._rows is None:
+            return
+        try:
+            if kind is not None:
+                with contextlib.suppress(OSError):
+                    self._rows.close()
+                return
+            with self._refused():
+                self._rows.close()
+                _sync(self._part)
+                self._part.replace(self._path)
+        finally:
+            self._part.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _refused(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise config.ConfigError(
+                f"--output={self._path}: cannot be written: {error.strerror or error}"
+            ) from error
+
+
+class Npz:
+    """Arrays `features`, `names`, `labels`, and `classes` that labels count; for `numpy.load`.
+
+    The rows of features go into the archive as they come, after a header that says how many they
+    will be; names and labels, which are small, follow at the end.
+    """
+
+    def __init__(
+        self, path: pathlib.Path, count: int, shape: tuple[int, ...], facts: Facts
+    ) -> None:
+        self._archive = zipfile.ZipFile(path, "x")  # stored, as numpy.savez does
+        self._facts = facts
+        self._names: list[str] = []
+        self._labels: list[int] = []
+        self._member = self._archive.open("features.npy", "w", force_zip64=True)
+        header = {"descr": "<f4", "fortran_order": False, "shape": (count, *shape)}
+        np.lib.format.write_array_header_1_0(self._member, header)
+
+    def write(self, features: np.ndarray, names: Sequence[str], labels: np.ndarray) -> None:
+        """Appends rows; see `Rows`."""
+        self._member.write(np.ascontiguousarray(features, "<f4").data)
+        self._names += names
+        self._labels += labels.tolist()
+
+    def close(self) -> None:
+        """Writes the arrays that follow, and the directory of the archive."""
+        with self._archive:
+            self._member.close()
+            rest = {
+                "names": np.array(self._names, np.str_),
+                "labels": np.array(self._labels, np.int32),
+                "classes": np.array(self._facts["classes"], np.str_),
+            }
+            for name, array in rest.items():
+                with self._archive.open(f"{name}.npy", "w") as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+class Parquet:
+    """Columns `name`, `label` (null where it is not known) and `features`, a list of fixed size.
+
+    The metadata of the schema has the key `vit_jax`: JSON with the checkpoint, the classes and the
+    shape of an image's features, which tokens have two axes of.
+    """
+
+    def __init__(
+        self, path: pathlib.Path, count: int, shape: tuple[int, ...], facts: Facts
+    ) -> None:
+        self._size = int(np.prod(shape))
+        self._schema = pa.schema(
+            [
+                ("name", pa.string()),
+                ("label", pa.int32()),
+                ("features", pa.list_(pa.float32(), self._size)),
+            ],
+            metadata={"vit_jax": json.dumps({**facts, "shape": shape})},
+        )
+        # No two features are equal: a dictionary of them only costs time and space.
+        self._file = pyarrow.parquet.ParquetWriter(path, self._schema, use_dictionary=False)
+
+    def write(self, features: np.ndarray, names: Sequence[str], labels: np.ndarray) -> None:
+        """Appends rows as a group; see `Rows`."""
+        flat = pa.array(np.ascontiguousarray(features, np.float32).reshape(-1))
+        columns = [
+            pa.array(names, pa.string()),
+            pa.array(labels, pa.int32(), mask=labels < 0),
+            pa.FixedSizeListArray.from_arrays(flat, self._size),
+        ]
+        self._file.write_table(pa.table(columns, schema=self._schema))
+
+    def close(self) -> None:
+        """Writes the directory of the file."""
+        self._file.close()
+
+
+def _sync(path: pathlib.Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

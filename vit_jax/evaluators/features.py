@@ -1,0 +1,65 @@
+"""The frozen representation of a whole split: what the head sees, `pre_logits`."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from vit_jax import config, models
+from vit_jax.evaluators.passes import Pass
+from vit_jax.training import sharding, step
+
+PADDING = -1  # label of a row that is no example
+
+
+class Features(NamedTuple):
+    """Features of a split: N x D x 4 bytes, spread over the devices of all processes.
+
+    Attributes:
+      mesh: the devices.
+      values: (B, D) float32 for each batch, its rows over all devices.
+      labels: (B,) int32 for each batch, likewise; PADDING where there is no example.
+    """
+
+    mesh: Mesh
+    values: list[jax.Array]
+    labels: list[jax.Array]
+
+    def gathered(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns all examples in this process's memory: (N, D) float32 and their labels (N,)."""
+        whole = jax.jit(lambda x: x, out_shardings=NamedSharding(self.mesh, P()))
+        values, labels = (
+            np.concatenate([np.asarray(whole(part).addressable_data(0)) for part in parts])
+            for parts in (self.values, self.labels)
+        )
+        examples = labels != PADDING
+        return values[examples], labels[examples]
+
+
+class Extractor:
+    """Extracts features of one model."""
+
+    def __init__(self, model: models.Classifier, data: config.Data) -> None:
+        self._pre_logits = functools.partial(_pre_logits, model, data)
+
+    def __call__(self, params: Any, split: Pass, *, stop: Callable[[], bool]) -> Features | None:
+        """Returns the features of a split in its order; None if `stop()` turned true."""
+        outputs = split.outputs(functools.partial(self._pre_logits, params), stop=stop)
+        if outputs is None:
+            return None
+        values, labels = zip(*outputs, strict=True)
+        return Features(split.mesh, list(values), list(labels))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))  # compiled once for all splits
+def _pre_logits(
+    model: models.Classifier, data: config.Data, params: Any, batch: dict[str, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    _, out = model.apply(params, step.normalise(batch["image"], data))
+    found = out["pre_logits"], jnp.where(batch["mask"], batch["label"], PADDING)
+    return jax.lax.with_sharding_constraint(found, sharding.BATCH)

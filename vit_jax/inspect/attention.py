@@ -1,0 +1,79 @@
+"""What the tokens of a model attend to, a few images at a time."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax import config, models, opening
+from vit_jax.inspect import CannotAnswer
+from vit_jax.models import variants
+from vit_jax.models.variants import known
+from vit_jax.training import step
+
+BYTES = 2**30  # of attention weights at a time, if one image has no more
+
+
+def weights(
+    opened: opening.Opened, views: np.ndarray, *, at_most: int = BYTES
+) -> Iterator[np.ndarray]:
+    """Yields the attention weights of batches of images, each (L, b, H, N, N) float32.
+
+    Row q of the last two axes says what query q attends to, and sums to 1; the class token comes
+    first where there is one. Together the batches are all of the images, in order.
+
+    Args:
+      opened: a model for which `check` has nothing to say.
+      views: (B, H, W, C) uint8, as the model's own preprocessing makes them (see `pictures`).
+      at_most: bytes of a batch; one image is taken at the least.
+    """
+    # A loop over the layers needs one copy of the weights less than layers side by side.
+    model = dataclasses.replace(opened.cfg.model, attention="explicit", remat="none", unroll=1)
+    cfg = dataclasses.replace(opened.cfg, model=model)
+    size = max(1, min(at_most // bytes_per_image(cfg), len(views)))
+    for start in range(0, len(views), size):
+        batch = views[start : start + size]
+        margin = [(0, size - len(batch)), (0, 0), (0, 0), (0, 0)]  # one size, one compilation
+        found = _captured(opening.create_model(cfg), cfg.data, opened.params, np.pad(batch, margin))
+        yield np.asarray(found)[:, : len(batch)]
+
+
+def check(model: config.Model) -> None:
+    """Raises CannotAnswer for a complete model that has no weights between all its tokens."""
+    if model.architecture in ("resnet", "axial_resnet"):
+        raise CannotAnswer("a ResNet has no tokens that attend to each other")
+    if model.architecture == "axial_vit":
+        raise CannotAnswer(
+            "an axial_vit attends within rows and columns, never from any token to any other"
+        )
+
+
+def bytes_per_image(cfg: config.Config) -> int:
+    """Returns the bytes of all attention weights of one image."""
+    model = cfg.model
+    tokens = math.prod(variants.grid(model, cfg.data.image_size)) + (model.pooling == "token")
+    return 4 * known(model.depth) * known(model.heads) * tokens**2
+
+
+def of_output(rows: np.ndarray, cfg: config.Config) -> np.ndarray:
+    """Returns what the output looks at, (..., rows, columns), of weights (..., N, N).
+
+    That is the row of the class token, its weight on itself left out; in a model without one, the
+    mean of the rows of all patches.
+    """
+    token = cfg.model.pooling == "token"
+    seen = rows[..., 0, 1:] if token else rows.mean(axis=-2)
+    return seen.reshape(*seen.shape[:-1], *variants.grid(cfg.model, cfg.data.image_size))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _captured(
+    model: models.Classifier, data: config.Data, params: Any, batch: jax.Array
+) -> jax.Array:
+    _, out = model.apply(params, step.normalise(jnp.asarray(batch), data), capture=True)
+    return out["attention"]

@@ -1,0 +1,214 @@
+"""The figures: arrays in, matplotlib figures out, laid out for any number of heads and layers."""
+
+import cv2
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+MAP = "viridis"  # even in lightness: safe for colour-blind eyes, and in grey
+SIDE = 224  # pixels of an image in a figure, at least
+TILE = 24  # pixels of a map in a figure, at least
+FLAT = 1e-4  # what rounding leaves of differences in a mask
+PAIRS = 4  # images side by side
+
+
+def filters(components: np.ndarray, shares: np.ndarray, of: str) -> Figure:
+    """Returns filters (n, h, w, C) as images, grey where a filter is zero, 7 in a row."""
+    scale = np.abs(components).max(axis=(1, 2, 3), keepdims=True)
+    colours = 0.5 + components / np.maximum(2 * scale, np.finfo(np.float32).tiny)
+    columns = min(7, len(colours))
+    rows = -(-len(colours) // columns)
+    blank = np.ones((rows * columns - len(colours), *colours.shape[1:]), np.float32)
+    grid = np.concatenate([colours, blank]).reshape(rows, columns, *colours.shape[1:])
+    figure, axes = _single(0.75 * columns + 0.6, 0.75 * rows + 1.0)
+    _bare(axes)
+    framed = np.pad(_finer(grid), [(0, 0)] * 2 + [(1, 1)] * 2 + [(0, 0)])
+    sheet = _sheet(framed, fill=1.0)
+    axes.imshow(np.broadcast_to(sheet, (*sheet.shape[:2], 3)), interpolation="antialiased")
+    axes.set_title(f"{of}\n(first {len(colours)} principal components)")
+    axes.set_xlabel(f"together {100 * shares.sum():.0f} % of the variance")
+    return figure
+
+
+def posemb(similarities: np.ndarray) -> Figure:
+    """Returns tiles (T, rows, columns, rows, columns) of cosines; T > 1 is one sheet per layer."""
+    count, (rows, columns) = len(similarities), similarities.shape[1:3]
+    across = min(4, count)
+    down = -(-count // across)
+    side, title = 5.2 if count == 1 else 3.2, "Position embedding similarity"
+    figure = _figure(across * side + 1.2, down * side * rows / columns + 0.9)
+    places = figure.subplots(down, across, squeeze=False)
+    for axes in places.flat[count:]:
+        axes.set_axis_off()
+    for index in range(count):
+        axes, tiles = places.flat[index], _finer(similarities[index])
+        axes.imshow(_sheet(tiles, fill=np.nan), cmap=MAP, vmin=-1, vmax=1)
+        _number(axes, tiles)
+        axes.set(xlabel="Input patch column", ylabel="Input patch row")
+        axes.set_title(f"Layer {index + 1}" if count > 1 else title)
+    figure.colorbar(
+        places.flat[0].images[0], ax=places, shrink=0.8, label="Cosine similarity", ticks=[-1, 0, 1]
+    )
+    if count > 1:
+        figure.suptitle(title)
+    return figure
+
+
+def attention_distance(distances: np.ndarray, uniform: float, images: int) -> Figure:
+    """Returns the mean distance in pixels of every head, (L, H), over the layers.
+
+    `uniform` is that of attention to every token alike.
+    """
+    depth, heads = distances.shape
+    figure, axes = _single(max(4.8, 0.24 * depth + 2.2), 4.0)
+    layers = np.arange(1, depth + 1)
+    axes.axhline(uniform, color="0.5", linestyle="--", linewidth=1, label="uniform attention")
+    axes.plot(layers, distances.mean(axis=1), color="0.6", linewidth=1.2, label="mean of heads")
+    dots = axes.scatter(
+        np.repeat(layers, heads),
+        distances.ravel(),
+        c=np.tile(np.arange(1, heads + 1), depth),
+        cmap=colormaps[MAP].resampled(heads),
+        vmin=0.5,
+        vmax=heads + 0.5,
+        s=26,
+        zorder=3,
+    )
+    axes.set(xlabel="Network depth (layer)", ylabel="Mean attention distance (pixels)")
+    axes.set(xlim=(0.5, depth + 0.5), ylim=(0, 1.06 * max(distances.max(), uniform)))
+    axes.set_xticks(_few(depth))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", alpha=0.3)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    figure.colorbar(dots, ax=axes, label="Head", pad=0.02, ticks=_few(heads))
+    axes.set_title(f"Mean attention distance, {images:,} {'image' if images == 1 else 'images'}")
+    return figure
+
+
+def rollout(views: np.ndarray, masks: np.ndarray) -> Figure:
+    """Returns images (B, H, W, C) uint8, and beside each what the output attends to of it.
+
+    Masks (B, rows, columns) become the light in which the image is seen (ViT, figures 6 and 14).
+    """
+    pairs = [
+        np.stack([_large(view), lit(view, mask)]) for view, mask in zip(views, masks, strict=True)
+    ]
+    across = min(PAIRS, len(pairs))
+    down = -(-len(pairs) // across)
+    blank = np.full_like(pairs[0], 255)
+    cells = np.stack(pairs + [blank] * (across * down - len(pairs)))
+    height, width = cells.shape[2:4]
+    side = 1.25
+    figure = _figure(2 * across * side + 0.4, down * side * height / width + 1.0)
+    places = figure.subplots(1, across, squeeze=False)
+    for column, axes in enumerate(places.flat):
+        _bare(axes)
+        sheet = _sheet(cells[column::across], fill=255)
+        axes.imshow(sheet, interpolation="antialiased")
+        ticks = [width / 2, width * 1.5 + _gap(height, width)]
+        axes.set_xticks(ticks, ["Input", "Attention"])
+        axes.tick_params(length=0)
+        axes.xaxis.tick_top()
+    figure.suptitle("Attention rollout")
+    return figure
+
+
+def attention(view: np.ndarray, maps: np.ndarray) -> Figure:
+    """Returns an image (H, W, C) uint8 and what is attended to in it, (L, H, rows, columns)."""
+    depth, heads, rows, columns = maps.shape
+    most = np.maximum(maps.max(axis=(2, 3), keepdims=True), np.finfo(np.float32).tiny)
+    tiles = _finer((maps / most).swapaxes(0, 1))
+    cell = 0.5 if depth > 6 else 0.9
+    figure = _figure(2.4 + depth * cell + 1.4, max(2.6, heads * cell * rows / columns + 0.9))
+    left, right = figure.subplots(1, 2, width_ratios=[2.2, depth * cell + 1.0])
+    _bare(left)
+    left.imshow(_large(view), interpolation="antialiased")
+    left.set_title("Input")
+    drawn = right.imshow(_sheet(tiles, fill=np.nan), cmap=MAP, vmin=0, vmax=1)
+    _number(right, tiles)
+    right.set(xlabel="Layer", ylabel="Head")
+    share = "Attention, relative\nto the most in each map"
+    figure.colorbar(drawn, ax=right, pad=0.02, ticks=[0, 0.5, 1], label=share)
+    return figure
+
+
+def lit(view: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Returns an image (H, W, 3) uint8, dark where a mask (rows, columns) is low.
+
+    As the paper's author drew it (google-research/vision_transformer#27): the mask is resized by
+    Lanczos, blurred by a Gaussian as wide as a patch, stretched to 0 to 1, and multiplied in. A
+    mask that is the same everywhere leaves the image as it is.
+    """
+    image = _large(view)
+    height, width = image.shape[:2]
+    light = cv2.resize(mask / mask.max(), (width, height), interpolation=cv2.INTER_LANCZOS4)
+    light = cv2.GaussianBlur(
+        light, (0, 0), sigmaX=width / mask.shape[1], sigmaY=height / mask.shape[0]
+    )
+    spread = float(np.ptp(light))
+    if spread < FLAT:
+        return image
+    return np.rint(image * ((light - light.min()) / spread)[:, :, None]).astype(np.uint8)
+
+
+def _large(view: np.ndarray) -> np.ndarray:
+    """Returns an image as (H, W, 3) of at least SIDE pixels on its shorter side."""
+    height, width, channels = view.shape
+    factor = max(1, -(-SIDE // min(height, width)))
+    image = np.repeat(view, 3 // channels, axis=2)
+    return image if factor == 1 else image.repeat(factor, axis=0).repeat(factor, axis=1)
+
+
+def _sheet(tiles: np.ndarray, *, fill: float) -> np.ndarray:
+    """Returns tiles (R, C, h, w, ...) side by side, with gaps of `fill` between them."""
+    rows, columns, height, width = tiles.shape[:4]
+    gap = _gap(height, width)
+    margin = [(0, 0), (0, 0), (0, gap), (0, gap)] + [(0, 0)] * (tiles.ndim - 4)
+    tiles = np.pad(tiles, margin, constant_values=fill).swapaxes(1, 2)
+    height, width = height + gap, width + gap
+    sheet = tiles.reshape(rows * height, columns * width, *tiles.shape[4:])
+    return sheet[: sheet.shape[0] - gap, : sheet.shape[1] - gap]
+
+
+def _finer(tiles: np.ndarray) -> np.ndarray:
+    """Returns tiles (R, C, h, w, ...) of at least TILE pixels, so that gaps can be thin."""
+    factor = -(-TILE // min(tiles.shape[2:4]))
+    return tiles.repeat(factor, axis=2).repeat(factor, axis=3)
+
+
+def _gap(height: int, width: int) -> int:
+    return max(1, round(min(height, width) / 12))
+
+
+def _number(axes: Axes, tiles: np.ndarray) -> None:
+    """Numbers the rows and columns of a sheet from 1, as many of them as there is room for."""
+    gap = _gap(*tiles.shape[2:4])
+    sizes = zip((axes.yaxis, axes.xaxis), tiles.shape[:2], tiles.shape[2:4], strict=True)
+    for axis, count, pixels in sizes:
+        places = [(i - 1) * (pixels + gap) + (pixels - 1) / 2 for i in _few(count)]
+        axis.set_ticks(places, [str(i) for i in _few(count)])
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _few(count: int) -> range:
+    """Returns numbers from 1 to `count`, at most 16 of them."""
+    return range(1, count + 1, -(-count // 16))
+
+
+def _bare(axes: Axes) -> None:
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+
+
+def _single(width: float, height: float) -> tuple[Figure, Axes]:
+    figure = _figure(width, height)
+    return figure, figure.subplots()
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure

@@ -1,0 +1,36 @@
+"""What the first linear layer looks for: principal components of its filters (ViT, figure 7)."""
+
+import numpy as np
+
+from vit_jax import opening
+
+COUNT = 28  # as many as the paper shows
+
+
+def kernel(opened: opening.Opened) -> np.ndarray:
+    """Returns the filters that see pixels, (h, w, C, D) float32.
+
+    They are the patch embedding's, or the first convolution's in a hybrid or a ResNet.
+    """
+    if opened.cfg.model.resnet_units is not None:
+        return np.asarray(opened.params["resnet"]["conv_root"]["kernel"])
+    return np.asarray(opened.params["embedding"]["kernel"])
+
+
+def components(filters: np.ndarray, count: int = COUNT) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the first principal components of filters (h, w, C, D) and their shares of variance.
+
+    The D filters are points in the space of h x w x C pixels; their mean is taken off. (The paper
+    does not say whether it did.) Components (n, h, w, C) float32 have length 1, and of both signs
+    the one that makes the number farthest from zero positive; shares (n,) sum to at most 1.
+    """
+    points = filters.reshape(-1, filters.shape[-1]).astype(np.float64)
+    points = points - points.mean(axis=1, keepdims=True)
+    axes, lengths, _ = np.linalg.svd(points, full_matrices=False)
+    count = min(count, axes.shape[1])
+    axes = axes[:, :count]
+    axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(count)])
+    variance = lengths**2
+    shares = variance / max(variance.sum(), np.finfo(np.float64).tiny)
+    shape = (count, *filters.shape[:-1])
+    return axes.T.reshape(shape).astype(np.float32), shares[:count].astype(np.float32)

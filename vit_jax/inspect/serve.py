@@ -1,0 +1,134 @@
+"""The page of `view` on 127.0.0.1, for images that a person gives it; they are kept nowhere."""
+
+import http.server
+import json
+import threading
+from http import HTTPStatus
+
+from vit_jax import config
+from vit_jax.data import images
+from vit_jax.inspect import view
+
+ADDRESS = "127.0.0.1"
+MOST_BYTES = 20_000_000  # of an image that is sent
+SECONDS = 30  # that a client may take to send it
+KIND = "application/octet-stream"  # no page of another origin can send this without asking first
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; img-src data: blob:; style-src "
+    "'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; "
+    "base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Refused(Exception):
+    """A request that is not answered: a status, and why in one line."""
+
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Answers `GET /` with a page and `POST /look` with what a viewer says of an image."""
+
+    daemon_threads = True
+
+    def __init__(self, viewer: view.Viewer, page: str, port: int) -> None:
+        """Binds a port, 0 for any that is free; raises ConfigError."""
+        try:
+            super().__init__((ADDRESS, port), Handler)
+        except OSError as error:
+            raise config.ConfigError(f"--serve={port}: {error.strerror}; try another") from error
+        self.viewer, self.page = viewer, page.encode()
+        self.one_at_a_time = threading.Lock()
+
+    @property
+    def hosts(self) -> tuple[str, str]:
+        """What a browser may call this server."""
+        return f"{ADDRESS}:{self.server_port}", f"localhost:{self.server_port}"
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return f"http://{self.hosts[0]}/"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """One request; the names of its methods are those that http.server calls."""
+
+    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
+    server_version, sys_version = "vit_jax", ""
+    timeout = SECONDS
+
+    def do_GET(self) -> None:
+        """Sends the page."""
+        try:
+            self._check_sender()
+            if self.path != "/":
+                raise Refused(HTTPStatus.NOT_FOUND, "there is only /")
+        except Refused as error:
+            self._send_error(error)
+        else:
+            self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
+
+    def do_POST(self) -> None:
+        """Sends what the model makes of an image, as JSON."""
+        try:
+            self._check_sender()
+            if self.path != "/look":
+                raise Refused(HTTPStatus.NOT_FOUND, "images go to /look")
+            encoded = self._body()
+            try:
+                with self.server.one_at_a_time:
+                    seen = self.server.viewer.look(("your image", encoded, None))
+            except images.BadImage as error:
+                raise Refused(HTTPStatus.BAD_REQUEST, f"the file {error}") from error
+        except Refused as error:
+            self._send_error(error)
+        except TimeoutError:
+            self.close_connection = True
+        else:
+            self._send(HTTPStatus.OK, "application/json", json.dumps(seen).encode())
+
+    def _check_sender(self) -> None:
+        """Refuses requests that pages of other sites make, and names that others may point here."""
+        if self.headers.get("Host") not in self.server.hosts:
+            raise Refused(HTTPStatus.FORBIDDEN, f"this is {self.server.url}")
+        origin = self.headers.get("Origin")
+        if origin is not None and origin not in {f"http://{host}" for host in self.server.hosts}:
+            raise Refused(HTTPStatus.FORBIDDEN, "pages of other origins are not answered")
+
+    def _body(self) -> bytes:
+        if self.headers.get("Content-Type") != KIND:
+            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send an image as {KIND}")
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdigit()):
+            raise Refused(HTTPStatus.LENGTH_REQUIRED, "say how long the image is")
+        if int(length) > MOST_BYTES:
+            limit = f"at most {MOST_BYTES // 10**6} MB"
+            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the file is too large: {limit}")
+        body = self.rfile.read(int(length))
+        if len(body) < int(length):
+            raise Refused(HTTPStatus.BAD_REQUEST, "the file came only in part")
+        return body
+
+    def _send_error(self, error: Refused) -> None:
+        self.close_connection = True  # what was sent besides has not been read
+        content = json.dumps({"error": str(error)}).encode()
+        self._send(error.status, "application/json", content)
+
+    def _send(self, status: HTTPStatus, kind: str, content: bytes) -> None:
+        self.send_response(status)
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing: the page shows what went wrong."""

@@ -1,0 +1,378 @@
+"use strict";
+(async () => {
+  const $ = (id) => document.getElementById(id);
+  const model = JSON.parse($("data").textContent);
+  const { layers, heads, rows, columns, token } = model;
+  const patches = rows * columns, tokens = patches + (token ? 1 : 0);
+  const OUTPUT = -1, ALL = -1; // what stands for no patch, and for no single head
+  const OUTPUT_NAME = token ? "Class token" : "Mean of all patches";
+  const MODES = {
+    attention: "What the chosen patch attends to in one layer, by one head or the mean of all.",
+    rollout: "What the chosen patch is made of after so many layers: heads averaged, the residual added, layers multiplied.",
+    position: "How alike the position embedding of the chosen patch is to those of the others.",
+  };
+  const HEAT = [[0, 0, 4], [66, 10, 104], [147, 38, 103], [221, 81, 58], [252, 165, 10], [252, 255, 164]];
+  const SIGNED = [[59, 76, 192], [221, 220, 220], [180, 4, 38]];
+
+  const state = { image: 0, layer: layers - 1, head: ALL, patch: OUTPUT, mode: "attention", plain: false };
+  let hover = {}; // what the pointer is over, in the place of what was chosen
+  let weights = null; // of the chosen image
+  let cosines = null;
+  const photo = new Image();
+
+  async function unpack(text) {
+    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return new Response(stream).arrayBuffer();
+  }
+
+  // One row of weights, (patches) and what went to the class token. Head `heads` is the rollout.
+  function row(layer, head, query) {
+    const { maxima, bytes } = weights, all = new Float32Array(tokens);
+    const add = (one, share) => {
+      const at = (layer * (heads + 1) + one) * tokens + query;
+      const scale = share * maxima[at] / 65025;
+      for (let k = 0; k < tokens; k++) all[k] += scale * bytes[at * tokens + k] ** 2;
+    };
+    if (head === ALL) for (let one = 0; one < heads; one++) add(one, 1 / heads);
+    else add(head, 1);
+    return all;
+  }
+
+  function seen(shown) {
+    if (shown.mode === "position") {
+      const values = new Float32Array(patches);
+      if (cosines && shown.patch !== OUTPUT) {
+        for (let k = 0; k < patches; k++) values[k] = cosines[shown.patch * patches + k] / 127 - 1;
+      }
+      return { values, self: 0 };
+    }
+    const head = shown.mode === "rollout" ? heads : shown.head;
+    let all;
+    if (shown.patch !== OUTPUT) all = row(shown.layer, head, shown.patch + (token ? 1 : 0));
+    else if (token) all = row(shown.layer, head, 0);
+    else {
+      all = new Float32Array(tokens);
+      for (let q = 0; q < tokens; q++) row(shown.layer, head, q).forEach((w, k) => { all[k] += w / tokens; });
+    }
+    return { values: all.subarray(token ? 1 : 0), self: token ? all[0] : 0 };
+  }
+
+  function colour(stops, share) {
+    const at = Math.min(Math.max(share, 0), 1) * (stops.length - 1), low = Math.min(Math.floor(at), stops.length - 2);
+    return stops[low].map((from, i) => Math.round(from + (stops[low + 1][i] - from) * (at - low)));
+  }
+
+  function largest(values) {
+    return values.reduce((best, value) => Math.max(best, value), 1e-12);
+  }
+
+  function drawMap(canvas, values) {
+    canvas.width = columns;
+    canvas.height = rows;
+    const context = canvas.getContext("2d"), pixels = context.createImageData(columns, rows), most = largest(values);
+    values.forEach((value, k) => pixels.data.set([...colour(HEAT, value / most), 255], 4 * k));
+    context.putImageData(pixels, 0, 0);
+  }
+
+  function drawPicture(shown, found) {
+    const canvas = $("picture"), [height, width] = model.side;
+    const scale = Math.max(1, Math.ceil(864 / Math.max(height, width)));
+    canvas.width = width * scale;
+    canvas.height = height * scale;
+    const context = canvas.getContext("2d"), w = canvas.width / columns, h = canvas.height / rows;
+    context.imageSmoothingEnabled = Math.max(height, width) >= 96;
+    context.drawImage(photo, 0, 0, canvas.width, canvas.height);
+    if (!state.plain && !(shown.mode === "position" && shown.patch === OUTPUT)) {
+      const signed = shown.mode === "position", most = signed ? 1 : largest(found.values);
+      found.values.forEach((value, k) => {
+        const light = Math.max(value, 0) / most; // coloured, not only lit: images may be black
+        context.fillStyle = `rgba(${colour(HEAT, light)}, ${0.7 - 0.3 * light})`;
+        const x = Math.round((k % columns) * w), y = Math.round(Math.floor(k / columns) * h);
+        context.fillRect(x, y, Math.round((k % columns + 1) * w) - x, Math.round((Math.floor(k / columns) + 1) * h) - y);
+      });
+    }
+    if (shown.patch !== OUTPUT) {
+      const x = (shown.patch % columns) * w, y = Math.floor(shown.patch / columns) * h, line = canvas.width / 200;
+      context.lineWidth = 2 * line;
+      context.strokeStyle = "rgba(0, 0, 0, 0.6)";
+      context.strokeRect(x, y, w, h);
+      context.lineWidth = line;
+      context.strokeStyle = "#ff9e64";
+      context.strokeRect(x, y, w, h);
+    }
+  }
+
+  const place = (patch) => `row ${Math.floor(patch / columns) + 1}, column ${patch % columns + 1}`;
+  const percent = (value) => `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)} %`;
+
+  function describe(shown, found) {
+    const who = shown.patch === OUTPUT ? OUTPUT_NAME : `Patch in ${place(shown.patch)}`;
+    if (shown.mode === "position" && shown.patch === OUTPUT) return "Choose a patch to see which positions are like its own.";
+    const best = found.values.indexOf(found.values.reduce((a, b) => Math.max(a, b), -Infinity));
+    if (shown.mode === "position") {
+      const others = found.values.map((value, k) => (k === shown.patch ? -2 : value));
+      const like = others.indexOf(others.reduce((a, b) => Math.max(a, b), -2));
+      return patches < 2 ? who : `${who}: most alike is ${place(like)}, cosine ${others[like].toFixed(2)}.`;
+    }
+    const where = shown.mode === "rollout" ? `through layer ${shown.layer + 1}`
+      : `layer ${shown.layer + 1}, ${shown.head === ALL ? "all heads" : `head ${shown.head + 1}`}`;
+    const self = token ? ` ${percent(found.self)} on the class token.` : "";
+    return `${who}, ${where}: most on ${place(best)}, ${percent(found.values[best])}.${self}`;
+  }
+
+  function film(container, count, name, pick) {
+    container.style.setProperty("--shape", `${columns} / ${rows}`);
+    container.style.setProperty("--across", Math.ceil(count / Math.ceil(count / 13))); // rows of one length
+    return Array.from({ length: count }, (_, index) => {
+      const button = document.createElement("button"), canvas = document.createElement("canvas");
+      button.type = "button";
+      button.append(canvas, name(index).short);
+      button.setAttribute("aria-label", name(index).long);
+      button.addEventListener("click", () => choose(pick(index)));
+      button.addEventListener("pointerenter", () => preview(pick(index)));
+      button.addEventListener("pointerleave", () => preview({}));
+      container.append(button);
+      return { button, canvas };
+    });
+  }
+
+  const layerFilm = film($("layers"), layers, (i) => ({ short: `${i + 1}`, long: `Layer ${i + 1}` }), (i) => ({ layer: i }));
+  const headFilm = film($("heads"), heads + 1,
+    (i) => (i ? { short: `${i}`, long: `Head ${i}` } : { short: "all", long: "Mean of all heads" }),
+    (i) => ({ head: i - 1 }));
+
+  function draw() {
+    if (!weights) return;
+    const shown = { ...state, ...hover }, found = seen(shown);
+    drawPicture(shown, found);
+    $("readout").textContent = describe(shown, found);
+    $("layer").value = shown.layer + 1;
+    $("layer-value").textContent = `${shown.layer + 1} of ${layers}`;
+    $("head-value").textContent = shown.head === ALL ? "mean of all" : `${shown.head + 1} of ${heads}`;
+  }
+
+  // Everything that what is chosen decides, but not what the pointer is over.
+  function drawAll() {
+    if (!weights) return;
+    draw();
+    const position = state.mode === "position";
+    $("by-layer").hidden = position;
+    $("by-head").hidden = state.mode !== "attention";
+    $("layer-title").textContent = state.mode === "rollout" ? "Through layer" : "Layer";
+    $("meaning").textContent = MODES[state.mode];
+    $("output").textContent = OUTPUT_NAME;
+    $("output").setAttribute("aria-pressed", state.patch === OUTPUT);
+    $("plain").setAttribute("aria-pressed", state.plain);
+    document.querySelectorAll('input[name="mode"]').forEach((input) => { input.checked = input.value === state.mode; });
+    if (!position) {
+      layerFilm.forEach(({ button, canvas }, layer) => {
+        button.setAttribute("aria-pressed", layer === state.layer);
+        drawMap(canvas, seen({ ...state, layer }).values);
+      });
+    }
+    if (state.mode === "attention") {
+      headFilm.forEach(({ button, canvas }, index) => {
+        button.setAttribute("aria-pressed", index - 1 === state.head);
+        drawMap(canvas, seen({ ...state, head: index - 1 }).values);
+      });
+    }
+    drawTiles();
+  }
+
+  function choose(change) {
+    Object.assign(state, change);
+    hover = {};
+    drawAll();
+  }
+
+  function preview(change) {
+    hover = change;
+    draw();
+  }
+
+  // Tiles are drawn side by side from one small picture of all of them.
+  const small = new OffscreenCanvas(columns * columns, rows * rows);
+
+  function paintTiles() {
+    const context = small.getContext("2d"), tile = context.createImageData(columns, rows);
+    for (let q = 0; q < patches; q++) {
+      for (let k = 0; k < patches; k++) tile.data.set([...colour(SIGNED, cosines[q * patches + k] / 254), 255], 4 * k);
+      context.putImageData(tile, (q % columns) * columns, Math.floor(q / columns) * rows);
+    }
+  }
+
+  function drawTiles() {
+    if (!cosines) return;
+    const canvas = $("tiles"), scale = Math.max(1, Math.ceil(1200 / small.width));
+    const width = columns * scale, height = rows * scale, gap = Math.max(2, Math.round(0.08 * Math.min(width, height)));
+    canvas.width = columns * (width + gap) + gap; // a gap all around has room for the outline
+    canvas.height = rows * (height + gap) + gap;
+    canvas.style.maxWidth = `${Math.min(40, 5 * columns)}rem`;
+    const context = canvas.getContext("2d");
+    context.imageSmoothingEnabled = false;
+    const corner = (patch) => [(patch % columns) * (width + gap) + gap, Math.floor(patch / columns) * (height + gap) + gap];
+    for (let patch = 0; patch < patches; patch++) {
+      const from = [(patch % columns) * columns, Math.floor(patch / columns) * rows, columns, rows];
+      context.drawImage(small, ...from, ...corner(patch), width, height);
+    }
+    if (state.patch === OUTPUT) return;
+    context.lineWidth = gap;
+    context.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--mark");
+    const [x, y] = corner(state.patch);
+    context.strokeRect(x - gap / 2, y - gap / 2, width + gap, height + gap);
+  }
+
+  function at(event, canvas) {
+    const box = canvas.getBoundingClientRect();
+    const column = Math.floor((event.clientX - box.left) / box.width * columns);
+    const line = Math.floor((event.clientY - box.top) / box.height * rows);
+    return Math.min(Math.max(line, 0), rows - 1) * columns + Math.min(Math.max(column, 0), columns - 1);
+  }
+
+  function showTop(image) {
+    $("predictions").hidden = !image.top.length;
+    $("top").replaceChildren(...image.top.map(([name, share]) => {
+      const item = document.createElement("li"), label = document.createElement("b");
+      const bar = document.createElement("i"), number = document.createElement("span");
+      label.textContent = label.title = name;
+      bar.style.width = `${Math.max(100 * share, 0.5)}%`;
+      number.textContent = percent(share);
+      item.append(label, bar, number);
+      return item;
+    }));
+    $("truth").textContent = image.truth === undefined ? "" : `It is ${image.truth}.`;
+  }
+
+  async function show(index) {
+    state.image = index;
+    hover = {};
+    const image = model.images[index];
+    [...$("images").children].forEach((button, i) => {
+      button.setAttribute("aria-checked", i === index);
+      button.tabIndex = i === index ? 0 : -1;
+    });
+    photo.src = image.picture;
+    const [buffer] = await Promise.all([unpack(image.attention), photo.decode()]);
+    if (state.image !== index) return; // another one was chosen meanwhile
+    const count = layers * (heads + 1) * tokens;
+    weights = { maxima: new Float32Array(buffer, 0, count), bytes: new Uint8Array(buffer, 4 * count) };
+    document.querySelector(".look").hidden = false;
+    showTop(image);
+    say(image.name);
+    drawAll();
+  }
+
+  function add(image) {
+    const button = document.createElement("button"), picture = document.createElement("img");
+    const index = $("images").children.length;
+    picture.src = image.picture;
+    picture.alt = "";
+    picture.className = Math.max(...model.side) < 96 ? "small" : "";
+    button.type = "button";
+    button.title = image.name;
+    button.setAttribute("role", "radio");
+    button.setAttribute("aria-label", image.name);
+    button.append(picture);
+    button.addEventListener("click", () => show(index));
+    $("images").append(button);
+    return index;
+  }
+
+  function say(text, wrong = false) {
+    const more = model.leftOut ? ` · ${model.leftOut} more left out, for the size of this page` : "";
+    $("message").textContent = wrong ? text : text + more;
+    $("message").classList.toggle("wrong", wrong);
+  }
+
+  async function send(file) {
+    say(`${file.name} …`);
+    try {
+      const answer = await fetch("look", { method: "POST", body: file, headers: { "Content-Type": "application/octet-stream" } });
+      const image = await answer.json();
+      if (!answer.ok) throw new Error(image.error);
+      image.name = file.name;
+      model.images.push(image);
+      await show(add(image));
+    } catch (error) {
+      say(`${file.name}: ${error.message}`, true);
+    }
+  }
+
+  function move(down, right) {
+    const from = state.patch === OUTPUT ? Math.floor(rows / 2) * columns + Math.floor(columns / 2) : state.patch;
+    if (state.patch === OUTPUT) return choose({ patch: from });
+    const line = Math.min(Math.max(Math.floor(from / columns) + down, 0), rows - 1);
+    const column = Math.min(Math.max(from % columns + right, 0), columns - 1);
+    choose({ patch: line * columns + column });
+  }
+
+  const KEYS = {
+    ArrowUp: () => move(-1, 0), ArrowDown: () => move(1, 0), ArrowLeft: () => move(0, -1), ArrowRight: () => move(0, 1),
+    "[": () => choose({ layer: Math.max(state.layer - 1, 0) }),
+    "]": () => choose({ layer: Math.min(state.layer + 1, layers - 1) }),
+    ",": () => choose({ head: Math.max(state.head - 1, ALL) }),
+    ".": () => choose({ head: Math.min(state.head + 1, heads - 1) }),
+    c: () => choose({ patch: OUTPUT }), 0: () => choose({ head: ALL }),
+    a: () => choose({ mode: "attention" }), r: () => choose({ mode: "rollout" }),
+    p: () => cosines && choose({ mode: "position" }),
+    n: () => model.images.length && show((state.image + 1) % model.images.length),
+  };
+
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const arrow = event.key.startsWith("Arrow"), focus = document.activeElement;
+    if (arrow && focus.matches("input")) return; // the slider and the choices have their own
+    if (arrow && focus.closest("#images")) {
+      const count = model.images.length, step = ["ArrowRight", "ArrowDown"].includes(event.key) ? 1 : count - 1;
+      show((state.image + step) % count);
+      $("images").children[state.image].focus();
+    } else if (KEYS[event.key]) KEYS[event.key]();
+    else if (/^[1-9]$/.test(event.key)) {
+      if (Number(event.key) <= heads) choose({ head: Number(event.key) - 1 });
+    } else return;
+    event.preventDefault();
+  });
+
+  $("stage").addEventListener("click", (event) => {
+    const patch = at(event, $("picture"));
+    choose({ patch: patch === state.patch ? OUTPUT : patch });
+  });
+  $("tiles").addEventListener("click", (event) => choose({ patch: at(event, $("tiles")) }));
+  $("output").addEventListener("click", () => choose({ patch: OUTPUT }));
+  $("plain").addEventListener("click", () => choose({ plain: !state.plain }));
+  $("layer").max = layers;
+  $("layer").addEventListener("input", () => choose({ layer: Number($("layer").value) - 1 }));
+  document.querySelectorAll('input[name="mode"]').forEach((input) => {
+    input.addEventListener("change", () => choose({ mode: input.value }));
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawTiles);
+
+  if (model.live) {
+    $("live").hidden = false;
+    $("file").addEventListener("change", () => { [...$("file").files].forEach(send); $("file").value = ""; });
+    document.addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("dropping"); });
+    document.addEventListener("dragleave", () => document.body.classList.remove("dropping"));
+    document.addEventListener("drop", (event) => {
+      event.preventDefault();
+      document.body.classList.remove("dropping");
+      [...event.dataTransfer.files].forEach(send);
+    });
+  }
+  if (model.positions) {
+    cosines = new Uint8Array(await unpack(model.positions));
+    paintTiles();
+    if (model.positionTables > 1) $("position-note").textContent += " Each layer has its own; these are the first layer's.";
+  } else {
+    $("position-section").hidden = true;
+    document.querySelector('input[value="position"]').closest("label").hidden = true;
+  }
+  model.images.forEach(add);
+  if (model.images.length) await show(0);
+  else document.querySelector(".look").hidden = true;
+  if (!model.images.length) say("Show it a picture to begin.");
+  drawTiles();
+  document.body.dataset.ready = "yes";
+})().catch((error) => {
+  document.getElementById("message").textContent = `This browser cannot show it: ${error.message}`;
+});

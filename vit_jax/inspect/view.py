@@ -1,0 +1,206 @@
+"""A page to look into a model with: what every patch, head and layer attends to."""
+
+import base64
+import dataclasses
+import functools
+import itertools
+import json
+import pathlib
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import cv2
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax import __version__, config, logs, models, opening, predict
+from vit_jax.data import images, transforms
+from vit_jax.inspect import CannotAnswer, attention, packing, posemb, rollout
+from vit_jax.models import variants
+from vit_jax.models.variants import known
+from vit_jax.reports import html
+from vit_jax.reports.markup import text
+from vit_jax.training import step
+
+COUNT = 8  # images in a page, where no number is given
+LIMIT = 64_000_000  # bytes of them
+TOP = 5
+HERE = pathlib.Path(__file__).parent
+
+Picture = tuple[str, bytes | np.ndarray, str | None]  # name, encoded or pixels, true class
+Fields = dict[str, Any]  # for JSON
+
+
+@dataclasses.dataclass(frozen=True)
+class Viewer:
+    """A model that shows what it does with an image; raises CannotAnswer without attention."""
+
+    opened: opening.Opened
+
+    def __post_init__(self) -> None:
+        attention.check(self.opened.cfg.model)
+
+    def look(self, picture: Picture) -> Fields:
+        """Returns what the page is to know of an image; raises BadImage."""
+        name, encoded, truth = picture
+        cfg = self.opened.cfg
+        view = images.load(encoded, channels=cfg.data.channels, max_pixels=cfg.data.max_pixels)
+        for transform in transforms.eval_transforms(cfg.data):
+            view = transform(view, np.random.default_rng(0))
+        probabilities, weights = _look(
+            self._model, cfg.data, cfg.train.loss, self.opened.params, view[None]
+        )
+        weights = np.asarray(weights)
+        rolled = rollout.layers(weights)[:, 0]
+        seen = {
+            "name": name,
+            "picture": _png(view),
+            "top": self._top(np.asarray(probabilities)[0]),
+            "attention": packing.pack(weights[:, 0], rolled),
+        }
+        return seen | ({} if truth is None else {"truth": truth})
+
+    @functools.cached_property
+    def facts(self) -> Fields:
+        """What the page is to know of the model."""
+        model, data = self.opened.cfg.model, self.opened.cfg.data
+        rows, columns = variants.grid(model, data.image_size)
+        facts: Fields = {
+            "layers": known(model.depth),
+            "heads": known(model.heads),
+            "rows": rows,
+            "columns": columns,
+            "token": model.pooling == "token",
+            "side": data.image_size,
+        }
+        try:
+            tables = posemb.tables(self.opened)
+        except CannotAnswer:
+            return facts  # the page leaves them out
+        cosines = posemb.similarity(tables[0])
+        return facts | {
+            "positions": packing.pack_cosines(cosines),
+            "positionTables": len(tables),
+        }
+
+    @functools.cached_property
+    def _model(self) -> models.Classifier:
+        # A loop over the layers needs one copy of the weights less than layers side by side.
+        cfg = self.opened.cfg
+        model = dataclasses.replace(cfg.model, attention="explicit", remat="none", unroll=1)
+        return opening.create_model(dataclasses.replace(cfg, model=model))
+
+    def _top(self, probabilities: np.ndarray) -> list[tuple[str, float]]:
+        if "head/kernel" in self.opened.fresh:
+            return []
+        best = np.argsort(-probabilities)[: min(TOP, len(self.opened.classes))]
+        return [(self.opened.classes[i], round(float(probabilities[i]), 6)) for i in best]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _look(
+    model: models.Classifier, data: config.Data, loss: str, params: Any, view: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Returns probabilities (1, K) and attention weights (L, 1, H, N, N)."""
+    logits, out = model.apply(params, step.normalise(jnp.asarray(view), data), capture=True)
+    activation = jax.nn.softmax if loss == "softmax" else jax.nn.sigmoid
+    return activation(logits), out["attention"]
+
+
+def open_(
+    checkpoint: str,
+    overrides: Mapping[str, str],
+    *,
+    at: int | str | None = None,
+    paths: Sequence[pathlib.Path] = (),
+    count: int | None = None,
+    needed: bool = True,
+) -> tuple[Viewer, Iterable[Picture]]:
+    """Returns a viewer and the images to begin with: of files and folders, else of a run's split.
+
+    Raises CannotAnswer where there are none, if they are `needed`.
+    """
+    opened = opening.open_(checkpoint, overrides, at=at)
+    viewer = Viewer(opened)
+    if paths:
+        return viewer, itertools.islice(predict.files(paths), count or COUNT)
+    if opening.has_images(checkpoint, overrides):
+        return viewer, predict.examples(opened.cfg, count or COUNT)
+    if needed:
+        raise CannotAnswer("inspect view: needs images; set --images=FILE_OR_FOLDER")
+    return viewer, ()
+
+
+def page(viewer: Viewer, pictures: Iterable[Picture], *, live: bool = False) -> str:
+    """Returns the page as one HTML text that needs nothing besides itself.
+
+    Images are taken as long as they have room in LIMIT, the first one always; it logs how many
+    have not. With `live`, the page offers to send images to where it came from. Raises BadImage.
+    """
+    seen, size, left_out = [], 0, 0
+    for picture in pictures:
+        if size > LIMIT:
+            left_out += 1
+            continue
+        try:
+            one = viewer.look(picture)
+        except images.BadImage as error:
+            raise config.ConfigError(f"{picture[0]}: {error}") from error
+        size += len(one["attention"]) + len(one["picture"])
+        if seen and size > LIMIT:
+            left_out += 1
+        else:
+            seen.append(one)
+    if left_out:
+        logs.log.info(
+            "%d images left out: a page takes %d MB of them", left_out, round(LIMIT / 1e6)
+        )
+    facts = viewer.facts | {"live": live, "leftOut": left_out, "images": seen}
+    cfg = viewer.opened.cfg
+    title = f"{cfg.name}: where it looks"
+    body = string.Template(_file("view.html")).substitute(
+        name=text(cfg.name),
+        lead=text(_lead(cfg, viewer.opened.step)),
+        by=text(f"vit_jax {__version__}"),
+        # No text of an image's name can end the element it stands in.
+        data=json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c"),
+        script=_file("view.js"),
+    )
+    style = html.STYLE.read_text(encoding="utf-8") + _file("view.css")
+    return html.PAGE.substitute(title=text(title), style=style, body=body)
+
+
+def write(text: str, output: pathlib.Path | None) -> pathlib.Path:
+    """Writes a page to a file, or as view.html to a folder, or here; raises ConfigError."""
+    output = output or pathlib.Path()
+    if output.suffix not in (".html", ".htm"):
+        output = output / "view.html"
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        logs.write_atomically(output, text)
+    except OSError as error:
+        raise config.ConfigError(f"--out={output}: cannot be written: {error.strerror}") from error
+    return output
+
+
+def _lead(cfg: config.Config, step_number: int | None) -> str:
+    model = cfg.model
+    rows, columns = variants.grid(model, cfg.data.image_size)
+    height, width = cfg.data.image_size
+    name = f"{model.variant}, " if model.variant else ""
+    at = "" if step_number is None else f", step {step_number:,}"
+    return (
+        f"{name}{known(model.depth)} layers of {known(model.heads)} heads, {rows} \u00d7 {columns} "
+        f"patches of {height // rows} \u00d7 {width // columns} pixels{at}"
+    )
+
+
+def _file(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")
+
+
+def _png(view: np.ndarray) -> str:
+    encoded = cv2.imencode(".png", view[:, :, ::-1])[1].tobytes()  # OpenCV writes BGR
+    return f"data:image/png;base64,{base64.b64encode(encoded).decode()}"

@@ -1,0 +1,70 @@
+"""How far a run scales: what its all-reduces move, and what that leaves of ideal speed."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from vit_jax.preflight.program import Report
+
+HEADER = (
+    "run", "slice", "images a device", "all-reduces", "GB a step", "links, ms",
+    "arithmetic, ms", "efficiency, one after the other", "at once",
+)  # fmt: skip
+
+
+class Bound(NamedTuple):
+    """What a step takes at least, in seconds."""
+
+    arithmetic: float  # at the assumed share of peak
+    links: float  # its all-reduces, over all links of a chip at full speed
+
+    @property
+    def efficiency(self) -> tuple[float, float]:
+        """Arithmetic's share of a step: moving after computing, and both at the same time."""
+        both = self.arithmetic + self.links
+        return self.arithmetic / both, self.arithmetic / max(self.arithmetic, self.links)
+
+
+def bound(report: Report, mfu: float) -> Bound | None:
+    """Returns the bound of a step on a slice, None where the facts are not known.
+
+    To reduce B bytes over n chips each has to send 2 B (n - 1) / n, whatever the algorithm (P.
+    Patarasu and X. Yuan, 2009). The cores of a chip hold the same sum, and share its links, whose
+    speed is that of Google's documentation: all of them together, one way.
+    """
+    whole = report.run(mfu)
+    if whole is None or report.links is None:
+        return None
+    # `links` is a device's part: of two cores on a chip each has half of what the chip has.
+    per_chip = 2 if report.topology.startswith(("v2", "v3")) else 1
+    chips = report.devices // per_chip
+    sent = 2 * _moved(report)["bytes"] * (chips - 1) / chips
+    return Bound(whole["step_seconds"], sent / (report.links * per_chip))
+
+
+def rows(reports: Iterable[Report], mfu: float) -> list[Sequence[str]]:
+    """Returns a row of text for each report."""
+    found: list[Sequence[str]] = []
+    for report in reports:
+        moved, one = _moved(report), bound(report, mfu)
+        limits = ("", "", "", "")
+        if one is not None:
+            limits = (
+                f"{one.links * 1e3:.2f}", f"{one.arithmetic * 1e3:.1f}",
+                *(f"{share:.1%}" for share in one.efficiency),
+            )  # fmt: skip
+        images = report.global_batch // report.devices
+        found.append(
+            (report.name, report.topology, f"{images}", f"{moved['count']}",
+             f"{moved['bytes'] / 1e9:.3f}", *limits)
+        )  # fmt: skip
+    return found
+
+
+def markdown(reports: Iterable[Report], mfu: float) -> list[str]:
+    """Returns the lines of a Markdown table."""
+    table = [HEADER, ["---"] * len(HEADER), *rows(reports, mfu)]
+    return [f"| {' | '.join(row)} |" for row in table]
+
+
+def _moved(report: Report) -> dict[str, int]:
+    return report.collectives.get("all-reduce", {"count": 0, "bytes": 0})

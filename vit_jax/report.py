@@ -1,0 +1,127 @@
+"""Reports of run directories as HTML and Markdown, with what their models make of test images."""
+
+import contextlib
+import datetime
+import logging
+import pathlib
+from collections.abc import Iterator, Sequence
+
+from vit_jax import __version__, config, logs
+from vit_jax.reports import html, markdown, of_run, reading, story
+from vit_jax.reports.blocks import Sample
+from vit_jax.reports.confusion import Confusion
+
+SHOWN, MISTAKES = 24, 12  # images in the report
+SIDE = 160  # pixels of a picture in the report, at most
+
+
+def write(
+    directories: Sequence[pathlib.Path], output: pathlib.Path | None, *, images: int
+) -> tuple[pathlib.Path, pathlib.Path]:
+    """Writes report.html and report.md; returns their paths.
+
+    Args:
+      directories: run and transfer directories.
+      output: the HTML file, or a folder for both; None: the first of the directories.
+      images: test images to show to each model at most; 0 opens none, and needs no jax.
+
+    Raises ConfigError for directories that hold nothing, or an output that cannot be written.
+    """
+    items = [reading.read(directory) for directory in directories]
+    page = _path(directories[0] if output is None else output)
+    predictions = {}
+    if images:
+        for index, item in enumerate(items):
+            predictions[index] = _predictions(item, images)
+    now = datetime.datetime.now(datetime.UTC)
+    facts = {"made": f"{now:%Y-%m-%d %H:%M} UTC", "by": f"vit_jax {__version__}"}
+    document = story.document(items, predictions, facts)
+    words = page.with_suffix(".md")
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        logs.write_atomically(page, html.page(document))
+        logs.write_atomically(words, markdown.page(document))
+    except OSError as error:
+        raise config.ConfigError(f"--out={page}: cannot be written: {error.strerror}") from error
+    return page, words
+
+
+def _path(output: pathlib.Path) -> pathlib.Path:
+    return output if output.suffix in (".html", ".htm") else output / "report.html"
+
+
+def _predictions(item: reading.Run | reading.Transfer, images: int) -> of_run.Predictions:
+    """Returns what a run's model, or a transfer's first final one, says of its test images."""
+    directory = item.directory
+    if isinstance(item, reading.Transfer):
+        done = [cell for cell in item.cells("final") if cell.get("state") == "done"]
+        if not done:
+            return of_run.Predictions(problem="no final run is finished.")
+        directory = directory / str(done[0]["directory"])
+    if not (directory / "checkpoints").is_dir():
+        return of_run.Predictions(problem="no checkpoint has been saved yet.")
+    try:
+        return predict_some(directory, images)
+    except config.UserError as error:
+        return of_run.Predictions(problem=str(error))
+
+
+def predict_some(directory: pathlib.Path, images: int) -> of_run.Predictions:
+    """Returns what the newest checkpoint of a run says of at most so many test images.
+
+    They are spread evenly over the evaluation split. Raises UserError.
+    """
+    import cv2
+    import numpy as np
+
+    from vit_jax import predict
+    from vit_jax.data import images as pictures
+    from vit_jax.data import sources
+
+    with _quietly():
+        predictor = predict.load(directory)
+    data = predictor.cfg.data
+    source = sources.open_source(
+        data, data.eval_split, num_classes=predictor.cfg.model.num_classes, train=False
+    )
+    numbers = np.unique(np.linspace(0, len(source) - 1, min(images, len(source))).astype(int))
+
+    def examples() -> Iterator[tuple[str, bytes | np.ndarray, str]]:
+        for index in numbers.tolist():
+            record = source[index]
+            yield str(index), record.image, source.classes[record.label]
+
+    seen = [one for one in predictor(examples(), 3) if one.truth is not None and one.top]
+
+    def sample(one: predict.Prediction) -> Sample:
+        image = pictures.load(
+            source[int(one.image)].image, channels=data.channels, max_pixels=data.max_pixels
+        )
+        shrink = SIDE / max(image.shape[:2])
+        if shrink < 1:
+            image = cv2.resize(image, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA)
+        image = image.reshape(*image.shape[:2], -1)[:, :, ::-1]  # OpenCV writes BGR
+        png = cv2.imencode(".png", image)[1].tobytes()
+        return Sample(name=source.name(int(one.image)), png=png, truth=one.truth or "", top=one.top)
+
+    wrong = sorted((p for p in seen if p.top[0][0] != p.truth), key=lambda p: -p.top[0][1])
+    every = max(len(seen) // SHOWN, 1)
+    pairs = ((p.truth or "", p.top[0][0]) for p in seen)
+    return of_run.Predictions(
+        seen=len(seen),
+        of=len(source),
+        samples=[sample(p) for p in seen[::every][:SHOWN]],
+        mistakes=[sample(p) for p in wrong[:MISTAKES]],
+        confusion=Confusion.of(predictor.classes, pairs),
+    )
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Holds back the notes of opening a checkpoint: a report is not the place for them."""
+    level = logs.log.level
+    logs.log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logs.log.setLevel(level)

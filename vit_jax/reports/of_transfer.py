@@ -1,0 +1,192 @@
+"""One transfer as sections of a report: the choice, the final runs, the paper's number beside."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vit_jax import logs
+from vit_jax.reports import of_run, words
+from vit_jax.reports.blocks import Block, Charts, Numbers, Section, Table, Text
+from vit_jax.reports.charts import Chart, Series
+from vit_jax.reports.reading import Run, Transfer
+
+
+def lead(transfer: Transfer) -> str:
+    """Returns what was transferred to where, as a sentence."""
+    task = transfer.values.get("task", "its task")
+    runs = _final_runs(transfer)
+    model = words.model(runs[0].cfg) if runs and runs[0].cfg else "A model"
+    began = (
+        f" from {runs[0].cfg.init_from}" if runs and runs[0].cfg and runs[0].cfg.init_from else ""
+    )
+    return (
+        f"{model[0].upper()}{model[1:]}{began}, fine-tuned on {task}: settings chosen on held-out "
+        "training images, then trained on all of them and measured once on the test images."
+    )
+
+
+def sections(
+    transfer: Transfer, predictions: of_run.Predictions | None, *, level: int = 2
+) -> Iterator[Section]:
+    """Yields all there is to say of a transfer."""
+    blocks: list[Block] = [Numbers(items=list(_headline(transfer)))]
+    blocks += [Text(text=f"{problem}.", note=True) for problem in transfer.problems]
+    yield Section(title="", blocks=blocks, level=level)
+    if transfer.results:
+        title = "Beside the paper" if words.printed(transfer.name) else "Measured"
+        table = beside(transfer.name, transfer.results)
+        yield Section(title=title, blocks=[table], level=level)
+    choice = transfer.cells("choose")
+    if choice:
+        yield Section(
+            title="The choice",
+            blocks=[Charts(charts=[_rates(transfer)]), _cells(transfer, "choose")],
+            level=level,
+        )
+    final = transfer.cells("final")
+    if final:
+        yield Section(title="The final runs", blocks=[_cells(transfer, "final")], level=level)
+    curves = list(_curves(transfer))
+    if curves:
+        yield Section(title="Curves", blocks=[Charts(charts=curves)], level=level)
+    if predictions is not None:
+        yield Section(title="Predictions", blocks=list(of_run.shown(predictions)), level=level)
+    runs = _final_runs(transfer)
+    if runs:
+        yield Section(title="What was set", blocks=list(of_run.setup(runs[0])), level=level)
+    yield Section(title="Where it ran", blocks=[_machine(transfer)], level=level)
+
+
+def beside(name: str, results: Mapping[str, Any]) -> Table:
+    """Returns every measure with what the paper printed for it, if it did."""
+    papers = words.printed(name)
+    rows = []
+    for measure, ours in results.items():
+        if measure.rpartition("/")[2] in words.COUNTED:
+            continue
+        mean, std = 100 * ours["mean"], ours.get("std")
+        here = words.spread(mean, None if std is None else 100 * std)
+        start = (words.title(measure), here, f"{len(ours.get('values', ()))}")
+        printed = [result for result, key in papers if key == measure]
+        for result in printed:
+            paper = words.in_percent(result.value)
+            rows.append(
+                (*start, words.spread(paper, result.std), f"{mean - paper:+.2f}",
+                 f"Table {result.table}")
+            )  # fmt: skip
+        if not printed:
+            rows.append((*start, "", "", ""))
+    header = ("in %", "here", "seeds", "paper", "difference", "printed in")
+    shown = len(header) if papers else 3
+    return Table(header=header[:shown], rows=[row[:shown] for row in rows])
+
+
+def _headline(transfer: Transfer) -> Iterator[tuple[str, str, str]]:
+    measure = str(transfer.values.get("measure", "top1"))
+    ours = transfer.results.get(measure)
+    if ours:
+        seeds = len(ours.get("values", ()))
+        std = ours.get("std")
+        yield (
+            words.percent(ours["mean"]),
+            words.title(measure).capitalize(),
+            (f"± {100 * std:.2f}, {seeds} runs" if std is not None else f"{seeds} run"),
+        )
+        for result, key in words.printed(transfer.name):
+            if key == measure:
+                paper = words.in_percent(result.value)
+                yield (
+                    f"{paper:.2f} %",
+                    f"Paper, Table {result.table}",
+                    f"{100 * ours['mean'] - paper:+.2f} here",
+                )
+    chosen = transfer.values.get("chosen")
+    if chosen:
+        yield f"{chosen['lr']:g}", "Learning rate chosen", _setup(chosen)
+    cells = list(transfer.values.get("cells", ()))
+    done = sum(cell.get("state") == "done" for cell in cells)
+    yield f"{done}", "Runs", "finished" if done == len(cells) else f"of {len(cells)}"
+    seconds = sum(cell.get("seconds") or 0 for cell in cells)
+    if seconds:
+        yield logs.duration(seconds), "Time", "all runs together"
+
+
+def _rates(transfer: Transfer) -> Chart:
+    measure = str(transfer.values.get("measure", "top1"))
+    cells = transfer.cells("choose")
+    setups = list(dict.fromkeys(str(cell.get("setup", "")) for cell in cells))
+    series = []
+    for index, setup in enumerate(setups):
+        points = sorted(
+            (cell["lr"], cell["results"][measure])
+            for cell in cells
+            if str(cell.get("setup", "")) == setup and measure in (cell.get("results") or {})
+        )
+        series.append(Series(name=setup, points=points, colour=index, marks=True))
+    title = f"{words.title(measure)} on held-out images".capitalize()
+    ticks = sorted({(cell["lr"], f"{cell['lr']:g}") for cell in cells})
+    return Chart(
+        title=title, series=series, x="learning rate", log_x=True, percent=True, ticks=ticks
+    )
+
+
+def _cells(transfer: Transfer, stage: str) -> Table:
+    cells = transfer.cells(stage)
+    measures = list(dict.fromkeys(key for cell in cells for key in cell.get("results") or {}))
+    chosen = transfer.values.get("chosen") or {}
+    rows, marked = [], set()
+    for index, cell in enumerate(cells):
+        results = cell.get("results") or {}
+        if stage == "choose" and (cell.get("setup"), cell.get("lr")) == (
+            chosen.get("setup"),
+            chosen.get("lr"),
+        ):
+            marked.add(index)
+        rows.append(
+            (str(cell.get("setup", "")), f"{cell.get('lr', 0):g}", f"{cell.get('seed', '')}",
+             ": ".join(filter(None, (str(cell.get("state", "")), cell.get("why")))),
+             *(words.measured(key, results[key]) if key in results else "" for key in measures),
+             logs.duration(cell["seconds"]) if cell.get("seconds") else "")
+        )  # fmt: skip
+    header = ("setup", "rate", "seed", "state", *map(words.title, measures), "time")
+    return Table(header=header, rows=rows, chosen=frozenset(marked))
+
+
+def _setup(cell: Mapping[str, Any]) -> str:
+    setup = str(cell.get("setup", ""))
+    return "" if setup == "vit" else f"setup {setup}"
+
+
+def _final_runs(transfer: Transfer) -> list[Run]:
+    cells = transfer.cells("final") or transfer.cells("choose")
+    return [transfer.runs[c["directory"]] for c in cells if c.get("directory") in transfer.runs]
+
+
+def _curves(transfer: Transfer) -> Iterator[Chart]:
+    """Yields the training loss of the cells of each stage."""
+    for stage, title in (("choose", "Loss while choosing"), ("final", "Loss of the final runs")):
+        cells = [c for c in transfer.cells(stage) if c.get("directory") in transfer.runs]
+        series = [
+            Series(
+                name=f"{_setup(c)} rate {c['lr']:g}".strip()
+                if stage == "choose"
+                else f"seed {c['seed']}",
+                points=transfer.runs[c["directory"]].points("train/loss"),
+                colour=index,
+            )
+            for index, c in enumerate(cells)
+        ]
+        if any(one.points for one in series):
+            yield Chart(title=title, series=series, log_y=True)
+
+
+def _machine(transfer: Transfer) -> Table:
+    machine = transfer.values.get("machine") or {}
+    versions = ", ".join(f"{name} {v}" for name, v in (machine.get("versions") or {}).items())
+    device = words.machine(machine.get("device"), machine.get("devices"), machine.get("host"))
+    rows = [
+        ("device", device),
+        ("versions", versions),
+        ("date", str(transfer.values.get("date", ""))),
+        ("directory", str(transfer.directory)),
+    ]
+    return Table(header=("", ""), rows=[row for row in rows if row[1]])

@@ -1,0 +1,101 @@
+"""Numbers and configs in words, the same in every report."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax import catalog, config
+
+NOTHING = "\u2013"  # what stands where there is no number
+# What the paper calls a number, and what an evaluation does.
+MEASURES = {
+    "top-1": "top1",
+    "top-1, 3 runs": "top1",
+    "ReaL": "real/top1",
+    "ReaL, 3 runs": "real/top1",
+    "5-shot ImageNet": "fewshot/imagenet/5shot",
+}
+# The last parts of names of numbers that are no shares.
+COUNTED = ("loss", "error", "count", "mce", "step")
+SIZES = ("patch_size", "width", "depth", "mlp_dim", "heads", "resnet_units", "resnet_width")
+
+
+def percent(value: float | None) -> str:
+    """Returns a share as `80.56 %`."""
+    return NOTHING if value is None else f"{100 * value:.2f} %"
+
+
+def spread(mean: float, std: float | None) -> str:
+    """Returns percent points as `80.56`, or `80.56 ± 0.12`."""
+    return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
+
+
+def measured(key: str, value: float) -> str:
+    """Returns the value of a result such as `real/top1` or `loss`."""
+    last = key.rpartition("/")[2]
+    if last not in COUNTED:
+        return percent(value)
+    return f"{value:,.0f}" if last in ("count", "step") else f"{value:.4f}"
+
+
+def title(key: str) -> str:
+    """Returns a result's name for people: `real/top1` is `real top-1`."""
+    return key.replace("top1", "top-1").replace("top5", "top-5").replace("/", " ")
+
+
+def model(cfg: config.Config) -> str:
+    """Returns the network in a few words."""
+    one = cfg.model
+    if one.variant is not None:
+        return one.variant
+    if one.patch_size is None:
+        return f"a {(one.architecture or 'network').replace('_', ' ')}"
+    patch = " \u00d7 ".join(map(str, one.patch_size))
+    return f"a Vision Transformer of {one.depth} layers, width {one.width}, patches of {patch}"
+
+
+def differences(cfg: config.Config) -> list[tuple[str, str, str, str]]:
+    """Returns (knob, value, default, meaning) where a config is not as the schema has it.
+
+    Sizes that its variant says are left out.
+    """
+    default = config.Config()
+    rows = []
+    for key, field, _ in config.knobs():
+        value, usual = config.get(cfg, key), config.get(default, key)
+        named = cfg.model.variant is not None and key.removeprefix("model.") in SIZES
+        if value != usual and key != "name" and not named:
+            rows.append((key, config.show(value), config.show(usual), field.metadata["doc"]))
+    return rows
+
+
+def printed(name: str) -> list[tuple[catalog.Result, str]]:
+    """Returns the paper's numbers for a name of the catalog, each with what measures it here."""
+    if name not in catalog.names():
+        return []
+    results = catalog.about(name).results
+    return [(one, MEASURES[one.what]) for one in results if one.what in MEASURES]
+
+
+def place(table: str) -> str:
+    """Returns where something is printed: `2` is `Table 2`, `section 4.6` itself."""
+    return f"Table {table}" if table[0].isdigit() else table
+
+
+def in_percent(value: float) -> float:
+    """Returns a printed score in %: Table 8 prints shares."""
+    return 100 * value if value <= 1 else value
+
+
+def machine(device: object, devices: object, host: object) -> str:
+    """Returns `8 x TPU v3, host`, of those that are known."""
+    if device and devices:
+        device = f"{devices} \u00d7 {device}"
+    return ", ".join(str(part) for part in (device, host) if part)
+
+
+def devices(record: Mapping[str, Any]) -> int:
+    """Returns the number of devices of a run by its record."""
+    number = 1
+    for size in record.get("mesh", {}).values():
+        number *= size
+    return number

@@ -1,0 +1,14 @@
+"""The paper's transfer protocol: choose on held-out images, train on all, test once, three times.
+
+A cell is one fine-tuning run in a directory of its own. The cells of the choosing stage differ in
+learning rate (ResNets try Big Transfer's setup besides) and see no test image; those of the final
+stage repeat the best of them on the whole training set, each with another seed.
+"""
+
+from vit_jax.transfer.devices import shares
+from vit_jax.transfer.plan import Cell, Plan, create
+from vit_jax.transfer.protocol import sweep
+from vit_jax.transfer.report import spreads, table
+from vit_jax.transfer.vtab import vtab_means
+
+__all__ = ["Cell", "Plan", "create", "shares", "spreads", "sweep", "table", "vtab_means"]

@@ -1,0 +1,171 @@
+"""Cells as processes: some at a time, each on its share of the devices, stopped when asked."""
+
+import collections
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vit_jax import config, logs
+from vit_jax.training.loop import Preempted
+from vit_jax.transfer.devices import Environment
+from vit_jax.transfer.plan import Cell
+
+LOG = "log.txt"
+LOOK_EVERY = 0.1  # seconds
+
+
+class CellStopped(config.UserError):
+    """A cell ended for a reason that is none of its learning rate's."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+class Stop:
+    """Notes SIGTERM and SIGINT; a second SIGINT interrupts at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> "Stop":
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        self._previous = {number: signal.signal(number, self._note) for number in numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: object) -> None:
+        if self.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked = True
+        logs.log.warning("%s received: saving and stopping", signal.Signals(number).name)
+
+
+class Process:
+    """A process that runs one cell; it ends with this one, and not by a signal of the terminal."""
+
+    def __init__(self, cell: Cell, workdir: pathlib.Path, environment: Environment) -> None:
+        self.cell, self._log = cell, workdir / cell.directory / LOG
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "vit_jax.transfer.worker", str(workdir), cell.directory]
+        with self._log.open("ab") as log:
+            self._popen = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=os.environ | environment,
+                start_new_session=True,
+            )
+        self._began = time.monotonic()
+        assert self._popen.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it says why it ended at once
+            self._popen.stdin.write(json.dumps(config.to_dict(cell.cfg)) + "\n")
+            self._popen.stdin.flush()
+
+    @property
+    def seconds(self) -> float:
+        """Since it was started."""
+        return time.monotonic() - self._began
+
+    @property
+    def news(self) -> str:
+        """The newest line of its log."""
+        with self._log.open("rb") as log:
+            log.seek(-min(2000, self._log.stat().st_size), os.SEEK_END)
+            lines = log.read().decode(errors="replace").split("\n")
+        return next((line for line in reversed(lines[:-1]) if line.strip()), "")
+
+    def ended(self) -> bool:
+        """Returns whether it has."""
+        return self._popen.poll() is not None
+
+    def stop(self) -> None:
+        """Asks it to save and to end."""
+        self._popen.terminate()
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        self._popen.kill()
+        self._popen.communicate()
+
+    def answer(self) -> dict[str, Any]:
+        """Returns what it came to: a `worker.work`, or `stopped` with the reason."""
+        output, _ = self._popen.communicate()
+        code = self._popen.returncode
+        if code == 0:
+            return json.loads(output.splitlines()[-1])
+        by = "killed" if code == -signal.SIGKILL else f"ended with code {code}"
+        if code == -signal.SIGTERM:  # before it could save: nothing was lost that was saved
+            return {"state": "stopped", "why": "stopped", "exit_code": Preempted.exit_code}
+        why = f"{by}: {self.news}; see {self._log}; the same command goes on"
+        return {"state": "stopped", "why": why, "exit_code": 70}
+
+
+def run(
+    cells: Sequence[Cell],
+    workdir: pathlib.Path,
+    places: Sequence[Environment],
+    *,
+    started: Callable[[Cell], None],
+    ended: Callable[[Cell, float, dict[str, Any]], None],
+    look: Callable[[dict[str, str]], None],
+) -> None:
+    """Runs cells, as many at a time as there are places.
+
+    Args:
+      cells: to run, in order.
+      workdir: that of the transfer.
+      places: environment variables that give a process its share of the devices.
+      started: called with a cell that begins.
+      ended: called with a cell, the seconds it took, and what it came to.
+      look: called now and then with the newest line of every cell that runs, by directory.
+
+    Raises Preempted where a signal asked to stop, CellStopped where a cell could not go on: both
+    when the cells that ran have saved what they had.
+    """
+    waiting, free = collections.deque(cells), collections.deque(places)
+    running: list[tuple[Process, Environment]] = []
+    troubles: list[CellStopped] = []
+    told = False
+    with Stop() as stop:
+        try:
+            while waiting or running:
+                if (stop.asked or troubles) and not told:
+                    told = True
+                    waiting.clear()
+                    for process, _ in running:
+                        process.stop()
+                while waiting and free:
+                    process, place = Process(waiting.popleft(), workdir, free[0]), free.popleft()
+                    running.append((process, place))
+                    started(process.cell)
+                for process, place in [pair for pair in running if pair[0].ended()]:
+                    running.remove((process, place))
+                    free.append(place)
+                    answer = process.answer()
+                    ended(process.cell, process.seconds, answer)
+                    saved = answer.get("exit_code") == Preempted.exit_code
+                    if answer["state"] == "stopped" and not (told and saved):
+                        text = f"{process.cell.directory}: {answer['why']}"
+                        troubles.append(CellStopped(text, answer["exit_code"]))
+                look({process.cell.directory: process.news for process, _ in running})
+                time.sleep(LOOK_EVERY)
+        finally:
+            for process, _ in running:
+                process.kill()
+    if troubles:
+        raise troubles[0]
+    if stop.asked:
+        raise Preempted("stopped, every cell saved; go on with the same command")

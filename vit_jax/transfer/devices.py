@@ -1,0 +1,66 @@
+"""A share of this machine's devices for each of several processes, by environment variables."""
+
+import os
+import subprocess
+import sys
+
+from vit_jax.config import ConfigError
+
+# What of a TPU host a process sees, by the number of its chips (hosts of 2 x 2 chips).
+TPU_BOUNDS = {1: "1,1,1", 2: "1,2,1"}
+
+Environment = dict[str, str]
+
+
+def shares(parallel: int) -> list[Environment]:
+    """Returns for each of so many processes the variables that give it its part of the devices.
+
+    CPUs are shared by all. Raises ConfigError where there are too few devices.
+    """
+    if "JAX_COORDINATOR_ADDRESS" in os.environ or "," in os.environ.get("TPU_WORKER_HOSTNAMES", ""):
+        raise ConfigError(
+            "transfer: its cells run on one host, and several are named here; use one of them, or "
+            "run the cells by `vit_jax train`"
+        )
+    if parallel == 1:
+        return [{}]
+    platform, count = _devices()
+    if platform == "cpu":
+        return [{}] * parallel
+    each = count // parallel
+    if not each or (platform == "tpu" and each not in TPU_BOUNDS):
+        most = count if platform != "tpu" or each in TPU_BOUNDS else f"{count} or {count // 2}"
+        raise ConfigError(f"--parallel={parallel}: there are {count} {platform}s; at most {most}")
+    return [_share(platform, range(first * each, (first + 1) * each)) for first in range(parallel)]
+
+
+def _share(platform: str, numbers: range) -> Environment:
+    name = {"tpu": "TPU_VISIBLE_CHIPS", "rocm": "HIP_VISIBLE_DEVICES"}.get(
+        platform, "CUDA_VISIBLE_DEVICES"
+    )
+    # A process that is itself shown only some devices numbers them from 0, its children do not.
+    visible = [part for part in os.environ.get(name, "").split(",") if part]
+    chosen = ",".join(visible[number] if visible else str(number) for number in numbers)
+    if platform != "tpu":
+        return {name: chosen}
+    bounds = TPU_BOUNDS[len(numbers)]
+    return {
+        name: chosen,
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": bounds,
+        "TPU_PROCESS_BOUNDS": "1,1,1",
+    }
+
+
+def _devices() -> tuple[str, int]:
+    """Returns the platform and its number of GPUs or TPU chips, as another process sees them.
+
+    In this one they are left alone: a TPU has one owner, and jax takes most of a GPU's memory.
+    """
+    code = (
+        "import jax; d = jax.local_devices(); p = d[0].platform; "
+        "p = 'rocm' if 'rocm' in d[0].client.platform_version.lower() else p; "
+        "print(p, len({getattr(x, 'coords', x.id) for x in d}))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    platform, count = found.stdout.split()[-2:]
+    return platform, int(count)

@@ -1,0 +1,177 @@
+"""What a transfer consists of: the cells to choose among, and the final ones."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vit_jax import catalog, checks, config, run
+from vit_jax.config import ConfigError
+
+CHOSEN_BY = "top1"
+HELD_OUT = 10  # percent, for configs that do not say
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One fine-tuning run.
+
+    Attributes:
+      stage: `choose`, on held-out images, or `final`, on test images.
+      setup: `vit`, the config's own knobs, or the name of other ones, such as `bit`.
+      cfg: the whole run.
+    """
+
+    stage: str
+    setup: str
+    cfg: config.Config
+
+    @property
+    def lr(self) -> float:
+        """The peak learning rate."""
+        return self.cfg.optimizer.lr
+
+    @property
+    def directory(self) -> str:
+        """The run directory, below that of the transfer."""
+        if self.stage == "final":
+            return f"final/seed{self.cfg.seed}"
+        return f"choose/{self.setup}-lr{self.lr:g}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The cells of a transfer.
+
+    Attributes:
+      name: of the config.
+      task: what is transferred to.
+      results: the paper's, to compare with.
+      base: the config as it is without a choice: its splits are those of the final stage.
+      candidates: the cells to choose among; of a single one there is nothing to choose.
+      seeds: of the final cells.
+    """
+
+    name: str
+    task: str
+    results: tuple[catalog.Result, ...]
+    base: config.Config
+    candidates: tuple[Cell, ...]
+    seeds: tuple[int, ...]
+
+    def choosing(self) -> tuple[Cell, ...]:
+        """Returns the cells to run before there is a choice."""
+        return self.candidates if len(self.candidates) > 1 else ()
+
+    def final(self, chosen: Cell) -> tuple[Cell, ...]:
+        """Returns a candidate on the whole training set, measured once on the test images."""
+        data, evaluation = self.base.data, self.base.evaluation
+        cfg = dataclasses.replace(
+            _on_splits(chosen.cfg, data.train_split, data.eval_split),
+            evaluation=dataclasses.replace(evaluation, every=None),
+        )
+        return tuple(
+            Cell(stage="final", setup=chosen.setup, cfg=dataclasses.replace(cfg, seed=seed))
+            for seed in self.seeds
+        )
+
+
+def create(
+    reference: str,
+    overrides: Mapping[str, str],
+    *,
+    rates: Sequence[float] = (),
+    seeds: Sequence[int] = (0, 1, 2),
+    tiny: bool = False,
+) -> Plan:
+    """Returns the plan of a catalog name or file.
+
+    Args:
+      reference: the config's name.
+      overrides: knobs of every cell, by dotted name, as on the command line.
+      rates: learning rates to try, each once; (): those that the config names.
+      seeds: of the final runs, each once.
+      tiny: cut every cell down, to two steps on random pixels.
+
+    Reads at most the description of the weights to begin with. Raises ConfigError.
+    """
+    about = catalog.about(reference)
+    protocol = about.transfer or catalog.Transfer()
+    values = catalog.load(reference)
+    _check(values["name"], overrides, protocol)
+
+    def resolve(values: Mapping[str, Any]) -> config.Config:
+        return run.as_in_weights(run.of_values(values, overrides, tiny=tiny), overrides)
+
+    base = resolve(values)
+    if base.masked.target is not None:
+        raise ConfigError(
+            f"masked.target={base.masked.target}: transfer chooses by top-1, and masked patch "
+            f"prediction has none; run `vit_jax train {base.name}`"
+        )
+    if tiny or not protocol.train:
+        splits = _cut(base.data.train_split)
+    else:
+        splits = protocol.train, protocol.held_out
+    tried = [("vit", _at_rate(base, lr)) for lr in rates or protocol.rates]
+    tried += [(name, resolve(_merged(values, knobs))) for name, knobs in protocol.setups.items()]
+    candidates = [_candidate(setup, cfg, *splits) for setup, cfg in tried]
+    if not candidates:
+        raise ConfigError(
+            f"transfer: {base.name} names no learning rates to try; set --rates=0.003,0.01,0.03"
+        )
+    return Plan(
+        name=base.name,
+        task=protocol.task or base.data.name or base.data.source,
+        results=about.results,
+        base=base,
+        candidates=tuple(candidates),
+        seeds=tuple(seeds),
+    )
+
+
+def _check(name: str, overrides: Mapping[str, str], protocol: catalog.Transfer) -> None:
+    instead = {"optimizer.lr": "--rates=LR,...", "seed": "--seeds=N,..."}
+    for key, flag in instead.items():
+        if key in overrides:
+            raise ConfigError(f"{key}={overrides[key]}: differs between cells; set {flag}")
+    if protocol.train and "data.train_split" in overrides:
+        raise ConfigError(
+            f"data.train_split={overrides['data.train_split']}: {name} says what is held out of "
+            f"its training images ({protocol.held_out}); leave it"
+        )
+
+
+def _cut(split: str) -> tuple[str, str]:
+    """Returns the part of a split to train on while choosing, and the part to choose on."""
+    if "[" in split or "+" in split:
+        raise ConfigError(
+            f"data.train_split={split}: transfer holds out a part of it, so it must be a whole "
+            "split, such as train"
+        )
+    return f"{split}[:{100 - HELD_OUT}%]", f"{split}[{100 - HELD_OUT}%:]"
+
+
+def _merged(values: Mapping[str, Any], knobs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns nested values with others put in by dotted name."""
+    result = {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items()}
+    for key, value in knobs.items():
+        section, _, leaf = key.partition(".")
+        result[section] = result.get(section, {}) | {leaf: value}
+    return result
+
+
+def _at_rate(cfg: config.Config, lr: float) -> config.Config:
+    return dataclasses.replace(cfg, optimizer=dataclasses.replace(cfg.optimizer, lr=lr))
+
+
+def _on_splits(cfg: config.Config, train: str, evaluated: str) -> config.Config:
+    data = dataclasses.replace(cfg.data, train_split=train, eval_split=evaluated)
+    return dataclasses.replace(cfg, data=data)
+
+
+def _candidate(setup: str, cfg: config.Config, train: str, held_out: str) -> Cell:
+    # Nothing but the held-out images is measured: further sets are test images too.
+    evaluation = config.Evaluation(batch_size=cfg.evaluation.batch_size, every=None)
+    cfg = dataclasses.replace(_on_splits(cfg, train, held_out), evaluation=evaluation)
+    checks.of_knobs(cfg)
+    return Cell(stage="choose", setup=setup, cfg=cfg)

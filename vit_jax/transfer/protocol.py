@@ -1,0 +1,81 @@
+"""The protocol: candidates, choice, final cells; no test image is read before the choice."""
+
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from vit_jax.transfer import cells, report
+from vit_jax.transfer.devices import Environment
+from vit_jax.transfer.plan import Cell, Plan
+from vit_jax.transfer.results import Failed, Results
+from vit_jax.transfer.show import Show
+
+
+class Run(Protocol):
+    """Runs cells, as `cells.run` does."""
+
+    def __call__(
+        self,
+        cells: Sequence[Cell],
+        workdir: pathlib.Path,
+        places: Sequence[Environment],
+        *,
+        started: Callable[[Cell], None],
+        ended: Callable[[Cell, float, dict[str, Any]], None],
+        look: Callable[[dict[str, str]], None],
+    ) -> None:
+        """Calls `started` and `ended` with each of them."""
+        ...
+
+
+def sweep(
+    plan: Plan,
+    workdir: pathlib.Path,
+    places: Sequence[Environment] = ({},),
+    *,
+    run: Run = cells.run,
+) -> dict[str, Any]:
+    """Brings a transfer to its end, from wherever it was, and returns what transfer.json holds.
+
+    Args:
+      plan: what there is to run.
+      workdir: gets the cells' run directories, transfer.json and transfer.md.
+      places: of each process at a time, the environment variables that give it its devices.
+      run: runs cells.
+
+    Raises Preempted (exit 75), Failed (70) where no candidate or no final cell has a finite result,
+    or another UserError; the same call then goes on.
+    """
+    results = Results(plan, workdir)
+    results.write()
+    with Show(results) as show:
+
+        def started(cell: Cell) -> None:
+            results.update(cell, state="running")
+            show.started(cell)
+
+        def ended(cell: Cell, seconds: float, answer: dict[str, Any]) -> None:
+            entry = dict(answer)
+            results.machine = entry.pop("machine", results.machine)
+            entry.pop("exit_code", None)
+            if entry["state"] == "stopped":
+                entry = {"state": "waiting"}
+            seconds = round(results.of(cell)["seconds"] + seconds, 1)
+            results.update(cell, seconds=seconds, **entry)
+            show.ended(cell)
+
+        def bring_to_end(stage: Sequence[Cell]) -> None:
+            left = results.left(stage)
+            if left:
+                run(left, workdir, places, started=started, ended=ended, look=show.look)
+
+        bring_to_end(plan.choosing())
+        final = plan.final(results.choose())
+        results.expect(final)
+        results.write()
+        bring_to_end(final)
+        results.write()
+    report.write(plan, results, workdir)
+    if results.summary() is None:
+        raise Failed(f"transfer: every final run failed; {results.of(final[0]).get('why')}")
+    return results.as_dict()

@@ -1,0 +1,93 @@
+"""A cell in a process of its own: config in on standard input, one line of JSON out.
+
+A process for each cell: what one leaves in memory, on the devices too, ends with it, and several
+can run at a time, each on its own devices. It costs the imports, some seconds a cell; programs
+that are compiled already are found in the cache that the cells share.
+"""
+
+import json
+import math
+import os
+import pathlib
+import platform
+import sys
+import threading
+from typing import Any
+
+import jax
+
+from vit_jax import __version__, backend, config, host, logs, opening, run
+from vit_jax.training import loop
+
+
+def work(cfg: config.Config, workdir: pathlib.Path, directory: str) -> dict[str, Any]:
+    """Trains a cell to its end, or goes on with it, and returns what it came to.
+
+    Args:
+      cfg: the run.
+      workdir: that of the transfer, where compiled programs are kept.
+      directory: that of the cell, below it.
+
+    A cell whose loss is not finite comes to `failed`. Raises UserError, as `run.train` does.
+    """
+    _check(cfg, workdir / directory)
+    host.cache_programs(workdir)
+    machine = {
+        "device": jax.devices()[0].device_kind,
+        "devices": jax.device_count(),
+        "host": platform.node(),
+        "versions": {
+            "vit_jax": __version__,
+            "jax": jax.__version__,
+            "python": platform.python_version(),
+        },
+    }
+    failed: dict[str, Any] = {"state": "failed", "machine": machine}
+    try:
+        outcome = run.train(cfg, workdir / directory)
+    except loop.Diverged as error:
+        return failed | {"why": str(error)}
+    results = {key.removeprefix("test/"): value for key, value in outcome.results.items()}
+    for key, value in results.items():
+        if not math.isfinite(value):
+            return failed | {"why": f"{key} is {value} after step {outcome.steps}"}
+    return {"state": "done", "steps": outcome.steps, "results": results, "machine": machine}
+
+
+def _check(cfg: config.Config, path: pathlib.Path) -> None:
+    """Raises ConfigError where a cell's directory holds another run."""
+    if not (path / "config.json").exists():
+        return
+    changed = config.differences(run.of_directory(path, None, {}), opening.complete(cfg))
+    if cfg.model.num_classes is None:  # the data's, which the stored config knows
+        changed.pop("model.num_classes", None)
+    if changed:
+        listed = ", ".join(f"{key}: {a} -> {b}" for key, (a, b) in changed.items())
+        raise config.ConfigError(
+            f"{path}: holds another run ({listed}); choose another --workdir, or remove it"
+        )
+
+
+def _follow() -> None:
+    """Ends this process when the one that started it is gone, however that ended."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+def main() -> None:
+    """Runs the cell that standard input describes, until that is closed."""
+    workdir, directory = sys.argv[1:]
+    backend.choose()
+    values = json.loads(sys.stdin.readline())
+    threading.Thread(target=_follow, daemon=True).start()
+    logs.setup()
+    try:
+        answer = work(config.build(values), pathlib.Path(workdir), directory)
+    except config.UserError as error:
+        answer = {"state": "stopped", "why": str(error), "exit_code": error.exit_code}
+    sys.stdout.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()
