@@ -40,6 +40,7 @@ INSTALL_REQUIRES = [
 DECODER = setuptools.Extension(
     "vit_jax.data._jpeg",
     ["vit_jax/data/_jpeg.c"],
+    depends=["vit_jax/data/_huffman.h"],
     libraries=["jpeg"],
     py_limited_api=True,
     optional=True,

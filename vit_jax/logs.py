@@ -117,11 +117,15 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
             path.write_bytes(content)
         return
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:  # on a full disk what was written would be in the way
+        part.unlink(missing_ok=True)
+        raise
 
 
 class Timer:

@@ -384,6 +384,33 @@ def test_a_killed_loader_process_is_an_error_not_a_hang():
     assert wait_until(lambda: not multiprocessing.active_children())
 
 
+def test_closing_leaves_out_the_rest_of_what_is_being_read():
+    read = []
+
+    class Slow:
+        classes = ("a", "b")
+
+        def __len__(self):
+            return 10_000
+
+        def __getitem__(self, index):
+            read.append(index)
+            time.sleep(0.01)
+            return Record(np.zeros((6, 5, 3), np.uint8), 0)
+
+        def name(self, index):
+            return str(index)
+
+    data = dataclasses.replace(DATA, threads=2)
+    batches = pipeline.batches(
+        Slow(), (), data, seed=0, batch_size=400, rows=range(400), train=True, stop_step=10**9
+    )
+    assert wait_until(lambda: len(read) > 10)
+    batches.close()
+    assert wait_until(lambda: not loader_threads())
+    assert len(read) < 200  # of two parts of 200
+
+
 def test_closing_at_once_ends_the_processes():
     data = dataclasses.replace(DATA, workers=1)
     source = open_source(data, "train", train=True)

@@ -18,6 +18,8 @@
 
 #include <jpeglib.h>
 
+#include "_huffman.h"
+
 #if !defined(LIBJPEG_TURBO_VERSION_NUMBER) || LIBJPEG_TURBO_VERSION_NUMBER < 2001000
 #error "libjpeg-turbo 2.1 or newer is needed: older ones upsample differently beside a crop"
 #endif
@@ -196,6 +198,8 @@ static enum outcome decode(const byte *data, size_t size, const struct header *h
     *columns = right - left;
     if (*columns < info.image_width)
         jpeg_crop_scanline(&info, first, columns);
+    struct scan scan;
+    take_over(&info, &scan, *first, *columns);
     if (*first > wanted.left || *first + *columns < wanted.left + wanted.width)
         goto end;
     if (room / COLOURS / *columns < wanted.height) {

@@ -146,17 +146,22 @@ class Loader:
         batch = self.empty(high - low)
         return {"batch": batch} | self.fill(batch, step, part)
 
-    def fill(self, batch: Batch, step: int, part: int) -> dict[str, Any]:
+    def fill(
+        self, batch: Batch, step: int, part: int, closed: threading.Event | None = None
+    ) -> dict[str, Any]:
         """Writes a part of a step into the rows of `batch`, which are padding before.
 
-        Of the result, `notes` has (index, reason) of unreadable examples, and `error` the message
-        of a DataError: exceptions that cross processes would keep memory alive.
+        Once `closed` is set it leaves out the rest, which nobody will see. Of the result, `notes`
+        has (index, reason) of unreadable examples, and `error` the message of a DataError:
+        exceptions that cross processes would keep memory alive.
         """
         low, high = self.bounds(part)
         views = Views(self.transforms, self.data, self.seed)
         notes: list[tuple[int, str]] = []
         try:
             for slot, row in enumerate(self.rows[low:high].tolist()):
+                if closed is not None and closed.is_set():
+                    break
                 self._fill(batch, slot, step * self.batch_size + row, views, notes)
         except DataError as error:
             return {"error": str(error)}
@@ -206,6 +211,7 @@ class Shared:
         self._loader = loader
         self._batches: dict[int, Batch] = {}
         self._lock = threading.Lock()
+        self.closed = threading.Event()  # Grain's threads end only after the part they are at
 
     def __call__(self, number: int) -> dict[str, Any]:
         """Makes part `number`, and returns what `Loader.fill` says of it."""
@@ -218,7 +224,7 @@ class Shared:
             batch = self._batches[step]
         low, high = self._loader.bounds(part)
         rows = {name: array[low:high] for name, array in batch.items()}
-        return self._loader.fill(rows, step, part)
+        return self._loader.fill(rows, step, part, self.closed)
 
     def take(self, step: int) -> Batch:
         """Returns the batch of a step, all parts of which have been made, and forgets it."""
@@ -301,6 +307,8 @@ class Batches(Iterator[Batch]):
 
     def close(self) -> None:
         """Stops loading and ends its threads and processes."""
+        if self._shared:
+            self._shared.closed.set()
         # Grain waits for the part that each is at, which on a disk that does not answer has no end.
         killing = threading.Timer(PATIENCE, _kill)
         if self._step < self._loader.stop_step:  # else there is nothing left to read

@@ -1,5 +1,6 @@
 """The picture of a run's curves."""
 
+import io
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,10 @@ TRAIN, TEST = "#0072b2", "#d55e00"  # Okabe and Ito's blue and vermilion: safe f
 
 
 def draw(metrics: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
-    """Draws loss, accuracy, learning rate and speed of a metrics.jsonl into a PNG."""
+    """Draws loss, accuracy, learning rate and speed of a metrics.jsonl into a PNG.
+
+    Raises NotWritten where that cannot be written, as on a full disk.
+    """
     lines = logs.read_metrics(metrics)
     figure = Figure(figsize=(11, 7), layout="constrained")
     FigureCanvasAgg(figure)
@@ -38,7 +42,12 @@ def draw(metrics: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
         axes.spines[["top", "right"]].set_visible(False)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(frameon=False)
-    figure.savefig(output, dpi=120)
+    encoded = io.BytesIO()
+    figure.savefig(encoded, dpi=120, format="png")
+    try:
+        logs.write_atomically(output, encoded.getvalue())
+    except OSError as error:
+        raise logs.NotWritten(f"{output}: cannot be written: {error.strerror}") from error
     return output
 
 
