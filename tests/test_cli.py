@@ -3,7 +3,10 @@
 import csv
 import io
 import json
+import pathlib
 import re
+import subprocess
+import sys
 
 import cv2
 import numpy as np
@@ -395,3 +398,23 @@ def test_unreadable_checkpoints(trained, tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 1
     assert cli.main(["evaluate", f"--checkpoint={trained}", "--step=33"]) == 2
     assert "no sound checkpoint of step 33; choose steps 20, 40" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(("list",), 70), (("show", "digits"), 70), (("show", "nothing"), 2)]
+)
+@pytest.mark.parametrize("both", [False, True])
+def test_printing_into_a_file_on_a_full_disk_is_one_line(words, code, both):
+    with pathlib.Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "vit_jax", *words],
+            stdout=full,
+            stderr=full if both else subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert ended.returncode == code
+    if not both:
+        assert ended.stderr.startswith("vit_jax: ")
+        assert ended.stderr.count("\n") == 1
+        assert code == 2 or "standard output" in ended.stderr

@@ -1,21 +1,26 @@
 """The command line: one command, its exit code, and a line for each mistake."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
 
 from vit_jax import backend, config, verbs
 
+FAILED = 70  # worth a retry, once there is room
+
 
 def entry() -> None:
     """Runs the command of this process, and ends it."""
     code = main()
+    if not _flush():  # the end of Python would try again, and take another exit code
+        if not code:
+            _complain("standard output: cannot be written")
+        os._exit(code or FAILED)
     if code:
         from vit_jax.data import feed  # a start does not wait for it
 
         if feed.stuck():  # the end of this process would wait for theirs
-            sys.stdout.flush()
-            sys.stderr.flush()
             os._exit(code)
     sys.exit(code)
 
@@ -29,13 +34,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         backend.choose()
         return options.do(options, overrides)
     except config.UserError as error:
-        print("vit_jax: " + " ".join(str(error).split("\n")), file=sys.stderr)
+        _complain(" ".join(str(error).split("\n")))
         return error.exit_code
     except KeyboardInterrupt:
-        print("vit_jax: interrupted", file=sys.stderr)
+        _complain("interrupted")
         return 130
     except BrokenPipeError:
         return 0
+    except OSError as error:
+        if error.errno not in config.NO_ROOM:
+            raise
+        # Of a file that nobody thought of, or of what is printed, into a file on that disk.
+        _complain(
+            f"{error.filename or 'standard output, or a file'}: cannot be written: {error.strerror}"
+        )
+        return FAILED
+
+
+def _complain(line: str) -> None:
+    """Prints a line for people, if that can be done: the exit code says the rest."""
+    with contextlib.suppress(OSError):
+        print(f"vit_jax: {line}", file=sys.stderr)
+
+
+def _flush() -> bool:
+    """Returns whether all that was printed could be written."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BrokenPipeError:  # of who has read enough
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _split_overrides(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:

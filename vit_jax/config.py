@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vit_jax import knobs as _knobs
+from vit_jax.knobs import NO_ROOM as NO_ROOM
 from vit_jax.knobs import ConfigError as ConfigError
 from vit_jax.knobs import Duration as Duration
 from vit_jax.knobs import UserError as UserError

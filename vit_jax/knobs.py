@@ -6,6 +6,7 @@ the nearest valid choice.
 
 import dataclasses
 import difflib
+import errno
 import functools
 import hashlib
 import json
@@ -16,6 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk
 
 
 class UserError(Exception):

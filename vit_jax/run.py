@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import errno
 import json
 import os
 import pathlib
@@ -445,7 +444,7 @@ def _prepare(workdir: pathlib.Path, cfg: config.Config) -> None:
         text = json.dumps(config.to_dict(cfg), indent=2) + "\n"
         logs.write_atomically(workdir / "config.json", text)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # that may pass
+        full = error.errno in config.NO_ROOM  # that may pass
         kind = logs.NotWritten if full else config.ConfigError
         raise kind(f"--workdir={workdir}: cannot be written: {error.strerror}") from error
 

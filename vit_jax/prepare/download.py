@@ -1,7 +1,6 @@
 """Data sets that TFDS knows how to get, prepared as array_record."""
 
 import contextlib
-import errno
 import importlib.util
 import pathlib
 import re
@@ -14,6 +13,7 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
+from vit_jax.config import NO_ROOM
 from vit_jax.data.examples import DataError, reason
 from vit_jax.prepare import metadata
 from vit_jax.prepare.shards import PrepareError
@@ -110,7 +110,7 @@ def _one_line(name: str) -> Iterator[None]:
     except ImportError as error:
         raise DataError(_needs(name, [error.name or "tensorflow"])) from None
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT) or "disk space" in str(error):
+        if error.errno in NO_ROOM or "disk space" in str(error):
             raise PrepareError(
                 f"{name}: {reason(error)}; make room, or choose --data_dir"
             ) from None

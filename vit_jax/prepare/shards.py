@@ -1,7 +1,6 @@
 """One shard of a packed data set: from the places of its images to a whole file, or to none."""
 
 import dataclasses
-import errno
 import hashlib
 import json
 import os
@@ -15,6 +14,7 @@ import tensorflow_datasets as tfds
 from array_record.python import array_record_module  # pyright: ignore
 
 from vit_jax import logs
+from vit_jax.config import NO_ROOM
 from vit_jax.data import images
 from vit_jax.data.examples import DataError
 from vit_jax.data.images import BadImage
@@ -200,7 +200,7 @@ class disk_errors:  # noqa: N801 (read as a statement: with disk_errors(path))
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # array_record has no error type of its own.
         if isinstance(error, OSError) or type(error) is RuntimeError:
-            full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            full = getattr(error, "errno", None) in NO_ROOM
             full = full or any(text in str(error) for text in ("No space left", "too large"))
             reason = getattr(error, "strerror", None) or str(error).partition(";")[0]
             remedy = "; make room, and run the same command again: it goes on" if full else ""
