@@ -1,5 +1,6 @@
 """Runs of masked patch prediction: resumed, fine-tuned, opened by every verb."""
 
+import cv2
 import jax
 import numpy as np
 import pytest
@@ -115,11 +116,22 @@ def test_it_is_copied_and_reported(pretrained, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_images_are_filled_in(pretrained, tmp_path):
+def test_what_it_fills_in_is_drawn(pretrained, tmp_path):
+    words = ["inspect", "reconstruct", f"--checkpoint={pretrained}", f"--out={tmp_path}"]
+    assert cli.main([*words, "--count=2"]) == 0
+    assert {path.name for path in tmp_path.iterdir()} >= {"reconstruct.png", "reconstruct.npz"}
+    height, width, _ = cv2.imread(str(tmp_path / "reconstruct.png")).shape
+    assert width > 3 * 100  # original, corrupted, predicted
+    assert height > 2 * 100
+    with np.load(tmp_path / "reconstruct.npz") as arrays:
+        assert arrays["predicted"].shape == (2, 8, 8, 1)
+
+
+@pytest.mark.slow
+def test_images_are_filled_in(pretrained):
     opened = opening.open_(pretrained)
     images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1), np.uint8)
-    found = reconstruct.reconstruct(opened, images, tmp_path / "new" / "picture.png")
-    assert (tmp_path / "new" / "picture.png").stat().st_size > 1000
+    found = reconstruct.fill_in(opened, images)
     chosen = np.zeros((3, 16), bool)
     np.put_along_axis(chosen, found["chosen"], True, axis=1)
     pixels = chosen.reshape(3, 4, 4).repeat(2, axis=1).repeat(2, axis=2)

@@ -111,5 +111,7 @@ def _write(
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *rows])
     logs.write_atomically(table, text.getvalue())
-    figure.savefig(picture, dpi=DPI)
+    encoded = io.BytesIO()
+    figure.savefig(encoded, dpi=DPI, format="png")
+    logs.write_atomically(picture, encoded.getvalue())
     return [table, picture]

@@ -4,7 +4,6 @@ For `drawing.KINDS`: `fill_in` gives the arrays of an answer, `draw` its figure.
 """
 
 import functools
-import pathlib
 from typing import Any
 
 import cv2
@@ -22,22 +21,6 @@ from vit_jax.training import masked, step
 MASK = (86, 180, 233)  # Okabe and Ito's sky blue: no grey, as masked patches often are
 SIDE = 112  # pixels of an image in the figure, at least
 DOWN, ACROSS = 6, 3  # images below each other and beside each other in the figure
-
-
-def reconstruct(
-    opened: opening.Opened, images: np.ndarray, out_path: pathlib.Path
-) -> dict[str, np.ndarray]:
-    """Returns what `fill_in` does, and draws the first of it into a PNG or SVG file.
-
-    Raises CannotAnswer for a model that does not fill in patches.
-    """
-    found = fill_in(opened, images)
-    try:
-        out_path.parent.mkdir(parents=True, exist_ok=True)
-        draw(found).savefig(out_path, dpi=150)
-    except OSError as error:
-        raise config.ConfigError(f"{out_path}: cannot be written: {error.strerror}") from error
-    return found
 
 
 def fill_in(opened: opening.Opened, images: np.ndarray) -> dict[str, np.ndarray]:
