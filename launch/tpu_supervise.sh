@@ -106,23 +106,33 @@ follow() { # prints worker 0's log until the run is over; OUTCOME
     elif [ -n "$WORKER" ]; then
       collect
       return
-    else
-      slice_state
-      case $STATE in absent | lost) OUTCOME="slice $name is gone ($STATE${DETAIL:+, $DETAIL})" && return ;; esac
-      if ((++misses >= MISSES)); then
-        OUTCOME="slice $name cannot be reached: $(reason)"
-        give_back || true
-        return
-      fi
+    elif is_gone; then
+      return
+    elif ((++misses >= MISSES)); then
+      give_back || true
+      return
     fi
     pause_for "$poll_seconds"
   done
 }
 
+is_gone() { # of the slice, after a command on it failed; OUTCOME in either case
+  local why
+  why=$(reason)
+  slice_state
+  case $STATE in
+    absent | lost) OUTCOME="slice $name is gone ($STATE${DETAIL:+, $DETAIL})" ;;
+    *) OUTCOME="slice $name cannot be reached: $why" && return 1 ;;
+  esac
+}
+
 collect() { # OUTCOME: the exit code that decides, of all workers'; the others have a few polls to end as well
   local answer looks
   for ((looks = 0; looks < 10; looks++)); do
-    answer=$(on all status) || { OUTCOME="slice $name cannot be reached: $(reason)" && return; }
+    if ! answer=$(on all status); then
+      is_gone || true
+      return
+    fi
     [[ $answer == *running* ]] || break
     pause_for "$poll_seconds"
   done

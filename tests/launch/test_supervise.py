@@ -181,6 +181,19 @@ def test_a_slice_that_cannot_be_reached_is_made_again(world):
     assert "tpu.sh: setup: worker 0: exit status 255\n" in printed
 
 
+def test_a_slice_taken_just_after_its_run_ended_is_gone(world):
+    here = world(lives=[{"runs": ["75"], "meets": {"status": "taken"}}, {"runs": ["0"]}])
+    printed = here.tpu("supervise", *RUN, "--max_restarts=1", "digits")
+    assert "slice s is gone (lost, SUSPENDED); restart 1 of 1 in 0 s" in told(printed)
+
+
+def test_a_run_that_cannot_be_followed_says_what_ssh_said(world):
+    here = world(lives=[{"runs": ["run"], "meets": {"poll": "refused"}}, {"runs": ["0"]}])
+    printed = here.tpu("supervise", *RUN, "--max_restarts=1", "digits")
+    expected = "slice s cannot be reached: [255] Connection refused; restart 1 of 1 in 0 s"
+    assert expected in told(printed)
+
+
 def test_google_that_does_not_answer_is_asked_again(world):
     errors = ["ERROR: (gcloud.x) UNAVAILABLE: try later"] * 4
     here = world(failures={"queued-resources describe": errors}, lives=[{"runs": ["0"]}])

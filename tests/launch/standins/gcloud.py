@@ -103,8 +103,15 @@ def scp(state, words):
 
 
 def ssh(state, words):
-    reach(state)
     flags = dict(word.removeprefix("--").split("=", 1) for word in words if "=" in word)
+    # What a verb of the worker's script meets: the slice is "taken" by then, or ssh is "refused".
+    life = SCENARIO["lives"][max(state["life"], 0)]
+    met = {what for verb, what in life.get("meets", {}).items() if verb in flags["command"].split()}
+    if "taken" in met:
+        (CLOUD / f"life{state['life']}" / "taken").touch()
+    reach(state)
+    if "refused" in met:
+        fail("ERROR: (gcloud.compute.tpus.tpu-vm.ssh) [255] Connection refused")
     homes = hosts(state)
     chosen = range(len(homes)) if flags["worker"] == "all" else [int(flags["worker"])]
     command = " ".join(flags["command"].split(" "))  # as gcloud, and then ssh, do
