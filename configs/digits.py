@@ -11,6 +11,8 @@ seeds: batch 128 without smoothing 93.0, 92.0; batch 64 94.4, 93.7; with smoothi
 
 import ml_collections
 
+from vit_jax import catalog
+
 
 def names() -> tuple[str, ...]:
     """Returns the names this file knows."""
@@ -23,6 +25,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     return ml_collections.ConfigDict(
         {
             "model": {
+                "num_classes": 10,
                 "patch_size": (2, 2),
                 "width": 64,
                 "depth": 4,
@@ -55,3 +58,8 @@ def get_config(name: str) -> ml_collections.ConfigDict:
             "evaluation": {"every": "10 epochs"},
         }
     )
+
+
+def about(name: str) -> catalog.About:
+    """Returns where the run called `name` comes from."""
+    return catalog.About(row=f"{name}, the whole training split", dataset="digits", images=1437)

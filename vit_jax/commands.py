@@ -417,6 +417,7 @@ def preflight(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     from vit_jax import listing, logs, preflight
 
     logs.setup()
+    slices = [preflight.open_slice(name) for name in options.topology.split(",")]
     names = options.names or [e.name for e in listing.entries(table=options.table)]
     runs = []
     for name in names:
@@ -429,7 +430,6 @@ def preflight(options: argparse.Namespace, overrides: dict[str, str]) -> int:
                 "set --examples=N"
             )
         runs.append((cfg, examples or 1))
-    slices = [preflight.open_slice(name) for name in options.topology.split(",")]
     reports = []
     for report in preflight.measure_all(
         runs,

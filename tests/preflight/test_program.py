@@ -73,6 +73,10 @@ def test_report_of_a_step_on_eight_devices(here):
     assert report.collectives["all-reduce"]["bytes"] >= report.params
     assert report.peak is not None
     assert report.peak >= report.params + report.optimizer
+    assert report.activations is not None
+    tokens = (8 // cfg.model.patch_size[0]) ** 2
+    kept = report.batch * tokens * cfg.model.mlp_dim * cfg.model.depth  # what GELU's gradient needs
+    assert report.activations >= 4 * kept
 
 
 @pytest.mark.slow

@@ -33,6 +33,12 @@ class Input:
     rounds: int = 5
     batches: int = 8
 
+    def __post_init__(self) -> None:
+        if self.rounds < 1 or any(threads < 1 for threads in self.threads):
+            raise config.ConfigError("bench input: --rounds and --threads must be at least 1")
+        if self.data is not None and not self.data.exists():
+            raise config.ConfigError(f"--data={self.data}: no such folder or tar")
+
 
 @dataclasses.dataclass(frozen=True)
 class Result:
@@ -51,8 +57,6 @@ def measure(options: Input) -> list[Result]:
     Every pipeline is a process of its own that waits while another is measured; a turn is
     `batches` batches of 256 after one that is not counted.
     """
-    if options.rounds < 1 or any(threads < 1 for threads in options.threads):
-        raise config.ConfigError("bench input: --rounds and --threads must be at least 1")
     every = sorted(os.sched_getaffinity(0))
     results = []
     with tempfile.TemporaryDirectory() as name:

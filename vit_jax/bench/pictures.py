@@ -15,12 +15,10 @@ QUALITY = 91  # gives about 110 kB at 500 x 375, as ImageNet's files have
 def gather(data: pathlib.Path | None, folder: pathlib.Path) -> list[pathlib.Path]:
     """Returns JPEG files: those below a folder, those of a tar unpacked to `folder`, or new ones.
 
-    Raises ConfigError where there are none.
+    Raises ConfigError where there are none; `data` must exist.
     """
     if data is None:
         return make(folder, COUNT)
-    if not data.exists():
-        raise config.ConfigError(f"--data={data}: no such folder or tar")
     if not data.is_dir():
         try:
             with tarfile.open(data) as archive:
