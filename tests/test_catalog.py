@@ -7,6 +7,7 @@ import pytest
 from vit_jax import catalog, config, models, run
 
 NAMES = catalog.names()
+UNPRINTED = ("digits", "posemb/sincos", "home/", "masked/digits")  # in no table of the paper
 ALONE = {"image_folder", "image_folder-32", "tfds", "tfds-32"}
 
 
@@ -26,7 +27,7 @@ def get_config(name):
 
 def test_names_are_grouped_by_file_and_safe_to_type():
     for name, path in NAMES.items():
-        assert name in ALONE or name.startswith(f"{path.stem}/")
+        assert name.partition("-")[0] == path.stem or name.startswith(f"{path.stem}/")
         assert re.fullmatch(r"[A-Za-z0-9+_./-]+", name)
     assert len(NAMES) == len({name.lower().replace("b_32", name) for name in NAMES})
     assert len(NAMES) > 240
