@@ -41,7 +41,7 @@ trap 'signalled=1; kill -TERM "${processes[@]}" 2>/dev/null || true' TERM INT
 for ((number = 0; number < count; number++)); do
   [[ $JAX_PLATFORMS == cpu* ]] || export JAX_LOCAL_DEVICE_IDS=$number
   # In a session of its own, so that Ctrl-C comes once, from the trap: a second one would cut a save short.
-  JAX_PROCESS_ID=$number setsid "$program" train "$@" > >(exec sed -u "s/^/$number: /") 2>&1 </dev/null &
+  JAX_PROCESS_ID=$number setsid "$program" train "$@" > >(trap '' TERM INT; exec sed -u "s/^/$number: /") 2>&1 </dev/null &
   processes+=($!)
 done
 

@@ -68,16 +68,18 @@ def test_processes_on_gpus_have_one_each(environment):
     ]
 
 
+@pytest.mark.parametrize("send", [os.kill, os.killpg])  # a terminal and `timeout` signal the group
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_reaches_all(environment, tmp_path, number):
+def test_a_signal_reaches_all(environment, tmp_path, number, send):
     process = subprocess.Popen(
         [SCRIPT, "3", "digits"],
         env=environment | {"CODES": "wait"},
         stdout=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     wait_for(lambda: all((tmp_path / str(n)).exists() for n in range(3)))
-    process.send_signal(number)
+    send(process.pid, number)
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == 75
     assert sorted(line for line in printed.splitlines() if "saved" in line) == [
