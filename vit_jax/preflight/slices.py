@@ -35,6 +35,15 @@ CHIPS = {
 EXAMPLES = "v3:8x8, v3-128, v5e-16, v5p:4x4x4, cpu or gpu"
 
 
+# libtpu 0.0.42 recurses so deeply on BiT ResNets and hybrids for v6e that 1 MiB overflows.
+STACK = 2**30
+STACK_FLAGS = (
+    "default_thread_stack_size",
+    "fibers_default_thread_stack_size",
+    "xla_internal_thread_stack_size_bytes",
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Slice:
     """Devices to compile for; facts that are not known are None."""
@@ -113,8 +122,7 @@ def open_slice(name: str) -> Slice:
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         "TPU_STDERR_LOG_LEVEL": "3",
         "TPU_MIN_LOG_LEVEL": "3",
-        # libtpu 0.0.42 recurses so deeply on BiT ResNets for v6e that a stack of 1 MiB overflows.
-        "LIBTPU_INIT_ARGS": "--default_thread_stack_size=268435456",
+        "LIBTPU_INIT_ARGS": " ".join(f"--{flag}={STACK}" for flag in STACK_FLAGS),
     }.items():
         os.environ.setdefault(key, value)
     import jax
