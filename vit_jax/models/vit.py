@@ -39,14 +39,8 @@ class ViT(WithHead):
         if model.resnet_units is not None:
             self.resnet = resnet.Backbone(model, channels, dtype, rngs=rngs)
             channels = self.resnet.features
-        self.embedding = nnx.Conv(
-            channels,
-            width,
-            kernel_size=patch,
-            strides=patch,
-            padding="VALID",
-            dtype=dtype,
-            rngs=rngs,
+        self.embedding = nnx.LinearGeneral(
+            (*patch, channels), width, axis=(-3, -2, -1), dtype=dtype, rngs=rngs
         )
         if model.pooling == "token":
             self.cls = nnx.Param(jnp.zeros((1, 1, width)))
@@ -65,10 +59,15 @@ class ViT(WithHead):
         self.add_head(model, width, rngs=rngs)
 
     def patches(self, images: jax.Array) -> jax.Array:
-        """Returns the patch embeddings (B, P, D) of images (B, H, W, C), in raster order."""
+        """Returns the patch embeddings (B, P, D) of images (B, H, W, C), in raster order.
+
+        A matrix product on flat patches (ViT, equation 1). As a convolution it is the same, but
+        TPUs hold the kernel in another order for that, and copy it and its moments every step.
+        """
         x = images if self.model.resnet_units is None else self.resnet(images)
-        x = self.embedding(x)
-        return x.reshape(x.shape[0], -1, x.shape[-1])
+        (rows, columns), (height, width) = self.grid, known(self.model.patch_size)
+        x = x.reshape(len(x), rows, height, columns, width, -1).swapaxes(2, 3)
+        return self.embedding(x.reshape(len(x), rows * columns, height, width, -1))
 
     def place(self, x: jax.Array) -> jax.Array:
         """Returns patch embeddings (B, P, D) with class token and positions, (B, N, D)."""
@@ -134,13 +133,12 @@ class ViT(WithHead):
         out = {"tokens": tokens}
         if weights is not None:
             out["attention"] = weights
-        x = self._pool(tokens)
-        logits, x = self.classify(normalise(self.encoder_norm, x) if late else x)
+        if self.model.pooling == "token":
+            # Its norm is its own: with this, those of the others are not computed unless used.
+            pooled, late = x[:, 0].astype(jnp.float32), True
+        elif self.model.pooling == "map":
+            pooled = self.pooling(tokens).astype(jnp.float32)
+        else:
+            pooled = tokens.astype(jnp.float32).mean(axis=1)
+        logits, x = self.classify(normalise(self.encoder_norm, pooled) if late else pooled)
         return logits, out | {"pre_logits": x}
-
-    def _pool(self, tokens: jax.Array) -> jax.Array:
-        """Returns what the head sees, (B, D) float32."""
-        if self.model.pooling == "map":
-            return self.pooling(tokens).astype(jnp.float32)
-        tokens = tokens.astype(jnp.float32)
-        return tokens[:, 0] if self.model.pooling == "token" else tokens.mean(axis=1)

@@ -112,9 +112,8 @@ def create(
         new = {"params": params, "opt": opt}
         if "ema" in state:
             new["ema"] = optax.incremental_update(params, state["ema"], 1.0 - (train.ema or 0.0))
-        # A select, as it fuses into the update, where a conditional would be a barrier.
         new = {
-            name: jax.tree.map(lambda n, o: jnp.where(finite, n, o), tree, state[name])
+            name: jax.tree.map(lambda n, o: _chosen(finite, n, o), tree, state[name])
             for name, tree in new.items()
         }
         new["step"] = state["step"] + 1
@@ -157,6 +156,17 @@ def compile_step(
     jitted = jax.jit(step, donate_argnums=0, out_shardings=(places, NamedSharding(mesh, P())))
     with jax.set_mesh(mesh):
         return jitted.lower(target, batch).compile()
+
+
+def _chosen(first: jax.Array, one: jax.Array, other: jax.Array) -> jax.Array:
+    """Returns `one` if the scalar `first` is true, else `other`, both of the same type.
+
+    A select, as it fuses into the update, where a conditional would be a barrier; and in float32,
+    as XLA leaves a select in bfloat16 out of that fusion, which then reads everything twice.
+    """
+    if one.dtype != jnp.bfloat16:
+        return jnp.where(first, one, other)
+    return jnp.where(first, one.astype(jnp.float32), other.astype(jnp.float32)).astype(one.dtype)
 
 
 def _microbatches(x: jax.Array, count: int, together: int) -> jax.Array:
