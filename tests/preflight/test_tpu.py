@@ -96,3 +96,22 @@ def test_hybrid_fits_and_too_large_a_batch_is_reported(slice_):
     line = dict(preflight.lines(report, 0.4))["memory per device"]
     assert line.startswith("does not fit")
     assert "15.48G" in line or "GiB too much" in line
+
+
+def test_step_is_no_heavier_than_big_visions():
+    # Its step for the same model by the same compiler: README, "The step is lean".
+    where = preflight.open_slice("v3-128")
+    cfg = prepare("pretrain/ViT-B_32-jft-7ep", **{
+        "model.num_classes": 1000, "model.unroll": 12, "model.remat": "none",
+    })  # fmt: skip
+    report = preflight.measure(cfg, where, 1_281_167)
+    assert report.peak is not None
+    assert report.bytes_accessed is not None
+    assert report.peak <= 1.40 * GIB
+    assert report.bytes_accessed <= 7.95e9
+    cfg = prepare("pretrain/ViT-L_16-jft-7ep", **{
+        "model.num_classes": 1000, "model.remat": "full",
+    })  # fmt: skip
+    report = preflight.measure(cfg, where, 1_281_167)
+    assert report.peak is not None
+    assert report.peak <= 5.16 * GIB
