@@ -113,7 +113,7 @@ def create(
         if "ema" in state:
             new["ema"] = optax.incremental_update(params, state["ema"], 1.0 - (train.ema or 0.0))
         new = {
-            name: jax.tree.map(lambda n, o: _chosen(finite, n, o), tree, state[name])
+            name: jax.tree.map(lambda n, o: _kept(finite, n, o), tree, state[name])
             for name, tree in new.items()
         }
         new["step"] = state["step"] + 1
@@ -158,15 +158,15 @@ def compile_step(
         return jitted.lower(target, batch).compile()
 
 
-def _chosen(first: jax.Array, one: jax.Array, other: jax.Array) -> jax.Array:
-    """Returns `one` if the scalar `first` is true, else `other`, both of the same type.
+def _kept(finite: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+    """Returns the leaf of a state after a step: `new`, or `old` where the step was not finite.
 
     A select, as it fuses into the update, where a conditional would be a barrier; and in float32,
     as XLA leaves a select in bfloat16 out of that fusion, which then reads everything twice.
     """
-    if one.dtype != jnp.bfloat16:
-        return jnp.where(first, one, other)
-    return jnp.where(first, one.astype(jnp.float32), other.astype(jnp.float32)).astype(one.dtype)
+    if new.dtype != jnp.bfloat16:
+        return jnp.where(finite, new, old)
+    return jnp.where(finite, new.astype(jnp.float32), old.astype(jnp.float32)).astype(new.dtype)
 
 
 def _microbatches(x: jax.Array, count: int, together: int) -> jax.Array:
