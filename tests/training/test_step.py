@@ -137,8 +137,9 @@ def test_gradient_against_float64_differences():
     assert metrics["lr"] == 0.25
 
 
-def test_not_finite_changes_nothing_but_the_count():
-    cfg = configure(train={"ema": 0.9})
+@pytest.mark.parametrize("moments", ["float32", "bfloat16"])
+def test_not_finite_changes_nothing_but_the_count(moments):
+    cfg = configure(train={"ema": 0.9}, optimizer={"moment_dtype": moments})
     trainer = Trainer(cfg)
     trainer.run(2)
     poisoned = trainer.state["params"]["head"]["kernel"]
