@@ -23,6 +23,8 @@ def test_recorded_results_belong_to_the_configs_of_their_names():
 def test_the_readme_shows_them():
     text = (FILE.parents[1] / "README.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| pretrain/")]
+    assert len(rows) == 26
+    assert all(cell.strip() for row in rows for cell in row.split("|")[1:8])  # the name, 6 slices
     for report in many.read(FILE).values():
         (row,) = (line for line in rows if line.startswith(f"| {report.name} |"))
         assert f"; {report.peak / 2**30:.1f}; " in row
