@@ -66,8 +66,9 @@ class ViT(WithHead):
         """
         x = images if self.model.resnet_units is None else self.resnet(images)
         (rows, columns), (height, width) = self.grid, known(self.model.patch_size)
-        x = x.reshape(len(x), rows, height, columns, width, -1).swapaxes(2, 3)
-        return self.embedding(x.reshape(len(x), rows * columns, height, width, -1))
+        batch, *_, channels = x.shape  # the batch is a symbol while a program is exported
+        x = x.reshape(batch, rows, height, columns, width, channels).swapaxes(2, 3)
+        return self.embedding(x.reshape(batch, rows * columns, height, width, channels))
 
     def place(self, x: jax.Array) -> jax.Array:
         """Returns patch embeddings (B, P, D) with class token and positions, (B, N, D)."""
