@@ -13,19 +13,9 @@ from vit_jax import config, models, trees
 from vit_jax.training import masked, optimizer, schedules, sharding, state, step
 
 RGB = config.Data(image_size=(8, 8))
-IMAGES = np.random.default_rng(0).integers(0, 256, (3, 8, 12, 3), np.uint8)
 
 
 # Targets
-
-
-def test_patches_are_cut_in_raster_order():
-    patches = np.asarray(masked.cut(jnp.asarray(IMAGES), (4, 2)))
-    assert patches.shape == (3, 2 * 6, 4, 2, 3)
-    for number in range(12):
-        row, column = divmod(number, 6)
-        expected = IMAGES[:, 4 * row : 4 * row + 4, 2 * column : 2 * column + 2]
-        np.testing.assert_array_equal(patches[:, number], expected)
 
 
 def one_patch(pixels):

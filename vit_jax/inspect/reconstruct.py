@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from vit_jax import config, models, opening
 from vit_jax.inspect import CannotAnswer
+from vit_jax.models.patches import cut, join
 from vit_jax.models.variants import known
 from vit_jax.training import masked, step
 
@@ -55,7 +56,7 @@ def _fill_in(
     keys = masked.keys_of_examples(jnp.arange(len(images)))
     corruption = masked.corrupt(keys, model.patches, model.masked)
     outputs = model.fill_in(params, step.normalise(images, data), **corruption)
-    patches, rows = masked.cut(images, patch), jnp.arange(len(images))[:, None]
+    patches, rows = cut(images, patch), jnp.arange(len(images))[:, None]
     guess = jnp.round(jnp.clip(masked.predictions(outputs, patch, target, data), 0, 255))
     filled = patches.at[rows, corruption["chosen"]].set(guess.astype(jnp.uint8))
     token = jnp.full_like(patches[:, :1], 127)
@@ -64,7 +65,7 @@ def _fill_in(
     shown = jnp.broadcast_to(where[:, :, None, None, None], (*where.shape, *patch, 1))
 
     def whole(x: jax.Array) -> jax.Array:
-        return masked.join(x, model.image_size)
+        return join(x, model.image_size)
 
     return {
         "corrupted": whole(pool[rows, corruption["source"]]),

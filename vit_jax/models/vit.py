@@ -16,6 +16,7 @@ from vit_jax.models.layers import (
     rematerialise,
     unstack,
 )
+from vit_jax.models.patches import cut
 from vit_jax.models.variants import known
 
 Block = EncoderBlock | axial.AxialBlock
@@ -65,10 +66,7 @@ class ViT(WithHead):
         TPUs hold the kernel in another order for that, and copy it and its moments every step.
         """
         x = images if self.model.resnet_units is None else self.resnet(images)
-        (rows, columns), (height, width) = self.grid, known(self.model.patch_size)
-        batch, *_, channels = x.shape  # the batch is a symbol while a program is exported
-        x = x.reshape(batch, rows, height, columns, width, channels).swapaxes(2, 3)
-        return self.embedding(x.reshape(batch, rows * columns, height, width, channels))
+        return self.embedding(cut(x, known(self.model.patch_size)))
 
     def place(self, x: jax.Array) -> jax.Array:
         """Returns patch embeddings (B, P, D) with class token and positions, (B, N, D)."""

@@ -17,6 +17,7 @@ import numpy as np
 from vit_jax import config
 from vit_jax.models import predicted
 from vit_jax.models.layers import constrain_batch
+from vit_jax.models.patches import cut
 
 STREAM = 4  # of keys folded into the seed's; see `mixup.STREAM`
 
@@ -68,21 +69,6 @@ def corrupt(keys: jax.Array, patches: int, masked: config.Masked) -> dict[str, j
         return {"source": source, "chosen": chosen}
 
     return jax.vmap(one)(keys)
-
-
-def cut(images: jax.Array, patch: tuple[int, int]) -> jax.Array:
-    """Returns images (B, H, W, C) as patches (B, P, h, w, C)."""
-    rows, height, width, channels = images.shape
-    h, w = patch
-    grid = images.reshape(rows, height // h, h, width // w, w, channels)
-    return jnp.swapaxes(grid, 2, 3).reshape(rows, -1, h, w, channels)
-
-
-def join(patches: jax.Array, size: tuple[int, int]) -> jax.Array:
-    """Returns patches (B, P, h, w, C) as images (B, H, W, C), `size` being H, W; undoes `cut`."""
-    rows, _, h, w, channels = patches.shape
-    grid = patches.reshape(rows, size[0] // h, size[1] // w, h, w, channels)
-    return jnp.swapaxes(grid, 2, 3).reshape(rows, *size, channels)
 
 
 def colours(patches: jax.Array, side: int) -> jax.Array:
