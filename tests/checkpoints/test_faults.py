@@ -320,14 +320,16 @@ def check_kills(directory: pathlib.Path, caplog: pytest.LogCaptureFixture, seeds
     best = 0
     for seed in seeds:
         rng = np.random.default_rng(seed)
-        process = start(directory, "forever")
-        assert process.stdout is not None
-        assert process.stderr is not None
-        lines = [json.loads(process.stdout.readline()) for _ in range(int(rng.integers(1, 6)))]
-        time.sleep(rng.uniform(0, 0.1))
-        process.kill()
-        rest, errors = process.communicate()
-        lines += [json.loads(line) for line in rest.splitlines()]
+        with start(directory, "forever") as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            count = int(rng.integers(1, 6))
+            lines = [json.loads(process.stdout.readline()) for _ in range(count)]
+            time.sleep(rng.uniform(0, 0.1))
+            process.kill()
+            # Not `communicate`, which loses lines that came in one piece with the last one read.
+            lines += [json.loads(line) for line in process.stdout]
+            errors = process.stderr.read()
         begun = max(line.get("begun", 0) for line in lines)
         best = max([best] + [line.get("committed", 0) for line in lines])
         outcome = Outcome(directory, caplog)
