@@ -1,4 +1,7 @@
-"""Axial attention (appendix D.6, Figure 13): axial/MODEL."""
+"""Axial attention (appendix D.6, Figure 13): axial/MODEL, and the three networks beside them.
+
+`axial/ViT-B_16`, `axial/ViT-B_32` and `axial/R50x1` are the runs of Table 3 under other names.
+"""
 
 import dataclasses
 
@@ -7,7 +10,9 @@ import ml_collections
 from vit_jax import catalog, paper
 from vit_jax.catalog import Choice
 
-RUNS = {f"axial/{model.replace('/', '_')}": model for model in paper.D6}
+RUNS = {
+    f"axial/{model.replace('/', '_')}": model for model in (*paper.D6, *paper.FIGURE_13_BASES)
+}
 LENGTH = Choice(
     "JFT-300M, 7 epochs",
     "D.6 states neither data nor hyper-parameters; Table 3's row of the network it is made from",
@@ -34,7 +39,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     """Returns the run called `name`."""
     knobs = catalog.load(_base(name))
     knobs["model"] |= {"variant": RUNS[name]}
-    if "ViT" in name:
+    if "AxialViT" in name:
         knobs["model"] |= {"pooling": "gap", "representation_size": None}
     return ml_collections.ConfigDict(knobs)
 
@@ -42,11 +47,13 @@ def get_config(name: str) -> ml_collections.ConfigDict:
 def about(name: str) -> catalog.About:
     """Returns where the run called `name` comes from."""
     base = catalog.about(_base(name))
+    axial = RUNS[name] in paper.D6
     return dataclasses.replace(
         base,
-        tables=("D.6", "figure 13"),
+        tables=("D.6", "figure 13") if axial else ("figure 13",),
         row=RUNS[name],
-        exaflops=None,
+        exaflops=None if axial else base.exaflops,
         results=(),
-        choices=(LENGTH, *([POOLING] if "ViT" in name else []), *base.choices),
+        measure=paper.five_shot("figure13"),
+        choices=(LENGTH, *([POOLING] if "AxialViT" in name else []), *base.choices),
     )

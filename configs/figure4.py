@@ -66,5 +66,6 @@ def about(name: str) -> catalog.About:
         images=images,
         exaflops=None,
         results=(),
+        measure=paper.five_shot("figure4"),
         choices=(*own, *base.choices),
     )

@@ -45,5 +45,6 @@ def about(name: str) -> catalog.About:
         row=f"{'class token' if kind == 'token' else 'GAP'}, lr {lr:g}",
         exaflops=None,
         results=(),
+        measure=paper.five_shot("figure9"),
         choices=(NETWORK, *([HEAD] if kind == "gap" else []), *base.choices),
     )

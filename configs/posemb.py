@@ -68,5 +68,6 @@ def about(name: str) -> catalog.About:
         row=f"ViT-B/16, position {position}, {place}",
         exaflops=None,
         results=(catalog.Result("5-shot ImageNet", score, "8"),) if score else (),
+        measure=paper.five_shot("table8") if score else "",
         choices=(LENGTH, *own, *base.choices),
     )

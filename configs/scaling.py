@@ -73,5 +73,6 @@ def about(name: str) -> catalog.About:
         row=", ".join(f"{size.removesuffix('_dim')} {value}" for size, value in shape.items()),
         exaflops=None,
         results=(),
+        measure=paper.five_shot("figure8"),
         choices=(*CHOICES, *base.choices),
     )

@@ -88,7 +88,7 @@ def about(name: str) -> catalog.About:
     pixels = tuple(choice for choice in base.choices if choice.what.startswith("378"))
     return dataclasses.replace(
         base,
-        tables=("2", "4", "9"),
+        tables=("2", "4", "9", *(["figure 2"] if model == "ViT-H/14" else [])),
         row=f"{model} from {pretrained}, {task.title}",
         dataset=task.title,
         images=task.count(task.whole),

@@ -64,6 +64,7 @@ class About:
       exaflops: compute as printed.
       core_days: TPUv3-core-days as printed.
       results: numbers to compare with.
+      measure: what is compared, where a run must be told to measure it.
       choices: what its source leaves open.
       origin: the name whose weights it begins with.
       warning: a line that training begins with, unless `init_from` is set.
@@ -79,6 +80,7 @@ class About:
     exaflops: float | None = None
     core_days: float | None = None
     results: tuple[Result, ...] = ()
+    measure: str = ""
     choices: tuple[Choice, ...] = ()
     origin: str = ""
     warning: str = ""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from vit_jax import catalog, config, models
+from vit_jax import catalog, config, exhibits, models
 from vit_jax.models import macs
 from vit_jax.weights import augreg, download, zoo
 
@@ -69,7 +69,7 @@ def entries(*, table: str | None = None, model: str | None = None) -> list[Entry
     """Returns the names of the catalog, in order.
 
     Args:
-      table: only those of this table or figure, such as `3`, `d2` or `figure4`.
+      table: only those of this table or figure, such as `table3` or `figure8`; see `exhibits`.
       model: only those whose variant this pattern matches, such as `ViT-L*`.
 
     Raises ConfigError where nothing is left.
@@ -77,11 +77,8 @@ def entries(*, table: str | None = None, model: str | None = None) -> list[Entry
     everything = [entry(name) for name in catalog.names()]
     chosen = everything
     if table is not None:
-        known = {_key(t): t for entry in everything for t in entry.about.tables}
-        if _key(table) not in known:
-            listed = ", ".join(sorted(known.values(), key=_order))
-            raise config.ConfigError(f"--table={table}: no name belongs to it; known: {listed}")
-        chosen = [e for e in chosen if _key(table) in map(_key, e.about.tables)]
+        exhibit = exhibits.find(table, "--table=")
+        chosen = [e for e in chosen if exhibit in exhibits.of(e.about.tables, e.name)]
     if model is not None:
         chosen = [e for e in chosen if fnmatch.fnmatchcase(e.model, model.replace("_", "/"))]
         if not chosen:
@@ -257,6 +254,8 @@ def notes(about: catalog.About) -> Iterator[str]:
     if about.tables:
         tables = (f"table {t}" if t[0].isdigit() else t for t in sorted(about.tables, key=_order))
         yield f"source: {about.row}; {', '.join(tables)}"
+    if about.measure:
+        yield f"measure: {about.measure}"
     if about.results:
         results = (f"{r.what} {r.value:g}{_spread(r)} [{r.table}]" for r in about.results)
         yield f"printed: {', '.join(results)}"
@@ -299,12 +298,6 @@ def _number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _key(table: str) -> str:
-    """Returns a table's name as people may type it: `Table D.2` is `d2`, `fig. 4` `figure4`."""
-    letters = re.sub(r"[^a-z0-9]", "", table.lower()).removeprefix("table")
-    return re.sub(r"^fig(ure)?", "figure", letters)
 
 
 def _order(table: str) -> tuple[bool, str, int, str]:

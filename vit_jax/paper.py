@@ -141,6 +141,18 @@ TABLE_8 = {  # (position, place): top-1 of 5-shot linear classification of Image
 D2 = {"depth": 8, "width": 1024, "mlp_dim": 2048, "patch": 32}  # the model that D.2 scales
 D3 = (("token", 8e-4), ("gap", 8e-4), ("gap", 3e-4))  # Figure 9: pooling, learning rate
 D6 = ("AxialViT-B/16", "AxialViT-B/32", "AxialResNet50")  # Figure 13
+FIGURE_13_BASES = ("ViT-B/16", "ViT-B/32", "R50x1")  # the networks beside them, in this order
+FIGURE_9_EPOCHS = 7  # its curves have an epoch on the x axis
+# What Figures 4, 8, 9 and 13 and Table 8 measure: the knobs of an evaluation.
+FIVE_SHOT = {"evaluation.fewshot": "imagenet", "evaluation.shots": "5"}
+
+
+def five_shot(exhibit: str) -> str:
+    """Returns what a table or figure measures, and the commands that measure it, in one line."""
+    flags = " ".join(f"--config.{key}={value}" for key, value in FIVE_SHOT.items())
+    return f"5-shot linear accuracy on ImageNet, by `vit_jax reproduce {exhibit}` or {flags}"
+
+
 FIGURE_4 = ("ViT-L/16", "ViT-L/32", "ViT-B/32", "ViT-b/32", "R50x1", "R152x2")
 SUBSETS = {"9M": 9_000_000, "30M": 30_000_000, "90M": 90_000_000, "303M": 303_000_000}
 FIGURE_10 = ((7, 2e-4, 0.01), (7, 4e-4, 0.1), (14, 4e-4, 0.1))  # ViT-L/16: epochs, lr, decay
@@ -184,16 +196,37 @@ BIT = (
 BIT_LR, BIT_DROPS = 0.003, (0.3, 0.6, 0.9)
 
 
+class BigTransferPretraining(NamedTuple):
+    """How BiT-L was pre-trained on JFT-300M (BiT, section 3.3): SGD, momentum 0.9, batch 4096.
+
+    The rate is divided by 10 after each of `drops`, in epochs.
+    """
+
+    model: str
+    epochs: int
+    lr: float
+    warmup: int
+    weight_decay: float
+    drops: tuple[int, ...]
+
+
+BIT_L = BigTransferPretraining("R152x4", 40, 0.03 * BATCH / 256, 5000, 1e-4, (10, 23, 30, 37))
+BIT_SMALL, BIT_LARGE = (160, 128), (512, 480)  # pixels before and after the crop of R152x4
+
+
+Score = tuple[float, float | None]  # mean and standard deviation
+
+
 class Transfer(NamedTuple):
     """A column of Table 2: top-1 and its standard deviation over three fine-tuning runs, in %."""
 
-    imagenet: tuple[float, float]
-    real: tuple[float, float]
-    cifar10: tuple[float, float]
-    cifar100: tuple[float, float]
-    pets: tuple[float, float]
-    flowers: tuple[float, float]
-    vtab: tuple[float, float]
+    imagenet: Score
+    real: Score
+    cifar10: Score
+    cifar100: Score
+    pets: Score
+    flowers: Score
+    vtab: Score
     core_days: float
     imagenet_pixels: int
 
@@ -213,6 +246,15 @@ TABLE_2 = {  # (network, pre-trained on); section 4.1 has the pixels, and Polyak
     ),
 }  # fmt: skip
 POLYAK = 0.9999
+# The column "BiT-L (ResNet152x4)"; Table 2 does not print its pixels: Big Transfer, section 3.3.
+TABLE_2_BIT = Transfer(
+    (87.54, 0.02), (90.54, None), (99.37, 0.06), (93.51, 0.08), (96.62, 0.23), (99.63, 0.03),
+    (76.29, 1.70), 9900, 480,
+)  # fmt: skip
+# The column "Noisy Student (EfficientNet-L2)", of which no other cell is printed. Beside 88.4 stands
+# 88.5, which Touvron et al. (2020) report of the same network.
+TABLE_2_NOISY_STUDENT = {"ImageNet": 88.4, "ReaL": 90.55, "core-days": 12_300}
+FIGURE_2_OTHERS = ("VIVI-Ex-100% (R50x3)", "S4L (R50x1)")  # bars without a number
 
 TABLE_9 = {  # top-1 in % on the tasks of VTAB-1k, in the order of TABLE_2's networks
     "caltech101": (95.3, 95.4, 90.8),

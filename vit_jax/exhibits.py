@@ -1,0 +1,98 @@
+"""Tables and figures by name: the one set that `list`, `preflight` and `reproduce` accept.
+
+A name is `table5` or `figure8`. What the paper calls the place besides is accepted too, in any
+spelling: `5`, `Table 5`, `fig. 8`, `D.2`.
+"""
+
+import re
+from collections.abc import Iterable
+
+from vit_jax import config
+
+# Each name with the labels that `About.tables` of the configs behind it may have.
+EXHIBITS = {
+    "table2": ("2",),
+    "table3": ("3",),
+    "table4": ("4",),
+    "table5": ("5",),
+    "table6": ("6",),
+    "table7": ("7",),
+    "table8": ("8", "D.4"),
+    "table9": ("9", "D.10"),
+    "figure2": ("figure 2",),
+    "figure3": ("figure 3",),
+    "figure4": ("figure 4",),
+    "figure5": ("figure 5",),
+    "figure8": ("figure 8", "D.2"),
+    "figure9": ("figure 9", "D.3"),
+    "figure10": ("figure 10",),
+    "figure13": ("figure 13", "D.6"),
+    "masked": ("section 4.6",),
+    "home": ("home",),
+    "augreg": ("augreg",),
+    "baseline": ("baseline",),
+}
+DRAWN_FROM = {"figure5": "table6"}  # the same runs
+# Those that `reproduce` has no measure for, and what is there instead.
+UNMEASURED = {
+    "table3": "its columns are settings; tables 5 to 7 measure its runs",
+    "figure10": "it is a picture: `vit_jax inspect positions` draws it of each of its runs",
+    "augreg": "its runs are those of another paper",
+    "baseline": "its runs are those of another paper",
+}
+MEASURED = tuple(name for name in EXHIBITS if name not in UNMEASURED)
+
+
+def find(typed: str, where: str) -> str:
+    """Returns the name of a table or figure that someone typed.
+
+    Args:
+      typed: such as `figure8`, `fig. 8` or `D.2`.
+      where: what the error names, such as `--table=`.
+
+    Raises ConfigError with the nearest name, and all of them with what else they are called.
+    """
+    known = {_key(label): name for name, labels in EXHIBITS.items() for label in (name, *labels)}
+    if _key(typed) in known:
+        return known[_key(typed)]
+    hint = config.suggest(_key(typed), list(known))
+    near = hint if "did you mean" in hint else ""
+    raise config.ConfigError(
+        f"{where}{typed}: no such table or figure{near}; known: {', '.join(map(_shown, EXHIBITS))}"
+    )
+
+
+def measured(typed: str) -> str:
+    """Returns the name of a table or figure that can be reproduced; raises ConfigError."""
+    name = find(typed, "reproduce ")
+    if name in UNMEASURED:
+        raise config.ConfigError(
+            f"reproduce {typed}: {UNMEASURED[name]}; `vit_jax list --table={name}` lists them; "
+            f"to reproduce: {', '.join(MEASURED)}"
+        )
+    return name
+
+
+def of(labels: Iterable[str], config_name: str) -> set[str]:
+    """Returns the tables and figures that a config belongs to.
+
+    Args:
+      labels: its `About.tables`.
+      config_name: its own name; those of home/ and masked/ belong to the table of that name.
+    """
+    every = {*labels, config_name.partition("/")[0]}
+    found = {name for name, known in EXHIBITS.items() if every & {name, *known}}
+    return found | {name for name, source in DRAWN_FROM.items() if source in found}
+
+
+def _key(typed: str) -> str:
+    """Returns a name without what people spell differently: `Table D.2` is `d2`."""
+    letters = re.sub(r"[^a-z0-9]", "", typed.lower())
+    letters = re.sub(r"^(table|section|appendix)(?=[a-z]?[0-9])", "", letters)
+    return re.sub(r"^fig(ure)?(?=[0-9])", "figure", letters)
+
+
+def _shown(name: str) -> str:
+    """Returns a name with its appendix, where that is how people look for it."""
+    also = [label for label in EXHIBITS[name] if re.match(r"[A-Z]\.|section", label)]
+    return f"{name} ({', '.join(also)})" if also else name
