@@ -10,13 +10,11 @@ import ml_collections
 from vit_jax import catalog, paper
 from vit_jax.catalog import Choice
 
-RUNS = {
-    f"axial/{model.replace('/', '_')}": model for model in (*paper.D6, *paper.FIGURE_13_BASES)
-}
+RUNS = {f"axial/{model.replace('/', '_')}": model for model in (*paper.D6, *paper.FIGURE_13_BASES)}
 LENGTH = Choice(
-    "JFT-300M, 7 epochs",
-    "D.6 states neither data nor hyper-parameters; Table 3's row of the network it is made from",
-    "--config.data.name=NAME --config.train.duration='90 epochs'",
+    "7 epochs of JFT-300M, the hyper-parameters of Table 3",
+    "D.6 states JFT alone; Table 3's row of the network it is made from",
+    "--config.train.duration='14 epochs'",
 )
 POOLING = Choice(
     "model.pooling=gap, model.representation_size=none",

@@ -186,7 +186,8 @@ def test_list_of_a_table_or_a_model(capsys):
     assert names("--model=R152x?") == {name for name in everything if "R152" in name}
     assert cli.main(["list", "--table=99"]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("vit_jax: --table=99: no name belongs to it; known: 2, 3, 4, 5, 6, 7, 8,")
+    assert err.startswith("vit_jax: --table=99: no such table or figure; ")
+    assert "known: table2, table3, table4, table5, table6, table7, table8 (D.4), table9" in err
     assert cli.main(["list", "--table=7", "--model=ViT*"]) == 2
     err = capsys.readouterr().err
     assert err.startswith("vit_jax: --model=ViT*: no name in table 7 has such a model; known: ")

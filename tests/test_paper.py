@@ -230,6 +230,7 @@ def test_rates_are_chosen_on_a_part_of_the_training_images():
         protocol, data = entry.about.transfer, entry.cfg.data
         fine_tuning = name.startswith(("finetune/", "vtab/")) or "-digits" in name
         fine_tuning |= name.endswith(("-to-imagenet", "/digits-tenth", "/digits-scratch"))
+        fine_tuning |= name.startswith("bit/") and not name.endswith("ep")
         assert (protocol is not None) == fine_tuning
         if name.startswith("vtab/"):
             assert data.train_split == f"{protocol.train}+{protocol.held_out}"
@@ -313,6 +314,85 @@ def test_table_2():
         assert entry.cfg.train.ema == (0.9999 if pixels else None)
         if pixels:
             assert entry.cfg.data.image_size == (int(pixels[1:]),) * 2
+
+
+def test_table_2_big_transfer():
+    """Its column is one pre-training and a transfer to each task; the other column is no run."""
+    rows = [row for row in table("Table 2, others") if row["model"] == "BiT-L ResNet152x4"]
+    assert len(rows) == 8
+    origin = "bit/R152x4-jft-40ep"
+    for row in rows:
+        if row.get("metric") == "TPUv3-core-days":
+            assert ENTRIES[origin].about.core_days == row["value"]
+            continue
+        if row["dataset"].startswith("VTAB"):
+            tasks = [ENTRIES[n] for n in named("2", "bit/R152x4-jft-vtab-")]
+            assert len(tasks) == 19
+            what = "mean of 19, 3 runs"
+            assert {result(e, what) for e in tasks} == {(what, row["mean"], "2", row["std"])}
+            continue
+        entry = ENTRIES[f"bit/R152x4-jft-{TARGETS[row['dataset']]}"]
+        what = "ReaL" if "ReaL" in row["dataset"] else "top-1, 3 runs"
+        assert result(entry, what) == (what, row["mean"], "2", row.get("std"))
+    assert named("2", "bit/") == {name for name in ENTRIES if name.startswith("bit/")}
+    for name in named("2", "bit/") - {origin}:
+        assert ENTRIES[name].about.origin == origin
+        assert "never published" in ENTRIES[name].about.warning
+    assert not [n for n, e in ENTRIES.items() if "noisy" in (n + e.about.row).lower()]
+
+
+def test_big_transfer_is_pretrained_by_its_own_recipe():
+    """BiT, section 3.3: 40 epochs, a tenth after 10, 23, 30 and 37; SGD, 0.03 x batch / 256."""
+    cfg = ENTRIES["bit/R152x4-jft-40ep"].cfg
+    assert (cfg.model.resnet_units, cfg.model.resnet_width) == ((3, 8, 36, 3), 4)
+    assert (cfg.model.resnet_version, cfg.model.num_classes) == ("v2", 18_291)
+    optimizer = cfg.optimizer
+    assert (optimizer.name, optimizer.lr, optimizer.momentum) == ("sgd", 0.48, 0.9)
+    assert optimizer.weight_decay == 1e-4
+    assert (str(cfg.train.duration), cfg.train.batch_size) == ("40 epochs", 4096)
+    assert str(cfg.schedule.warmup) == "5000 steps"
+    assert cfg.schedule.decay == "step"
+    assert cfg.schedule.drops == pytest.approx([10 / 40, 23 / 40, 30 / 40, 37 / 40], abs=1e-12)
+    assert cfg.data.image_size == (224, 224)
+
+
+@pytest.mark.parametrize(
+    ("target", "steps", "mixup", "resized", "cropped"),
+    [
+        # BiT-HyperRule: under 20,000 images, under 500,000, more; under 96 x 96 pixels or not.
+        ("imagenet", 20_000, 0.1, 512, 480), ("cifar10", 10_000, 0.1, 160, 128),
+        ("cifar100", 10_000, 0.1, 160, 128), ("pets", 500, 0.0, 512, 480),
+        ("flowers", 500, 0.0, 512, 480), ("vtab-cifar100", 500, 0.0, 160, 128),
+        ("vtab-svhn", 500, 0.0, 160, 128), ("vtab-eurosat", 500, 0.0, 160, 128),
+        ("vtab-dsprites-orientation", 500, 0.0, 160, 128), ("vtab-camelyon", 500, 0.0, 512, 480),
+        ("vtab-smallnorb-azimuth", 500, 0.0, 512, 480), ("vtab-sun397", 500, 0.0, 512, 480),
+    ],
+)  # fmt: skip
+def test_big_transfer_is_fine_tuned_by_its_own_rule(target, steps, mixup, resized, cropped):
+    entry = ENTRIES[f"bit/R152x4-jft-{target}"]
+    cfg = entry.cfg
+    assert (str(cfg.train.duration), cfg.train.mixup) == (f"{steps} steps", mixup)
+    assert (cfg.train.batch_size, cfg.train.clip_norm, cfg.train.ema) == (512, None, None)
+    assert (cfg.data.resize_to, cfg.data.image_size) == (resized, (cropped, cropped))
+    assert (cfg.data.train_crop, cfg.data.eval_crop) == ("random", "resize")
+    optimizer = cfg.optimizer
+    assert (optimizer.name, optimizer.lr, optimizer.momentum) == ("sgd", 0.003, 0.9)
+    assert optimizer.weight_decay == 0
+    assert (cfg.schedule.decay, cfg.schedule.drops) == ("step", (0.3, 0.6, 0.9))
+    assert (cfg.model.resnet_version, cfg.model.head_bias, cfg.train.loss) == ("v2", 0, "softmax")
+    # One rate: nothing is chosen.
+    assert (entry.about.transfer.rates, entry.about.transfer.setups) == ((0.003,), {})
+
+
+def test_big_transfer_neither_mirrors_nor_crops_where_labels_would_change():
+    """BiT, appendix F."""
+    for name in named("2", "bit/R152x4-jft-vtab-"):
+        data, task = ENTRIES[name].cfg.data, name.removeprefix("bit/R152x4-jft-vtab-")
+        uncropped = ("clevr-count", "clevr-distance", "dmlab", "kitti-distance",
+                     "dsprites-location")  # fmt: skip
+        unmirrored = ("dsprites-orientation", "smallnorb-azimuth", "dsprites-location")
+        assert data.train_crop == ("resize" if task in uncropped else "random")
+        assert data.flip == (task not in unmirrored)
 
 
 @pytest.mark.parametrize("task", table("VTAB-1k task"), ids=lambda r: r["task"])
@@ -432,6 +512,8 @@ def test_figures_and_appendices():
     assert pooling == {("token", 8e-4), ("gap", 8e-4), ("gap", 3e-4)}
     axial = {ENTRIES[n].model for n in named("D.6")}
     assert axial == {"AxialViT-B/16", "AxialViT-B/32", "AxialResNet50"}
+    beside = {ENTRIES[n].model for n in named("figure 13")} - axial
+    assert beside == {"ViT-B/16", "ViT-B/32", "R50x1"}
     base = ENTRIES["scaling/base"].cfg.model
     assert (base.depth, base.width, base.mlp_dim, base.patch_size) == (8, 1024, 2048, (32, 32))
     for name in named("D.2"):
@@ -442,6 +524,19 @@ def test_figures_and_appendices():
         ]  # fmt: skip
         assert len(changed) == (0 if name == "scaling/base" else 4 if "all" in name else 1)
     assert ENTRIES["scaling/depth-64"].cfg.model.depth == 64
+
+
+@pytest.mark.parametrize("exhibit", ["figure4", "figure8", "figure9", "figure13", "table8"])
+def test_rows_that_are_compared_by_few_shot_say_so(exhibit):
+    """A run by itself measures its own split: `show` has the flags that make it measure the row."""
+    entries = listing.entries(table=exhibit)
+    assert entries
+    for entry in entries:
+        (line,) = [line for line in listing.notes(entry.about) if line.startswith("measure: ")]
+        assert line == (
+            f"measure: 5-shot linear accuracy on ImageNet, by `vit_jax reproduce {exhibit}` or "
+            "--config.evaluation.fewshot=imagenet --config.evaluation.shots=5"
+        )
 
 
 def test_beyond_the_paper_the_baseline():
@@ -462,10 +557,14 @@ def test_the_same_run_under_two_names_is_the_same_run():
     base = fingerprint("pretrain/ViT-B_16-jft-7ep")
     assert fingerprint("posemb/1d-stem") == base
     assert fingerprint("pooling/token-8e-4") == base
+    assert fingerprint("axial/ViT-B_16") == base
+    assert fingerprint("axial/ViT-B_32") == fingerprint("pretrain/ViT-B_32-jft-7ep")
+    assert fingerprint("axial/R50x1") == fingerprint("pretrain/R50x1-jft-7ep")
     assert fingerprint("posemb/2d-stem") != base
 
 
 def test_every_row_of_the_tables_was_compared():
-    compared = {"Table 2", "Table 3", "Table 4", "Table 5", "Table 6", "Table 7", "Table 8",
-                "Table 9", "VTAB-1k task", "README AugReg recommended"}  # fmt: skip
+    compared = {"Table 2", "Table 2, others", "Table 3", "Table 4", "Table 5", "Table 6",
+                "Table 7", "Table 8", "Table 9", "VTAB-1k task",
+                "README AugReg recommended"}  # fmt: skip
     assert {row["table"] for row in ROWS} == compared

@@ -55,7 +55,7 @@ def find(typed: str, where: str) -> str:
     known = {_key(label): name for name, labels in EXHIBITS.items() for label in (name, *labels)}
     if _key(typed) in known:
         return known[_key(typed)]
-    hint = config.suggest(_key(typed), list(known))
+    hint = config.suggest(typed.lower(), list(EXHIBITS))
     near = hint if "did you mean" in hint else ""
     raise config.ConfigError(
         f"{where}{typed}: no such table or figure{near}; known: {', '.join(map(_shown, EXHIBITS))}"

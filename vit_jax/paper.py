@@ -251,8 +251,8 @@ TABLE_2_BIT = Transfer(
     (87.54, 0.02), (90.54, None), (99.37, 0.06), (93.51, 0.08), (96.62, 0.23), (99.63, 0.03),
     (76.29, 1.70), 9900, 480,
 )  # fmt: skip
-# The column "Noisy Student (EfficientNet-L2)", of which no other cell is printed. Beside 88.4 stands
-# 88.5, which Touvron et al. (2020) report of the same network.
+# The column "Noisy Student (EfficientNet-L2)", of which no other cell is printed. Beside 88.4
+# stands 88.5, which Touvron et al. (2020) report of the same network.
 TABLE_2_NOISY_STUDENT = {"ImageNet": 88.4, "ReaL": 90.55, "core-days": 12_300}
 FIGURE_2_OTHERS = ("VIVI-Ex-100% (R50x3)", "S4L (R50x1)")  # bars without a number
 

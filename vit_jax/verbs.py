@@ -312,9 +312,14 @@ def _reproduce(verb: Verb) -> None:
         "in --workdir already is not run again; what is lacking (private JFT-300M, data that is\n"
         "not prepared) is listed with the command that provides it.\n"
         "Knobs, such as --config.data.root=DIR --config.data.name=NAME, put a data set of yours\n"
-        "in the place of JFT-300M. Table 2, 4 to 9; figure 3, 4, 5.\n",
+        "in the place of JFT-300M. Names of tables and figures are those of `list --table`.\n",
     )
-    one.add_argument("table", metavar="TABLE", help="table2, table5, ..., fig3, fig4, fig5")
+    one.add_argument(
+        "table",
+        metavar="TABLE",
+        help="table2, table4 to table9, figure2 to figure5, figure8 (D.2), figure9 (D.3), "
+        "figure13 (D.6), masked, home",
+    )
     one.add_argument(
         "--dry_run", action="store_true", help="run nothing: print the plan and what is there"
     )
@@ -447,7 +452,7 @@ def _listing(verb: Verb) -> None:
         "for each that is not.\n",
     )
     one.add_argument(
-        "--table", metavar="T", help="only this table or figure: 3, d2, figure4, augreg, ..."
+        "--table", metavar="T", help="only this table or figure: table3, figure8 (D.2), augreg, ..."
     )
     one.add_argument("--model", metavar="PATTERN", help="only these models: 'ViT-L*'")
     one.add_argument(

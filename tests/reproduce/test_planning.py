@@ -170,6 +170,51 @@ def test_numbers_of_training_runs(tmp_path):
     assert numbers.number(cell, found, None).mean == pytest.approx(12.5 * 8 / 86400)
 
 
+def test_a_curve_by_epoch_has_the_evaluation_after_each(tmp_path):
+    name = "pooling/gap-3e-4"
+    key = "fewshot/imagenet/5shot"
+    pages.write_run(tmp_path / name, name=name, results={key: 0.7, "test/top1": 0.5})
+    # 200 images in batches of 32: an epoch is 6.25 steps, evaluated every 7, and 25 steps are 4.
+    with (tmp_path / name / "metrics.jsonl").open("a") as file:
+        for step, value in ((7, 0.1), (14, 0.2), (15, 0.9)):
+            file.write(json.dumps({"step": step, key: value, "test/top1": 0.1}) + "\n")
+    shown = grid("figure9", tmp_path)["GAP, lr 0.0003", "here"]
+    assert shown["epoch 1"] == "10.00"
+    assert shown["epoch 2"] == "20.00"
+    assert shown["epoch 3"] == "not run"
+    assert shown["epoch 4"] == "70.00"
+    assert shown["epoch 5"] == "not run"
+
+
+def test_measures_stand_beside_costs_and_others_models_are_no_runs(tmp_path):
+    table = tables.table("figure8")
+    steps, _ = reproduce.plan(table, tmp_path, {})
+    block = page.costs(table, steps)
+    rows = [dict(zip(block.header, row, strict=True)) for row in block.rows]
+    assert [row["run"] for row in rows][:2] == ["scaling/base", "scaling/depth-2"]
+    assert {row["measures"] for row in rows} == {"fewshot/imagenet/5shot"}
+    base = rows[0]
+    assert (base["steps"], base["exaFLOPs"]) == ("517,823", "45.4")
+    # The command that runs it has the measure, once there are images of its own and ImageNet's.
+    put_data(tmp_path, "imagenet2012", "5.1.0")
+    put_data(tmp_path, "mine", "1.0.0")
+    own = {"data.root": str(tmp_path / "data"), "data.name": "mine"}
+    command = planned("figure8", tmp_path, **own)[0]["scaling/base"].command
+    assert "--config.evaluation.fewshot=imagenet --config.evaluation.shots=5" in command
+    two = grid("table2", tmp_path)
+    assert two["Noisy Student (EfficientNet-L2)", "paper"]["ReaL"] == "90.55"
+    assert two["Noisy Student (EfficientNet-L2)", "here"]["ReaL"] == "others' model"
+    assert two["BiT-L (R152x4), JFT-300M", "paper"]["VTAB"] == "76.29 ± 1.70"
+    assert two["BiT-L (R152x4), JFT-300M", "here"]["VTAB"] == "not run"
+    # Only cells that have a run count as what could have been run.
+    words, _ = reproduce.write(
+        tables.table("figure2"), *reproduce.plan(tables.table("figure2"), tmp_path, {}),
+        tmp_path / "figure2.md",
+    )  # fmt: skip
+    assert "0 of 8 cells have been run." in words.read_text()
+    assert planned("figure2", tmp_path)[0]["bit/R152x4-jft-40ep"].core_days == 9900
+
+
 def test_the_page_and_the_json_of_a_table(tmp_path):
     put_transfer(tmp_path, NAME)
     table = tables.table("table5")

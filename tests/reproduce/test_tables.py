@@ -10,7 +10,7 @@ import statistics
 import pytest
 
 import runs
-from vit_jax import catalog, config
+from vit_jax import catalog, config, exhibits, listing
 from vit_jax.reproduce import tables
 
 ROWS = json.loads((runs.ROOT / "tests" / "paper_tables.json").read_text())
@@ -63,6 +63,30 @@ def test_table_2():
         what = {"ReaL": "ReaL, 3 runs", "VTAB": "mean of 19, 3 runs"}.get(column, "top-1, 3 runs")
         for name in steps(cell):
             assert (what, row["mean"], "2", row["std"]) in catalog.about(name).results
+    assert {row for row, _ in found} == {BIT, NOISY}
+
+
+BIT, NOISY = "BiT-L (R152x4), JFT-300M", "Noisy Student (EfficientNet-L2)"
+
+
+def test_table_2_has_the_columns_of_others():
+    """Big Transfer's is runs of the catalog; Noisy Student's is numbers without a run."""
+    found = {key: cell for key, cell in cells("table2").items() if key[0] in (BIT, NOISY)}
+    for row in printed("Table 2, others"):
+        title = BIT if row["model"].startswith("BiT-L") else NOISY
+        if row.get("metric") == "TPUv3-core-days":
+            cell = found.pop((title, "core-days"))
+            assert (cell.printed, cell.measure) == (row["value"], "core-days")
+        else:
+            column = COLUMNS.get(row["dataset"], row["dataset"])
+            cell = found.pop((title, "VTAB" if "VTAB" in column else column))
+            assert (cell.printed, cell.std) == (row["mean"], row.get("std"))
+            assert cell.measure == ("real/top1" if column == "ReaL" else "top1")
+        if title == NOISY:
+            assert cell.steps == ()
+            continue
+        assert all(name.startswith("bit/R152x4-jft-") for name in steps(cell))
+        assert len(cell.steps) == (19 if cell.column == "VTAB" else 1)
     assert not found
 
 
@@ -160,6 +184,72 @@ def test_table_9():
     assert not any(scores.values())
 
 
+def test_figure_2():
+    """Only its first panel is printed, in Table 2; ViT-H/14's tasks are in Table 9."""
+    found = cells("figure2")
+    groups = {"Natural": 7, "Specialized": 4, "Structured": 8}
+    order = [row["task"] for row in printed("VTAB-1k task")]
+    scores = [row["score"] for row in printed("Table 9") if row["model"] == "ViT-H/14 (JFT)"]
+    assert len(order) == len(scores) == 19
+    (mean,) = [(r["mean"], r["std"]) for r in printed("Table 2")
+               if r["model"] == "ViT-H/14 (JFT)" and "VTAB" in r.get("dataset", "")]  # fmt: skip
+    assert (found["ViT-H/14", "VTAB"].printed, found["ViT-H/14", "VTAB"].std) == mean
+    assert (found["BiT-L (R152x4)", "VTAB"].printed, found["BiT-L (R152x4)", "VTAB"].std) == (
+        76.29,
+        1.70,
+    )
+    first = 0
+    for group, count in groups.items():
+        cell = found["ViT-H/14", group]
+        expected = sum(scores[first : first + count]) / count
+        assert cell.printed == pytest.approx(expected, abs=0.005)
+        assert [catalog.about(name).dataset for name in steps(cell)] == order[first : first + count]
+        drawn = found["BiT-L (R152x4)", group]
+        assert (drawn.printed, len(drawn.steps)) == (None, count)
+        first += count
+    for other in ("VIVI-Ex-100% (R50x3)", "S4L (R50x1)"):
+        for column in ("VTAB", *groups):
+            assert (found[other, column].printed, found[other, column].steps) == (None, ())
+    assert len(found) == 4 * 4
+
+
+FIVE = {"evaluation.fewshot": "imagenet", "evaluation.shots": "5"}
+
+
+def test_figures_8_9_and_13_measure_5_shot_imagenet():
+    """What the paper only draws has no printed number; compute is Table 6's, where that has it."""
+    eight = tables.table("figure8")
+    assert {c.steps[0].name for c in eight.cells} == {
+        n for n in catalog.names() if n.startswith("scaling/")
+    }
+    nine = tables.table("D.3")
+    assert [c.epoch for c in nine.cells] == [1, 2, 3, 4, 5, 6, 7] * 3
+    assert {c.steps[0].name for c in nine.cells} == {
+        "pooling/token-8e-4", "pooling/gap-8e-4", "pooling/gap-3e-4",
+    }  # fmt: skip
+    thirteen = tables.table("fig. 13")
+    assert [c.row for c in thirteen.cells if c.column == "exaFLOPs"] == [
+        "AxialViT-B/16", "AxialViT-B/32", "AxialResNet50", "ViT-B/16", "ViT-B/32", "R50x1",
+    ]  # fmt: skip
+    compute = {spelled(r["model"]): r["exaflops"] for r in printed("Table 6")}
+    for table in (eight, nine, thirteen):
+        for cell in table.cells:
+            if cell.measure == "exaFLOPs":
+                assert cell.printed == compute.get(cell.row)
+                continue
+            assert (cell.measure, cell.printed) == ("fewshot/imagenet/5shot", None)
+            knobs = dict(cell.steps[0].measured)
+            every = {"evaluation.every": "1 epochs"} if cell.epoch else {}
+            assert knobs == FIVE | every
+    relative = {c.row: c.x for c in eight.cells}
+    assert relative["base"] == 1
+    # A layer is 4 d^2 + 2 d m products for each of 50 tokens, and 2 x 50 d for attention.
+    d, m, tokens = 1024, 2048, 50
+    layer = tokens * (4 * d * d + 2 * d * m + 2 * tokens * d)
+    rest = 49 * 32 * 32 * 3 * d + d * d + d * 18_291
+    assert relative["depth-64"] == pytest.approx((64 * layer + rest) / (8 * layer + rest), rel=1e-9)
+
+
 def test_figures():
     three = {(c.row, c.column): c.printed for c in tables.table("fig3").cells}
     five = {(r["model"], SETS[r["pretrain"]]): r["top1"] for r in printed("Table 5")
@@ -192,15 +282,52 @@ def test_every_run_is_in_the_catalog_and_follows_what_it_begins_with(name):
             assert catalog.about(step.name).transfer is not None
         seen.append(step.directory)
     # No two cells are the same measure of the same runs, but for what two names of a table share.
-    used = collections.Counter((c.steps, c.measure) for c in table.cells)
+    used = collections.Counter((c.steps, c.measure, c.epoch) for c in table.cells if c.steps)
     assert set(used.values()) == {1}
-    number = name.replace("table", "").replace("fig", "figure ")
+    assert table.name == name
+    number = name.replace("table", "").replace("figure", "figure ")
     for cell in table.cells:
         for step in cell.steps:
-            if step.name.startswith(("finetune/", "vtab/")) and name not in ("table7", "fig5"):
+            if step.name.startswith(("finetune/", "vtab/")) and name not in ("table7", "figure5"):
                 assert number in catalog.about(step.name).tables, (step.name, number)
 
 
+@pytest.mark.parametrize("name", exhibits.EXHIBITS)
+def test_list_and_reproduce_know_the_same_names(name):
+    """What `list --table` shows is what `reproduce` takes, or one line says what to do instead."""
+    listed = {entry.name for entry in listing.entries(table=name)}
+    assert listed
+    if name in exhibits.UNMEASURED:
+        with pytest.raises(config.ConfigError, match=f"list --table={name}` lists them"):
+            tables.table(name)
+        return
+    taken = {step.name for step in tables.table(name).steps}
+    measured = {step.name for cell in tables.table(name).cells for step in cell.steps}
+    if name == "table7":  # the four pre-trainings; their transfers are those of Table 6
+        measured = taken - measured
+    if name == "table4":  # its grid is that of every fine-tuning; reproduced for Table 5's
+        taken |= {step.name for step in tables.table("table6").steps}
+    assert measured <= listed <= taken
+    for label in exhibits.EXHIBITS[name]:
+        assert tables.table(label).name == name
+
+
+def test_names_in_any_spelling():
+    for typed in ("figure8", "Figure 8", "fig8", "fig. 8", "D.2", "d2", "appendix D.2"):
+        assert tables.table(typed).name == "figure8"
+    for typed in ("table5", "5", "Table 5", "TABLE_5"):
+        assert tables.table(typed).name == "table5"
+
+
 def test_other_names_are_a_line():
-    with pytest.raises(config.ConfigError, match="table3: no such table; did you mean table"):
+    meant = ("; did you mean figure13?", "; did you mean table5?", "")
+    for typed, near in zip(("figure11", "tabel5", "D.7"), meant, strict=True):
+        with pytest.raises(config.ConfigError) as caught:
+            tables.table(typed)
+        line = str(caught.value)
+        assert line.startswith(f"reproduce {typed}: no such table or figure{near}; known: table2, ")
+        assert "figure8 (D.2), figure9 (D.3)" in line
+        assert "\n" not in line
+        assert len(line) <= 500
+    with pytest.raises(config.ConfigError, match="reproduce table3: its columns are settings"):
         tables.table("table3")

@@ -62,15 +62,16 @@ class Run:
     @property
     def results(self) -> dict[str, float]:
         """The numbers of the last evaluation, such as `top1` and `real/top1`."""
-        return self._results_of(self.results_at)
+        return self.results_of(self.results_at)
 
     @property
     def best(self) -> dict[str, float]:
         """The numbers of the evaluation with the best top-1, the first of equals."""
         scores = [(-value, step) for step, value in self.points("test/top1")]
-        return self._results_of(min(scores)[1]) if scores else {}
+        return self.results_of(min(scores)[1]) if scores else {}
 
-    def _results_of(self, step: float | None) -> dict[str, float]:
+    def results_of(self, step: float | None) -> dict[str, float]:
+        """Returns the numbers of the evaluation at a step, none where there was none."""
         merged: dict[str, float] = {}
         for line in self.lines:
             if line["step"] == step:

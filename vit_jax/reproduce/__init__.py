@@ -1,8 +1,9 @@
 """The paper's tables from runs: which runs they take, what is there, and the numbers beside.
 
-A table is data (`tables`): each cell says which runs it is measured on, by which measure, and what
-the paper printed. `planning` says of every run whether it is here, what it costs and what it lacks;
-`running` runs what can be run; `numbers` reads what they came to; `page` puts it side by side.
+A table or figure is data (`tables`, `figures`, made of `cells`): each cell says which runs it is
+measured on, by which measure, and what the paper printed. `planning` says of every run whether it
+is here, what it costs and what it lacks; `running` runs what can be run; `numbers` reads what they
+came to; `page` puts it side by side.
 """
 
 from vit_jax.reproduce.page import as_dict, blocks, write

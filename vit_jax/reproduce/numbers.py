@@ -5,9 +5,9 @@ import statistics
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from vit_jax import logs
+from vit_jax import config, logs
 from vit_jax.reports import reading, words
-from vit_jax.reproduce.tables import CORE_DAYS, EXAFLOPS, HELD_OUT, Cell, Step
+from vit_jax.reproduce.cells import CORE_DAYS, EXAFLOPS, HELD_OUT, Cell, Step
 
 
 class Number(NamedTuple):
@@ -77,8 +77,22 @@ def _values(cell: Cell, found: reading.Run | reading.Transfer | None) -> list[fl
     if cell.measure == CORE_DAYS:
         cores = words.devices(found.record)
         return [] if found.seconds is None else [found.seconds * cores / 86_400]
-    results = found.best if cell.best else found.results
+    if cell.epoch is not None:
+        results = _after(found, cell.epoch)
+    else:
+        results = found.best if cell.best else found.results
     return [results[cell.measure]] if cell.measure in results else []
+
+
+def _after(found: reading.Run, epoch: int) -> dict[str, float]:
+    """Returns the numbers of the evaluation after an epoch; none where a run has none there."""
+    examples = found.record.get("examples")
+    if found.cfg is None or examples is None:
+        return {}
+    ends = config.Duration(epoch, "epochs").steps(found.cfg.train.batch_size, examples)
+    # Evaluated every epoch, rounded up to steps: so late, at most, and never after the last step.
+    steps = range(ends, min(ends + epoch, found.steps or ends) + 1)
+    return next(filter(None, map(found.results_of, steps)), {})
 
 
 def _held_out(found: reading.Transfer, rate: str) -> list[float]:

@@ -12,11 +12,12 @@ from vit_jax.reports.blocks import Block, Charts, Document, Section, Text
 from vit_jax.reports.blocks import Table as Grid
 from vit_jax.reports.charts import Chart, Series
 from vit_jax.reproduce import numbers
+from vit_jax.reproduce.cells import Cell, Table
 from vit_jax.reproduce.numbers import Number
 from vit_jax.reproduce.planning import Planned
-from vit_jax.reproduce.tables import Cell, Table
 
 NOT_RUN = "not run"
+OTHERS = "others' model"  # with no run in the catalog
 Found = Mapping[str, reading.Run | reading.Transfer | None]
 
 
@@ -26,6 +27,7 @@ def ours(table: Table, planned: Sequence[Planned], found: Found) -> dict[Cell, N
     every = {
         cell: numbers.number(cell, found, compute.get(cell.steps[0].directory))
         for cell in table.cells
+        if cell.steps
     }
     return {cell: number for cell, number in every.items() if number is not None}
 
@@ -43,17 +45,25 @@ def grid(table: Table, known: Mapping[Cell, Number]) -> Grid:
             title = ""
         shown = ("" if c is None else _here(c, known.get(c)) for c in here)
         rows.append((title, "here", *shown))
-    return Grid(
-        header=("", "", *columns), rows=rows, caption="Shares are in %; in brackets: ours - paper."
-    )
+    return Grid(header=("", "", *columns), rows=rows, caption=_caption(table))
 
 
-def costs(planned: Sequence[Planned]) -> Grid:
-    """Returns the runs in the order to run them, with cost and state."""
-    header = ("run", "runs", "steps", "exaFLOPs", "core-days", "fits on", "state", "")
+def _caption(table: Table) -> str:
+    caption = "Shares are in %; in brackets: ours - paper."
+    return f"{caption} {table.note}." if table.note else caption
+
+
+def costs(table: Table, planned: Sequence[Planned]) -> Grid:
+    """Returns the runs in the order to run them, with what is measured, cost and state."""
+    measures: dict[str, dict[str, None]] = {}
+    for cell in table.cells:
+        for step in cell.steps:
+            measures.setdefault(step.directory, {})[cell.measure] = None
+    header = ("run", "measures", "runs", "steps", "exaFLOPs", "core-days", "fits on", "state", "")
     rows = [
         (
             one.step.directory,
+            ", ".join(measures.get(one.step.directory, ())),
             f"{one.runs}",
             "" if one.steps is None else f"{one.steps:,}",
             _amount(one.exaflops),
@@ -64,7 +74,7 @@ def costs(planned: Sequence[Planned]) -> Grid:
         )
         for one in planned
     ]  # fmt: skip
-    filled = [i for i in range(len(header)) if i < 2 or any(row[i] for row in rows)]
+    filled = [i for i in range(len(header)) if i < 3 or any(row[i] for row in rows)]
     return Grid(
         header=[header[i] for i in filled],
         rows=[[row[i] for i in filled] for row in rows],
@@ -97,7 +107,7 @@ def charts(table: Table, known: Mapping[Cell, Number]) -> list[Chart]:
     if not table.x:
         return []
     if not table.apart:
-        return [_chart(table, table.cells, known, "5-shot" if table.name == "fig4" else "top-1")]
+        return [_chart(table, table.cells, known, table.y)]
     columns = dict.fromkeys(cell.column for cell in table.cells)
     return [
         _chart(table, [c for c in table.cells if c.column == column], known, column)
@@ -118,15 +128,16 @@ def document(
     where = ran(table, found)
     run = [where] if where.rows else [Text(text="Nothing of it has been run yet.")]
     sections.append(Section(title="Where it was run", blocks=run))
-    sections.append(Section(title="The runs, in order", blocks=[costs(planned)]))
+    sections.append(Section(title="The runs, in order", blocks=[costs(table, planned)]))
     left = commands(planned)
     if left.rows:
         sections.append(Section(title="What is left", blocks=[left]))
     done = len([cell for cell in table.cells if cell in known])
-    kind = table.name.replace("table", "Table ").replace("fig", "Figure ")
+    own = len([cell for cell in table.cells if cell.steps])
+    kind = table.name.replace("table", "Table ").replace("figure", "Figure ")
     return Document(
         title=kind,
-        lead=f"{table.title}: {done} of {len(table.cells)} cells have been run.",
+        lead=f"{table.title}: {done} of {own} cells have been run.",
         sections=sections,
         facts=facts,
     )
@@ -134,7 +145,7 @@ def document(
 
 def blocks(table: Table, planned: Sequence[Planned], found: Found) -> Iterator[tuple[str, Grid]]:
     """Yields titles and tables for a terminal: the plan, what it lacks, where it ran, the table."""
-    yield "The runs, in order", costs(planned)
+    yield "The runs, in order", costs(table, planned)
     left = commands(planned)
     if left.rows:
         yield "What is left", left
@@ -221,7 +232,7 @@ def _printed(cell: Cell) -> str:
 
 def _here(cell: Cell, number: Number | None) -> str:
     if number is None:
-        return NOT_RUN
+        return NOT_RUN if cell.steps else OTHERS
     difference = ""
     if cell.printed is not None:
         off = number.mean - cell.printed
@@ -242,19 +253,17 @@ def _chart(table: Table, cells: Sequence[Cell], known: Mapping[Cell, Number], wh
         members = [c for c in cells if _group(table, c) == group and c.x is not None]
         printed = [(c.x or 0.0, c.printed) for c in members if c.printed is not None]
         measured = [(c.x or 0.0, known[c].mean) for c in members if c in known]
-        joined = "none" if table.name == "fig5" else "solid"
+        joined, faint = ("solid", "faint") if table.joined else ("none", "none")
         series += [
             Series(name=f"{group}, paper", points=printed, colour=colour, marks=True, hollow=True,
-                   line="none" if table.name == "fig5" else "faint"),
+                   line=faint),
             Series(name=f"{group}, here", points=measured, colour=colour, marks=True, line=joined),
         ]  # fmt: skip
-    return Chart(
-        title=f"{what}, %", series=series, x=table.x, log_x=table.name != "fig3", ticks=table.ticks
-    )
+    return Chart(title=f"{what}, %", series=series, x=table.x, log_x=table.log_x, ticks=table.ticks)
 
 
 def _group(table: Table, cell: Cell) -> str:
     """Returns what a cell's points are drawn as: its network, or the kind of it."""
     if not table.apart:
-        return cell.row
+        return cell.series or cell.row
     return "hybrid" if "+ViT" in cell.row else "ViT" if cell.row.startswith("ViT") else "ResNet"

@@ -13,7 +13,7 @@ from vit_jax import catalog, listing
 from vit_jax.data import datasets, presence, tasks
 from vit_jax.reports import reading
 from vit_jax.reproduce import numbers
-from vit_jax.reproduce.tables import Step, Table
+from vit_jax.reproduce.cells import Step, Table
 
 SEEDS = 3  # of the final runs of a transfer
 MFU, PEAK = 0.4, 61.5e12  # of a TPUv3 core, to reckon core-days with as `preflight` does

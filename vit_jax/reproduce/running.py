@@ -9,9 +9,9 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from vit_jax import catalog, logs
-from vit_jax.reproduce import planning, tables
+from vit_jax.reproduce import planning
+from vit_jax.reproduce.cells import FEW_SHOT, Step, Table
 from vit_jax.reproduce.planning import Planned
-from vit_jax.reproduce.tables import Step, Table
 
 PREEMPTED = 75
 CPU_FLOPS = 1e11  # per second, about what a few cores of a CPU train at
@@ -55,10 +55,15 @@ def perform(
 
 
 def tiny(table: Table) -> Table:
-    """Returns a table whose few-shot cells are of the runs' own images, as tiny copies have."""
+    """Returns a table as tiny copies can measure it.
+
+    Few-shot cells are of the runs' own images. Of cells by epoch only the last stays, at the end.
+    """
+    last = max((cell.epoch or 0 for cell in table.cells), default=0)
     cells = tuple(
-        dataclasses.replace(cell, measure=OWN) if cell.measure == tables.FEW_SHOT else cell
+        dataclasses.replace(cell, measure=OWN, epoch=None) if cell.measure == FEW_SHOT else cell
         for cell in table.cells
+        if cell.epoch in (None, last)
     )
     return dataclasses.replace(table, cells=cells)
 

@@ -1,194 +1,87 @@
 """Tables and figures of the paper as cells: the runs, the measure, and what was printed."""
 
 import dataclasses
-import statistics
 from collections.abc import Callable, Iterator, Mapping
 
-from vit_jax import catalog, config, paper
-
-# Columns of Tables 2, 5 and 6: where a network was transferred to, and what was measured there.
-TARGETS = {
-    "ImageNet": ("imagenet", "top1"),
-    "ReaL": ("imagenet", "real/top1"),
-    "CIFAR-10": ("cifar10", "top1"),
-    "CIFAR-100": ("cifar100", "top1"),
-    "Pets": ("pets", "top1"),
-    "Flowers": ("flowers", "top1"),
-}
-FIVE = ("ImageNet", "CIFAR-10", "CIFAR-100", "Pets", "Flowers")  # those of `Average`, Table 7
-PRETRAINED = {"imagenet": "ImageNet", "i21k": "ImageNet-21k", "jft": "JFT-300M"}
-FEW_SHOT, CORE_DAYS, EXAFLOPS = "fewshot/imagenet/5shot", "core-days", "exaFLOPs"
-HELD_OUT = "held-out/"  # a measure of the choosing stage, followed by the learning rate
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Step:
-    """A run that a table takes.
-
-    Attributes:
-      directory: where it is below the folder of all runs.
-      name: its config.
-      kind: `train`, or `transfer` by the protocol.
-      origin: the pre-training it begins with.
-      measured: knobs that make it measure what the table wants.
-    """
-
-    directory: str
-    name: str
-    kind: str = "train"
-    origin: "Step | None" = None
-    measured: tuple[tuple[str, str], ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One number: of several steps it is the mean.
-
-    Attributes:
-      row, column: where it stands.
-      steps: what it is measured on.
-      measure: the result that is meant.
-      printed: the paper's number, in % where it is a share; None where it is only drawn.
-      std: the standard deviation printed with it.
-      best: whether the best evaluation counts instead of the last.
-      x: where it stands in a figure.
-    """
-
-    row: str
-    column: str
-    steps: tuple[Step, ...]
-    measure: str
-    printed: float | None = None
-    std: float | None = None
-    best: bool = False
-    x: float | None = None
-
-    @property
-    def share(self) -> bool:
-        """Whether the number is a share, shown in %."""
-        return self.measure not in (CORE_DAYS, EXAFLOPS)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table or figure.
-
-    Attributes:
-      name: what the command calls it, such as `table5`.
-      title: what it shows.
-      cells: in the order of rows, then columns.
-      x: what the x axis of a figure is; empty for tables.
-      ticks: names of places on that axis.
-      apart: whether each column is a chart of its own.
-    """
-
-    name: str
-    title: str
-    cells: tuple[Cell, ...]
-    x: str = ""
-    ticks: tuple[tuple[float, str], ...] = ()
-    apart: bool = False
-
-    @property
-    def steps(self) -> list[Step]:
-        """Every run once, those that others begin with first."""
-        used = [step for cell in self.cells for step in cell.steps]
-        origins = [step.origin for step in used if step.origin is not None]
-        chosen = {step.directory: step for step in (*origins, *used)}
-        return sorted(chosen.values(), key=lambda step: step.kind == "transfer")
+from vit_jax import catalog, exhibits, paper
+from vit_jax.reproduce import figures
+from vit_jax.reproduce.cells import (
+    BIT_ROW,
+    CORE_DAYS,
+    EXAFLOPS,
+    FEW_SHOT,
+    FIVE,
+    HELD_OUT,
+    TARGETS,
+    Cell,
+    Step,
+    Table,
+    after_jft,
+    bit_vtab,
+    few_shot,
+    finetuning,
+    length_row,
+    pretraining,
+    row_of,
+    spelled,
+    transfer,
+    vtab,
+)
 
 
 def table(name: str) -> Table:
-    """Returns a table or figure by name; raises ConfigError."""
-    if name not in _TABLES:
-        raise config.ConfigError(f"reproduce {name}: no such table{config.suggest(name, NAMES)}")
-    return _TABLES[name]()
-
-
-def pretraining(name: str) -> Step:
-    """Returns a run as its config has it."""
-    return Step(directory=name, name=name)
-
-
-def transfer(name: str, origin: str = "") -> Step:
-    """Returns a transfer; one with another `origin` than its config's is named for that."""
-    usual = catalog.about(name).origin
-    directory = name
-    if origin and origin != usual:  # finetune/R50x1-jft7ep-cifar10: the arm of Table 7 with SGD
-        stem, target = name.rsplit("-", 1)
-        directory = f"{stem}{origin.removeprefix(usual)}-{target}"
-    measures_real = "-imagenet" in name.partition("-")[2]
-    return Step(
-        directory=directory,
-        name=name,
-        kind="transfer",
-        origin=pretraining(origin or usual),
-        measured=(("evaluation.tasks", "imagenet-real"),) if measures_real else (),
-    )
-
-
-def _spelled(model: str) -> str:
-    return model.replace("/", "_")
-
-
-def _finetuning(model: str, pretrained: str, target: str, origin: str = "") -> Step:
-    return transfer(f"finetune/{_spelled(model)}-{pretrained}-{target}", origin)
-
-
-def _after_jft(model: str, epochs: int, target: str, origin: str = "") -> Step:
-    """Returns the transfer after so many epochs; names leave out the length that Table 5 has."""
-    named = f"finetune/{_spelled(model)}-jft{epochs}ep-{target}"
-    pretrained = f"jft{epochs}ep" if named in catalog.names() else "jft"
-    return _finetuning(model, pretrained, target, origin)
-
-
-def _row(model: str, pretrained: str) -> str:
-    return f"{model}, {PRETRAINED[pretrained]}"
-
-
-def _vtab(model: str, pretrained: str) -> tuple[Step, ...]:
-    return tuple(transfer(f"vtab/{_spelled(model)}-{pretrained}-{task}") for task in paper.TABLE_9)
+    """Returns a table or figure by any name that `exhibits` knows; raises ConfigError."""
+    return _TABLES[exhibits.measured(name)]()
 
 
 def _table2() -> Table:
     cells = []
     for (model, pretrained), printed in paper.TABLE_2.items():
-        row = _row(model, pretrained)
-        scores = dict(zip(TARGETS, printed[:6], strict=True))
-        for column, (mean, std) in scores.items():
-            target, measure = TARGETS[column]
-            if target == "imagenet":
-                target = f"imagenet-{printed.imagenet_pixels}"
-            step = _finetuning(model, pretrained, target)
-            cells.append(
-                Cell(row=row, column=column, steps=(step,), measure=measure, printed=mean, std=std)
-            )
-        mean, std = printed.vtab
-        vtab = _vtab(model, pretrained)
-        cells.append(
-            Cell(row=row, column="VTAB", steps=vtab, measure="top1", printed=mean, std=std)
-        )
-        origin = vtab[0].origin
-        assert origin is not None
-        cells.append(
-            Cell(row=row, column="core-days", steps=(origin,), measure=CORE_DAYS,
-                 printed=printed.core_days)
-        )  # fmt: skip
-    return Table(name="table2", title="Transfer beside the state of the art", cells=tuple(cells))
+        steps = {target: finetuning(model, pretrained, target) for target in paper.TABLE_4}
+        steps["imagenet"] = finetuning(model, pretrained, f"imagenet-{printed.imagenet_pixels}")
+        row = row_of(model, pretrained)
+        cells += _column_of_table2(row, printed, steps, vtab(model, pretrained))
+    bit = {target: transfer(f"bit/R152x4-jft-{target}") for target in paper.TABLE_4}
+    cells += _column_of_table2(BIT_ROW, paper.TABLE_2_BIT, bit, bit_vtab())
+    for column, value in paper.TABLE_2_NOISY_STUDENT.items():
+        measure = CORE_DAYS if column == "core-days" else TARGETS[column][1]
+        row = "Noisy Student (EfficientNet-L2)"
+        cells.append(Cell(row=row, column=column, steps=(), measure=measure, printed=value))
+    return Table(
+        name="table2",
+        title="Transfer beside the state of the art",
+        cells=tuple(cells),
+        note="Of Noisy Student's ImageNet 88.5 is printed besides, by Touvron et al. (2020)",
+    )
+
+
+def _column_of_table2(
+    row: str, printed: paper.Transfer, steps: Mapping[str, Step], tasks: tuple[Step, ...]
+) -> Iterator[Cell]:
+    """Yields what Table 2 has of a network: here a row."""
+    for (column, (target, measure)), (mean, std) in zip(TARGETS.items(), printed[:6], strict=True):
+        yield Cell(row=row, column=column, steps=(steps[target],), measure=measure,
+                   printed=mean, std=std)  # fmt: skip
+    mean, std = printed.vtab
+    yield Cell(row=row, column="VTAB", steps=tasks, measure="top1", printed=mean, std=std)
+    origin = tasks[0].origin
+    assert origin is not None
+    yield Cell(row=row, column="core-days", steps=(origin,), measure=CORE_DAYS,
+               printed=printed.core_days)  # fmt: skip
 
 
 def _table4() -> Table:
     """What each rate of the grid comes to on held-out images; the paper prints the grid alone."""
     cells = [
-        Cell(row=f"{_row(*pair)}: {target}", column=f"{lr:g}", measure=f"{HELD_OUT}{lr:g}",
-             steps=(_finetuning(*pair, target),))
+        Cell(row=f"{row_of(*pair)}: {target}", column=f"{lr:g}", measure=f"{HELD_OUT}{lr:g}",
+             steps=(finetuning(*pair, target),))
         for target, grid in paper.TABLE_4.items()
         for pair in paper.TABLE_5
         for lr in grid.lrs
     ]  # fmt: skip
     cells += [  # a single rate: nothing is chosen, so it is the result on the test images
-        Cell(row=f"{_row(*pair)}: vtab", column=f"{paper.VTAB_LR:g}", measure="top1",
-             steps=_vtab(*pair))
+        Cell(row=f"{row_of(*pair)}: vtab", column=f"{paper.VTAB_LR:g}", measure="top1",
+             steps=vtab(*pair))
         for pair in paper.TABLE_2
     ]  # fmt: skip
     title = "Top-1 by learning rate: on held-out images, of VTAB on test images"
@@ -197,7 +90,7 @@ def _table4() -> Table:
 
 def _table5() -> Table:
     cells = tuple(
-        Cell(row=_row(*pair), column=column, steps=(_finetuning(*pair, TARGETS[column][0]),),
+        Cell(row=row_of(*pair), column=column, steps=(finetuning(*pair, TARGETS[column][0]),),
              measure=TARGETS[column][1], printed=value)
         for pair, scores in paper.TABLE_5.items()
         for column, value in paper.titled(scores).items()
@@ -205,17 +98,13 @@ def _table5() -> Table:
     return Table(name="table5", title="Top-1 by network and pre-training set", cells=cells)
 
 
-def _scaling(model: str, epochs: int) -> str:
-    return f"{model}, {epochs} epochs"
-
-
 def _table6() -> Table:
     cells = []
     for (model, epochs), printed in paper.TABLE_6.items():
-        row = _scaling(model, epochs)
+        row = length_row(model, epochs)
         for column, value in paper.titled(printed.scores).items():
             target, measure = TARGETS[column]
-            step = _after_jft(model, epochs, target)
+            step = after_jft(model, epochs, target)
             cells.append(
                 Cell(row=row, column=column, steps=(step,), measure=measure, printed=value)
             )
@@ -232,23 +121,18 @@ def _table7() -> Table:
     for (model, optimizer), printed in paper.TABLE_7.items():
         row = f"{model}, {'Adam' if optimizer == 'adam' else 'SGD'}"
         origin = f"pretrain/{model}-jft-7ep{'-sgd' * (optimizer == 'sgd')}"
-        steps = {c: _after_jft(model, 7, TARGETS[c][0], origin) for c in FIVE}
+        steps = {c: after_jft(model, 7, TARGETS[c][0], origin) for c in FIVE}
         for column, value in printed.items():
             used = tuple(steps.values()) if column == "Average" else (steps[column],)
             cells.append(Cell(row=row, column=column, steps=used, measure="top1", printed=value))
     return Table(name="table7", title="Pre-training ResNets by Adam and by SGD", cells=tuple(cells))
 
 
-def _few_shot(name: str) -> Step:
-    knobs = (("evaluation.fewshot", "imagenet"), ("evaluation.shots", "5"))
-    return dataclasses.replace(pretraining(name), measured=knobs)
-
-
 def _table8() -> Table:
     kinds = {"none": "none", "learned_1d": "1d", "learned_2d": "2d", "relative": "relative"}
     cells = tuple(
         Cell(row=position.replace("_", " "), column=place, measure=FEW_SHOT,
-             steps=(_few_shot("posemb/" + (kinds[position] if not position.startswith("learned")
+             steps=(few_shot("posemb/" + (kinds[position] if not position.startswith("learned")
                                            else f"{kinds[position]}-{place}")),),
              printed=round(100 * value, 3))
         for (position, place), value in paper.TABLE_8.items()
@@ -260,52 +144,12 @@ def _table9() -> Table:
     cells = []
     for task, scores in paper.TABLE_9.items():
         for (model, pretrained), value in zip(paper.TABLE_2, scores, strict=True):
-            step = transfer(f"vtab/{_spelled(model)}-{pretrained}-{task}")
-            column = _row(model, pretrained)
+            step = transfer(f"vtab/{spelled(model)}-{pretrained}-{task}")
+            column = row_of(model, pretrained)
             cells.append(
                 Cell(row=task, column=column, steps=(step,), measure="top1", printed=value)
             )
     return Table(name="table9", title="VTAB-1k by task", cells=tuple(cells))
-
-
-def _figure3() -> Table:
-    places = {pretrained: float(x) for x, pretrained in enumerate(PRETRAINED)}
-    cells = tuple(
-        Cell(row=pair[0], column=PRETRAINED[pair[1]], steps=(_finetuning(*pair, "imagenet"),),
-             measure="top1", printed=scores.imagenet, x=places[pair[1]])
-        for pair, scores in paper.TABLE_5.items()
-    )  # fmt: skip
-    ticks = tuple((x, PRETRAINED[pretrained]) for pretrained, x in places.items())
-    title = "ImageNet top-1 by pre-training set; the paper's points are those of Table 5"
-    return Table(name="fig3", title=title, cells=cells, x="pre-trained on", ticks=ticks)
-
-
-def _figure4() -> Table:
-    cells = tuple(
-        Cell(row=model, column=label, measure=FEW_SHOT, best=True, x=float(images),
-             steps=(_few_shot(f"figure4/{_spelled(model)}-jft-{label}"),))
-        for model in paper.FIGURE_4
-        for label, images in paper.SUBSETS.items()
-    )  # fmt: skip
-    ticks = tuple((float(images), label) for label, images in paper.SUBSETS.items())
-    title = "5-shot ImageNet by images of JFT-300M; the paper draws its points and prints none"
-    return Table(name="fig4", title=title, cells=cells, x="images of JFT-300M", ticks=ticks)
-
-
-def _figure5() -> Table:
-    cells = []
-    for (model, epochs), printed in paper.TABLE_6.items():
-        row, scores = _scaling(model, epochs), paper.titled(printed.scores)
-        steps = {column: _after_jft(model, epochs, TARGETS[column][0]) for column in FIVE}
-        average = statistics.fmean(scores[column] for column in FIVE)
-        cells += [
-            Cell(row=row, column="Average-5", steps=tuple(steps.values()), measure="top1",
-                 printed=round(average, 2), x=printed.exaflops),
-            Cell(row=row, column="ImageNet", steps=(steps["ImageNet"],), measure="top1",
-                 printed=scores["ImageNet"], x=printed.exaflops),
-        ]  # fmt: skip
-    title = "Top-1 by compute of pre-training; the paper's points are those of Table 6"
-    return Table(name="fig5", title=title, cells=tuple(cells), x="exaFLOPs", apart=True)
 
 
 def _home() -> Table:
@@ -372,9 +216,13 @@ _TABLES: Mapping[str, Callable[[], Table]] = {
     "table7": _table7,
     "table8": _table8,
     "table9": _table9,
-    "fig3": _figure3,
-    "fig4": _figure4,
-    "fig5": _figure5,
+    "figure2": figures.figure2,
+    "figure3": figures.figure3,
+    "figure4": figures.figure4,
+    "figure5": figures.figure5,
+    "figure8": figures.figure8,
+    "figure9": figures.figure9,
+    "figure13": figures.figure13,
     "home": _home,
     "masked": _masked,
 }
