@@ -15,6 +15,7 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py") if "configs" not in p.parts)
 # modules of one room may.
 LAYERS = [
     {
+        "messages",
         "knobs",
         "config",
         "arguments",
@@ -57,6 +58,8 @@ LAYERS = [
 ]
 # Files that stand on their own in a room of several: who among them may import whom.
 INSIDE = {
+    ("knobs", "messages"),
+    ("logs", "messages"),
     ("arguments", "places"),
     ("config", "knobs"),
     ("checks", "config"),
@@ -65,6 +68,7 @@ INSIDE = {
     ("host", "config"),
     ("peers", "config"),
     ("peers", "logs"),
+    ("peers", "messages"),
     ("peers", "places"),
     ("places", "config"),
     ("logs", "places"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from vit_jax import checks, config, logs, models, places, weights
+from vit_jax import checks, config, logs, messages, models, places, weights
 from vit_jax.checkpoints import manager
 from vit_jax.training import sharding
 
@@ -191,9 +191,9 @@ def create_model(cfg: config.Config) -> models.Classifier:
 
 
 def named(classes: tuple[str, ...] | list[str], cfg: config.Config) -> tuple[str, ...]:
-    """Returns a name for every output of the head: those known, then numbers."""
+    """Returns a name for every output of the head: those known, as text, then numbers."""
     more = range(len(classes), cfg.model.num_classes or 0)
-    return (*classes, *(f"class {index}" for index in more))
+    return (*map(messages.printable, classes), *(f"class {index}" for index in more))
 
 
 def _config(name: str, facts: weights.Facts, overrides: Mapping[str, str]) -> config.Config:

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
-from vit_jax import __version__, arguments, commands
+from vit_jax import __version__, arguments, commands, messages
 
 DESCRIPTION = """\
 Train Vision Transformers in JAX, by config name.
@@ -44,7 +44,8 @@ class Verb(Protocol):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+        messages.print_line(f"{self.prog}: {message}; see {self.prog} --help")
+        self.exit(2)
 
 
 def parser() -> argparse.ArgumentParser:

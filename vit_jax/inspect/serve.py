@@ -43,7 +43,7 @@ class Server(http.server.ThreadingHTTPServer):
             super().__init__((ADDRESS, port), Handler)
         except OSError as error:
             raise config.ConfigError(f"--serve={port}: {error.strerror}; try another") from error
-        self.viewer, self.page = viewer, page.encode()
+        self.viewer, self.page = viewer, page.encode(errors="backslashreplace")
         self.one_at_a_time = threading.Lock()
 
     @property
