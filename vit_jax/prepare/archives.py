@@ -88,16 +88,6 @@ def is_zip(path: Path | str) -> bool:
     return False
 
 
-def open_zip(path: Path | str) -> tuple[io.BufferedReader, zipfile.ZipFile]:
-    """Returns a zip and its file, both to be closed; raises OSError, or what DAMAGED has."""
-    file = _Bounded(io.FileIO(path))
-    try:
-        return file, zipfile.ZipFile(file)
-    except BaseException:
-        file.close()
-        raise
-
-
 def io_reason(error: OSError) -> str:
     """Returns what the system says of a file."""
     if isinstance(error, FileNotFoundError):
@@ -197,8 +187,7 @@ def _check_length(name: str, named: str) -> None:
 def list_zip(path: Path) -> Iterator[Found]:
     """Yields the files of a zip; raises DataError like `list_tar`."""
     try:
-        opened, file = open_zip(path)
-        with opened, file:
+        with Zip(path) as file:
             for number, info in enumerate(file.infolist()):
                 parts = [part for part in info.filename.split("/") if part not in ("", ".")]
                 if info.is_dir() or not parts or parts[-1].startswith("."):
@@ -238,6 +227,22 @@ class _Bounded(io.BufferedReader):
         if size is not None and size > MOST_DIRECTORY:
             raise _TooLarge
         return super().read(size)
+
+
+class Zip(zipfile.ZipFile):
+    """A zip to read, with a bound for its directory; raises OSError, or what DAMAGED has."""
+
+    _opened: _Bounded | None = None
+
+    def __init__(self, path: Path | str) -> None:
+        self._opened = _Bounded(io.FileIO(path))
+        super().__init__(self._opened)
+
+    def close(self) -> None:
+        """Closes the file, too."""
+        super().close()
+        if self._opened is not None:
+            self._opened.close()
 
 
 class _Part:

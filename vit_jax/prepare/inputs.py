@@ -1,6 +1,5 @@
 """Images in folders, tars and zips as one listing: where each lies, without unpacking anything."""
 
-import contextlib
 import os
 import pathlib
 import stat
@@ -141,7 +140,6 @@ class Reader:
     def __init__(self) -> None:
         self._tars: dict[str, int] = {}
         self._zips: dict[str, tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]] = {}
-        self._files = contextlib.ExitStack()
         self._lock = threading.Lock()
 
     def __call__(self, found: Found) -> bytes:
@@ -178,9 +176,7 @@ class Reader:
         if container in self._tars or container in self._zips:
             return
         if archives.is_zip(container):
-            opened, file = archives.open_zip(container)
-            self._files.enter_context(opened)
-            self._files.enter_context(file)
+            file = archives.Zip(container)
             self._zips[container] = file, file.infolist()
         else:
             if len(self._tars) == MOST_OPEN:
@@ -191,5 +187,6 @@ class Reader:
         """Closes what is open."""
         for descriptor in self._tars.values():
             os.close(descriptor)
-        self._files.close()
+        for file, _ in self._zips.values():
+            file.close()
         self._tars, self._zips = {}, {}
