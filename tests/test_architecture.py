@@ -60,6 +60,7 @@ LAYERS = [
 INSIDE = {
     ("knobs", "messages"),
     ("logs", "messages"),
+    ("arguments", "messages"),
     ("arguments", "places"),
     ("config", "knobs"),
     ("checks", "config"),

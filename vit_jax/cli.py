@@ -1,5 +1,6 @@
 """The command line: one command, its exit code, and a line for each mistake."""
 
+import errno
 import io
 import os
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Sequence
 from vit_jax import backend, config, messages, verbs
 
 FAILED = 70  # worth a retry, once there is room
+OF_A_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EROFS)
 OUT_OF_MEMORY = 78  # it would fail again
 
 
@@ -49,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 0
     except OSError as error:
+        if error.errno in OF_A_PATH:  # that was given, and that nobody has looked at before
+            messages.print_error(f"{error.filename}: {error.strerror}")
+            return config.UserError.exit_code
         if error.errno not in config.NO_ROOM:
             raise
         # Of a file that nobody thought of, or of what is printed, into a file on that disk.

@@ -28,6 +28,15 @@ def printable(text: str) -> str:
     return "".join(_escaped(character) for character in text)
 
 
+def is_utf8(name: str) -> bool:
+    """Returns whether a name is text, so that libraries in C++ can open the file."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def one_line(text: str, *, limit: int = TEXT, encoding: str = "utf-8") -> str:
     """Returns `printable` text of at most `limit` characters; the middle of longer text is cut.
 

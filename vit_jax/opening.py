@@ -74,6 +74,8 @@ def open_(
     """
     if is_run(reference):
         directory, number, record = find(places.place(reference), at)
+        if not messages.is_utf8(str(directory)):  # which Orbax would call damaged
+            raise config.ConfigError(f"--checkpoint={directory}: is not UTF-8; rename the folder")
         cfg = complete(config.build(config.override(record["config"], overrides or {})))
         return Opened(
             cfg=cfg,
