@@ -189,7 +189,7 @@ SMALL = {
     "model.patch_size": "4", "model.width": "8", "model.depth": "1", "model.mlp_dim": "8",
     "model.heads": "2", "data.image_size": "8x8", "data.workers": "0", "data.threads": "1",
     "train.batch_size": "8", "train.duration": "2 steps", "schedule.warmup": "1 steps",
-    "logging.tensorboard": "false",
+    "model.pooling": "token", "logging.tensorboard": "false",
 }  # fmt: skip
 
 
