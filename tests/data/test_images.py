@@ -172,11 +172,12 @@ def test_bytes_after_the_end_do_not_matter(kind):
          r"b'RIFF\x10\x00\x00\x00WAVEfmt '"),
         (JPEG[: len(JPEG) // 2], "is a truncated or damaged JPEG"),
         (PNG[: len(PNG) // 2], "is a truncated or damaged PNG"),
+        (PNG.replace(b"IDAT", b"IDaT"), "is a truncated or damaged PNG"),
         (WEBP[: len(WEBP) // 2], "is a truncated or damaged WebP"),
         (b"\xff\xd8\xff\xd9", "is a truncated or damaged JPEG"),
         (b"\xff\xd8\xff\xe0\0\0" + bytes(50), "is a truncated or damaged JPEG"),
     ],
-    ids=["empty", "html", "zeros", "wav", "jpeg", "png", "webp", "no frame", "bad segment"],
+    ids=["empty", "html", "zeros", "wav", "jpeg", "png", "no pixels", "webp", "no frame", "bad segment"],
 )  # fmt: skip
 def test_message(data, message):
     with pytest.raises(images.BadImage) as caught:

@@ -219,15 +219,17 @@ def _bmp_size(data: bytes) -> tuple[int, int]:
 def _complete(kind: str, data: bytes) -> bool:
     """Tells a PNG or WebP that ends early from a whole one; OpenCV tells the other formats.
 
-    For PNG OpenCV would notice too, but libpng would write to stderr.
+    For PNG OpenCV would notice too, but libpng would write to stderr; and without any pixels it
+    goes on for many seconds and takes gigabytes (OpenCV 5.0).
     """
     if kind == "WebP":
         return len(data) >= 8 + struct.unpack_from("<I", data, 4)[0]
     if kind == "PNG":
-        at = 8
+        at, pixels = 8, False
         while at + 12 <= len(data):
             if data[at + 4 : at + 8] == b"IEND":
-                return True
+                return pixels
+            pixels = pixels or data[at + 4 : at + 8] == b"IDAT"
             at += 12 + struct.unpack_from(">I", data, at)[0]
         return False
     return True
