@@ -29,7 +29,8 @@ MOST_DIRECTORY = 2**29  # bytes of a zip's directory, which is read as a whole; 
 # A member of a zip may be this many times as large as in the zip, or so large at least: images
 # compress hardly, but a black one.
 RATIO, SMALL = 100, 2**24
-STEP = 2**12  # bytes of a zip's member that are asked for at a time
+# Bytes of a zip's member that are asked for at a time: zipfile unpacks as many bytes of the zip.
+STEP = 2**12
 COMPRESSED = (
     (b"\x1f\x8b", "gunzip --keep"),
     (b"BZh", "bunzip2 --keep"),
