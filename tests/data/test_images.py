@@ -177,7 +177,7 @@ def test_bytes_after_the_end_do_not_matter(kind):
         (b"\xff\xd8\xff\xd9", "is a truncated or damaged JPEG"),
         (b"\xff\xd8\xff\xe0\0\0" + bytes(50), "is a truncated or damaged JPEG"),
     ],
-    ids=["empty", "html", "zeros", "wav", "jpeg", "png", "no pixels", "webp", "no frame", "bad segment"],
+    ids=["empty", "html", "zeros", "wav", "jpeg", "png", "no IDAT", "webp", "no frame", "segment"],
 )  # fmt: skip
 def test_message(data, message):
     with pytest.raises(images.BadImage) as caught:

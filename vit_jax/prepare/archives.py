@@ -5,7 +5,6 @@ is made to take memory or time, ends in one line that names it and the bound.
 """
 
 import io
-import lzma
 import os
 import pathlib
 import stat
@@ -29,8 +28,8 @@ MOST_DIRECTORY = 2**29  # bytes of a zip's directory, which is read as a whole; 
 # A member of a zip may be this many times as large as in the zip, or so large at least: images
 # compress hardly, but a black one.
 RATIO, SMALL = 100, 2**24
-# Bytes of a zip's member that are asked for at a time: zipfile unpacks as many bytes of the zip.
-STEP = 2**12
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # that zipfile unpacks in bounded steps
+STEP = 2**12  # bytes of a zip's member that are asked for at a time
 COMPRESSED = (
     (b"\x1f\x8b", "gunzip --keep"),
     (b"BZh", "bunzip2 --keep"),
@@ -52,7 +51,6 @@ LARGE = 2**40  # bytes: an image that is refused in any case, and of which a sum
 DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
-    lzma.LZMAError,
     struct.error,
     EOFError,
     ValueError,
@@ -203,6 +201,11 @@ def list_zip(path: Path) -> Iterator[Found]:
                     )
                 if info.flag_bits & 1:
                     raise DataError(f"{path}: {info.filename!r} is encrypted; unpack it first")
+                if info.compress_type not in METHODS:
+                    raise DataError(
+                        f"{path}: {info.filename!r} is compressed by method {info.compress_type}, "
+                        "of which 4 KiB may unpack to gigabytes; unpack it first"
+                    )
                 _check_length(info.filename, str(path))
                 size = min(info.file_size, LARGE)
                 yield Found("/".join(parts), str(path), number, size)
