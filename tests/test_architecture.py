@@ -15,6 +15,7 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py") if "configs" not in p.parts)
 # modules of one room may.
 LAYERS = [
     {
+        "messages",
         "knobs",
         "config",
         "arguments",
@@ -58,6 +59,9 @@ LAYERS = [
 ]
 # Files that stand on their own in a room of several: who among them may import whom.
 INSIDE = {
+    ("knobs", "messages"),
+    ("logs", "messages"),
+    ("arguments", "messages"),
     ("arguments", "places"),
     ("config", "knobs"),
     ("checks", "config"),
@@ -67,6 +71,7 @@ INSIDE = {
     ("host", "config"),
     ("peers", "config"),
     ("peers", "logs"),
+    ("peers", "messages"),
     ("peers", "places"),
     ("places", "config"),
     ("logs", "places"),

@@ -3,6 +3,8 @@
 import argparse
 import pathlib
 
+from vit_jax import messages
+
 
 def profile(text: str) -> tuple[int, int]:
     """Returns the first and last step of FIRST:LAST."""
@@ -28,6 +30,25 @@ def place(text: str) -> pathlib.Path:
     from vit_jax import places  # only where it is wanted: it costs time
 
     return places.place(text)
+
+
+def local_output(text: str) -> pathlib.Path:
+    """Returns a path on a disk to write to."""
+    return local(_utf8(text))
+
+
+def output(text: str) -> pathlib.Path:
+    """Returns a path on a disk or in a bucket to write to."""
+    return place(_utf8(text))
+
+
+def _utf8(text: str) -> str:
+    """Refuses names that neither Orbax nor Arrow can open, before anything is computed."""
+    if not messages.is_utf8(text):
+        raise argparse.ArgumentTypeError(
+            f"{messages.printable(text)}: is not UTF-8; choose another name"
+        )
+    return text
 
 
 def step(text: str) -> int | str:

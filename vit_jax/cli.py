@@ -1,21 +1,27 @@
 """The command line: one command, its exit code, and a line for each mistake."""
 
-import contextlib
+import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
 
-from vit_jax import backend, config, verbs
+from vit_jax import backend, config, messages, verbs
 
 FAILED = 70  # worth a retry, once there is room
+OF_A_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EROFS)
+OUT_OF_MEMORY = 78  # it would fail again
 
 
 def entry() -> None:
     """Runs the command of this process, and ends it."""
+    # Names of files may have characters that standard output has not, or be no text at all.
+    if isinstance(sys.stdout, io.TextIOWrapper):  # it is None where it is closed
+        sys.stdout.reconfigure(errors="backslashreplace")
     code = main()
     if not _flush():  # the end of Python would try again, and take another exit code
         if not code:
-            _complain("standard output: cannot be written")
+            messages.print_error("standard output: cannot be written")
         os._exit(code or FAILED)
     if code:
         from vit_jax.data import feed  # a start does not wait for it
@@ -34,27 +40,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         backend.choose()
         return options.do(options, overrides)
     except config.UserError as error:
-        _complain(" ".join(str(error).split("\n")))
+        messages.print_error(str(error))
         return error.exit_code
+    except MemoryError as error:
+        messages.print_error(f"out of memory: {error}" if str(error) else "out of memory")
+        return OUT_OF_MEMORY
     except KeyboardInterrupt:
-        _complain("interrupted")
+        messages.print_error("interrupted")
         return 130
     except BrokenPipeError:
         return 0
     except OSError as error:
+        if error.errno in OF_A_PATH:  # that was given, and that nobody has looked at before
+            messages.print_error(f"{error.filename}: {error.strerror}")
+            return config.UserError.exit_code
         if error.errno not in config.NO_ROOM:
             raise
         # Of a file that nobody thought of, or of what is printed, into a file on that disk.
-        _complain(
+        messages.print_error(
             f"{error.filename or 'standard output, or a file'}: cannot be written: {error.strerror}"
         )
         return FAILED
-
-
-def _complain(line: str) -> None:
-    """Prints a line for people, if that can be done: the exit code says the rest."""
-    with contextlib.suppress(OSError):
-        print(f"vit_jax: {line}", file=sys.stderr)
 
 
 def _flush() -> bool:

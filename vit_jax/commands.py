@@ -15,7 +15,7 @@ import shutil
 import sys
 from typing import Any
 
-from vit_jax import catalog, config, console
+from vit_jax import catalog, config, console, messages
 
 
 def _reference(options: argparse.Namespace) -> str | None:
@@ -64,7 +64,7 @@ def _check_start(options: argparse.Namespace, reference: str, overrides: dict[st
     if about.needs and not any(key in overrides for key in about.lifted_by):
         raise config.ConfigError(about.needs)
     if about.warning and "init_from" not in overrides:
-        print(f"vit_jax: {values['name']} {about.warning}", file=sys.stderr)
+        messages.print_error(f"{values['name']} {about.warning}")
     if data.source == "tfds" and data.name:
         from vit_jax.data import presence
 
@@ -158,7 +158,7 @@ def predict(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     for one in predictor(pictures, options.top):
         if one.error:
             unreadable += 1
-            print(f"vit_jax: {one.image}: {one.error}", file=sys.stderr)
+            messages.print_error(f"{one.image}: {one.error}")
         if options.json:
             print(json.dumps(predict.as_dict(one)))
         elif options.csv:
@@ -477,7 +477,7 @@ def prepare(options: argparse.Namespace, overrides: dict[str, str]) -> int:
             for line in dispatch.prepare(name, request):
                 print(line, flush=True)
         except config.UserError as error:  # of many tasks the others can still be prepared
-            print(f"vit_jax: {error}", file=sys.stderr, flush=True)
+            messages.print_error(str(error))
             code = max(code, error.exit_code)
     return code
 

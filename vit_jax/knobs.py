@@ -16,9 +16,12 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from vit_jax import messages
+
 T = TypeVar("T")
 
 
+MOST = 10**15  # of anything that is counted
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk
 
 
@@ -26,6 +29,10 @@ class UserError(Exception):
     """A mistake or a condition the user can act on: one line, no traceback, an exit code."""
 
     exit_code = 2
+
+    def __str__(self) -> str:
+        """Returns the message as one line of bounded length, whatever values it quotes."""
+        return messages.one_line(super().__str__())
 
 
 class ConfigError(UserError):
@@ -312,9 +319,14 @@ def _check_bounds(key: str, value: Any, field: dataclasses.Field[Any]) -> None:
     choices, bounds = field.metadata["choices"], field.metadata["bounds"]
     if choices and value is not None and value not in choices:
         raise ConfigError(f"{key}={value}: no such choice{suggest(str(value), choices)}")
-    for number in value if isinstance(value, tuple) else (value,):
+    amount = value.amount if isinstance(value, Duration) else value
+    for number in amount if isinstance(amount, tuple) else (amount,):
         if not isinstance(number, int | float):
             continue
+        # Sums and products of larger ones would leave what arrays and floats can hold.
+        counted = isinstance(number, int) or isinstance(value, Duration)
+        if counted and not -MOST <= number <= MOST:
+            raise ConfigError(f"{key}={value}: must be at most {MOST:.0e}, whatever it counts")
         if not math.isfinite(number):
             raise ConfigError(f"{key}={show(value)}: must be finite")
         tests = {

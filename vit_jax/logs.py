@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax import config, places
+from vit_jax import config, messages, places
 
 log = logging.getLogger("vit_jax")
 
@@ -49,11 +49,21 @@ def peak_flops(device_kind: str) -> float | None:
 def setup(*, verbose: bool = True) -> None:
     """Sends this package's messages to standard error as single lines, and hushes libraries."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(_Line("%(message)s"))
     log.handlers = [handler]
     log.propagate = False
     log.setLevel(logging.INFO if verbose else logging.WARNING)
     logging.getLogger("absl").setLevel(logging.ERROR)
+
+
+class _Line(logging.Formatter):
+    """Every message on one line; warnings and errors, which quote what others gave, are bounded."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        if record.levelno < logging.WARNING:  # a command to copy, say, is of use only as a whole
+            return messages.printable(text)
+        return messages.one_line(text, limit=messages.LIMIT)
 
 
 class Metrics:
@@ -111,7 +121,7 @@ def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
 
 def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
     """Writes a file so that its final name never holds half of it; raises OSError."""
-    content = content.encode() if isinstance(content, str) else content
+    content = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     if places.is_remote(path):  # an object appears whole or not at all
         with places.os_errors():
             path.write_bytes(content)
@@ -178,7 +188,7 @@ class Progress:
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(stderr=True), refresh_per_second=4)
+            self._live = Live(console=Console(stderr=True, markup=False), refresh_per_second=4)
             self._live.start()
 
     def update(self, step: int, text: str, *, final: bool = False) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from vit_jax import checks, config, logs, models, places, weights
+from vit_jax import checks, config, logs, messages, models, places, weights
 from vit_jax.checkpoints import manager
 from vit_jax.training import sharding
 
@@ -74,6 +74,8 @@ def open_(
     """
     if is_run(reference):
         directory, number, record = find(places.place(reference), at)
+        if not messages.is_utf8(str(directory)):  # which Orbax would call damaged
+            raise config.ConfigError(f"--checkpoint={directory}: is not UTF-8; rename the folder")
         cfg = complete(config.build(config.override(record["config"], overrides or {})))
         return Opened(
             cfg=cfg,
@@ -191,9 +193,9 @@ def create_model(cfg: config.Config) -> models.Classifier:
 
 
 def named(classes: tuple[str, ...] | list[str], cfg: config.Config) -> tuple[str, ...]:
-    """Returns a name for every output of the head: those known, then numbers."""
+    """Returns a name for every output of the head: those known, as text, then numbers."""
     more = range(len(classes), cfg.model.num_classes or 0)
-    return (*classes, *(f"class {index}" for index in more))
+    return (*map(messages.printable, classes), *(f"class {index}" for index in more))
 
 
 def _config(name: str, facts: weights.Facts, overrides: Mapping[str, str]) -> config.Config:

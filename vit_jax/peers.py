@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import jax
 
-from vit_jax import config, logs, places
+from vit_jax import config, logs, messages, places
 
 LOST = 70  # worth a retry
 NAMING = 20.0  # seconds to look up the names of hosts, at most, when one is lost
@@ -112,7 +112,7 @@ def _end_with_code(me: Me, workdir: pathlib.Path | None, wait: int) -> None:
         unnamed.daemon = True
         unnamed.start()
         text = lost(me, workdir) if _joined else absent(me, workdir, began, wait)
-        os.write(2, f"vit_jax: {text}\n".encode())
+        os.write(2, f"{messages.PREFIX}{messages.one_line(text)}\n".encode())
         os._exit(LOST)
 
     _handlers.append(end)

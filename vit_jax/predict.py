@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import config, models, opening
+from vit_jax import config, messages, models, opening
 from vit_jax.data import images, sources, transforms
 from vit_jax.training import step
 
@@ -115,9 +115,10 @@ def files(paths: Sequence[pathlib.Path]) -> Iterator[tuple[str, bytes, None]]:
             inside = [path]
         for file in inside:
             try:
-                yield str(file), file.read_bytes(), None
-            except OSError as error:
-                raise config.ConfigError(f"{file}: {error.strerror}") from error
+                yield messages.printable(str(file)), images.read(file), None
+            except (OSError, images.BadImage) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise config.ConfigError(f"{file}: {reason}") from error
 
 
 def examples(cfg: config.Config, count: int) -> Iterator[tuple[str, bytes | np.ndarray, str]]:
@@ -127,7 +128,8 @@ def examples(cfg: config.Config, count: int) -> Iterator[tuple[str, bytes | np.n
     )
     for index in range(min(count, len(source))):
         record = source[index]
-        yield source.name(index), record.image, source.classes[record.label]
+        name = messages.printable(source.name(index))
+        yield name, record.image, source.classes[record.label]
 
 
 def as_dict(prediction: Prediction) -> Mapping[str, Any]:

@@ -100,7 +100,7 @@ def of_directory(
         return as_in_weights(resolve(reference, overrides, tiny=tiny), overrides)
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise config.ConfigError(
             f"--workdir={workdir}: config.json is unreadable: {error}"
         ) from error

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
-from vit_jax import __version__, arguments, commands
+from vit_jax import __version__, arguments, commands, messages
 
 DESCRIPTION = """\
 Train Vision Transformers in JAX, by config name.
@@ -44,7 +44,8 @@ class Verb(Protocol):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+        messages.print_line(f"{self.prog}: {message}; see {self.prog} --help")
+        self.exit(2)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -92,7 +93,7 @@ def _train(verb: Verb) -> None:
     _add_config(one)
     one.add_argument(
         "--workdir",
-        type=arguments.place,
+        type=arguments.output,
         metavar="DIR|gs://...",
         help="run directory (default: runs/NAME); without a NAME, the run to resume",
     )
@@ -130,7 +131,7 @@ def _transfer(verb: Verb) -> None:
     )
     one.add_argument(
         "--workdir",
-        type=arguments.local,
+        type=arguments.local_output,
         metavar="DIR",
         help="where the cells' run directories are (default: runs/NAME; of several, DIR/NAME)",
     )
@@ -234,7 +235,7 @@ def _embed(verb: Verb) -> None:
     )
     one.add_argument(
         "--output",
-        type=arguments.local,
+        type=arguments.local_output,
         required=True,
         metavar="FILE.npz|.parquet",
         help="file to make",
@@ -283,7 +284,7 @@ def _inspect(verb: Verb) -> None:
     )
     one.add_argument(
         "--out",
-        type=arguments.place,
+        type=arguments.output,
         metavar="DIR|FILE.html",
         help="folder to write to (default: inspect in the run directory, else inspect/CHECKPOINT); "
         "view: FILE.html (default: view.html)",
@@ -325,7 +326,7 @@ def _reproduce(verb: Verb) -> None:
     )
     one.add_argument(
         "--workdir",
-        type=arguments.local,
+        type=arguments.local_output,
         metavar="DIR",
         help="the folder of all runs (default: runs)",
     )
@@ -336,7 +337,7 @@ def _reproduce(verb: Verb) -> None:
     )
     one.add_argument(
         "--output",
-        type=arguments.local,
+        type=arguments.local_output,
         metavar="FILE.md",
         help="write it as Markdown too, and as HTML beside it; of figures that has the plot",
     )
@@ -360,7 +361,7 @@ def _report(verb: Verb) -> None:
     )
     one.add_argument(
         "--out",
-        type=arguments.place,
+        type=arguments.output,
         metavar="FILE.html|DIR",
         help="what to write (default: report.html and report.md in the first WORKDIR)",
     )
@@ -390,7 +391,7 @@ def _convert(verb: Verb) -> None:
     one.add_argument("--to", required=True, choices=commands.CONVERT, help="what to write")
     one.add_argument(
         "--output",
-        type=arguments.local,
+        type=arguments.local_output,
         required=True,
         metavar="PATH",
         help="file or folder to make",
@@ -412,7 +413,7 @@ def _export(verb: Verb) -> None:
     _add_source(one)
     one.add_argument("--to", required=True, choices=("stablehlo",), help="what to write")
     one.add_argument(
-        "--output", type=arguments.local, required=True, metavar="FILE", help="file to make"
+        "--output", type=arguments.local_output, required=True, metavar="FILE", help="file to make"
     )
     one.add_argument(
         "--platforms",
@@ -527,7 +528,7 @@ def _preflight(verb: Verb) -> None:
     )
     one.add_argument(
         "--output",
-        type=arguments.local,
+        type=arguments.local_output,
         metavar="FILE.jsonl",
         help="keep every result in a file; what it holds is not compiled again",
     )
@@ -668,7 +669,7 @@ def _bench(verb: Verb) -> None:
     )
     one.add_argument(
         "--output",
-        type=arguments.local,
+        type=arguments.local_output,
         metavar="DIR",
         help="infer: write infer.csv and infer.png there",
     )

@@ -1,6 +1,7 @@
 """Every kind of file gives the right pixels or one clear error."""
 
 import io
+import os
 import resource
 import struct
 import zlib
@@ -171,11 +172,12 @@ def test_bytes_after_the_end_do_not_matter(kind):
          r"b'RIFF\x10\x00\x00\x00WAVEfmt '"),
         (JPEG[: len(JPEG) // 2], "is a truncated or damaged JPEG"),
         (PNG[: len(PNG) // 2], "is a truncated or damaged PNG"),
+        (PNG.replace(b"IDAT", b"IDaT"), "is a truncated or damaged PNG"),
         (WEBP[: len(WEBP) // 2], "is a truncated or damaged WebP"),
         (b"\xff\xd8\xff\xd9", "is a truncated or damaged JPEG"),
         (b"\xff\xd8\xff\xe0\0\0" + bytes(50), "is a truncated or damaged JPEG"),
     ],
-    ids=["empty", "html", "zeros", "wav", "jpeg", "png", "webp", "no frame", "bad segment"],
+    ids=["empty", "html", "zeros", "wav", "jpeg", "png", "no IDAT", "webp", "no frame", "segment"],
 )  # fmt: skip
 def test_message(data, message):
     with pytest.raises(images.BadImage) as caught:
@@ -225,3 +227,109 @@ def test_damage_gives_pixels_or_bad_image_and_nothing_else():
                 assert image.ndim == 3
                 assert image.size <= 3 * 10**6
     assert refused > 200
+
+
+def with_scans(number: int, side: int = 64, mode: str = "L") -> bytes:
+    """A progressive JPEG of one grey whose last scan is there again and again."""
+    plain = encode(PIL.Image.new(mode, (side, side), 128), "JPEG", progressive=True)
+    last = plain.rindex(b"\xff\xda")
+    return plain[:last] + plain[last:-2] * (number - plain.count(b"\xff\xda") + 1) + b"\xff\xd9"
+
+
+def test_scans_of_a_jpeg_are_bounded():
+    assert decode(with_scans(images.MOST_SCANS)).shape == (64, 64, 3)
+    with pytest.raises(images.BadImage) as caught:
+        decode(with_scans(images.MOST_SCANS + 1))
+    assert str(caught.value) == "is a JPEG of 51 scans, more than 50"
+    with pytest.raises(images.BadImage, match=r"^is a JPEG of 3,000 scans, more than 50$"):
+        decode(with_scans(3000, side=900))
+
+
+def test_only_scans_that_are_decoded_count():
+    """Bytes that look like one are in comments, in thumbnails, and behind the end of the image."""
+    alike = b"\xff\xda" * 1000
+    comment = b"\xff\xfe" + struct.pack(">H", 2 + len(alike)) + alike
+    plain = encode(PIL.Image.new("L", (64, 64), 128), "JPEG", progressive=True)
+    last = plain.rindex(b"\xff\xda")
+    for data in (
+        plain[:2] + comment + plain[2:],
+        plain[:last] + comment + plain[last:],
+        plain + alike,
+    ):
+        np.testing.assert_array_equal(decode(data), decode(plain))
+        assert images._jpeg_scans(data) == plain.count(b"\xff\xda")
+
+
+def black(width: int, height: int, mode: str, kind: str, **options) -> bytes:
+    return encode(PIL.Image.new(mode, (width, height)), kind, **options)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("JPEG", {"quality": 1}),
+        ("JPEG", {"optimize": True}),
+        ("JPEG", {"progressive": True}),
+        ("JPEG", {"progressive": True, "subsampling": 2}),
+        ("PNG", {"optimize": True}),
+        ("WEBP", {"lossless": True}),
+        ("WEBP", {"quality": 1}),
+        ("GIF", {}),
+    ],
+)
+def test_a_black_photograph_of_a_camera_can_be_read(mode, kind, options):
+    data = black(4000, 3000, mode, kind, **options)
+    assert decode(data, max_pixels=10**8).max() <= 1
+
+
+def cut(data: bytes) -> bytes:
+    """The header of a JPEG and little more, with the marker that ends an image."""
+    return data[:1500] + b"\xff\xd9"
+
+
+@pytest.mark.parametrize(
+    ("data", "start"),
+    [
+        (cut(black(6000, 5000, "L", "JPEG")), "is a JPEG of 6000 x 5000 pixels in 1,502 bytes"),
+        (
+            cut(black(6000, 5000, "RGB", "JPEG", progressive=True)),
+            "is a JPEG of 6000 x 5000 pixels in 1,502 bytes",
+        ),
+        (
+            black(6000, 5000, "L", "WEBP", lossless=True),
+            "is a WebP of 6000 x 5000 pixels in ",
+        ),
+    ],
+    ids=["sequential", "progressive", "WebP"],
+)
+def test_pixels_for_a_byte_are_bounded(data, start):
+    with pytest.raises(images.BadImage) as caught:
+        decode(data, max_pixels=10**8)
+    assert str(caught.value).startswith(start)
+    assert str(caught.value).endswith("more than 10,000 pixels a byte")
+
+
+def test_work_counts_every_scan():
+    flat = with_scans(50, side=1600)
+    with pytest.raises(images.BadImage) as caught:
+        decode(flat, max_pixels=10**8)
+    assert str(caught.value) == (
+        f"is a JPEG of 1600 x 1600 pixels in {len(flat):,} bytes and 50 scans, "
+        "more than 10,000 pixels a byte"
+    )
+    few = with_scans(10, side=1600)
+    assert decode(few, max_pixels=10**8).shape == (1600, 1600, 3)
+
+
+def test_a_file_is_read_within_its_bound(tmp_path, monkeypatch):
+    (tmp_path / "a.jpg").write_bytes(JPEG)
+    assert images.read(tmp_path / "a.jpg") == JPEG
+    monkeypatch.setattr(images, "MOST_BYTES", len(JPEG) - 1)
+    with pytest.raises(images.BadImage, match=rf"has {len(JPEG):,} bytes, more than"):
+        images.read(tmp_path / "a.jpg")
+    os.mkfifo(tmp_path / "pipe.jpg")
+    with pytest.raises(images.BadImage, match="is no regular file"):
+        images.read(tmp_path / "pipe.jpg")
+    with pytest.raises(OSError, match="No such file"):
+        images.read(tmp_path / "none.jpg")

@@ -252,6 +252,17 @@ def test_batches_are_the_same_without_the_extension(monkeypatch, channels, more)
     assert set(np.concatenate([batch["bad"] for batch in some]).tolist()) == {-1, 8, 11}
 
 
+@pytest.mark.parametrize("part", [True, False])
+def test_a_view_of_many_pixels_in_few_bytes_is_refused_by_both_decoders(monkeypatch, part):
+    whole = pillow(np.zeros((5000, 6000), np.uint8), "L")
+    data = config.Data(image_size=(31, 29))
+    make = views.Views(transforms.train_transforms(data), data, seed=5)
+    if not part:
+        monkeypatch.setattr(regions, "_JPEG", None)
+    with pytest.raises(images.BadImage, match="in 1,502 bytes and 1 scans, more than 10,000 pix"):
+        make(whole[:1500] + b"\xff\xd9", 0, 0, np.zeros((31, 29, 3), np.uint8))
+
+
 def test_a_view_is_what_the_transforms_make_of_the_whole_image():
     data = config.Data(image_size=(31, 29), flip=True)
     source = Mixed()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import browsing
-from vit_jax import config
+from vit_jax import config, logs
 from vit_jax.inspect import serve, view
 
 KIND = {"Content-Type": serve.KIND}
@@ -110,6 +110,7 @@ def header_of_a_bomb():
         (b"", KIND, 400, "is empty"),
         (header_of_a_bomb(), KIND, 400, "60000 x 60000 pixels, more than"),
         (None, {**KIND, "Content-Length": "20000001"}, 413, "too large: at most 20 MB"),
+        (None, {**KIND, "Content-Length": "9" * 5000}, 413, "too large: at most 20 MB"),
         (None, {**KIND, "Content-Length": "-1"}, 411, "say how long"),
         (None, {**KIND, "Transfer-Encoding": "chunked"}, 411, "say how long"),
     ],
@@ -144,6 +145,41 @@ def test_a_client_that_stops_sending_costs_only_its_own_thread(server, monkeypat
         )
         assert ask(server)[0] == 200
         assert slow.recv(100) == b""
+
+
+def leave(server, request):
+    """Sends a request, and closes the connection so that the next write to it fails."""
+    with socket.create_connection((serve.ADDRESS, server.server_port), timeout=20) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.sendall(request)
+
+
+def test_a_client_that_leaves_early_costs_no_line(viewer, capfd):
+    head = "GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n"
+    post = (
+        "POST /look HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: "
+        f"{serve.KIND}\r\nContent-Length: 9000\r\n\r\npart"
+    )
+    with running(viewer, "x" * 10**7) as server:  # more than a socket takes at once
+        for request in (head, post, "GET / HT", ""):
+            for _ in range(5):
+                leave(server, request.format(port=server.server_port).encode())
+        assert ask(server)[0] == 200
+    assert capfd.readouterr().err == ""
+
+
+def test_what_fails_in_a_request_is_one_line(viewer, monkeypatch, capfd):
+    def fail(picture):
+        raise RuntimeError("of the\nmodel")
+
+    for name in ("handlers", "propagate"):
+        monkeypatch.setattr(logs.log, name, getattr(logs.log, name))
+    logs.setup()
+    with running(viewer, "") as server:
+        monkeypatch.setattr(type(viewer), "look", lambda self, picture: fail(picture))
+        with pytest.raises((http.client.HTTPException, OSError)):
+            ask(server, "POST", "/look", png(), **KIND)
+    assert capfd.readouterr().err == "a request failed: RuntimeError: of the\\nmodel\n"
 
 
 def test_a_port_that_is_taken_is_said(server, viewer):

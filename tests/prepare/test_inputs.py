@@ -10,6 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from vit_jax.data import images
 from vit_jax.data.examples import DataError
 from vit_jax.data.images import BadImage
 from vit_jax.prepare import inputs, layout
@@ -263,9 +264,9 @@ def test_an_unreadable_file_is_a_bad_image(tmp_path, monkeypatch):
     folder = in_folder(tmp_path / "folder")
     listing, read = inputs.scan([folder]), inputs.Reader()
 
-    def denied(*args):
+    def denied(*args, **options):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(inputs.Path, "read_bytes", denied)  # root may read everything
+    monkeypatch.setattr(images.io, "FileIO", denied)  # root may read everything
     with pytest.raises(BadImage, match="Permission denied"):
         read(listing.found(0))

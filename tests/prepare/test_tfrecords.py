@@ -53,6 +53,26 @@ def test_every_damaged_byte_is_named():
             list(reading)
 
 
+@pytest.mark.parametrize("length", [2**30 + 1, 2**63, 2**64 - 1])
+def test_a_record_without_bound_is_named(length):
+    head = struct.pack("<Q", length)
+    reading = tfrecords.read(io.BytesIO(head + struct.pack("<I", mask(head)) + b"rest"), "file")
+    with pytest.raises(DataError, match=f"^file: record 0: has {length:,} bytes, more than 1,073"):
+        list(reading)
+
+
+def test_a_length_takes_no_memory_that_the_file_does_not_have():
+    class Short(io.BytesIO):
+        def read(self, size=-1):
+            assert size <= 2**20
+            return super().read(size)
+
+    head = struct.pack("<Q", 2**30)
+    reading = tfrecords.read(Short(head + struct.pack("<I", mask(head)) + b"rest"), "file")
+    with pytest.raises(DataError, match="^file: record 0: is cut off; copy it again"):
+        list(reading)
+
+
 def test_every_truncation_is_named():
     data = THREE.read_bytes()
     starts = np.cumsum([0] + [len(record) + 16 for record in RECORDS])

@@ -63,7 +63,7 @@ def measure(options: Input) -> list[Result]:
         folder = pathlib.Path(name)
         files = pictures.gather(options.data, folder)
         names = folder / "names"
-        names.write_text("\n".join(map(str, files)) + "\n")
+        names.write_bytes(b"".join(os.fsencode(file) + b"\n" for file in files))
         for cores in [every] if len(every) == 1 else [every[:1], every]:
             results += _compare(options, cores, names)
     return results

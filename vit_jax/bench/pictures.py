@@ -23,7 +23,7 @@ def gather(data: pathlib.Path | None, folder: pathlib.Path) -> list[pathlib.Path
         try:
             with tarfile.open(data) as archive:
                 archive.extractall(folder, filter="data")
-        except tarfile.TarError as error:
+        except (tarfile.TarError, ValueError, RecursionError, EOFError) as error:
             raise config.ConfigError(f"--data={data}: no folder and no tar: {error}") from None
     files = sorted((folder if data.is_file() else data).rglob("*"))
     chosen = [file for file in files if file.suffix.lower() in (".jpg", ".jpeg")]

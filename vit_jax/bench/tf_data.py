@@ -31,7 +31,7 @@ def dataset(names: str, dct: str):
         pixels = tf.io.decode_and_crop_jpeg(encoded, window, channels=3, dct_method=dct)
         return tf.cast(tf.image.resize(pixels, (224, 224), method="bilinear"), tf.uint8)
 
-    paths = pathlib.Path(names).read_text().splitlines()
+    paths = pathlib.Path(names).read_bytes().splitlines()  # TensorFlow's texts are bytes
     options = tf.data.Options()
     options.deterministic = False  # its fastest; ours has one order whatever happens
     files = tf.data.Dataset.from_tensor_slices(paths).shuffle(len(paths)).repeat()

@@ -69,7 +69,7 @@ def main(cores: str, threads: str, decoder: str, names: str) -> None:
     os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     if decoder == "whole":
         regions.decode_whole_images()
-    source = Files(pathlib.Path(names).read_text().splitlines())
+    source = Files(os.fsdecode(pathlib.Path(names).read_bytes()).split("\n")[:-1])
     for line in sys.stdin:
         answer = load(source, int(threads), int(line))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -2,18 +2,20 @@
 
 import contextlib
 import hashlib
-import io
 import os
 import pathlib
 from collections.abc import Iterator
 
 import numpy as np
 
-from vit_jax import config
+from vit_jax import config, messages
 from vit_jax.config import ConfigError
+from vit_jax.data import images
 from vit_jax.data.examples import DataError, Record, Split, digest
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+
+DEEPEST = 100  # folders within folders
 
 Path = pathlib.Path
 
@@ -47,6 +49,7 @@ class Folder:
             self._top = _split_folder(root, chosen.name, key)
             class_top = _split_folder(root, train.name, "data.train_split")
         self.classes = tuple(_folders(class_top))
+        _check_names(self.classes, class_top)
         files = _list(root, self._top, class_top, self.classes)
         if data.holdout:
             files = _side(files, data, chosen.name, split, key)
@@ -63,8 +66,7 @@ class Folder:
         return len(self._labels)
 
     def __getitem__(self, index: int) -> Record:
-        with io.FileIO(self.name(index)) as file:
-            return Record(file.readall(), int(self._labels[index]))
+        return Record(images.read(self.name(index)), int(self._labels[index]))
 
     def name(self, index: int) -> str:
         """Returns the path of the file."""
@@ -102,6 +104,8 @@ def walk(
     here = (status.st_dev, status.st_ino)
     if here in above:
         return
+    if len(above) == DEEPEST:
+        raise DataError(f"{key}: {folder}: folders within folders, more than {DEEPEST} deep")
     for entry in _scan(folder, key):
         if entry.is_dir():
             yield from walk(Path(entry.path), key, f"{prefix}{entry.name}/", (*above, here))
@@ -125,6 +129,18 @@ def _readable(folder: Path, key: str) -> Iterator[None]:
 
 def _folders(folder: Path) -> list[str]:
     return [entry.name for entry in _scan(folder) if entry.is_dir()]
+
+
+def _check_names(classes: tuple[str, ...], folder: Path) -> None:
+    """Refuses names that no report, other format or terminal could show as they are."""
+    for name in classes:
+        shown = messages.printable(name)
+        if shown == name:
+            continue
+        reason, remedy = "has a character that cannot be shown", "rename it"
+        if any("\udc80" <= character <= "\udcff" for character in name):
+            reason, remedy = "is not UTF-8", f"first: convmv -r -f latin1 -t utf8 --notest {folder}"
+        raise DataError(f"data.root={folder}: class folder {shown}: {reason}; {remedy}")
 
 
 def _split_folder(root: Path, name: str, key: str) -> Path:

@@ -1,5 +1,9 @@
 """Encoded bytes to pixels: the right ones, or one clear error."""
 
+import io
+import os
+import re
+import stat
 import struct
 
 import cv2
@@ -13,8 +17,42 @@ cv2.setNumThreads(1)
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 
 
+MOST_BYTES = 2**28  # of a file; 100 megapixels of 16 bits without compression are twice as much
+
+# What decoding may cost, whatever a file says. Encoders make about 10 scans, and at most 15 or so
+# where they try for the smallest file. A scan needs one bit a block for its DC values, so a black
+# photograph has at most 512 pixels a byte in a JPEG, or, with 10 scans, 5,120 visits of a pixel.
+MOST_SCANS = 50
+MOST_WORK = 10_000  # pixels x scans of a JPEG for each byte of its file
+# Other formats have no such bound for one colour; up to this size an image costs a second at most.
+CHEAP_PIXELS = 2**24
+
+
 class BadImage(UserError):
     """Bytes that cannot be turned into pixels; the message is the reason, without a file name."""
+
+
+def read(path: str | os.PathLike[str]) -> bytes:
+    """Returns the bytes of a file; raises OSError, or BadImage for one too large, or no file.
+
+    A pipe of that name would otherwise keep the reader for ever.
+    """
+    with io.FileIO(path, opener=_open) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise BadImage("is no regular file")
+        check_bytes(status.st_size)
+        return file.readall()
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def check_bytes(size: int) -> None:
+    """Raises BadImage where an image takes so many bytes that they are not read."""
+    if size > MOST_BYTES:
+        raise BadImage(f"has {size:,} bytes, more than {MOST_BYTES:,}")
 
 
 def decode(encoded: bytes, *, channels: int, max_pixels: int) -> np.ndarray:
@@ -25,8 +63,9 @@ def decode(encoded: bytes, *, channels: int, max_pixels: int) -> np.ndarray:
     is applied, and of an animation the first frame counts.
 
     Raises BadImage for anything but a whole image of at most `max_pixels`, whose size is read from
-    the header before memory is taken for the pixels. Damage that the format cannot detect (JPEG and
-    WebP have no checksums) gives wrong pixels, not an error.
+    the header before memory is taken for the pixels, and for a file that would take long to decode
+    for its length: a JPEG of many scans, a small file of many pixels. Damage that the format cannot
+    detect (JPEG and WebP have no checksums) gives wrong pixels, not an error.
 
     JPEGs come out as from TensorFlow with `dct_method="INTEGER_ACCURATE"`, bit for bit on 60
     photographs. TensorFlow's default, the fast transform with which the published models were
@@ -44,6 +83,7 @@ def decode(encoded: bytes, *, channels: int, max_pixels: int) -> np.ndarray:
         raise BadImage(
             f"is a {kind} of {width} x {height} pixels, more than data.max_pixels={max_pixels}"
         )
+    _check_work(kind, height, width, encoded)
     try:
         image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR_RGB)
     except cv2.error:
@@ -71,6 +111,11 @@ def with_channels(image: np.ndarray, channels: int) -> np.ndarray:
     if channels == 1:
         return cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)[:, :, None]
     return np.repeat(image, channels, axis=2)
+
+
+SCAN = b"\xff\xda"
+# All but those that stand within the data of a scan, fill bytes, and the start of an image.
+MARKER = re.compile(rb"\xff[\x01-\xcf\xd9-\xfe]")
 
 
 def _header(data: bytes) -> tuple[str | None, tuple[int, int] | None]:
@@ -115,6 +160,36 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
             at += 2 + struct.unpack_from(">H", data, at + 2)[0]
 
 
+def _check_work(kind: str, height: int, width: int, data: bytes) -> None:
+    """Raises BadImage for an image whose decoding its bytes do not justify."""
+    pixels, most = height * width, MOST_WORK * len(data)
+    size = f"is a {kind} of {width} x {height} pixels in {len(data):,} bytes"
+    if kind != "JPEG":
+        if pixels > max(most, CHEAP_PIXELS):
+            raise BadImage(f"{size}, more than {MOST_WORK:,} pixels a byte")
+        return
+    scans = data.count(SCAN)  # those of thumbnails, and what looks alike behind the end, included
+    if scans > MOST_SCANS or pixels * scans > most:
+        scans = _jpeg_scans(data)
+    if scans > MOST_SCANS:
+        raise BadImage(f"is a JPEG of {scans:,} scans, more than {MOST_SCANS}")
+    if pixels * scans > most:
+        raise BadImage(f"{size} and {scans} scans, more than {MOST_WORK:,} pixels a byte")
+
+
+def _jpeg_scans(data: bytes) -> int:
+    """Returns how many scans a JPEG has before its end (ITU-T T.81, B.1.1)."""
+    at, scans = 2, 0
+    while (found := MARKER.search(data, at)) is not None:
+        marker, at = data[found.start() + 1], found.end()
+        if marker == 0xD9:
+            break
+        scans += marker == 0xDA
+        if marker != 0x01:  # the only one of them without a segment
+            at += int.from_bytes(data[at : at + 2], "big")
+    return scans
+
+
 def _webp_size(data: bytes) -> tuple[int, int] | None:
     """Reads the first chunk (RFC 9649): lossy, lossless, or extended with its canvas."""
     chunk = data[12:16]
@@ -144,15 +219,17 @@ def _bmp_size(data: bytes) -> tuple[int, int]:
 def _complete(kind: str, data: bytes) -> bool:
     """Tells a PNG or WebP that ends early from a whole one; OpenCV tells the other formats.
 
-    For PNG OpenCV would notice too, but libpng would write to stderr.
+    For PNG OpenCV would notice too, but libpng would write to stderr; and without any pixels it
+    goes on for many seconds and takes gigabytes (OpenCV 5.0).
     """
     if kind == "WebP":
         return len(data) >= 8 + struct.unpack_from("<I", data, 4)[0]
     if kind == "PNG":
-        at = 8
+        at, pixels = 8, False
         while at + 12 <= len(data):
             if data[at + 4 : at + 8] == b"IEND":
-                return True
+                return pixels
+            pixels = pixels or data[at + 4 : at + 8] == b"IDAT"
             at += 12 + struct.unpack_from(">I", data, at)[0]
         return False
     return True

@@ -1,10 +1,11 @@
 """Image files below a folder as a source, whatever folders they lie in."""
 
-import io
+import os
 import pathlib
 from collections.abc import Sequence
 
 from vit_jax.config import ConfigError
+from vit_jax.data import images
 from vit_jax.data.examples import Record, digest
 from vit_jax.data.folders import SUFFIXES, walk
 
@@ -35,8 +36,7 @@ class Loose:
 
     def __getitem__(self, index: int) -> Record:
         path = pathlib.PurePosixPath(self._paths[index])
-        with io.FileIO(str(self._root / path)) as file:
-            return Record(file.readall(), self._labels.get(path.parent.name, UNKNOWN))
+        return Record(images.read(self._root / path), self._labels.get(path.parent.name, UNKNOWN))
 
     def name(self, index: int) -> str:
         """Returns the path of the file below the folder."""
@@ -44,4 +44,4 @@ class Loose:
 
     def fingerprint(self) -> str:
         """Covers the classes and the paths."""
-        return digest("\0".join((*self.classes, *self._paths)).encode())
+        return digest(os.fsencode("\0".join((*self.classes, *self._paths))))

@@ -12,6 +12,8 @@ from vit_jax.config import ConfigError
 from vit_jax.data.datasets import MANUAL, REAL, Dataset
 from vit_jax.data.tasks import TASKS
 
+INFO = "dataset_info.json"
+MOST_BYTES = 2**26  # of a file of TFDS's metadata: 14 million images in 10,000 shards take 200 kB
 READABLE = ("array_record", "parquet", "json")  # formats with random access
 REAL_FILE = "imagenet_real/real.json"  # where `vit_jax prepare imagenet-real` puts it
 
@@ -61,7 +63,7 @@ def _find(dataset: Dataset, data_dir: str | os.PathLike[str] | None) -> Found | 
     found = []
     for path in folder.iterdir():
         numbers = path.name.split(".")
-        if all(n.isdigit() for n in numbers) and fnmatch.fnmatchcase(path.name, pattern):
+        if all(n.isdecimal() for n in numbers) and fnmatch.fnmatchcase(path.name, pattern):
             one = _read(path)
             if one is not None:
                 found.append((one.readable, [int(n) for n in numbers], one))
@@ -106,8 +108,11 @@ def conversion(name: str, path: Any) -> str:
 def _read(path: Any) -> Found | None:
     """Returns what dataset_info.json says, or None where there is none or it is cut short."""
     try:
-        info = json.loads((path / "dataset_info.json").read_text())
+        file = path / INFO
+        if file.stat().length > MOST_BYTES:
+            return None
+        info = json.loads(file.read_text())
         images = {s["name"]: sum(map(int, s.get("shardLengths", ()))) for s in info["splits"]}
         return Found(path, path.name, info.get("fileFormat", "tfrecord"), images)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

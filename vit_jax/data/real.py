@@ -60,7 +60,7 @@ def load(path: pathlib.Path, *, images: int = IMAGES) -> Real:
         raise DataError(f"{path}: {error.strerror}; it is real.json of ReaL") from None
     try:
         values = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise DataError(f"{path}: is no JSON; download real.json of ReaL again") from None
     if not isinstance(values, list) or len(values) != images:
         found = f"{len(values):,} items" if isinstance(values, list) else "no list"

@@ -23,7 +23,7 @@ from vit_jax.data import images, remote
 from vit_jax.data.examples import DataError, Record, Source, digest
 
 PNG = b"\x89PNG"
-MAX_PIXELS = 2**31
+MAX_PIXELS = config.Data().max_pixels
 HASH = re.compile("[0-9a-f]{16}")
 
 Path = str | os.PathLike[str]
@@ -89,7 +89,7 @@ def read(path: Path) -> Listing:
         sound = all(HASH.fullmatch(example) for example in listing.examples)
     except OSError as error:
         raise DataError(f"{key}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise DataError(f"{key}: is no list of examples; `vit_jax prepare` writes one") from None
     if not sound or not listing.examples or listing.sha256 != digest_of_all:
         raise DataError(f"{key}: is damaged: its examples are not those it has the digest of")

@@ -12,7 +12,7 @@ import tensorflow_datasets as tfds
 
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import images, presence, remote
+from vit_jax.data import images, presence, remote, tfds_metadata
 from vit_jax.data.examples import DataError, Record, digest
 from vit_jax.data.images import BadImage
 from vit_jax.data.labels import RULES, Rule
@@ -104,7 +104,7 @@ def _builder(data: config.Data) -> Any:
     """Returns the builder of a dataset that is prepared in a format with random access."""
     assert data.name
     try:
-        builder = tfds.builder(data.name, data_dir=data.root)
+        builder = tfds_metadata.builder(data.name, data.root)
     except tfds.core.DatasetNotFoundError:
         if presence.command(data.name, data.root) is not None:
             where = presence.directory(data.root)
@@ -114,6 +114,14 @@ def _builder(data: config.Data) -> Any:
         raise ConfigError(f"data.name={data.name}: {_unknown(data)}") from None
     except (ValueError, AssertionError) as error:
         raise ConfigError(f"data.name={data.name}: {_first_line(error)}") from None
+    except config.UserError:
+        raise
+    except Exception as error:  # of JSON, protobuf and TFDS, each its own
+        if "://" in (data.root or ""):
+            raise  # `remote.one_line` says it
+        raise DataError(
+            f"data.name={data.name}: cannot be opened: {type(error).__name__}: {_first_line(error)}"
+        ) from None
     prepared = (builder.data_path / "dataset_info.json").exists()
     format = builder.info.file_format
     if prepared and format in (tfds.core.FileFormat.ARRAY_RECORD, tfds.core.FileFormat.PARQUET):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import config, host, logs, models, opening, peers
+from vit_jax import config, host, logs, messages, models, opening, peers
 from vit_jax.data import loose, pipeline, sources, transforms
 from vit_jax.embed import writing
 from vit_jax.evaluators import passes
@@ -105,6 +105,7 @@ class _Pour:
         self._waiting = None
         size = min(len(batch["label"]), len(self._source) - self._done)
         names = [self._source.name(self._done + row) for row in range(size)]
+        names = [messages.printable(name) for name in names]
         values = np.where(_wide(batch["mask"], batch["values"]), batch["values"], np.nan)
         self._writer.write(values[:size], names, batch["label"][:size])
         self._done += size

@@ -151,7 +151,7 @@ def write(predictor: predict.Predictor, form: Form, path: pathlib.Path) -> dict[
     text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
     try:
         # The program last: where it stands, its description does.
-        _write_whole({description(path): text.encode(), path: content})
+        _write_whole({description(path): text.encode(errors="backslashreplace"), path: content})
     except OSError as error:
         raise config.ConfigError(f"--output={path}: cannot be written: {error.strerror}") from error
     return about

@@ -2,15 +2,18 @@
 
 import http.server
 import json
+import sys
 import threading
 from http import HTTPStatus
+from typing import Any
 
-from vit_jax import config
+from vit_jax import config, logs
 from vit_jax.data import images
 from vit_jax.inspect import view
 
 ADDRESS = "127.0.0.1"
 MOST_BYTES = 20_000_000  # of an image that is sent
+MOST_DIGITS = 20  # of a number of bytes; Python does not read thousands of them
 SECONDS = 30  # that a client may take to send it
 KIND = "application/octet-stream"  # no page of another origin can send this without asking first
 HEADERS = {
@@ -43,8 +46,14 @@ class Server(http.server.ThreadingHTTPServer):
             super().__init__((ADDRESS, port), Handler)
         except OSError as error:
             raise config.ConfigError(f"--serve={port}: {error.strerror}; try another") from error
-        self.viewer, self.page = viewer, page.encode()
+        self.viewer, self.page = viewer, page.encode(errors="backslashreplace")
         self.one_at_a_time = threading.Lock()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing of a client that has left, and one line of anything else."""
+        error = sys.exc_info()[1]
+        if error is not None and not isinstance(error, ConnectionError | TimeoutError):
+            logs.log.error("a request failed: %s: %s", type(error).__name__, error)
 
     @property
     def hosts(self) -> tuple[str, str]:
@@ -108,7 +117,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()):
             raise Refused(HTTPStatus.LENGTH_REQUIRED, "say how long the image is")
-        if int(length) > MOST_BYTES:
+        if len(length) > MOST_DIGITS or int(length) > MOST_BYTES:
             limit = f"at most {MOST_BYTES // 10**6} MB"
             raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the file is too large: {limit}")
         body = self.rfile.read(int(length))

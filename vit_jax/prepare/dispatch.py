@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 from etils import epath
 
-from vit_jax import config, logs
+from vit_jax import config, logs, messages
 from vit_jax.data import presence, real, remote, tasks
 from vit_jax.data.datasets import MANUAL, OBJECTNET, PACKED
 from vit_jax.data.examples import DataError, Split
@@ -110,7 +110,10 @@ def _local(path: str, key: str) -> pathlib.Path:
 
 
 def _data_dir(request: Request) -> pathlib.Path:
-    return _local(str(presence.directory(request.data_dir)), "--data_dir")
+    folder = str(presence.directory(request.data_dir))
+    if not messages.is_utf8(folder):  # array_record could not open a file there
+        raise config.ConfigError(f"--data_dir={folder}: is not UTF-8; choose another folder")
+    return _local(folder, "--data_dir")
 
 
 def _prepared(name: str, task: Task | None, request: Request) -> epath.Path | None:

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from vit_jax.config import NO_ROOM
+from vit_jax.data import tfds_metadata
 from vit_jax.data.examples import DataError, reason
 from vit_jax.prepare import metadata
 from vit_jax.prepare.shards import PrepareError
@@ -24,7 +25,7 @@ EXTRA = "pip install 'vit_jax[prepare]'"
 def builder(name: str, data_dir: str | None) -> Any:
     """Returns the builder of a data set of TFDS, or raises DataError."""
     try:
-        return tfds.builder(name, data_dir=data_dir, file_format="array_record")
+        return tfds_metadata.builder(name, data_dir=data_dir, file_format="array_record")
     except tfds.core.DatasetNotFoundError:
         raise DataError(f"{name}: TFDS has no such data set") from None
     except (ValueError, AssertionError) as error:

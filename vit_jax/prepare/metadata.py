@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 from etils import epath
 
+from vit_jax.data import tfds_metadata
 from vit_jax.data.examples import DataError, reason
 from vit_jax.prepare.shards import features
 
@@ -14,7 +15,9 @@ from vit_jax.prepare.shards import features
 def read(folder: epath.PathLike) -> Any:
     """Returns what TFDS knows of a prepared data set; raises DataError where that is damaged."""
     try:
-        return tfds.builder_from_directory(folder).info
+        return tfds_metadata.builder_of_folder(folder).info
+    except DataError:
+        raise
     except Exception as error:  # of JSON, protobuf and TFDS, each its own
         raise DataError(f"{folder}: its metadata cannot be read: {reason(error)}") from None
 

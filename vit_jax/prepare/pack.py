@@ -128,7 +128,7 @@ def check_same(packing: Packing) -> int:
     try:
         facts = json.loads((packing.folder / FACTS).read_text())
         images = sum(split["examples"] for split in facts["splits"].values())
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, RecursionError):
         raise DataError(
             f"{packing.folder}: exists, and is not what this packs; remove it"
         ) from None
@@ -268,7 +268,9 @@ def _facts(
             "names_sha256": names.hexdigest(),
         }
         if not splits[split]["examples"]:
-            raise DataError(f"--from: none of the images of split {split} can be packed")
+            bad = next((row for _, outcome in mine for row in outcome.bad), None)
+            first = f"; the first: {bad[0]}: {bad[1]}" if bad else ""
+            raise DataError(f"--from: none of the images of split {split} can be packed{first}")
     return {
         "name": packing.name,
         "splits": splits,

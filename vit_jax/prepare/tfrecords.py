@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 import struct
 from collections.abc import Iterator
 from typing import IO
@@ -17,6 +18,8 @@ from vit_jax.prepare.progress import Progress
 
 INFO = "dataset_info.json"
 SUFFIX = "tfrecord"
+MOST_BYTES = 2**30  # of a record
+CHUNK = 2**20  # bytes that are read at a time: what a damaged length asks for is never there
 
 
 def find(folder: epath.Path, name: str) -> epath.Path | None:
@@ -67,7 +70,8 @@ def _copy_metadata(source: epath.Path, part: pathlib.Path) -> None:
     with shards.disk_errors(part):
         for path in source.iterdir():
             if not path.is_dir() and f".{SUFFIX}" not in path.name and path.name != INFO:
-                (part / path.name).write_bytes(path.read_bytes())
+                with path.open("rb") as old, (part / path.name).open("wb") as new:
+                    shutil.copyfileobj(old, new)
         values = json.loads((source / INFO).read_text())
         values["fileFormat"] = "array_record"
         logs.write_atomically(part / INFO, json.dumps(values, indent=2))
@@ -103,7 +107,11 @@ def read(file: IO[bytes], name: str) -> Iterator[bytes]:
             length, check = struct.unpack("<QI", head)
             if check != masked(head[:8]):
                 raise DataError(f"{name}: record {number}: its length is damaged; copy it again")
-            record = file.read(length)
+            if length > MOST_BYTES:
+                raise DataError(
+                    f"{name}: record {number}: has {length:,} bytes, more than {MOST_BYTES:,}"
+                )
+            record = b"".join(_chunks(file, length))
             (check,) = struct.unpack("<I", file.read(4))
         except struct.error:
             raise DataError(f"{name}: record {number}: is cut off; copy it again") from None
@@ -111,6 +119,12 @@ def read(file: IO[bytes], name: str) -> Iterator[bytes]:
             raise DataError(f"{name}: record {number}: its bytes are damaged; copy it again")
         yield record
         number += 1
+
+
+def _chunks(file: IO[bytes], length: int) -> Iterator[bytes]:
+    while length and (chunk := file.read(min(length, CHUNK))):
+        length -= len(chunk)
+        yield chunk
 
 
 def masked(data: bytes) -> int:

@@ -37,7 +37,7 @@ def listed(folder: pathlib.Path) -> list[Figure]:
         return []
     try:
         figures = [Figure(**one) for one in json.loads((folder / INDEX).read_bytes())]
-    except TypeError as error:
+    except (TypeError, RecursionError) as error:
         raise ValueError(f"{FOLDER}/{INDEX}: is no list of figures") from error
     for one in figures:
         if not (isinstance(one.file, str) and NAME.fullmatch(one.file)):

@@ -159,7 +159,7 @@ def transfer(directory: pathlib.Path) -> Transfer:
     try:
         values = json.loads((directory / TRANSFER).read_text(encoding="utf-8"))
         values["cells"] = cells = [c for c in values.get("cells", ()) if set(c) >= NEEDED]
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         values, cells = {}, []
         problems.append(f"{TRANSFER}: cannot be read ({records.first_line(error)})")
     runs = {}
@@ -176,7 +176,7 @@ def _config(file: pathlib.Path, problems: list[str]) -> config.Config | None:
         return config.build(json.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError:
         problems.append(f"{file.name}: is missing")
-    except (OSError, ValueError, config.ConfigError) as error:
+    except (OSError, ValueError, RecursionError, config.ConfigError) as error:
         problems.append(f"{file.name}: cannot be read ({records.first_line(error)})")
     return None
 

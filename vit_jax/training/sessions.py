@@ -94,7 +94,7 @@ def read(file: pathlib.Path) -> list[dict[str, Any]]:
     try:
         sessions = json.loads(file.read_text(encoding="utf-8"))
         summary(sessions)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return []
     return sessions
 

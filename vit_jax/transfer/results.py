@@ -120,7 +120,7 @@ class Results:
         try:
             stored = json.loads(self._file.read_text(encoding="utf-8"))
             old, tried = config.build(stored["config"]), stored["candidates"]
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, RecursionError) as error:
             raise ConfigError(f"{where}: {FILE} is unreadable: {error}") from error
         changed = config.differences(old, self._plan.base)
         ours = [[cell.setup, cell.lr] for cell in self._plan.candidates]

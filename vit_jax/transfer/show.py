@@ -22,7 +22,7 @@ class Show:
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(stderr=True), refresh_per_second=4)
+            self._live = Live(console=Console(stderr=True, markup=False), refresh_per_second=4)
             self._live.start()
         return self
 

@@ -37,7 +37,8 @@ def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray], documents: Docum
                 draft.mkdir()
                 for name, fields in documents.items():
                     with _synced(draft / name) as file:
-                        file.write(json.dumps(fields, indent=2, ensure_ascii=False).encode())
+                        text = json.dumps(fields, indent=2, ensure_ascii=False)
+                        file.write(text.encode(errors="backslashreplace"))
                 with _synced(draft / FOLDED) as file:
                     _safetensors(file, arrays)
                 _sync(draft)

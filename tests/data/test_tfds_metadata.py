@@ -1,0 +1,176 @@
+"""What a data set's folder says of itself is checked before TFDS reads it, and never imported."""
+
+import json
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from etils import epath
+
+from vit_jax import config
+from vit_jax.data import presence, tfds_metadata
+from vit_jax.data.examples import DataError
+from vit_jax.data.sources import open_source
+from vit_jax.prepare import dispatch, metadata, tfrecords
+
+CLASSES = ("ring", "disc", "box")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A prepared data set without records, as `prepare` writes its metadata."""
+    made = tmp_path / "data/mine/1.0.0"
+    made.mkdir(parents=True)
+    (made / "mine-train.array_record-00000-of-00001").touch()
+    metadata.write(made, "mine", "1.0.0", CLASSES, {"train": [(3, 100)]})
+    return made
+
+
+@pytest.fixture
+def marker(tmp_path, monkeypatch):
+    """A file that exists once a module has been imported, which is on the path."""
+    file = tmp_path / "imported"
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/evil_module.py").write_text(f"open({str(file)!r}, 'w').close()\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "code"))
+    yield file
+    sys.modules.pop("evil_module", None)
+
+
+def change(folder, edit):
+    path = folder / "features.json"
+    values = json.loads(path.read_text())
+    edit(values)
+    path.write_text(json.dumps(values))
+
+
+def features_of(values):
+    return values["featuresDict"]["features"]
+
+
+def in_class(values):
+    features_of(values)["label"]["pythonClassName"] = "evil_module.Feature"
+
+
+def in_snake_case(values):
+    one = features_of(values)["label"]
+    del one["pythonClassName"]
+    one["python_class_name"] = "evil_module.Feature"
+
+
+def in_old_form(values):
+    values.clear()
+    values.update(type="evil_module.Feature", content={})
+
+
+def in_text_in_text(values):
+    inner = json.dumps({"feature": {"type": "evil_module.Feature", "content": {}}, "length": 1})
+    kind = f"{tfds.features.Sequence.__module__}.Sequence"
+    features_of(values)["label"] = {"pythonClassName": kind, "jsonFeature": {"json": inner}}
+
+
+def opened(folder, name="mine"):
+    data = config.Data(source="tfds", name=name, root=str(folder.parents[1]))
+    return open_source(data, "train", train=True)
+
+
+def converted(folder):
+    tfrecords.convert(epath.Path(folder), "mine", pathlib.Path(folder).parents[2] / "new")
+
+
+def verified(folder):
+    request = dispatch.Request(data_dir=str(folder.parents[1]), verify=True)
+    list(dispatch.prepare("mine", request))
+
+
+@pytest.mark.parametrize("edit", [in_class, in_snake_case, in_old_form, in_text_in_text])
+@pytest.mark.parametrize(
+    "open_", [opened, lambda folder: opened(folder, "mine:1.*.*"), converted, verified]
+)
+def test_a_module_that_data_name_is_never_imported(folder, marker, edit, open_):
+    change(folder, edit)
+    with pytest.raises(DataError) as caught:
+        open_(folder)
+    assert not marker.exists()
+    assert str(caught.value) == (
+        f"{folder}/features.json: {key_of(edit)} 'evil_module.Feature' is none of TFDS's features; "
+        "not imported"
+    )
+
+
+def key_of(edit):
+    names = {in_class: "pythonClassName", in_snake_case: "python_class_name"}
+    return names.get(edit, "type")
+
+
+def test_without_the_check_tfds_would_import_it(folder, marker, monkeypatch):
+    """The marker is one: what the tests above forbid happens where nothing is checked."""
+    change(folder, in_class)
+    monkeypatch.setattr(tfds_metadata, "check", lambda folder: None)
+    with pytest.raises(config.UserError):
+        opened(folder)
+    assert marker.exists()
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (lambda v: features_of(v)["label"].update(names_file="/etc/passwd"), "names_file '/etc/pa"),
+        (
+            lambda v: features_of(v)["label"]["classLabel"].update(numClasses="1000000000000"),
+            "numClasses '1000000000000': at most 1,000,000 classes",
+        ),
+        (
+            lambda v: features_of(v).update({"../../x": features_of(v)["label"]}),
+            "'../../x': is a path outside of it",
+        ),
+    ],
+)
+def test_paths_and_sizes_are_bounded(folder, edit, reason):
+    change(folder, edit)
+    with pytest.raises(DataError) as caught:
+        opened(folder)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("nested", [60, 100_000])
+def test_objects_within_objects(folder, nested):
+    (folder / "features.json").write_text('{"a":' * nested + "1" + "}" * nested)
+    with pytest.raises(DataError, match=r"features\.json: (objects within|is damaged)"):
+        opened(folder)
+    (folder / "dataset_info.json").write_text('{"a":' * nested + "1" + "}" * nested)
+    assert presence._read(epath.Path(folder)) is None
+    for open_ in (opened, converted, verified):
+        with pytest.raises(config.UserError) as caught:
+            open_(folder)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["features.json", "dataset_info.json"])
+def test_a_file_is_not_read_beyond_its_bound(folder, monkeypatch, name):
+    with (folder / name).open("ab") as file:
+        file.truncate(tfds_metadata.MOST_BYTES + 1)  # of no room on the disk
+    with pytest.raises(DataError, match=r"has 67,108,865 bytes, more than 67,108,864"):
+        opened(folder)
+
+
+def test_all_kinds_of_tfds_are_known(folder):
+    """What TFDS writes of each of its features it may read again."""
+    kinds = tfds.features
+    every = kinds.FeaturesDict(
+        {
+            "image": kinds.Image(shape=(None, None, 3)),
+            "label": kinds.ClassLabel(names=list(CLASSES)),
+            "box": kinds.BBoxFeature(),
+            "text": kinds.Text(),
+            "number": kinds.Scalar(dtype=np.int64),
+            "tensor": kinds.Tensor(shape=(2,), dtype=np.float32),
+            "objects": kinds.Sequence({"label": kinds.ClassLabel(num_classes=3)}),
+            "image/name": kinds.Text(),
+        }
+    )
+    every.save_config(str(folder))
+    tfds_metadata.check(folder)
+    assert set(tfds_metadata.builder_of_folder(folder).info.features) == set(every)

@@ -1,0 +1,81 @@
+"""Text for people: one line of bounded length that no terminal, file or format refuses."""
+
+import contextlib
+import sys
+import unicodedata
+
+LIMIT = 500  # characters of a line on standard error, its prefix included
+PREFIX = "vit_jax: "
+TEXT = LIMIT - len(PREFIX)
+
+# Control characters, lone surrogates, and the separators of lines and paragraphs.
+UNSAFE = frozenset(("Cc", "Cs", "Zl", "Zp"))
+# They make a terminal show text in another order than it has.
+DIRECTIONS = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def printable(text: str) -> str:
+    r"""Returns text as valid Unicode on one line: everything else becomes an escape.
+
+    A byte that is not UTF-8, which Python reads as a lone surrogate in names of files and in
+    arguments, becomes `\xe9`; a newline becomes `\n`.
+    """
+    if text.isprintable():
+        return text
+    # Other lone surrogates come from JSON, and are escaped below.
+    with contextlib.suppress(UnicodeEncodeError):
+        text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(_escaped(character) for character in text)
+
+
+def is_utf8(name: str) -> bool:
+    """Returns whether a name is text, so that libraries in C++ can open the file."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def one_line(text: str, *, limit: int = TEXT, encoding: str = "utf-8") -> str:
+    """Returns `printable` text of at most `limit` characters; the middle of longer text is cut.
+
+    Characters that `encoding` does not have become escapes, which count.
+    """
+    if len(text) > 2 * limit:  # a value may have millions of characters
+        text = text[:limit] + text[-limit:]
+    shown = printable(text).encode(encoding, "backslashreplace").decode(encoding)
+    if len(shown) <= limit:
+        return shown
+    cut = "\u2026" if _has(encoding, "\u2026") else "..."
+    start = limit * 3 // 5
+    return shown[:start] + cut + shown[start + len(cut) - limit :]
+
+
+def print_error(text: str) -> None:
+    """Prints a line to standard error, if that can be done: the exit code says the rest."""
+    print_line(PREFIX + text)
+
+
+def print_line(text: str) -> None:
+    """Prints a line to standard error without the name of the program before it."""
+    if sys.stderr is None:  # where it was closed before Python began
+        return
+    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+    with contextlib.suppress(OSError):
+        sys.stderr.write(one_line(text, limit=LIMIT, encoding=encoding) + "\n")
+        sys.stderr.flush()
+
+
+def _escaped(character: str) -> str:
+    if character in DIRECTIONS or unicodedata.category(character) in UNSAFE:
+        return character.encode("unicode_escape").decode()
+    return character
+
+
+def _has(encoding: str, character: str) -> bool:
+    try:
+        character.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True

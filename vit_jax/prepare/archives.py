@@ -1,0 +1,301 @@
+"""Tars and zips as listings of what is in them, with a bound for everything they say of themselves.
+
+What they hold is not unpacked: a listing says where each file lies. A damaged archive, or one that
+is made to take memory or time, ends in one line that names it and the bound.
+"""
+
+import io
+import os
+import pathlib
+import stat
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import IO, Any, NamedTuple
+
+from vit_jax.data.examples import DataError, reason
+from vit_jax.data.images import BadImage
+
+Path = pathlib.Path
+
+BLOCK = 512  # of a tar
+DEEPEST = 4  # tars within tars; the official ones of ImageNet are one within another
+MOST_HEADERS = 2**20  # bytes of a tar before a member: its header, and those that go before it
+MOST_SHARED = 1000  # values that a tar gives for all members to come
+MOST_DIRECTORY = 2**29  # bytes of a zip's directory, which is read as a whole; five million files
+# A member of a zip may be this many times as large as in the zip, or so large at least: images
+# compress hardly, but a black one.
+RATIO, SMALL = 100, 2**24
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # that zipfile unpacks in bounded steps
+STEP = 2**12  # bytes of a zip's member that are asked for at a time
+COMPRESSED = (
+    (b"\x1f\x8b", "gunzip --keep"),
+    (b"BZh", "bunzip2 --keep"),
+    (b"\xfd7zXZ", "unxz --keep"),
+    (b"\x28\xb5\x2f\xfd", "unzstd"),
+)
+REFUSED = {
+    tarfile.SYMTYPE: "a symbolic link",
+    tarfile.LNKTYPE: "a hard link",
+    tarfile.CHRTYPE: "a device",
+    tarfile.BLKTYPE: "a device",
+    tarfile.FIFOTYPE: "a pipe",
+    tarfile.GNUTYPE_SPARSE: "a sparse file",
+}
+LONGEST = 4096  # characters of a name
+LARGE = 2**40  # bytes: an image that is refused in any case, and of which a sum is still a number
+
+# What zipfile and what it calls raise for a damaged archive, beside OSError.
+DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    ValueError,
+    OverflowError,
+    RuntimeError,
+)
+
+PLAIN = -1  # in place of an offset
+
+
+class Found(NamedTuple):
+    """A file by its path in the listing, and where its bytes are.
+
+    Those are `size` bytes of the tar `container` from `offset` on, or the member number `offset` of
+    the zip `container`, or the file `path` below the folder `container`, where `offset` is PLAIN.
+    """
+
+    path: str
+    container: str
+    offset: int
+    size: int
+
+
+def is_zip(path: Path | str) -> bool:
+    """Returns whether a file is a zip, and not a tar that ends in one."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with Path(path).open("rb") as file:
+        first = file.read(BLOCK)
+    try:
+        tarfile.TarInfo.frombuf(first, "utf-8", "surrogateescape")
+    except (tarfile.TarError, ValueError):
+        return True
+    return False
+
+
+def io_reason(error: OSError) -> str:
+    """Returns what the system says of a file."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file or folder"
+    return f"cannot be read: {error.strerror or error}"
+
+
+def stem(name: str) -> str:
+    """Returns the name of the folder that a tar counts as."""
+    return name[:-4] if name.lower().endswith(".tar") else name
+
+
+def list_tar(path: Path, prefix: str) -> Iterator[Found]:
+    """Yields the files of a tar, and those of tars within it; `prefix` goes before their paths.
+
+    Raises DataError for what is compressed, damaged, or beyond a bound, and for members that are
+    no plain files of this place.
+    """
+    try:
+        if not path.is_file():
+            raise DataError(f"{path}: is no regular file")
+        with path.open("rb") as file:
+            start = file.read(8)
+            for magic, command in COMPRESSED:
+                if start.startswith(magic):
+                    raise DataError(
+                        f"{path}: is compressed, and a shuffled order needs random access; "
+                        f"first: {command} {path}"
+                    )
+            part = _Part(file, 0, path.stat().st_size)
+            yield from _tar(part, str(path), prefix)
+    except OSError as error:
+        raise DataError(f"{path}: {io_reason(error)}") from None
+
+
+def _tar(part: "_Part", container: str, prefix: str, depth: int = 0) -> Iterator[Found]:
+    """Yields the files of the tar that is a part of a file, and those of tars within it."""
+    named = f"{container}: {prefix[:-1]}.tar" if depth else container
+    for member in _members(part, named):
+        if member.isdir() or Path(member.name).name.startswith("."):
+            continue
+        path, offset = _safe(member, named), part.start + member.offset_data
+        if not path.lower().endswith(".tar"):
+            yield Found(prefix + path, container, offset, member.size)
+        elif depth == DEEPEST:
+            raise DataError(f"{container}: has tars within tars, more than {DEEPEST} deep")
+        else:
+            inner = _Part(part.file, offset, member.size)
+            yield from _tar(inner, container, f"{prefix}{stem(path)}/", depth + 1)
+
+
+def _members(part: "_Part", named: str) -> Iterator[tarfile.TarInfo]:
+    """Yields the members of a tar, each of which lies in it and behind the one before."""
+    source: Any = part
+    end = 0
+    try:
+        tar = tarfile.open(fileobj=source, mode="r:")  # noqa: SIM115 (closing it closes nothing)
+        part.allow(MOST_HEADERS)
+        while (member := tar.next()) is not None:
+            tar.members = []  # pyright: ignore  # it would keep all of them
+            if member.size < 0 or member.offset_data < end or tar.offset < member.offset_data:
+                raise DataError(f"{named}: is damaged: {member.name} has {member.size} bytes")
+            if not member.isdir() and member.offset_data + member.size > part.length:
+                raise DataError(f"{named}: is truncated: it ends within {member.name}")
+            if len(tar.pax_headers) > MOST_SHARED:
+                raise DataError(f"{named}: has more than {MOST_SHARED:,} values for all members")
+            end = member.offset_data
+            yield member
+            part.allow(MOST_HEADERS)
+        # The iteration ends at a damaged header as at the end of the archive.
+        part.seek(tar.offset)
+        if part.read(BLOCK).strip(b"\0"):
+            raise DataError(f"{named}: is damaged at byte {tar.offset}; download it again")
+    except RecursionError:  # tarfile takes headers that belong to one member one within another
+        raise DataError(f"{named}: is damaged: hundreds of headers of one member") from None
+    except (tarfile.TarError, ValueError, OverflowError) as error:  # the last two of sparse files
+        raise DataError(f"{named}: is no tar, or a damaged one: {reason(error)}") from None
+
+
+def _safe(member: tarfile.TarInfo, named: str) -> str:
+    """Returns the path of a member, without `./`; refuses what no archive of images holds."""
+    kind = "a sparse file" if member.issparse() else REFUSED.get(member.type)
+    if kind or not member.isreg():
+        raise DataError(f"{named}: {member.name!r} is {kind or 'no file'}; pack it without")
+    parts = [part for part in member.name.split("/") if part not in ("", ".")]
+    if member.name.startswith("/") or ".." in parts or not parts:
+        raise DataError(f"{named}: {member.name!r} is a path outside of it; pack it without")
+    _check_length(member.name, named)
+    return "/".join(parts)
+
+
+def _check_length(name: str, named: str) -> None:
+    if len(name) > LONGEST:
+        raise DataError(f"{named}: {name[:40]!r}...: a name of more than {LONGEST:,} characters")
+
+
+def list_zip(path: Path) -> Iterator[Found]:
+    """Yields the files of a zip; raises DataError like `list_tar`."""
+    try:
+        with Zip(path) as file:
+            for number, info in enumerate(file.infolist()):
+                parts = [part for part in info.filename.split("/") if part not in ("", ".")]
+                if info.is_dir() or not parts or parts[-1].startswith("."):
+                    continue
+                if info.filename.startswith("/") or ".." in parts:
+                    raise DataError(
+                        f"{path}: {info.filename!r} is a path outside of it; pack it without"
+                    )
+                if stat.S_ISLNK(info.external_attr >> 16):
+                    raise DataError(
+                        f"{path}: {info.filename!r} is a symbolic link; pack it without"
+                    )
+                if info.flag_bits & 1:
+                    raise DataError(f"{path}: {info.filename!r} is encrypted; unpack it first")
+                if info.compress_type not in METHODS:
+                    raise DataError(
+                        f"{path}: {info.filename!r} is compressed by method {info.compress_type}, "
+                        "of which 4 KiB may unpack to gigabytes; unpack it first"
+                    )
+                _check_length(info.filename, str(path))
+                size = min(info.file_size, LARGE)
+                yield Found("/".join(parts), str(path), number, size)
+    except _TooLarge:
+        raise DataError(
+            f"{path}: its directory has more than {MOST_DIRECTORY:,} bytes; unpack it first"
+        ) from None
+    except DAMAGED as error:
+        raise DataError(f"{path}: is a damaged zip: {reason(error)}") from None
+    except OSError as error:
+        raise DataError(f"{path}: {io_reason(error)}") from None
+
+
+class _TooLarge(ValueError):
+    """More bytes are asked for at a time than there can be a reason for."""
+
+
+class _Bounded(io.BufferedReader):
+    """A file for `zipfile`, which asks for the whole directory of an archive at once."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Returns up to `size` bytes; raises _TooLarge for a size that none should have."""
+        if size is not None and size > MOST_DIRECTORY:
+            raise _TooLarge
+        return super().read(size)
+
+
+class Zip(zipfile.ZipFile):
+    """A zip to read, with a bound for its directory; raises OSError, or what DAMAGED has."""
+
+    _opened: _Bounded | None = None
+
+    def __init__(self, path: Path | str) -> None:
+        self._opened = _Bounded(io.FileIO(path))
+        super().__init__(self._opened)
+
+    def close(self) -> None:
+        """Closes the file, too."""
+        super().close()
+        if self._opened is not None:
+            self._opened.close()
+
+
+class _Part:
+    """A part of a file as a file, for `tarfile`: seeking, and reading so much as is allowed."""
+
+    def __init__(self, file: IO[bytes], start: int, length: int) -> None:
+        self.file, self.start, self.length, self._at = file, start, length, 0
+        self.allow(MOST_HEADERS)
+
+    def allow(self, size: int) -> None:
+        """Allows so many bytes to be read from now on."""
+        self._allowed = size
+
+    def read(self, size: int) -> bytes:
+        """Returns up to `size` bytes; raises ValueError for a size that is not allowed."""
+        self._allowed -= size
+        if size < 0 or self._allowed < 0:
+            raise ValueError(f"headers of one member have more than {MOST_HEADERS:,} bytes")
+        self.file.seek(self.start + self._at)
+        data = self.file.read(min(size, max(self.length - self._at, 0)))
+        self._at += len(data)
+        return data
+
+    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
+        """Moves to a position."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.length}[whence]
+        self._at = max(base + position, 0)
+        return self._at
+
+    def tell(self) -> int:
+        """Returns the position."""
+        return self._at
+
+
+def read_member(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """Returns the bytes of a member of a zip, of which no more are unpacked than it says it has.
+
+    Raises BadImage for a damaged one, or one that unpacks to much more than it takes.
+    """
+    data = bytearray()
+    if info.file_size > max(RATIO * info.compress_size, SMALL):
+        raise BadImage(
+            f"unpacks to {info.file_size:,} bytes, more than {RATIO} times as many as in the zip"
+        )
+    try:
+        with file.open(info) as stream:
+            # At once, or in large steps, more may be unpacked than the directory says.
+            while chunk := stream.read(STEP):
+                data += chunk
+    except DAMAGED as error:
+        raise BadImage(f"cannot be read from the zip: {reason(error)}") from None
+    return bytes(data)
