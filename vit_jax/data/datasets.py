@@ -25,6 +25,8 @@ class Dataset:
       files: which files, from where; empty for what is downloaded.
       packages: what its builder imports besides what this project needs anyway; `tensorflow` where
         it encodes or decodes pictures (nearly every builder opens files with tf.io.gfile besides).
+      border: pixels on every side of an image that are not part of it; they are cut off when it is
+        read.
     """
 
     tfds: str
@@ -34,6 +36,7 @@ class Dataset:
     obtained: str = DOWNLOADED
     files: str = ""
     packages: tuple[str, ...] = ()
+    border: int = 0
 
     @property
     def name(self) -> str:
@@ -186,11 +189,14 @@ SMALLNORB = Dataset(
     images={"train": 24_300, "test": 24_300},
     packages=("tensorflow",),
 )
-OBJECTNET = Dataset(  # of its classes 113 are also ImageNet's (BiT, section 3.6)
+# Of its classes 113 are also ImageNet's (BiT, section 3.6). A red border marks its images, so that
+# none is trained on unseen; its authors' loader crops them to (2, 2, width - 2, height - 2).
+OBJECTNET = Dataset(
     tfds="objectnet",
     classes=313,
     obtained=PACKED,
     files="objectnet-1.0.zip from objectnet.dev, unpacked: it has images/CLASS and mappings",
+    border=2,
 )
 IMAGENET_V2 = Dataset(tfds="imagenet_v2/matched-frequency", classes=1000)
 IMAGENET_A = Dataset(tfds="imagenet_a", classes=1000)

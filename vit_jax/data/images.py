@@ -73,6 +73,17 @@ def with_channels(image: np.ndarray, channels: int) -> np.ndarray:
     return np.repeat(image, channels, axis=2)
 
 
+def without_border(image: np.ndarray, border: int) -> np.ndarray:
+    """Returns pixels `H W C` without `border` rows and columns on every side.
+
+    Raises BadImage where nothing would be left.
+    """
+    height, width = image.shape[:2]
+    if min(height, width) <= 2 * border:
+        raise BadImage(f"has {width} x {height} pixels, all of them in its border of {border}")
+    return np.ascontiguousarray(image[border : height - border, border : width - border])
+
+
 def _header(data: bytes) -> tuple[str | None, tuple[int, int] | None]:
     """Returns `(format, (height, width))` from the first bytes; None for what is not there."""
     for magic, kind, size in (
