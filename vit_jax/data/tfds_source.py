@@ -29,7 +29,7 @@ class Tfds:
 
     Labels are made by `data.labels`: a rule of `labels.RULES`, or a class label by name. Without,
     image and label are the dataset's supervised pair, else its only uint8 image and only class
-    label. Other features are not decoded. The border that the images of a task have, `Dataset.border`
+    label. Other features are not decoded. The border that a task's images have, `Dataset.border`
     pixels wide, is cut off.
     """
 

@@ -1,0 +1,6 @@
+"""The data sets that are packed from their official archives, by TFDS's name."""
+
+from vit_jax.prepare.official import imagenet
+from vit_jax.prepare.official.recipe import Recipe
+
+RECIPES: dict[str, Recipe] = {one.dataset: one for one in (imagenet.RECIPE,)}
