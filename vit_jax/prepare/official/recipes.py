@@ -1,6 +1,15 @@
 """The data sets that are packed from their official archives, by TFDS's name."""
 
-from vit_jax.prepare.official import imagenet
+from vit_jax.prepare.official import caltech, cifar, flowers, imagenet, pets
 from vit_jax.prepare.official.recipe import Recipe
 
-RECIPES: dict[str, Recipe] = {one.dataset: one for one in (imagenet.RECIPE,)}
+RECIPES: dict[str, Recipe] = {
+    one.dataset: one
+    for one in (
+        imagenet.RECIPE,
+        *cifar.RECIPES,
+        pets.RECIPE,
+        flowers.RECIPE,
+        caltech.RECIPE,
+    )
+}
