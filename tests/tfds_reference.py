@@ -5,7 +5,9 @@ those are stood in for here. Everything else, above all splits, labels, keys and
 records, is TFDS's code.
 """
 
+import contextlib
 import fnmatch
+import gzip
 import io
 import os
 import pathlib
@@ -13,6 +15,7 @@ import shutil
 import sys
 import tarfile
 import types
+import zipfile
 
 import cv2
 import numpy as np
@@ -20,9 +23,13 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.features import image_feature
 
 
-def build(monkeypatch, name, archives, root):
-    """Prepares a data set below `root` of the archives in a folder; returns its builder."""
+def build(monkeypatch, name, archives, root, examples=None):
+    """Prepares a data set below `root` of the archives in a folder; returns its builder.
+
+    Where the builder needs more of TensorFlow, `examples` has keys and examples by split.
+    """
     builder = tfds.builder(name, data_dir=str(root / "tfds"), file_format="array_record")
+    monkeypatch.setattr(type(builder), "VERSION", builder.version)  # which may be an older one
     monkeypatch.setattr(sys.modules[type(builder).__module__], "tf", tensorflow(), raising=False)
     for module in list(sys.modules.values()):
         if "imagenet_common" in getattr(module, "__name__", ""):
@@ -30,7 +37,10 @@ def build(monkeypatch, name, archives, root):
     monkeypatch.setattr(image_feature._ImageEncoder, "_encode_image", lambda self, it: png(it))
     manager = Manager(archives, root / "extracted")
     generators = builder._split_generators
-    builder._split_generators = lambda _: generators(manager)
+    builder._split_generators = lambda _: (
+        {split: iter(some) for split, some in examples.items()} if examples else generators(manager)
+    )
+    monkeypatch.setattr(tfds.core.utils, "nogpu_session", contextlib.nullcontext)
     tfds.disable_progress_bar()
     builder.download_and_prepare(
         download_config=tfds.download.DownloadConfig(manual_dir=str(archives))
@@ -49,20 +59,23 @@ class Manager:
         """The files that are here of those URLs."""
         if isinstance(urls, dict):
             return {key: self.download(url) for key, url in urls.items()}
-        name = getattr(urls, "url", urls).partition("?")[0].rpartition("/")[2]
-        return tfds.core.Path(self._archives / name)
+        url = getattr(urls, "url", urls)
+        name = url.partition("?")[0].rpartition("/")[2]
+        found = tfds.core.Path(self._archives / name)
+        resource = tfds.download.Resource
+        return resource(path=found, url=url) if isinstance(urls, resource) else found
 
     def extract(self, path):
         """A folder with what an archive holds, or a file that was compressed."""
         if isinstance(path, dict):
             return {key: self.extract(one) for key, one in path.items()}
+        if isinstance(path, tfds.download.Resource):  # one that is not to be extracted
+            return path.path
         target = self._extracted / path.name
-        if path.suffix == ".mat":
+        if path.suffix in (".mat", ".csv"):
             return path
         if not target.exists():
             if path.suffix == ".gz" and not path.name.endswith(".tar.gz"):
-                import gzip
-
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(gzip.decompress(path.read_bytes()))
             elif path.suffix == ".zip":
@@ -77,7 +90,13 @@ class Manager:
         return self.extract(self.download(urls))
 
     def iter_archive(self, path):
-        """Yields the files of a tar."""
+        """Yields the files of a tar or a zip."""
+        path = getattr(path, "path", path)  # of a tfds.download.Resource
+        if str(path).endswith(".zip"):
+            with zipfile.ZipFile(path) as archive:
+                for name in archive.namelist():
+                    yield name, io.BytesIO(archive.read(name))
+            return
         with tarfile.open(path) as archive:
             for member in archive:
                 yield member.name, io.BytesIO(archive.extractfile(member).read())
@@ -87,6 +106,12 @@ def png(pixels):
     """Pixels as a PNG."""
     pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR) if pixels.shape[-1] == 3 else pixels
     return cv2.imencode(".png", pixels)[1].tobytes()
+
+
+class File(io.BytesIO):
+    """A file that can be read also once it is closed, like TensorFlow's."""
+
+    def close(self): ...
 
 
 class Pixels:
@@ -119,13 +144,14 @@ def tensorflow():
 
     def encode(image):
         bgr = cv2.cvtColor(image.array, cv2.COLOR_RGB2BGR)
-        return Pixels_of(cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes())
-
-    def Pixels_of(data):  # noqa: N802
-        return Pixels(data)
+        return Pixels(cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes())
 
     gfile = types.SimpleNamespace(
-        GFile=lambda path, mode="r": open(path, mode),  # noqa: SIM115, PTH123
+        GFile=lambda path, mode="r": (
+            File(pathlib.Path(path).read_bytes())
+            if "b" in mode
+            else io.StringIO(pathlib.Path(path).read_text())
+        ),
         exists=lambda path: os.path.exists(path),  # noqa: PTH110
         listdir=lambda path: sorted(os.listdir(path)),  # noqa: PTH208
         isdir=lambda path: os.path.isdir(path),  # noqa: PTH112
@@ -136,4 +162,5 @@ def tensorflow():
         io=types.SimpleNamespace(gfile=gfile, encode_jpeg=encode),
         image=types.SimpleNamespace(decode_image=decode),
         shape=lambda image: image.array.shape,
+        Graph=lambda: types.SimpleNamespace(as_default=contextlib.nullcontext),
     )

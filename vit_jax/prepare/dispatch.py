@@ -214,7 +214,7 @@ def _build(name: str, recipe: Recipe, request: Request) -> Iterator[str]:
     """Packs official archives: those given, those in TFDS's folder for them, or downloaded ones."""
     _check_packing_alone(request, name)
     data_dir = _data_dir(request)
-    one = download.builder(recipe.dataset, str(data_dir))
+    one = download.builder(recipe.builder, str(data_dir))
     if download.prepared(one) == "array_record":
         yield _already(name, one, request)
         return

@@ -94,17 +94,19 @@ class Archives:
             return Path(found.container), found.offset
         return self.spill(f"{found.path}, of {found.container}", lambda: _unzipped(found)), 0
 
-    def spill(self, named: str, make: Callable[[], Iterator[bytes]]) -> Path:
+    def spill(self, named: str, make: Callable[[], Iterator[bytes]], inside: str = "data") -> Path:
         """Returns a file in `scratch` with the chunks of `make`, or the one of an earlier try.
 
-        The same name has the same bytes. Raises DataError where they are too many.
+        What is `named` the same has the same bytes. The path of the file ends in `inside`. Raises
+        DataError where the bytes are too many.
         """
-        path = self._scratch / hashlib.sha256(os.fsencode(named)).hexdigest()[:32]
+        folder = self._scratch / hashlib.sha256(os.fsencode(named)).hexdigest()[:32]
+        path, part = folder / inside, folder / ".part"
         if path.exists():
             return path
         with shards.disk_errors(path):
-            self._scratch.mkdir(parents=True, exist_ok=True)
-            file = path.with_suffix(".part").open("wb")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = part.open("wb")
         total = 0
         with file:
             for chunk in make():
@@ -117,7 +119,7 @@ class Archives:
                 with shards.disk_errors(path):
                     file.write(chunk)
         with shards.disk_errors(path):
-            path.with_suffix(".part").replace(path)
+            part.replace(path)
         return path
 
     def _expanded(self, found: Found, path: Path | None, depth: int = 0) -> Iterator[Found]:
@@ -134,9 +136,10 @@ class Archives:
         if _is_compressed(path):
             status = path.stat()
             named = f"{path}, {status.st_size} bytes of {status.st_mtime_ns}"
-            path = self.spill(named, functools.partial(_gunzipped, path))
+            path = self.spill(named, functools.partial(_gunzipped, path), inside)
             if not name.lower().endswith(TARS):
-                yield Found(inside, str(path), 0, path.stat().st_size)
+                folder = str(path)[: -len(inside) - 1]
+                yield Found(inside, folder, inputs.PLAIN, path.stat().st_size)
                 return
         for each in inputs.members(path, f"{inside}/"):
             yield from self._expanded(each, None, depth + 1)

@@ -34,7 +34,7 @@ def load(data: bytes, names: Sequence[str], named: str, most: int) -> dict[str, 
 
     try:
         plain = data[:HEADER] + b"".join(_elements(data, named, most))
-        _check_depth(plain[HEADER:], named, 0)
+        _check_depth(memoryview(plain)[HEADER:], named, 0)
         found: dict[str, Any] = scipy.io.loadmat(io.BytesIO(plain), variable_names=list(names))
     except DataError:
         raise
@@ -68,7 +68,7 @@ def _elements(data: bytes, named: str, most: int) -> list[bytes]:
     return found
 
 
-def _check_depth(data: bytes, named: str, depth: int) -> None:
+def _check_depth(data: memoryview, named: str, depth: int) -> None:
     """Raises DataError where arrays are within arrays too often."""
     if depth > DEEP:
         raise DataError(f"{named}: has arrays within arrays; not the official file")

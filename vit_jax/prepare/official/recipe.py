@@ -96,6 +96,7 @@ class Recipe:
       look: finds the examples in the archives; raises DataError for what is not as it should be.
       encode: makes an example, by name of feature, of the bytes at its places and its values;
         raises BadImage. It runs in other processes.
+      version: of TFDS's builder; none: the newest.
       downloads: names of the files that TFDS knows how to download; none: it does not.
     """
 
@@ -106,4 +107,10 @@ class Recipe:
     unpacked: int
     look: Callable[[Archives], Contents]
     encode: Callable[[Sequence[bytes], tuple[Any, ...]], dict[str, Any]]
+    version: str = ""
     downloads: tuple[str, ...] = ()
+
+    @property
+    def builder(self) -> str:
+        """The name of TFDS's builder, with the version if there is one."""
+        return f"{self.dataset}:{self.version}" if self.version else self.dataset

@@ -1,6 +1,17 @@
 """The data sets that are packed from their official archives, by TFDS's name."""
 
-from vit_jax.prepare.official import caltech, cifar, flowers, imagenet, pets
+from vit_jax.prepare.official import (
+    arrays,
+    caltech,
+    cifar,
+    classes,
+    flowers,
+    hdf5,
+    imagenet,
+    large,
+    pets,
+    scenes,
+)
 from vit_jax.prepare.official.recipe import Recipe
 
 RECIPES: dict[str, Recipe] = {
@@ -11,5 +22,10 @@ RECIPES: dict[str, Recipe] = {
         pets.RECIPE,
         flowers.RECIPE,
         caltech.RECIPE,
+        *classes.RECIPES,
+        *arrays.RECIPES,
+        *hdf5.RECIPES,
+        *scenes.RECIPES,
+        *large.RECIPES,
     )
 }

@@ -28,7 +28,7 @@ class Packer:
 
     def __init__(self, dataset: str, each: Callable[[], None]) -> None:
         self._recipe, self._each = recipes.RECIPES[dataset], each
-        self._features: Any = tfds.builder(dataset).info.features
+        self._features: Any = tfds.builder(self._recipe.builder).info.features
         self._serialize = tfds.core.example_serializer.ExampleSerializer(  # pyright: ignore
             self._features.get_serialized_info()
         )
@@ -55,10 +55,11 @@ class Packer:
             self._each()
             try:
                 data = [self._read(place) for place in example.places]
-                values = self._recipe.encode(data, example.values)
-            except BadImage as error:
-                raise DataError(f"{example.name}: {error}; download it again") from None
-            proto: Any = self._serialize.get_tf_example(self._features.encode_example(values))
+                values = self._features.encode_example(self._recipe.encode(data, example.values))
+            except (BadImage, ValueError) as error:  # of TFDS, for a value out of its range
+                reason = str(error).strip().rpartition("\n")[2][:200]
+                raise DataError(f"{example.name}: {reason}; download it again") from None
+            proto: Any = self._serialize.get_tf_example(values)
             # The order in a map of protobuf is not fixed otherwise.
             record = proto.SerializeToString(deterministic=True)
             result.examples += 1
