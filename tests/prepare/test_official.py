@@ -96,6 +96,10 @@ UNUSED = {
 }
 
 
+# Features that TFDS has in a version later than the one that is packed, which is VTAB's.
+LATER = {"clevr": ("question_answer",)}
+
+
 def woe(result):
     """The one line of an error."""
     code, lines, errors = result
@@ -146,7 +150,7 @@ def test_is_what_tfds_makes_of_the_same_archives(task, prepare, sized, tmp_path,
         }
     full_name = recipes.RECIPES[name].builder
     theirs = tfds_reference.build(
-        monkeypatch, full_name, tmp_path / "archives", tmp_path / "reference", by_hand
+        monkeypatch, name, tmp_path / "archives", tmp_path / "reference", by_hand
     )
     if name == "kitti":  # drawn by video
         splits = {split: info.num_examples for split, info in theirs.info.splits.items()}
@@ -154,13 +158,14 @@ def test_is_what_tfds_makes_of_the_same_archives(task, prepare, sized, tmp_path,
 
     code, lines, errors = prepare(task, f"--from={tmp_path / 'archives'}")
     assert (code, errors) == (0, [])
-    folder = tmp_path / "data" / name / str(theirs.version)
+    version = full_name.partition(":")[2] or str(theirs.version)
+    folder = tmp_path / "data" / name / version
     assert f"{task}: prepared, in {folder}" in lines
     for ours in (
         tfds.builder(full_name, data_dir=str(tmp_path / "data")),
         tfds.builder_from_directory(folder),
     ):
-        assert ours.info.full_name == theirs.info.full_name
+        assert ours.info.full_name == f"{name}/{version}"
         assert ours.info.file_format == theirs.info.file_format
         assert {n: s.num_examples for n, s in ours.info.splits.items()} == splits
         assert set(theirs.info.splits) - set(splits) <= UNUSED.get(name, set())
@@ -170,6 +175,8 @@ def test_is_what_tfds_makes_of_the_same_archives(task, prepare, sized, tmp_path,
                 assert ours.info.features[feature].names == one.names
         for split in splits:
             for one, other in zip(examples(ours, split), examples(theirs, split), strict=True):
+                for feature in LATER.get(name, ()):
+                    other.pop(feature)
                 assert_same(one, other)
     good = f"{task}: {sum(splits.values())} examples in {folder}, all good"
     assert prepare(task, "--verify")[:2] == (0, [good, *([f"{task}: listed"] * ("vtab" in task))])
