@@ -78,7 +78,9 @@ def archives(one: Any, name: str, recipe: Recipe, data_dir: pathlib.Path) -> lis
         manual = data_dir / "downloads/manual"
         _check_manual(name, recipe.files, str(manual), all_of_them=False)
         return [manual]
-    _check_network(one, name)
+    if not recipe.downloads:
+        raise DataError(f"{name}: is not downloaded; get {recipe.files}; then --from=FOLDER")
+    _check_network(one, name, f"; or get {recipe.files}, and give their folder by --from=")
     infos = {u: i for u, i in one.url_infos.items() if i.filename in recipe.downloads}
     folder = data_dir / "downloads"
     with _one_line(name), contextlib.redirect_stdout(sys.stderr):
@@ -114,8 +116,8 @@ def _check_manual(name: str, files: str, folder: str, *, all_of_them: bool = Tru
         raise DataError(f"{name}: {folder} lacks {', '.join(lacking)}; it takes {files}")
 
 
-def _check_network(one: Any, name: str) -> None:
-    """Says at once that there is no network, which TFDS tries for minutes."""
+def _check_network(one: Any, name: str, otherwise: str = "") -> None:
+    """Says at once that there is no network, which TFDS tries for minutes, and what will do."""
     if urllib.request.getproxies():
         return
     for url in list(one.url_infos or ())[:1]:
@@ -126,7 +128,7 @@ def _check_network(one: Any, name: str) -> None:
             except OSError as error:
                 raise PrepareError(
                     f"{name}: cannot reach {host} ({error.strerror}); is there a network? A copy "
-                    "that TFDS has made elsewhere will do: --from=FOLDER"
+                    f"that TFDS has made elsewhere will do: --from=FOLDER{otherwise}"
                 ) from None
 
 

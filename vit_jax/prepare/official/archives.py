@@ -113,7 +113,7 @@ class Archives:
                 total += len(chunk)
                 if total > self._unpacked:
                     raise DataError(
-                        f"{named}: unpacks to more than {self._unpacked:,} bytes, which no file of "
+                        f"{named.partition(', ')[0]}: unpacks to more than {self._unpacked:,} bytes, which no file of "
                         "this data set does"
                     )
                 with shards.disk_errors(path):

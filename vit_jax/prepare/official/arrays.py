@@ -41,7 +41,7 @@ def look_for_svhn(archives: Archives) -> Contents:
             continue
         found = files[name]
         arrays = mat.load(archives.read(found, SVHN_BYTES), ["X", "y"], name, SVHN_BYTES)
-        images, labels = arrays["X"], arrays["y"].reshape(-1)
+        images, labels = np.asarray(arrays["X"]), np.asarray(arrays["y"]).reshape(-1)
         whole = images.shape == (32, 32, 3, len(labels)) and images.dtype == np.uint8
         if not whole or not np.isin(labels, range(1, 11)).all():
             raise DataError(f"{name}: X and y are not SVHN's images and digits 1 to 10")

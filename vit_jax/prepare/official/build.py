@@ -151,7 +151,10 @@ def _look(job: Job, scratch: Path) -> Contents:
     contents = recipe.look(archives)
     there = {split: len(contents.splits.get(split, ())) for split in recipe.splits}
     if not any(there.values()):
-        raise DataError(f"{job.name}: --from={archives.named}: holds none of {recipe.files}")
+        raise DataError(
+            f"{job.name}: --from={archives.named}: has no image of {recipe.files}; to pack images "
+            "of your own, choose another name"
+        )
     for split, number in there.items():
         if number > recipe.splits[split]:
             raise DataError(

@@ -55,7 +55,8 @@ def _table(archives: Archives, found: Found, names: list[str]) -> dict[str, np.n
     """Returns rows of whole numbers."""
     tables = mat.load(archives.read(found, MAT_BYTES), names, found.path, MAT_BYTES)
     for name, table in tables.items():
-        if table.ndim != 2 or table.shape[0] != 1 or table.dtype.kind not in "ui":
+        row = isinstance(table, np.ndarray) and table.ndim == 2 and len(table) == 1
+        if not row or not (table == np.round(table)).all():
             raise DataError(f"{found.path}: {name} is no row of whole numbers")
     return {name: table[0].astype(np.int64) for name, table in tables.items()}
 

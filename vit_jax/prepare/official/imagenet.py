@@ -189,11 +189,8 @@ def _of_devkit(archives: Archives, truth: Found, meta: Found, classes: dict[str,
     """Returns classes from the devkit: a number a line, and the table of what numbers mean."""
     table = mat.load(archives.read(meta), ["synsets"], meta.path, META_BYTES)["synsets"]
     try:
-        meaning = {
-            int(row["ILSVRC2012_ID"].item()): classes.get(str(row["WNID"].item()))
-            for row in table.reshape(-1)
-        }
-    except (ValueError, TypeError, IndexError, AttributeError):
+        meaning = {int(row["ILSVRC2012_ID"].item()): classes.get(row["WNID"]) for row in table}
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise DataError(f"{meta.path}: is not the devkit's table of classes") from None
     found = []
     for line, text in enumerate(archives.text(truth).split(), start=1):
