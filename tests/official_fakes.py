@@ -505,3 +505,57 @@ def dmlab(root):
             files[f"dmlab-{split}.tfrecord-{shard:05d}-of-00002"] = data
     write(root, {"dmlab.tar.gz": tar(files, "w:gz")})
     return {split: len(examples) for split, examples in dmlab_examples().items()}
+
+
+def imagenet_v2(root):
+    """ImageNet-V2: folders of numbered classes."""
+    files = {
+        f"imagenetv2-matched-frequency-format-val/{number}/{index}ab.jpeg": picture(number, index)
+        for number in (0, 7, 999)
+        for index in range(2)
+    }
+    write(root, {"imagenetv2-matched-frequency.tar.gz": tar(files, "w:gz")})
+    return {"test": 6}
+
+
+def imagenet_a(root):
+    """ImageNet-A: folders of WordNet ids, and a text."""
+    files = {f"imagenet-a/{name}/0.{n}_x.jpg": picture(n) for n, name in enumerate(WORDNET[:4])}
+    files["imagenet-a/README.txt"] = b"text"
+    write(root, {"imagenet-a.tar": tar(files)})
+    return {"test": 4}
+
+
+def imagenet_r(root):
+    """ImageNet-R: the same names in several folders."""
+    files = {f"imagenet-r/{name}/art_{k}.jpg": picture(k) for name in WORDNET[:2] for k in (0, 1)}
+    files["imagenet-r/README.txt"] = b"text"
+    write(root, {"imagenet-r.tar": tar(files)})
+    return {"test": 4}
+
+
+def imagenet_sketch(root):
+    """ImageNet-Sketch's zip."""
+    files = {f"sketch/{n}/sketch_{k}.JPEG": picture(k) for n in WORDNET[:2] for k in range(3)}
+    write(root, {"ImageNet-Sketch.zip": zipped(files)})
+    return {"test": 6}
+
+
+def cars196(root):
+    """Cars: two lists with boxes and classes, one of them in the devkit."""
+    kind = [(name, "O") for name in ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "fname")]
+    lists = {}
+    for split, number in (("train", 5), ("test", 3)):
+        table = np.zeros((1, number), kind)
+        files = {}
+        for index in range(number):
+            name = f"{index + 1:05d}.jpg"
+            box = np.array([1, 2, 7 + index % 3, 11], np.uint8)
+            table[0, index] = (*box, np.uint8(196 - index), name)
+            files[f"cars_{split}/{name}"] = picture(number, index)
+        write(root, {f"cars_{split}.tgz": tar(files, "w:gz")})
+        lists[split] = mat(annotations=table)
+    devkit = {"devkit/cars_train_annos.mat": lists["train"], "devkit/README.txt": b"text"}
+    write(root, {"car_devkit.tgz": tar(devkit, "w:gz")})
+    write(root, {"cars_test_annos_withlabels.mat": lists["test"]})
+    return {"train": 5, "test": 3}

@@ -60,6 +60,7 @@ class Manager:
             return {key: self.download(url) for key, url in urls.items()}
         url = getattr(urls, "url", urls)
         name = url.partition("?")[0].rpartition("/")[2]
+        name = {"uc": "ImageNet-Sketch.zip"}.get(name, name)
         found = tfds.core.Path(self._archives / name)
         resource = tfds.download.Resource
         return resource(path=found, url=url) if isinstance(urls, resource) else found

@@ -24,7 +24,7 @@ class Dataset:
         `packed`: from a folder or from tars, as no builder is there.
       files: which files, from where; empty for what is downloaded.
       packages: what preparing it takes besides what this project needs anyway: `tensorflow` where
-        TFDS's builder does it, whose files it opens.
+        TFDS's builder does it.
       border: pixels on every side of an image that are not part of it; they are cut off when it is
         read.
     """
@@ -46,7 +46,6 @@ class Dataset:
 
 VALIDATION_TAR = "ILSVRC2012_img_val.tar from image-net.org/download-images (registration)"
 IMAGENET_TARS = f"ILSVRC2012_img_train.tar, {VALIDATION_TAR}"
-BY_BUILDER = ("tensorflow",)
 CORRUPTIONS = (
     "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur",
     "zoom_blur", "snow", "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate",
@@ -188,10 +187,10 @@ OBJECTNET = Dataset(
     files="objectnet-1.0.zip from objectnet.dev, unpacked: it has images/CLASS and mappings",
     border=2,
 )
-IMAGENET_V2 = Dataset(tfds="imagenet_v2/matched-frequency", classes=1000, packages=BY_BUILDER)
-IMAGENET_A = Dataset(tfds="imagenet_a", classes=1000, packages=BY_BUILDER)
-IMAGENET_R = Dataset(tfds="imagenet_r", classes=1000, packages=BY_BUILDER)
-IMAGENET_SKETCH = Dataset(tfds="imagenet_sketch", classes=1000, packages=BY_BUILDER)
+IMAGENET_V2 = Dataset(tfds="imagenet_v2/matched-frequency", classes=1000)
+IMAGENET_A = Dataset(tfds="imagenet_a", classes=1000)
+IMAGENET_R = Dataset(tfds="imagenet_r", classes=1000)
+IMAGENET_SKETCH = Dataset(tfds="imagenet_sketch", classes=1000)
 IMAGENET_C = {
     f"{corruption}_{severity}": Dataset(
         tfds=f"imagenet2012_corrupted/{corruption}_{severity}",
@@ -204,5 +203,5 @@ IMAGENET_C = {
     for corruption in CORRUPTIONS
     for severity in SEVERITIES
 }
-CARS = Dataset(tfds="cars196", version="2.1.0", classes=196, packages=BY_BUILDER)
+CARS = Dataset(tfds="cars196", version="2.1.0", classes=196)
 UC_MERCED = Dataset(tfds="uc_merced", classes=21, images={"train": 2_100})

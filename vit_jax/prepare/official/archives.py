@@ -113,8 +113,8 @@ class Archives:
                 total += len(chunk)
                 if total > self._unpacked:
                     raise DataError(
-                        f"{named.partition(', ')[0]}: unpacks to more than {self._unpacked:,} bytes, which no file of "
-                        "this data set does"
+                        f"{named.partition(', ')[0]}: unpacks to more than {self._unpacked:,} "
+                        "bytes, which no file of this data set does"
                     )
                 with shards.disk_errors(path):
                     file.write(chunk)

@@ -11,6 +11,7 @@ from vit_jax.prepare.official import (
     large,
     pets,
     scenes,
+    variants,
 )
 from vit_jax.prepare.official.recipe import Recipe
 
@@ -27,5 +28,6 @@ RECIPES: dict[str, Recipe] = {
         *hdf5.RECIPES,
         *scenes.RECIPES,
         *large.RECIPES,
+        *variants.RECIPES,
     )
 }
