@@ -469,6 +469,7 @@ def prepare(options: argparse.Namespace, overrides: dict[str, str]) -> int:
         max_side=options.max_side,
         against=tuple(name for names in options.against for name in names.split(",")),
         distance=options.distance,
+        partial=options.partial,
         workers=options.workers or len(os.sched_getaffinity(0)),
     )
     code = 0

@@ -572,6 +572,11 @@ def _prepare(verb: Verb) -> None:
         "--verify", action="store_true", help="read every record again and say what is bad"
     )
     one.add_argument(
+        "--partial",
+        action="store_true",
+        help="pack official archives also where images are missing",
+    )
+    one.add_argument(
         "--max_side",
         type=arguments.positive,
         metavar="N",

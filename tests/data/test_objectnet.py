@@ -1,12 +1,71 @@
-"""ObjectNet's mapping, as it comes with the images: small files of its four forms."""
+"""ObjectNet: the border of its images, and the mapping that comes with them as small files."""
 
+import cv2
+import numpy as np
 import pytest
 
 import tfds_fakes
-from vit_jax.data import objectnet
+from vit_jax import cli, config
+from vit_jax.data import images, objectnet
 from vit_jax.data.examples import DataError
+from vit_jax.data.sources import open_source, open_task
+from vit_jax.data.tasks import TASKS
 
 CLASSES = ("air_freshener", "alarm_clock", "spatula")
+RED = (255, 0, 0)
+
+
+def bordered(inside: np.ndarray) -> np.ndarray:
+    """RGB pixels as ObjectNet has them: two rows and columns of red around them."""
+    return cv2.copyMakeBorder(inside, 2, 2, 2, 2, cv2.BORDER_CONSTANT, value=RED)
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    """The same bordered pictures packed as ObjectNet and as a data set of the user's."""
+    root = tmp_path_factory.mktemp("objectnet")
+    rng = np.random.default_rng(0)
+    inside = {}
+    for number, name in enumerate(CLASSES):
+        (root / "images" / name).mkdir(parents=True)
+        pixels = rng.integers(0, 200, (7 + number, 11, 3), np.uint8)
+        inside[name] = pixels
+        bgr = cv2.cvtColor(bordered(pixels), cv2.COLOR_RGB2BGR)
+        assert cv2.imwrite(str(root / f"images/{name}/1.png"), bgr)
+    for name in ("objectnet", "my_photos"):
+        command = ["prepare", name, f"--from={root}/images", f"--data_dir={root}/data"]
+        assert cli.main([*command, "--workers=1"]) == 0
+    return root / "data", inside
+
+
+def test_the_red_border_is_cut_off_when_an_image_is_read(packed):
+    data_dir, inside = packed
+    by_name = config.Data(source="tfds", name="objectnet", root=str(data_dir))
+    for source in (
+        open_task(TASKS["objectnet"], "test", str(data_dir)),
+        open_source(by_name, "test", train=False),
+    ):
+        assert len(source) == 3
+        for index in range(3):
+            image, label = source[index]
+            assert isinstance(image, np.ndarray)
+            np.testing.assert_array_equal(image, inside[CLASSES[label]])
+
+
+def test_other_data_sets_keep_their_borders(packed):
+    data_dir, inside = packed
+    data = config.Data(source="tfds", name="my_photos", root=str(data_dir))
+    source = open_source(data, "train", train=True)
+    for index in range(3):
+        image, label = source[index]
+        pixels = images.load(image, channels=3, max_pixels=10**6)
+        np.testing.assert_array_equal(pixels, bordered(inside[CLASSES[label]]))
+
+
+def test_an_image_that_is_all_border():
+    with pytest.raises(images.BadImage, match="has 9 x 4 pixels, all of them in its border of 2"):
+        images.without_border(np.zeros((4, 9, 3), np.uint8), 2)
+    assert images.without_border(np.zeros((5, 9, 1), np.uint8), 2).shape == (1, 5, 1)
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -283,14 +283,14 @@ def test_a_full_disk_is_one_line_and_the_command_goes_on(photos, tmp_path):
     code = textwrap.dedent(
         """
         import pathlib, resource, signal, sys
-        from vit_jax.prepare import pack
+        from vit_jax.prepare import pack, shards
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (70_000, 70_000))
         packing = pack.Packing(sources=[pathlib.Path(sys.argv[1])], name="photos",
             data_dir=pathlib.Path(sys.argv[2]), max_pixels=10**6, shard_bytes=40_000_000)
         try:
             pack.pack(packing)
-        except pack.PrepareError as error:
+        except shards.PrepareError as error:
             print(error, error.exit_code)
         """
     )

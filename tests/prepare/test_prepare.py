@@ -213,17 +213,20 @@ def test_files_that_the_user_has_to_download_are_named(prepare, tmp_path, data_d
     assert woe(prepare("vtab/resisc45")).startswith(
         f"vtab/resisc45: put into {manual}: NWPU-RESISC45.rar"
     )
+    assert woe(prepare("imagenet")).startswith(
+        f"imagenet: put into {manual}: ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar from "
+    )
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/ILSVRC2012_img_val.tar").write_text("")
     assert f"{tmp_path}/mine lacks ILSVRC2012_img_train.tar;" in woe(
-        prepare("imagenet", f"--from={tmp_path}/mine")
+        prepare("imagenet-c/fog_1", f"--from={tmp_path}/mine")
     )
 
 
 def test_what_tfds_needs_is_named(prepare, monkeypatch):
     monkeypatch.setattr(download.importlib.util, "find_spec", lambda name: None)
-    assert woe(prepare("cifar10")) == (
-        "cifar10: TFDS needs tensorflow to prepare it, once: pip install 'vit_jax[prepare]'"
+    assert woe(prepare("imagenet-v2")) == (
+        "imagenet-v2: TFDS needs tensorflow to prepare it, once: pip install 'vit_jax[prepare]'"
     )
 
 
@@ -233,9 +236,9 @@ def test_what_tfds_needs_is_named(prepare, monkeypatch):
         (ModuleNotFoundError("No module named 'scipy'", name="scipy"), 2, "TFDS needs scipy"),
         (OSError(28, "No space left on device"), 70, "No space left on device; make room"),
         (OSError("Not enough disk space. Needed: 1 TiB"), 70, "Not enough disk space. Needed: 1"),
-        (ConnectionError("reset\nby peer"), 70, "flowers: reset by peer"),
+        (ConnectionError("reset\nby peer"), 70, "imagenet-v2: reset by peer"),
         (RuntimeError("the tar\nis not what I want"), 2, "RuntimeError: the tar is not what"),
-        (AssertionError(), 2, "flowers: AssertionError: AssertionError"),
+        (AssertionError(), 2, "imagenet-v2: AssertionError: AssertionError"),
     ],
 )
 def test_whatever_a_builder_raises_is_one_line(prepare, monkeypatch, error, code, line):
@@ -245,7 +248,7 @@ def test_whatever_a_builder_raises_is_one_line(prepare, monkeypatch, error, code
     monkeypatch.setattr(download, "_check_network", lambda one, name: None)
     monkeypatch.setattr(download.importlib.util, "find_spec", lambda name: True)
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
-    found, lines, errors = prepare("flowers")
+    found, lines, errors = prepare("imagenet-v2")
     assert (found, lines, len(errors)) == (code, [], 1)
     assert line in errors[0]
 
@@ -255,19 +258,16 @@ def test_what_tfds_prepares_is_array_record_and_is_prepared_once(prepare, monkey
         def some(number):
             return ((i, tfds_fakes.example(self, "train", i)) for i in range(number))
 
-        return {"train": some(800), "validation": some(200), "test": some(5)}
+        return {"train": some(8), "test": some(5)}
 
-    monkeypatch.setattr(tfds.builder_cls("dtd"), "_split_generators", generators)
+    monkeypatch.setattr(tfds.builder_cls("cars196"), "_split_generators", generators)
     monkeypatch.setattr(download, "_check_network", lambda one, name: None)
-    code, lines, _ = prepare("vtab/dtd")
-    assert code == 0
-    assert lines[0] == f"vtab/dtd: prepared, in {data_dir}/dtd/3.0.1"
-    assert lines[1].startswith("vtab/dtd: its 1,000 images are listed in ")
-    code, lines, errors = prepare("vtab/dtd", "fewshot/dtd")
-    assert (code, errors) == (0, [])
-    assert lines[0] == f"vtab/dtd: is prepared already, in {data_dir}/dtd/3.0.1"
-    assert lines[2] == f"fewshot/dtd: is prepared already, in {data_dir}/dtd/3.0.1"
-    found = presence.find(TASKS["vtab/dtd"].dataset, data_dir)
+    monkeypatch.setattr(download.importlib.util, "find_spec", lambda name: True)
+    prepared = f"fewshot/cars: prepared, in {data_dir}/cars196/2.1.0"
+    assert prepare("fewshot/cars")[:2] == (0, [prepared])
+    again = f"fewshot/cars: is prepared already, in {data_dir}/cars196/2.1.0"
+    assert prepare("fewshot/cars") == (0, [again], [])
+    found = presence.find(TASKS["fewshot/cars"].dataset, data_dir)
     assert found is not None
     assert found.format == "array_record"
 
@@ -283,6 +283,10 @@ def test_no_network_is_said_at_once(prepare, monkeypatch):
     assert (code, lines) == (70, [])
     assert errors[0].startswith("vit_jax: vtab/dtd: cannot reach www.robots.ox.ac.uk (Name or")
     assert errors[1].startswith("vit_jax: flowers: cannot reach")
+    assert errors[1].endswith(
+        "; or get 102flowers.tgz, imagelabels.mat and setid.mat from "
+        "www.robots.ox.ac.uk/~vgg/data/flowers/102, and give their folder by --from="
+    )
 
 
 def test_a_copy_in_tfrecord_files_is_converted(prepare, tmp_path, data_dir):

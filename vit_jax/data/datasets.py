@@ -23,8 +23,10 @@ class Dataset:
       obtained: `downloaded` by its builder; `manual`: files of yours, which its builder reads;
         `packed`: from a folder or from tars, as no builder is there.
       files: which files, from where; empty for what is downloaded.
-      packages: what its builder imports besides what this project needs anyway; `tensorflow` where
-        it encodes or decodes pictures (nearly every builder opens files with tf.io.gfile besides).
+      packages: what preparing it takes besides what this project needs anyway: `tensorflow` where
+        TFDS's builder does it.
+      border: pixels on every side of an image that are not part of it; they are cut off when it is
+        read.
     """
 
     tfds: str
@@ -34,6 +36,7 @@ class Dataset:
     obtained: str = DOWNLOADED
     files: str = ""
     packages: tuple[str, ...] = ()
+    border: int = 0
 
     @property
     def name(self) -> str:
@@ -56,7 +59,6 @@ IMAGENET = Dataset(
     images={"train": 1_281_167, "validation": 50_000},
     obtained=MANUAL,
     files=IMAGENET_TARS,
-    packages=("tensorflow",),
 )
 REAL = Dataset(  # only labels: the images are those of IMAGENET
     tfds="imagenet2012_real",
@@ -84,28 +86,24 @@ CIFAR10 = Dataset(
     version="3.*.*",
     classes=10,
     images={"train": 50_000, "test": 10_000},
-    packages=("tensorflow",),
 )
 CIFAR100 = Dataset(
     tfds="cifar100",
     version="3.*.*",
     classes=100,
     images={"train": 50_000, "test": 10_000},
-    packages=("tensorflow",),
 )
 PETS = Dataset(  # task_adaptation has 3.*.*, which TFDS no longer knows; 4.0.0 mends damaged images
     tfds="oxford_iiit_pet",
     version="4.*.*",
     classes=37,
     images={"train": 3_680, "test": 3_669},
-    packages=("tensorflow",),
 )
 FLOWERS = Dataset(
     tfds="oxford_flowers102",
     version="2.*.*",
     classes=102,
     images={"train": 1_020, "validation": 1_020, "test": 6_149},
-    packages=("scipy",),
 )
 CALTECH101 = Dataset(
     tfds="caltech101", version="3.*.*", classes=102, images={"train": 3_060, "test": 6_084}
@@ -121,21 +119,19 @@ SUN397 = Dataset(
     version="4.*.*",
     classes=397,
     images={"train": 76_128, "validation": 10_875, "test": 21_750},
-    packages=("tensorflow",),
 )
 SVHN = Dataset(
     tfds="svhn_cropped",
     version="3.*.*",
     classes=10,
     images={"train": 73_257, "test": 26_032},
-    packages=("tensorflow", "scipy"),
 )
 CAMELYON = Dataset(
     tfds="patch_camelyon",
     version="2.*.*",
     classes=2,
     images={"train": 262_144, "validation": 32_768, "test": 32_768},
-    packages=("tensorflow", "h5py"),
+    packages=("h5py",),
 )
 EUROSAT = Dataset(tfds="eurosat/rgb", version="2.*.*", classes=10, images={"train": 27_000})
 RESISC45 = Dataset(
@@ -152,8 +148,8 @@ RETINOPATHY = Dataset(
     classes=5,
     images={"train": 35_126, "validation": 10_906, "test": 42_670},
     obtained=MANUAL,
-    files="train.zip, test.zip, sample.zip, unpacked to train, test, sample, and trainLabels.csv, "
-    "sampleSubmission.csv from kaggle.com/c/diabetic-retinopathy-detection",
+    files="train.zip and test.zip, unpacked to train and test, and trainLabels.csv from "
+    "kaggle.com/c/diabetic-retinopathy-detection, retinopathy_solution.csv from its forum",
 )
 CLEVR = Dataset(  # its test split has no labels
     tfds="clevr", version="3.*.*", classes=0, images={"train": 70_000, "validation": 15_000}
@@ -163,34 +159,33 @@ DMLAB = Dataset(
     version="2.0.1",
     classes=6,
     images={"train": 65_550, "validation": 22_628, "test": 22_735},
-    packages=("tensorflow",),
 )
-DSPRITES = Dataset(
+DSPRITES = Dataset(  # the file that TFDS downloads takes h5py, the authors' .npz does not
     tfds="dsprites",
     version="2.*.*",
     classes=0,
     images={"train": 737_280},
-    packages=("tensorflow", "h5py"),
 )
 KITTI = Dataset(  # task_adaptation has 3.1.0; since then: devkit updated, names for `occluded`
     tfds="kitti",
     version="3.*.*",
     classes=0,
     images={"train": 6_347, "validation": 423, "test": 711},
-    packages=("tensorflow",),
 )
 SMALLNORB = Dataset(
     tfds="smallnorb",
     version="2.*.*",
     classes=5,
     images={"train": 24_300, "test": 24_300},
-    packages=("tensorflow",),
 )
-OBJECTNET = Dataset(  # of its classes 113 are also ImageNet's (BiT, section 3.6)
+# Of its classes 113 are also ImageNet's (BiT, section 3.6). A red border marks its images, so that
+# none is trained on unseen; its authors' loader crops them to (2, 2, width - 2, height - 2).
+OBJECTNET = Dataset(
     tfds="objectnet",
     classes=313,
     obtained=PACKED,
     files="objectnet-1.0.zip from objectnet.dev, unpacked: it has images/CLASS and mappings",
+    border=2,
 )
 IMAGENET_V2 = Dataset(tfds="imagenet_v2/matched-frequency", classes=1000)
 IMAGENET_A = Dataset(tfds="imagenet_a", classes=1000)
@@ -203,10 +198,10 @@ IMAGENET_C = {
         images={"validation": 50_000},
         obtained=MANUAL,
         files=IMAGENET_TARS,
-        packages=("tensorflow", "scipy", "scikit-image"),
+        packages=("tensorflow", "scikit-image"),
     )
     for corruption in CORRUPTIONS
     for severity in SEVERITIES
 }
-CARS = Dataset(tfds="cars196", version="2.1.0", classes=196, packages=("scipy",))
-UC_MERCED = Dataset(tfds="uc_merced", classes=21, images={"train": 2_100}, packages=("tensorflow",))
+CARS = Dataset(tfds="cars196", version="2.1.0", classes=196)
+UC_MERCED = Dataset(tfds="uc_merced", classes=21, images={"train": 2_100})

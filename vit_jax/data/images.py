@@ -113,6 +113,17 @@ def with_channels(image: np.ndarray, channels: int) -> np.ndarray:
     return np.repeat(image, channels, axis=2)
 
 
+def without_border(image: np.ndarray, border: int) -> np.ndarray:
+    """Returns pixels `H W C` without `border` rows and columns on every side.
+
+    Raises BadImage where nothing would be left.
+    """
+    height, width = image.shape[:2]
+    if min(height, width) <= 2 * border:
+        raise BadImage(f"has {width} x {height} pixels, all of them in its border of {border}")
+    return np.ascontiguousarray(image[border : height - border, border : width - border])
+
+
 SCAN = b"\xff\xda"
 # All but those that stand within the data of a scan, fill bytes, and the start of an image.
 MARKER = re.compile(rb"\xff[\x01-\xcf\xd9-\xfe]")

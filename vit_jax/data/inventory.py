@@ -10,6 +10,7 @@ from vit_jax.data.tasks import TASKS, Task
 
 Path = str | os.PathLike[str]
 HEADER = ("task", "title", "classes", "train", "held out", "test", "here")
+EXTRA = "pip install 'vit_jax[prepare]'"
 TOGETHER = "imagenet-c/"  # 95 tasks of one kind: a row for all
 
 
@@ -107,5 +108,9 @@ def _command(task: Task, found: Found | None, data_dir: Path | None) -> str:
 
 def _with_files(entry: Entry) -> str:
     """Returns a command, with what it takes from the user behind it as a comment."""
-    files = entry.task.dataset.files if entry.found is None else ""
-    return f"{entry.command}  # {files}" if files else entry.command
+    if entry.found is not None:
+        return entry.command
+    dataset = entry.task.dataset
+    packages = f"takes {', '.join(dataset.packages)}: {EXTRA}" if dataset.packages else ""
+    comment = "; ".join(part for part in (dataset.files, packages) if part)
+    return f"{entry.command}  # {comment}" if comment else entry.command

@@ -101,6 +101,14 @@ def select(pattern: str, key: str = "") -> list[Task]:
     return found or [find(pattern, key)]
 
 
+def border(name: str) -> int:
+    """Returns how many pixels on every side of the images of a data set are to be cut off.
+
+    `name` is what TFDS calls it; one that no task has is not known to have a border.
+    """
+    return next((t.dataset.border for t in TASKS.values() if t.dataset.tfds == name), 0)
+
+
 def _position(bound: str, length: int | None) -> int | None:
     """Returns an end of a slice as a number of images, rounded to the nearest for percentages."""
     if bound == "0":

@@ -12,7 +12,7 @@ import tensorflow_datasets as tfds
 
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import images, presence, remote, tfds_metadata
+from vit_jax.data import images, presence, remote, tasks, tfds_metadata
 from vit_jax.data.examples import DataError, Record, digest
 from vit_jax.data.images import BadImage
 from vit_jax.data.labels import RULES, Rule
@@ -29,7 +29,8 @@ class Tfds:
 
     Labels are made by `data.labels`: a rule of `labels.RULES`, or a class label by name. Without,
     image and label are the dataset's supervised pair, else its only uint8 image and only class
-    label. Other features are not decoded.
+    label. Other features are not decoded. The border that a task's images have, `Dataset.border`
+    pixels wide, is cut off.
     """
 
     def __init__(self, data: config.Data, split: str, key: str) -> None:
@@ -58,6 +59,8 @@ class Tfds:
         self._title = f"{info.full_name} {split}"
         self._facts = [self._title, list(rule.classes), *([data.labels] if data.labels else [])]
         self._facts += sorted([s.name, s.shard_lengths, s.num_bytes] for s in info.splits.values())
+        self._border = tasks.border(self.dataset)
+        self._facts += [f"border {self._border}"] if self._border else []
         self.classes = rule.classes
 
     def __len__(self) -> int:
@@ -79,6 +82,9 @@ class Tfds:
         image = example[rule.image]
         if rule.pixels is not None:
             image = rule.pixels(images.decode(image, channels=1, max_pixels=self._max_pixels))
+        if self._border:
+            image = images.load(image, channels=3, max_pixels=self._max_pixels)
+            image = images.without_border(image, self._border)
         return Record(image, label)
 
     def name(self, index: int) -> str:

@@ -25,6 +25,9 @@ from vit_jax.prepare import (
     shards,
     tfrecords,
 )
+from vit_jax.prepare.official import build
+from vit_jax.prepare.official.recipe import Recipe
+from vit_jax.prepare.official.recipes import RECIPES
 from vit_jax.prepare.verify import verify
 
 AGAINST = "--dedup-against="
@@ -42,6 +45,7 @@ class Request:
       max_side: longest side of packed images, or None.
       against: tasks whose test images must not be packed.
       distance: most bits, of 64, in which the hash of a near duplicate differs.
+      partial: pack official archives also where images are missing.
       workers: processes or threads.
     """
 
@@ -51,6 +55,7 @@ class Request:
     max_side: int | None = None
     against: Sequence[str] = ()
     distance: int = duplicates.THRESHOLD
+    partial: bool = False
     workers: int = 1
 
 
@@ -179,6 +184,8 @@ def _from_sources(name: str, task: Task | None, request: Request) -> Iterator[st
         with remote.one_line(f"--from={copy}"):
             folder = tfrecords.convert(copy, _tfds_name(name, task), _data_dir(request))
         yield f"{name}: converted, in {folder}"
+    elif (recipe := _recipe(task)) is not None:
+        yield from _build(name, recipe, request)
     elif task is not None and task.dataset.obtained != PACKED:
         if task.dataset.obtained != MANUAL or len(request.sources) != 1:
             raise DataError(
@@ -202,6 +209,54 @@ def _check_packing_alone(request: Request, name: str) -> None:
             )
 
 
+def _recipe(task: Task | None) -> Recipe | None:
+    return None if task is None else RECIPES.get(task.dataset.tfds)
+
+
+def _build(name: str, recipe: Recipe, request: Request) -> Iterator[str]:
+    """Packs official archives: those given, those in TFDS's folder for them, or downloaded ones."""
+    _check_packing_alone(request, name)
+    data_dir = _data_dir(request)
+    one = download.builder(recipe.builder, str(data_dir))
+    if download.prepared(one) == "array_record":
+        yield _already(name, one, request)
+        return
+    _check_format(name, one)
+    sources = [_local(source, "--from") for source in request.sources]
+    if not sources:
+        sources = download.archives(one, name, recipe, data_dir)
+    job = build.Job(
+        name=name,
+        recipe=recipe,
+        builder=one,
+        sources=sources,
+        partial=request.partial,
+        workers=request.workers,
+    )
+    facts = build.build(job)
+    yield f"{name}: {build.counts(facts)}"
+    yield f"{name}: prepared, in {one.data_path}"
+
+
+def _already(name: str, one: Any, request: Request) -> str:
+    """Returns a line on a data set that is there; raises DataError where it is only a part."""
+    facts = build.held(pathlib.Path(one.data_path))
+    if facts is not None and build.is_partial(facts) and not request.partial:
+        raise DataError(
+            f"{name}: is prepared in part, in {one.data_path}: {build.counts(facts)}; to prepare "
+            f"all of it, remove that: rm -r {one.data_path}"
+        )
+    return f"{name}: is prepared already, in {one.data_path}"
+
+
+def _check_format(name: str, one: Any) -> None:
+    if there := download.prepared(one):
+        raise DataError(
+            f"{name}: is prepared as {there} in {one.data_path}; convert it: vit_jax prepare "
+            f"{name} --from={one.data_path} --data_dir=ANOTHER"
+        )
+
+
 def _download(
     name: str, task: Task | None, request: Request, manual: str | None = None
 ) -> Iterator[str]:
@@ -212,17 +267,16 @@ def _download(
             f"{name}: is packed from files of yours: {dataset.files}; "
             f"{presence.command(name, request.data_dir)}"
         )
+    recipe = _recipe(task)
+    if recipe is not None:
+        yield from _build(name, recipe, request)
+        return
     folder = _data_dir(request)
     one = download.builder(dataset.name if dataset else name, str(folder))
-    there = download.prepared(one)
-    if there == "array_record":
+    if download.prepared(one) == "array_record":
         yield f"{name}: is prepared already, in {one.data_path}"
         return
-    if there:
-        raise DataError(
-            f"{name}: is prepared as {there} in {one.data_path}; convert it: vit_jax prepare "
-            f"{name} --from={one.data_path} --data_dir=ANOTHER"
-        )
+    _check_format(name, one)
     packages, files = (dataset.packages, dataset.files) if dataset else ((), "")
     download.download(one, name, packages, files, manual)
     yield f"{name}: prepared, in {one.data_path}"

@@ -17,6 +17,7 @@ from vit_jax.config import NO_ROOM
 from vit_jax.data import tfds_metadata
 from vit_jax.data.examples import DataError, reason
 from vit_jax.prepare import metadata
+from vit_jax.prepare.official.recipe import Recipe
 from vit_jax.prepare.shards import PrepareError
 
 EXTRA = "pip install 'vit_jax[prepare]'"
@@ -68,6 +69,35 @@ def download(one: Any, name: str, packages: Sequence[str], files: str, manual: s
         one.download_and_prepare(download_config=config)
 
 
+def archives(one: Any, name: str, recipe: Recipe, data_dir: pathlib.Path) -> list[pathlib.Path]:
+    """Returns where the archives of a recipe are: the user's, or those that TFDS downloads.
+
+    TFDS checks their SHA-256; there are links to them by their official names. Raises like
+    `download`.
+    """
+    if one.MANUAL_DOWNLOAD_INSTRUCTIONS:
+        manual = data_dir / "downloads/manual"
+        _check_manual(name, recipe.files, str(manual), all_of_them=False)
+        return [manual]
+    if not recipe.downloads:
+        raise DataError(f"{name}: is not downloaded; get {recipe.files}; then --from=FOLDER")
+    _check_network(one, name, f"; or get {recipe.files}, and give their folder by --from=")
+    infos = {u: i for u, i in one.url_infos.items() if i.filename in recipe.downloads}
+    folder = data_dir / "downloads"
+    with _one_line(name), contextlib.redirect_stdout(sys.stderr):
+        manager = tfds.download.DownloadManager(
+            download_dir=folder, dataset_name=one.name, url_infos=infos
+        )
+        found: Any = manager.download({info.filename: url for url, info in infos.items()})
+        links = folder / "official" / one.name
+        links.mkdir(parents=True, exist_ok=True)
+        for official, path in found.items():
+            link = links / official
+            link.unlink(missing_ok=True)
+            link.symlink_to(pathlib.Path(path).resolve())
+    return [links]
+
+
 def _module(package: str) -> str:
     return {"scikit-image": "skimage"}.get(package, package)
 
@@ -76,19 +106,19 @@ def _needs(name: str, missing: Sequence[str]) -> str:
     return f"{name}: TFDS needs {', '.join(missing)} to prepare it, once: {EXTRA}"
 
 
-def _check_manual(name: str, files: str, folder: str) -> None:
-    """Refuses a folder without anything that could be the files that a builder wants."""
+def _check_manual(name: str, files: str, folder: str, *, all_of_them: bool = True) -> None:
+    """Refuses a folder without anything, or not `all_of_them`, that a builder wants."""
     path = pathlib.Path(folder)
     if not path.is_dir() or not any(path.iterdir()):
         raise DataError(f"{name}: put into {folder}: {files}; or give their folder by --from=")
-    archives = re.findall(r"\b[\w.-]+\.(?:tar|zip|csv)\b", files.partition(", unpacked")[0])
-    lacking = [each for each in archives if not (path / each).exists()]
-    if archives and lacking and "unpacked" not in files:
+    wanted = re.findall(r"\b[\w.-]+\.(?:tar|zip|csv)\b", files.partition(", unpacked")[0])
+    lacking = [each for each in wanted if not (path / each).exists()]
+    if all_of_them and wanted and lacking and "unpacked" not in files:
         raise DataError(f"{name}: {folder} lacks {', '.join(lacking)}; it takes {files}")
 
 
-def _check_network(one: Any, name: str) -> None:
-    """Says at once that there is no network, which TFDS tries for minutes."""
+def _check_network(one: Any, name: str, otherwise: str = "") -> None:
+    """Says at once that there is no network, which TFDS tries for minutes, and what will do."""
     if urllib.request.getproxies():
         return
     for url in list(one.url_infos or ())[:1]:
@@ -99,7 +129,7 @@ def _check_network(one: Any, name: str) -> None:
             except OSError as error:
                 raise PrepareError(
                     f"{name}: cannot reach {host} ({error.strerror}); is there a network? A copy "
-                    "that TFDS has made elsewhere will do: --from=FOLDER"
+                    f"that TFDS has made elsewhere will do: --from=FOLDER{otherwise}"
                 ) from None
 
 

@@ -190,3 +190,20 @@ class Reader:
         for file, _ in self._zips.values():
             file.close()
         self._tars, self._zips = {}, {}
+
+
+def is_zip(path: Path | str) -> bool:
+    """Returns whether a file is a zip, and no tar that ends in one."""
+    return _is_zip(path)
+
+
+def members(archive: Path, prefix: str) -> Iterator[Found]:
+    """Yields the files of a tar (also of the tars within it) or a zip, paths after `prefix`.
+
+    Raises DataError like `scan`.
+    """
+    if _is_zip(archive):
+        for each in _zip(archive):
+            yield each._replace(path=prefix + each.path)
+    else:
+        yield from _tar_file(archive, prefix)

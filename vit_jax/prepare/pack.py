@@ -1,28 +1,28 @@
 """Folders, tars and zips of images packed to a data set, again after any stop."""
 
-import contextlib
 import dataclasses
-import fcntl
+import functools
 import hashlib
 import json
 import pathlib
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from vit_jax import logs
 from vit_jax.data.examples import DataError
-from vit_jax.prepare import duplicates, inputs, layout, metadata, pool, shards
+from vit_jax.prepare import duplicates, inputs, layout, metadata, pool, shards, staging
 from vit_jax.prepare.progress import Progress
-from vit_jax.prepare.shards import Outcome, PrepareError, Settings, Shard
+from vit_jax.prepare.shards import Outcome, Settings, Shard
+from vit_jax.prepare.staging import PLAN, WHOLE
 
 Path = pathlib.Path
 
 VERSION = "1.0.0"
-FACTS, PLAN, PRINTS, WHOLE = "vit_jax.json", "plan", "prints.npz", "whole"
+FACTS, PRINTS = "vit_jax.json", "prints.npz"
 SHARD_BYTES, MOST_SHARDS = 2**26, 1024  # a shard is an open file while a run trains
 FORM = 1  # raised when the same images would be packed to other bytes
 
@@ -65,7 +65,7 @@ class Packing:
     @property
     def part(self) -> Path:
         """Where it is until it is whole."""
-        return self.folder.with_name(f".{VERSION}.part")
+        return staging.folder(self.folder)
 
 
 class Planned(NamedTuple):
@@ -92,9 +92,7 @@ def pack(packing: Packing) -> dict[str, Any]:
     What is finished of an earlier try with the same images and settings is kept, and the result is
     the same, byte for byte, as if it had never been stopped.
     """
-    with shards.disk_errors(packing.folder):
-        (packing.part / WHOLE).mkdir(parents=True, exist_ok=True)
-    with _alone(packing.part):
+    with staging.alone(packing.part):
         listing, plan = _look(packing)
         settings = Settings(
             classes=plan.classes,
@@ -104,7 +102,11 @@ def pack(packing: Packing) -> dict[str, Any]:
             prints=packing.part / PRINTS if packing.prints else None,
             distance=packing.distance,
         )
-        _begin(packing, _fingerprint(packing, listing, plan))
+        prints = packing.prints
+        save: Callable[[], None] | None = None
+        if prints is not None:
+            save = functools.partial(prints.save, packing.part / PRINTS)
+        staging.begin(packing.part, _fingerprint(packing, listing, plan), save)
         planned = list(_planned(packing, listing, plan))
         done = {one.path: known for one in planned if (known := shards.outcome(one.path))}
         missing = [one for one in planned if one.path not in done]
@@ -115,7 +117,8 @@ def pack(packing: Packing) -> dict[str, Any]:
         with Progress(f"packing {packing.name}", len(plan.labels)) as progress:
             count = pool.Count(ready, progress)
             waiting = (one.shard(listing) for one in missing)
-            done |= pool.run(waiting, len(missing), settings, packing.workers, count)
+            make = functools.partial(shards.Packer, settings)
+            done |= pool.run(waiting, len(missing), make, packing.workers, count)
         facts = _facts(packing, plan, listing, [(one, done[one.path]) for one in planned])
         _finish(packing, plan, facts, [(one, done[one.path]) for one in planned])
     shutil.rmtree(packing.part, ignore_errors=True)
@@ -162,26 +165,9 @@ def kept_prints(packing: Packing) -> duplicates.Prints | None:
 def _look(packing: Packing) -> tuple[inputs.Listing, layout.Layout]:
     """Returns what the sources hold; of sources that cannot be packed nothing is left behind."""
     named = ", ".join(map(str, packing.sources))
-    try:
+    with staging.nothing_left(packing.part):
         listing = inputs.scan(packing.sources)
         return listing, layout.arrange(listing, packing.unsplit, f"--from={named}")
-    except BaseException:
-        if not (packing.part / PLAN).exists():  # nothing has been begun
-            shutil.rmtree(packing.part, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                packing.part.parent.rmdir()
-        raise
-
-
-@contextlib.contextmanager
-def _alone(part: Path) -> Iterator[None]:
-    """Holds a lock, so that a second command does not write the same files."""
-    with (part / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise DataError(f"{part}: another command is packing this; wait for it") from None
-        yield
 
 
 def _fingerprint(packing: Packing, listing: inputs.Listing, plan: layout.Layout) -> str:
@@ -198,22 +184,6 @@ def _fingerprint(packing: Packing, listing: inputs.Listing, plan: layout.Layout)
     if packing.prints is not None:
         total.update(packing.prints.exact.tobytes() + bytes([packing.distance]))
     return total.hexdigest()
-
-
-def _begin(packing: Packing, fingerprint: str) -> None:
-    """Goes on with what an earlier try left, if that was of the same images and settings."""
-    part, plan = packing.part, packing.part / PLAN
-    for leftover in [*part.glob(".*"), *(part / WHOLE).glob(".*")]:
-        leftover.unlink()
-    if plan.exists() and plan.read_text() != fingerprint:
-        raise DataError(
-            f"{part}: was begun with other images or settings; give those again to go on, or "
-            f"remove it to begin anew: rm -r {part}"
-        )
-    with shards.disk_errors(part):
-        if packing.prints is not None and not plan.exists():
-            packing.prints.save(part / PRINTS)
-        logs.write_atomically(plan, fingerprint)
 
 
 def _planned(packing: Packing, listing: inputs.Listing, plan: layout.Layout) -> Iterator[Planned]:
@@ -238,12 +208,8 @@ def _check_room(packing: Packing, listing: inputs.Listing, missing: list[Planned
     if packing.max_side is not None:
         return  # how much it will be is not known
     needed = sum(int(listing.sizes()[one.positions].sum()) for one in missing)
-    free = shutil.disk_usage(packing.part).free
-    if needed > free:
-        raise PrepareError(
-            f"{packing.data_dir}: {needed / 1e9:,.1f} GB are needed and {free / 1e9:,.1f} GB free; "
-            "make room, choose another --data_dir, or shrink images with --max_side=512"
-        )
+    remedy = "make room, choose another --data_dir, or shrink images with --max_side=512"
+    staging.check_room(packing.part, needed, remedy)
 
 
 def _facts(

@@ -3,16 +3,28 @@
 import itertools
 import multiprocessing
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from vit_jax.data import workers as processes
-from vit_jax.prepare import shards
 from vit_jax.prepare.progress import Progress
-from vit_jax.prepare.shards import Outcome, PrepareError, Settings, Shard
+from vit_jax.prepare.shards import Outcome, PrepareError
+
+
+class Shard(Protocol):
+    """What is packed to one file; it is pickled."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        ...
+
+
+Pack = Callable[[Any], Outcome]
+Make = Callable[[Callable[[], None]], Pack]  # of what is to be called for every image
 
 
 class Count:
@@ -37,21 +49,22 @@ class Count:
 
 
 def run(
-    waiting: Iterator[Shard], number: int, settings: Settings, workers: int, count: Count
+    waiting: Iterator[Shard], number: int, make: Make, workers: int, count: Count
 ) -> dict[Path, Outcome]:
     """Packs `number` shards, in this process or in several others; at most two each are under way.
 
-    Raises PrepareError where a process is killed.
+    Every process packs with what `make` returns, which is pickled. Raises PrepareError where a
+    process is killed.
     """
     workers = min(workers, number)
     if workers < 2:
-        packer = shards.Packer(settings, count)
-        return {shard.path: packer(shard) for shard in waiting}
+        pack = make(count)
+        return {shard.path: pack(shard) for shard in waiting}
     pool = futures.ProcessPoolExecutor(
         workers,
         multiprocessing.get_context("spawn"),
         _start,
-        (settings, count.images, count.stop),
+        (make, count.images, count.stop),
     )
     done: dict[Path, Outcome] = {}
     running = dict[futures.Future[Outcome], Path]()
@@ -74,10 +87,10 @@ def run(
         pool.shutdown(cancel_futures=True)
 
 
-_packer: shards.Packer
+_pack: Pack
 
 
-def _start(settings: Settings, images: Any, stop: Any) -> None:
+def _start(make: Make, images: Any, stop: Any) -> None:
     """Makes a process ready to pack."""
     processes.begin(signal.SIGINT)  # the first process tells when to stop
 
@@ -87,9 +100,9 @@ def _start(settings: Settings, images: Any, stop: Any) -> None:
         if stop.is_set():
             raise futures.CancelledError
 
-    global _packer
-    _packer = shards.Packer(settings, count)
+    global _pack
+    _pack = make(count)
 
 
 def _work(shard: Shard) -> Outcome:
-    return _packer(shard)
+    return _pack(shard)

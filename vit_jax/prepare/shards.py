@@ -93,6 +93,12 @@ def outcome(path: pathlib.Path) -> Outcome | None:
         return None
 
 
+def write_outcome(path: pathlib.Path, result: Outcome) -> None:
+    """Keeps what became of the shard of this file beside it, by which it counts as finished."""
+    with disk_errors(path):
+        logs.write_atomically(_sidecar(path), json.dumps(dataclasses.asdict(result)))
+
+
 def names_file(path: pathlib.Path) -> pathlib.Path:
     """Returns the file, beside the folder of shards, with the names of a shard's examples."""
     return path.parent.with_name(f"{path.name}.txt")
@@ -127,7 +133,7 @@ class Packer:
         text = "".join(f"{name}\n" for name in names)
         with disk_errors(shard.path):
             logs.write_atomically(names_file(shard.path), text)
-            logs.write_atomically(_sidecar(shard.path), json.dumps(dataclasses.asdict(result)))
+        write_outcome(shard.path, result)
         return result
 
     def _records(self, shard: Shard, result: Outcome, names: list[str]) -> Iterator[bytes]:

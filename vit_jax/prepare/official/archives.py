@@ -1,0 +1,199 @@
+"""The files that a user gives, whether they lie in folders, tars or zips, compressed or not."""
+
+import fnmatch
+import functools
+import gzip
+import hashlib
+import os
+import pathlib
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+
+from vit_jax.data import folders
+from vit_jax.data.examples import DataError
+from vit_jax.data.images import BadImage
+from vit_jax.prepare import inputs, shards
+from vit_jax.prepare.inputs import Found
+
+Path = pathlib.Path
+
+GZIP = b"\x1f\x8b"
+CHUNK = 2**20
+TARS = (".tgz", ".tar.gz", ".tar")
+SUFFIXES = (*TARS, ".zip", ".gz")
+DEEP = 3  # archives in archives
+SMALL = 2**26  # bytes of a file that is read whole: a list, labels, a table
+
+
+class Archives:
+    """All files in what the user gives; what is compressed is unpacked to `scratch` once.
+
+    `looked_into` are patterns of the names of archives that are opened. `unpacked` bounds what one
+    compressed file may unpack to, in bytes.
+    """
+
+    def __init__(
+        self, given: Sequence[Path], looked_into: Sequence[str], scratch: Path, unpacked: int
+    ) -> None:
+        self._given, self._patterns = given, tuple(p.lower() for p in looked_into)
+        self._scratch, self._unpacked = scratch, unpacked
+        self.named = ", ".join(map(str, given))
+        self._read = inputs.Reader()
+
+    def files(self) -> Iterator[Found]:
+        """Yields every file; those of an archive are in a folder of its name, without suffix.
+
+        Raises DataError for what cannot be read.
+        """
+        for given in self._given:
+            try:
+                is_folder, size = given.is_dir(), given.stat().st_size
+            except OSError as error:
+                what = "no such file or folder" if not given.exists() else error.strerror
+                raise DataError(f"--from={given}: {what}") from None
+            if not is_folder:
+                found = Found(given.name, str(given.parent), inputs.PLAIN, size)
+                yield from self._expanded(found, given)
+                continue
+            for path, entry in folders.walk(given, "--from"):
+                try:
+                    size = entry.stat().st_size
+                except OSError as error:
+                    raise DataError(f"--from: {entry.path}: {error.strerror}") from None
+                found = Found(path, str(given), inputs.PLAIN, size)
+                yield from self._expanded(found, Path(entry.path))
+
+    def table(self, wanted: Callable[[str], bool]) -> dict[str, Found]:
+        """Returns the files whose path is `wanted`, by that path; the last of a path counts."""
+        return {one.path: one for one in self.files() if wanted(one.path)}
+
+    def read(self, found: Found, most: int = SMALL) -> bytes:
+        """Returns the bytes of a file; raises DataError where they are more than `most`."""
+        if found.size > most:
+            raise DataError(
+                f"{found.path}: has {found.size:,} bytes, where {most:,} are the most it can have"
+            )
+        try:
+            return self._read(found)
+        except BadImage as error:
+            raise DataError(f"{found.path}: {error}") from None
+
+    def text(self, found: Found) -> str:
+        """Returns the text of a file; raises DataError where it is none."""
+        try:
+            return self.read(found).decode()
+        except UnicodeDecodeError:
+            raise DataError(f"{found.path}: is no text; download it again") from None
+
+    def plain(self, found: Found) -> tuple[Path, int]:
+        """Returns a file that has the bytes of `found` as they are, and from where on."""
+        if found.offset == inputs.PLAIN:
+            return Path(found.container, found.path), 0
+        if not inputs.is_zip(found.container):
+            return Path(found.container), found.offset
+        return self.spill(f"{found.path}, of {found.container}", lambda: _unzipped(found)), 0
+
+    def spill(self, named: str, make: Callable[[], Iterator[bytes]], inside: str = "data") -> Path:
+        """Returns a file in `scratch` with the chunks of `make`, or the one of an earlier try.
+
+        What is `named` the same has the same bytes. The path of the file ends in `inside`. Raises
+        DataError where the bytes are too many.
+        """
+        folder = self._scratch / hashlib.sha256(os.fsencode(named)).hexdigest()[:32]
+        path, part = folder / inside, folder / ".part"
+        if path.exists():
+            return path
+        with shards.disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = part.open("wb")
+        total = 0
+        with file:
+            for chunk in make():
+                total += len(chunk)
+                if total > self._unpacked:
+                    raise DataError(
+                        f"{named.partition(', ')[0]}: unpacks to more than {self._unpacked:,} "
+                        "bytes, which no file of this data set does"
+                    )
+                with shards.disk_errors(path):
+                    file.write(chunk)
+        with shards.disk_errors(path):
+            part.replace(path)
+        return path
+
+    def _expanded(self, found: Found, path: Path | None, depth: int = 0) -> Iterator[Found]:
+        """Yields a file, or what it holds; `path` is where it is, if it is no part of another."""
+        above, name = found.path.rpartition("/")[::2]
+        if not any(fnmatch.fnmatch(name.lower(), pattern) for pattern in self._patterns):
+            yield found
+            return
+        if depth == DEEP:
+            raise DataError(f"{found.container}: {found.path}: an archive in an archive too often")
+        if path is None:
+            path = self._copy(found)
+        inside = f"{above}/{_stem(name)}" if above else _stem(name)
+        if _is_compressed(path):
+            status = path.stat()
+            named = f"{path}, {status.st_size} bytes of {status.st_mtime_ns}"
+            path = self.spill(named, functools.partial(_gunzipped, path), inside)
+            if not name.lower().endswith(TARS):
+                folder = str(path)[: -len(inside) - 1]
+                yield Found(inside, folder, inputs.PLAIN, path.stat().st_size)
+                return
+        for each in inputs.members(path, f"{inside}/"):
+            yield from self._expanded(each, None, depth + 1)
+
+    def _copy(self, found: Found) -> Path:
+        """Returns a file of its own for a member of an archive."""
+        if inputs.is_zip(found.container):
+            return self.plain(found)[0]
+        return self.spill(f"{found.path}, of {found.container}", lambda: _part(found))
+
+
+def _is_compressed(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == GZIP
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _unzipped(found: Found) -> Iterator[bytes]:
+    """Yields the chunks of a member of a zip."""
+    try:
+        with (
+            zipfile.ZipFile(found.container) as file,
+            file.open(file.infolist()[found.offset]) as member,
+        ):
+            while chunk := member.read(CHUNK):
+                yield chunk
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise DataError(f"{found.container}: {found.path}: cannot be unpacked: {error}") from None
+
+
+def _part(found: Found) -> Iterator[bytes]:
+    """Yields the chunks of a member of a tar."""
+    with Path(found.container).open("rb") as file:
+        file.seek(found.offset)
+        left = found.size
+        while chunk := file.read(min(left, CHUNK)):
+            left -= len(chunk)
+            yield chunk
+
+
+def _stem(name: str) -> str:
+    suffix = next((each for each in SUFFIXES if name.lower().endswith(each)), "")
+    return name[: len(name) - len(suffix)]
+
+
+def _gunzipped(path: Path) -> Iterator[bytes]:
+    """Yields the chunks of a compressed file; raises DataError where it is damaged."""
+    try:
+        with gzip.open(path) as file:
+            while chunk := file.read(CHUNK):
+                yield chunk
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: is damaged or cut off: {error}; download it again") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None

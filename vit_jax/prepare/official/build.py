@@ -1,0 +1,249 @@
+"""A recipe followed: examples in TFDS's order, in shards, with its metadata; again after a stop."""
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import pathlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core import splits as splits_lib
+
+from vit_jax import logs
+from vit_jax.data.examples import DataError
+from vit_jax.prepare import pool, shards, staging
+from vit_jax.prepare.official import records
+from vit_jax.prepare.official.archives import Archives
+from vit_jax.prepare.official.recipe import Contents, Examples, Recipe
+from vit_jax.prepare.pack import FACTS, MOST_SHARDS, SHARD_BYTES
+from vit_jax.prepare.progress import Progress
+from vit_jax.prepare.shards import Outcome
+
+Path = pathlib.Path
+
+FORM = 1  # raised when the same files would be packed to other bytes
+UNPACKED = "unpacked"
+ORDER = "TFDS's: MD5 of the split's name and the example's key"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """What to build.
+
+    Attributes:
+      name: what the user calls it, for messages.
+      recipe: how.
+      builder: TFDS's builder of it, for array_record, below the data_dir where it goes.
+      sources: folders and files of the user's.
+      partial: build also where images are missing.
+      workers: processes.
+      shard_bytes: bytes of the examples of a shard, about.
+    """
+
+    name: str
+    recipe: Recipe
+    builder: Any
+    sources: Sequence[Path]
+    partial: bool = False
+    workers: int = 1
+    shard_bytes: int = SHARD_BYTES
+
+    @property
+    def folder(self) -> Path:
+        """Where the whole data set will be."""
+        return Path(self.builder.data_path)
+
+
+class Planned(NamedTuple):
+    """A shard as positions in a split, which become examples when it is its turn."""
+
+    path: Path
+    split: str
+    positions: np.ndarray
+
+    def shard(self, splits: Mapping[str, Examples]) -> records.Shard:
+        """Returns the shard with its examples."""
+        examples = splits[self.split]
+        return records.Shard(self.path, [examples[at] for at in self.positions.tolist()])
+
+
+def build(job: Job) -> dict[str, Any]:
+    """Builds a data set and returns its facts, as they stand in its `vit_jax.json`.
+
+    What is finished of an earlier try with the same files is kept, and the result is the same, byte
+    for byte, as if it had never been stopped. Raises DataError, one line, for files that are not
+    the official ones, and for images that are missing unless the job is `partial`.
+    """
+    part = staging.folder(job.folder)
+    with staging.alone(part):
+        with staging.nothing_left(part):
+            contents = _look(job, part / UNPACKED)
+            orders = {name: order(name, one) for name, one in contents.splits.items()}
+        staging.begin(part, _fingerprint(job, contents, orders))
+        planned = list(_planned(job, part, contents, orders))
+        done = {one.path: known for one in planned if (known := shards.outcome(one.path))}
+        missing = [one for one in planned if one.path not in done]
+        needed = sum(int(contents.splits[p.split].sizes()[p.positions].sum()) for p in missing)
+        staging.check_room(part, needed, "make room, or choose another --data_dir")
+        if done:
+            logs.log.info(f"{job.name}: {len(done)} of {len(planned)} shards are there already")
+        ready = sum(len(one.positions) for one in planned if one.path in done)
+        with Progress(f"packing {job.name}", sum(map(len, orders.values()))) as progress:
+            make = functools.partial(records.Packer, job.recipe.dataset)
+            waiting = (one.shard(contents.splits) for one in missing)
+            count = pool.Count(ready, progress)
+            done |= pool.run(waiting, len(missing), make, job.workers, count)
+        facts = _finish(job, part, contents, [(one, done[one.path]) for one in planned])
+    shutil.rmtree(part, ignore_errors=True)
+    return facts
+
+
+def held(folder: Path) -> dict[str, Any] | None:
+    """Returns the facts of a data set that was built here, or None."""
+    try:
+        facts = json.loads((folder / FACTS).read_text())
+    except (OSError, ValueError):
+        return None
+    return facts if isinstance(facts, dict) and "official" in facts else None
+
+
+def counts(facts: Mapping[str, Any]) -> str:
+    """Returns how many images there are of how many, by split, in words."""
+    there = {split: about["examples"] for split, about in facts["splits"].items()}
+    return _counts(there, facts["official"])
+
+
+def is_partial(facts: Mapping[str, Any]) -> bool:
+    """Returns whether images are missing."""
+    there = {split: about["examples"] for split, about in facts["splits"].items()}
+    return there != facts["official"]
+
+
+def order(split: str, examples: Examples) -> np.ndarray:
+    """Returns positions (N,) in the order in which TFDS has the examples of a split.
+
+    That is by the MD5 of the split's name and the key (`tfds.core.hashing`), so `train[:800]` has
+    the images that it has in a copy that TFDS made. Raises DataError where a key is there twice.
+    """
+    salted = hashlib.md5(split.encode(), usedforsecurity=False)
+    hashes = np.zeros((len(examples), 2), ">u8")
+    for index, key in enumerate(examples.keys()):
+        one = salted.copy()
+        one.update(str(key).replace("\\", "/").encode())
+        hashes[index] = np.frombuffer(one.digest(), ">u8")
+    found = np.lexsort((hashes[:, 1], hashes[:, 0]))
+    again = np.flatnonzero((hashes[found[1:]] == hashes[found[:-1]]).all(axis=1))
+    if again.size:
+        twice = examples[int(found[again[0]])]
+        raise DataError(f"{split}: {twice.name} is there twice; give each image once")
+    return found
+
+
+def _look(job: Job, scratch: Path) -> Contents:
+    """Returns what the sources hold, as many images as there should be."""
+    recipe = job.recipe
+    archives = Archives(job.sources, recipe.archives, scratch, recipe.unpacked)
+    contents = recipe.look(archives)
+    there = {split: len(contents.splits.get(split, ())) for split in recipe.splits}
+    if not any(there.values()):
+        raise DataError(
+            f"{job.name}: --from={archives.named}: has no image of {recipe.files}; to pack images "
+            "of your own, choose another name"
+        )
+    for split, number in there.items():
+        if number > recipe.splits[split]:
+            raise DataError(
+                f"{job.name}: --from={archives.named}: {split} has {number:,} images, more than "
+                f"the official {recipe.splits[split]:,}"
+            )
+    if there != dict(recipe.splits) and not job.partial:
+        raise DataError(
+            f"{job.name}: --from={archives.named}: {_counts(there, recipe.splits)}; it takes "
+            f"{recipe.files}; to pack what is there, add --partial"
+        )
+    splits = {split: contents.splits[split] for split, number in there.items() if number}
+    return contents._replace(splits=splits)
+
+
+def _counts(there: Mapping[str, int], official: Mapping[str, int]) -> str:
+    return ", ".join(
+        f"{split}: {there.get(split, 0):,} of {number:,} images"
+        for split, number in official.items()
+    )
+
+
+def _fingerprint(job: Job, contents: Contents, orders: Mapping[str, np.ndarray]) -> str:
+    """Returns a digest of all that decides what the shards will hold."""
+    total = hashlib.sha256()
+    facts = [FORM, job.builder.info.full_name, job.shard_bytes]
+    total.update(json.dumps([*facts, {k: list(v) for k, v in contents.names.items()}]).encode())
+    for split, positions in orders.items():
+        examples = contents.splits[split]
+        for position in positions.tolist():
+            one = examples[position]
+            total.update(repr((split, one.key, one.values)).encode())
+        total.update(examples.sizes()[positions].astype("<i8").tobytes())
+    return total.hexdigest()
+
+
+def _planned(
+    job: Job, part: Path, contents: Contents, orders: Mapping[str, np.ndarray]
+) -> Iterator[Planned]:
+    for split, positions in orders.items():
+        size = int(contents.splits[split].sizes().sum())
+        number = min(max(1, round(size / job.shard_bytes)), MOST_SHARDS, len(positions))
+        bounds = [len(positions) * k // number for k in range(number + 1)]
+        for k, (low, high) in enumerate(itertools.pairwise(bounds)):
+            name = f"{job.builder.name}-{split}.array_record-{k:05d}-of-{number:05d}"
+            yield Planned(part / staging.WHOLE / name, split, positions[low:high])
+
+
+def _finish(
+    job: Job, part: Path, contents: Contents, packed: list[tuple[Planned, Outcome]]
+) -> dict[str, Any]:
+    """Adds to the shards what is known of them, and gives their folder its name."""
+    whole = part / staging.WHOLE
+    facts: dict[str, Any] = {
+        "name": job.builder.info.full_name,
+        "official": dict(job.recipe.splits),
+        "splits": {},
+        "order": ORDER,
+        "shards": {one.path.name: outcome.sha256 for one, outcome in packed},
+    }
+    with shards.disk_errors(job.folder):
+        for split in contents.splits:
+            mine = [(one.path, outcome) for one, outcome in packed if one.split == split]
+            names = b"".join(shards.names_file(path).read_bytes() for path, _ in mine)
+            (whole / f"{split}.txt").write_bytes(names)
+            facts["splits"][split] = {
+                "examples": sum(outcome.examples for _, outcome in mine),
+                "names_sha256": hashlib.sha256(names).hexdigest(),
+            }
+        _write_metadata(job, whole, contents, packed)
+        logs.write_atomically(whole / FACTS, json.dumps(facts, indent=1) + "\n")
+        whole.replace(job.folder)
+    return facts
+
+
+def _write_metadata(
+    job: Job, whole: Path, contents: Contents, packed: list[tuple[Planned, Outcome]]
+) -> None:
+    """Writes what TFDS writes: the builder's own info, with the splits as they are."""
+    info = job.builder.info
+    for feature, names in contents.names.items():
+        info.features[feature].names = list(names)
+    splits = [
+        tfds.core.SplitInfo(
+            name=split,
+            shard_lengths=[outcome.examples for one, outcome in packed if one.split == split],
+            num_bytes=sum(outcome.bytes for one, outcome in packed if one.split == split),
+        )
+        for split in contents.splits
+    ]
+    info.set_splits(splits_lib.SplitDict(splits))
+    info.write_to_directory(whole)

@@ -1,0 +1,176 @@
+"""MATLAB's .mat files of version 5: arrays of numbers, texts, and tables of both.
+
+SciPy reads them too, but damage that is within a file can end its process (1.17.1: a segmentation
+fault in `scipy.io.loadmat`). Here every size is compared with the bytes that are there before
+anything is made of it. The format is in MathWorks' "MAT-File Format", chapter 1.
+"""
+
+import itertools
+import math
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from vit_jax.data.examples import DataError
+
+HEADER = 128
+MATRIX, COMPRESSED = 14, 15  # types of elements
+TYPES = {
+    1: "i1", 2: "u1", 3: "<i2", 4: "<u2", 5: "<i4", 6: "<u4", 7: "<f4", 9: "<f8", 12: "<i8",
+    13: "<u8",
+}  # fmt: skip
+CELL, STRUCT, CHAR = 1, 2, 4  # classes of arrays
+NUMBERS = {
+    6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8",
+}  # fmt: skip
+TEXTS = {1: "latin-1", 2: "latin-1", 3: "utf-16-le", 4: "utf-16-le", 16: "utf-8", 17: "utf-16-le"}
+COMPLEX = 0x800
+DEEP = 2  # arrays in arrays: a table has texts
+DIMENSIONS = 8
+
+Table = list[dict[str, Any]]
+Element = tuple[int, memoryview]
+
+
+def load(data: bytes, names: Sequence[str], named: str, most: int) -> dict[str, Any]:
+    """Returns arrays of a .mat file by name: of numbers as numpy arrays, a table as a list of rows.
+
+    Args:
+      data: the file.
+      names: of the arrays that are wanted.
+      named: the file, for messages.
+      most: bytes of the file once it is unpacked.
+
+    Raises DataError, one line, where the file is no such file, or an array is not in it.
+    """
+    if data[124:128] != b"\x00\x01IM":  # version 1.0 of the format, of a little-endian machine
+        raise DataError(f"{named}: is no MATLAB 5 file; download it again")
+    found: dict[str, Any] = {}
+    try:
+        for kind, content in _unpacked(memoryview(data)[HEADER:], named, most):
+            if kind == MATRIX:
+                name, value = _matrix(content, 0, names)
+                if name in names:
+                    found[name] = value
+    except _Damaged as error:
+        raise DataError(f"{named}: is damaged: {error}; download it again") from None
+    for name in names:
+        if name not in found:
+            raise DataError(f"{named}: has no array {name}: it is not the official file")
+    return found
+
+
+class _Damaged(Exception):
+    """What a file says of itself that cannot be."""
+
+
+def _fail(reason: str) -> NoReturn:
+    raise _Damaged(reason)
+
+
+def _unpacked(data: memoryview, named: str, most: int) -> Iterator[Element]:
+    """Yields the elements of a file; those that are compressed hold one more each."""
+    left = most
+    for kind, content in _elements(data, 1):
+        if kind != COMPRESSED:
+            yield kind, content
+            continue
+        unpacker = zlib.decompressobj()
+        try:
+            plain = unpacker.decompress(content, left + 1)
+        except zlib.error as error:
+            _fail(f"it cannot be unpacked: {error}")
+        left -= len(plain)
+        if left < 0:
+            raise DataError(f"{named}: unpacks to more than {most:,} bytes; not the official file")
+        yield from itertools.islice(_elements(memoryview(plain), 1), 1)
+
+
+def _elements(data: memoryview, align: int = 8) -> Iterator[Element]:
+    """Yields type and content of the elements that follow one another."""
+    at = 0
+    while at < len(data):
+        if at + 8 > len(data):
+            _fail("an element is cut off")
+        kind, size = struct.unpack_from("<II", data, at)
+        if kind >> 16:  # a small element: four bytes of type and size, four of content
+            kind, size = kind & 0xFFFF, kind >> 16
+            if size > 4:
+                _fail("a small element is too large")
+            yield kind, data[at + 4 : at + 4 + size]
+            at += 8
+            continue
+        if at + 8 + size > len(data):
+            _fail("an element is cut off")
+        yield kind, data[at + 8 : at + 8 + size]
+        at += 8 + size + -size % align
+
+
+def _matrix(data: memoryview, depth: int, names: Sequence[str] | None = None) -> tuple[str, Any]:
+    """Returns name and value of an array; of one that is not among `names`, no value."""
+    if depth > DEEP:
+        _fail("arrays are within arrays too often")
+    if not data:
+        return "", np.zeros((0, 0))
+    parts = _elements(data)
+    flags = _numbers(_next(parts))
+    shape = tuple(_numbers(_next(parts)).tolist())
+    name = bytes(_next(parts)[1]).decode("latin-1")
+    if not len(flags) or not 2 <= len(shape) <= DIMENSIONS or min(shape) < 0:
+        _fail("an array has no shape")
+    if names is not None and name not in names:
+        return name, None
+    kind, count = int(flags[0]) & 0xFF, math.prod(shape)
+    if kind == STRUCT:
+        return name, _table(parts, count, depth)
+    if kind == CHAR:
+        code, content = _next(parts)
+        if code not in TEXTS:
+            _fail(f"a text is of type {code}")
+        return name, bytes(content).decode(TEXTS[code], "replace")
+    if kind not in NUMBERS or int(flags[0]) & COMPLEX:
+        _fail(f"an array is of class {kind}")
+    values = _numbers(_next(parts))
+    if len(values) != count:
+        _fail(f"an array of {count:,} numbers has {len(values):,}")
+    # MATLAB stores whole numbers in as few bytes as they take, whatever their class.
+    return name, values.astype(NUMBERS[kind], copy=False).reshape(shape, order="F")
+
+
+def _table(parts: Iterator[Element], count: int, depth: int) -> Table:
+    """Returns the rows of an array of structures, whose fields follow row by row."""
+    length = _numbers(_next(parts))
+    names = bytes(_next(parts)[1])
+    if len(length) != 1 or not 1 <= int(length[0]) <= 64 or len(names) % int(length[0]):
+        _fail("a table has no names of columns")
+    width = int(length[0])
+    columns = [
+        names[at : at + width].partition(b"\0")[0].decode("latin-1")
+        for at in range(0, len(names), width)
+    ]
+    rows: Table = []
+    for _ in range(count):
+        row = {}
+        for column in columns:
+            kind, content = _next(parts)
+            if kind != MATRIX:
+                _fail("a table has a cell that is no array")
+            row[column] = _matrix(content, depth + 1)[1]
+        if not row:
+            _fail("a table has no columns")
+        rows.append(row)
+    return rows
+
+
+def _next(parts: Iterator[Element]) -> Element:
+    return next(parts, None) or _fail("an array ends early")
+
+
+def _numbers(element: Element) -> np.ndarray:
+    kind, content = element
+    if kind not in TYPES or len(content) % np.dtype(TYPES[kind]).itemsize:
+        _fail(f"numbers are of type {kind}")
+    return np.frombuffer(content, TYPES[kind])

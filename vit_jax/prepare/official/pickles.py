@@ -1,0 +1,172 @@
+"""The pickles of CIFAR's Python archives, read without running them.
+
+`pickletools.genops` takes a pickle apart and executes nothing. Of its operations those are followed
+here that build numbers, texts, lists, dictionaries and numpy arrays of bytes; the names of numpy's
+that such an array takes are compared as texts, and never imported. All else is refused.
+"""
+
+import pickletools
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vit_jax.data.examples import DataError
+
+
+class _Name(NamedTuple):
+    """A name of another module, as a text."""
+
+    text: str
+
+
+class _Array:
+    """An array, whose values come later."""
+
+    values: np.ndarray | None = None
+
+
+ARRAY = ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct")
+TYPE = "numpy dtype"
+LATIN = "_codecs encode"  # how Python 3 writes bytes for Python 2
+VALUES = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+EMPTY = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
+TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+LITERALS = frozenset({
+    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "STRING", "BINSTRING",
+    "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES",
+})  # fmt: skip
+PUT = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
+GET = frozenset({"GET", "BINGET", "LONG_BINGET"})
+IGNORED = frozenset({"PROTO", "FRAME", "STOP"})
+
+
+def load(data: bytes, named: str) -> dict[str, Any]:
+    """Returns the dictionary of a pickle: texts (of bytes too: Latin-1), numbers, lists, arrays.
+
+    Raises DataError where the pickle has anything else, or is damaged; `named` is the file.
+    """
+    try:
+        found = _Machine().run(data)
+    except _Refused as error:
+        raise DataError(
+            f"{named}: its pickle has {error}, which CIFAR's do not; use the binary archive"
+        ) from None
+    except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
+        reason = str(error).partition("\n")[0][:100]
+        raise DataError(f"{named}: is no pickle, or a damaged one: {reason}") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{named}: its pickle is no dictionary; use the binary archive")
+    return {str(key): _plain(value) for key, value in found.items()}
+
+
+class _Refused(Exception):
+    """What a pickle has that is not followed."""
+
+
+class _Machine:
+    """The stack and the memory of a pickle that is read."""
+
+    def __init__(self) -> None:
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memory: dict[int, Any] = {}
+
+    def run(self, data: bytes) -> Any:
+        """Returns what a pickle says."""
+        with warnings.catch_warnings():  # of escapes in texts
+            warnings.simplefilter("ignore")
+            for operation, argument, _ in pickletools.genops(data):
+                self._step(operation.name, argument)
+        (found,) = self._stack
+        return found
+
+    def _step(self, name: str, argument: Any) -> None:
+        stack = self._stack
+        if name in LITERALS:
+            stack.append(argument)
+        elif name in VALUES:
+            stack.append(VALUES[name])
+        elif name in EMPTY:
+            stack.append(EMPTY[name]())
+        elif name in PUT:
+            self._memory[int(argument)] = stack[-1]
+        elif name == "MEMOIZE":
+            self._memory[len(self._memory)] = stack[-1]
+        elif name in GET:
+            stack.append(self._memory[int(argument)])
+        elif name == "MARK":
+            self._marks.append(len(stack))
+        elif name in TUPLES:
+            items = tuple(stack[len(stack) - TUPLES[name] :])
+            del stack[len(stack) - TUPLES[name] :]
+            stack.append(items)
+        elif name == "GLOBAL":
+            stack.append(_Name(argument))
+        elif name not in IGNORED:
+            self._build(name)
+
+    def _build(self, name: str) -> None:
+        stack = self._stack
+        if name in ("TUPLE", "LIST", "DICT"):
+            items = self._marked()
+            pairs = dict(zip(items[::2], items[1::2], strict=True)) if name == "DICT" else None
+            stack.append(
+                pairs if pairs is not None else (tuple if name == "TUPLE" else list)(items)
+            )
+        elif name in ("APPEND", "APPENDS"):
+            items = self._marked() if name == "APPENDS" else [stack.pop()]
+            _of(stack[-1], list).extend(items)
+        elif name in ("SETITEM", "SETITEMS"):
+            items = self._marked() if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
+            _of(stack[-1], dict).update(zip(items[::2], items[1::2], strict=True))
+        elif name == "REDUCE":
+            arguments, function = stack.pop(), stack.pop()
+            stack.append(_made(function, arguments))
+        elif name == "BUILD":
+            state = stack.pop()
+            if isinstance(stack[-1], _Array):
+                stack[-1].values = _values(state)
+        else:
+            raise _Refused(f"the operation {name}")
+
+    def _marked(self) -> list[Any]:
+        at = self._marks.pop()
+        items = self._stack[at:]
+        del self._stack[at:]
+        return items
+
+
+def _of(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise _Refused(f"a {type(value).__name__} for a {kind.__name__}")
+    return value
+
+
+def _made(function: Any, arguments: Any) -> Any:
+    """Returns what numpy's two functions would return, as far as it is needed."""
+    name = function.text if isinstance(function, _Name) else None
+    if name in ARRAY:
+        return _Array()
+    if name == TYPE:
+        return _Name(f"{TYPE} {arguments[0]}")
+    if name == LATIN and len(arguments) == 2 and arguments[1] == "latin1":
+        return arguments[0].encode("latin-1")
+    raise _Refused(f"the name {str(name)[:80]}")
+
+
+def _values(state: Any) -> np.ndarray:
+    """Returns an array of bytes from what numpy keeps of it."""
+    _, shape, kind, fortran, raw = state
+    raw = raw.encode("latin-1") if isinstance(raw, str) else raw
+    if kind != _Name(f"{TYPE} u1") or fortran is not False or not isinstance(raw, bytes):
+        raise _Refused("an array that is none of bytes")
+    return np.frombuffer(raw, np.uint8).reshape(shape)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, _Array):
+        if value.values is None:
+            raise DataError("an array without values")
+        return value.values
+    return value

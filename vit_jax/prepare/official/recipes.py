@@ -1,0 +1,33 @@
+"""The data sets that are packed from their official archives, by TFDS's name."""
+
+from vit_jax.prepare.official import (
+    arrays,
+    caltech,
+    cifar,
+    classes,
+    flowers,
+    hdf5,
+    imagenet,
+    large,
+    pets,
+    scenes,
+    variants,
+)
+from vit_jax.prepare.official.recipe import Recipe
+
+RECIPES: dict[str, Recipe] = {
+    one.dataset: one
+    for one in (
+        imagenet.RECIPE,
+        *cifar.RECIPES,
+        pets.RECIPE,
+        flowers.RECIPE,
+        caltech.RECIPE,
+        *classes.RECIPES,
+        *arrays.RECIPES,
+        *hdf5.RECIPES,
+        *scenes.RECIPES,
+        *large.RECIPES,
+        *variants.RECIPES,
+    )
+}

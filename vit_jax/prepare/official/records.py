@@ -1,0 +1,78 @@
+"""One shard of a recipe's examples: from their places to a whole file of TFDS's records."""
+
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import tensorflow_datasets as tfds
+
+from vit_jax import logs
+from vit_jax.data.examples import DataError
+from vit_jax.data.images import BadImage
+from vit_jax.prepare import inputs, shards
+from vit_jax.prepare.official import recipes
+from vit_jax.prepare.official.recipe import Example, Place, Span
+from vit_jax.prepare.shards import Outcome
+
+
+class Shard(NamedTuple):
+    """The examples of a shard in order, and the file they go to."""
+
+    path: pathlib.Path
+    examples: list[Example]
+
+
+class Packer:
+    """Packs shards of a data set, one after another; every process has one."""
+
+    def __init__(self, dataset: str, each: Callable[[], None]) -> None:
+        self._recipe, self._each = recipes.RECIPES[dataset], each
+        self._features: Any = tfds.builder(self._recipe.builder).info.features
+        self._serialize = tfds.core.example_serializer.ExampleSerializer(  # pyright: ignore
+            self._features.get_serialized_info()
+        )
+        self._files = inputs.Reader()
+        self._open: dict[str, int] = {}
+
+    def __call__(self, shard: Shard) -> Outcome:
+        """Writes the file of a shard, then what became of it; `each` is called for every example.
+
+        Raises PrepareError where the disk is full and DataError where the source has gone, or an
+        example is not what it should be.
+        """
+        result, names = Outcome(), []
+        shards.write_records(shard.path, self._records(shard, result, names))
+        result.sha256 = shards.sha256(shard.path)
+        with shards.disk_errors(shard.path):
+            text = "".join(f"{name}\n" for name in names)
+            logs.write_atomically(shards.names_file(shard.path), text)
+        shards.write_outcome(shard.path, result)
+        return result
+
+    def _records(self, shard: Shard, result: Outcome, names: list[str]) -> Iterator[bytes]:
+        for example in shard.examples:
+            self._each()
+            try:
+                data = [self._read(place) for place in example.places]
+                values = self._features.encode_example(self._recipe.encode(data, example.values))
+            except (BadImage, ValueError) as error:  # of TFDS, for a value out of its range
+                reason = str(error).strip().rpartition("\n")[2][:200]
+                raise DataError(f"{example.name}: {reason}; download it again") from None
+            proto: Any = self._serialize.get_tf_example(values)
+            # The order in a map of protobuf is not fixed otherwise.
+            record = proto.SerializeToString(deterministic=True)
+            result.examples += 1
+            result.bytes += len(record)
+            names.append(example.name)
+            yield record
+
+    def _read(self, place: Place) -> bytes:
+        if not isinstance(place, Span):
+            return self._files(place)
+        if place.file not in self._open:
+            self._open[place.file] = os.open(place.file, os.O_RDONLY)
+        data = os.pread(self._open[place.file], place.size, place.offset)
+        if len(data) != place.size:
+            raise DataError(f"{place.file}: changed while it was packed")
+        return data

@@ -1,0 +1,76 @@
+"""The hidden folder in which a data set is made until it is whole, by one command at a time."""
+
+import contextlib
+import fcntl
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator
+
+from vit_jax import logs
+from vit_jax.data.examples import DataError
+from vit_jax.prepare import shards
+
+Path = pathlib.Path
+
+PLAN, WHOLE = "plan", "whole"
+
+
+def folder(target: Path) -> Path:
+    """Returns the folder in which the data set `target` is made."""
+    return target.with_name(f".{target.name}.part")
+
+
+@contextlib.contextmanager
+def alone(part: Path) -> Iterator[None]:
+    """Holds a lock, so that a second command does not write the same files."""
+    with shards.disk_errors(part):
+        (part / WHOLE).mkdir(parents=True, exist_ok=True)
+    with (part / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise DataError(f"{part}: another command is packing this; wait for it") from None
+        yield
+
+
+@contextlib.contextmanager
+def nothing_left(part: Path) -> Iterator[None]:
+    """Removes the folder where sources turn out not to be what can be packed."""
+    try:
+        yield
+    except BaseException:
+        if not (part / PLAN).exists():  # nothing has been begun
+            shutil.rmtree(part, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                part.parent.rmdir()
+        raise
+
+
+def begin(part: Path, fingerprint: str, first: Callable[[], None] | None = None) -> None:
+    """Goes on with what an earlier try left, if that was of the same images and settings.
+
+    Where there was none, `first` is called before anything is begun. Raises DataError for a try
+    with others.
+    """
+    plan = part / PLAN
+    for leftover in [*part.glob(".*"), *(part / WHOLE).glob(".*")]:
+        leftover.unlink()
+    if plan.exists() and plan.read_text() != fingerprint:
+        raise DataError(
+            f"{part}: was begun with other images or settings; give those again to go on, or "
+            f"remove it to begin anew: rm -r {part}"
+        )
+    with shards.disk_errors(part):
+        if first is not None and not plan.exists():
+            first()
+        logs.write_atomically(plan, fingerprint)
+
+
+def check_room(part: Path, needed: int, remedy: str) -> None:
+    """Raises PrepareError where `needed` bytes are more than the disk has left."""
+    free = shutil.disk_usage(part).free
+    if needed > free:
+        raise shards.PrepareError(
+            f"{part.parent.parent}: {needed / 1e9:,.1f} GB are needed and {free / 1e9:,.1f} GB "
+            f"free; {remedy}"
+        )
