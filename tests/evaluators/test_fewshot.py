@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import toys
-from vit_jax.evaluators import features, fewshot
+from vit_jax.evaluators import features, fewshot, pairs
 from vit_jax.training import sharding
 
 FIXTURE = pathlib.Path(__file__).parent.parent / "fixtures/fewshot.npz"
@@ -86,6 +86,35 @@ def test_draws():
     few = fewshot.choose(np.array([0, 1, 1, 1, 0, 1]), 3, 0)
     assert set(few) > {0, 4}
     assert len(few) == 5
+
+
+def test_accuracies_are_means_over_draws_by_seed():
+    rng = np.random.default_rng(1)
+    centres = rng.integers(60, 190, (4, 4))
+    labels = [rng.permutation(np.repeat(np.arange(4), count)) for count in (10, 50)]
+    rows = [(centres[y] + rng.normal(0, 60, (len(y), 4))).clip(0, 255) for y in labels]
+    cfg = toys.configure(8, shots=(1, 2), fewshot_l2=(1.0, 64.0), fewshot_seeds=5)
+    passed = [toys.passing(toys.Toy(x, y), cfg) for x, y in zip(rows, labels, strict=True)]
+    measure = fewshot.FewShot(toys.Echo(), cfg, {"toy": pairs.Pair(*passed, 4)})
+    ours = measure(jnp.float32(0), stop=lambda: False)
+    x, test_x = (np.asarray(part, np.uint8) / 127.5 - 1 for part in rows)
+
+    def right(shots, l2, seed):
+        few = fewshot.choose(labels[0], shots, seed)
+        mean, scale = x[few].mean(0), x[few].std(0) + 1e-5
+        a, b = (np.c_[(z - mean) / scale, np.full(len(z), 100.0)] for z in (x[few], test_x))
+        targets = 2.0 * np.eye(4)[labels[0][few]] - 1
+        scores = b @ np.linalg.solve(a.T @ a + l2 * np.eye(5), a.T @ targets)
+        return np.mean(scores.argmax(1) == labels[1])
+
+    each = {
+        f"toy/{shots}shot/l2={l2:g}": [right(shots, l2, seed) for seed in range(5)]
+        for shots in (1, 2)
+        for l2 in (1.0, 64.0)
+    }
+    assert ours == pytest.approx({key: np.mean(values) for key, values in each.items()}, abs=1e-12)
+    assert list(ours) == list(each)
+    assert all(len(set(values)) > 2 for values in each.values())  # the draws differ
 
 
 @pytest.mark.parametrize(("number", "width", "classes"), [(6500, 32, 2184), (40, 64, 2184)])
