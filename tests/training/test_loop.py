@@ -1,4 +1,4 @@
-"""The loop's decisions, with a step, a saver and evaluators that only note what is asked of them."""
+"""The loop's decisions: its step, saver and evaluators only note what is asked of them."""
 
 import signal
 
