@@ -15,7 +15,7 @@ import shutil
 import sys
 from typing import Any
 
-from vit_jax import catalog, config, console, messages
+from vit_jax import catalog, config, console, messages, progress
 
 
 def _reference(options: argparse.Namespace) -> str | None:
@@ -37,7 +37,8 @@ def train(options: argparse.Namespace, overrides: dict[str, str]) -> int:
         raise config.ConfigError("--smoke: name a config to try; see `vit_jax list`")
     if reference is not None:
         _check_start(options, reference, overrides)
-    from vit_jax import logs, run
+    with progress.doing("loading libraries"):
+        from vit_jax import logs, run
 
     logs.setup()
     cfg = run.of_directory(options.workdir, reference, overrides, tiny=options.smoke)

@@ -1,4 +1,4 @@
-"""What a run says: metrics.jsonl, TensorBoard events, a progress line for whoever watches."""
+"""What a run says: metrics.jsonl, TensorBoard events, messages for people."""
 
 import contextlib
 import json
@@ -48,7 +48,7 @@ def peak_flops(device_kind: str) -> float | None:
 
 def setup(*, verbose: bool = True) -> None:
     """Sends this package's messages to standard error as single lines, and hushes libraries."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stderr()
     handler.setFormatter(_Line("%(message)s"))
     log.handlers = [handler]
     log.propagate = False
@@ -64,6 +64,14 @@ class _Line(logging.Formatter):
         if record.levelno < logging.WARNING:  # a command to copy, say, is of use only as a whole
             return messages.printable(text)
         return messages.one_line(text, limit=messages.LIMIT)
+
+
+class _Stderr(logging.StreamHandler):
+    """Writes to standard error as it is now: a live line puts itself in its place for a while."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.setStream(sys.stderr)
+        super().emit(record)
 
 
 class Metrics:
@@ -154,12 +162,15 @@ class Timer:
         """Takes time that is not training (evaluation, saving) out of the window."""
         self.paused += seconds
 
+    def now(self) -> tuple[float, float]:
+        """Returns steps per second and the share of time spent waiting, of the window so far."""
+        seconds = max(time.monotonic() - self.window - self.paused, 1e-9)
+        return self.steps / seconds, min(self.waited / seconds, 1.0)
+
     def lap(self) -> tuple[float, float]:
-        """Returns steps per second and the share of time spent waiting, and starts a new window."""
-        now = time.monotonic()
-        seconds = max(now - self.window - self.paused, 1e-9)
-        result = self.steps / seconds, min(self.waited / seconds, 1.0)
-        self.window, self.waited, self.paused, self.steps = now, 0.0, 0.0, 0
+        """Returns the same, and starts a new window."""
+        result = self.now()
+        self.window, self.waited, self.paused, self.steps = time.monotonic(), 0.0, 0.0, 0
         return result
 
 
@@ -173,47 +184,3 @@ def duration(seconds: float) -> str:
     if seconds < 86400:
         return f"{seconds // 3600}h{seconds // 60 % 60:02d}m"
     return f"{seconds // 86400}d{seconds // 3600 % 24:02d}h"
-
-
-class Progress:
-    """A live line on a terminal; elsewhere one line now and then."""
-
-    QUIET_SECONDS = 10.0
-
-    def __init__(self, *, total: int, active: bool) -> None:
-        self.total, self.active = total, active
-        self._said = 0.0
-        self._live = None
-        if active and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            self._live = Live(console=Console(stderr=True, markup=False), refresh_per_second=4)
-            self._live.start()
-
-    def update(self, step: int, text: str, *, final: bool = False) -> None:
-        """Shows the state of the run at `step`."""
-        if not self.active:
-            return
-        line = f"step {step}/{self.total}  {text}"
-        if self._live is not None:
-            width = 24
-            done = round(width * step / max(self.total, 1))
-            self._live.update(f"{'━' * done}{'╌' * (width - done)} {line}")
-        elif final or time.monotonic() - self._said > self.QUIET_SECONDS:
-            self._said = time.monotonic()
-            log.info(line)
-
-    def say(self, text: str) -> None:
-        """Prints a line that stays."""
-        if not self.active:
-            return
-        if self._live is not None:
-            self._live.console.print(text, highlight=False)
-        else:
-            log.info(text)
-
-    def close(self) -> None:
-        """Leaves the terminal as it was."""
-        if self._live is not None:
-            self._live.stop()

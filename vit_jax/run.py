@@ -23,6 +23,7 @@ from vit_jax import (
     opening,
     peers,
     places,
+    progress,
     smoke,
     weights,
 )
@@ -222,11 +223,14 @@ def train(
         watch,
         contextlib.ExitStack() as ending,
     ):
+        shown = progress.Progress(active=peers.is_first())
+        ending.callback(shown.close)
         # After Stop: with several processes SIGTERM is jax's, which passes it on to all of them.
         peers.join(workdir, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
         # Everything: knobs that do not change a result must be equal too, or a process would wait.
         whole = digest(repr(cfg).encode())
         _agree(workdir, config=whole, code=agreement.code(), jax=jax.__version__)
+        shown.doing("opening the data")
         objects = Objects(cfg, stop=stop)
         cfg, mesh, model = objects.cfg, objects.mesh, objects.model
         source = sources.open_source(
@@ -266,36 +270,39 @@ def train(
         metrics = None
         if mirror is not None:
             metrics = logs.Metrics(mirror.folder, tensorboard=cfg.logging.tensorboard)
-        progress = logs.Progress(total=plan.steps, active=main)
         kept: sessions.Sessions | None = None
         try:
-            progress.say(_banner(cfg, model, len(source), plan, workdir))
+            shown.say(_banner(cfg, model, len(source), plan, workdir))
             for line in present:
-                progress.say(line)
+                shown.say(line)
             avoid = hosts.decide(lambda: sorted(_suspects(mirror)))
             for number in avoid:
-                progress.say(f"from step {number} this run has failed twice; trying an older one")
+                shown.say(f"from step {number} this run has failed twice; trying an older one")
+            shown.doing("looking for a checkpoint")
             restored = saver.restore(target, avoid=avoid)
             evaluated = True
             if restored is None:
+                shown.doing("making the parameters")
                 live, start = state.initialise(model, tx, cfg, mesh), 0
                 if cfg.init_from is not None:
                     live, lines = _begin(live, model, cfg)
                     for line in lines:
-                        progress.say(line)
+                        shown.say(line)
             else:
                 live, record = restored
                 start, evaluated = record["step"], bool(record["metrics"])
                 _check_data(record, source.fingerprint())
-                progress.say(f"resuming from step {start}")
+                shown.say(f"resuming from step {start}")
             compiling = time.monotonic()
+            shown.doing("compiling the step", slow=0.0)
             with spent("compile"):
                 function = step.create(model, tx, schedule, cfg)
                 compiled = step.compile_step(function, target, cfg, mesh)
-            progress.say(
+            shown.say(
                 f"step compiled in {time.monotonic() - compiling:.1f} s, "
                 f"ready after {time.monotonic() - began:.1f} s"
             )
+            shown.begin(plan.steps)
             rows = sharding.host_rows(mesh, cfg.train.batch_size)
             if mirror is not None:
                 kept = sessions.Sessions(mirror.folder, start, age=time.monotonic() - began)
@@ -323,7 +330,7 @@ def train(
                 saver=saver,
                 record=_record(cfg, objects, source),
                 metrics=metrics,
-                progress=progress,
+                progress=shown,
                 stop=stop,
                 phases=spent,
                 sessions=kept,
@@ -337,7 +344,7 @@ def train(
                 kept.failed()
             raise
         finally:
-            progress.close()
+            shown.close()
             if metrics is not None:
                 metrics.close()
             if mirror is not None:

@@ -20,7 +20,7 @@ from vit_jax import config
 from vit_jax.data import pipeline, transforms
 from vit_jax.data.examples import DataError, Record, Source
 from vit_jax.data.sources import open_source
-from vit_jax.data.views import Randomness
+from vit_jax.data.views import Randomness, Views
 
 DATA = config.Data(
     source="synthetic",
@@ -227,6 +227,41 @@ def test_unreadable_images_are_replaced_by_the_next_within_the_budget(photos, ca
         f"replaced; {n} of at most 3)"[-23:] for n in (1, 2, 3)
     ]
     assert_same(run(data=data, steps=(3, 6), batch_size=4), batches[3:])
+
+
+class OneGap:
+    """Twenty examples of the same picture, number 4 of which cannot be read."""
+
+    classes = ("a",)
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Record:
+        if index == 4:
+            raise OSError(5, "Input/output error")
+        return Record(np.random.default_rng(0).integers(0, 256, (24, 20, 3), np.uint8), 0)
+
+    def name(self, index: int) -> str:
+        return f"example {index}"
+
+    def fingerprint(self) -> str:
+        return "gap"
+
+
+def test_a_replaced_image_is_augmented_as_the_one_drawn():
+    """Or the two rows that show the replacement would be the same picture."""
+    data = dataclasses.replace(DATA, max_bad_examples=1)
+    (batch,) = run(OneGap(), data, batch_size=20, steps=(0, 1))
+    views = Views(transforms.train_transforms(data), data, seed=3)
+    assert sorted(batch["index"].tolist()) == sorted([*range(4), 5, *range(5, 20)])
+    drawn = np.where(batch["bad"] >= 0, batch["bad"], batch["index"])
+    for row, index in enumerate(drawn.tolist()):
+        expected = np.empty_like(batch["image"][row])
+        views(OneGap()[5].image, 0, index, expected)
+        np.testing.assert_array_equal(batch["image"][row], expected, err_msg=str(index))
+    first, second = batch["image"][batch["index"] == 5]
+    assert (first != second).any()
 
 
 def test_evaluation_leaves_unreadable_images_out(photos):

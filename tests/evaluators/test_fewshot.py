@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import toys
-from vit_jax.evaluators import features, fewshot
+from vit_jax.evaluators import features, fewshot, pairs
 from vit_jax.training import sharding
 
 FIXTURE = pathlib.Path(__file__).parent.parent / "fixtures/fewshot.npz"
@@ -43,25 +43,44 @@ def test_accuracies_of_big_vision(form):
     assert (len(x) < x.shape[1] + 1) == (form == "dual")
     test = placed(test_x, test_y)
     classes = int(y.max()) + 1
-    ours = [fewshot.accuracy(fewshot.fit(x, y, classes, l2), test) for l2 in strengths]
+    ours = [fewshot.accuracy(one, test) for one in fewshot.solutions(x, y, classes, strengths)]
     # Theirs are means in float32.
     np.testing.assert_array_equal(np.round(np.array(ours) * 200), np.round(expected * 200))
     np.testing.assert_allclose(ours, expected, rtol=1e-7)
 
 
-@pytest.mark.parametrize(("number", "width"), [(50, 7), (9, 20)])
+@pytest.mark.parametrize(("number", "width"), [(50, 7), (9, 20), (3, 4)])
 def test_the_solution_is_that_of_the_equations(number, width, monkeypatch):
+    """By products of features, in the dual form for targets, and for features as there are more."""
     monkeypatch.setattr(fewshot, "CHUNK", 8)
     rng = np.random.default_rng(0)
     x = rng.normal(3, 2, (number, width)).astype(np.float32)
     y = rng.integers(0, 4, number)
     y[y == 2] = 1  # class 2 has no example
-    linear = fewshot.fit(x, y, 5, l2=3.0)
     a = np.c_[(x - x.mean(0, np.float64)) / (x.std(0, np.float64) + 1e-5), np.full(number, 100.0)]
     targets = np.where(y[:, None] == np.arange(5), 1.0, -1.0)
-    solution = np.linalg.solve(a.T @ a + 3 * np.eye(width + 1), a.T @ targets)
-    np.testing.assert_allclose(linear.weights, solution[:-1], rtol=0, atol=1e-12)
-    np.testing.assert_allclose(linear.bias, 100 * solution[-1], rtol=0, atol=1e-10)
+    strengths = (3.0, 1024.0, 0.5)
+    for l2, linear in zip(strengths, fewshot.solutions(x, y, 5, strengths), strict=True):
+        solution = np.linalg.solve(a.T @ a + l2 * np.eye(width + 1), a.T @ targets)
+        np.testing.assert_allclose(linear.weights, solution[:-1], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(linear.bias, 100 * solution[-1], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("number", [400, 40])
+def test_a_weak_l2_after_a_strong_one_has_float64_digits(number):
+    """At 2^-10 the matrix has a condition number of 10^9, and the diagonal has held 2^30 before."""
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(number, 48)) @ rng.normal(size=(48, 48)) + 5).astype(np.float32)
+    y = rng.integers(0, 5, number)
+    strong, weak = 2.0**30, 2.0**-10
+    *_, after = fewshot.solutions(x, y, 5, (strong, weak))
+    a = np.c_[(x - x.mean(0, np.float64)) / (x.std(0, np.float64) + 1e-5), np.full(number, 100.0)]
+    targets = np.where(y[:, None] == np.arange(5), 1.0, -1.0)
+    # By singular values of X itself, whose condition number is the root.
+    u, values, v = np.linalg.svd(a, full_matrices=False)
+    solution = v.T @ ((values / (values**2 + weak))[:, None] * (u.T @ targets))
+    np.testing.assert_allclose(after.weights, solution[:-1], rtol=0, atol=1e-7)
+    np.testing.assert_allclose(after.bias, 100 * solution[-1], rtol=0, atol=1e-7)
 
 
 def test_features_are_gathered_in_order_without_padding():
@@ -88,7 +107,41 @@ def test_draws():
     assert len(few) == 5
 
 
-@pytest.mark.parametrize(("number", "width", "classes"), [(6500, 32, 2184), (40, 64, 2184)])
+def test_accuracies_are_means_over_draws_by_seed(monkeypatch):
+    rng = np.random.default_rng(1)
+    centres = rng.integers(60, 190, (4, 4))
+    labels = [rng.permutation(np.repeat(np.arange(4), count)) for count in (10, 50)]
+    rows = [(centres[y] + rng.normal(0, 60, (len(y), 4))).clip(0, 255) for y in labels]
+    cfg = toys.configure(8, shots=(1, 2), fewshot_l2=(1.0, 64.0), fewshot_seeds=5)
+    passed = [toys.passing(toys.Toy(x, y), cfg) for x, y in zip(rows, labels, strict=True)]
+    measure = fewshot.FewShot(toys.Echo(), cfg, {"toy": pairs.Pair(*passed, 4)})
+    products, moments = [], fewshot.moments
+    monkeypatch.setattr(fewshot, "moments", lambda x: products.append(len(x)) or moments(x))
+    ours = measure(jnp.float32(0), stop=lambda: False)
+    assert products == [4] * 5 + [8] * 5  # for both l2 together
+    x, test_x = (np.asarray(part, np.uint8) / 127.5 - 1 for part in rows)
+
+    def right(shots, l2, seed):
+        few = fewshot.choose(labels[0], shots, seed)
+        mean, scale = x[few].mean(0), x[few].std(0) + 1e-5
+        a, b = (np.c_[(z - mean) / scale, np.full(len(z), 100.0)] for z in (x[few], test_x))
+        targets = 2.0 * np.eye(4)[labels[0][few]] - 1
+        scores = b @ np.linalg.solve(a.T @ a + l2 * np.eye(5), a.T @ targets)
+        return np.mean(scores.argmax(1) == labels[1])
+
+    each = {
+        f"toy/{shots}shot/l2={l2:g}": [right(shots, l2, seed) for seed in range(5)]
+        for shots in (1, 2)
+        for l2 in (1.0, 64.0)
+    }
+    assert ours == pytest.approx({key: np.mean(values) for key, values in each.items()}, abs=1e-12)
+    assert list(ours) == list(each)
+    assert all(len(set(values)) > 2 for values in each.values())  # the draws differ
+
+
+@pytest.mark.parametrize(
+    ("number", "width", "classes"), [(6500, 32, 2184), (40, 64, 2184), (40, 64, 30)]
+)
 def test_memory_does_not_grow_with_examples_times_classes(number, width, classes):
     """A hundredth or so of ImageNet's 65,000 images and ImageNet-21k's 21,843 classes."""
     rng = np.random.default_rng(0)
@@ -98,7 +151,8 @@ def test_memory_does_not_grow_with_examples_times_classes(number, width, classes
     allowed = 8 * (width + 1) * (3 * (width + 1) + 4 * classes + 4 * min(number, fewshot.CHUNK))
     assert number < 100 or allowed < dense / 10
     tracemalloc.start()
-    fewshot.fit(x, y, classes, 1024.0)
+    for _ in fewshot.solutions(x, y, classes, (1024.0, 1.0, 32.0)):
+        pass
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < allowed

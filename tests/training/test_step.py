@@ -104,6 +104,48 @@ def collectives(compiled):
     return set(re.findall(rf"\b({kinds})(?:-start)?\(", compiled.as_text()))
 
 
+def test_accumulation_averages_loss_and_gradient():
+    """Without clipping, which would hide the length of a sum."""
+    big, cut = (
+        Trainer(configure(train={"clip_norm": None, "accumulation": parts}), devices=1)
+        for parts in (1, 4)
+    )
+    (whole,), (parts,) = big.run(1), cut.run(1)
+    for name in ("loss", "top1", "grad_norm"):
+        np.testing.assert_allclose(parts[name], whole[name], rtol=1e-6, err_msg=name)
+    others = trees.flatten(big.state["params"])
+    for name, value in trees.flatten(cut.state["params"]).items():
+        np.testing.assert_allclose(value, others[name], rtol=0, atol=1e-6, err_msg=name)
+
+
+class Coin:
+    """A model that predicts class 0 or 1 by its key alone."""
+
+    def apply(self, params, images, *, key):
+        heads = jax.random.bernoulli(key).astype(jnp.float32)
+        logits = jnp.stack([heads, 1 - heads]) * params["w"]
+        return jnp.broadcast_to(logits[None], (len(images), 2)), {}
+
+
+def test_every_microbatch_and_every_step_has_a_dropout_key_of_its_own():
+    cfg = configure(model={"dropout": 0.1}, train={"accumulation": 16, "clip_norm": None})
+    tx = optimizer.create(cfg.optimizer, clip_norm=None)
+    pure = jax.jit(step.create(Coin(), tx, lambda _: jnp.zeros(()), cfg))
+    params = {"w": jnp.ones(())}
+    now = {
+        "params": params, "opt": tx.init(params), "step": jnp.int32(0), "bad_steps": jnp.int32(0),
+    }  # fmt: skip
+    batch = {"image": batch_of(0)["image"], "label": np.zeros(BATCH, np.int32)}
+    shares = []
+    for _ in range(8):
+        now, metrics = pure(now, batch)
+        shares.append(float(metrics["top1"]))
+    # With one key for all 16 microbatches every share is 0 or 1.
+    assert sum(0 < share < 1 for share in shares) >= 7
+    assert 0.3 < np.mean(shares) < 0.7
+    assert len(set(shares)) > 2
+
+
 def test_collectives_are_those_the_sharding_needs():
     assert collectives(Trainer(configure(), devices=1).compiled) == set()
     assert collectives(Trainer(configure()).compiled) == {"all-reduce"}
@@ -153,6 +195,28 @@ def test_not_finite_changes_nothing_but_the_count(moments):
     after["params"]["head"]["kernel"] = good["params"]["head"]["kernel"]
     for part in ("params", "opt", "ema"):
         jax.tree.map(np.testing.assert_array_equal, after[part], good[part])
+    # Every one of them counts, and a step that is finite again forgets none.
+    assert [one["bad_steps"] for one in trainer.run(2)] == [2, 3]
+    trainer.state["params"]["head"]["kernel"] = poisoned
+    (metrics,) = trainer.run(1)
+    assert metrics["finite"]
+    assert metrics["bad_steps"] == 3
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_a_gradient_too_long_for_float32_changes_nothing_though_the_loss_is_finite(clip):
+    """Features of 1e25 on weights of 1e-25: no gradient's square fits."""
+    trainer = Trainer(configure(train={"clip_norm": clip}))
+    params = trainer.state["params"]
+    params["encoder_norm"]["scale"] *= 1e25
+    params["head"]["kernel"] *= 1e-25
+    good = jax.device_get(trainer.state["params"])
+    (metrics,) = trainer.run(1)
+    assert np.isfinite(metrics["loss"])
+    assert np.isinf(metrics["grad_norm"])
+    assert not metrics["finite"]
+    assert metrics["bad_steps"] == 1
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(trainer.state["params"]), good)
 
 
 def test_ema_by_hand():

@@ -6,14 +6,16 @@ the features are standardised by those images, a constant 100 is their bias (whi
 too), l2 is 2^10, and accuracy is the mean over 3 draws.
 
 The squares are solved in this process in float64: at l2 = 2^-10 the matrix has a condition number
-beyond float32's digits. No N x K array exists: the product of features and targets is one of sums
-over each class, and test images are scored a batch at a time. On the host that takes
+beyond float32's digits. Several l2 share the matrix of products of the features, and each is then
+solved by itself: an eigendecomposition for all of them takes longer, for five too. No N x K array
+exists where it would be larger than the features: the product of features and targets is one of
+sums over each class, and test images are scored a batch at a time. On the host that takes
 N x D x 4 bytes for the features and about 3 (D + K) x D x 8 for the solution, on the devices
 D x K x 4 for each and B x K x 4 for all: 0.3, 0.7, 0.1 and 0.4 GB at N = 65,000, D = 1,280,
 K = 21,843 and B = 4,096.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -62,17 +64,17 @@ class FewShot:
             test = train and self._extract(params, pair.test, stop=stop)
             if train is None or test is None:
                 return None
-            for key, accuracy in self._accuracies(name, *train.gathered(), pair.classes, test):
-                if stop():
+            x, y = train.gathered()
+            self._warn_of_few(name, y)
+            for shots in self._knobs.shots:
+                found = self._accuracies(x, y, pair.classes, shots, test, stop)
+                if found is None:
                     return None
-                results[f"{name}/{key}"] = accuracy
+                results |= {f"{name}/{shots}shot{key}": value for key, value in found.items()}
         return results
 
-    def _accuracies(
-        self, name: str, x: np.ndarray, y: np.ndarray, classes: int, test: Features
-    ) -> Iterator[tuple[str, float]]:
+    def _warn_of_few(self, name: str, y: np.ndarray) -> None:
         least = int(np.unique(y, return_counts=True)[1].min())
-        several = len(self._knobs.fewshot_l2) > 1
         for shots in self._knobs.shots:
             if least < shots:
                 logs.log.warning(
@@ -81,12 +83,27 @@ class FewShot:
                     name,
                     least,
                 )
-            for l2 in self._knobs.fewshot_l2:
-                each = []
-                for seed in range(self._knobs.fewshot_seeds):
-                    few = choose(y, shots, seed)
-                    each.append(accuracy(fit(x[few], y[few], classes, l2), test))
-                yield f"{shots}shot" + (f"/l2={l2:g}" if several else ""), float(np.mean(each))
+
+    def _accuracies(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        classes: int,
+        shots: int,
+        test: Features,
+        stop: Callable[[], bool],
+    ) -> dict[str, float] | None:
+        """Returns means over draws by `/l2=NUMBER`, or of a single l2 by nothing."""
+        strengths = self._knobs.fewshot_l2
+        each = np.zeros((self._knobs.fewshot_seeds, len(strengths)))
+        for seed, row in enumerate(each):
+            few = choose(y, shots, seed)
+            for column, linear in enumerate(solutions(x[few], y[few], classes, strengths)):
+                if stop():
+                    return None
+                row[column] = accuracy(linear, test)
+        names = [f"/l2={l2:g}" for l2 in strengths] if len(strengths) > 1 else [""]
+        return dict(zip(names, each.mean(axis=0).tolist(), strict=True))
 
 
 def choose(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
@@ -101,10 +118,13 @@ def choose(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
     return np.sort(order[place < shots])
 
 
-def fit(x: np.ndarray, y: np.ndarray, classes: int, l2: float) -> Linear:
-    """Returns the solution for features (N, D) and labels (N,): W = (X'X + l2 I)^-1 X'Y.
+def solutions(
+    x: np.ndarray, y: np.ndarray, classes: int, strengths: Sequence[float]
+) -> Iterator[Linear]:
+    """Gives the solution for features (N, D) and labels (N,), one l2 of `strengths` after another.
 
-    With fewer examples than columns of X it is the dual form, X'(XX' + l2 I)^-1 Y.
+    It is W = (X'X + l2 I)^-1 X'Y; with fewer examples than columns of X, in the dual form,
+    X'(XX' + l2 I)^-1 Y.
     """
     mean, scale = moments(x)
 
@@ -114,17 +134,47 @@ def fit(x: np.ndarray, y: np.ndarray, classes: int, l2: float) -> Linear:
 
     columns = x.shape[1] + 1
     if len(x) < columns:
-        matrix = inputs(slice(None))
-        inverse = np.linalg.solve(matrix @ matrix.T + l2 * np.eye(len(x)), matrix)
-        solution = _times_targets(_class_sums(inverse, y, classes))
+        found = _dual(inputs(slice(None)), y, classes, strengths)
     else:
-        square, sums = l2 * np.eye(columns), np.zeros((classes, columns))
-        for rows in _chunks(len(x)):
-            part = inputs(rows)
-            square += part.T @ part
-            sums += _class_sums(part, y[rows], classes)
-        solution = np.linalg.solve(square, _times_targets(sums))
-    return Linear(mean, scale, solution[:-1], BIAS * solution[-1])
+        parts = ((inputs(rows), y[rows]) for rows in _chunks(len(x)))
+        found = _solved(*_products(parts, columns, classes), strengths)
+    for solution in found:
+        yield Linear(mean, scale, solution[:-1], BIAS * solution[-1])
+
+
+def _products(
+    parts: Iterable[tuple[np.ndarray, np.ndarray]], columns: int, classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns X'X and X'Y of some rows of X, and their labels, at a time."""
+    square, sums = np.zeros((columns, columns)), np.zeros((classes, columns))
+    for part, labels in parts:
+        square += part.T @ part
+        sums += _class_sums(part, labels, classes)
+    return square, _times_targets(sums)
+
+
+def _dual(
+    matrix: np.ndarray, y: np.ndarray, classes: int, strengths: Sequence[float]
+) -> Iterator[np.ndarray]:
+    """Gives X'(XX' + l2 I)^-1 Y, solved for the narrower of X and Y."""
+    square = matrix @ matrix.T
+    if classes < matrix.shape[1]:
+        targets = np.where(y[:, None] == np.arange(classes), 1.0, -1.0)
+        for solved in _solved(square, targets, strengths):
+            yield matrix.T @ solved
+    else:
+        for solved in _solved(square, matrix, strengths):
+            yield _times_targets(_class_sums(solved, y, classes))
+
+
+def _solved(
+    square: np.ndarray, right: np.ndarray, strengths: Sequence[float]
+) -> Iterator[np.ndarray]:
+    """Gives (square + l2 I)^-1 right, one l2 after another; `square` is written to."""
+    diagonal = square.diagonal().copy()
+    for l2 in strengths:
+        np.fill_diagonal(square, diagonal + l2)
+        yield np.linalg.solve(square, right)
 
 
 def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -192,18 +192,13 @@ class Reader:
         self._tars, self._zips = {}, {}
 
 
-def is_zip(path: Path | str) -> bool:
-    """Returns whether a file is a zip, and no tar that ends in one."""
-    return _is_zip(path)
-
-
 def members(archive: Path, prefix: str) -> Iterator[Found]:
     """Yields the files of a tar (also of the tars within it) or a zip, paths after `prefix`.
 
     Raises DataError like `scan`.
     """
-    if _is_zip(archive):
-        for each in _zip(archive):
+    if archives.is_zip(archive):
+        for each in archives.list_zip(archive):
             yield each._replace(path=prefix + each.path)
     else:
-        yield from _tar_file(archive, prefix)
+        yield from archives.list_tar(archive, prefix)

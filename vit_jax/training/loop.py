@@ -15,8 +15,10 @@ import numpy as np
 from vit_jax import checks, config, logs, places
 from vit_jax.checkpoints import hosts, manager
 from vit_jax.data import feed
+from vit_jax.progress import Field, Progress
 from vit_jax.training.phases import Phases
 from vit_jax.training.sessions import STEP, Sessions, Summary, describe
+from vit_jax.training.speed import Speed
 
 LOGGED = ("loss", "top1", "accuracy", "error", "grad_norm", "lr")  # of what a step returns
 
@@ -121,7 +123,7 @@ class Loop:
     saver: manager.Manager
     record: Mapping[str, Any]
     metrics: logs.Metrics | None
-    progress: logs.Progress
+    progress: Progress
     stop: Stop
     phases: Phases
     sessions: Sessions | None
@@ -196,6 +198,7 @@ class Loop:
         self._profile(self.plan.steps + 1)
         if not results:  # resumed after the last step: there was nothing left to train
             results = self._evaluate(state, self.plan.steps) or {}
+        self.progress.doing("saving")
         with self.phases("save"):
             self.saver.wait()
         spent = self._spent(self.plan.steps)
@@ -225,24 +228,33 @@ class Loop:
                     "with train.clip_norm=1, or look at these examples"
                 )
             logs.log.warning("%s; update skipped (%d of %d allowed)", where, bad, allowed)
-        if step % self.cfg.logging.every and step != self.plan.steps:
+        last = step == self.plan.steps
+        logged = last or step % self.cfg.logging.every == 0
+        # The clock decides only what is shown: metrics are those of an unbroken run.
+        if not (logged or self.progress.due()):
             return
-        rate, waiting = timer.lap()
-        images = rate * self.cfg.train.batch_size
+        rows, steps = self.cfg.train.batch_size, timer.steps
+        rate, waiting = timer.lap() if logged else timer.now()
+        speed = Speed.measured(rate * rows, waiting, self.flops_per_image)
+        loss, epoch = float(metrics["loss"]), step * rows / self.record["examples"]
+        if logged:
+            self._write(step, metrics, {"train/epoch": epoch, **speed.metrics()}, ids)
+        fields = [Field(4, f"epoch {epoch:.1f}"), Field(0, f"loss {loss:.4f}")]
+        if logged or steps > 1:  # else it is how fast a run begins
+            fields += speed.fields((self.plan.steps - step) * rows)
+        self.progress.update(step, fields, final=last)
+
+    def _write(
+        self, step: int, metrics: dict[str, jax.Array], others: Mapping[str, float], ids: np.ndarray
+    ) -> None:
+        """Writes the numbers of a step."""
         values = {f"train/{name}": float(metrics[name]) for name in LOGGED if name in metrics}
         values |= {
             "train/bad_steps": int(metrics["bad_steps"]),
-            "train/epoch": step * self.cfg.train.batch_size / self.record["examples"],
             # Equal numbers mean that the same images were seen in the same order.
             "data/batch_crc": zlib.crc32(ids.tobytes()),
-            "data/wait_share": waiting,
-            "speed/images_per_second": images,
-            "speed/images_per_second_per_device": images / jax.device_count(),
+            **others,
         }
-        peak = logs.peak_flops(jax.devices()[0].device_kind)
-        mfu = images * self.flops_per_image / (peak * jax.device_count()) if peak else None
-        if mfu is not None:
-            values["speed/mfu"] = mfu
         spent = self._spent(step)
         if spent is not None:
             values["speed/goodput"] = spent.goodput
@@ -250,16 +262,6 @@ class Loop:
             self.metrics.write(step, values)
         if self.mirror is not None:
             self.mirror.bring()
-        left = (self.plan.steps - step) / rate
-        self.progress.update(
-            step,
-            f"epoch {values['train/epoch']:.1f}  loss {values['train/loss']:.4f}  "
-            f"{images:,.0f} img/s ({images / jax.device_count():,.0f}/device)  "
-            f"data wait {waiting:.0%}"
-            + (f"  MFU {mfu:.1%}" if mfu else "")
-            + f"  ETA {logs.duration(left)}",
-            final=step == self.plan.steps,
-        )
 
     def _evaluate(self, state: Any, step: int) -> dict[str, float] | None:
         """Runs every evaluator and logs; None if asked to stop meanwhile."""
@@ -270,11 +272,13 @@ class Loop:
             return self.stop()
 
         for name, evaluator in self.evaluators.items():
+            self.progress.doing(f"evaluating {name}", slow=Progress.MOST_SECONDS)
             with self.phases("evaluate"):
                 one = evaluator(self.parameters(state), stop=asked)
             if one is None:
                 return None
             results |= {f"{name}/{key}": value for key, value in one.items()}
+        self.progress.doing("")
         if self.metrics is not None:
             self.metrics.write(step, results)
         further = tuple(f"{name}/" for name in list(self.evaluators)[1:])
@@ -307,6 +311,7 @@ class Loop:
             self.saver.save(step, state, record=self.record, metrics=_checked(results))
 
     def _stop(self, state: Any, step: int, results: Mapping[str, float] | None) -> NoReturn:
+        self.progress.doing("saving")
         self._save(state, step, results)
         with self.phases("save"):
             self.saver.wait()

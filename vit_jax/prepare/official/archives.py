@@ -90,7 +90,7 @@ class Archives:
         """Returns a file that has the bytes of `found` as they are, and from where on."""
         if found.offset == inputs.PLAIN:
             return Path(found.container, found.path), 0
-        if not inputs.is_zip(found.container):
+        if not archives.is_zip(found.container):
             return Path(found.container), found.offset
         return self.spill(f"{found.path}, of {found.container}", lambda: _unzipped(found)), 0
 
@@ -146,7 +146,7 @@ class Archives:
 
     def _copy(self, found: Found) -> Path:
         """Returns a file of its own for a member of an archive."""
-        if inputs.is_zip(found.container):
+        if archives.is_zip(found.container):
             return self.plain(found)[0]
         return self.spill(f"{found.path}, of {found.container}", lambda: _part(found))
 

@@ -1,0 +1,372 @@
+"""The loop's decisions: its step, saver and evaluators only note what is asked of them."""
+
+import signal
+import time
+import zlib
+
+import numpy as np
+import pytest
+
+import runs
+from vit_jax import progress
+from vit_jax.checkpoints import manager
+from vit_jax.data import feed
+from vit_jax.training import loop, phases
+
+
+class Batches:
+    """Endless batches of two examples, two new ones for each step, until none comes any more."""
+
+    def __init__(self, start, gives_up_after=None):
+        self.taken, self.closed, self._last = start, False, gives_up_after
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.taken == self._last:
+            raise feed.GivenUp
+        self.taken += 1
+        return {"image": np.zeros((2, 1)), "label": np.zeros(2), "index": examples(self.taken)}
+
+    def close(self):
+        self.closed = True
+
+
+def examples(step):
+    return np.array([2 * step, 2 * step + 1])
+
+
+class Saver:
+    """Begins saves, and finds out only in `wait` that the one of step `fails` has failed."""
+
+    def __init__(self, fails=None):
+        self.saved, self._fails, self._best, self._pending = [], fails, -1.0, None
+
+    def is_best(self, metrics):
+        return (metrics or {}).get("top1", -1.0) > self._best
+
+    def save(self, step, state, *, record, metrics):
+        self.wait()
+        assert state == step
+        self._best = max(self._best, (metrics or {}).get("top1", -1.0))
+        self.saved.append((step, metrics))
+        self._pending = step
+
+    def poll(self):
+        pass
+
+    def wait(self):
+        pending, self._pending = self._pending, None
+        if pending is not None and pending == self._fails:
+            raise manager.SaveFailed(f"step {pending} was not saved")
+
+
+class Metrics:
+    """Keeps what is written."""
+
+    def __init__(self):
+        self.lines = []
+
+    def write(self, step, values):
+        self.lines.append((step, dict(values)))
+
+
+def scores(values, name="top1"):
+    """An evaluator with these results, one after another."""
+    left = iter(values)
+    return lambda params, *, stop: {name: next(left)}
+
+
+def make(
+    *, evaluators, saver=None, steps=12, evaluate=2, save=5, stop=None, bad=(), start=0, **sections
+):
+    """A loop of 12 steps that evaluates after every second and saves after every fifth."""
+
+    def step(state, batch):
+        state += 1
+        count = sum(number <= state for number in bad)
+        finite = state not in bad
+        loss = 1.0 / state if finite else float("nan")
+        return state, {
+            "loss": loss, "grad_norm": 1.0, "lr": 0.1, "finite": finite, "bad_steps": count,
+        }  # fmt: skip
+
+    return loop.Loop(
+        cfg=runs.configure(**({"logging": {"every": 4, "tensorboard": False}} | sections)),
+        plan=loop.Plan(steps=steps, warmup=0, evaluate=evaluate, save=save),
+        step=step,
+        batches=Batches,
+        put=lambda batch: batch,
+        evaluators=evaluators,
+        parameters=lambda state: state,
+        saver=saver or Saver(),
+        record={"examples": 200},
+        metrics=Metrics(),
+        progress=progress.Progress(active=False),
+        stop=stop or loop.Stop(),
+        phases=phases.Phases("start"),
+        sessions=None,
+        mirror=None,
+        flops_per_image=1.0,
+    )
+
+
+def saves(made):
+    return [(step, metrics and metrics["top1"]) for step, metrics in made.saver.saved]
+
+
+def test_the_best_of_evaluations_between_saves_is_saved_too():
+    made = make(evaluators={"test": scores([0.1, 0.4, 0.3, 0.2, 0.35, 0.4])})
+    _, results = made.run(0, 0)
+    assert saves(made) == [(2, 0.1), (4, 0.4), (5, None), (10, 0.35), (12, 0.4)]
+    assert results == {"test/top1": 0.4}
+
+
+def test_the_first_evaluator_chooses_the_best():
+    others = {"one": scores([0.5, 0.3], "top1"), "two": scores([0.1, 0.9], "top1")}
+    made = make(evaluators=others, steps=4, save=None)
+    made.run(0, 0)
+    assert saves(made) == [(2, 0.5), (4, 0.3)]  # 2 as the best, 4 as the last
+    written = [values for _, values in made.metrics.lines if "two/top1" in values]
+    assert [values["two/top1"] for values in written] == [0.1, 0.9]
+
+
+def test_a_save_that_fails_at_a_stop_is_not_reported_as_saved():
+    stop = loop.Stop()
+    made = make(evaluators={"test": scores([])}, saver=Saver(fails=3), stop=stop, evaluate=None)
+    inner = made.step
+
+    def step(state, batch):
+        if state == 2:
+            stop.signal = signal.SIGTERM
+        return inner(state, batch)
+
+    made.step = step
+    with pytest.raises(manager.SaveFailed, match="step 3 was not saved"):
+        made.run(0, 0)
+    assert saves(made) == [(3, None)]
+
+
+def test_the_last_save_of_a_run_is_waited_for():
+    made = make(evaluators={"test": scores([0.1])}, saver=Saver(fails=4), steps=4, evaluate=None)
+    with pytest.raises(manager.SaveFailed, match="step 4 was not saved"):
+        made.run(0, 0)
+
+
+def test_a_stop_while_an_evaluation_ends_keeps_its_numbers():
+    stop = loop.Stop()
+
+    def evaluator(params, *, stop):
+        made.stop.signal = signal.SIGTERM  # comes after its last batch
+        return {"top1": 0.75}
+
+    made = make(evaluators={"test": evaluator}, stop=stop)
+    with pytest.raises(loop.Preempted, match="stopped and saved at step 2;"):
+        made.run(0, 0)
+    assert saves(made) == [(2, 0.75)]
+
+
+def test_an_evaluation_cut_short_by_a_stop_has_no_numbers():
+    stop = loop.Stop()
+
+    def first(params, *, stop):
+        return {"top1": 0.5}
+
+    def second(params, *, stop):
+        made.stop.signal = signal.SIGTERM
+        assert stop()
+
+    made = make(evaluators={"test": first, "other": second}, stop=stop)
+    with pytest.raises(loop.Preempted, match="stopped and saved at step 2;"):
+        made.run(0, 0)
+    assert saves(made) == [(2, None)]
+    assert [step for step, values in made.metrics.lines if "test/top1" in values] == []
+
+
+def test_a_restored_state_is_evaluated_if_it_was_not():
+    made = make(evaluators={"test": scores([0.6, 0.1, 0.2])})
+    made.run(8, 8, evaluated=False)
+    assert saves(made) == [(8, 0.6), (10, 0.1), (12, 0.2)]
+    made = make(evaluators={"test": scores([0.1, 0.2])})
+    made.run(8, 8, evaluated=True)
+    assert saves(made) == [(10, 0.1), (12, 0.2)]
+    made = make(evaluators={"test": scores([0.3])})  # nothing was left to train
+    assert made.run(12, 12, evaluated=True)[1] == {"test/top1": 0.3}
+
+
+def test_metrics_are_written_by_steps_and_after_the_last():
+    made = make(evaluators={"test": scores([0.5])}, steps=10, evaluate=None, save=None)
+    made.run(0, 0)
+    assert made.metrics.lines.pop() == (10, {"test/top1": 0.5})
+    written = dict(made.metrics.lines)
+    assert list(written) == [4, 8, 10]
+    assert written[8]["train/loss"] == 1 / 8
+    assert written[8]["train/epoch"] == 8 * 32 / 200
+
+
+def test_metrics_are_those_of_their_step():
+    made = make(evaluators={"test": scores([0.5])}, evaluate=None)
+    made.run(0, 0)
+    for step, values in made.metrics.lines[:-1]:
+        assert values["train/loss"] == 1 / step
+        assert values["data/batch_crc"] == zlib.crc32(examples(step).tobytes())
+
+
+class Shown(progress.Progress):
+    """Wants to show every step."""
+
+    def __init__(self):
+        super().__init__(active=False)
+        self.updates = {}
+
+    def due(self):
+        return True
+
+    def update(self, step, fields, *, final=False):
+        self.updates[step] = [field.text for field in fields], final
+
+
+def test_what_is_shown_by_the_clock_is_not_written():
+    made = make(evaluators={"test": scores([0.5])}, steps=10, evaluate=None)
+    made.progress = Shown()
+    made.run(0, 0)
+    assert [step for step, _ in made.metrics.lines] == [4, 8, 10, 10]
+    assert list(made.progress.updates) == list(range(1, 11))
+    # The first at once; how fast it is cannot be told from it.
+    assert made.progress.updates[1] == (["epoch 0.2", "loss 1.0000"], False)
+    texts, final = made.progress.updates[10]
+    assert texts[:2] == ["epoch 1.6", "loss 0.1000"]
+    assert texts[-1] == "ETA 0s"
+    assert final
+
+
+class Clock:
+    """A clock that is moved by hand."""
+
+    def __init__(self, monkeypatch):
+        self.now = 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+
+def test_speed_counts_neither_evaluation_nor_saves(monkeypatch):
+    clock = Clock(monkeypatch)
+
+    def after(seconds, function):
+        def slow(*arguments, **keywords):
+            clock.now += seconds
+            return function(*arguments, **keywords)
+
+        return slow
+
+    made = make(evaluators={"test": after(100.0, scores([0.5] * 6))})
+    made.step, made.saver.save = after(1.5, made.step), after(70.0, made.saver.save)
+    monkeypatch.setattr(Batches, "__next__", after(0.5, Batches.__next__))
+    made.run(0, 0)
+    speeds = [values for _, values in made.metrics.lines if "data/wait_share" in values]
+    assert [values["data/wait_share"] for values in speeds] == [0.25] * 3
+    assert [values["speed/images_per_second"] for values in speeds] == [16.0] * 3
+
+
+def test_saves_by_the_clock_are_so_long_after_the_save_before(monkeypatch):
+    clock = Clock(monkeypatch)
+    checkpoint = {"every": None, "minutes": 1.0}
+    made = make(evaluators={"test": scores([0.5])}, evaluate=None, save=None, checkpoint=checkpoint)
+    inner = made.step
+
+    def step(state, batch):
+        clock.now += 25.0
+        return inner(state, batch)
+
+    made.step = step
+    made.run(0, 0)
+    assert [step for step, _ in made.saver.saved] == [3, 6, 9, 12]
+
+
+def test_a_save_that_has_failed_ends_the_run_at_the_next_step():
+    class Failing(Saver):
+        def poll(self):
+            self.wait()
+
+    made = make(evaluators={"test": scores([])}, saver=Failing(fails=5), evaluate=None)
+    with pytest.raises(manager.SaveFailed, match="step 5 was not saved"):
+        made.run(0, 0)
+    assert [step for step, _ in made.saver.saved] == [5]
+
+
+def test_without_data_the_run_stops_at_the_last_step_and_has_looked_at_it():
+    logging = {"every": 1, "tensorboard": False}
+    made = make(evaluators={"test": scores([])}, evaluate=None, logging=logging)
+    opened = Batches(0, gives_up_after=3)
+    made.batches = lambda start: opened
+    with pytest.raises(loop.Preempted, match="stopped and saved at step 3;"):
+        made.run(0, 0)
+    assert saves(made) == [(3, None)]
+    assert [step for step, _ in made.metrics.lines] == [1, 2, 3]
+    assert opened.closed
+
+
+def test_a_stop_before_the_first_step():
+    stop = loop.Stop()
+    stop.signal = signal.SIGTERM
+    made = make(evaluators={"test": scores([])}, stop=stop)
+    with pytest.raises(loop.Preempted, match="stopped and saved at step 0;"):
+        made.run(0, 0)
+    assert saves(made) == [(0, None)]
+    made = make(evaluators={"test": scores([])}, stop=stop)
+    with pytest.raises(loop.Preempted, match="stopped at step 8, which was saved before;"):
+        made.run(8, 8)
+    assert saves(made) == []
+
+
+def test_a_stop_while_a_restored_state_is_evaluated():
+    def evaluator(params, *, stop):
+        made.stop.signal = signal.SIGTERM
+        return {"top1": 0.75}
+
+    made = make(evaluators={"test": evaluator})
+    with pytest.raises(loop.Preempted, match="stopped and saved at step 8;"):
+        made.run(8, 8, evaluated=False)
+    assert saves(made) == [(8, 0.75)]
+
+
+def test_an_evaluation_that_gets_on_is_not_stuck():
+    clock = [0.0]
+    idle = []
+
+    def evaluator(params, *, stop):
+        for _ in range(3):
+            clock[0] += 50.0
+            idle.append(made.phases.now)
+            stop()
+        return {"top1": 0.5}
+
+    made = make(evaluators={"test": evaluator}, steps=2)
+    made.phases = phases.Phases("start", lambda: clock[0])
+    made.run(0, 0)
+    assert idle == [("evaluate", 50.0)] * 3
+
+
+def test_a_second_ctrl_c_interrupts():
+    with loop.Stop() as stop:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        assert stop()
+        assert stop.signal == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize(("allowed", "ends_at"), [(0, 3), (1, 7), (2, None)])
+def test_steps_that_are_not_finite_end_the_run_beyond_the_budget(allowed, ends_at, caplog):
+    train = {"max_bad_steps": allowed}
+    made = make(evaluators={"test": scores([0.1] * 6)}, bad=(3, 7), train=train)
+    if ends_at is None:
+        made.run(0, 0)
+    else:
+        with pytest.raises(loop.Diverged, match=f"^step {ends_at}: loss nan"):
+            made.run(0, 0)
+        assert all(step < ends_at for step, _ in made.saver.saved)
+    assert sum("update skipped" in message for message in caplog.messages) == allowed

@@ -1,0 +1,180 @@
+"""What a run shows while it works: a live line on a terminal, elsewhere a line now and then."""
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from vit_jax import logs
+
+BAR = 24  # cells
+
+
+class Field(NamedTuple):
+    """A part of the line.
+
+    Attributes:
+      rank: where the line is too long, the fields of the highest rank go first; 0 never does.
+      text: what it shows.
+    """
+
+    rank: int
+    text: str
+
+
+def fit(fields: Sequence[Field], width: int) -> str:
+    """Returns the fields as one line of at most `width` cells, without those it has no room for."""
+    kept = list(fields)
+
+    def line() -> str:
+        return "  ".join(field.text for field in kept)
+
+    while cell_len(line()) > width and any(field.rank for field in kept):
+        kept.remove(max(kept, key=lambda field: field.rank))
+    text = Text(line())
+    text.truncate(width, overflow="ellipsis")
+    return text.plain
+
+
+class Progress:
+    """Shows what a run is doing, from its first moment on.
+
+    On a terminal that is one live line; lines that are said, or logged, appear above it. Elsewhere
+    each is a line of the log: what is done when it takes long, and the state of the run.
+    """
+
+    # How often the state of the run is shown: on a terminal, and at least and at most elsewhere.
+    LIVE_SECONDS, LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0, 10.0
+    SLOW = 2.0  # seconds after which a log says what is being done
+
+    def __init__(self, *, active: bool = True) -> None:
+        """Begins to show, unless this process is not the one to do so."""
+        self.active = active
+        self.total = 0
+        self._doing, self._since = "starting", time.monotonic()
+        self._step, self._fields, self._updated = 0, tuple[Field, ...](), self._since
+        self._shown: float | None = None
+        self._late: threading.Timer | None = None
+        self._live: Live | None = None
+        if not (active and sys.stderr.isatty()):
+            return
+        console = Console(stderr=True)
+        if console.is_interactive:  # no dumb terminal
+            self._spinner = Spinner("dots" if console.encoding.startswith("utf") else "line")
+            self._live = Live(
+                self,
+                console=console,
+                refresh_per_second=4,
+                redirect_stdout=sys.stdout.isatty(),
+            )
+            self._live.start(refresh=True)
+
+    def doing(self, what: str, *, slow: float = SLOW) -> None:
+        """Shows what is being done, and for how long, until it is said anew or a step is shown.
+
+        A log gets a line once it takes `slow` seconds. Nothing (""): the run trains.
+        """
+        self._quiet()
+        self._doing, self._since = what, time.monotonic()
+        if not (what and self.active) or self._live is not None:
+            return
+        if not slow:
+            logs.log.info("%s ...", what)
+        else:
+            self._late = threading.Timer(slow, logs.log.info, ("%s ...", what))
+            self._late.daemon = True
+            self._late.start()
+
+    def begin(self, total: int) -> None:
+        """Begins the steps of a run, `total` in all."""
+        self.doing("")
+        self.total = total
+
+    def due(self) -> bool:
+        """Returns whether the state of the run should be shown, as of its first step at once."""
+        if not self.active:
+            return False
+        seconds = self.LEAST_SECONDS if self._live is None else self.LIVE_SECONDS
+        return self._shown is None or time.monotonic() - self._shown > seconds
+
+    def update(self, step: int, fields: Sequence[Field], *, final: bool = False) -> None:
+        """Shows the state of the run at `step`."""
+        if not self.active:
+            return
+        self.doing("")
+        now = time.monotonic()
+        self._step, self._fields, self._updated = step, tuple(fields), now
+        if self._live is None:
+            if not final and self._shown is not None and now - self._shown < self.MOST_SECONDS:
+                return
+            texts = (field.text for field in fields)
+            logs.log.info("  ".join((f"step {step}/{self.total}", *texts)))
+        self._shown = now
+
+    def say(self, text: str) -> None:
+        """Prints a line that stays."""
+        if not self.active:
+            return
+        if self._live is not None:
+            # The terminal wraps it, so that what is copied from there is one line.
+            self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        else:
+            logs.log.info(text)
+
+    def close(self) -> None:
+        """Leaves the terminal as it was; what the last step showed stays."""
+        self._quiet()
+        if self._live is not None:
+            self._doing, self._updated = "", time.monotonic()
+            self._live.transient = not self._step
+            self._live.stop()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """Gives the line as it is now, as wide as the terminal."""
+        yield Text(fit(self._line(ascii_only=options.ascii_only), options.max_width), no_wrap=True)
+
+    def _line(self, *, ascii_only: bool) -> list[Field]:
+        now = time.monotonic()
+        doing, since, updated = self._doing, self._since, self._updated
+        fields: list[Field] = []
+        if self._step or (self.total and not doing):
+            done = round(BAR * self._step / max(self.total, 1))
+            full, empty = "#-" if ascii_only else "━╌"
+            fields = [
+                Field(3, full * done + empty * (BAR - done)),
+                Field(0, f"step {self._step}/{self.total}"),
+            ]
+        if self.total and not self._step:
+            doing = doing or "first step"
+        if not doing:
+            idle = now - updated
+            late = f"{logs.duration(idle)} ago"
+            return [*fields, *self._fields, *([Field(1, late)] if idle > self.MOST_SECONDS else [])]
+        frame = self._spinner.render(now)
+        assert isinstance(frame, Text)
+        return [*fields, Field(0, f"{frame.plain} {doing} {logs.duration(now - since)}")]
+
+    def _quiet(self) -> None:
+        """Takes back the line that a log would get."""
+        late, self._late = self._late, None
+        if late is not None:
+            late.cancel()
+
+
+@contextlib.contextmanager
+def doing(what: str) -> Iterator[None]:
+    """Shows what is being done until the `with` statement ends, on a terminal only."""
+    shown = Progress(active=sys.stderr.isatty())
+    try:
+        shown.doing(what)
+        yield
+    finally:
+        shown.close()
