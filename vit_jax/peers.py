@@ -51,6 +51,12 @@ def of_environment() -> Me | None:
     return None
 
 
+def is_first() -> bool:
+    """Returns whether this process acts for all of its run: the first one, or the only one."""
+    me = of_environment()
+    return me is None or me.number == 0
+
+
 def _number(name: str, why: str) -> int:
     text = os.environ.get(name, "")
     if not text.isdigit():

@@ -18,6 +18,7 @@ from vit_jax import (
     checks,
     config,
     host,
+    locking,
     logs,
     models,
     opening,
@@ -209,8 +210,20 @@ def train(
 ) -> Outcome:
     """Trains to the end, resuming where `workdir` left off.
 
-    Raises Preempted (exit 75), Diverged or SaveFailed (70), or another UserError.
+    Raises Preempted (exit 75), Diverged or SaveFailed (70), InUse (2) where another process trains
+    in `workdir`, or another UserError.
     """
+    with locking.attempt(workdir, wanted=peers.is_first()) as refusal:
+        return _train(cfg, workdir, profile=profile, refusal=refusal)
+
+
+def _train(
+    cfg: config.Config,
+    workdir: pathlib.Path,
+    *,
+    profile: tuple[int, int] | None,
+    refusal: str | None,
+) -> Outcome:
     began = time.monotonic()
     # Signals are noted from here on: data set-up, compilation and evaluation end early too.
     spent = phases.Phases("start")
@@ -223,7 +236,10 @@ def train(
         contextlib.ExitStack() as ending,
     ):
         # After Stop: with several processes SIGTERM is jax's, which passes it on to all of them.
-        peers.join(workdir, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
+        directory = None if refusal else workdir  # that of others is left as it is
+        peers.join(directory, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
+        if refusal := hosts.agree(refusal):
+            raise locking.InUse(refusal)
         # Everything: knobs that do not change a result must be equal too, or a process would wait.
         whole = digest(repr(cfg).encode())
         _agree(workdir, config=whole, code=agreement.code(), jax=jax.__version__)
