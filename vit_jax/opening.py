@@ -128,10 +128,12 @@ def has_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) 
 
 
 def check_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) -> None:
-    """Raises ConfigError where no images are named."""
+    """Raises ConfigError where no images are named, WeightsError where this is no checkpoint."""
     if not pathlib.Path(reference).exists() and "://" not in str(reference):
         weights.find(str(reference))  # a mistyped name is the first thing to say
     if not has_images(reference, overrides):
+        if pathlib.Path(reference).exists():
+            weights.look(pathlib.Path(reference))  # so is a folder or file that is no checkpoint
         raise config.ConfigError(
             f"{reference} brings no images; set --config.data.source=folder and "
             "--config.data.root=DIR, or --config.data.source=tfds and --config.data.name=NAME"
