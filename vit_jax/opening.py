@@ -10,6 +10,7 @@ import jax
 
 from vit_jax import checks, config, logs, models, places, weights
 from vit_jax.checkpoints import manager
+from vit_jax.data import folders
 from vit_jax.training import sharding
 
 EVALUATED_AT_ONCE = 128  # images, of weights whose config says nothing
@@ -141,8 +142,13 @@ def check_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]
 
 
 def complete(cfg: config.Config) -> config.Config:
-    """Returns the config with the sizes of its model variant, or raises ConfigError."""
-    cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
+    """Returns the config with the sizes of its model variant, or raises ConfigError.
+
+    Splits of a folder of images are called as the folders that are there.
+    """
+    cfg = dataclasses.replace(
+        cfg, model=models.complete(cfg.model), data=folders.splits_there(cfg.data)
+    )
     models.check(cfg.model, cfg.data.image_size)
     checks.of_knobs(cfg)
     return cfg

@@ -28,7 +28,7 @@ from vit_jax import (
     weights,
 )
 from vit_jax.checkpoints import hosts, manager
-from vit_jax.data import feed, pipeline, sources, transforms
+from vit_jax.data import feed, folder_check, pipeline, sources, transforms
 from vit_jax.data.examples import digest
 from vit_jax.evaluators import classification, fewshot, further, masked, pairs, passes, probe
 from vit_jax.training import (
@@ -253,6 +253,9 @@ def _train(
                 f"data.eval_split={cfg.data.eval_split}: its classes differ from those of "
                 f"{cfg.data.train_split}"
             )
+        checked = folder_check.check(
+            cfg.data, {cfg.data.train_split: source, cfg.data.eval_split: objects.eval_source}
+        )
         ready = f"{time.monotonic() - began:.1f}"
         present = _agree(workdir, data=source.fingerprint(), seconds=ready)
         ending.enter_context(notices.watching())
@@ -286,7 +289,7 @@ def _train(
         kept: sessions.Sessions | None = None
         try:
             progress.say(_banner(cfg, model, len(source), plan, workdir))
-            for line in present:
+            for line in (*present, *filter(None, [checked])):
                 progress.say(line)
             avoid = hosts.decide(lambda: sorted(_suspects(mirror)))
             for number in avoid:
