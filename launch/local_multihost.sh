@@ -10,6 +10,8 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=launch/exits.sh
 source "$ROOT/launch/exits.sh"
+# shellcheck source=launch/numbers.sh
+source "$ROOT/launch/numbers.sh"
 
 fail() {
   echo "local_multihost.sh: $*" >&2
@@ -18,8 +20,11 @@ fail() {
 
 case ${1:-} in
   -h | --help | '') sed -n '2,8s/^# \{0,1\}//p' "$0" && exit 0 ;;
-  *[!0-9]* | 0) fail "$1: must be a number of processes, at least 1" ;;
 esac
+{ is_whole "$1" && [ "$1" != 0 ]; } || fail "$(shown "$1"): must be a number of processes, at least 1"
+port=${VIT_JAX_PORT:-}
+[ -z "$port" ] || { is_whole "$port" && ((port > 0 && port < 65536)); } ||
+  fail "VIT_JAX_PORT=$(shown "$port"): must be a number from 1 to 65535"
 (($# > 1)) || fail "which config? see vit_jax list"
 count=$1
 shift
@@ -28,13 +33,14 @@ program=${VIT_JAX:-$(command -v vit_jax || command -v "$ROOT/.venv/bin/vit_jax" 
 
 free_port() { # one that nobody listens on, below those that connections take by themselves
   local port
-  for ((port = 20000 + $$ % 10000; ; port++)); do
+  for ((port = 20000 + $$ % 10000; port < 32768; port++)); do
     (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null || { echo "$port" && return; }
   done
+  fail "no free port below 32768; name one: VIT_JAX_PORT=N"
 }
 
 export JAX_PLATFORMS=${JAX_PLATFORMS:-cpu} PYTHONUNBUFFERED=1
-export JAX_COORDINATOR_ADDRESS=127.0.0.1:${VIT_JAX_PORT:-$(free_port)} JAX_NUM_PROCESSES=$count
+export JAX_COORDINATOR_ADDRESS=127.0.0.1:${port:-$(free_port)} JAX_NUM_PROCESSES=$count
 processes=()
 signalled=''
 trap 'signalled=1; kill -TERM "${processes[@]}" 2>/dev/null || true' TERM INT

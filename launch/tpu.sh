@@ -19,6 +19,10 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=launch/exits.sh
 source "$ROOT/launch/exits.sh"
+# shellcheck source=launch/numbers.sh
+source "$ROOT/launch/numbers.sh"
+# shellcheck source=launch/tpu_cloud.sh
+source "$ROOT/launch/tpu_cloud.sh"
 # shellcheck source=launch/tpu_supervise.sh
 source "$ROOT/launch/tpu_supervise.sh"
 
@@ -39,6 +43,9 @@ workdir=${VIT_JAX_WORKDIR:-}
 create_flags=${VIT_JAX_CREATE_FLAGS:-}
 #:   --ssh_flags=...     more flags for its ssh and scp, such as --internal-ip
 ssh_flags=${VIT_JAX_SSH_FLAGS:-}
+#:   --timeout_seconds=S how long gcloud may take for an answer (default: 120); five times that to make or delete a
+#:                       slice, 30 times to install; `logs` takes as long as the run
+timeout_seconds=${VIT_JAX_TIMEOUT_SECONDS:-120}
 # Those of single verbs; their --help has them.
 wheel=${VIT_JAX_WHEEL:-} python=${VIT_JAX_PYTHON:-} worker=${VIT_JAX_WORKER:-0} lines=${VIT_JAX_LINES:-100}
 grace=${VIT_JAX_GRACE:-600} examples=${VIT_JAX_EXAMPLES:-} max_restarts=${VIT_JAX_MAX_RESTARTS:-10}
@@ -47,7 +54,7 @@ steady_seconds=${VIT_JAX_STEADY_SECONDS:-1800}
 force=${VIT_JAX_FORCE:-} dry_run=${VIT_JAX_DRY_RUN:-} then_delete=${VIT_JAX_THEN_DELETE:-}
 
 VALUES=' name project zone slice capacity runtime workdir create_flags ssh_flags wheel python worker lines grace '
-VALUES+='examples max_restarts poll_seconds backoff_seconds steady_seconds '
+VALUES+='examples max_restarts poll_seconds backoff_seconds steady_seconds timeout_seconds '
 SWITCHES=' force dry_run then_delete '
 
 fail() { # fail CODE TEXT...
@@ -92,6 +99,19 @@ parse() { # parse WORDS...: settings, wherever they stand; what is for `vit_jax 
   done
 }
 
+check_numbers() { # before any of them is in an arithmetic expression
+  local setting value
+  for setting in max_restarts backoff_seconds steady_seconds timeout_seconds grace lines examples; do
+    value=${!setting}
+    [[ $setting == examples && -z $value ]] || is_whole "$value" ||
+      fail 2 "--$setting=$(shown "$value"): must be a whole number, at most 999999999"
+  done
+  [ "$timeout_seconds" != 0 ] || fail 2 "--timeout_seconds=0: must be at least 1"
+  [[ $poll_seconds =~ ^[0-9]{1,9}(\.[0-9]{1,9})?$ ]] ||
+    fail 2 "--poll_seconds=$(shown "$poll_seconds"): must be a number of seconds"
+  [ "$worker" = all ] || is_whole "$worker" || fail 2 "--worker=$(shown "$worker"): must be a number, or all"
+}
+
 explain() { # explain VERB: what these files say of it in lines that begin with `#:`; without VERB, of everything
   local text="$ROOT/launch/tpu.sh"
   if [ -z "${1:-}" ]; then
@@ -110,7 +130,7 @@ require() { # require SETTING...: looks up what gcloud knows itself, and misses 
   for setting; do
     case $setting in project) property=project ;; zone) property=compute/zone ;; *) property='' ;; esac
     if [ -z "${!setting}" ] && [ -n "$property" ] && command -v gcloud >/dev/null; then
-      printf -v "$setting" %s "$(gcloud config get-value "$property" 2>/dev/null || true)"
+      printf -v "$setting" %s "$(bounded "$timeout_seconds" gcloud config get-value "$property" 2>/dev/null || true)"
     fi
     [ -n "${!setting}" ] || fail 2 "no $setting; set --$setting=... or VIT_JAX_${setting^^}"
   done
@@ -118,8 +138,8 @@ require() { # require SETTING...: looks up what gcloud knows itself, and misses 
 
 understand_slice() { # sets KIND (gcloud's flags), CHIPS and RUNTIME for --slice
   local generation form size
-  [[ $slice =~ ^(v[2-6][a-z]*)(-|:)([0-9]+(x[0-9]+)*)$ ]] ||
-    fail 2 "--slice=$slice: no such slice; examples: v3-32, v5e-16, v5p-128, v6e-16, v3:4x4"
+  [[ $slice =~ ^(v[2-6][a-z]*)(-|:)([1-9][0-9]{0,4}(x[1-9][0-9]{0,2}){0,2})$ ]] ||
+    fail 2 "--slice=$(shown "$slice"): no such slice; examples: v3-32, v5e-16, v5p-128, v6e-16, v3:4x4"
   generation=${BASH_REMATCH[1]/litepod/e} form=${BASH_REMATCH[2]} size=${BASH_REMATCH[3]}
   slice=$generation$form$size
   case $generation in # https://cloud.google.com/tpu/docs/runtimes, as of November 2026
@@ -149,93 +169,6 @@ require_run() {
   TRAIN=(train "${RUN[@]}" "--workdir=$workdir")
 }
 
-# --- gcloud -------------------------------------------------------------------------------------------------
-
-quoted() { # quoted WORDS...: as a shell has to be told them
-  local word flag line=() quote="'" inside="'\\''"
-  for word; do
-    case $word in
-      '' | *[!A-Za-z0-9_./:=,@%+~-]*)
-        flag=''
-        [[ $word != --[a-z]*=* ]] || flag=${word%%=*}= word=${word#*=}
-        word=$flag\'${word//$quote/$inside}\'
-        ;;
-    esac
-    line+=("$word")
-  done
-  echo "${line[*]}"
-}
-
-cloud() { # cloud WORDS...: one command of gcloud, or what it would be; ERRORS has what it complains of
-  set -- gcloud compute tpus "$@" "--project=$project" "--zone=$zone" --quiet
-  if [ -n "$dry_run" ]; then
-    quoted "$@"
-  else
-    "$@" 2>"$ERRORS"
-  fi
-}
-
-queue() { # queue VERB [FLAGS]: the request for the slice
-  cloud queued-resources "$1" "$name" "${@:2}"
-}
-
-on() { # on WORKER WORDS...: tpu_worker.sh there; gcloud and ssh leave the command as it is for one shell
-  local flags
-  read -ra flags <<<"$ssh_flags"
-  cloud tpu-vm ssh "$name" "--worker=$1" "--command=$(quoted bash tpu_worker.sh "${@:2}")" "${flags[@]}"
-}
-
-reason() { # the cause and the remedy, of all that gcloud wrote
-  local text
-  text=$(sed -nE -e 's/^ERROR: (\([a-z.-]+\) )?//p' \
-    -e 's/^##### .* (worker [0-9]+) failed with (exit status [0-9]+).*/\1: \2/p' "$ERRORS" | tr -s '\n' ' ')
-  text=${text:-$(tail -n 1 "$ERRORS") }
-  text=${text% }
-  case $text in
-    *uota*)
-      text+='; ask for more (console: IAM & Admin, Quotas, Cloud TPU API)'
-      text+=', or try another --zone, --slice or --capacity'
-      ;;
-    *'active account'* | *'auth login'*) text='not logged in; gcloud auth login' ;;
-    *SERVICE_DISABLED* | *'has not been used'*)
-      text="Cloud TPU API is off; gcloud services enable tpu.googleapis.com --project=$project"
-      ;;
-    *PERMISSION_DENIED*) text+='; the account needs the roles TPU Admin and Service Account User' ;;
-    *'exit status 127'*) text+='; not set up? launch/tpu.sh setup' ;;
-  esac
-  echo "$text"
-}
-
-is_absent() {
-  grep -qE 'NOT_FOUND|not found' "$ERRORS"
-}
-
-slice_state() { # sets STATE: absent, queued, ready, lost or unknown, and DETAIL with Google's words for it
-  local node
-  if ! DETAIL=$(queue describe '--format=value(state.state)'); then
-    STATE=absent
-    is_absent || STATE=unknown DETAIL=$(reason)
-    return
-  fi
-  case $DETAIL in
-    ACTIVE) ;;
-    SUSPENDING | SUSPENDED | FAILED | DELETING) STATE=lost && return ;;
-    *) STATE=queued && return ;;
-  esac
-  # A spot slice that is taken away shows in its node first, and may leave the request ACTIVE for a while.
-  if ! node=$(cloud tpu-vm describe "$name" '--format=value(state,health)'); then
-    STATE=lost DETAIL='no node'
-    is_absent || STATE=unknown DETAIL=$(reason)
-    return
-  fi
-  DETAIL="ACTIVE, node ${node//[[:space:]]/ }"
-  case $node in
-    READY*) STATE=ready ;;
-    PREEMPTED* | TERMINATED* | STOPPED* | DELETING*) STATE=lost ;;
-    *) STATE=queued ;;
-  esac
-}
-
 # --- Verbs --------------------------------------------------------------------------------------------------
 
 #: launch/tpu.sh create --name=NAME --slice=SLICE [--capacity=spot]
@@ -253,7 +186,7 @@ create() {
     *) fail 2 "--capacity=$capacity: must be on-demand, spot or reserved" ;;
   esac
   queue create "--node-id=$name" "${KIND[@]}" "--runtime-version=$RUNTIME" "${flags[@]}" ||
-    fail 70 "create: $(reason)"
+    fail_for create
 }
 
 #: launch/tpu.sh setup --name=NAME --slice=SLICE
@@ -277,10 +210,9 @@ setup() {
   else
     tar -cf - --exclude=__pycache__ --exclude='*.so' -C "$from" "${files[@]}" | gzip -n >"$archive"
   fi
-  cloud tpu-vm scp "$archive" "$ROOT/launch/tpu_worker.sh" "$name:" --worker=all "${flags[@]}" ||
-    fail 70 "setup: $(reason)"
-  on all setup ${python:+"$python"} || fail 70 "setup: $(reason)"
-  on all health "$CHIPS" || fail 70 "setup: $(reason)"
+  cloud tpu-vm scp "$archive" "$ROOT/launch/tpu_worker.sh" "$name:" --worker=all "${flags[@]}" || fail_for setup
+  on all setup ${python:+"$python"} || fail_for setup
+  on all health "$CHIPS" || fail_for setup
 }
 
 #: launch/tpu.sh run --name=NAME --slice=SLICE --workdir=gs://BUCKET/DIR CONFIG_NAME [--config.KEY=VALUE ...]
@@ -295,7 +227,7 @@ run() {
   understand_slice
   require_run
   preflight
-  on all start "${TRAIN[@]}" || fail 70 "run: $(reason); the same command starts the workers that are missing"
+  on all start "${TRAIN[@]}" || fail_for run '; the same command starts the workers that are missing'
   say "started; follow it with launch/tpu.sh logs --name=$name"
 }
 
@@ -330,7 +262,7 @@ preflight() {
 #:
 logs() {
   require name project zone
-  on "$worker" follow "$lines" || fail 70 "logs: $(reason)"
+  on "$worker" follow "$lines" || fail_for logs
 }
 
 #: launch/tpu.sh status --name=NAME
@@ -339,15 +271,16 @@ logs() {
 #:
 status() {
   require name project zone
-  slice_state
   if [ -n "$dry_run" ]; then
-    echo "$DETAIL"
+    queue describe '--format=value(state.state)'
     cloud tpu-vm describe "$name" '--format=value(state,health)'
     on all status
     return
   fi
+  slice_state
   echo "slice $name: $STATE${DETAIL:+ ($DETAIL)}"
-  [ "$STATE" != ready ] || on all status || fail 70 "status: $(reason)"
+  [ "$STATE" != refused ] || exit 78
+  [ "$STATE" != ready ] || on all status || fail_for status
 }
 
 #: launch/tpu.sh stop --name=NAME
@@ -357,7 +290,7 @@ status() {
 #:
 stop() {
   require name project zone
-  on all stop "$grace" || fail 70 "stop: $(reason)"
+  on all stop "$grace" || fail_for stop
 }
 
 #: launch/tpu.sh delete --name=NAME
@@ -368,17 +301,14 @@ stop() {
 #:
 delete() {
   require name project zone
-  if [ -z "$force$dry_run" ] && [[ $(on 0 status) == *running ]]; then
+  if [ -z "$force$dry_run" ] && answered on 0 status && [[ $ANSWER == *running ]]; then
     fail 2 "delete: a run is going on; launch/tpu.sh stop --name=$name, or --force"
   fi
-  give_back || fail 70 "delete: $(reason)"
-}
-
-give_back() {
-  queue delete --force
+  give_back || fail_for delete
 }
 
 ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || fail 2 "needs bash 4.4 or newer; on macOS: brew install bash"
+command -v timeout >/dev/null || fail 2 "timeout is not installed; on macOS: brew install coreutils"
 VERB=${1:-}
 case $VERB in
   create | setup | run | logs | status | stop | supervise | delete) ;;
@@ -386,10 +316,13 @@ case $VERB in
   *) fail 2 "$VERB: no such verb; see launch/tpu.sh --help" ;;
 esac
 parse "${@:2}"
+check_numbers
 SCRATCH=.
 if [ -z "$dry_run" ]; then
   SCRATCH=$(mktemp -d)
   trap 'rm -rf "$SCRATCH"' EXIT
 fi
+trap 'end_child; exit 130' INT TERM
 ERRORS=$SCRATCH/errors
+exec 3>&1 # for traps, which run amid redirections; not for what is started, which may outlive this
 "$VERB"

@@ -2,6 +2,7 @@
 # Sourced by tpu.sh: its verb `supervise`.
 
 MISSES=5 # polls in a row that may fail, each after gcloud's own ten attempts to connect
+STRANGE=20 # polls in a row that may see a state we do not know
 OFFSET=0 # of the log that is printed already
 INSTALLED='' # on this slice, by this supervisor
 
@@ -9,7 +10,8 @@ INSTALLED='' # on this slice, by this supervisor
 #:
 #: Asks for the slice, waits, installs, runs and follows; after a preemption or a failure worth a retry it does
 #: so again, until the run ends with exit code 0, 2 or 78 or by `stop`. Ctrl-C leaves slice and run as they are; the
-#: same command takes them up again, also from another machine.
+#: same command takes them up again, also from another machine. What gcloud would refuse again, such as a missing
+#: permission or quota, ends it at once with 78; a state that is not known, after 20 polls with 70: nothing is deleted.
 #:   --max_restarts=N    in a row, none of which ran for --steady_seconds=1800 (default: 10)
 #:   --backoff_seconds=S before the first restart; doubled for each further one (default: 30)
 #:   --poll_seconds=S    between two looks (default: 30)
@@ -31,6 +33,8 @@ supervise() {
     attempt
     case $OUTCOME in
       0) finish 0 'done' ;;
+      refused*) abandon 78 "${OUTCOME#refused }" ;;
+      strange*) abandon 70 "${OUTCOME#strange }" ;;
       2 | 78) finish "$OUTCOME" "exit code $OUTCOME, which a restart does not mend; launch/tpu.sh logs --name=$name" ;;
       stopped*) finish "${OUTCOME#stopped }" "ended by launch/tpu.sh stop" ;;
     esac
@@ -45,69 +49,93 @@ supervise() {
 }
 
 attempt() { # brings the run to its end on the slice, made if need be; OUTCOME: an exit code, or what went wrong
-  local began
+  local began code=0
   await_slice || return 0
   if look; then # taken up again: workers that run say so, the others begin
-    on all start "${TRAIN[@]}" || { OUTCOME="2" && return; }
+    on all start "${TRAIN[@]}" || { trouble start && return; }
   else
     # What an attempt before this one has left, such as a process that hangs, would hold the chips; on a slice that
     # is new there is nobody to ask.
     on all clear 60 || true
-    [ -n "$INSTALLED" ] || (setup) || { OUTCOME="setup failed" && return; }
+    [ -n "$INSTALLED" ] || apart setup || code=$?
+    [ "$code" != 2 ] || exit 2
+    [ "$code" = 0 ] || { trouble setup && return; }
     INSTALLED=1
-    on all start "${TRAIN[@]}" || { OUTCOME="start failed: $(reason)" && return; }
+    on all start "${TRAIN[@]}" || { trouble start && return; }
   fi
   began=$SECONDS
   follow
   RAN=$((SECONDS - began))
 }
 
+trouble() { # trouble VERB: OUTCOME of a command that failed
+  OUTCOME="$1 failed: $(reason)"
+  if is_permanent; then
+    OUTCOME="refused $1: $(reason)"
+  elif grep -qE 'exit status 2$|exit status 2[^0-9]|return code \[2\]' "$ERRORS"; then
+    OUTCOME=2 # the worker has said what is wrong, such as another run that is going on
+  fi
+}
+
 await_slice() { # until there is a slice that can be used; false, with OUTCOME, if it cannot be had now
-  local seen='' misses=0 created=''
+  local seen='' misses=0 strange=0 created='' code=0
   while true; do
     slice_state
-    [ "$STATE" != unknown ] || ((++misses < MISSES)) || { OUTCOME="gcloud: $DETAIL" && return 1; }
     [ "$STATE $DETAIL" = "$seen" ] || say "slice $name: $STATE${DETAIL:+ ($DETAIL)}"
     seen="$STATE $DETAIL"
+    [ "$STATE" = unknown ] || misses=0
+    [ "$STATE" = strange ] || strange=0
     case $STATE in
       ready) return ;;
+      refused) OUTCOME="refused $DETAIL" && return 1 ;;
+      unknown) ((++misses < MISSES)) || { OUTCOME="gcloud: $DETAIL" && return 1; } ;;
+      strange) ((++strange < STRANGE)) || { unknown_state && return 1; } ;;
       lost)
-        give_back || { OUTCOME="delete failed: $(reason)" && return 1; }
+        give_back || { trouble delete && return 1; }
         [ -z "$created" ] || { OUTCOME="the request for a slice ended as $DETAIL" && return 1; }
+        continue
         ;;
       absent)
-        if ((restarts)); then
-          (create) || { OUTCOME='create failed' && return 1; }
-        else
-          create
-        fi
+        apart create || code=$?
+        [ "$code" != 2 ] || exit 2
+        [ "$code" = 0 ] || { trouble create && return 1; }
         created=1 INSTALLED=''
+        continue
         ;;
-      *) pause_for "$poll_seconds" ;;
     esac
+    pause_for "$poll_seconds"
   done
 }
 
+unknown_state() {
+  OUTCOME="strange slice $name: after $STRANGE polls still a state that is not known: $DETAIL"
+}
+
 look() { # one look at worker 0: true if the run goes on there; WORKER is its state
-  local answer
-  answer=$(on 0 poll "$OFFSET") || { WORKER='' && return 1; }
-  WORKER=${answer%%$'\n'*}
-  OFFSET=${WORKER##* }
-  WORKER=${WORKER#*: } WORKER=${WORKER%, log*}
-  if [[ $answer == *$'\n'* ]]; then echo "${answer#*$'\n'}"; fi
+  local known='none|running|killed|(exited|stopped) [0-9]{1,3}'
+  WORKER=''
+  answered on 0 poll "$OFFSET" || return 1
+  if ! [[ ${ANSWER%%$'\n'*} =~ ^worker\ 0:\ ($known),\ log\ ([0-9]{1,15})$ ]]; then
+    echo "ERROR: worker 0 said: $(shown "$ANSWER")" >"$ERRORS"
+    return 1
+  fi
+  WORKER=${BASH_REMATCH[1]} OFFSET=${BASH_REMATCH[3]}
+  if [[ $ANSWER == *$'\n'* ]]; then echo "${ANSWER#*$'\n'}"; fi
   [ "$WORKER" = running ]
 }
 
 follow() { # prints worker 0's log until the run is over; OUTCOME
-  local misses=0
+  local misses=0 strange=0
   while true; do
     if look; then
-      misses=0
+      misses=0 strange=0
     elif [ -n "$WORKER" ]; then
       collect
       return
     elif is_gone; then
       return
+    elif [ "$STATE" = strange ]; then
+      ((++strange < STRANGE)) || { unknown_state && return; }
     elif ((++misses >= MISSES)); then
       give_back || true
       return
@@ -118,28 +146,41 @@ follow() { # prints worker 0's log until the run is over; OUTCOME
 
 is_gone() { # of the slice, after a command on it failed; OUTCOME in either case
   local why
+  if is_permanent; then
+    trouble ssh
+    return
+  fi
   why=$(reason)
   slice_state
   case $STATE in
     absent | lost) OUTCOME="slice $name is gone ($STATE${DETAIL:+, $DETAIL})" ;;
+    refused) OUTCOME="refused $DETAIL" ;;
     *) OUTCOME="slice $name cannot be reached: $why" && return 1 ;;
   esac
 }
 
 collect() { # OUTCOME: the exit code that decides, of all workers'; the others have a few polls to end as well
-  local answer looks
+  local looks line='worker [0-9]+: (none|running|killed|(exited|stopped) [0-9]{1,3})'
   for ((looks = 0; looks < 10; looks++)); do
-    if ! answer=$(on all status); then
+    if ! answered on all status; then
       is_gone || true
       return
     fi
-    [[ $answer == *running* ]] || break
+    # Half an answer decides nothing: a worker that is missing in it may have failed.
+    if [ -z "$ANSWER" ] || grep -qvxE "$line" <<<"$ANSWER"; then
+      OUTCOME="workers said: $(shown "$ANSWER")"
+    elif [[ $ANSWER != *running* ]]; then
+      OUTCOME='' && break
+    else
+      OUTCOME=''
+    fi
     pause_for "$poll_seconds"
   done
-  echo "$answer"
+  echo "$ANSWER"
+  [ -z "$OUTCOME" ] || return 0
   # shellcheck disable=SC2046  # one word for each worker
-  OUTCOME=$(worst $(sed -nE 's/.*(exited|stopped) ([0-9]+)$/\2/p; s/.*(killed|running|none)$/137/p' <<<"$answer"))
-  case $OUTCOME:$answer in
+  OUTCOME=$(worst $(sed -nE 's/.*(exited|stopped) ([0-9]+)$/\2/p; s/.*(killed|running|none)$/137/p' <<<"$ANSWER"))
+  case $OUTCOME:$ANSWER in
     75:*stopped*) OUTCOME="stopped 75" ;;
     0:* | 2:* | 78:*) ;;
     *) OUTCOME="exit code $OUTCOME" ;;
@@ -147,16 +188,30 @@ collect() { # OUTCOME: the exit code that decides, of all workers'; the others h
 }
 
 finish() { # finish CODE TEXT
+  local tries=1 pause
   say "$2"
   if [ -n "$then_delete" ]; then
-    give_back || fail 70 "delete: $(reason)"
+    until give_back; do
+      ! is_permanent || fail 78 "delete: $(reason)"
+      ((tries < MISSES)) || fail 70 "delete: $(reason)"
+      pause=$((backoff_seconds * (1 << tries++)))
+      say "delete: $(reason); again in $pause s"
+      pause_for "$pause"
+    done
   else
     remind
   fi
   exit "$1"
 }
 
+abandon() { # abandon CODE TEXT: as `finish`, but the slice is left as it is, since nobody knows what became of it
+  remind
+  fail "$1" "$2"
+}
+
 interrupted() {
+  end_child
+  exec >&3
   say "interrupted; the run goes on, if it had begun, and the same command takes it up again"
   remind
   exit 130
@@ -167,7 +222,7 @@ remind() {
 }
 
 pause_for() { # in the background, as a trap waits for whatever is in the foreground
-  sleep "$1" >/dev/null 2>&1 &
+  sleep "$1" >/dev/null 2>&1 3>&- &
   wait $!
 }
 

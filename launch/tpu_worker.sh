@@ -23,7 +23,7 @@ VENV=$BASE/venv
 PORT=8476 # where host 0 awaits the others; firewalls of a VPC's own hosts leave it open
 
 metadata() { # metadata KEY: what the slice says of itself
-  curl -sf --retry 5 -H 'Metadata-Flavor: Google' \
+  curl -sf --connect-timeout 5 --max-time 20 --retry 5 --retry-max-time 60 -H 'Metadata-Flavor: Google' \
     "http://metadata.google.internal/computeMetadata/v1/instance/attributes/$1"
 }
 
@@ -34,6 +34,10 @@ say() { # to standard output, where gcloud keeps it apart from what it says itse
 fail() { # fail CODE TEXT...
   say "${*:2}"
   exit "$1"
+}
+
+whole() { # whole WORD: before it is in an arithmetic expression, where bash would run a $(command)
+  [[ $1 =~ ^(0|[1-9][0-9]{0,14})$ ]] || fail 2 "${1:0:60}: must be a whole number"
 }
 
 running() {
@@ -79,10 +83,10 @@ setup() {
   # The images of TPU VMs have Python 3.10, we need 3.11: uv brings its own where there is none.
   # Headers for the decoder of parts of JPEGs are welcome; without them OpenCV decodes whole images.
   {
-    sudo apt-get -qq install -y libjpeg-turbo8-dev || true
-    python3 -m pip install --quiet --user --upgrade uv &&
-      python3 -m uv venv --quiet --clear --python "${1:->=3.11}" "$VENV" &&
-      python3 -m uv pip install --quiet --refresh-package vit_jax --python "$VENV/bin/python" \
+    timeout 300 sudo apt-get -qq install -y libjpeg-turbo8-dev || true
+    timeout 600 python3 -m pip install --quiet --user --upgrade uv &&
+      timeout 600 python3 -m uv venv --quiet --clear --python "${1:->=3.11}" "$VENV" &&
+      timeout 1800 python3 -m uv pip install --quiet --refresh-package vit_jax --python "$VENV/bin/python" \
         "${source:-$BASE/source}[tpu,gcs]"
   } >"$BASE/setup.log" 2>&1 ||
     fail 70 "cannot install: $(grep -iE 'error|×' "$BASE/setup.log" | tail -n 1); whole log: ~/vit_jax/setup.log"
@@ -91,6 +95,7 @@ setup() {
 }
 
 health() {
+  whole "$1"
   join
   timeout 600 "$VENV/bin/python" - "$1" >"$BASE/health.log" 2>&1 <<'PYTHON' ||
 import importlib.metadata, os, sys
@@ -150,6 +155,7 @@ terminate() { # terminate SECONDS: true if the run has ended by then
 }
 
 clear() {
+  whole "$1"
   if running && ! terminate "$1"; then
     kill -KILL -- "-$(cat "$RUN/session")" 2>/dev/null || true
     flock -w 10 "$RUN/lock" true || fail 70 "cannot be killed; delete the slice"
@@ -157,6 +163,7 @@ clear() {
 }
 
 stop() {
+  whole "$1"
   running || fail 0 "$(state)"
   touch "$RUN/stopped"
   terminate "$1" || fail 70 "still running after $1 s"
@@ -169,6 +176,7 @@ status() {
 
 poll() {
   local from=$1 size
+  whole "$from"
   size=$(stat -c %s "$RUN/log" 2>/dev/null || echo 0)
   if ((from > size)); then from=0; fi # another machine than last time
   if ((size - from > 65536)); then from=$((size - 65536)); fi
@@ -177,6 +185,7 @@ poll() {
 }
 
 follow() {
+  whole "$1"
   [ -f "$RUN/log" ] || fail 2 "no run yet"
   tail -n "$1" -F --pid="$(cat "$RUN/session")" "$RUN/log" 2>/dev/null | sed -u "s/^/worker $NUMBER: /"
   flock -w 5 "$RUN/lock" true || true # held a moment longer than its session lives

@@ -156,10 +156,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             assert query.get("uploadType") == "media", self.path
             name, data = query["name"], body
         with self.server.lock:
-            wanted = query.get("ifGenerationMatch")
-            has = self.server.objects.get(name, (b"", 0))[1]
-            if wanted is not None and int(wanted) != has:
-                self._json({"error": {"code": 412, "message": "Precondition Failed"}}, 412)
+            if self._is_not(query, name):
                 return
             self._json(self.server.put(name, data))
 
@@ -172,16 +169,27 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._json(self.server.put(name, parts))
 
     def do_DELETE(self):
-        name, _ = self._asked()
+        name, query = self._asked()
         if name is None:
             return
         with self.server.lock:
+            if self._is_not(query, name):
+                return
             if self.server.objects.pop(name, None) is None:
                 self._json({"error": {"code": 404, "message": f"No such object: {name}"}}, 404)
                 return
         self.send_response(204)
         self.send_header("Content-Length", "0")
         self.end_headers()
+
+    def _is_not(self, query, name):
+        """Returns whether an object is not of the generation asked for, which is then answered."""
+        wanted = query.get("ifGenerationMatch")
+        has = self.server.objects.get(name, (b"", 0))[1]
+        if wanted is None or int(wanted) == has:
+            return False
+        self._json({"error": {"code": 412, "message": "Precondition Failed"}}, 412)
+        return True
 
     def _asked(self):
         """Returns the object's name (empty: none) and the query; None where it was answered."""

@@ -182,6 +182,25 @@ def test_weights_bring_no_images(verb, capsys):
     )
 
 
+@pytest.mark.parametrize("verb", [["evaluate"], ["predict", "--examples=1"], ["predict", "IMAGE"]])
+def test_a_folder_that_is_no_checkpoint_is_called_that(verb, tmp_path, capsys):
+    """And not told to bring images, whatever else it holds."""
+    (tmp_path / "image.png").write_bytes(b"")
+    words = [str(tmp_path / "image.png") if word == "IMAGE" else word for word in verb]
+    line = "is no checkpoint: neither a run directory (no checkpoints/ in it) nor a folder of "
+    for name in ("empty", "begun"):
+        folder = tmp_path / name
+        folder.mkdir()
+        if name == "begun":  # a run that was killed before its first save
+            (folder / "config.json").write_text("{}")
+        assert cli.main([words[0], f"--checkpoint={folder}", *words[1:]]) == 2
+        assert capsys.readouterr().err.startswith(f"vit_jax: {folder}: {line}")
+    note = tmp_path / "note.txt"
+    note.write_text("no weights")
+    assert cli.main([words[0], f"--checkpoint={note}", *words[1:]]) == 2
+    assert "is none of the known kinds of file" in capsys.readouterr().err
+
+
 def test_weights_without_a_head_name_nothing(tmp_path, capsys):
     folder = foreign.write(tmp_path, foreign.record("hf_model"))
     line = f"{folder}: holds no head, so it knows no classes; train one: vit_jax train NAME "

@@ -11,11 +11,10 @@ import fnmatch
 import json
 import os
 import pathlib
-import shutil
 import sys
 from typing import Any
 
-from vit_jax import catalog, config, console, messages, progress
+from vit_jax import catalog, config, console, locking, messages, progress
 
 
 def _reference(options: argparse.Namespace) -> str | None:
@@ -60,7 +59,7 @@ def _check_start(options: argparse.Namespace, reference: str, overrides: dict[st
     if options.smoke:
         if options.workdir is None:
             options.workdir = pathlib.Path("runs", "smoke", values["name"])
-            shutil.rmtree(options.workdir, ignore_errors=True)
+            locking.clear(options.workdir)
         return
     if about.needs and not any(key in overrides for key in about.lifted_by):
         raise config.ConfigError(about.needs)

@@ -10,6 +10,7 @@ import jax
 
 from vit_jax import checks, config, logs, messages, models, places, weights
 from vit_jax.checkpoints import manager
+from vit_jax.data import folders
 from vit_jax.training import sharding
 
 EVALUATED_AT_ONCE = 128  # images, of weights whose config says nothing
@@ -130,10 +131,12 @@ def has_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) 
 
 
 def check_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) -> None:
-    """Raises ConfigError where no images are named."""
+    """Raises ConfigError where no images are named, WeightsError where this is no checkpoint."""
     if not pathlib.Path(reference).exists() and "://" not in str(reference):
         weights.find(str(reference))  # a mistyped name is the first thing to say
     if not has_images(reference, overrides):
+        if pathlib.Path(reference).exists():
+            weights.look(pathlib.Path(reference))  # so is a folder or file that is no checkpoint
         raise config.ConfigError(
             f"{reference} brings no images; set --config.data.source=folder and "
             "--config.data.root=DIR, or --config.data.source=tfds and --config.data.name=NAME"
@@ -141,8 +144,13 @@ def check_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]
 
 
 def complete(cfg: config.Config) -> config.Config:
-    """Returns the config with the sizes of its model variant, or raises ConfigError."""
-    cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
+    """Returns the config with the sizes of its model variant, or raises ConfigError.
+
+    Splits of a folder of images are called as the folders that are there.
+    """
+    cfg = dataclasses.replace(
+        cfg, model=models.complete(cfg.model), data=folders.splits_there(cfg.data)
+    )
     models.check(cfg.model, cfg.data.image_size)
     checks.of_knobs(cfg)
     return cfg

@@ -52,7 +52,7 @@ def of_environment() -> Me | None:
 
 
 def is_first() -> bool:
-    """Returns whether this process is alone, or number 0 of several: the one that talks."""
+    """Returns whether this process acts for all of its run: the first one, or the only one."""
     me = of_environment()
     return me is None or me.number == 0
 

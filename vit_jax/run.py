@@ -18,6 +18,7 @@ from vit_jax import (
     checks,
     config,
     host,
+    locking,
     logs,
     models,
     opening,
@@ -28,7 +29,7 @@ from vit_jax import (
     weights,
 )
 from vit_jax.checkpoints import hosts, manager
-from vit_jax.data import feed, pipeline, sources, transforms
+from vit_jax.data import feed, folder_check, pipeline, sources, transforms
 from vit_jax.data.examples import digest
 from vit_jax.evaluators import classification, fewshot, further, masked, pairs, passes, probe
 from vit_jax.training import (
@@ -210,8 +211,20 @@ def train(
 ) -> Outcome:
     """Trains to the end, resuming where `workdir` left off.
 
-    Raises Preempted (exit 75), Diverged or SaveFailed (70), or another UserError.
+    Raises Preempted (exit 75), Diverged or SaveFailed (70), InUse (2) where another process trains
+    in `workdir`, or another UserError.
     """
+    with locking.attempt(workdir, wanted=peers.is_first()) as refusal:
+        return _train(cfg, workdir, profile=profile, refusal=refusal)
+
+
+def _train(
+    cfg: config.Config,
+    workdir: pathlib.Path,
+    *,
+    profile: tuple[int, int] | None,
+    refusal: str | None,
+) -> Outcome:
     began = time.monotonic()
     # Signals are noted from here on: data set-up, compilation and evaluation end early too.
     spent = phases.Phases("start")
@@ -226,7 +239,10 @@ def train(
         shown = progress.Progress(active=peers.is_first())
         ending.callback(shown.close)
         # After Stop: with several processes SIGTERM is jax's, which passes it on to all of them.
-        peers.join(workdir, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
+        directory = None if refusal else workdir  # that of others is left as it is
+        peers.join(directory, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
+        if refusal := hosts.agree(refusal):
+            raise locking.InUse(refusal)
         # Everything: knobs that do not change a result must be equal too, or a process would wait.
         whole = digest(repr(cfg).encode())
         _agree(workdir, config=whole, code=agreement.code(), jax=jax.__version__)
@@ -241,6 +257,9 @@ def train(
                 f"data.eval_split={cfg.data.eval_split}: its classes differ from those of "
                 f"{cfg.data.train_split}"
             )
+        checked = folder_check.check(
+            cfg.data, {cfg.data.train_split: source, cfg.data.eval_split: objects.eval_source}
+        )
         ready = f"{time.monotonic() - began:.1f}"
         present = _agree(workdir, data=source.fingerprint(), seconds=ready)
         ending.enter_context(notices.watching())
@@ -273,7 +292,7 @@ def train(
         kept: sessions.Sessions | None = None
         try:
             shown.say(_banner(cfg, model, len(source), plan, workdir))
-            for line in present:
+            for line in (*present, *filter(None, [checked])):
                 shown.say(line)
             avoid = hosts.decide(lambda: sorted(_suspects(mirror)))
             for number in avoid:

@@ -1,6 +1,8 @@
 """launch/tpu.sh supervise through preemptions, failures and interruptions."""
 
+import json
 import signal
+import subprocess
 
 import pytest
 
@@ -203,9 +205,133 @@ def test_google_that_does_not_answer_is_asked_again(world):
     assert told(printed)[-2:] == ["done", REMINDER]
 
 
-def test_a_quota_that_is_too_small_ends_it_at_once(world):
-    error = "ERROR: (gcloud.x) RESOURCE_EXHAUSTED: Quota limit 'TPUS' has been exceeded. Limit: 0."
-    here = world(failures={"queued-resources create": [error]})
+REFUSED = "ERROR: (gcloud.x) PERMISSION_DENIED: Permission 'tpu.nodes.get' denied"
+QUOTA = "ERROR: (gcloud.x) RESOURCE_EXHAUSTED: Quota limit 'TPUS' has been exceeded. Limit: 0."
+ZONE = "ERROR: (gcloud.x) INVALID_ARGUMENT: location z is not valid"
+
+
+@pytest.mark.parametrize(
+    ("verb", "error", "line"),
+    [
+        ("queued-resources create", QUOTA, "create: RESOURCE_EXHAUSTED: Quota limit"),
+        ("queued-resources create", ZONE, "create: INVALID_ARGUMENT: location z"),
+        ("queued-resources describe", REFUSED, "PERMISSION_DENIED: Permission"),
+        ("tpu-vm describe", REFUSED, "PERMISSION_DENIED: Permission"),
+        ("tpu-vm scp", REFUSED, "setup: PERMISSION_DENIED: Permission"),
+        ("tpu-vm ssh", REFUSED, "PERMISSION_DENIED: Permission"),
+    ],
+)
+def test_what_is_refused_for_good_ends_it_at_once(world, verb, error, line):
+    here = world(failures={verb: [error] * 50})
+    printed = here.tpu("supervise", *RUN, "digits", code=78)
+    last = printed.splitlines()[-1]
+    assert last.startswith("tpu.sh: ")
+    assert line in last
+    assert len(here.calls(verb.split()[1])) <= 3  # ssh: a look, clear, setup
+    assert not here.calls("delete")  # nobody knows what became of the slice
+    assert told(printed)[-1] == REMINDER
+
+
+def test_a_permission_taken_away_while_it_runs_ends_it(world):
+    here = world(lives=[{"runs": ["run"]}])
+    here.make_ready()
+    process = here.start("supervise", *RUN, "digits")
+    wait_for((here.worker(0) / "words").exists)
+    state = json.loads((here.cloud / "state.json").read_text())
+    state["failures"] = {"tpu-vm ssh": [REFUSED] * 9}
+    (here.cloud / "state.json").write_text(json.dumps(state))
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 78, printed
+    assert not here.calls("delete")
+
+
+@pytest.mark.parametrize("state", ["EXPLODED", "", "ACTIVE\nACTIVE", "<html>502</html>"])
+def test_a_state_that_is_not_known_is_polled_so_often(world, state):
+    here = world(lives=[{"states": [state]}])
     printed = here.tpu("supervise", *RUN, "digits", code=70)
-    assert printed.splitlines()[-1].startswith("tpu.sh: create: RESOURCE_EXHAUSTED: Quota limit")
-    assert len(here.calls("create")) == 1
+    shown = state.replace("\n", " ")
+    assert printed.splitlines()[-1] == (
+        f"tpu.sh: slice s: after 20 polls still a state that is not known: the request is '{shown}'"
+    )
+    assert len(here.calls("describe")) == 21  # the first one: there is no slice yet
+    assert not here.calls("delete")
+
+
+def test_a_node_in_a_state_that_is_not_known_is_polled_so_often(world):
+    strange = {"prints": "HIDDEN\tUNKNOWN\n"}
+    here = world(failures={"tpu-vm describe": [strange] * 99})
+    printed = here.tpu("supervise", *RUN, "digits", code=70)
+    assert "not known: ACTIVE, its node 'HIDDEN UNKNOWN'" in printed.splitlines()[-1]
+
+
+def test_a_state_that_becomes_known_goes_on(world):
+    strange = [{"prints": "???\n"}] * 15
+    failures = {"queued-resources describe": [*strange, "ERROR: (gcloud.x) gone", *strange]}
+    here = world(failures=failures, lives=[{"runs": ["0"]}])
+    here.make_ready()
+    printed = here.tpu("supervise", *RUN, "digits")
+    assert told(printed)[-2:] == ["done", REMINDER]
+
+
+def test_half_an_answer_of_a_worker_decides_nothing(world):
+    """An empty one was once the end of the run: exit code 0."""
+    here = world(hosts=2, lives=[{"runs": ["0/78"]}])
+    here.make_ready()
+    script = here.checkout / "launch/tpu_worker.sh"
+    for home in (here.worker(0), here.worker(1)):
+        # The first two answers about a run that has ended are cut short.
+        broken = script.read_text().replace(
+            "status() {\n",
+            'status() {\n  echo x >>"$RUN/asked"\n'
+            '  case $(wc -l <"$RUN/asked") in\n'
+            "    1) return ;;\n"
+            '    2) echo "worker 0: exi" && return ;;\n'
+            "  esac\n",
+        )
+        (home / "tpu_worker.sh").write_text(broken)
+    script.write_text(broken)
+    printed = here.tpu("supervise", *RUN, "digits", code=78)
+    assert "worker 0: exited 0\nworker 1: exited 78\n" in printed
+
+
+@pytest.mark.parametrize("garbage", ["", "worker 0: runn", "{}", "worker 0: running, log 3x\n"])
+def test_garbage_from_a_worker_is_a_miss(world, garbage):
+    here = world(lives=[{"runs": ["0"]}])
+    here.make_ready()
+    # A look, clear, scp, setup, health, start; then polls.
+    fine = ["", "", "", "", ""]
+    failures = {"tpu-vm ssh": [*fine, {"prints": garbage}, {"prints": garbage}]}
+    state = json.loads((here.cloud / "state.json").read_text())
+    (here.cloud / "state.json").write_text(json.dumps(state | {"failures": failures}))
+    printed = here.tpu("supervise", *RUN, "digits")
+    assert told(printed)[-2:] == ["done", REMINDER]
+    assert not here.calls("delete")
+
+
+def test_gcloud_that_hangs_is_asked_again(world):
+    failures = {
+        "queued-resources describe": [{"hang": 600}, ""],
+        "tpu-vm ssh": ["", "", "", "", "", {"hang": 600}],
+    }
+    here = world(failures=failures, lives=[{"runs": ["0"]}])
+    here.make_ready()
+    printed = here.tpu("supervise", *RUN, "--timeout_seconds=2", "digits")
+    assert "gcloud queued-resources describe did not answer within 2 s" in printed
+    assert told(printed)[-2:] == ["done", REMINDER]
+
+
+def test_a_slice_that_cannot_be_given_back_is_tried_again(world):
+    here = world(
+        lives=[{"runs": ["0"]}],
+        failures={"queued-resources delete": ["ERROR: (gcloud.x) UNAVAILABLE: later"] * 2},
+    )
+    here.make_ready()
+    printed = here.tpu("supervise", *RUN, "--then_delete", "digits")
+    assert told(printed)[-2:] == ["delete: UNAVAILABLE: later; again in 0 s"] * 2
+    assert len(here.calls("delete")) == 3
+
+
+def test_the_launchers_know_what_no_exit_code_means():
+    script = f"source {worlds.ROOT}/launch/exits.sh; worst; worst 0 0"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert done.stdout == "70\n0\n"

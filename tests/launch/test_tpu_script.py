@@ -1,8 +1,10 @@
 """launch/tpu.sh against a stand-in for gcloud; its workers run launch/tpu_worker.sh for real."""
 
 import os
+import pathlib
 import re
 import signal
+import subprocess
 import tarfile
 
 import pytest
@@ -273,28 +275,48 @@ def test_what_is_missing_or_wrong_is_one_line(world):
 
 
 @pytest.mark.parametrize(
-    ("error", "line"),
+    ("error", "line", "code"),
     [
         (
             "ERROR: (gcloud.compute.tpus.queued-resources.create) RESOURCE_EXHAUSTED: Quota limit "
             "'TPUV5sPreemptibleLitepodPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0.",
             "create: RESOURCE_EXHAUSTED: Quota limit 'TPUV5sPreemptibleLitepodPerProjectPerZone"
             "ForTPUAPI' has been exceeded. Limit: 0.; ask for more (console: IAM & Admin, ",
+            78,
         ),
         (
             "ERROR: (gcloud.x) You do not currently have an active account selected.\nPlease run:",
             "create: not logged in; gcloud auth login",
+            78,
         ),
         (
             "ERROR: (gcloud.x) PERMISSION_DENIED: Cloud TPU API has not been used in project p",
             "create: Cloud TPU API is off; gcloud services enable tpu.googleapis.com --project=p",
+            78,
         ),
-        ("Traceback\nsocket: gone", "create: socket: gone"),
+        (
+            "ERROR: (gcloud.x) PERMISSION_DENIED: Permission 'tpu.nodes.create' denied on 'p'",
+            "create: PERMISSION_DENIED: Permission 'tpu.nodes.create' denied on 'p'; the account ",
+            78,
+        ),
+        (
+            "ERROR: (gcloud.x) INVALID_ARGUMENT: accelerator type not found",
+            "create: INVALID_ARGUMENT: accelerator type not found",
+            78,
+        ),
+        ("ERROR: (gcloud.x) UNAVAILABLE: try later", "create: UNAVAILABLE: try later", 70),
+        (
+            "ERROR: (gcloud.x) RESOURCE_EXHAUSTED: There is no more capacity in the zone",
+            "create: RESOURCE_EXHAUSTED: There is no more capacity in the zone",
+            70,
+        ),
+        ("Traceback\nsocket: gone", "create: socket: gone", 70),
     ],
 )
-def test_what_google_refuses_is_one_line_with_a_remedy(world, error, line):
+def test_what_google_refuses_is_one_line_with_a_remedy(world, error, line, code):
+    """And with 78 if it would be refused again."""
     here = world(failures={"queued-resources create": [error]})
-    printed = here.tpu("create", *SLICE, code=70)
+    printed = here.tpu("create", *SLICE, code=code)
     assert printed.startswith(f"tpu.sh: {line}")
     assert printed.count("\n") == 1
 
@@ -350,6 +372,124 @@ def test_preflight_decides(world):
         "tpu.sh: preflight: vit_jax is not installed here; pip install '.[tpu]', or --force\n"
     )
     assert "worker 1: started" in here.tpu("run", *RUN, "big", "--force")
+
+
+NUMBERS = [
+    "max_restarts", "backoff_seconds", "steady_seconds", "poll_seconds", "timeout_seconds",
+    "grace", "lines", "examples", "worker",
+]  # fmt: skip
+EVIL = "SECONDS[$(touch executed; echo 0)]"  # which bash runs wherever it expects a number
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_no_number_is_run_as_a_command(world, number, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    here = world(lives=[{"runs": ["70", "0"]}])
+    here.make_ready()
+    for value in (EVIL, "-1", "08", "1e3", "1 2", "9" * 30, "1\n2"):
+        if (number, value) == ("poll_seconds", "08"):
+            continue  # which goes to `sleep` alone
+        for words, variables in (
+            ([f"--{number}={value}"], {}),
+            ([], {f"VIT_JAX_{number.upper()}": value}),
+        ):
+            printed = here.tpu("supervise", *RUN, *words, "digits", code=2, **variables)
+            shown = value.replace("\n", " ")
+            assert printed.startswith(f"tpu.sh: --{number}={shown}: must be a "), printed
+            assert printed.count("\n") == 1
+    assert not (tmp_path / "executed").exists()
+    assert not here.calls()
+
+
+def test_no_slice_is_run_as_a_command(world, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    here = world()
+    for size in (f"v5e-{EVIL}", "v5e-08", "v3:2x08", "v5e-" + "9" * 30, "v4:2x2x2x2"):
+        printed = here.tpu("create", *ADDRESS, f"--slice={size}", code=2)
+        assert f"--slice={size[:60]}: no such slice; examples: " in printed
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("words", [["poll"], ["clear"], ["stop"], ["health"], ["follow"]])
+def test_no_number_is_run_on_a_worker(world, words):
+    here = ready(world)
+    home = here.worker(0)
+    for value in (EVIL, "08", "-1"):
+        done = subprocess.run(
+            ["bash", "tpu_worker.sh", *words, value], cwd=home, capture_output=True, text=True,
+            env=here.environment | {"HOME": str(home)},
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (
+            2, f"worker 0: {value}: must be a whole number\n",
+        )  # fmt: skip
+    assert not (home / "executed").exists()
+
+
+# --- Google that does not answer, or not as expected ---------------------------------------------
+
+
+def gone(here):
+    """Returns whether what hung has been ended, and its child with it."""
+    pids = (here.cloud / "hanging").read_text().split()
+    return not any(pathlib.Path("/proc", pid).exists() for pid in pids)
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("queued-resources create", ["create", *SLICE]),
+        ("queued-resources describe", ["status", *ADDRESS]),
+        ("queued-resources delete", ["delete", *ADDRESS, "--force"]),
+        ("tpu-vm scp", ["setup", *SLICE]),
+        ("tpu-vm ssh", ["run", *RUN, "digits"]),
+        ("tpu-vm ssh", ["stop", *ADDRESS, "--grace=1"]),
+    ],
+)
+def test_a_command_that_hangs_is_ended(world, verb, words, monkeypatch):
+    here = ready(world, failures={verb: [{"hang": 600}]})
+    hasty = (here.checkout / "launch/tpu_cloud.sh").read_text()
+    for factor in ("5 *", "10 *"):
+        hasty = hasty.replace(f"{factor} timeout", "timeout")
+    (here.checkout / "launch/tpu_cloud.sh").write_text(hasty)
+    code = 0 if words[0] == "status" else 70  # which says what it could not learn
+    printed = here.tpu(*words, "--timeout_seconds=1", code=code)
+    seconds = 2 if words[0] == "stop" else 1
+    assert f"gcloud {verb} did not answer within {seconds} s (--timeout_seconds)" in printed
+    wait_for(lambda: gone(here))
+
+
+def test_a_project_that_cannot_be_looked_up_is_asked_for(world):
+    here = world(configured="hangs")
+    printed = here.tpu("create", "--name=s", "--timeout_seconds=1", code=2)
+    assert printed == "tpu.sh: no project; set --project=... or VIT_JAX_PROJECT\n"
+    wait_for(lambda: gone(here))
+
+
+@pytest.mark.parametrize("send", [os.kill, os.killpg])  # a terminal signals the group
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("create", ["create", *SLICE]),
+        ("describe", ["status", *ADDRESS]),
+        ("create", ["supervise", *RUN, "digits", "--force"]),
+    ],
+)
+def test_a_signal_ends_what_hangs_at_once(world, number, send, verb, words):
+    here = world(failures={f"queued-resources {verb}": [{"hang": 600}]})
+    process = here.start(*words, start_new_session=True)
+    wait_for((here.cloud / "hanging").exists)
+    send(process.pid, number)
+    output, _ = process.communicate(timeout=20)
+    assert process.returncode == 130, output
+    wait_for(lambda: gone(here))
+
+
+def test_status_that_is_refused_says_so(world):
+    error = "ERROR: (gcloud.x) PERMISSION_DENIED: no"
+    here = ready(world, failures={"queued-resources describe": [error]})
+    printed = here.tpu("status", *ADDRESS, code=78)
+    assert printed.startswith("slice s: refused (PERMISSION_DENIED: no; the account needs the ")
 
 
 # --- Words ----------------------------------------------------------------------------------------

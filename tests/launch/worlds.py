@@ -72,7 +72,7 @@ class World:
             runs = self.scenario["lives"][0]["runs"]
             (home / "outcomes").write_text("\n".join(runs) + "\n")
 
-    def start(self, *words, **environment):
+    def start(self, *words, start_new_session=False, **environment):
         return subprocess.Popen(
             [str(self.checkout / "launch/tpu.sh"), *words],
             env=self.environment | environment,
@@ -80,6 +80,7 @@ class World:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=start_new_session,
         )
 
     def tpu(self, *words, code=0, **environment):

@@ -1,6 +1,7 @@
 """A folder of images as a source: `root/split/class/...`, or `root/class/...` with a holdout."""
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 import pathlib
@@ -10,10 +11,11 @@ import numpy as np
 
 from vit_jax import config, messages
 from vit_jax.config import ConfigError
-from vit_jax.data import images
+from vit_jax.data import images, split_names
 from vit_jax.data.examples import DataError, Record, Split, digest
+from vit_jax.data.skipped import Skipped, shown
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")  # what `images.decode` reads
 
 DEEPEST = 100  # folders within folders
 
@@ -21,7 +23,7 @@ Path = pathlib.Path
 
 
 class Folder:
-    """Image files below a folder per class, at any depth; hidden files and folders are skipped.
+    """Image files below a folder per class, at any depth; `skipped` counts what is not used.
 
     Without `data.holdout`, `root/SPLIT/CLASS/**` holds the splits. The classes are the folders of
     `data.train_split`, sorted, and every split is labelled by that list: a class folder that is not
@@ -49,8 +51,9 @@ class Folder:
             self._top = _split_folder(root, chosen.name, key)
             class_top = _split_folder(root, train.name, "data.train_split")
         self.classes = tuple(_folders(class_top))
+        self.skipped = Skipped()
         _check_names(self.classes, class_top)
-        files = _list(root, self._top, class_top, self.classes)
+        files = _list(root, self._top, class_top, self.classes, self.skipped)
         if data.holdout:
             files = _side(files, data, chosen.name, split, key)
         if chosen.low or chosen.high:
@@ -61,12 +64,23 @@ class Folder:
         self._names = b"".join(names)
         self._ends = np.cumsum([0, *map(len, names)], dtype=np.int64)
         self._labels = np.array([label for label, _ in files], np.int32)
+        self._labels.flags.writeable = False
 
     def __len__(self) -> int:
         return len(self._labels)
 
     def __getitem__(self, index: int) -> Record:
         return Record(images.read(self.name(index)), int(self._labels[index]))
+
+    @property
+    def top(self) -> Path:
+        """The folder of the class folders."""
+        return self._top
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The labels of all examples (N), int32."""
+        return self._labels
 
     def name(self, index: int) -> str:
         """Returns the path of the file."""
@@ -92,11 +106,15 @@ Above = tuple[tuple[int, int], ...]  # device and inode of the folders on the wa
 
 
 def walk(
-    folder: Path, key: str, prefix: str = "", above: Above = ()
+    folder: Path,
+    key: str,
+    prefix: str = "",
+    above: Above = (),
+    skipped: Skipped | None = None,
 ) -> Iterator[tuple[str, os.DirEntry[str]]]:
     """Yields the files below a folder by name, through links, but not in circles.
 
-    Each is its path below the folder, after `prefix`, and its entry; hidden ones are skipped.
+    Each is its path below the folder, after `prefix`, and its entry; hidden ones are counted.
     Raises DataError that begins with `key` for a folder that cannot be read.
     """
     with _readable(folder, key):
@@ -106,17 +124,37 @@ def walk(
         return
     if len(above) == DEEPEST:
         raise DataError(f"{key}: {folder}: folders within folders, more than {DEEPEST} deep")
-    for entry in _scan(folder, key):
+    for entry in _scan(folder, key, skipped):
         if entry.is_dir():
-            yield from walk(Path(entry.path), key, f"{prefix}{entry.name}/", (*above, here))
+            inside = f"{prefix}{entry.name}/"
+            yield from walk(Path(entry.path), key, inside, (*above, here), skipped)
         else:
             yield prefix + entry.name, entry
 
 
-def _scan(folder: Path, key: str = "data.root") -> list[os.DirEntry[str]]:
-    """Returns the entries of a folder that are not hidden, sorted by name."""
+def image_files(
+    folder: Path, key: str, prefix: str = "", skipped: Skipped | None = None
+) -> list[str]:
+    """Returns the paths of the image files that `walk` finds, sorted; counts the others."""
+    found = []
+    for path, _ in walk(folder, key, prefix, skipped=skipped):
+        if path.lower().endswith(SUFFIXES):
+            found.append(path)
+        elif skipped is not None:
+            skipped.note(path)
+    return sorted(found)
+
+
+def _scan(
+    folder: Path, key: str = "data.root", skipped: Skipped | None = None
+) -> list[os.DirEntry[str]]:
+    """Returns the entries of a folder that are not hidden, sorted by name; counts the others."""
     with _readable(folder, key), os.scandir(folder) as entries:
-        return sorted((e for e in entries if e.name[0] != "."), key=lambda e: e.name)
+        found = list(entries)
+    kept = sorted((e for e in found if e.name[0] != "."), key=lambda e: e.name)
+    if skipped is not None:
+        skipped.hidden += len(found) - len(kept)
+    return kept
 
 
 @contextlib.contextmanager
@@ -143,26 +181,76 @@ def _check_names(classes: tuple[str, ...], folder: Path) -> None:
         raise DataError(f"data.root={folder}: class folder {shown}: {reason}; {remedy}")
 
 
+def splits_there(data: config.Data) -> config.Data:
+    """Returns the config with its splits called as the folders that are there.
+
+    `train/` beside `val/`, `valid/` or `validation/` is found by itself; see `split_names.find`.
+    What is not found stays as it is: opening it says what is wrong.
+    """
+    if data.source != "folder" or data.root is None or data.holdout:
+        return data
+    try:
+        there = _folders(Path(data.root))
+    except DataError:
+        return data
+    changed = {}
+    for key in ("train_split", "eval_split"):
+        text = getattr(data, key)
+        name = text.partition("[")[0]
+        found = split_names.find(name, there)
+        if found is not None and found != name:
+            changed[key] = found + text[len(name) :]
+    return dataclasses.replace(data, **changed) if changed else data
+
+
 def _split_folder(root: Path, name: str, key: str) -> Path:
-    if (root / name).is_dir():
-        return root / name
     there = _folders(root)
+    if name in there:
+        return root / name
     if not there:
         raise DataError(f"data.root={root}: has no folders; expected {name}/CLASS/IMAGE")
-    shown = ", ".join(there[:10]) + (", ..." if len(there) > 10 else "")
+    listed = ", ".join(map(shown, there[:10])) + (", ..." if len(there) > 10 else "")
     raise DataError(
-        f"{key}={name}: no such folder in data.root={root}; folders there: {shown}; if these are "
-        f"classes, set data.holdout=0.1"
+        f"{key}={name}: no such folder in data.root={root}; folders there: {listed}; "
+        f"{_remedy(key, there)}"
     )
 
 
-def _list(root: Path, top: Path, class_top: Path, classes: tuple[str, ...]) -> list[File]:
+def _remedy(key: str, there: list[str]) -> str:
+    """Returns what to do where a root has other folders than the split that is asked for."""
+    splits = [name for name in there if split_names.is_split(name)]
+    train = split_names.find("train", there)
+    if not splits:
+        return "if these are classes, set data.holdout=0.1"
+    others = [name for name in splits if name != train]
+    if key == "data.train_split" and train is not None:
+        return f"set {key}={train}"
+    if key == "data.eval_split" and others:
+        return f"set {key}={' or '.join(others)}"
+    if key == "data.eval_split" and train is not None:
+        return (
+            f"to keep a tenth of {train} for it, set data.train_split='{train}[:90%]' and "
+            f"{key}='{train}[90%:]'"
+        )
+    return f"set {key} to the one that is meant"
+
+
+def _list(
+    root: Path, top: Path, class_top: Path, classes: tuple[str, ...], skipped: Skipped
+) -> list[File]:
     """Returns all image files below the class folders of `top`, in order of (class, path)."""
     if len(classes) < 2:
         raise DataError(
             f"data.root={root}: {len(classes)} class folders in {class_top}; at least 2 are needed"
         )
-    there = _folders(top)
+    there = []
+    for entry in _scan(top, skipped=skipped):
+        if entry.is_dir():
+            there.append(entry.name)
+        elif entry.name.lower().endswith(SUFFIXES):
+            skipped.note_loose(entry.name if top == root else f"{top.name}/{entry.name}")
+        else:
+            skipped.note(entry.name)
     unknown = sorted(set(there) - set(classes))
     if unknown:
         raise DataError(
@@ -172,13 +260,15 @@ def _list(root: Path, top: Path, class_top: Path, classes: tuple[str, ...]) -> l
     labels = {name: label for label, name in enumerate(classes)}
     files: list[File] = []
     for name in there:
-        paths = (path for path, _ in walk(top / name, "data.root", f"{name}/"))
-        found = sorted(path for path in paths if path.lower().endswith(SUFFIXES))
+        others = Skipped()
+        found = image_files(top / name, "data.root", f"{name}/", others)
         if not found:
+            held = others.describe()
             raise DataError(
                 f"data.root={root}: no image in class folder {top / name}; "
-                f"images end in {', '.join(SUFFIXES)}"
+                f"images end in {', '.join(SUFFIXES)}{held and f'; it holds {held}'}"
             )
+        skipped.add(others)
         files += [(labels[name], path) for path in found]
     return files
 

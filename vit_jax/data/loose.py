@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from vit_jax.config import ConfigError
 from vit_jax.data import images
 from vit_jax.data.examples import Record, digest
-from vit_jax.data.folders import SUFFIXES, walk
+from vit_jax.data.folders import SUFFIXES, image_files
+from vit_jax.data.skipped import Skipped
+from vit_jax.logs import log
 
 UNKNOWN = -1  # label of a file that lies in no class's folder
 
@@ -25,10 +27,14 @@ class Loose:
             what = "not a folder" if root.exists() else "no such folder"
             raise ConfigError(f"{key}={root}: {what}")
         self._root, self.classes = root, tuple(classes)
-        paths = (path for path, _ in walk(root, key))
-        self._paths = sorted(path for path in paths if path.lower().endswith(SUFFIXES))
+        skipped = Skipped()
+        self._paths = image_files(root, key, skipped=skipped)
+        left_out = skipped.describe()
         if not self._paths:
-            raise ConfigError(f"{key}={root}: holds no {', '.join(SUFFIXES)} files")
+            held = left_out and f"; it holds {left_out}"
+            raise ConfigError(f"{key}={root}: holds no {', '.join(SUFFIXES)} files{held}")
+        if left_out:
+            log.info("%s=%s: %d images; not used: %s", key, root, len(self._paths), left_out)
         self._labels = {name: label for label, name in enumerate(self.classes)}
 
     def __len__(self) -> int:

@@ -165,6 +165,11 @@ class Listed:
         """Returns what the source calls the example."""
         return self._source.name(int(self._positions[index]))
 
+    @property
+    def source(self) -> Source:
+        """The source that this is a part of."""
+        return self._source
+
     def fingerprint(self) -> str:
         """Covers images, labels and order, by the digest of the list; and the classes."""
         return digest(self._sha256.encode(), repr(self.classes).encode())

@@ -34,6 +34,11 @@ class Subset:
         if not len(self._positions):
             raise ConfigError(f"{shown}: no example of {key} is of these classes")
 
+    @property
+    def source(self) -> Source:
+        """The source that this is a part of."""
+        return self._source
+
     def __len__(self) -> int:
         return len(self._positions)
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from vit_jax import catalog, logs
+from vit_jax import catalog, locking, logs
 from vit_jax.reproduce import planning
 from vit_jax.reproduce.cells import FEW_SHOT, Step, Table
 from vit_jax.reproduce.planning import Planned
@@ -31,8 +31,16 @@ def perform(
       smoke: run tiny copies of all steps, on random pixels.
 
     Returns the exit code of the last step that failed, else 0: the others still run. A step that
-    was asked to stop, and saved, is the last.
+    was asked to stop, and saved, is the last. Raises InUse where another process runs the same
+    table in `workdir`; other tables may share it, and a step of both is refused to the second.
     """
+    with locking.exclusive(workdir, f"reproduce-{table.name}.lock"):
+        return _perform(table, workdir, overrides, smoke=smoke)
+
+
+def _perform(
+    table: Table, workdir: pathlib.Path, overrides: Mapping[str, str], *, smoke: bool
+) -> int:
     code = 0
     for step in table.steps:
         planned, found = planning.plan(table, workdir, overrides)

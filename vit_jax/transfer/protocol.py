@@ -4,6 +4,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from vit_jax import locking
 from vit_jax.transfer import cells, report
 from vit_jax.transfer.devices import Environment
 from vit_jax.transfer.plan import Cell, Plan
@@ -44,8 +45,16 @@ def sweep(
       run: runs cells.
 
     Raises Preempted (exit 75), Failed (70) where no candidate or no final cell has a finite result,
-    or another UserError; the same call then goes on.
+    InUse (2) where another process is at work in `workdir`, or another UserError; the same call
+    then goes on.
     """
+    with locking.exclusive(workdir):
+        return _sweep(plan, workdir, places, run)
+
+
+def _sweep(
+    plan: Plan, workdir: pathlib.Path, places: Sequence[Environment], run: Run
+) -> dict[str, Any]:
     results = Results(plan, workdir)
     results.write()
     with Show(results) as show:

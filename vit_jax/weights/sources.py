@@ -98,7 +98,10 @@ def _open(path: pathlib.Path) -> tuple[Arrays, dict[str, dict[str, Any]]]:
             pickled = [p.name for p in sorted(folder.iterdir()) if p.suffix in files.PICKLES]
             if pickled:
                 files.open_arrays(folder / pickled[0])  # which says why not
-            raise WeightsError(f"{path}: holds neither {WHOLE[0]} nor {INDEX}")
+            raise WeightsError(
+                f"{path}: is no checkpoint: neither a run directory (no checkpoints/ in it) nor a "
+                f"folder of weights (no {WHOLE[0]} or {INDEX})"
+            )
         arrays = files.open_shards(file) if file.name == INDEX else files.open_arrays(file)
     else:
         folder, arrays = path.parent, files.open_arrays(path)

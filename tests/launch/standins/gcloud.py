@@ -34,6 +34,17 @@ def fail(text, code=1):
     sys.exit(code)
 
 
+def misbehave(hang=0, prints="", code=0):
+    """Hangs, with a child that holds the output too, and prints what no gcloud does."""
+    if hang:
+        child = subprocess.Popen(["sleep", str(hang)])
+        (CLOUD / "hanging").write_text(f"{os.getpid()} {child.pid}")
+        child.wait()
+    sys.stdout.write(prints)
+    sys.stdout.flush()
+    os._exit(code)
+
+
 def load():
     if STATE.exists():
         return json.loads(STATE.read_text())
@@ -140,6 +151,8 @@ def main(words):
     with (CLOUD / "calls.jsonl").open("a") as calls:
         calls.write(json.dumps(words) + "\n")
     if words[:2] == ["config", "get-value"]:
+        if SCENARIO.get("configured") == "hangs":
+            misbehave(hang=600)
         print(SCENARIO.get("configured", {}).get(words[2], ""))
         return 0
     assert words[:2] == ["compute", "tpus"], words
@@ -150,10 +163,12 @@ def main(words):
         if word.startswith("--") and word[2:].partition("=")[0] not in FLAGS[verb]:
             fail(f"ERROR: (gcloud.{verb}) unrecognized arguments: {word}", 2)
     if state["failures"].get(verb):
-        text = state["failures"][verb].pop(0)
+        met = state["failures"][verb].pop(0)
         STATE.write_text(json.dumps(state))
-        if text:
-            fail(text)
+        if isinstance(met, dict):
+            misbehave(**met)
+        elif met:
+            fail(met)
     do = {
         "queued-resources create": create,
         "queued-resources describe": describe_request,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from vit_jax.data import folders
 from vit_jax.data.examples import DataError
 from vit_jax.data.images import BadImage
-from vit_jax.prepare import inputs, shards
+from vit_jax.prepare import archives, inputs, shards
 from vit_jax.prepare.inputs import Found
 
 Path = pathlib.Path

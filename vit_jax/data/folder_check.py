@@ -1,0 +1,131 @@
+"""A folder of images is checked before a run begins: what is used, what is not, what is broken.
+
+Files are looked at, not read: a link to nothing, an empty file or a pipe that is called `x.jpg`
+would otherwise end the run when its turn comes, maybe after hours.
+"""
+
+import concurrent.futures
+import itertools
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from vit_jax import config
+from vit_jax.data.examples import DataError, Source
+from vit_jax.data.folders import Folder
+from vit_jax.data.skipped import Skipped, shown
+
+SECONDS = 20.0  # for all files of a split; on slow storage the others are met while training
+THREADS, CHUNK = 16, 1024  # storage on a network answers many questions at a time
+MOST_NAMED = 3
+
+
+def check(data: config.Data, sources: Mapping[str, Source | None]) -> str | None:
+    """Returns a line about a folder of images; None for other data.
+
+    Args:
+      data: which folder, and how many bad examples are allowed.
+      sources: what was opened, by split.
+
+    Raises DataError where more files of a split cannot be read than `data.max_bad_examples`.
+    """
+    opened = [(split, source) for split, source in sources.items() if source is not None]
+    folders = [(split, source, found) for split, source in opened if (found := _folder(source))]
+    if not folders:
+        return None
+    parts, notes = [], []
+    for split, source, folder in folders:
+        bad, looked = unreadable(folder)
+        _refuse(data, split, bad, looked, len(folder))
+        parts.append(f"{split} {_described(source)}")
+        if bad:
+            notes.append(f"of {split} {_named(bad)}")
+        if looked < len(folder):
+            notes.append(f"of {split} {looked:,} files were looked at within {SECONDS:.0f} s")
+    skipped = Skipped()
+    # Both sides of a holdout are of one folder.
+    for one in {folder.top: folder.skipped for _, _, folder in folders}.values():
+        skipped.add(one)
+    left_out = skipped.describe()
+    line = f"data.root={shown(str(data.root))}: {', '.join(parts)}; "
+    line += f"not used: {left_out}" if left_out else "all of it is used"
+    return "; ".join([line, *notes])
+
+
+def unreadable(folder: Folder) -> tuple[list[tuple[str, str]], int]:
+    """Returns the files that cannot be read, each with the reason, and how many were looked at."""
+    end = time.monotonic() + SECONDS
+    bad: list[tuple[str, str]] = []
+    looked = 0
+    numbers = iter(range(len(folder)))
+    with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
+        while chunk := list(itertools.islice(numbers, CHUNK * THREADS)):
+            parts = [chunk[at : at + CHUNK] for at in range(0, len(chunk), CHUNK)]
+            for found in pool.map(lambda part: list(_look(folder, part)), parts):
+                bad += found
+            looked += len(chunk)
+            if time.monotonic() > end:
+                break
+    return bad, looked
+
+
+def _look(folder: Folder, numbers: list[int]) -> Iterator[tuple[str, str]]:
+    for number in numbers:
+        path = folder.name(number)
+        try:
+            status = os.stat(path)  # noqa: PTH116 (a Path takes ten times as long)
+        except FileNotFoundError:
+            yield path, "is a link to nothing"
+        except OSError as error:
+            yield path, f"cannot be read: {error.strerror}"
+        else:
+            if not stat.S_ISREG(status.st_mode):
+                yield path, "is no file"
+            elif not status.st_size:
+                yield path, "is empty"
+
+
+def _refuse(
+    data: config.Data, split: str, bad: list[tuple[str, str]], looked: int, total: int
+) -> None:
+    if len(bad) <= data.max_bad_examples:
+        return
+    among = f"{looked:,} of {total:,}" if looked < total else f"{total:,}"
+    raise DataError(
+        f"data.root={shown(str(data.root))}: of {among} images of {split} {_named(bad)}; mend or "
+        f"remove them, or allow for them with data.max_bad_examples={len(bad)}"
+    )
+
+
+def _named(bad: list[tuple[str, str]]) -> str:
+    """Returns `4 cannot be read: a.jpg is empty, b.jpg is a link to nothing, ...`."""
+    first = ", ".join(f"{shown(path)} {reason}" for path, reason in bad[:MOST_NAMED])
+    return f"{len(bad):,} cannot be used: {first}{', ...' if len(bad) > MOST_NAMED else ''}"
+
+
+def _described(source: Source) -> str:
+    """Returns `7,390 images of 37 classes (180 to 200 each)`."""
+    text = f"{len(source):,} images of {len(source.classes):,} classes"
+    if not isinstance(source, Folder):
+        return text
+    counts = np.bincount(source.labels, minlength=len(source.classes))
+    least, most = int(counts.min()), int(counts.max())
+    each = f"{least:,} each" if least == most else f"{least:,} to {most:,} each"
+    without = np.flatnonzero(counts == 0).tolist()
+    if without:
+        each += f", none of {shown(source.classes[without[0]])}"
+        each += f" and {len(without) - 1:,} others" if len(without) > 1 else ""
+    return f"{text} ({each})"
+
+
+def _folder(source: Source) -> Folder | None:
+    """Returns the folder that a source, or the one it takes a part of, is."""
+    while not isinstance(source, Folder):
+        inner = getattr(source, "source", None)
+        if inner is None:
+            return None
+        source = inner
+    return source

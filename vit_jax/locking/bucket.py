@@ -1,0 +1,85 @@
+"""A lease object in a bucket: made, renewed and taken over only from the state last seen."""
+
+import contextlib
+import pathlib
+from typing import Any
+
+from vit_jax import places
+from vit_jax.locking.holder import Holder
+
+Version = int  # Google's generation of the object, a new one with every write
+ABSENT = 0
+
+
+class BucketLock:
+    """An object that names its holder, who writes it anew every `RENEW` seconds."""
+
+    def __init__(self, path: pathlib.Path, me: Holder) -> None:
+        import fsspec
+
+        self._fs: Any = fsspec.filesystem("gcs")  # the instance that etils' paths have
+        self._path, self._me = path, me
+        self._bucket, _, self._name = str(path).removeprefix(places.BUCKET).partition("/")
+        self._generation: Version = ABSENT
+
+    def take(self) -> bool:
+        """Takes the lease if there is none."""
+        return self._write(ABSENT)
+
+    def look(self) -> tuple[Version | None, Holder | None]:
+        """Returns what changes with each renewal, and the holder; None for what is not there."""
+        try:
+            with places.os_errors():
+                about = self._fs.call("GET", "b/{}/o/{}", self._bucket, self._name, json_out=True)
+                return int(about["generation"]), Holder.parse(self._path.read_bytes())
+        except FileNotFoundError:
+            return None, None
+
+    def seize(self, version: Version) -> bool:
+        """Takes a lease that has not been renewed since `version`."""
+        return self._write(version)
+
+    def renew(self) -> bool:
+        """Shows that the holder is alive; returns False where another process has the lease."""
+        return self._write(self._generation)
+
+    def release(self) -> None:
+        """Gives the lease back; one that cannot be deleted now runs out."""
+        if self._generation == ABSENT:
+            return
+        only = {"ifGenerationMatch": str(self._generation)}
+        with contextlib.suppress(OSError), places.os_errors():
+            self._fs.call("DELETE", "b/{}/o/{}", self._bucket, self._name, **only)
+        self._generation = ABSENT
+
+    def _write(self, expected: Version) -> bool:
+        """Writes the object if it is what was seen; returns whether it is this process's now."""
+        try:
+            with places.os_errors():
+                about = self._fs.call(
+                    "POST",
+                    self._fs.base.replace("/storage/", "/upload/storage/") + "b/{}/o",
+                    self._bucket,
+                    uploadType="media",
+                    name=self._name,
+                    ifGenerationMatch=str(expected),
+                    data=self._me.dump(),
+                    json_out=True,
+                )
+            self._generation = int(about["generation"])
+            return True
+        except OSError as error:
+            if not _is_precondition(error):
+                raise
+        # An answer may be lost on the way, and gcsfs ask again: then what is there is our own.
+        found, holder = self.look()
+        if found is None or holder is None or holder.token != self._me.token:
+            return False
+        self._generation = found
+        return True
+
+
+def _is_precondition(error: OSError) -> bool:
+    """Returns whether Google refused as the object is not what was expected (HTTP 412)."""
+    cause = error.__cause__  # HttpError with a code, in releases of gcsfs before 2026
+    return isinstance(error, FileExistsError) or str(getattr(cause, "code", "")) == "412"
