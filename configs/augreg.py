@@ -32,6 +32,19 @@ CHOICES = (
         "--config.data.randaugment=2,10 --config.train.mixup=0.2",
     ),
 )
+RANDAUGMENT = (
+    Choice(
+        "RandAugment's Solarize inverts all of an image at magnitudes 10 and 20, Contrast blends "
+        "with 196",
+        "as in big_vision, with which the weights were trained: a threshold that wraps at 256, and "
+        "height x width / 256 for the mean",
+    ),
+    Choice(
+        "RandAugment's Translate and Cutout are shares of a side, Sharpness rounds exactly",
+        "big_vision's pixels at 224; its Sharpness is 1 to 3 of 255 off in 1 % of the pixels, by "
+        "the processor; Color may be off by 1 in a few of 100,000; all else is equal to the bit",
+    ),
+)
 IMAGENET = (
     Choice(
         "the level of augmentation on ImageNet, for hybrids that of the nearest ViT",
@@ -88,12 +101,14 @@ def about(name: str) -> catalog.About:
     """Returns where the run called `name` comes from, and what its authors got."""
     model, dataset = RUNS[name]
     task, upstream = TASKS[paper.DATASETS[dataset]], dataset == "i21k"
+    level = _level(model, dataset)
+    augmented = RANDAUGMENT if paper.LEVELS[level][1] is not None else ()
     score = catalog.Result("ImageNet 384", paper.AUGREG[model].imagenet_384, "README")
     return catalog.About(
         tables=("augreg",),
-        row=f"{model}, {task.title}, level {_level(model, dataset)}",
+        row=f"{model}, {task.title}, level {level}",
         dataset=task.title,
         images=task.count(task.train),
         results=(score,) if upstream else (),
-        choices=(*CHOICES, *(() if upstream else IMAGENET)),
+        choices=(*CHOICES, *augmented, *(() if upstream else IMAGENET)),
     )

@@ -21,6 +21,11 @@ CHOICES = (
         "its config in big_vision keeps the tanh layer before the head",
         "--config.model.representation_size=none",
     ),
+    Choice(
+        "RandAugment's Solarize inverts all of an image, Contrast blends with 196",
+        "as in big_vision at magnitude 10: a threshold that wraps at 256, and height x width / 256 "
+        "for the mean",
+    ),
 )
 
 

@@ -1,14 +1,25 @@
 """RandAugment: a few operations per image, drawn from sixteen, all at one magnitude.
 
-The operations and their ranges are those of the code behind "How to train your ViT" (section 3.3),
-which big_vision took over from EfficientNet's: 10 is the full range of AutoAugment, and a larger
-magnitude goes on beyond it. Its settings there, (operations, magnitude), run from (2, 0) for light
-to (2, 20) for strong augmentation; magnitude 0 is not the identity.
+The operations, their ranges and their arithmetic are those of the code behind "How to train your
+ViT" (section 3.3), which big_vision took over from EfficientNet's (pp/archive/autoaugment.py): 10
+is the full range of AutoAugment, and a larger magnitude goes on beyond it. Its settings there,
+(operations, magnitude), run from (2, 0) for light to (2, 20) for strong augmentation; magnitude 0
+is not the identity. What looks like a slip there was trained with, so it is here too:
 
-Two things differ, so that images of any size change alike. Translate and Cutout are shares of a
-side, which in pixels are the reference's for sides of 224; and one bit is the least that Posterize
-keeps. As in the reference, Solarize and Posterize get weaker with magnitude, and from 10 and 20 on
-leave the image as it is.
+- Contrast blends with a constant, `min(255, height * width / 256)`, 196 at 224 pixels: the mean of
+  its histogram's counts, not of the image.
+- Solarize's threshold is 256 x level modulo 256, as it becomes a byte: magnitudes 10 and 20 invert
+  all of an image, 15 what is 128 and above. Posterize's shift wraps alike: up to 22 it keeps more
+  bits the larger the magnitude, 20 to 22 all eight, from 23 on a single one.
+- Grey values, Sharpness's smoothed image and blends are rounded down, not to the nearest.
+
+What differs: Translate and Cutout are shares of a side, the reference's pixels for sides of 224,
+so that images of other sizes change alike. Where nine neighbours add up to a multiple of 13, the
+reference's smoothed value may be 1 too low, depending on its processor: that is in 1 of 100 pixels
+of Sharpness, and its blend is off by 1, at magnitude 20 by 3. Color may be off by 1 where a grey
+value or a blend is within float32's rounding of a whole number: in a few of 100,000 pixels, more at
+magnitudes 6, 23 and 26. Images of one channel, which the reference does not take, are changed as
+three equal channels would be, but Color leaves them as they are. The draws are ours.
 
 An operation takes uint8 `H W C` (C = 1 or 3), the level (magnitude / 10) and a generator, from
 which it draws only what its docstring says. It returns uint8 of the same shape and never writes
@@ -29,7 +40,11 @@ SIDE = 224  # the images for which the reference's pixel counts were chosen
 Operation = Callable[[np.ndarray, float, np.random.Generator], np.ndarray]
 
 LEVELS = np.arange(256, dtype=np.uint8)
-SMOOTH = np.array(((1, 1, 1), (1, 5, 1), (1, 1, 1)), np.float32) / 13
+SMOOTH = np.array(((1, 1, 1), (1, 5, 1), (1, 1, 1)), np.float32)  # of 13
+# As TensorFlow's rgb_to_grayscale: luma of shares of 255, times 255.5, rounded down. OpenCV rounds
+# to the nearest, so 1/2 is taken off.
+LUMA = np.array(((0.2989, 0.5870, 0.1140, 0),)) * 255.5 / 255 - ((0, 0, 0, 0.5),)
+HALF = np.nextafter(np.float32(0.5), np.float32(0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,11 +70,12 @@ def auto_contrast(image: np.ndarray, level: float, rng: np.random.Generator) -> 
     """Returns every channel stretched to 0 to 255, rounded down; one of a single value stays."""
 
     def table(counts: np.ndarray) -> np.ndarray:
-        present = np.flatnonzero(counts)
+        present = np.flatnonzero(counts).astype(np.float32)
         low, high = present[0], present[-1]
         if low == high:
             return LEVELS
-        return ((LEVELS.astype(np.int64) - low) * 255 // (high - low)).clip(0, 255)
+        scale = np.float32(255) / (high - low)
+        return (LEVELS * scale - low * scale).clip(0, 255)
 
     return _by_histogram(image, table)
 
@@ -87,46 +103,50 @@ def invert(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndar
 
 def rotate(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
     """Returns the image turned about its centre by 30 degrees x level; draws the sense."""
-    angle = math.radians(_either(30 * level, rng))
-    cos, sin = math.cos(angle), math.sin(angle)
-    y, x = (image.shape[0] - 1) / 2, (image.shape[1] - 1) / 2
-    return _warp(image, ((cos, -sin, x - cos * x + sin * y), (sin, cos, y - sin * x - cos * y)))
+    angle = np.float32(_either(30 * level, rng)) * np.float32(math.pi / 180)
+    cos, sin = np.cos(angle), np.sin(angle)
+    height, width = (np.float32(side - 1) for side in image.shape[:2])
+    x = (width - (cos * width - sin * height)) / 2
+    y = (height - (sin * width + cos * height)) / 2
+    return _warp(image, ((cos, -sin, x), (sin, cos, y)))
 
 
 def posterize(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns only the 4 x level highest bits of every value, between 1 and all 8."""
-    bits = min(max(int(4 * level), 1), 8)
-    return image & np.uint8(256 - 2 ** (8 - bits))
+    """Returns only the 4 x level highest bits of every value, at least 1; but 1 of more than 8."""
+    shift = min((8 - int(4 * level)) % 256, 7)
+    return image & np.uint8(256 - 2**shift)
 
 
 def solarize(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns the image with values of 256 x level and above inverted."""
-    return _look_up(image, np.where(int(256 * level) <= LEVELS, 255 - LEVELS, LEVELS))
+    """Returns the image with values of 256 x level, modulo 256, and above inverted."""
+    return _look_up(image, np.where(int(256 * level) % 256 <= LEVELS, 255 - LEVELS, LEVELS))
 
 
 def color(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns the difference from the grey image enhanced; a grey image stays."""
+    """Returns the difference from the grey image enhanced; an image of one channel stays."""
     if image.shape[2] == 1:
         return image
-    return _enhance(image, cv2.cvtColor(_grey(image), cv2.COLOR_GRAY2RGB), level)
+    return _enhance(image, cv2.cvtColor(cv2.transform(image, LUMA), cv2.COLOR_GRAY2RGB), level)
 
 
 def contrast(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns the difference from the mean of the grey image, rounded, enhanced."""
-    mean = np.full_like(LEVELS, _grey(image).mean() + 0.5)
-    return _look_up(image, _enhance(LEVELS, mean, level))
+    """Returns the difference from min(255, height x width / 256) enhanced."""
+    plain = min(255, image.shape[0] * image.shape[1] // 256)
+    return _look_up(image, _enhance_levels(plain, level))
 
 
 def brightness(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
     """Returns the difference from black enhanced."""
-    return _look_up(image, _enhance(LEVELS, np.zeros_like(LEVELS), level))
+    return _look_up(image, _enhance_levels(0, level))
 
 
 def sharpness(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
     """Returns the difference from the smoothed image enhanced; the outermost pixels stay."""
     inside = slice(1, -1), slice(1, -1)
     plain = image.copy()
-    plain[inside] = cv2.filter2D(image, -1, SMOOTH).reshape(image.shape)[inside]
+    # Rounded down: the nearest of (sum - 6) / 13 is no tie.
+    smooth = cv2.filter2D(image, -1, SMOOTH / 13, delta=-6 / 13)
+    plain[inside] = smooth.reshape(image.shape)[inside]
     return _enhance(image, plain, level)
 
 
@@ -195,13 +215,6 @@ def _either(value: float, rng: np.random.Generator) -> float:
     return -value if rng.random() < 0.5 else value
 
 
-def _grey(image: np.ndarray) -> np.ndarray:
-    """Returns luma, uint8 `H W 1`."""
-    if image.shape[2] == 1:
-        return image
-    return cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)[:, :, None]
-
-
 def _enhance(image: np.ndarray, plain: np.ndarray, level: float) -> np.ndarray:
     """Returns `plain + (0.1 + 1.8 x level) x (image - plain)`, clipped and rounded down.
 
@@ -210,6 +223,14 @@ def _enhance(image: np.ndarray, plain: np.ndarray, level: float) -> np.ndarray:
     """
     factor = 0.1 + 1.8 * level
     return cv2.addWeighted(image, factor, plain, 1 - factor, -0.49).reshape(image.shape)
+
+
+def _enhance_levels(plain: float, level: float) -> np.ndarray:
+    """Returns the same of every level of 0 to 255, with one `plain`, in float32 to the bit."""
+    factor = level * 1.8 + 0.1
+    difference = LEVELS.astype(np.float32) - np.float32(plain)
+    blend = np.float32(plain) + np.float32(factor) * difference
+    return LEVELS if factor == 1 else blend.clip(0, 255)
 
 
 def _look_up(image: np.ndarray, table: np.ndarray) -> np.ndarray:
@@ -225,12 +246,26 @@ def _by_histogram(image: np.ndarray, table: Callable[[np.ndarray], np.ndarray]) 
 
 
 def _warp(image: np.ndarray, matrix: tuple[tuple[float, ...], ...]) -> np.ndarray:
-    """Returns, at each (column, row), the pixel nearest to where the matrix maps that place."""
-    warped = cv2.warpAffine(
+    """Returns, at each (column, row), the pixel nearest to where the matrix maps that place.
+
+    In float32, as in TensorFlow; halves are rounded away from 0. OpenCV's own maps of a matrix are
+    rounded to 1/1024 pixel, which takes other pixels in every row that a shear moves by a half.
+    """
+    height, width = image.shape[:2]
+    x, y = np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32)[:, None]
+    places = np.empty((height, width, 2), np.int16)
+    for axis, (of_x, of_y, shift) in enumerate(np.array(matrix, np.float32)):
+        # What does not depend on x or on y is worked out for one column or row.
+        place = (of_x * x if of_x else 0) + (of_y * y if of_y else 0) + shift
+        # No float32 is between HALF and 1/2: so halves go up, and what is nearer to 0 does not.
+        # Below 0 all that counts is what is outside: -1/2 is.
+        np.floor(place + HALF, out=place)
+        places[:, :, axis] = np.clip(place, -1, np.iinfo(np.int16).max, out=place)
+    warped = cv2.remap(
         image,
-        np.array(matrix, np.float64),
-        (image.shape[1], image.shape[0]),
-        flags=cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP,
+        places,
+        np.empty((0, 0), np.uint16),  # no places between pixels
+        interpolation=cv2.INTER_NEAREST,
         borderMode=cv2.BORDER_CONSTANT,
         borderValue=(FILL,) * 3,
     )
