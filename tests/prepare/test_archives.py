@@ -191,6 +191,12 @@ def test_no_more_is_unpacked_than_a_member_says_it_has(tmp_path):
     assert int(kib) < 40 * 1024
 
 
+def test_a_member_without_a_name_is_passed_over(tmp_path):
+    path = zipped(tmp_path / "none.zip", {"Q": b"x", "a/1.jpg": b"y"})
+    path.write_bytes(path.read_bytes().replace(b"Q", b"\0"))
+    assert read(path) == b"y"
+
+
 def test_the_directory_of_a_zip_is_bounded(tmp_path, monkeypatch):
     path = zipped(tmp_path / "many.zip", {f"a/{k}.jpg": b"x" for k in range(200)})
     monkeypatch.setattr(archives, "MOST_DIRECTORY", 9999)

@@ -120,4 +120,4 @@ def _checked(cls: Any, root_dir: str) -> Any:
 
 
 # TFDS chooses the folder by itself, by versions and configs, and reads this file through here.
-_Connector.from_config = classmethod(_checked)
+_Connector.from_config = classmethod(_checked)  # pyright: ignore[reportAttributeAccessIssue]

@@ -189,7 +189,7 @@ def list_zip(path: Path) -> Iterator[Found]:
         with Zip(path) as file:
             for number, info in enumerate(file.infolist()):
                 parts = [part for part in info.filename.split("/") if part not in ("", ".")]
-                if info.is_dir() or not parts or parts[-1].startswith("."):
+                if not parts or info.is_dir() or parts[-1].startswith("."):
                     continue
                 if info.filename.startswith("/") or ".." in parts:
                     raise DataError(
