@@ -566,6 +566,13 @@ def _prepare(verb: Verb) -> None:
         "--verify", action="store_true", help="read every record again and say what is bad"
     )
     one.add_argument(
+        "--holdout",
+        type=arguments.part,
+        metavar="SHARE",
+        help="share of each class of your images that becomes a validation split, where there is "
+        "none (default: 0.1; 0: none)",
+    )
+    one.add_argument(
         "--max_side",
         type=arguments.positive,
         metavar="N",

@@ -122,7 +122,7 @@ def walk(
     if here in above:
         return
     for entry in _scan(folder, key, skipped):
-        if entry.is_dir():
+        if _is_dir(entry):
             inside = f"{prefix}{entry.name}/"
             yield from walk(Path(entry.path), key, inside, (*above, here), skipped)
         else:
@@ -152,6 +152,13 @@ def _scan(
     return kept
 
 
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
 @contextlib.contextmanager
 def _readable(folder: Path, key: str) -> Iterator[None]:
     try:
@@ -161,7 +168,7 @@ def _readable(folder: Path, key: str) -> Iterator[None]:
 
 
 def _folders(folder: Path) -> list[str]:
-    return [entry.name for entry in _scan(folder) if entry.is_dir()]
+    return [entry.name for entry in _scan(folder) if _is_dir(entry)]
 
 
 def splits_there(data: config.Data) -> config.Data:
@@ -228,7 +235,7 @@ def _list(
         )
     there = []
     for entry in _scan(top, skipped=skipped):
-        if entry.is_dir():
+        if _is_dir(entry):
             there.append(entry.name)
         elif entry.name.lower().endswith(SUFFIXES):
             skipped.note_loose(entry.name if top == root else f"{top.name}/{entry.name}")
