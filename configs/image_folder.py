@@ -1,5 +1,7 @@
 """Any folder of images: `--config.data.root=DIR` with DIR/train/CLASS/... and DIR/test/CLASS/...
 
+`val`, `valid`, `validation`, `dev` or `eval` in the place of `test` is found by itself.
+
 A folder without splits, DIR/CLASS/..., needs `--config.data.holdout=0.1`, the share of each class
 to evaluate on. `image_folder` is ViT-S/16 at 224 pixels; `image_folder-32` is a small ViT with
 4-pixel patches for small images such as 32x32.

@@ -65,6 +65,17 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def part(text: str) -> float:
+    """Returns a share of a whole that may be none of it."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be a share from 0 on, below 1")
+    return found
+
+
 def port(text: str) -> int:
     """Returns the number of a TCP port."""
     if not text.isdigit() or int(text) > 65535:

@@ -466,6 +466,7 @@ def prepare(options: argparse.Namespace, overrides: dict[str, str]) -> int:
         data_dir=options.data_dir,
         sources=tuple(options.sources),
         verify=options.verify,
+        holdout=options.holdout,
         max_side=options.max_side,
         against=tuple(name for names in options.against for name in names.split(",")),
         distance=options.distance,

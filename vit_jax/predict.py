@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import config, messages, models, opening
-from vit_jax.data import images, sources, transforms
+from vit_jax import config, logs, messages, models, opening
+from vit_jax.data import folders, images, sources, transforms
+from vit_jax.data.skipped import Skipped
 from vit_jax.training import step
 
 BATCH = 32
@@ -108,9 +109,17 @@ def files(paths: Sequence[pathlib.Path]) -> Iterator[tuple[str, bytes, None]]:
     """Yields (path, bytes, None) of image files, those in folders sorted; raises ConfigError."""
     for path in paths:
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in sources.SUFFIXES)
+            skipped = Skipped()
+            found = folders.images(path, str(path), skipped=skipped)
+            inside = sorted(path / name for name in found)
+            left_out = skipped.describe()
             if not inside:
-                raise config.ConfigError(f"{path}: holds no {', '.join(sources.SUFFIXES)} files")
+                held = left_out and f"; it holds {left_out}"
+                raise config.ConfigError(
+                    f"{path}: holds no {', '.join(sources.SUFFIXES)} files{held}"
+                )
+            if left_out:
+                logs.log.info("%s: %d images; not used: %s", path, len(inside), left_out)
         else:
             inside = [path]
         for file in inside:

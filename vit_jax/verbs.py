@@ -577,6 +577,13 @@ def _prepare(verb: Verb) -> None:
         help="pack official archives also where images are missing",
     )
     one.add_argument(
+        "--holdout",
+        type=arguments.part,
+        metavar="SHARE",
+        help="share of each class of your images that becomes a validation split, where there is "
+        "none (default: 0.1; 0: none)",
+    )
+    one.add_argument(
         "--max_side",
         type=arguments.positive,
         metavar="N",

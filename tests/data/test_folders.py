@@ -4,12 +4,14 @@ import hashlib
 import os
 import pathlib
 import pickle
+import re
 import shutil
 
 import pytest
 
 from vit_jax import config
 from vit_jax.config import ConfigError
+from vit_jax.data import folders
 from vit_jax.data.examples import DataError
 from vit_jax.data.sources import Source, open_source
 
@@ -106,6 +108,93 @@ def test_a_dangling_link_is_an_example_that_cannot_be_read(tmp_path):
         source[2]
 
 
+ONE = ("train/a/1.jpg", "train/b/1.jpg")
+
+
+@pytest.mark.parametrize("there", ["val", "valid", "validation", "dev", "eval", "Val", "testing"])
+def test_a_split_to_evaluate_on_is_found_by_itself(tmp_path, there):
+    root = fill(tmp_path, *ONE, f"{there}/a/2.jpg", "notes/a/3.jpg")
+    data = folders.splits_there(config.Data(source="folder", root=str(root)))
+    assert (data.train_split, data.eval_split) == ("train", there)
+    assert names(open_source(data, data.eval_split, train=False)) == [f"{there}/a/2.jpg"]
+    asked = config.Data(source="folder", root=str(root), eval_split="test[:50%]")
+    assert folders.splits_there(asked).eval_split == f"{there}[:50%]"
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "found"),
+    [
+        (["test", "val"], "test", "test"),  # what is there under its name
+        (["val", "validation"], "test", "test"),  # which of the two?
+        (["val", "validation"], "valid", "valid"),
+        (["test"], "validation", "validation"),  # what is chosen on it would be measured on it
+        (["dev"], "validation", "dev"),
+        (["Testing"], "test", "Testing"),
+        (["other"], "test", "test"),
+        (["other"], "strange", "strange"),
+    ],
+)
+def test_which_split_is_meant(tmp_path, there, wanted, found):
+    root = fill(tmp_path, *ONE, *(f"{name}/a/1.jpg" for name in there))
+    data = config.Data(source="folder", root=str(root), eval_split=wanted)
+    assert folders.splits_there(data).eval_split == found
+
+
+def test_what_is_no_folder_with_splits_is_left_alone(tmp_path):
+    root = fill(tmp_path, "val/1.jpg", "b/1.jpg")
+    for data in (
+        config.Data(source="folder", root=str(root), holdout=0.5),  # a class may be called val
+        config.Data(source="folder", root=str(root / "missing")),
+        config.Data(source="folder"),
+        config.Data(source="digits"),
+    ):
+        assert folders.splits_there(data) == data
+
+
+@pytest.mark.parametrize(
+    ("there", "remedy"),
+    [
+        ([], "to keep a tenth of train for it, set data.train_split='train[:90%]' and "
+             "data.eval_split='train[90%:]'"),
+        (["val", "validation"], "set data.eval_split=val or validation"),
+        (["other"], "to keep a tenth of train for it, set data.train_split='train[:90%]' and "
+                    "data.eval_split='train[90%:]'"),
+    ],
+)  # fmt: skip
+def test_the_remedy_for_a_missing_split_is_one(tmp_path, there, remedy):
+    root = fill(tmp_path, *(f"train/{c}/{i}.jpg" for c in "ab" for i in range(20)))
+    fill(root, *(f"{name}/{c}/1.jpg" for name in there for c in "ab"))
+    line = refusal(root, "test", train=False)
+    assert line.endswith(f"; {remedy}")
+    knobs = {key: text.strip("'") for key, text in re.findall(r"data\.(\w+)=('[^']+'|\w+)", remedy)}
+    for split in ("train", "eval"):
+        data = config.Data(source="folder", root=str(root), **knobs)
+        text = getattr(data, f"{split}_split")
+        assert len(open_source(data, text, train=split == "train"))
+
+
+def test_folders_without_a_split_among_them_are_taken_for_classes(tmp_path):
+    root = fill(tmp_path, "a/1.jpg", "b/1.jpg")
+    assert refusal(root).endswith("; if these are classes, set data.holdout=0.1")
+
+
+def test_what_is_not_used_is_counted(pets):
+    fill(
+        pets, "train/dog/x.TIF", "train/dog/y.tif", "train/dog/deep/z.heic", "train/cat/a.gif",
+        "train/cat/b.BMP", "train/Makefile",
+    )  # fmt: skip
+    source = folder(pets)
+    assert {pathlib.Path(name).suffix for name in names(source)} == {
+        ".jpg", ".JPEG", ".png", ".WebP", ".gif", ".BMP",
+    }  # fmt: skip
+    assert source.skipped.describe() == (
+        "2 .tif, 1 .heic (a format that is not read; save as .png), "
+        "1 image in no class folder (train/readme.jpg), "
+        "1 .txt, 1 without a suffix (no image), 2 hidden"
+    )
+    assert folder(pets, "test", train=False).skipped.describe() == ""
+
+
 def test_holdout_is_a_partition_by_class(tmp_path):
     root = numbered(tmp_path)
     train, test = folder(root, holdout=0.1), folder(root, "test", train=False, holdout=0.1)
@@ -180,7 +269,7 @@ def test_refuses_a_root_that_is_no_folder(tmp_path):
 def test_refuses_a_missing_split(pets):
     assert refusal(pets, "val", train=False) == (
         f"data.eval_split=val: no such folder in data.root={pets}; folders there: test, train; "
-        f"if these are classes, set data.holdout=0.1"
+        f"set data.eval_split=test"
     )
     assert refusal(pets, "test", train=False, train_split="tra").startswith(
         f"data.train_split=tra: no such folder in data.root={pets}; folders there: test, train"
@@ -207,7 +296,7 @@ def test_refuses_a_class_without_images(pets):
     fill(pets, "train/fish/readme.txt")
     assert refusal(pets) == (
         f"data.root={pets}: no image in class folder {pets / 'train/fish'}; "
-        f"images end in .jpg, .jpeg, .png, .webp"
+        f"images end in .jpg, .jpeg, .png, .webp, .gif, .bmp; it holds 1 .txt (no image)"
     )
 
 

@@ -227,6 +227,44 @@ def test_order_is_by_the_hash_of_the_path_below_the_split(tmp_path):
         assert splits[split] == [(f"{split}/{name}", name[0]) for name in by_hash]
 
 
+def test_loose_images_do_not_make_classes_of_splits(tmp_path):
+    """A picture beside the class folders once made `train` and `val` the two classes."""
+    both = [f"{split}/{c}/1.jpg" for split in ("train", "val") for c in "ab"]
+    for more in ("train/loose.jpg", "loose.jpg"):
+        plan, splits = arranged([*both, more], tmp_path)
+        assert plan.classes == ("a", "b")
+        assert {split: len(found) for split, found in splits.items()} == {"train": 2, "val": 2}
+        assert plan.ignored == (more,)
+
+
+@pytest.mark.parametrize("holdout", [0.001, 0.1, 0.5, 0.999])
+def test_a_share_of_each_class_is_held_out(tmp_path, holdout):
+    counts = {"a": 200, "b": 2, "c": 1, "d": 3}
+    names = [f"{c}/{i}.jpg" for c, count in counts.items() for i in range(count)]
+    path = tmp_path / "some.tar"
+    path.write_bytes(tar_bytes(*(member(name, b"x") for name in names)))
+    listing = inputs.scan([path])
+    plan = layout.arrange(listing, "train", "--from", holdout)
+    assert plan.held_out
+    assert list(plan.order) == ["train", "validation"]
+    ours = {split: [listing.path(i) for i in order] for split, order in plan.order.items()}
+    assert sorted(ours["train"] + ours["validation"]) == sorted(names)
+    key = {name: int(hashlib.sha256(name.encode()).hexdigest()[:16], 16) for name in names}
+    for split in ours.values():
+        assert split == sorted(split, key=key.get)
+    held = {c: sum(name[0] == c for name in ours["validation"]) for c in counts}
+    below = {c: sum(key[name] < holdout * 2**64 for name in names if name[0] == c) for c in counts}
+    assert held == {c: min(max(below[c], 1), counts[c] - 1) for c in counts}
+
+
+def test_nothing_is_held_out_where_every_class_has_one_image(tmp_path):
+    path = tmp_path / "some.tar"
+    path.write_bytes(tar_bytes(*(member(f"{c}/1.jpg", b"x") for c in "ab")))
+    listing = inputs.scan([path])
+    plan = layout.arrange(listing, "train", "--from", 0.1)
+    assert (plan.held_out, list(plan.order)) == (False, ["train"])
+
+
 def test_a_path_that_comes_twice_counts_once_and_the_later_one_wins(tmp_path):
     path = tmp_path / "some.tar"
     twice = [member("a/1.jpg", b"old"), member("b/1.jpg", b"b"), member("a/1.jpg", b"new")]
@@ -244,7 +282,9 @@ def test_layouts_that_cannot_be_labelled(tmp_path):
             arranged(names, tmp_path)
         return str(caught.value).partition(": ")[2]
 
-    assert reason("a/read.me") == "has no image; images end in .jpg, .jpeg, .png or .webp"
+    assert reason("a/read.me") == (
+        "has no image; images end in .jpg, .jpeg, .png, .webp, .gif, .bmp"
+    )
     assert reason("a/1.jpg", "a/2.jpg") == (
         "one class folder alone, a; expected CLASS/IMAGE, 2 at least"
     )
@@ -255,6 +295,9 @@ def test_layouts_that_cannot_be_labelled(tmp_path):
         assert reason("a/1.jpg", f"{name}/1.jpg") == (
             f"class folder {name!r}: no name for a class; rename it"
         )
+    assert reason("train/1.jpg", "val/2.jpg") == (
+        "images lie in train, val without class folders; expected SPLIT/CLASS/IMAGE"
+    )
     plan, splits = arranged(["a/1.jpg", "b/1.jpg", "loose.jpg"], tmp_path)
     assert plan.ignored == ("loose.jpg",)
     assert len(splits["train"]) == 2

@@ -4,8 +4,11 @@ import io
 import json
 import pathlib
 import re
+import shlex
+import shutil
 import sys
 
+import cv2
 import pytest
 import tensorflow_datasets as tfds
 import test_tfrecords
@@ -60,14 +63,18 @@ def test_packs_once_and_says_where(prepare, photos, data_dir):
     assert (code, errors) == (0, [])
     folder = data_dir / "my_photos/1.0.0"
     assert lines == [
-        "my_photos: train: 30 images of 3 classes",
+        "my_photos: train: 26 images of 3 classes",
+        "my_photos: validation: 4 images of 3 classes",
         f"my_photos: 1 files cannot be read and are left out; {folder}/vit_jax.json names them",
-        "my_photos: 1 files are no images, or in no class folder, and are left out",
-        f"my_photos: in {folder}; to train on it: --config.data.source=tfds "
-        f"--config.data.name=my_photos --config.data.root={data_dir}",
+        "my_photos: 1 files are left out: 1 .me (no image)",
+        f"my_photos: in {folder}; to train on it: vit_jax train tfds "
+        f"--config.data.name=my_photos --config.data.root={data_dir} "
+        "--config.data.eval_split=validation",
     ]
     flags = dict(re.findall(r"--config\.data\.(\w+)=(\S+)", lines[-1]))
-    assert len(open_source(config.Data(**flags), "train", train=True)) == 30
+    data = config.Data(source="tfds", **flags)
+    assert len(open_source(data, "train", train=True)) == 26
+    assert len(open_source(data, data.eval_split, train=False)) == 4
     again = prepare("my_photos", f"--from={photos}")
     there = f"my_photos: is packed already, 30 images in {folder}"
     assert again == (0, [f"{there}; to pack others, remove it: rm -r {folder}"], [])
@@ -78,9 +85,95 @@ def test_packs_once_and_says_where(prepare, photos, data_dir):
     assert good == (0, [f"my_photos: 30 examples in {folder}, all good"], [])
 
 
+TINY = """
+--config.data.image_size=16 --config.model.variant=none --config.model.patch_size=8
+--config.model.width=16 --config.model.depth=1 --config.model.mlp_dim=16 --config.model.heads=2
+--config.train.batch_size=8 --config.train.duration=2 --config.schedule.warmup=1
+--config.data.workers=0 --config.logging.tensorboard=false
+""".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize("layout", ["classes", "train", "both", "none", "odd"])
+def test_the_command_it_prints_trains(prepare, photos, tmp_path, capsys, layout):
+    """Whatever splits there are: as printed, cut down to two steps of a tiny model."""
+    extra = []
+    if layout in ("train", "both", "odd"):
+        name = "Training" if layout == "odd" else "train"
+        (tmp_path / "given").mkdir()
+        photos = photos.rename(tmp_path / "given" / name).parent
+    if layout == "both":
+        shutil.copytree(photos / "train", photos / "dev")
+    if layout == "none":
+        extra = ["--holdout=0"]
+    code, lines, errors = prepare("my_photos", f"--from={photos}", *extra)
+    assert (code, errors) == (0, [])
+    command = lines[-1].partition("to train on it: ")[2]
+    assert command.startswith("vit_jax train tfds ")
+    _, *words = shlex.split(command)
+    workdir = tmp_path / "run"
+    assert cli.main([*words, *TINY, f"--workdir={workdir}"]) == 0, capsys.readouterr().err
+    capsys.readouterr()
+    stored = json.loads((workdir / "config.json").read_text())["data"]
+    assert (stored["train_split"], stored["eval_split"]) == {
+        "classes": ("train", "validation"),
+        "train": ("train", "validation"),
+        "both": ("train", "dev"),
+        "none": ("train[:90%]", "train[90%:]"),
+        "odd": ("Training", "validation"),
+    }[layout]
+
+
+def test_a_split_that_is_held_out_is_that_of_a_folder(prepare, photos, data_dir):
+    """The same images as `data.holdout` takes of the folder itself; others come and go."""
+    (photos / "cat" / "broken.jpg").unlink()
+    prepare("my_photos", f"--from={photos}", "--holdout=0.3")
+    names = (data_dir / "my_photos/1.0.0/validation.txt").read_text().split()
+    data = config.Data(source="folder", root=str(photos), holdout=0.3)
+    held = open_source(data, "test", train=False)
+    assert sorted(names) == [
+        str(pathlib.Path(held.name(i)).relative_to(photos)) for i in range(len(held))
+    ]
+    facts = json.loads((data_dir / "my_photos/1.0.0/vit_jax.json").read_text())
+    assert facts["holdout"] == 0.3
+    assert "was packed with holdout 0.3, not 0.1; to pack it anew, remove it: rm -r" in woe(
+        prepare("my_photos", f"--from={photos}")
+    )
+
+
+def test_a_holdout_that_is_not_needed_is_said_to_be_unused(prepare, photos, tmp_path):
+    (tmp_path / "given").mkdir()
+    given = photos.rename(tmp_path / "given/train").parent
+    shutil.copytree(given / "train", given / "test")
+    code, lines, _ = prepare("my_photos", f"--from={given}", "--holdout=0.2")
+    assert code == 0
+    assert lines[0] == "my_photos: --holdout=0.2: not used, as splits are given"
+    assert "--config.data.eval_split=test" in lines[-1]
+
+
+@pytest.mark.parametrize("share", ["1", "-0.1", "x", "nan"])
+def test_a_holdout_is_a_share(prepare, capsys, share):
+    with pytest.raises(SystemExit) as caught:
+        prepare("my_photos", f"--holdout={share}")
+    assert caught.value.code == 2
+    assert f"{share}: must be a share from 0 on, below 1" in capsys.readouterr().err
+
+
+def test_gifs_and_bitmaps_are_packed_as_png(prepare, photos, data_dir):
+    for index, suffix in enumerate((".gif", ".bmp")):
+        pixels = cv2.imread(str(photos / f"dog/{index}.jpg"))
+        cv2.imwrite(str(photos / f"dog/new{suffix}"), pixels)
+    code, lines, errors = prepare("my_photos", f"--from={photos}", "--holdout=0")
+    assert (code, errors) == (0, [])
+    assert lines[0] == "my_photos: train: 32 images of 3 classes"
+    data = config.Data(source="tfds", name="my_photos", root=str(data_dir))
+    source = open_source(data, "train", train=True)
+    kinds = [bytes(source[index].image[:4]) for index in range(len(source))]
+    assert sorted(kinds) == sorted([b"\x89PNG"] * 2 + [b"\xff\xd8\xff\xe0"] * 30)
+
+
 def test_verify_exits_with_2_where_something_is_bad(prepare, photos, data_dir):
     prepare("my_photos", f"--from={photos}")
-    (shard,) = (data_dir / "my_photos/1.0.0").glob("my_photos-*")
+    (shard,) = (data_dir / "my_photos/1.0.0").glob("my_photos-train*")
     data = bytearray(shard.read_bytes())
     data[data.index(b"\xff\xd8\xff") + 100] ^= 1
     shard.write_bytes(data)
@@ -114,7 +207,8 @@ def test_images_of_other_tasks_are_left_out(prepare, photos, data_dir):
     against = ("--dedup-against", "flowers", "vtab/flowers102")
     code, lines, _ = prepare("my_photos", f"--from={photos}", *against)
     assert code == 0
-    assert "my_photos: train: 27 images of 3 classes" in lines
+    counts = [int(line.split()[2]) for line in lines[:2]]  # train, and what is held out of it
+    assert sum(counts) == 27
     facts = json.loads((data_dir / "my_photos/1.0.0/vit_jax.json").read_text())
     assert sorted(facts["duplicates"]) == [
         ["bird/5.jpg", "oxford_flowers102/2.1.1 test example 0", -1],

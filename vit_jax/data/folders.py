@@ -125,7 +125,7 @@ def walk(
     if len(above) == DEEPEST:
         raise DataError(f"{key}: {folder}: folders within folders, more than {DEEPEST} deep")
     for entry in _scan(folder, key, skipped):
-        if entry.is_dir():
+        if _is_dir(entry):
             inside = f"{prefix}{entry.name}/"
             yield from walk(Path(entry.path), key, inside, (*above, here), skipped)
         else:
@@ -157,6 +157,13 @@ def _scan(
     return kept
 
 
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
 @contextlib.contextmanager
 def _readable(folder: Path, key: str) -> Iterator[None]:
     try:
@@ -166,7 +173,7 @@ def _readable(folder: Path, key: str) -> Iterator[None]:
 
 
 def _folders(folder: Path) -> list[str]:
-    return [entry.name for entry in _scan(folder) if entry.is_dir()]
+    return [entry.name for entry in _scan(folder) if _is_dir(entry)]
 
 
 def _check_names(classes: tuple[str, ...], folder: Path) -> None:
@@ -245,7 +252,7 @@ def _list(
         )
     there = []
     for entry in _scan(top, skipped=skipped):
-        if entry.is_dir():
+        if _is_dir(entry):
             there.append(entry.name)
         elif entry.name.lower().endswith(SUFFIXES):
             skipped.note_loose(entry.name if top == root else f"{top.name}/{entry.name}")

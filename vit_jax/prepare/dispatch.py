@@ -3,14 +3,15 @@
 import dataclasses
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import tensorflow_datasets as tfds
 from etils import epath
 
 from vit_jax import config, logs, messages
-from vit_jax.data import presence, real, remote, tasks
+from vit_jax.data import presence, real, remote, split_names, tasks
 from vit_jax.data.datasets import MANUAL, OBJECTNET, PACKED
 from vit_jax.data.examples import DataError, Split
 from vit_jax.data.tasks import Task
@@ -32,6 +33,7 @@ from vit_jax.prepare.verify import verify
 
 AGAINST = "--dedup-against="
 REAL_TASK = "imagenet-real"
+HOLDOUT = 0.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,8 @@ class Request:
       data_dir: where data sets are; None: TFDS's default.
       sources: what to make it of; none: it is downloaded.
       verify: read what is prepared again.
+      holdout: share of each class of images that becomes a validation split where a data set of the
+        user's has none; None: HOLDOUT.
       max_side: longest side of packed images, or None.
       against: tasks whose test images must not be packed.
       distance: most bits, of 64, in which the hash of a near duplicate differs.
@@ -52,6 +56,7 @@ class Request:
     data_dir: str | None = None
     sources: Sequence[str] = ()
     verify: bool = False
+    holdout: float | None = None
     max_side: int | None = None
     against: Sequence[str] = ()
     distance: int = duplicates.THRESHOLD
@@ -202,7 +207,11 @@ def _from_sources(name: str, task: Task | None, request: Request) -> Iterator[st
 
 
 def _check_packing_alone(request: Request, name: str) -> None:
-    for flag, value in (("max_side", request.max_side), ("dedup-against", request.against)):
+    for flag, value in (
+        ("holdout", request.holdout),
+        ("max_side", request.max_side),
+        ("dedup-against", request.against),
+    ):
         if value:
             raise config.ConfigError(
                 f"--{flag}: is for folders and tars that are packed, and {name} is not"
@@ -297,6 +306,7 @@ def _pack(name: str, task: Task | None, request: Request) -> Iterator[str]:
         name=known,
         data_dir=data_dir,
         unsplit=Split.parse(task.train or task.test, "train").name if task else "train",
+        holdout=0.0 if task else HOLDOUT if request.holdout is None else request.holdout,
         max_side=request.max_side,
         max_pixels=config.Data().max_pixels,
         against=sorted({task.name for task in chosen}),
@@ -315,7 +325,10 @@ def _pack(name: str, task: Task | None, request: Request) -> Iterator[str]:
         prints = pack.kept_prints(packing)
         prints = prints or against.prints(chosen, request.data_dir, request.workers)
         packing = dataclasses.replace(packing, prints=prints)
-    yield from _report(name, packing, pack.pack(packing))
+    facts = pack.pack(packing)
+    if request.holdout and not facts["holdout"]:
+        yield f"{name}: --holdout={request.holdout:g}: not used, as splits are given"
+    yield from _report(name, packing, facts)
 
 
 def _report(name: str, packing: pack.Packing, facts: dict[str, Any]) -> Iterator[str]:
@@ -326,13 +339,26 @@ def _report(name: str, packing: pack.Packing, facts: dict[str, Any]) -> Iterator
         ("resized", f"were larger than {packing.max_side} pixels and are resized"),
         ("corrupt", f"cannot be read and are left out; {report} names them"),
         ("duplicates", f"are test images of other tasks and are left out; {report} has the pairs"),
-        ("ignored", "are no images, or in no class folder, and are left out"),
+        ("ignored", f"are left out: {facts['ignored_why']}"),
     ):
         value = facts[key]
         number = value if isinstance(value, int) else len(value)
         if number:
             yield f"{name}: {number:,} files {what}"
-    yield (
-        f"{name}: in {packing.folder}; to train on it: --config.data.source=tfds "
-        f"--config.data.name={packing.name} --config.data.root={packing.data_dir}"
+    yield f"{name}: in {packing.folder}; to train on it: {_training(packing, facts['splits'])}"
+
+
+def _training(packing: pack.Packing, splits: Collection[str]) -> str:
+    """Returns a command that trains on what is packed, and measures on splits that are there."""
+    flags = [("name", packing.name), ("root", str(packing.data_dir))]
+    evaluation = split_names.for_evaluation(splits)
+    train = split_names.find("train", splits) or next(
+        (split for split in sorted(splits) if split != evaluation), evaluation
     )
+    if evaluation is None or evaluation == train:  # its order is by hash: any part is a sample
+        flags += [("train_split", f"{train}[:90%]"), ("eval_split", f"{train}[90%:]")]
+    else:
+        flags += [("train_split", train)] if train != "train" else []
+        flags += [("eval_split", evaluation)]
+    words = (f"--config.data.{key}={value}" for key, value in flags)
+    return shlex.join(["vit_jax", "train", "tfds", *words])

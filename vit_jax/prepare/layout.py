@@ -7,11 +7,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from vit_jax.data import split_names
 from vit_jax.data.examples import DataError
+from vit_jax.data.folders import SUFFIXES
 from vit_jax.prepare.inputs import Listing
 
-TRAIN = ("train", "training")
-EVALUATION = ("val", "valid", "validation", "test", "testing", "minival", "dev")
+TRAIN = split_names.TRAIN
+EVALUATION = (*split_names.VALIDATION, *split_names.TEST)
+HELD_OUT = "validation"  # the split that is made where there is none to evaluate on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,18 +29,24 @@ class Layout:
     order: dict[str, np.ndarray]  # split: positions in the listing
     labels: np.ndarray  # by position in the listing
     below: int  # bytes of a path before its split or class: folders that all have in common
-    ignored: tuple[str, ...]  # paths of images in no class folder, or of a repeated name
+    ignored: tuple[str, ...]  # paths of images in no class folder, then those of a repeated name
+    repeated: int = 0  # how many the latter are
+    held_out: bool = False  # whether HELD_OUT is a part of what was given as the training split
 
 
-def arrange(listing: Listing, unsplit: str, named: str) -> Layout:
+def arrange(listing: Listing, unsplit: str, named: str, holdout: float = 0.0) -> Layout:
     """Returns the layout of a listing: `SPLIT/CLASS/...` where all top folders are splits' names.
 
     Otherwise it is `CLASS/...`, all in the split `unsplit`. Folders around all of it are left out.
     `named` are the sources, for messages. Raises DataError where there are fewer than two classes.
+
+    Where there is a training split alone and `holdout` > 0, that share of each class becomes the
+    split HELD_OUT: the images that `data.holdout` of an image folder would choose, by their hash,
+    at least one of a class of two or more, and never all.
     """
     if not len(listing):
-        raise DataError(f"{named}: has no image; images end in .jpg, .jpeg, .png or .webp")
-    below, split = _depth(listing)
+        raise DataError(f"{named}: has no image; images end in {', '.join(SUFFIXES)}")
+    below, split = _depth(listing, named)
     found: dict[str, dict[str, int]] = {}
     splits = np.zeros(len(listing), np.int16)
     numbers: dict[str, int] = {}
@@ -67,13 +76,41 @@ def arrange(listing: Listing, unsplit: str, named: str) -> Layout:
         again = _repeated(listing, mine, hashes[mine])
         repeated += mine[again].tolist()
         order[at] = np.delete(mine, again)
+    labels = table[members]
+    held_out = bool(holdout) and len(order) == 1 and min(order).lower() in TRAIN
+    if held_out:
+        held_out = _hold_out(order, min(order), holdout, labels, hashes)
     return Layout(
         classes,
         order,
-        table[members],
+        labels,
         below,
         tuple(listing.path(index) for index in [*loose, *repeated]),
+        len(repeated),
+        held_out,
     )
+
+
+def _hold_out(
+    order: dict[str, np.ndarray],
+    train: str,
+    holdout: float,
+    labels: np.ndarray,
+    hashes: np.ndarray,
+) -> bool:
+    """Moves a share of each class from `order[train]` to HELD_OUT; returns whether any."""
+    held = np.zeros(len(order[train]), bool)
+    of = labels[order[train]]
+    by_class = np.argsort(of, kind="stable")  # within a class still in the order of the hashes
+    for places in np.split(by_class, np.flatnonzero(np.diff(of[by_class])) + 1):
+        # As a Python integer: a float of 2**64 would round.
+        below = sum(int(one) < holdout * 2**64 for one in hashes[order[train][places]])
+        count = min(max(below, 1), len(places) - 1)
+        held[places[:count]] = True
+    if held.any():
+        order[HELD_OUT] = order[train][held]
+        order[train] = order[train][~held]
+    return bool(held.any())
 
 
 def _paths(listing: Listing, below: int) -> Iterator[str]:
@@ -81,19 +118,31 @@ def _paths(listing: Listing, below: int) -> Iterator[str]:
         yield os.fsdecode(listing.raw_path(index)[below:])
 
 
-def _depth(listing: Listing) -> tuple[int, bool]:
-    """Returns the bytes of the folders that all paths begin with, and whether splits come next."""
+def _depth(listing: Listing, named: str) -> tuple[int, bool]:
+    """Returns the bytes of the folders that all paths begin with, and whether splits come next.
+
+    Images beside the folders of splits or of classes are loose, and do not count for that.
+    """
     below = 0
     while True:
         tops: set[str] = set()
-        deep = True  # whether there are folders within the top folders, everywhere
+        deep = shallow = loose = False  # folders in the top folders; images there; images beside
         for path in _paths(listing, below):
             parts = path.split("/", 2)
-            tops.add(parts[0] if len(parts) > 1 else "")
-            deep = deep and len(parts) == 3
-        if deep and all(top.lower() in (*TRAIN, *EVALUATION) for top in tops):
-            return below, True
-        if not deep or len(tops) != 1:
+            deep = deep or len(parts) == 3
+            shallow = shallow or len(parts) == 2
+            loose = loose or len(parts) == 1
+            if len(parts) > 1:
+                tops.add(parts[0])
+        if tops and all(map(split_names.is_split, tops)):
+            if deep:
+                return below, True
+            if len(tops) > 1:
+                raise DataError(
+                    f"{named}: images lie in {', '.join(sorted(tops))} without class folders; "
+                    "expected SPLIT/CLASS/IMAGE"
+                )
+        if shallow or loose or len(tops) != 1:
             return below, False
         below += len(os.fsencode(tops.pop())) + 1
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from vit_jax import logs
 from vit_jax.data.examples import DataError
+from vit_jax.data.skipped import Skipped
 from vit_jax.prepare import duplicates, inputs, layout, metadata, pool, shards, staging
 from vit_jax.prepare.progress import Progress
 from vit_jax.prepare.shards import Outcome, Settings, Shard
@@ -36,6 +37,7 @@ class Packing:
       name: of the data set.
       data_dir: where its folder goes.
       unsplit: split for images that are in no folder of a split.
+      holdout: share of each class that becomes a validation split where there is none.
       max_side: longest side of an image, or None.
       max_pixels: largest image that is decoded at all.
       prints: of images that must not be in it, or None; `against` says of which tasks.
@@ -49,6 +51,7 @@ class Packing:
     name: str
     data_dir: Path
     unsplit: str = "train"
+    holdout: float = 0.0
     max_side: int | None = None
     max_pixels: int
     prints: duplicates.Prints | None = None
@@ -135,7 +138,9 @@ def check_same(packing: Packing) -> int:
         raise DataError(
             f"{packing.folder}: exists, and is not what this packs; remove it"
         ) from None
+    held = facts.get("holdout")  # None: it had splits, or is from before there was a holdout
     for key, value in (
+        ("holdout", held if held is None else packing.holdout),
         ("max_side", packing.max_side),
         ("dedup_against", list(packing.against)),
         ("dedup_distance", packing.distance if packing.against else None),
@@ -167,7 +172,8 @@ def _look(packing: Packing) -> tuple[inputs.Listing, layout.Layout]:
     named = ", ".join(map(str, packing.sources))
     with staging.nothing_left(packing.part):
         listing = inputs.scan(packing.sources)
-        return listing, layout.arrange(listing, packing.unsplit, f"--from={named}")
+        plan = layout.arrange(listing, packing.unsplit, f"--from={named}", packing.holdout)
+        return listing, plan
 
 
 def _fingerprint(packing: Packing, listing: inputs.Listing, plan: layout.Layout) -> str:
@@ -200,7 +206,7 @@ def _planned(packing: Packing, listing: inputs.Listing, plan: layout.Layout) -> 
                 packing.part / WHOLE / name,
                 positions,
                 plan.labels[positions],
-                split.lower() in layout.EVALUATION,
+                split.lower() in layout.EVALUATION and not plan.held_out,
             )
 
 
@@ -249,10 +255,23 @@ def _facts(
         "dedup_distance": packing.distance if packing.against else None,
         "duplicates": [row for outcome in outcomes for row in outcome.duplicates],
         "corrupt": [row for outcome in outcomes for row in outcome.bad],
+        "holdout": packing.holdout if plan.held_out else None,
         "ignored": len(listing.ignored) + len(plan.ignored),
+        "ignored_why": _why_ignored(listing, plan),
         "ignored_first": sorted([*plan.ignored, *listing.ignored])[:100],
         "shards": {one.path.name: outcome.sha256 for one, outcome in packed},
     }
+
+
+def _why_ignored(listing: inputs.Listing, plan: layout.Layout) -> str:
+    """Returns the kinds of files that are left out, with their numbers."""
+    skipped = Skipped()
+    for path in listing.ignored:
+        skipped.note(path)
+    for path in plan.ignored[: len(plan.ignored) - plan.repeated]:
+        skipped.note_loose(path)
+    again = f"{plan.repeated:,} whose path comes again" if plan.repeated else ""
+    return ", ".join(filter(None, [skipped.describe(), again]))
 
 
 def _split(path: Path) -> str:

@@ -24,6 +24,7 @@ from vit_jax.prepare import duplicates, inputs
 # JPEG does not compress further.
 OPTIONS = "group_size:1,uncompressed"
 QUALITY = 95  # of what is resized
+KEPT = (b"\xff\xd8", b"\x89PNG", b"RIFF")  # as it is: JPEG, PNG, WebP
 
 
 class PrepareError(DataError):
@@ -155,6 +156,8 @@ class Packer:
             if self._settings.max_side and max(pixels.shape[:2]) > self._settings.max_side:
                 encoded = shrink(pixels, self._settings.max_side)
                 result.resized += 1
+            elif not encoded.startswith(KEPT):  # TFDS reads no BMP, and of a GIF all frames
+                encoded = png(pixels)
             example = {"image": encoded, "label": np.int64(label), "file_name": name.encode()}
             # The order in a map of protobuf is not fixed otherwise.
             proto: Any = self._serialize.get_tf_example(example)
@@ -163,6 +166,12 @@ class Packer:
             result.bytes += len(record)
             names.append(name)
             yield record
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """Returns a PNG of uint8 RGB pixels."""
+    bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
+    return cv2.imencode(".png", bgr)[1].tobytes()
 
 
 def shrink(pixels: np.ndarray, side: int) -> bytes:

@@ -1,0 +1,152 @@
+"""Folders are checked before a run: a line of what is used, an error for what cannot be."""
+
+import os
+
+import pytest
+from test_folders import fill, folder
+
+from vit_jax import cli, config
+from vit_jax.data import folder_check
+from vit_jax.data.examples import DataError
+from vit_jax.data.sources import open_source
+
+FILES = [f"{split}/{c}/{i}.jpg" for split in ("train", "val") for c in "ab" for i in range(3)]
+
+
+def check(root, **knobs):
+    data = config.Data(source="folder", root=str(root), eval_split="val", **knobs)
+    sources = {
+        split: open_source(data, split, train=split == data.train_split)
+        for split in (data.train_split, data.eval_split)
+    }
+    return folder_check.check(data, sources)
+
+
+def broken(root):
+    (root / "train/a/gone.jpg").symlink_to(root / "nothing.jpg")
+    (root / "train/a/loop.jpg").symlink_to(root / "train/a/loop.jpg")
+    (root / "train/b/empty.png").touch()
+    os.mkfifo(root / "val/b/pipe.jpg")  # which would be read for ever
+
+
+def test_a_sound_folder_is_one_line(tmp_path):
+    root = fill(tmp_path, *FILES, "train/b/more.jpg")
+    assert check(root) == (
+        f"data.root={root}: train 7 images of 2 classes (3 to 4 each), "
+        "val 6 images of 2 classes (3 each); all of it is used"
+    )
+
+
+def test_what_is_not_used_is_said_with_the_reason(tmp_path):
+    root = fill(tmp_path, *FILES, "train/a/x.tif", "val/loose.png", "val/a/.hidden", "val/a/n.txt")
+    assert check(root).partition("; ")[2] == (
+        "not used: 1 .tif (a format that is not read; save as .png), "
+        "1 image in no class folder (val/loose.png), 1 .txt (no image), 1 hidden"
+    )
+
+
+def test_classes_without_images_to_evaluate_on_are_said(tmp_path):
+    root = fill(tmp_path, *FILES, "train/c/1.jpg", "train/d/1.jpg")
+    assert "val 6 images of 4 classes (0 to 3 each, none of c and 1 others)" in check(root)
+
+
+def test_both_sides_of_a_holdout_are_one_folder(tmp_path):
+    root = fill(tmp_path, *(f"{c}/{i}.jpg" for c in "ab" for i in range(9)), "a/x.tif", "y.png")
+    line = check(root, holdout=0.3)
+    assert line.endswith(
+        "; not used: 1 .tif (a format that is not read; save as .png), "
+        "1 image in no class folder (y.png)"
+    )
+
+
+def test_what_cannot_be_read_is_an_error_before_anything_is(tmp_path):
+    root = fill(tmp_path, *FILES)
+    broken(root)
+    with pytest.raises(DataError) as caught:
+        check(root)
+    assert str(caught.value) == (
+        f"data.root={root}: of 9 images of train 3 cannot be used: "
+        f"{root}/train/a/gone.jpg is a link to nothing, "
+        f"{root}/train/a/loop.jpg cannot be read: Too many levels of symbolic links, "
+        f"{root}/train/b/empty.png is empty; "
+        "mend or remove them, or allow for them with data.max_bad_examples=3"
+    )
+    line = check(root, max_bad_examples=3)
+    assert f"; of val 1 cannot be used: {root}/val/b/pipe.jpg is no file" in line
+    with pytest.raises(DataError, match="of 9 images of train 3 cannot be used"):
+        check(root, max_bad_examples=2)
+
+
+def test_a_part_of_a_folder_is_checked_too(tmp_path):
+    root = fill(tmp_path, *FILES)
+    (root / "train/a/0.jpg").write_bytes(b"")
+    with pytest.raises(DataError, match="1 cannot be used: .*train/a/0.jpg is empty"):
+        check(root, classes=("b",))
+
+
+def test_slow_storage_is_not_waited_for(tmp_path, monkeypatch):
+    root = fill(tmp_path, *FILES)
+    monkeypatch.setattr(folder_check, "SECONDS", -1.0)
+    monkeypatch.setattr(folder_check, "CHUNK", 1)
+    monkeypatch.setattr(folder_check, "THREADS", 2)
+    assert check(root).endswith("; of train 2 files were looked at within -1 s; of val 2 files "
+                                "were looked at within -1 s")  # fmt: skip
+
+
+def test_names_that_are_not_text_and_long_ones_stay_on_the_line(tmp_path):
+    root = fill(tmp_path, *FILES)
+    (root / os.fsdecode(b"train/a\nb\xff.jpg")).write_bytes(b"x")
+    (root / f"val/{'long' * 50}.jpg").write_bytes(b"x")
+    line = check(root)
+    assert "2 images in no class folder (train/a\\nb\\udcff.jpg)" in line
+    line.encode()
+    assert "\n" not in line
+
+
+def test_other_data_have_no_folder():
+    data = config.Data(source="digits")
+    assert folder_check.check(data, {"train": open_source(data, "train", train=True)}) is None
+
+
+def test_a_run_says_it_or_ends_before_it_has_written_anything(tmp_path, capsys):
+    root = fill(tmp_path / "data", *FILES, "train/c.tif")
+    broken(root)
+    words = ["train", "image_folder-32", f"--config.data.root={root}", f"--workdir={tmp_path}/run"]
+    assert cli.main(words) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"vit_jax: data.root={root}: of 9 images of train 3 cannot be used: ")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_images_for_embedding_and_prediction_are_counted_too(tmp_path, caplog):
+    from vit_jax import predict
+    from vit_jax.data import loose
+
+    caplog.set_level("INFO", "vit_jax")
+    root = fill(tmp_path, "a/1.jpg", "a/2.tif", ".hidden.jpg")
+    loose.Loose(root, (), "--images")
+    list(predict.files([root]))
+    said = "1 images; not used: 1 .tif (a format that is not read; save as .png), 1 hidden"
+    assert caplog.messages == [f"--images={root}: {said}", f"{root}: {said}"]
+    with pytest.raises(config.ConfigError, match=r"holds no .*; it holds 1 \.tif"):
+        loose.Loose(fill(tmp_path / "b", "2.tif"), (), "--images")
+
+
+def test_folders_of_gifs_and_bitmaps_can_be_read(tmp_path):
+    import cv2
+    import numpy as np
+
+    from vit_jax.data import images
+
+    for suffix in ("gif", "bmp"):
+        for name in "ab":
+            (tmp_path / "train" / name).mkdir(parents=True, exist_ok=True)
+            pixels = np.full((8, 9, 3), 255, np.uint8)
+            cv2.imwrite(str(tmp_path / f"train/{name}/1.{suffix}"), pixels)
+    source = folder(tmp_path)
+    assert len(source) == 4
+    for index in range(4):
+        pixels = images.decode(source[index].image, channels=3, max_pixels=100)
+        assert pixels.shape == (8, 9, 3)
+        assert np.abs(pixels.astype(int) - 255).max() <= 3  # a GIF has a palette
