@@ -150,7 +150,15 @@ class Data:
         None, "Classes to keep, by name and in this order, such as 0,1,2; none: all of the data's."
     )
     train_split: str = knob("train", "Split to train on; TFDS slices such as train[:99%] work.")
-    eval_split: str = knob("test", "Split to evaluate on.")
+    eval_split: str = knob(
+        "test",
+        "Split to evaluate on while training; auto: a validation split where there is one, or test.",
+    )
+    test_split: str | None = knob(
+        None,
+        "Split to measure once, at the end, on the best checkpoint, or on the last without a best; "
+        "auto: test where another split is evaluated on; none: no such split.",
+    )
     holdout: float = knob(
         0.0,
         "Share of each class of an unsplit folder kept for evaluation; 0: root has split folders.",
@@ -336,17 +344,18 @@ class Checkpoint:
     keep: int = knob(
         2, "Newest checkpoints kept; the best one is kept besides.", at_least=1, free=True
     )
-    best: str = knob(
-        "top1",
-        "Evaluation metric that chooses the best checkpoint.",
-        choices=("top1", "top5", "loss"),
+    best: str | None = knob(
+        "auto",
+        "Metric of data.eval_split that chooses the best checkpoint; none: no best one; auto: top1 "
+        "(of masked patches: loss), but none on a test split.",
+        choices=("auto", "top1", "top5", "loss"),
         free=True,
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """When the evaluation split is measured."""
+    """When data.eval_split is measured, and what is measured besides."""
 
     every: Duration | None = knob(
         Duration(1000, "steps"), "Evaluate this often; none: only at the end.", free=True

@@ -10,6 +10,7 @@ import jax
 
 from vit_jax import checks, config, logs, models, places, weights
 from vit_jax.checkpoints import manager
+from vit_jax.data import split_roles
 from vit_jax.training import sharding
 
 EVALUATED_AT_ONCE = 128  # images, of weights whose config says nothing
@@ -139,11 +140,14 @@ def check_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]
 
 
 def complete(cfg: config.Config) -> config.Config:
-    """Returns the config with the sizes of its model variant, or raises ConfigError."""
+    """Returns the config with the sizes of its model variant and its splits by name.
+
+    Raises ConfigError.
+    """
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
     models.check(cfg.model, cfg.data.image_size)
     checks.of_knobs(cfg)
-    return cfg
+    return dataclasses.replace(cfg, data=split_roles.resolved(cfg.data))
 
 
 def find(

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import config, models, opening
-from vit_jax.data import images, sources, transforms
+from vit_jax import config, logs, models, opening
+from vit_jax.data import images, sampling, sources, split_roles, transforms
 from vit_jax.training import step
 
 BATCH = 32
@@ -104,28 +104,43 @@ def load(
     )
 
 
-def files(paths: Sequence[pathlib.Path]) -> Iterator[tuple[str, bytes, None]]:
-    """Yields (path, bytes, None) of image files, those in folders sorted; raises ConfigError."""
+def files(
+    paths: Sequence[pathlib.Path], count: int | None = None, seed: int = 0
+) -> Iterator[tuple[str, bytes, None]]:
+    """Yields (path, bytes, None) of image files, those in folders sorted; raises ConfigError.
+
+    Where there are more than `count`, so many are drawn by `seed`.
+    """
+    found: list[pathlib.Path] = []
     for path in paths:
         if path.is_dir():
             inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in sources.SUFFIXES)
             if not inside:
                 raise config.ConfigError(f"{path}: holds no {', '.join(sources.SUFFIXES)} files")
+            found += inside
         else:
-            inside = [path]
-        for file in inside:
-            try:
-                yield str(file), file.read_bytes(), None
-            except OSError as error:
-                raise config.ConfigError(f"{file}: {error.strerror}") from error
+            found.append(path)
+    if count is not None and len(found) > count:
+        logs.log.info("%d of %d image files, drawn by seed %d", count, len(found), seed)
+        found = [found[index] for index in sampling.draw(len(found), count, seed)]
+    for file in found:
+        try:
+            yield str(file), file.read_bytes(), None
+        except OSError as error:
+            raise config.ConfigError(f"{file}: {error.strerror}") from error
 
 
-def examples(cfg: config.Config, count: int) -> Iterator[tuple[str, bytes | np.ndarray, str]]:
-    """Yields the first `count` examples of the evaluation split with their true classes."""
-    source = sources.open_source(
-        cfg.data, cfg.data.eval_split, num_classes=cfg.model.num_classes, train=False
+def examples(
+    cfg: config.Config, count: int, seed: int = 0
+) -> Iterator[tuple[str, bytes | np.ndarray, str]]:
+    """Yields `count` examples of the evaluation split, drawn by seed, with their true classes."""
+    source = sources.open_source(cfg.data, cfg.data.eval_split, num_classes=cfg.model.num_classes)
+    drawn = sampling.draw(len(source), count, seed)
+    shown = split_roles.evaluation(cfg.data).shown
+    logs.log.info(
+        "%d of %d images of the split %s, drawn by seed %d", len(drawn), len(source), shown, seed
     )
-    for index in range(min(count, len(source))):
+    for index in drawn:
         record = source[index]
         yield source.name(index), record.image, source.classes[record.label]
 

@@ -127,6 +127,11 @@ def _folders(folder: Path) -> list[str]:
     return [entry.name for entry in _scan(folder) if entry.is_dir()]
 
 
+def splits(data: config.Data) -> tuple[str, ...]:
+    """Returns the names of the folders that may be splits; raises DataError for no such root."""
+    return tuple(_folders(Path(data.root))) if data.root else ()
+
+
 def _split_folder(root: Path, name: str, key: str) -> Path:
     if (root / name).is_dir():
         return root / name
