@@ -152,7 +152,7 @@ class Data:
     train_split: str = knob("train", "Split to train on; TFDS slices such as train[:99%] work.")
     eval_split: str = knob(
         "test",
-        "Split to evaluate on while training; auto: a validation split where there is one, or test.",
+        "Split to evaluate on while training; auto: a validation split if there is one, else test.",
     )
     test_split: str | None = knob(
         None,

@@ -168,7 +168,7 @@ class Objects:
         self.evaluators = self._evaluators()
 
     def _evaluators(self) -> dict[str, loop.Evaluator]:
-        """Returns what is measured: first the evaluation split, by its name, then what is asked for.
+        """Returns what is measured, by name: first the evaluation split, then what is asked for.
 
         ReaL's labels are for the test split, where the run has another one.
         """
@@ -361,7 +361,9 @@ def train(
                         evaluator=tested[1],
                         steps=plan.steps,
                         metric=metric,
-                        load=lambda number: opening.load_params(saver.directory, number, cfg),
+                        load=lambda number: opening.load_params(
+                            workdir / "checkpoints", number, cfg
+                        ),
                     )(
                         state.evaluated(live),
                         saver,
@@ -411,8 +413,8 @@ def evaluate(
 
     They are called after that split, such as `test/top1`, and `test/split` is the expression, such
     as `test[:100]`. Those of `evaluation.tasks` besides are called `TASK/top1` and so on, of
-    `evaluation.fewshot` `fewshot/SET/5shot`. Weights of other projects bring no images: for them `overrides` must name
-    some, or such sets, which are then all that is measured.
+    `evaluation.fewshot` `fewshot/SET/5shot`. Weights of other projects bring no images: for them
+    `overrides` must name some, or such sets, which are then all that is measured.
     """
     with host.memory_errors():
         split = opening.has_images(checkpoint, overrides) or not SETS & set(overrides)

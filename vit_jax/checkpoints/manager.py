@@ -160,11 +160,6 @@ class Manager:
         if problem:
             raise SaveFailed(problem)
 
-    @property
-    def directory(self) -> epath.Path:
-        """The folder of checkpoints."""
-        return self._directory
-
     def steps(self) -> list[int]:
         """Returns the committed steps, ascending, as they stand in the directory now."""
         return records.steps(self._directory)

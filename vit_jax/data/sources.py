@@ -42,7 +42,8 @@ def open_source(
 
     `num_classes` is the width of the head if the user fixed it: synthetic data draws that many
     classes (else 10), other data must not have more. `train` or `key` says which knob `split` came
-    from, for messages. Raises ConfigError or DataError, each one line with the knob, its value and a remedy.
+    from, for messages. Raises ConfigError or DataError, each one line with the knob, its value and
+    a remedy.
     """
     key = key or ("data.train_split" if train else "data.eval_split")
 

@@ -46,7 +46,8 @@ def evaluation(data: config.Data) -> Role:
     split = data.eval_split
     name, role = _name_and_role(data, split)
     test = data.test_split
-    if test is not None and role != TRAIN:  # another split judges, so this one may choose
+    if test is not None and role != TRAIN and not overlap(split, test):
+        # Another split judges, so this one may choose.
         role = VALIDATION
         if name == _name_and_role(data, test)[0]:  # two parts of one split
             name = VALIDATION

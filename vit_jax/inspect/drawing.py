@@ -164,7 +164,7 @@ def _posemb(subject: Subject) -> Answer:
     similarity = np.stack([posemb.similarity(table) for table in tables])
     caption = (
         "Tile (r, c) shows how alike the position embedding of the patch in row r and column c is "
-        "to those of all patches."
+        "to those of the other patches; grey is the patch itself."
     )
     return Answer(
         figures={"posemb": (figures.posemb(similarity), caption)},

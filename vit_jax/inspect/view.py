@@ -16,7 +16,7 @@ import numpy as np
 
 from vit_jax import __version__, config, logs, models, opening, predict
 from vit_jax.data import images, transforms
-from vit_jax.inspect import CannotAnswer, attention, packing, posemb, rollout
+from vit_jax.inspect import CannotAnswer, attention, figures, packing, posemb, rollout
 from vit_jax.models import variants
 from vit_jax.models.variants import known
 from vit_jax.reports import html
@@ -81,6 +81,7 @@ class Viewer:
         cosines = posemb.similarity(tables[0])
         return facts | {
             "positions": packing.pack_cosines(cosines),
+            "cosineRange": figures.between_patches(cosines[None]),
             "positionTables": len(tables),
         }
 
@@ -120,7 +121,8 @@ def open_(
 ) -> tuple[Viewer, Iterable[Picture]]:
     """Returns a viewer and the images to begin with: of files and folders, else of a run's split.
 
-    Where there are more than `count`, they are drawn by `seed`. Raises CannotAnswer where there are none, if they are `needed`.
+    Where there are more than `count`, they are drawn by `seed`. Raises CannotAnswer where there are
+    none, if they are `needed`.
     """
     opened = opening.open_(checkpoint, overrides, at=at)
     viewer = Viewer(opened)

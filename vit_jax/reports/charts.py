@@ -136,10 +136,10 @@ def svg(chart: Chart) -> Markup:
 
 
 def number(value: float, *, percent: bool = False) -> str:
-    """Returns a value as an axis has it: `0.5`, `20 %`, `15k`, `3e-05`."""
+    """Returns a value as an axis has it: `0.5`, `0.0003`, `20 %`, `15k`, `3e-5`."""
     if percent:
         return f"{100 * value:.4g} %"
-    if abs(value) >= 1e6 or 0 < abs(value) < 1e-3:
+    if abs(value) >= 1e6 or 0 < abs(value) < 1e-4:
         return f"{value:.3g}".replace("e+0", "e").replace("e-0", "e-")
     if abs(value) >= 1e4:
         return f"{value / 1e3:g}k"

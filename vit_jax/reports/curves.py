@@ -29,12 +29,13 @@ def draw(
     figure = Figure(figsize=(11, 7), layout="constrained")
     FigureCanvasAgg(figure)
     loss, accuracy, rate, speed = figure.subplots(2, 2).flat
+    losses = [f"{split}/loss" for split in ("train", *splits)]
 
     _plot(loss, lines, "train/loss", TRAIN, "train (augmented)")
     for split, colour in zip(splits, MEASURED, strict=False):
         _plot(loss, lines, f"{split}/loss", colour, split, marker="o")
     loss.set(title="Loss")
-    _logarithmic(loss)
+    _logarithmic(loss, [line[key] for line in lines for key in losses if line.get(key)])
     kinds = (("top1", "top-1", "-"), ("top5", "top-5", ":"), ("accuracy", "colours", "-"))
     for name, label, style in kinds:
         _plot(accuracy, lines, f"train/{name}", TRAIN, f"train {label}", style=style)
@@ -45,7 +46,7 @@ def draw(
             )  # fmt: skip
     accuracy.set(title="Accuracy", ylim=(0, 1.02))
     _plot(rate, lines, "train/lr", TRAIN, "")
-    rate.set(title="Learning rate")
+    rate.set(title="Learning rate", ylim=(0, None))
     _plot(speed, lines, "speed/images_per_second", TRAIN, "")
     speed.set(title="Images per second", ylim=(0, None))
     for axes in (loss, accuracy, rate, speed):
@@ -63,12 +64,12 @@ def draw(
     return output
 
 
-def _logarithmic(axes: Axes) -> None:
-    """Makes y logarithmic, with round numbers on it, written as people write them."""
-    values = [y for line in axes.lines for y in line.get_ydata() if y > 0]
-    if not values:
+def _logarithmic(axes: Axes, values: Sequence[float]) -> None:
+    """Makes y logarithmic for such values, with round numbers on it in plain decimals."""
+    positive = [value for value in values if value > 0]
+    if not positive:
         return
-    scale = charts.Axis(values, log=True, zero=False)
+    scale = charts.Axis(positive, log=True, zero=False)
     axes.set_yscale("log")
     axes.set_ylim(scale.low, scale.high)
     axes.yaxis.set_major_locator(FixedLocator(scale.ticks(6)))

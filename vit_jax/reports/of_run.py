@@ -95,7 +95,6 @@ def speed(run: Run) -> float | None:
 
 def charts(run: Run) -> list[Chart]:
     """Returns loss, accuracy, learning rate and speed over the steps."""
-
     splits = [run.evaluated.name, *([run.tested.name] if run.tested else [])]
 
     def measured(key: str, more: str = "", line: str = "solid") -> list[Series]:
