@@ -156,8 +156,7 @@ class Data:
     )
     test_split: str | None = knob(
         None,
-        "Split to measure once, at the end, on the best checkpoint, or on the last without a best; "
-        "auto: test where another split is evaluated on; none: no such split.",
+        "Split to measure once, at the end; auto: test, where a validation split is evaluated on.",
     )
     holdout: float = knob(
         0.0,
@@ -346,8 +345,7 @@ class Checkpoint:
     )
     best: str | None = knob(
         "auto",
-        "Metric of data.eval_split that chooses the best checkpoint; none: no best one; auto: top1 "
-        "(of masked patches: loss), but none on a test split.",
+        "Metric that chooses the best checkpoint; auto: top1 or loss, none on a test split.",
         choices=("auto", "top1", "top5", "loss"),
         free=True,
     )

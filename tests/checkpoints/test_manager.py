@@ -277,7 +277,7 @@ def test_find_and_read_record(make: Any, tmp_path: pathlib.Path) -> None:
     with pytest.raises(manager.CheckpointError, match="no checkpoint here"):
         manager.find(tmp_path / "nowhere")
     put(saver, 1)
-    with pytest.raises(manager.CheckpointError, match="no checkpoint has metrics; choose steps 1"):
+    with pytest.raises(manager.CheckpointError, match="no checkpoint has top1; choose steps 1"):
         manager.find(where, "best")
     put(saver, 2, {"top1": 0.9})
     put(saver, 3, {"top1": 0.1})

@@ -36,7 +36,7 @@ def filters(components: np.ndarray, shares: np.ndarray, of: str) -> Figure:
 def posemb(similarities: np.ndarray) -> Figure:
     """Returns tiles (T, rows, columns, rows, columns) of cosines; T > 1 is one sheet per layer.
 
-    Colours span the cosines of different patches; a patch itself, whose cosine is always 1, is grey.
+    Colours span the cosines of different patches; a patch itself, always 1, is grey.
     """
     low, high = between_patches(similarities)
     colours = colormaps[MAP].with_extremes(over=ITSELF)
