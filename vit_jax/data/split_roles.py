@@ -133,8 +133,8 @@ def resolved(data: config.Data) -> config.Data:
     there = _there(data)
     chosen = data.eval_split
     if chosen == AUTO:
-        names = () if data.test_split in VALIDATION_NAMES else VALIDATION_NAMES
-        chosen = next((name for name in (*names, *TEST_NAMES) if name in there), TEST)
+        names = (*VALIDATION_NAMES, *TEST_NAMES)
+        chosen = next((name for name in names if name in there), TEST)
     test = data.test_split
     if test == AUTO:
         apart = not data.holdout and data.source in ("folder", "tfds")
