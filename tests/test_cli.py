@@ -229,7 +229,7 @@ def test_list_as_json(capsys):
 
 
 def test_show(capsys):
-    assert cli.main(["show", "image_folder", "--config.optimizer.lr=3e-4"]) == 0
+    assert cli.main(["show", "digits", "--config.optimizer.lr=3e-4"]) == 0
     out = capsys.readouterr().out
     for key, field, _ in config.knobs():
         assert key in out
@@ -240,6 +240,15 @@ def test_show(capsys):
     shown = json.loads(capsys.readouterr().out)
     assert shown.pop("about")["choices"] == []
     assert config.build(shown).model.width == 64
+
+
+@pytest.mark.parametrize("name", ["image_folder", "image_folder-32", "tfds", "tfds-32"])
+def test_show_says_how_photos_shrink_and_what_chooses(name, capsys):
+    assert cli.main(["show", name]) == 0
+    out = capsys.readouterr().out
+    assert "\ndata.resampling=antialiased_bilinear " in out
+    assert "--config.data.resampling=bilinear" in out
+    assert "\ndata.eval_split=auto, data.test_split=auto " in out
 
 
 def test_show_says_what_was_chosen(capsys):

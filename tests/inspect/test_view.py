@@ -102,6 +102,8 @@ def test_a_page_holds_what_the_model_does(opened, viewer):
         assert one["truth"] == other.truth
     content = zlib.decompress(base64.b64decode(known["positions"]))
     cosines = posemb.similarity(posemb.tables(opened)[0]).reshape(-1)
+    others = cosines.reshape(4, 4)[~np.eye(4, dtype=bool)]
+    assert known["cosineRange"] == pytest.approx([others.min(), others.max()], abs=1e-6)
     np.testing.assert_allclose(np.frombuffer(content, np.uint8) / 127 - 1, cosines, atol=0.004)
 
 
