@@ -1,13 +1,31 @@
 """Any folder of images: `--config.data.root=DIR` with DIR/train/CLASS/... and DIR/test/CLASS/...
 
-`val`, `valid`, `validation`, `dev` or `eval` in the place of `test` is found by itself.
-
-A folder without splits, DIR/CLASS/..., needs `--config.data.holdout=0.1`, the share of each class
-to evaluate on. `image_folder` is ViT-S/16 at 224 pixels; `image_folder-32` is a small ViT with
-4-pixel patches for small images such as 32x32.
+With DIR/val/CLASS/... (or valid, validation, dev, eval) besides, that split is evaluated while
+training and chooses the best checkpoint; the test images are measured once, at the end. A folder
+without splits, DIR/CLASS/..., needs `--config.data.holdout=0.1`, the share of each class to
+evaluate on. `image_folder` is ViT-S/16 at 224 pixels; `image_folder-32` is a small ViT with 4-pixel
+patches for small images such as 32x32.
 """
 
 import ml_collections
+
+from vit_jax import catalog
+from vit_jax.catalog import Choice
+
+CHOICES = (
+    Choice(
+        "data.resampling=antialiased_bilinear",
+        "photos shrink a lot, and without antialiasing most of their pixels are skipped; the "
+        "paper's runs keep TensorFlow's plain bilinear",
+        "--config.data.resampling=bilinear",
+    ),
+    Choice(
+        "data.eval_split=auto, data.test_split=auto",
+        "a validation split chooses, and then test is measured once; without one, test is "
+        "evaluated and nothing is chosen on it",
+        "--config.data.eval_split=SPLIT --config.data.test_split=SPLIT",
+    ),
+)
 
 
 def names() -> tuple[str, ...]:
@@ -19,7 +37,13 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     """Returns the run called `name`."""
     knobs = {
         "model": {"variant": "ViT-S/16"},
-        "data": {"source": "folder", "workers": 2},
+        "data": {
+            "source": "folder",
+            "eval_split": "auto",
+            "test_split": "auto",
+            "resampling": "antialiased_bilinear",
+            "workers": 2,
+        },
         "train": {"batch_size": 256, "duration": "90 epochs", "clip_norm": 1.0},
         "optimizer": {"lr": 1e-3, "weight_decay": 0.1},
         "schedule": {"warmup": "5 epochs", "decay": "cosine"},
@@ -38,3 +62,8 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         }
         knobs["data"] |= {"image_size": (32, 32), "crop_area": (0.25, 1.0), "workers": 0}
     return ml_collections.ConfigDict(knobs)
+
+
+def about(name: str) -> catalog.About:
+    """Returns what the recipe chooses."""
+    return catalog.About(choices=CHOICES)

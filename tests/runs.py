@@ -27,7 +27,7 @@ TINY = {
     },
     "train": {"batch_size": 32, "duration": "4 epochs", "clip_norm": 1.0, "ema": 0.9},
     "schedule": {"warmup": 3},
-    "checkpoint": {"every": 5, "keep": 2},
+    "checkpoint": {"every": 5, "keep": 2, "best": "top1"},
     "evaluation": {"every": 10},
     "logging": {"every": 1, "tensorboard": False},
 }  # fmt: skip

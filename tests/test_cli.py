@@ -80,12 +80,13 @@ def test_evaluate_repeats_the_last_evaluation(trained, capsys):
     last = [x for x in logs.read_metrics(trained / "metrics.jsonl") if "test/top1" in x][-1]
     assert results["step"] == 40
     for key in ("top1", "top5", "loss", "count"):
-        assert results[key] == last[f"test/{key}"]
+        assert results[f"test/{key}"] == last[f"test/{key}"]
+    assert results["test/split"] == last["test/split"] == "test"
     smaller = ["--config.evaluation.batch_size=8", "--config.data.threads=1"]
     assert cli.main(["evaluate", f"--checkpoint={trained}", "--json", *smaller]) == 0
     again = json.loads(capsys.readouterr().out)
-    assert again["loss"] == pytest.approx(results["loss"], rel=1e-6)
-    assert again | {"loss": 0} == results | {"loss": 0}
+    assert again["test/loss"] == pytest.approx(results["test/loss"], rel=1e-6)
+    assert again | {"test/loss": 0} == results | {"test/loss": 0}
     assert cli.main(["evaluate", f"--checkpoint={trained}", "--step=20"]) == 0
     assert re.search(r"step +20\b", capsys.readouterr().out)
 
@@ -111,8 +112,26 @@ def test_predict_names_the_colours(trained, folder, tmp_path, capsys):
     assert cli.main(["predict", f"--checkpoint={trained}", str(files["red"])]) == 0
     assert re.search(r"a red one\.jpg +red \d+\.\d%", capsys.readouterr().out)
 
-    assert cli.main(["predict", f"--checkpoint={trained}", "--examples=4"]) == 0
-    assert capsys.readouterr().out.count("blue") >= 8  # predictions and truths
+
+def test_examples_are_drawn_by_seed(trained, folder, capsys):
+    """The first nine of the split are all blue, so the first ones are no sample of it."""
+
+    def drawn(*flags):
+        arguments = ["predict", f"--checkpoint={trained}", "--json", *flags]
+        assert cli.main(arguments) == 0
+        out, err = capsys.readouterr()
+        return [json.loads(line) for line in out.splitlines()], err
+
+    some, said = drawn("--examples=9")
+    assert said == "9 of 27 images of the split `test`, drawn by seed 0\n"
+    assert {one["truth"] for one in some} == set(COLOURS)
+    names = [one["image"] for one in some]
+    assert len(set(names)) == 9
+    assert [one["image"] for one in drawn("--examples=9", "--seed=0")[0]] == names
+    assert [one["image"] for one in drawn("--examples=4")[0]] == names[:4]
+    assert [one["image"] for one in drawn("--examples=9", "--seed=1")[0]] != names
+    everything = [one["image"] for one in drawn("--examples=99")[0]]
+    assert sorted(everything) == sorted(str(p) for p in (folder / "test").rglob("*.png"))
 
 
 def test_predict_goes_on_after_a_bad_file(trained, folder, tmp_path, capsys):
@@ -211,7 +230,7 @@ def test_list_as_json(capsys):
 
 
 def test_show(capsys):
-    assert cli.main(["show", "image_folder", "--config.optimizer.lr=3e-4"]) == 0
+    assert cli.main(["show", "digits", "--config.optimizer.lr=3e-4"]) == 0
     out = capsys.readouterr().out
     for key, field, _ in config.knobs():
         assert key in out
@@ -222,6 +241,15 @@ def test_show(capsys):
     shown = json.loads(capsys.readouterr().out)
     assert shown.pop("about")["choices"] == []
     assert config.build(shown).model.width == 64
+
+
+@pytest.mark.parametrize("name", ["image_folder", "image_folder-32", "tfds", "tfds-32"])
+def test_show_says_how_photos_shrink_and_what_chooses(name, capsys):
+    assert cli.main(["show", name]) == 0
+    out = capsys.readouterr().out
+    assert "\ndata.resampling=antialiased_bilinear " in out
+    assert "--config.data.resampling=bilinear" in out
+    assert "\ndata.eval_split=auto, data.test_split=auto " in out
 
 
 def test_show_says_what_was_chosen(capsys):

@@ -76,7 +76,7 @@ def test_evaluation_repeats_that_of_training(pretrained):
     results = run.evaluate(pretrained, {})
     for key in ("loss", "accuracy", "error"):
         expected = runs.trace(pretrained, f"test/{key}")[6]
-        assert results[key] == pytest.approx(expected, rel=1e-6)
+        assert results[f"test/{key}"] == pytest.approx(expected, rel=1e-6)
     few = run.evaluate(pretrained, {"evaluation.fewshot": "self", "evaluation.shots": "1"})
     assert 0 <= few["fewshot/self/1shot"] <= 1
 
@@ -109,7 +109,7 @@ def test_it_is_copied_and_reported(pretrained, tmp_path, capsys):
     assert run.evaluate(copy, {}) == expected
     assert cli.main(["report", str(pretrained), f"--out={tmp_path / 'page'}"]) == 0
     text = (tmp_path / "page" / "report.md").read_text()
-    assert f"accuracy | {100 * expected['accuracy']:.2f} %" in text
+    assert f"accuracy | {100 * expected['test/accuracy']:.2f} %" in text
     assert f"error | {expected['error']:.4f}" in text
     assert KNOWS_NONE in text
     capsys.readouterr()

@@ -163,14 +163,14 @@ def test_weights_of_a_file_are_evaluated_on_images_of_the_user(tmp_path):
                 cv2.imwrite(str(folder / f"{index}.png"), picture)
     where = {"data.source": "folder", "data.root": str(tmp_path / "data")}
     results = run.evaluate(TOKEN, where)
-    assert results["count"] == 21
+    assert results["test/count"] == 21
     predictor = predict.load(TOKEN)
     files = list(predict.files([tmp_path / "data" / "test"]))
     top = [one.top[0][0].removeprefix("class ") for one in predictor(files, 1)]
     truth = [pathlib.Path(name).parent.name.removeprefix("c") for name, _, _ in files]
-    assert results["top1"] == sum(a == b for a, b in zip(top, truth, strict=True)) / 21
+    assert results["test/top1"] == sum(a == b for a, b in zip(top, truth, strict=True)) / 21
     # A size of another number of patches, for which the positions are resized.
-    assert run.evaluate(TOKEN, where | {"data.image_size": "48,40"})["count"] == 21
+    assert run.evaluate(TOKEN, where | {"data.image_size": "48,40"})["test/count"] == 21
 
 
 @pytest.mark.parametrize("verb", [["evaluate"], ["predict", "--examples=1"]])

@@ -65,7 +65,7 @@ def test_an_evaluation_that_a_signal_kept_off_is_made_up_for(oracle, tmp_path, m
     with runs.stopping_at(monkeypatch, 12), pytest.raises(loop.Preempted):
         run.train(runs.configure(), workdir)
     commit = json.loads((workdir / "checkpoints/00000010/commit.json").read_text())
-    assert commit["commit"]["metrics"]["top1"] == runs.trace(oracle, "test/top1")[10]
+    assert commit["commit"]["metrics"]["test/top1"] == runs.trace(oracle, "test/top1")[10]
     run.train(runs.configure(), workdir)
     runs.assert_equal_runs(workdir, oracle)
 

@@ -102,6 +102,14 @@ def seeds(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(word) for word in words))
 
 
+def seed(text: str) -> int:
+    """Returns one seed."""
+    found = seeds(text)
+    if len(found) != 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be one seed, such as 0")
+    return found[0]
+
+
 def words(text: str) -> tuple[str, ...]:
     """Returns words, each once."""
     return tuple(dict.fromkeys(word for word in text.split(",") if word))

@@ -136,7 +136,6 @@ def _check_masked(cfg: config.Config) -> None:
         "train.label_smoothing": (0.0, "no labels to smooth"),
         "train.loss": ("softmax", "a loss of its own"),
         "evaluation.tasks": ((), "no classes to name"),
-        "checkpoint.best": ("loss", "no classes to name"),
     }
     for name, (value, why) in unused.items():
         if (given := config.get(cfg, name)) != value:
@@ -144,6 +143,11 @@ def _check_masked(cfg: config.Config) -> None:
                 f"{name}={config.show(given)}: masked patch prediction has {why}; "
                 f"set {config.show(value)}"
             )
+    if cfg.checkpoint.best in ("top1", "top5"):
+        raise config.ConfigError(
+            f"checkpoint.best={cfg.checkpoint.best}: masked patch prediction has no classes to "
+            "name; set loss, auto or none"
+        )
     if model.pooling == "map":
         raise config.ConfigError(
             "model.pooling=map: masked patch prediction would leave it untrained; set token or gap"

@@ -42,10 +42,8 @@ def train(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     logs.setup()
     cfg = run.of_directory(options.workdir, reference, overrides, tiny=options.smoke)
     outcome = run.train(cfg, options.workdir, profile=options.profile)
-    rows = [
-        (key, f"{value:,.0f}" if key.endswith("count") else f"{value:.4f}")
-        for key, value in outcome.results.items()
-    ]
+    rows = [(f"{name}/split", split) for name, split in outcome.splits.items() if name != split]
+    rows += [(key, _number(key, value)) for key, value in outcome.results.items()]
     rows += [("steps", f"{outcome.steps:,}"), ("time", logs.duration(outcome.seconds))]
     rows += [(path.name, str(path)) for path in outcome.files]
     console.table(("result", ""), rows)
@@ -124,12 +122,16 @@ def evaluate(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     if options.json:
         print(json.dumps(results))
     else:
-        rows = [
-            (key, f"{value:,.0f}" if key.endswith(("count", "step")) else f"{value:.4f}")
-            for key, value in results.items()
-        ]
+        rows = [(key, _number(key, value)) for key, value in results.items()]
         console.table(("metric", "value"), rows)
     return 0
+
+
+def _number(key: str, value: float | str) -> str:
+    """Returns the value of a metric for people; a split is there as it is written."""
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if key.endswith(("count", "step")) else f"{value:.4f}"
 
 
 def predict(options: argparse.Namespace, overrides: dict[str, str]) -> int:
@@ -150,7 +152,7 @@ def predict(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     if options.images:
         pictures: Any = predict.files(options.images)
     else:
-        pictures = predict.examples(predictor.cfg, options.examples)
+        pictures = predict.examples(predictor.cfg, options.examples, options.seed)
     unreadable, rows = 0, []
     writer = csv.writer(sys.stdout)
     if options.csv:
@@ -224,6 +226,7 @@ def inspect(options: argparse.Namespace, overrides: dict[str, str]) -> int:
         at=options.step,
         images=options.images,
         count=options.count,
+        seed=options.seed,
         output=options.out,
         formats=("png", "svg") if options.format == "both" else (options.format,),
     ):
@@ -246,6 +249,7 @@ def _inspect_view(options: argparse.Namespace, overrides: dict[str, str]) -> int
         at=options.step,
         paths=options.images,
         count=options.count,
+        seed=options.seed,
         needed=options.serve is None,
     )
     if options.serve is None:
@@ -265,7 +269,7 @@ def report(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     from vit_jax import report
 
     images = 0 if options.no_predictions else options.images
-    for path in report.write(options.workdirs, options.out, images=images):
+    for path in report.write(options.workdirs, options.out, images=images, seed=options.seed):
         print(path)
     return 0
 

@@ -150,7 +150,14 @@ class Data:
         None, "Classes to keep, by name and in this order, such as 0,1,2; none: all of the data's."
     )
     train_split: str = knob("train", "Split to train on; TFDS slices such as train[:99%] work.")
-    eval_split: str = knob("test", "Split to evaluate on.")
+    eval_split: str = knob(
+        "test",
+        "Split to evaluate on while training; auto: a validation split if there is one, else test.",
+    )
+    test_split: str | None = knob(
+        None,
+        "Split to measure once, at the end; auto: test, where a validation split is evaluated on.",
+    )
     holdout: float = knob(
         0.0,
         "Share of each class of an unsplit folder kept for evaluation; 0: root has split folders.",
@@ -193,7 +200,7 @@ class Data:
     )
     randaugment: tuple[int, ...] | None = knob(
         None,
-        "RandAugment as big_vision's at 224 pixels: operations, magnitude up to 30 (2,10); none: off.",
+        "RandAugment as in big_vision at 224 px: operations, magnitude up to 30 (2,10); none: off.",
         at_least=0,
     )
     erase: float = knob(
@@ -336,17 +343,17 @@ class Checkpoint:
     keep: int = knob(
         2, "Newest checkpoints kept; the best one is kept besides.", at_least=1, free=True
     )
-    best: str = knob(
-        "top1",
-        "Evaluation metric that chooses the best checkpoint.",
-        choices=("top1", "top5", "loss"),
+    best: str | None = knob(
+        "auto",
+        "Metric that chooses the best checkpoint; auto: top1 or loss, none on a test split.",
+        choices=("auto", "top1", "top5", "loss"),
         free=True,
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """When the evaluation split is measured."""
+    """When data.eval_split is measured, and what is measured besides."""
 
     every: Duration | None = knob(
         Duration(1000, "steps"), "Evaluate this often; none: only at the end.", free=True

@@ -90,9 +90,15 @@ class Metrics:
 
             self._events = SummaryWriter(str(directory / "tensorboard"))
 
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes one line of numbers; keys are `group/name`. What is not finite becomes null."""
-        line = {name: value if math.isfinite(value) else None for name, value in values.items()}
+    def write(self, step: int, values: Mapping[str, float | str]) -> None:
+        """Writes one line of numbers; keys are `group/name`. What is not finite becomes null.
+
+        Text, such as a split, stands in the line, but not in TensorBoard.
+        """
+        line = {
+            name: value if isinstance(value, str) or math.isfinite(value) else None
+            for name, value in values.items()
+        }
         try:
             self._file.write(json.dumps({"step": step, **line}, allow_nan=False) + "\n")
             self._file.flush()
@@ -100,7 +106,8 @@ class Metrics:
             raise NotWritten(f"{self._file.name}: cannot be written: {error.strerror}") from error
         if self._events is not None:
             for name, value in values.items():
-                self._events.add_scalar(name, value, step)
+                if not isinstance(value, str):
+                    self._events.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Flushes and closes both files."""

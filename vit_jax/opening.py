@@ -10,7 +10,7 @@ import jax
 
 from vit_jax import checks, config, logs, messages, models, places, weights
 from vit_jax.checkpoints import manager
-from vit_jax.data import folders
+from vit_jax.data import folders, split_roles
 from vit_jax.training import sharding
 
 EVALUATED_AT_ONCE = 128  # images, of weights whose config says nothing
@@ -144,16 +144,14 @@ def check_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]
 
 
 def complete(cfg: config.Config) -> config.Config:
-    """Returns the config with the sizes of its model variant, or raises ConfigError.
+    """Returns the config with the sizes of its model variant and its splits by name.
 
-    Splits of a folder of images are called as the folders that are there.
+    Splits of a folder of images are called as the folders that are there. Raises ConfigError.
     """
-    cfg = dataclasses.replace(
-        cfg, model=models.complete(cfg.model), data=folders.splits_there(cfg.data)
-    )
+    cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
     models.check(cfg.model, cfg.data.image_size)
     checks.of_knobs(cfg)
-    return cfg
+    return dataclasses.replace(cfg, data=folders.splits_there(split_roles.resolved(cfg.data)))
 
 
 def find(

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax import config, logs, messages, models, opening
-from vit_jax.data import folders, images, sources, transforms
+from vit_jax.data import folders, images, sampling, sources, split_roles, transforms
 from vit_jax.data.skipped import Skipped
 from vit_jax.training import step
 
@@ -105,13 +105,19 @@ def load(
     )
 
 
-def files(paths: Sequence[pathlib.Path]) -> Iterator[tuple[str, bytes, None]]:
-    """Yields (path, bytes, None) of image files, those in folders sorted; raises ConfigError."""
+def files(
+    paths: Sequence[pathlib.Path], count: int | None = None, seed: int = 0
+) -> Iterator[tuple[str, bytes, None]]:
+    """Yields (path, bytes, None) of image files, those in folders sorted; raises ConfigError.
+
+    Where there are more than `count`, so many are drawn by `seed`.
+    """
+    found: list[pathlib.Path] = []
     for path in paths:
         if path.is_dir():
             skipped = Skipped()
-            found = folders.images(path, str(path), skipped=skipped)
-            inside = sorted(path / name for name in found)
+            names = folders.image_files(path, str(path), skipped=skipped)
+            inside = sorted(path / name for name in names)
             left_out = skipped.describe()
             if not inside:
                 held = left_out and f"; it holds {left_out}"
@@ -120,22 +126,31 @@ def files(paths: Sequence[pathlib.Path]) -> Iterator[tuple[str, bytes, None]]:
                 )
             if left_out:
                 logs.log.info("%s: %d images; not used: %s", path, len(inside), left_out)
+            found += inside
         else:
-            inside = [path]
-        for file in inside:
-            try:
-                yield messages.printable(str(file)), images.read(file), None
-            except (OSError, images.BadImage) as error:
-                reason = getattr(error, "strerror", None) or error
-                raise config.ConfigError(f"{file}: {reason}") from error
+            found.append(path)
+    if count is not None and len(found) > count:
+        logs.log.info("%d of %d image files, drawn by seed %d", count, len(found), seed)
+        found = [found[index] for index in sampling.draw(len(found), count, seed)]
+    for file in found:
+        try:
+            yield messages.printable(str(file)), images.read(file), None
+        except (OSError, images.BadImage) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise config.ConfigError(f"{file}: {reason}") from error
 
 
-def examples(cfg: config.Config, count: int) -> Iterator[tuple[str, bytes | np.ndarray, str]]:
-    """Yields the first `count` examples of the evaluation split with their true classes."""
-    source = sources.open_source(
-        cfg.data, cfg.data.eval_split, num_classes=cfg.model.num_classes, train=False
+def examples(
+    cfg: config.Config, count: int, seed: int = 0
+) -> Iterator[tuple[str, bytes | np.ndarray, str]]:
+    """Yields `count` examples of the evaluation split, drawn by seed, with their true classes."""
+    source = sources.open_source(cfg.data, cfg.data.eval_split, num_classes=cfg.model.num_classes)
+    drawn = sampling.draw(len(source), count, seed)
+    shown = split_roles.evaluation(cfg.data).shown
+    logs.log.info(
+        "%d of %d images of the split %s, drawn by seed %d", len(drawn), len(source), shown, seed
     )
-    for index in range(min(count, len(source))):
+    for index in drawn:
         record = source[index]
         name = messages.printable(source.name(index))
         yield name, record.image, source.classes[record.label]

@@ -1,4 +1,4 @@
-"""Reports of run directories as HTML and Markdown, with what their models make of test images."""
+"""Reports of run directories as HTML and Markdown, with what their models make of images."""
 
 import contextlib
 import datetime
@@ -16,14 +16,20 @@ SIDE = 160  # pixels of a picture in the report, at most
 
 
 def write(
-    directories: Sequence[pathlib.Path], output: pathlib.Path | None, *, images: int
+    directories: Sequence[pathlib.Path],
+    output: pathlib.Path | None,
+    *,
+    images: int,
+    seed: int = 0,
 ) -> tuple[pathlib.Path, pathlib.Path]:
     """Writes report.html and report.md; returns their paths.
 
     Args:
       directories: run and transfer directories.
       output: the HTML file, or a folder for both; None: the first of the directories.
-      images: test images to show to each model at most; 0 opens none, and needs no jax.
+      images: images of the evaluation split to show to each model, at most; 0 opens none, and
+        needs no jax.
+      seed: what these are drawn by.
 
     Raises ConfigError for directories that hold nothing, or an output that cannot be written.
     """
@@ -32,7 +38,7 @@ def write(
     predictions = {}
     if images:
         for index, item in enumerate(items):
-            predictions[index] = _predictions(item, images)
+            predictions[index] = _predictions(item, images, seed)
     now = datetime.datetime.now(datetime.UTC)
     facts = {"made": f"{now:%Y-%m-%d %H:%M} UTC", "by": f"vit_jax {__version__}"}
     document = story.document(items, predictions, facts)
@@ -50,8 +56,10 @@ def _path(output: pathlib.Path) -> pathlib.Path:
     return output if output.suffix in (".html", ".htm") else output / "report.html"
 
 
-def _predictions(item: reading.Run | reading.Transfer, images: int) -> of_run.Predictions:
-    """Returns what a run's model, or a transfer's first final one, says of its test images."""
+def _predictions(
+    item: reading.Run | reading.Transfer, images: int, seed: int
+) -> of_run.Predictions:
+    """Returns what a run's model, or a transfer's first final one, says of images."""
     directory = item.directory
     if isinstance(item, reading.Transfer):
         done = [cell for cell in item.cells("final") if cell.get("state") == "done"]
@@ -61,22 +69,22 @@ def _predictions(item: reading.Run | reading.Transfer, images: int) -> of_run.Pr
     if not (directory / "checkpoints").is_dir():
         return of_run.Predictions(problem="no checkpoint has been saved yet.")
     try:
-        return predict_some(directory, images)
+        return predict_some(directory, images, seed)
     except config.UserError as error:
         return of_run.Predictions(problem=str(error))
 
 
-def predict_some(directory: pathlib.Path, images: int) -> of_run.Predictions:
-    """Returns what the newest checkpoint of a run says of at most so many test images.
+def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> of_run.Predictions:
+    """Returns what the newest checkpoint of a run says of at most so many images.
 
-    They are spread evenly over the evaluation split. Raises UserError.
+    They are drawn from the evaluation split by seed. Raises UserError.
     """
     import cv2
     import numpy as np
 
     from vit_jax import predict
     from vit_jax.data import images as pictures
-    from vit_jax.data import sources
+    from vit_jax.data import sampling, sources, split_roles
 
     with _quietly():
         predictor = predict.load(directory)
@@ -84,10 +92,10 @@ def predict_some(directory: pathlib.Path, images: int) -> of_run.Predictions:
     source = sources.open_source(
         data, data.eval_split, num_classes=predictor.cfg.model.num_classes, train=False
     )
-    numbers = np.unique(np.linspace(0, len(source) - 1, min(images, len(source))).astype(int))
+    drawn = sampling.draw(len(source), images, seed)
 
     def examples() -> Iterator[tuple[str, bytes | np.ndarray, str]]:
-        for index in numbers.tolist():
+        for index in drawn:
             record = source[index]
             yield str(index), record.image, source.classes[record.label]
 
@@ -105,12 +113,13 @@ def predict_some(directory: pathlib.Path, images: int) -> of_run.Predictions:
         return Sample(name=source.name(int(one.image)), png=png, truth=one.truth or "", top=one.top)
 
     wrong = sorted((p for p in seen if p.top[0][0] != p.truth), key=lambda p: -p.top[0][1])
-    every = max(len(seen) // SHOWN, 1)
     pairs = ((p.truth or "", p.top[0][0]) for p in seen)
     return of_run.Predictions(
+        split=split_roles.evaluation(data).name,
         seen=len(seen),
         of=len(source),
-        samples=[sample(p) for p in seen[::every][:SHOWN]],
+        seed=seed,
+        samples=[sample(p) for p in seen[:SHOWN]],
         mistakes=[sample(p) for p in wrong[:MISTAKES]],
         confusion=Confusion.of(predictor.classes, pairs),
     )

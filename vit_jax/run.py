@@ -29,9 +29,18 @@ from vit_jax import (
     weights,
 )
 from vit_jax.checkpoints import hosts, manager
-from vit_jax.data import feed, folder_check, pipeline, sources, transforms
+from vit_jax.data import feed, folder_check, pipeline, sources, split_roles, transforms
 from vit_jax.data.examples import digest
-from vit_jax.evaluators import classification, fewshot, further, masked, pairs, passes, probe
+from vit_jax.evaluators import (
+    classification,
+    fewshot,
+    final,
+    further,
+    masked,
+    pairs,
+    passes,
+    probe,
+)
 from vit_jax.training import (
     agreement,
     loop,
@@ -147,6 +156,7 @@ class Objects:
         peers.join(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
         cfg = checks.adapted(cfg, jax.device_count())
         checks.of_devices(cfg, jax.device_count())
+        self.evaluated = split_roles.evaluation(cfg.data)
         self.eval_source = None
         self.classes = tuple(str(number) for number in range(cfg.model.num_classes or 0))
         if split:
@@ -160,21 +170,30 @@ class Objects:
         self.evaluators = self._evaluators()
 
     def _evaluators(self) -> dict[str, loop.Evaluator]:
-        """Returns what is measured: first `test`, the evaluation split, then what is asked for."""
+        """Returns what is measured, by name: first the evaluation split, then what is asked for.
+
+        ReaL's labels are for the test split, where the run has another one.
+        """
         model, cfg = self.model, self.cfg
         found: dict[str, loop.Evaluator] = {}
-        if self.eval_source is not None and cfg.masked.target is not None:
-            found["test"] = masked.Masked(model, cfg, self._pass(self.eval_source))
-        elif self.eval_source is not None:
-            real = further.reassess(cfg, self.eval_source)
-            split = self._pass(real or self.eval_source)
-            found["test"] = classification.Classification(model, cfg, split, real)
+        if self.eval_source is not None:
+            real = cfg.data.test_split is None
+            found[self.evaluated.name] = self.of_split(self.eval_source, real=real)
         found |= further.evaluators(model, cfg, self.classes, self._pass)
         for name, kind in (("fewshot", fewshot.FewShot), ("probe", probe.Probe)):
             opened = pairs.open_pairs(cfg, f"evaluation.{name}", self._pass)
             if opened:
                 found[name] = kind(model, cfg, opened)
         return found
+
+    def of_split(self, source: sources.Source, *, real: bool) -> loop.Evaluator:
+        """Returns what measures a split; with `real`, by ReaL's labels too where they are asked."""
+        model, cfg = self.model, self.cfg
+        if cfg.masked.target is not None:
+            return masked.Masked(model, cfg, self._pass(source))
+        labels = further.reassess(cfg, source) if real else None
+        split = self._pass(labels or source)
+        return classification.Classification(model, cfg, split, labels)
 
     def _pass(self, source: sources.Source) -> passes.Pass:
         data, rows = self.cfg.data, self.cfg.evaluation.batch_size or self.cfg.train.batch_size
@@ -204,6 +223,7 @@ class Outcome:
     seconds: float
     results: Mapping[str, float]
     files: tuple[pathlib.Path, ...]
+    splits: Mapping[str, str] = dataclasses.field(default_factory=dict)  # by name of the metrics
 
 
 def train(
@@ -249,6 +269,7 @@ def _train(
         shown.doing("opening the data")
         objects = Objects(cfg, stop=stop)
         cfg, mesh, model = objects.cfg, objects.mesh, objects.model
+        split_roles.check(cfg.data)
         source = sources.open_source(
             cfg.data, cfg.data.train_split, num_classes=cfg.model.num_classes, train=True
         )
@@ -257,8 +278,17 @@ def _train(
                 f"data.eval_split={cfg.data.eval_split}: its classes differ from those of "
                 f"{cfg.data.train_split}"
             )
+        test_source = _open_test(objects)
+        test, tested = split_roles.final(cfg.data), None
+        if test is not None and test_source is not None:
+            tested = test, objects.of_split(test_source, real=True)
         checked = folder_check.check(
-            cfg.data, {cfg.data.train_split: source, cfg.data.eval_split: objects.eval_source}
+            cfg.data,
+            {
+                cfg.data.train_split: source,
+                cfg.data.eval_split: objects.eval_source,
+                cfg.data.test_split or "": test_source,
+            },
         )
         ready = f"{time.monotonic() - began:.1f}"
         present = _agree(workdir, data=source.fingerprint(), seconds=ready)
@@ -281,9 +311,8 @@ def _train(
             cfg.schedule, lr=cfg.optimizer.lr, steps=plan.steps, warmup=plan.warmup
         )
         target = state.target(model, tx, cfg, mesh)
-        saver = manager.Manager(
-            workdir / "checkpoints", keep=cfg.checkpoint.keep, best=cfg.checkpoint.best
-        )
+        evaluated, metric = objects.evaluated, split_roles.best_metric(cfg)
+        saver = manager.Manager(workdir / "checkpoints", keep=cfg.checkpoint.keep, best=metric)
         with places.one_line(f"--workdir={workdir}"):
             mirror = places.Mirror(workdir) if main else None
         metrics = None
@@ -292,14 +321,15 @@ def _train(
         kept: sessions.Sessions | None = None
         try:
             shown.say(_banner(cfg, model, len(source), plan, workdir))
-            for line in (*present, *filter(None, [checked])):
+            notes = split_roles.notes(cfg, plan.evaluations)
+            for line in (*present, *filter(None, [checked]), *notes):
                 shown.say(line)
             avoid = hosts.decide(lambda: sorted(_suspects(mirror)))
             for number in avoid:
                 shown.say(f"from step {number} this run has failed twice; trying an older one")
             shown.doing("looking for a checkpoint")
             restored = saver.restore(target, avoid=avoid)
-            evaluated = True
+            measured = True
             if restored is None:
                 shown.doing("making the parameters")
                 live, start = state.initialise(model, tx, cfg, mesh), 0
@@ -309,7 +339,7 @@ def _train(
                         shown.say(line)
             else:
                 live, record = restored
-                start, evaluated = record["step"], bool(record["metrics"])
+                start, measured = record["step"], bool(record["metrics"])
                 _check_data(record, source.fingerprint())
                 shown.say(f"resuming from step {start}")
             compiling = time.monotonic()
@@ -355,9 +385,30 @@ def _train(
                 sessions=kept,
                 mirror=mirror,
                 flops_per_image=6.0 * model.macs,
+                splits={f"{evaluated.name}/split": evaluated.split},
                 profile=profile,
                 profile_directory=str(workdir / "profile"),
-            ).run(live, start, evaluated=evaluated)
+            ).run(live, start, evaluated=measured)
+            if tested is not None:
+                with spent("evaluate"):
+                    results |= final.Final(
+                        test=tested[0],
+                        evaluator=tested[1],
+                        steps=plan.steps,
+                        metric=metric,
+                        load=lambda number: opening.load_params(
+                            workdir / "checkpoints", number, cfg
+                        ),
+                    )(
+                        state.evaluated(live),
+                        saver,
+                        metrics=metrics,
+                        file=None if mirror is None else mirror.folder / "metrics.jsonl",
+                        stop=lambda: spent.beat() or stop(),
+                        say=shown.say,
+                    )
+                if kept is not None:
+                    kept.update(plan.steps, spent.seconds)
         except Exception as error:
             if kept is not None and _is_its_own(error):
                 kept.failed()
@@ -373,7 +424,8 @@ def _train(
     if mirror is not None:
         from vit_jax.reports import curves  # matplotlib is slow to import
 
-        curves.draw(mirror.folder / "metrics.jsonl", mirror.folder / "curves.png")
+        names = [evaluated.name, *([tested[0].name] if tested else [])]
+        curves.draw(mirror.folder / "metrics.jsonl", mirror.folder / "curves.png", names)
         mirror.bring(now=True)
         files.append(workdir / "curves.png")
     return Outcome(
@@ -382,6 +434,7 @@ def _train(
         seconds=time.monotonic() - began,
         results=results,
         files=tuple(files),
+        splits={one.name: one.split for one in (evaluated, tested and tested[0]) if one},
     )
 
 
@@ -390,12 +443,13 @@ def evaluate(
     overrides: Mapping[str, str],
     *,
     at: int | str | None = None,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Returns the metrics of a checkpoint on its evaluation split, or on the one overridden.
 
-    Those of `evaluation.tasks` besides are called `TASK/top1` and so on, of `evaluation.fewshot`
-    `fewshot/SET/5shot`. Weights of other projects bring no images: for them `overrides` must name
-    some, or such sets, which are then all that is measured.
+    They are called after that split, such as `test/top1`, and `test/split` is the expression, such
+    as `test[:100]`. Those of `evaluation.tasks` besides are called `TASK/top1` and so on, of
+    `evaluation.fewshot` `fewshot/SET/5shot`. Weights of other projects bring no images: for them
+    `overrides` must name some, or such sets, which are then all that is measured.
     """
     with host.memory_errors():
         split = opening.has_images(checkpoint, overrides) or not SETS & set(overrides)
@@ -407,14 +461,30 @@ def evaluate(
         if opened.cfg.masked.target is None and (split or opened.cfg.evaluation.tasks):
             opened.check_head()
         objects = Objects(opened.cfg, split=split)
-        results: dict[str, float] = {}
+        results: dict[str, Any] = {}
         for name, evaluator in objects.evaluators.items():
             one = evaluator(opened.params, stop=lambda: False)
             assert one is not None
-            prefix = "" if name == "test" else f"{name}/"
-            results |= {f"{prefix}{key}": value for key, value in one.items()}
+            results |= {f"{name}/{key}": value for key, value in one.items()}
         step_number = {} if opened.step is None else {"step": opened.step}
-        return step_number | results
+        evaluated = objects.evaluated
+        beside = {f"{evaluated.name}/split": evaluated.split} if split else {}
+        return step_number | results | beside
+
+
+def _open_test(objects: Objects) -> sources.Source | None:
+    """Returns the test split, if the run has one; reads none of its images."""
+    data, test = objects.cfg.data, split_roles.final(objects.cfg.data)
+    if test is None:
+        return None
+    source = sources.open_source(
+        data, test.split, num_classes=objects.cfg.model.num_classes, key="data.test_split"
+    )
+    if tuple(source.classes) != objects.classes:
+        raise config.ConfigError(
+            f"data.test_split={test.split}: its classes differ from those of {data.train_split}"
+        )
+    return source
 
 
 def _suspects(mirror: places.Mirror | None) -> set[int]:

@@ -198,8 +198,9 @@ def _predict(verb: Verb) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="instead of files: the first N examples of the evaluation split",
+        help="instead of files: N examples of the evaluation split, drawn by --seed",
     )
+    _add_seed(one)
     one.add_argument(
         "--top", type=int, default=3, metavar="K", help="classes per image (default: 3)"
     )
@@ -279,9 +280,10 @@ def _inspect(verb: Verb) -> None:
         "--count",
         type=arguments.positive,
         metavar="N",
-        help="images, at most (default: 128 for attention-distance, 32 for rollout, 18 for "
-        "reconstruct, 4 for attention)",
+        help="images, at most, drawn by --seed where there are more (default: 128 for "
+        "attention-distance, 32 for rollout, 18 for reconstruct, 8 for view, 4 for attention)",
     )
+    _add_seed(one)
     one.add_argument(
         "--out",
         type=arguments.output,
@@ -370,8 +372,9 @@ def _report(verb: Verb) -> None:
         type=arguments.positive,
         default=512,
         metavar="N",
-        help="test images to show to each model, at most (default: 512)",
+        help="images of the evaluation split to show to each model, at most (default: 512)",
     )
+    _add_seed(one)
     one.add_argument(
         "--no-predictions", action="store_true", help="open no model: quick, needs no jax"
     )
@@ -698,6 +701,16 @@ CHECKPOINT = (
     "run directory or one of its checkpoints; weights of Google, Big Transfer, timm or Hugging "
     "Face (.npz, .safetensors, folder); or a published name, see `vit_jax list --weights`"
 )
+
+
+def _add_seed(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "--seed",
+        type=arguments.seed,
+        default=0,
+        metavar="N",
+        help="what images are drawn by (default: 0)",
+    )
 
 
 def _add_checkpoint(parser: argparse.ArgumentParser) -> None:

@@ -29,7 +29,7 @@ def make(tmp_path: pathlib.Path) -> Iterator[Any]:
     """Makes managers of one directory, and closes them."""
     made = []
 
-    def one(keep: int = 2, best: str = "top1") -> manager.Manager:
+    def one(keep: int = 2, best: str | None = "top1") -> manager.Manager:
         made.append(manager.Manager(tmp_path / "run" / "checkpoints", keep=keep, best=best))
         return made[-1]
 
@@ -269,6 +269,23 @@ def test_a_target_that_does_not_fit_is_no_damage(make: Any, subtree: bool) -> No
         )
 
 
+def test_without_a_metric_no_checkpoint_is_the_best(make: Any) -> None:
+    saver = make(keep=1, best=None)
+    for step, score in ((1, 0.9), (2, 0.1)):
+        assert not saver.is_best({"test/top1": score})
+        put(saver, step, {"test/top1": score})
+    assert (saver.steps(), saver.best_step()) == ([2], None)
+    with pytest.raises(manager.CheckpointError, match=r"no checkpoint is the best \(checkpoint"):
+        manager.find(saver._directory, "best")
+
+
+def test_the_loss_of_a_split_is_better_if_lower(make: Any) -> None:
+    saver = make(keep=1, best="validation/loss")
+    for step, loss in ((1, 0.9), (2, 0.1), (3, 0.5)):
+        put(saver, step, {"validation/loss": loss, "validation/top1": 0.5})
+    assert (saver.steps(), saver.best_step()) == ([2, 3], 2)
+
+
 def test_find_and_read_record(make: Any, tmp_path: pathlib.Path) -> None:
     saver = make(keep=3)
     where = saver._directory
@@ -277,7 +294,7 @@ def test_find_and_read_record(make: Any, tmp_path: pathlib.Path) -> None:
     with pytest.raises(manager.CheckpointError, match="no checkpoint here"):
         manager.find(tmp_path / "nowhere")
     put(saver, 1)
-    with pytest.raises(manager.CheckpointError, match="no checkpoint has metrics; choose steps 1"):
+    with pytest.raises(manager.CheckpointError, match="no checkpoint has top1; choose steps 1"):
         manager.find(where, "best")
     put(saver, 2, {"top1": 0.9})
     put(saver, 3, {"top1": 0.1})

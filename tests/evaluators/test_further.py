@@ -70,17 +70,17 @@ def test_further_sets_are_measured_at_every_evaluation(root, tmp_path, caplog, c
         f"evaluation.tasks=imagenet-r: not in {root}, so it is left out; "
         f"run `vit_jax prepare imagenet-r --data_dir={root}`"
     ]
-    assert results["test/count"] == 20
+    assert results["validation/count"] == 20
     assert results["imagenet-v2/count"] == 27
     assert results["imagenet-a/count"] == 9
     assert not any(key.startswith("imagenet-r") for key in results)
     lines = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    (line,) = [line for line in lines if "test/top1" in line]
+    (line,) = [line for line in lines if "validation/top1" in line]
     assert line.items() >= results.items()
     # The best checkpoint is chosen on the main set alone.
     (file,) = (tmp_path / "run/checkpoints").glob("*2/commit.json")
     assert json.loads(file.read_text())["commit"]["metrics"] == {
-        key.removeprefix("test/"): value for key, value in results.items() if "test/" in key
+        key: value for key, value in results.items() if key.startswith("validation/")
     }
     # Each is what it is where it is the main set.
     alone = run.evaluate(
@@ -90,15 +90,15 @@ def test_further_sets_are_measured_at_every_evaluation(root, tmp_path, caplog, c
             "evaluation.tasks": "()", "evaluation.batch_size": "8",
         },
     )  # fmt: skip
-    assert alone["count"] == 27
+    assert alone["test/count"] == 27
     for key in ("top1", "top5"):
-        assert alone[key] == results[f"imagenet-v2/{key}"]
-    assert alone["loss"] == pytest.approx(results["imagenet-v2/loss"], rel=1e-6)
+        assert alone[f"test/{key}"] == results[f"imagenet-v2/{key}"]
+    assert alone["test/loss"] == pytest.approx(results["imagenet-v2/loss"], rel=1e-6)
     # And the command line can add them to a run that was trained without.
     arguments = ["evaluate", f"--checkpoint={tmp_path}/run", "--json"]
     assert cli.main([*arguments, "--config.evaluation.tasks=imagenet-a"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed["count"] == 20
+    assert printed["validation/count"] == 20
     assert printed["imagenet-a/top1"] == results["imagenet-a/top1"]
     assert not any(key.startswith("imagenet-v2") for key in printed)
 
@@ -199,9 +199,10 @@ def test_real_is_measured_on_the_same_pass(root, tmp_path, monkeypatch, caplog):
 
     own = evaluate(lambda index: [index % 1000])  # as tfds_fakes labels them
     assert len(passes) == 1
-    assert (own["real/top1"], own["real/count"]) == (own["top1"], 20)
+    top1 = own["validation/top1"]
+    assert (own["validation/real/top1"], own["validation/real/count"]) == (top1, 20)
     some = evaluate(lambda index: [] if index % 3 else list(range(1000)))
-    assert (some["real/top1"], some["real/count"]) == (1, 7)
+    assert (some["validation/real/top1"], some["validation/real/count"]) == (1, 7)
     with pytest.raises(ConfigError) as caught:
         evaluate(lambda index: [], **{"data.eval_split": "train"})
     assert str(caught.value).startswith("evaluation.tasks=imagenet-real: n01440764_")

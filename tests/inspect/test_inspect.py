@@ -15,7 +15,7 @@ import pages
 import runs
 import vit_reference
 from vit_jax import cli, commands, opening, report, run
-from vit_jax.inspect import drawing, figures
+from vit_jax.inspect import drawing, figures, posemb
 from vit_jax.models import positions
 from vit_jax.training import sharding
 
@@ -278,6 +278,31 @@ def test_no_words_overlap(depth, heads, side, words):
         for index, (text, box) in enumerate(found):
             for other, its in found[index + 1 :]:
                 assert not box.overlaps(its), (text, other)
+
+
+@pytest.mark.parametrize("side", [4, 14])
+def test_colours_of_positions_span_what_differs(side):
+    """Sin-cos embeddings are all alike (0.6 and more): of -1 to 1 they took a fifth of the map."""
+    table = np.asarray(positions.sincos_2d(side, side, 64)).reshape(side, side, 64)
+    cosines = posemb.similarity(table)[None]
+    flat = cosines.reshape(side**2, side**2).astype(float)
+    others = [flat[a, b] for a in range(side**2) for b in range(side**2) if a != b]
+    figure = figures.posemb(cosines)
+    (image,) = figure.axes[0].images
+    assert image.get_clim() == pytest.approx((min(others), max(others)), abs=1e-6)
+    (least, greatest), itself = image.get_clim(), image.to_rgba(np.array([1.0]))[0]
+    np.testing.assert_allclose(itself, (0.75, 0.75, 0.75, 1.0))  # grey: it is beyond the colours
+    shades = image.to_rgba(np.array([least, greatest]))[:, :3] @ [0.2126, 0.7152, 0.0722]
+    assert shades[1] - shades[0] > 0.7
+    assert "itself" in figure.axes[-1].get_ylabel()
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_positions_that_are_all_alike_are_drawn(value, words):
+    figure = figures.posemb(np.full((2, 3, 2, 3, 2), value, np.float32))
+    low, high = figure.axes[0].images[0].get_clim()
+    assert low < value < high
+    assert words(figure)
 
 
 def test_light_follows_the_mask():

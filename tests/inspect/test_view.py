@@ -73,7 +73,8 @@ def test_cosines_come_back_too():
 def test_a_page_holds_what_the_model_does(opened, viewer):
     pictures = digits(opened)
     known = facts(view.page(viewer, pictures))
-    assert [one["name"] for one in known["images"]] == [f"digits test[{i}]" for i in range(5)]
+    assert [one["name"] for one in known["images"]] == [name for name, _, _ in pictures]
+    assert sorted(name for name, _, _ in pictures) == [f"digits test[{i}]" for i in range(5)]
     assert (known["layers"], known["heads"], known["rows"], known["columns"]) == (2, 2, 2, 2)
     assert known["token"] is True
     assert known["leftOut"] == 0
@@ -101,6 +102,8 @@ def test_a_page_holds_what_the_model_does(opened, viewer):
         assert one["truth"] == other.truth
     content = zlib.decompress(base64.b64decode(known["positions"]))
     cosines = posemb.similarity(posemb.tables(opened)[0]).reshape(-1)
+    others = cosines.reshape(4, 4)[~np.eye(4, dtype=bool)]
+    assert known["cosineRange"] == pytest.approx([others.min(), others.max()], abs=1e-6)
     np.testing.assert_allclose(np.frombuffer(content, np.uint8) / 127 - 1, cosines, atol=0.004)
 
 

@@ -49,7 +49,7 @@ def test_a_logarithmic_axis_puts_the_geometric_mean_in_the_middle():
     ],
 )
 def test_ticks_are_round(values, log, most, ticks):
-    found = charts._Axis(values, log=log, zero=False).ticks(most)
+    found = charts.Axis(values, log=log, zero=False).ticks(most)
     assert found == pytest.approx(ticks)
 
 

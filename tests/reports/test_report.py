@@ -200,6 +200,11 @@ def test_predictions_are_those_of_the_newest_checkpoint(trained):
     workdir, outcome = trained
     few = report.predict_some(workdir, 60)
     assert (few.seen, few.of, len(few.samples)) == (60, 100, report.SHOWN)
+    # Drawn by seed, not the first ones, which are 0 5 0 5 0 5 0 5.
+    names = [sample.name for sample in few.samples]
+    assert names == [sample.name for sample in report.predict_some(workdir, 30).samples]
+    assert names != [sample.name for sample in report.predict_some(workdir, 60, 1).samples]
+    assert {sample.truth for sample in few.samples[:16]} > {"0", "5"}
     every = report.predict_some(workdir, 512)
     assert (every.seen, every.of) == (100, 100)
     assert 100 - every.confusion.wrong == round(100 * outcome.results["test/top1"])
@@ -213,6 +218,7 @@ def test_predictions_are_those_of_the_newest_checkpoint(trained):
         f"60 of 100 test images were shown to the newest checkpoint, {few.confusion.wrong} of"
         in page.text
     )
+    assert "Drawn from the test images by seed 0" in page.words
     assert f"{100 * outcome.results['test/top1']:.2f} %" in page.words
 
 

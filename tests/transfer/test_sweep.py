@@ -197,7 +197,7 @@ def test_a_run_that_diverges_fails(tmp_path, monkeypatch):
     assert (answer["state"], answer["why"]) == ("failed", "step 3: loss nan")
     # Finite steps, but parameters whose held-out loss is not.
     outcome = worker.run.Outcome(
-        workdir=tmp_path, steps=3, seconds=1.0, results={"test/loss": float("inf")}, files=()
+        workdir=tmp_path, steps=3, seconds=1.0, results={"validation/loss": float("inf")}, files=()
     )
     monkeypatch.setattr(worker.run, "train", lambda cfg, workdir: outcome)
     answer = worker.work(cell.cfg, tmp_path, "a")

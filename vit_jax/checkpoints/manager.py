@@ -59,13 +59,14 @@ class SaveFailed(UserError):
 class Manager:
     """Saves and restores a training state in a directory, and keeps the newest and the best."""
 
-    def __init__(self, directory: epath.PathLike, *, keep: int, best: str) -> None:
+    def __init__(self, directory: epath.PathLike, *, keep: int, best: str | None) -> None:
         """Makes the directory and removes what interrupted saves left in it.
 
         Args:
           directory: shared by all processes; made if missing.
           keep: newest checkpoints kept; the best one is kept besides.
-          best: metric that chooses the best: higher is better, except for `loss`.
+          best: metric that chooses the best, such as `validation/top1`: higher is better, except
+            for a `loss`. None: no checkpoint is the best.
 
         Raises CheckpointError if the directory cannot be written or is not shared.
         """

@@ -220,19 +220,22 @@ def prepare(directory: epath.Path) -> str:
     return probe.name
 
 
-def best(commits: Mapping[int, Mapping[str, Any]], metric: str) -> int | None:
+def best(commits: Mapping[int, Mapping[str, Any]], metric: str | None) -> int | None:
     """Returns the step that was best by a metric (the first of equals), None where none has it."""
     scores = {step: score(commit["metrics"], metric) for step, commit in sorted(commits.items())}
     known = {step: value for step, value in scores.items() if value is not None}
     return max(known, key=lambda step: known[step]) if known else None
 
 
-def score(metrics: Mapping[str, Any] | None, metric: str) -> float | None:
-    """Returns a number that is higher for better, None for a metric missing or not finite."""
-    value = (metrics or {}).get(metric)
-    if value is None or not math.isfinite(value):
+def score(metrics: Mapping[str, Any] | None, metric: str | None) -> float | None:
+    """Returns a number that is higher for better, None for a metric missing or not finite.
+
+    A metric such as `validation/loss` is a loss: lower is better.
+    """
+    value = None if metric is None else (metrics or {}).get(metric)
+    if metric is None or value is None or not math.isfinite(value):
         return None
-    return -value if metric == "loss" else value
+    return -value if metric.rpartition("/")[2] == "loss" else value
 
 
 def readable(directory: epath.PathLike) -> dict[int, dict[str, Any]]:
@@ -272,9 +275,15 @@ def find(directory: epath.PathLike, at: int | str | None = None) -> tuple[int, d
     if not commits:
         raise CheckpointError(f"{path}: no {'sound ' if steps(path) else ''}checkpoint here")
     if at == "best":
-        step = best(commits, commits[max(commits)]["best"])
+        metric = commits[max(commits)]["best"]
+        step = best(commits, metric)
         if step is None:
-            raise CheckpointError(f"{path}: no checkpoint has metrics; choose {_list(commits)}")
+            why = (
+                "no checkpoint is the best (checkpoint.best)"
+                if metric is None
+                else (f"no checkpoint has {metric}")
+            )
+            raise CheckpointError(f"{path}: {why}; choose {_list(commits)}")
     else:
         step = max(commits) if at is None else at
     if not isinstance(step, int) or step not in commits:

@@ -210,6 +210,11 @@ def splits_there(data: config.Data) -> config.Data:
     return dataclasses.replace(data, **changed) if changed else data
 
 
+def splits(data: config.Data) -> tuple[str, ...]:
+    """Returns the names of the folders that may be splits; raises DataError for no such root."""
+    return tuple(_folders(Path(data.root))) if data.root else ()
+
+
 def _split_folder(root: Path, name: str, key: str) -> Path:
     there = _folders(root)
     if name in there:

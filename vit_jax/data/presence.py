@@ -75,14 +75,32 @@ def check(name: str, data_dir: str | os.PathLike[str] | None = None) -> None:
 
     Of other data sets it says nothing, since TFDS may know more of them.
     """
-    bare, _, version = name.partition(":")
-    dataset = next((t.dataset for t in TASKS.values() if t.dataset.tfds == bare), None)
+    dataset, version = known(name), name.partition(":")[2]
     if dataset is None:
         return
     if find(dataclasses.replace(dataset, version=version), data_dir) is None:
         raise ConfigError(
             f"data.name={name}: not in {directory(data_dir)}; run `{command(name, data_dir)}`"
         )
+
+
+def known(name: str) -> Dataset | None:
+    """Returns the data set of the tasks that a `data.name` means; None for one that no task has."""
+    bare = name.partition(":")[0]
+    return next((t.dataset for t in TASKS.values() if t.dataset.tfds == bare), None)
+
+
+def splits(name: str, data_dir: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
+    """Returns the splits of a prepared data set that have labels, as far as can be seen.
+
+    What `vit_jax prepare` packed has labels everywhere; of others, test splits are left out.
+    """
+    bare, _, version = name.partition(":")
+    found = find(Dataset(tfds=bare, classes=0, version=version), data_dir)
+    if found is None:
+        return ()
+    packed = (found.path / "vit_jax.json").exists()
+    return tuple(name for name in found.images if packed or not name.startswith("test"))
 
 
 def command(name: str, data_dir: str | os.PathLike[str] | None = None) -> str | None:

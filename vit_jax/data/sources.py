@@ -31,15 +31,21 @@ DIGITS_FILE = pathlib.Path(__file__).with_name("digits.npz")
 
 
 def open_source(
-    data: config.Data, split: str, *, num_classes: int | None = None, train: bool
+    data: config.Data,
+    split: str,
+    *,
+    num_classes: int | None = None,
+    train: bool = False,
+    key: str | None = None,
 ) -> Source:
     """Returns the source that `data.source` names, cut to `split`.
 
     `num_classes` is the width of the head if the user fixed it: synthetic data draws that many
-    classes (else 10), other data must not have more. `train` says which knob `split` came from, for
-    messages. Raises ConfigError or DataError, each one line with the knob, its value and a remedy.
+    classes (else 10), other data must not have more. `train` or `key` says which knob `split` came
+    from, for messages. Raises ConfigError or DataError, each one line with the knob, its value and
+    a remedy.
     """
-    key = "data.train_split" if train else "data.eval_split"
+    key = key or ("data.train_split" if train else "data.eval_split")
 
     def open_(split: str) -> Source:
         if data.source == "digits":

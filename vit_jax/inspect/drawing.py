@@ -55,6 +55,7 @@ class Subject:
     given: pictures.Pictures | None
     has_split: bool  # whether the config names images
     counts: Mapping[str, int]  # images for each kind of figure that needs some
+    seed: int  # what images of the split are drawn by
 
     @functools.cached_property
     def pictures(self) -> pictures.Pictures:
@@ -62,7 +63,7 @@ class Subject:
         if self.given is not None:
             return self.given
         if self.has_split:
-            return pictures.of_split(self.opened, max(self.counts.values()))
+            return pictures.of_split(self.opened, max(self.counts.values()), self.seed)
         raise CannotAnswer("needs images; set --images=FILE_OR_FOLDER")
 
     @functools.cached_property
@@ -91,6 +92,7 @@ def inspect(
     at: int | str | None = None,
     images: Sequence[pathlib.Path] = (),
     count: int | None = None,
+    seed: int = 0,
     output: pathlib.Path | None = None,
     formats: Sequence[str] = ("png",),
 ) -> Iterator[pathlib.Path]:
@@ -103,6 +105,7 @@ def inspect(
       at: of a run, a step number, `best`, or None for the newest.
       images: files and folders; none: the evaluation split of a run.
       count: images to look at, at most; None: COUNTS.
+      seed: what they are drawn by, where there are more.
       output: the folder; None: `inspect` in the run directory, or inspect/NAME here.
       formats: `png`, `svg`.
 
@@ -113,12 +116,13 @@ def inspect(
     counts = {kind: count or COUNTS[kind] for kind in asked if kind in COUNTS}
     given = None
     if images and counts:  # a bad one is said before anything is drawn
-        given = pictures.of_files(opened, images, max(counts.values()))
+        given = pictures.of_files(opened, images, max(counts.values()), seed)
     subject = Subject(
         opened=opened,
         given=given,
         has_split=opening.has_images(checkpoint, overrides),
         counts=counts,
+        seed=seed,
     )
     folder = output or _folder(checkpoint)
     for kind in asked:
@@ -160,7 +164,7 @@ def _posemb(subject: Subject) -> Answer:
     similarity = np.stack([posemb.similarity(table) for table in tables])
     caption = (
         "Tile (r, c) shows how alike the position embedding of the patch in row r and column c is "
-        "to those of all patches."
+        "to those of the other patches; grey is the patch itself."
     )
     return Answer(
         figures={"posemb": (figures.posemb(similarity), caption)},

@@ -12,6 +12,7 @@ SIDE = 224  # pixels of an image in a figure, at least
 TILE = 24  # pixels of a map in a figure, at least
 FLAT = 1e-4  # what rounding leaves of differences in a mask
 PAIRS = 4  # images side by side
+ITSELF = "0.75"  # the grey of a patch among those that it is compared with
 
 
 def filters(components: np.ndarray, shares: np.ndarray, of: str) -> Figure:
@@ -33,7 +34,12 @@ def filters(components: np.ndarray, shares: np.ndarray, of: str) -> Figure:
 
 
 def posemb(similarities: np.ndarray) -> Figure:
-    """Returns tiles (T, rows, columns, rows, columns) of cosines; T > 1 is one sheet per layer."""
+    """Returns tiles (T, rows, columns, rows, columns) of cosines; T > 1 is one sheet per layer.
+
+    Colours span the cosines of different patches; a patch itself, always 1, is grey.
+    """
+    low, high = between_patches(similarities)
+    colours = colormaps[MAP].with_extremes(over=ITSELF)
     count, (rows, columns) = len(similarities), similarities.shape[1:3]
     across = min(4, count)
     down = -(-count // across)
@@ -44,16 +50,29 @@ def posemb(similarities: np.ndarray) -> Figure:
         axes.set_axis_off()
     for index in range(count):
         axes, tiles = places.flat[index], _finer(similarities[index])
-        axes.imshow(_sheet(tiles, fill=np.nan), cmap=MAP, vmin=-1, vmax=1)
+        axes.imshow(_sheet(tiles, fill=np.nan), cmap=colours, vmin=low, vmax=high)
         _number(axes, tiles)
         axes.set(xlabel="Input patch column", ylabel="Input patch row")
         axes.set_title(f"Layer {index + 1}" if count > 1 else title)
-    figure.colorbar(
-        places.flat[0].images[0], ax=places, shrink=0.8, label="Cosine similarity", ticks=[-1, 0, 1]
-    )
+    label = "Cosine similarity (grey: the patch itself, 1)"
+    figure.colorbar(places.flat[0].images[0], ax=places, shrink=0.8, label=label)
     if count > 1:
         figure.suptitle(title)
     return figure
+
+
+def between_patches(similarities: np.ndarray) -> tuple[float, float]:
+    """Returns the least and the greatest cosine of different patches, apart even if all are equal.
+
+    Args:
+      similarities: tiles (T, rows, columns, rows, columns).
+    """
+    patches = similarities.shape[1] * similarities.shape[2]
+    others = similarities.reshape(-1, patches, patches)[:, ~np.eye(patches, dtype=bool)]
+    if not others.size:
+        return -1.0, 1.0
+    low, high = float(others.min()), float(others.max())
+    return (low, high) if high - low > FLAT else (low - 0.1, high + 0.1)
 
 
 def attention_distance(distances: np.ndarray, uniform: float, images: int) -> Figure:

@@ -1,7 +1,6 @@
 """The images that a model is looked at with, as its own preprocessing shows them."""
 
 import dataclasses
-import itertools
 import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -24,17 +23,22 @@ class Pictures:
         return Pictures(names=self.names[:count], views=self.views[:count])
 
 
-def of_files(opened: opening.Opened, paths: Sequence[pathlib.Path], count: int) -> Pictures:
-    """Returns at most `count` of the images in files and folders; raises ConfigError."""
+def of_files(
+    opened: opening.Opened, paths: Sequence[pathlib.Path], count: int, seed: int = 0
+) -> Pictures:
+    """Returns the images in files and folders, `count` of them by seed if there are more.
+
+    Raises ConfigError.
+    """
     for path in paths:
         if not path.exists():
             raise config.ConfigError(f"--images={path}: no such file or folder")
-    return _seen(opened.cfg.data, itertools.islice(predict.files(paths), count))
+    return _seen(opened.cfg.data, predict.files(paths, count, seed))
 
 
-def of_split(opened: opening.Opened, count: int) -> Pictures:
-    """Returns at most `count` images of the evaluation split, its first ones."""
-    return _seen(opened.cfg.data, predict.examples(opened.cfg, count))
+def of_split(opened: opening.Opened, count: int, seed: int = 0) -> Pictures:
+    """Returns at most `count` images of the evaluation split, drawn by seed."""
+    return _seen(opened.cfg.data, predict.examples(opened.cfg, count, seed))
 
 
 def _seen(data: config.Data, pictures: Iterable[tuple[str, Any, Any]]) -> Pictures:

@@ -33,8 +33,8 @@ def fill_in(opened: opening.Opened, images: np.ndarray) -> dict[str, np.ndarray]
 
     Args:
       opened: a run of masked patch prediction; raises CannotAnswer for others.
-      images: (B, H, W, C) uint8, as the model sees them before normalisation. The first is
-        corrupted as the first of a split is in evaluation, and so on.
+      images: (B, H, W, C) uint8, as the model sees them before normalisation. The first of them
+        is corrupted as the first of a split is in evaluation, and so on.
     """
     check(opened)
     cfg = opened.cfg

@@ -12,7 +12,7 @@
     position: "How alike the position embedding of the chosen patch is to those of the others.",
   };
   const HEAT = [[0, 0, 4], [66, 10, 104], [147, 38, 103], [221, 81, 58], [252, 165, 10], [252, 255, 164]];
-  const SIGNED = [[59, 76, 192], [221, 220, 220], [180, 4, 38]];
+  const ITSELF = [191, 191, 191];
 
   const state = { image: 0, layer: layers - 1, head: ALL, patch: OUTPUT, mode: "attention", plain: false };
   let hover = {}; // what the pointer is over, in the place of what was chosen
@@ -67,6 +67,12 @@
     return values.reduce((best, value) => Math.max(best, value), 1e-12);
   }
 
+  // Where a cosine is between the least and the greatest one of different patches.
+  function alike(cosine) {
+    const [low, high] = model.cosineRange;
+    return (cosine - low) / (high - low);
+  }
+
   function drawMap(canvas, values) {
     canvas.width = columns;
     canvas.height = rows;
@@ -84,9 +90,10 @@
     context.imageSmoothingEnabled = Math.max(height, width) >= 96;
     context.drawImage(photo, 0, 0, canvas.width, canvas.height);
     if (!state.plain && !(shown.mode === "position" && shown.patch === OUTPUT)) {
-      const signed = shown.mode === "position", most = signed ? 1 : largest(found.values);
+      const position = shown.mode === "position", most = largest(found.values);
       found.values.forEach((value, k) => {
-        const light = Math.max(value, 0) / most; // coloured, not only lit: images may be black
+        // Coloured, not only lit: images may be black. The patch itself is as alike as can be.
+        const light = position ? Math.min(Math.max(alike(value), 0), 1) : Math.max(value, 0) / most;
         context.fillStyle = `rgba(${colour(HEAT, light)}, ${0.7 - 0.3 * light})`;
         const x = Math.round((k % columns) * w), y = Math.round(Math.floor(k / columns) * h);
         context.fillRect(x, y, Math.round((k % columns + 1) * w) - x, Math.round((Math.floor(k / columns) + 1) * h) - y);
@@ -197,7 +204,10 @@
   function paintTiles() {
     const context = small.getContext("2d"), tile = context.createImageData(columns, rows);
     for (let q = 0; q < patches; q++) {
-      for (let k = 0; k < patches; k++) tile.data.set([...colour(SIGNED, cosines[q * patches + k] / 254), 255], 4 * k);
+      for (let k = 0; k < patches; k++) {
+        const rgb = k === q ? ITSELF : colour(HEAT, alike(cosines[q * patches + k] / 127 - 1));
+        tile.data.set([...rgb, 255], 4 * k);
+      }
       context.putImageData(tile, (q % columns) * columns, Math.floor(q / columns) * rows);
     }
   }
@@ -362,6 +372,7 @@
   if (model.positions) {
     cosines = new Uint8Array(await unpack(model.positions));
     paintTiles();
+    model.cosineRange.forEach((cosine, i) => { $(["least", "greatest"][i]).textContent = cosine.toFixed(2).replace("-", "\u2212"); });
     if (model.positionTables > 1) $("position-note").textContent += " Each layer has its own; these are the first layer's.";
   } else {
     $("position-section").hidden = true;

@@ -3,7 +3,6 @@
 import base64
 import dataclasses
 import functools
-import itertools
 import json
 import pathlib
 import string
@@ -17,7 +16,7 @@ import numpy as np
 
 from vit_jax import __version__, config, logs, models, opening, predict
 from vit_jax.data import images, transforms
-from vit_jax.inspect import CannotAnswer, attention, packing, posemb, rollout
+from vit_jax.inspect import CannotAnswer, attention, figures, packing, posemb, rollout
 from vit_jax.models import variants
 from vit_jax.models.variants import known
 from vit_jax.reports import html
@@ -82,6 +81,7 @@ class Viewer:
         cosines = posemb.similarity(tables[0])
         return facts | {
             "positions": packing.pack_cosines(cosines),
+            "cosineRange": figures.between_patches(cosines[None]),
             "positionTables": len(tables),
         }
 
@@ -116,18 +116,20 @@ def open_(
     at: int | str | None = None,
     paths: Sequence[pathlib.Path] = (),
     count: int | None = None,
+    seed: int = 0,
     needed: bool = True,
 ) -> tuple[Viewer, Iterable[Picture]]:
     """Returns a viewer and the images to begin with: of files and folders, else of a run's split.
 
-    Raises CannotAnswer where there are none, if they are `needed`.
+    Where there are more than `count`, they are drawn by `seed`. Raises CannotAnswer where there are
+    none, if they are `needed`.
     """
     opened = opening.open_(checkpoint, overrides, at=at)
     viewer = Viewer(opened)
     if paths:
-        return viewer, itertools.islice(predict.files(paths), count or COUNT)
+        return viewer, predict.files(paths, count or COUNT, seed)
     if opening.has_images(checkpoint, overrides):
-        return viewer, predict.examples(opened.cfg, count or COUNT)
+        return viewer, predict.examples(opened.cfg, count or COUNT, seed)
     if needed:
         raise CannotAnswer("inspect view: needs images; set --images=FILE_OR_FOLDER")
     return viewer, ()

@@ -75,7 +75,7 @@ class Chart:
         return finite and (x > 0 or not self.log_x) and (y > 0 or not self.log_y)
 
 
-class _Axis:
+class Axis:
     """The way from a value to a place, and the ticks between."""
 
     def __init__(self, values: Iterable[float], *, log: bool, zero: bool) -> None:
@@ -121,8 +121,8 @@ def svg(chart: Chart) -> Markup:
     drawn: list[Markup] = []
     if series:
         across = [p[0] for s in series for p in s.points] + [at for at, _ in chart.ticks]
-        x = _Axis(across, log=chart.log_x, zero=False)
-        y = _Axis((p[1] for s in series for p in s.points), log=chart.log_y, zero=chart.zero)
+        x = Axis(across, log=chart.log_x, zero=False)
+        y = Axis((p[1] for s in series for p in s.points), log=chart.log_y, zero=chart.zero)
         drawn = [
             *_grid(chart, x, y),
             *(part for one in series for part in _series(chart, one, x, y)),
@@ -136,17 +136,17 @@ def svg(chart: Chart) -> Markup:
 
 
 def number(value: float, *, percent: bool = False) -> str:
-    """Returns a value as an axis has it: `0.5`, `20 %`, `15k`, `3e-05`."""
+    """Returns a value as an axis has it: `0.5`, `0.0003`, `20 %`, `15k`, `3e-5`."""
     if percent:
         return f"{100 * value:.4g} %"
-    if abs(value) >= 1e6 or 0 < abs(value) < 1e-3:
+    if abs(value) >= 1e6 or 0 < abs(value) < 1e-4:
         return f"{value:.3g}".replace("e+0", "e").replace("e-0", "e-")
     if abs(value) >= 1e4:
         return f"{value / 1e3:g}k"
     return f"{value:.4g}"
 
 
-def _grid(chart: Chart, x: _Axis, y: _Axis) -> Iterable[Markup]:
+def _grid(chart: Chart, x: Axis, y: Axis) -> Iterable[Markup]:
     for value in y.ticks(5):
         at = _down(y.place(value))
         yield element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at, class_="grid")
@@ -160,7 +160,7 @@ def _grid(chart: Chart, x: _Axis, y: _Axis) -> Iterable[Markup]:
     yield _text(chart.x, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 5, "tick middle")
 
 
-def _series(chart: Chart, one: Series, x: _Axis, y: _Axis) -> Iterable[Markup]:
+def _series(chart: Chart, one: Series, x: Axis, y: Axis) -> Iterable[Markup]:
     def place(point: Point) -> tuple[str, str]:
         return _across(x.place(point[0])), _down(y.place(point[1]))
 

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from vit_jax import logs
+from vit_jax.data import split_roles
 from vit_jax.reports import figures, words
 from vit_jax.reports.blocks import Block, Charts, Gallery, Numbers, Sample, Section, Table, Text
 from vit_jax.reports.charts import Chart, Series
@@ -15,19 +16,23 @@ from vit_jax.training import sessions
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Predictions:
-    """What a model makes of test images.
+    """What a model makes of images of the split that is evaluated.
 
     Attributes:
-      seen: images it was shown, spread evenly over the split.
+      split: the split, by the name of its metrics.
+      seen: images it was shown, drawn from the split.
       of: images in the split.
+      seed: what they were drawn by.
       samples: some of them as they come.
       mistakes: those it was most sure of and wrong about.
       confusion: counts of all that were seen.
       problem: why there are none, in one line.
     """
 
+    split: str = "test"
     seen: int = 0
     of: int = 0
+    seed: int = 0
     samples: Sequence[Sample] = ()
     mistakes: Sequence[Sample] = ()
     confusion: Confusion | None = None
@@ -90,20 +95,25 @@ def speed(run: Run) -> float | None:
 
 def charts(run: Run) -> list[Chart]:
     """Returns loss, accuracy, learning rate and speed over the steps."""
+    splits = [run.evaluated.name, *([run.tested.name] if run.tested else [])]
 
-    def test(key: str, name: str, line: str = "solid") -> Series:
-        return Series(name=name, points=run.points(f"test/{key}"), colour=1, line=line, marks=True)
+    def measured(key: str, more: str = "", line: str = "solid") -> list[Series]:
+        return [
+            Series(name=f"{split}{more}", points=run.points(f"{split}/{key}"),
+                   colour=colour, line=line, marks=True)
+            for colour, split in enumerate(splits, start=1)
+        ]  # fmt: skip
 
     def train(key: str, name: str) -> Series:
         return Series(name=name, points=run.points(f"train/{key}"))
 
     return [
-        Chart(title="Loss", series=[train("loss", "train, augmented"), test("loss", "test")],
+        Chart(title="Loss", series=[train("loss", "train, augmented"), *measured("loss")],
               log_y=True),
         Chart(title="Accuracy", percent=True, zero=True,
-              series=[train("top1", "train, augmented"), test("top1", "test"),
-                      test("top5", "test, top 5", "dashed"),
-                      train("accuracy", "train, colours"), test("accuracy", "test, colours")]),
+              series=[train("top1", "train, augmented"), *measured("top1"),
+                      *measured("top5", ", top 5", "dashed"),
+                      train("accuracy", "train, colours"), *measured("accuracy", ", colours")]),
         Chart(title="Learning rate", series=[train("lr", "")], zero=True),
         Chart(title="Images per second", zero=True,
               series=[Series(name="", points=run.points("speed/images_per_second"))]),
@@ -115,15 +125,15 @@ def shown(predictions: Predictions) -> Iterator[Block]:
     if predictions.problem:
         yield Text(text=f"No predictions: {predictions.problem}", note=True)
         return
-    every = "all" if predictions.seen == predictions.of else f"{predictions.seen:,} of"
+    every = "All" if predictions.seen == predictions.of else f"{predictions.seen:,} of"
     confusion = predictions.confusion
     wrong = confusion.wrong if confusion else 0
     yield Text(
-        text=f"{every} {predictions.of:,} test images were shown to the newest checkpoint, "
-        f"{wrong:,} of them were named wrongly".capitalize()
-        + "."
+        text=f"{every} {predictions.of:,} {predictions.split} images were shown to the newest "
+        f"checkpoint, {wrong:,} of them were named wrongly."
     )
-    yield Gallery(samples=predictions.samples, caption="As they come, spread over the test images")
+    caption = f"Drawn from the {predictions.split} images by seed {predictions.seed}"
+    yield Gallery(samples=predictions.samples, caption=caption)
     if predictions.mistakes:
         yield Gallery(samples=predictions.mistakes, caption="Its most confident mistakes")
     if confusion is not None:
@@ -132,15 +142,15 @@ def shown(predictions: Predictions) -> Iterator[Block]:
 
 
 def _headline(run: Run) -> Iterator[tuple[str, str, str]]:
-    results = run.results
+    results, split = run.results, run.reported
     count = results.get("count")
     if "top1" in results:
-        remark = f"of {count:,.0f} test images" if count is not None else ""
+        remark = f"of {count:,.0f} {split.name} images" if count is not None else ""
         yield words.percent(results["top1"]), "Top-1 accuracy", remark
     if "top5" in results:
         yield words.percent(results["top5"]), "Top-5 accuracy", ""
     if "loss" in results:
-        yield f"{results['loss']:.4f}", "Test loss", ""
+        yield f"{results['loss']:.4f}", f"{words.first_upper(split.name)} loss", ""
     steps = "" if run.steps is None else f"of {run.steps:,}"
     yield f"{run.step:,}", "Steps", steps if run.step != run.steps else "finished"
     rate = speed(run)
@@ -156,7 +166,32 @@ def _state(run: Run) -> Iterator[str]:
         yield "Nothing has been evaluated yet."
     elif run.results_at != run.step:
         yield f"The last evaluation was at step {run.results_at:,}."
+    yield from _measured_on(run)
     yield from (f"{problem}." for problem in run.problems)
+
+
+def _measured_on(run: Run) -> Iterator[str]:
+    """Yields which split the numbers are of, and whether it chose what is reported."""
+    cfg, measured = run.cfg, run.evaluated
+    if cfg is None or not run.results:
+        return
+    if measured.name != measured.split:
+        yield f"Metrics called {measured.name} are of the split {measured.split}."
+    metric, test = split_roles.best_metric(cfg), run.tested
+    times = len({line["step"] for line in run.lines if f"{measured.name}/count" in line})
+    if test is not None:
+        at = round(run.results.get("step", run.step))
+        how = f"the best checkpoint by {metric}" if metric else "the last state"
+        yield f"The test split {test.shown} was measured once, at step {at:,}, {how}."
+    elif measured.role == split_roles.TEST and times > 1 and metric:
+        yield f"The best checkpoint was chosen on the test split {measured.shown}, by {metric}."
+    elif measured.role == split_roles.TEST and times > 1:
+        yield (
+            f"The test split {measured.shown} was measured {times} times while training; no "
+            "checkpoint was chosen on it."
+        )
+    elif measured.role == split_roles.TRAIN:
+        yield f"The split {measured.shown} has images that were trained on."
 
 
 def _beside(run: Run) -> Table | None:
@@ -173,7 +208,7 @@ def _beside(run: Run) -> Table | None:
 
 
 def _further(run: Run) -> Table | None:
-    known = ("top1", "top5", "loss", "count")
+    known = ("top1", "top5", "loss", "count", "step")
     rows = [
         (words.title(key), words.measured(key, value))
         for key, value in run.results.items()

@@ -10,6 +10,8 @@ from typing import Any
 
 from vit_jax import config, logs, places
 from vit_jax.checkpoints import record as records
+from vit_jax.data import split_roles
+from vit_jax.data.split_roles import Role
 
 TRANSFER = "transfer.json"
 NEEDED = {"stage", "lr", "directory"}  # of its cells
@@ -60,23 +62,51 @@ class Run:
         return found[-1] if found else None
 
     @property
+    def evaluated(self) -> Role:
+        """The split that is measured while training."""
+        if self.cfg is not None:
+            return split_roles.evaluation(self.cfg.data)
+        named = (key.partition("/") for line in self.lines for key in line)
+        name = next((name for name, _, what in named if what == "split"), split_roles.TEST)
+        return Role(name, name, name)
+
+    @property
+    def tested(self) -> Role | None:
+        """The split that was measured once, at the end; None before that, or without one."""
+        test = None if self.cfg is None else split_roles.final(self.cfg.data)
+        return test if test is not None and self.points(f"{test.name}/step") else None
+
+    @property
+    def reported(self) -> Role:
+        """The split whose numbers stand for the run: the test split once it is measured."""
+        return self.tested or self.evaluated
+
+    @property
     def results(self) -> dict[str, float]:
-        """The numbers of the last evaluation, such as `top1` and `real/top1`."""
-        return self.results_of(self.results_at)
+        """The numbers of the last evaluation: `top1` and so on of the split that is reported.
+
+        Those of other splits and sets have their names before them, such as `validation/top1`.
+        """
+        return self.results_of(self.results_at, self.reported)
 
     @property
     def best(self) -> dict[str, float]:
         """The numbers of the evaluation with the best top-1, the first of equals."""
-        scores = [(-value, step) for step, value in self.points("test/top1")]
-        return self.results_of(min(scores)[1]) if scores else {}
+        split = self.evaluated
+        scores = [(-value, step) for step, value in self.points(f"{split.name}/top1")]
+        return self.results_of(min(scores)[1], split) if scores else {}
 
-    def results_of(self, step: float | None) -> dict[str, float]:
-        """Returns the numbers of the evaluation at a step, none where there was none."""
+    def results_of(self, step: float | None, split: Role | None = None) -> dict[str, float]:
+        """Returns the numbers of the evaluation at a step, none where there was none.
+
+        Those of `split`, by default the one measured while training, have no name before them.
+        """
+        split = split or self.evaluated
         merged: dict[str, float] = {}
         for line in self.lines:
             if line["step"] == step:
                 merged |= _results(line)
-        return merged
+        return {key.removeprefix(f"{split.name}/"): value for key, value in merged.items()}
 
     def points(self, key: str) -> list[tuple[float, float]]:
         """Returns (step, value) of one number, what was not finite left out."""
@@ -227,7 +257,7 @@ def _checkpoint(
 
 def _results(line: Mapping[str, Any]) -> dict[str, float]:
     return {
-        key.removeprefix("test/"): value
+        key: value
         for key, value in line.items()
         if key != "step" and not key.startswith(WHILE_TRAINING) and _finite(value)
     }

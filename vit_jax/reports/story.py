@@ -65,7 +65,7 @@ def _labels(items: Sequence[Run | Transfer]) -> list[str]:
 
 def _together(items: Sequence[Run | Transfer], labels: Sequence[str]) -> Iterator[Section]:
     rows = [_row(label, item) for label, item in zip(labels, items, strict=True)]
-    header = ("run", "model", "parameters", "steps", "top-1", "loss", "images/s", "time")
+    header = ("run", "model", "parameters", "steps", "split", "top-1", "loss", "images/s", "time")
     yield Section(title="Results", blocks=[Table(header=header, rows=rows)])
     runs = [(i, labels[i], item) for i, item in enumerate(items) if isinstance(item, Run)]
     if len(runs) > 1:
@@ -83,13 +83,16 @@ def _row(label: str, item: Run | Transfer) -> tuple[str, ...]:
         if ours:
             std = ours.get("std")
             score = f"{words.spread(100 * ours['mean'], None if std is None else 100 * std)} %"
-        return label, "transfer", "", "", score, "", "", ""
+        final = item.cells("final")
+        split = (final[0].get("split") or {}).get("name", "") if final else ""
+        return label, "transfer", "", "", split, score, "", "", ""
     loss, speed = item.results.get("loss"), of_run.speed(item)
     return (
         label,
         "" if item.cfg is None else words.model(item.cfg),
         "" if item.parameters is None else f"{item.parameters:,}",
         f"{item.step:,}",
+        item.reported.name if item.results else "",
         words.percent(item.results.get("top1")),
         words.NOTHING if loss is None else f"{loss:.4f}",
         words.NOTHING if speed is None else f"{speed:,.0f}",
@@ -98,14 +101,26 @@ def _row(label: str, item: Run | Transfer) -> tuple[str, ...]:
 
 
 def _charts(runs: Sequence[tuple[int, str, Run]]) -> Iterator[Chart]:
-    def series(key: str, *, marks: bool = False) -> list[Series]:
+    def series(key: str) -> list[Series]:
+        return [Series(name=label, points=run.points(key), colour=i) for i, label, run in runs]
+
+    splits = {run.evaluated.name for _, _, run in runs}
+    same = len(splits) == 1
+
+    def evaluated(key: str) -> list[Series]:
         return [
-            Series(name=label, points=run.points(key), colour=i, marks=marks)
+            Series(
+                name=label if same else f"{label}, {run.evaluated.name}",
+                points=run.points(f"{run.evaluated.name}/{key}"),
+                colour=i,
+                marks=True,
+            )
             for i, label, run in runs
         ]
 
-    yield Chart(title="Test accuracy", series=series("test/top1", marks=True), percent=True)
-    yield Chart(title="Test loss", series=series("test/loss", marks=True), log_y=True)
+    split = words.first_upper(next(iter(splits))) if same else "Evaluation"
+    yield Chart(title=f"{split} accuracy", series=evaluated("top1"), percent=True)
+    yield Chart(title=f"{split} loss", series=evaluated("loss"), log_y=True)
     yield Chart(title="Training loss", series=series("train/loss"), log_y=True)
     yield Chart(title="Learning rate", series=series("train/lr"), zero=True)
     yield Chart(title="Images per second", series=series("speed/images_per_second"), zero=True)

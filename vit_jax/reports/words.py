@@ -42,6 +42,11 @@ def title(key: str) -> str:
     return key.replace("top1", "top-1").replace("top5", "top-5").replace("/", " ")
 
 
+def first_upper(text: str) -> str:
+    """Returns text with a capital at its start, the rest as it is: `testA` is `TestA`."""
+    return text[:1].upper() + text[1:]
+
+
 def model(cfg: config.Config) -> str:
     """Returns the network in a few words."""
     one = cfg.model

@@ -104,6 +104,11 @@ class Plan:
         checks.of_length(cfg, plan.steps, plan.warmup)
         return plan
 
+    @property
+    def evaluations(self) -> int:
+        """How many times a whole run is evaluated."""
+        return 1 if self.evaluate is None else -(-self.steps // self.evaluate)
+
     def evaluates(self, step: int) -> bool:
         """Returns whether the state after a step is evaluated."""
         return step == self.steps or bool(self.evaluate and step % self.evaluate == 0)
@@ -111,7 +116,11 @@ class Plan:
 
 @dataclasses.dataclass(kw_only=True)
 class Loop:
-    """Everything a run needs, made elsewhere; `run` trains from `state` to the end."""
+    """Everything a run needs, made elsewhere; `run` trains from `state` to the end.
+
+    The first of `evaluators` measures the split that may choose the best checkpoint; each is called
+    as its metrics are. `splits` is written beside them: what a name stands for.
+    """
 
     cfg: config.Config
     plan: Plan
@@ -129,6 +138,7 @@ class Loop:
     sessions: Sessions | None
     mirror: places.Mirror | None
     flops_per_image: float
+    splits: Mapping[str, str] = dataclasses.field(default_factory=dict)
     profile: tuple[int, int] | None = None
     profile_directory: str = ""
     _tracing: bool = dataclasses.field(default=False, init=False)
@@ -280,7 +290,7 @@ class Loop:
             results |= {f"{name}/{key}": value for key, value in one.items()}
         self.progress.doing("")
         if self.metrics is not None:
-            self.metrics.write(step, results)
+            self.metrics.write(step, {**results, **self.splits})
         further = tuple(f"{name}/" for name in list(self.evaluators)[1:])
         shown = "  ".join(
             f"{key} {value:.4f}"
@@ -342,11 +352,11 @@ def _inputs(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _checked(results: Mapping[str, float] | None) -> dict[str, float] | None:
-    """Returns the first evaluator's metrics by their short names, for choosing the best."""
+    """Returns the first evaluator's metrics, for choosing the best."""
     if results is None:
         return None
-    first = next(iter(results)).rpartition("/")[0] + "/"
-    return {k.removeprefix(first): v for k, v in results.items() if k.startswith(first)}
+    first = next(iter(results)).partition("/")[0] + "/"
+    return {key: value for key, value in results.items() if key.startswith(first)}
 
 
 def _few(ids: np.ndarray, most: int = 16) -> str:

@@ -66,7 +66,7 @@ class Plan:
         """Returns a candidate on the whole training set, measured once on the test images."""
         data, evaluation = self.base.data, self.base.evaluation
         cfg = dataclasses.replace(
-            _on_splits(chosen.cfg, data.train_split, data.eval_split),
+            _on_splits(chosen.cfg, data.train_split, data.test_split or data.eval_split),
             evaluation=dataclasses.replace(evaluation, every=None),
         )
         return tuple(
@@ -165,7 +165,7 @@ def _at_rate(cfg: config.Config, lr: float) -> config.Config:
 
 
 def _on_splits(cfg: config.Config, train: str, evaluated: str) -> config.Config:
-    data = dataclasses.replace(cfg.data, train_split=train, eval_split=evaluated)
+    data = dataclasses.replace(cfg.data, train_split=train, eval_split=evaluated, test_split=None)
     return dataclasses.replace(cfg, data=data)
 
 

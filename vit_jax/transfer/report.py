@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vit_jax import logs
+from vit_jax.data import split_roles
 from vit_jax.reports import words
 from vit_jax.transfer.plan import CHOSEN_BY, Plan
 from vit_jax.transfer.results import Entry, Results
@@ -49,10 +50,11 @@ def _lines(plan: Plan, results: Results) -> Iterator[str]:
     else:
         (only,) = plan.candidates
         yield f"One learning rate, {only.lr:g}: nothing to choose.\n"
-    yield f"\nThen trained on `{data.train_split}` and measured once on `{data.eval_split}`.\n"
+    measured = split_roles.final(data) or split_roles.evaluation(data)
+    yield f"\nThen trained on `{data.train_split}` and measured once on `{measured.split}`.\n"
     final = [entry for entry in results.entries if entry["stage"] == "final"]
     yield from _table(
-        ("seed", "test top-1"), [(str(entry["seed"]), _top1(entry)) for entry in final]
+        ("seed", f"{measured.name} top-1"), [(str(entry["seed"]), _top1(entry)) for entry in final]
     )
     yield ""
     yield from _table(("measure", "mean", "deviation", "paper", "table"), _means(plan, results))

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 
 from vit_jax import __version__, backend, config, host, logs, opening, run
+from vit_jax.data import split_roles
 from vit_jax.training import loop
 
 
@@ -47,11 +48,19 @@ def work(cfg: config.Config, workdir: pathlib.Path, directory: str) -> dict[str,
         outcome = run.train(cfg, workdir / directory)
     except loop.Diverged as error:
         return failed | {"why": str(error)}
-    results = {key.removeprefix("test/"): value for key, value in outcome.results.items()}
+    evaluated = split_roles.evaluation(cfg.data)
+    prefix = f"{evaluated.name}/"
+    results = {key.removeprefix(prefix): value for key, value in outcome.results.items()}
     for key, value in results.items():
         if not math.isfinite(value):
             return failed | {"why": f"{key} is {value} after step {outcome.steps}"}
-    return {"state": "done", "steps": outcome.steps, "results": results, "machine": machine}
+    return {
+        "state": "done",
+        "steps": outcome.steps,
+        "split": {"name": evaluated.name, "split": evaluated.split},
+        "results": results,
+        "machine": machine,
+    }
 
 
 def _check(cfg: config.Config, path: pathlib.Path) -> None:

@@ -1,0 +1,203 @@
+"""Splits by role: what their metrics are called, what chooses, what `auto` means."""
+
+import pytest
+
+from vit_jax import config, opening
+from vit_jax.config import ConfigError
+from vit_jax.data import split_roles
+
+
+def data(**knobs):
+    return config.build({"data": knobs}).data
+
+
+@pytest.mark.parametrize(
+    ("train", "split", "name", "role"),
+    [
+        ("train", "test", "test", "test"),
+        ("train[:200]", "test[:100]", "test", "test"),
+        ("train", "validation", "validation", "validation"),
+        ("train", "val", "val", "validation"),
+        ("train", "minival[:50%]", "minival", "validation"),
+        ("train[:80%]", "train[80%:]", "validation", "validation"),
+        ("train[:800]+validation[:200]", "validation[200:]", "validation", "validation"),
+        ("train[:-100]", "train[-100:]", "validation", "validation"),
+        ("training", "testing", "testing", "test"),
+        ("train", "sketches", "sketches", "validation"),
+        ("train", "validation+test", "validation-test", "test"),
+        ("train", "ma\u00df 2020/a", "ma_2020_a", "validation"),
+        # Groups of other metrics.
+        ("train", "speed", "speed_split", "validation"),
+        ("train", "imagenet-v2", "imagenet-v2_split", "validation"),
+        # Images that are trained on.
+        ("train", "train", "train_split", "train"),
+        ("train", "train[90%:]", "train_split", "train"),
+        ("train[:90%]", "train[80%:]", "train_split", "train"),
+    ],
+)
+def test_metrics_are_called_after_their_split(train, split, name, role):
+    found = split_roles.evaluation(data(train_split=train, eval_split=split))
+    assert found == (name, split, role)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "train", "split", "name", "role"),
+    [
+        ("imagenet2012", "train", "validation", "validation", "test"),  # what papers report
+        ("imagenet2012", "train[:99%]", "train[99%:]", "validation", "validation"),
+        ("imagenet21k", "full[51200:]", "full[25600:51200]", "validation", "validation"),
+        ("imagenet21k", "full[25600:]", "full[:25600]", "test", "test"),
+        ("eurosat/rgb:2.*.*", "train[:800]", "train[21600:]", "test", "test"),
+        ("eurosat/rgb:2.*.*", "train[:800]", "train[16200:16400]", "validation", "validation"),
+        ("smallnorb:2.*.*", "train[:800]", "test[:200]", "validation", "validation"),
+        ("smallnorb:2.*.*", "train[:800]", "test[50%:]", "test", "test"),
+        ("cifar10", "train", "test", "test", "test"),
+    ],
+)
+def test_tasks_say_which_split_judges(dataset, train, split, name, role):
+    one = data(source="tfds", name=dataset, train_split=train, eval_split=split)
+    assert split_roles.evaluation(one) == (name, split, role)
+
+
+def test_with_a_test_split_the_other_one_chooses():
+    found = split_roles.evaluation(data(eval_split="test[:50%]", test_split="test[50%:]"))
+    assert found == ("validation", "test[:50%]", "validation")
+    # Unless it is that very split: `evaluate` may be told to measure it.
+    again = data(eval_split="test", test_split="test")
+    assert split_roles.evaluation(again) == ("test", "test", "test")
+    assert split_roles.final(again) == ("test", "test", "test")
+    assert split_roles.final(data()) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "common"),
+    [
+        ("train[:80%]", "train[80%:]", False),
+        ("train[:800]", "train[799:]", True),
+        ("a+b[:10]", "b[5:]", True),
+        ("a+b[:10]", "c", False),
+        ("train[:-10]", "train[-10:]", False),
+        ("train[10%:20%]", "train[15%:]", True),
+        ("train[:100]", "train[90%:]", False),  # cannot be known
+    ],
+)
+def test_overlap(one, other, common):
+    assert split_roles.overlap(one, other) is split_roles.overlap(other, one) is common
+
+
+def test_a_test_split_is_neither_trained_nor_chosen_on():
+    split_roles.check(data(eval_split="val", test_split="test"))
+    for knobs, key in (
+        ({"eval_split": "test", "test_split": "test"}, "eval_split=test"),
+        ({"eval_split": "val", "test_split": "train[90%:]"}, "train_split=train"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            split_roles.check(data(**knobs))
+        assert str(caught.value) == (
+            f"data.test_split={knobs['test_split']}: has images of data.{key}; "
+            "name a split of its own, or none"
+        )
+
+
+@pytest.mark.parametrize(
+    ("knobs", "metric"),
+    [
+        ({}, None),  # nothing is chosen on the test split
+        ({"data": {"eval_split": "val"}}, "val/top1"),
+        ({"data": {"train_split": "train[:90%]", "eval_split": "train[90%:]"}}, "validation/top1"),
+        ({"data": {"eval_split": "train"}}, None),
+        ({"checkpoint": {"best": "loss"}}, "test/loss"),  # unless it is asked for
+        ({"data": {"eval_split": "val"}, "checkpoint": {"best": None}}, None),
+        (
+            {"data": {"eval_split": "val"}, "masked": {"target": "colour"}},
+            "val/loss",
+        ),
+    ],
+)
+def test_what_chooses_the_best_checkpoint(knobs, metric):
+    assert split_roles.best_metric(config.build(knobs)) == metric
+
+
+@pytest.mark.parametrize(
+    ("knobs", "evaluations", "lines"),
+    [
+        ({}, 1, []),
+        (
+            {},
+            9,
+            [
+                "the test split `test` is measured 9 times while training; no checkpoint is chosen "
+                "on it"
+            ],
+        ),
+        (
+            {"checkpoint": {"best": "top1"}, "data": {"eval_split": "test[:9]"}},
+            9,
+            [
+                "the best checkpoint is chosen on the test split `test` (`test[:9]`), by "
+                "test/top1; to keep it for a last measurement, set data.eval_split to another "
+                "split and data.test_split=test[:9]"
+            ],
+        ),
+        (
+            {"data": {"eval_split": "val", "test_split": "test"}},
+            9,
+            [
+                "the test split `test` is measured once, at the end, on the best checkpoint by "
+                "val/top1"
+            ],
+        ),
+        ({"data": {"eval_split": "val"}}, 9, []),
+    ],
+)
+def test_a_run_says_what_judges_it(knobs, evaluations, lines):
+    assert split_roles.notes(config.build(knobs), evaluations) == lines
+
+
+FOLDERS = {
+    ("train", "test"): ("test", None),
+    ("train", "val"): ("val", None),
+    ("train", "valid", "test"): ("valid", "test"),
+    ("train", "validation", "testing"): ("validation", "testing"),
+    ("train", "val", "test", "extra"): ("val", "test"),
+    ("train",): ("test", None),  # which Folder then misses
+}
+
+
+@pytest.mark.parametrize(("there", "expected"), FOLDERS.items())
+def test_auto_in_a_folder(tmp_path, there, expected):
+    for name in there:
+        (tmp_path / name / "cat").mkdir(parents=True)
+    auto = data(source="folder", root=str(tmp_path), eval_split="auto", test_split="auto")
+    found = split_roles.resolved(auto)
+    assert (found.eval_split, found.test_split) == expected
+    # What the user says stays.
+    named = data(source="folder", root=str(tmp_path), eval_split="extra", test_split="auto")
+    assert split_roles.resolved(named).eval_split == "extra"
+    none = data(source="folder", root=str(tmp_path), eval_split="auto", test_split=None)
+    assert split_roles.resolved(none).test_split is None
+
+
+def test_auto_elsewhere(tmp_path):
+    def found(**knobs):
+        one = split_roles.resolved(data(eval_split="auto", test_split="auto", **knobs))
+        return one.eval_split, one.test_split
+
+    assert found(source="folder", root=str(tmp_path), holdout=0.1) == ("validation", None)
+    assert found(source="folder", root=str(tmp_path / "nowhere")) == ("test", None)
+    assert found(source="digits") == ("test", None)
+    assert found(source="synthetic") == ("test", None)
+    assert found(source="tfds", name="oxford_flowers102") == ("validation", "test")
+    assert found(source="tfds", name="cifar10") == ("test", None)
+    assert found(source="tfds", name="imagenet2012") == ("validation", None)  # test: no labels
+    assert found(source="tfds", name="clevr:3.*.*") == ("validation", None)
+    assert found(source="tfds", name="mine", root=str(tmp_path)) == ("test", None)
+
+
+def test_a_complete_config_names_its_splits(tmp_path):
+    for name in ("train", "val", "test"):
+        (tmp_path / name).mkdir()
+    model = {"patch_size": 4, "width": 8, "depth": 1, "mlp_dim": 8, "heads": 1}
+    knobs = {"source": "folder", "root": str(tmp_path), "eval_split": "auto", "test_split": "auto"}
+    cfg = opening.complete(config.build({"model": model, "data": knobs}))
+    assert (cfg.data.eval_split, cfg.data.test_split) == ("val", "test")

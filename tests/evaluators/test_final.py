@@ -1,0 +1,170 @@
+"""The test split: measured once, at the end, on the state that validation chose."""
+
+import json
+import types
+
+import cv2
+import numpy as np
+import pytest
+
+from vit_jax import cli, logs, run
+from vit_jax.data import folders
+from vit_jax.data.split_roles import Role
+from vit_jax.evaluators import final
+from vit_jax.training import loop
+
+TEST = Role("test", "test[:9]", "test")
+
+
+def create(evaluator, **changes):
+    fields = {
+        "test": TEST, "evaluator": evaluator, "steps": 20, "metric": "validation/top1",
+        "load": lambda step: f"parameters of step {step}",
+    }  # fmt: skip
+    return final.Final(**fields | changes)
+
+
+def measured(one, tmp_path, best, said):
+    """Calls it as a run of 20 steps does, whose best checkpoint is of the step `best`."""
+    metrics = logs.Metrics(tmp_path, tensorboard=False)
+    try:
+        return one(
+            "the last parameters",
+            types.SimpleNamespace(best_step=lambda: best),
+            metrics=metrics,
+            file=tmp_path / "metrics.jsonl",
+            stop=lambda: False,
+            say=said.append,
+        )
+    finally:
+        metrics.close()
+
+
+@pytest.mark.parametrize(
+    ("metric", "best", "params", "step", "chosen"),
+    [
+        ("validation/top1", 10, "parameters of step 10", 10, "the best by validation/top1"),
+        ("validation/top1", 20, "the last parameters", 20, "the best by validation/top1"),
+        ("validation/top1", None, "the last parameters", 20, "the last one"),  # none was finite
+        (None, 10, "the last parameters", 20, "the last one"),
+    ],
+)
+def test_which_state_is_measured_and_only_once(tmp_path, metric, best, params, step, chosen):
+    seen, said = [], []
+
+    def evaluator(given, *, stop):
+        seen.append(given)
+        return {"top1": 0.75, "count": 9}
+
+    one = create(evaluator, metric=metric)
+    expected = {"test/top1": 0.75, "test/count": 9, "test/step": step}
+    assert measured(one, tmp_path, best, said) == expected
+    assert seen == [params]
+    assert said == [
+        f"test split `test` (`test[:9]`), measured once, at step {step}, {chosen}: test/top1 0.7500"
+    ]
+    (line,) = logs.read_metrics(tmp_path / "metrics.jsonl")
+    assert line == {"step": 20, **expected, "test/split": "test[:9]"}
+    assert measured(one, tmp_path, best, said) == expected  # as when resumed after the end
+    assert (len(seen), len(said)) == (1, 1)
+    assert len(logs.read_metrics(tmp_path / "metrics.jsonl")) == 1
+
+
+def test_a_stop_meanwhile_leaves_it_to_be_measured(tmp_path):
+    answers = [None, {"top1": 0.5}]
+    one = create(lambda params, *, stop: answers.pop(0), metric=None)
+    with pytest.raises(loop.Preempted, match="before the test split was measured, all saved at"):
+        measured(one, tmp_path, None, [])
+    assert measured(one, tmp_path, None, [])["test/top1"] == 0.5
+
+
+COLOURS = {"blue": (20, 30, 200), "red": (200, 30, 20)}
+KNOBS = {
+    "model.patch_size": "4", "model.width": "8", "model.depth": "1", "model.mlp_dim": "8",
+    "model.heads": "2", "model.unroll": "1", "data.image_size": "8", "data.threads": "1",
+    "train.batch_size": "8", "train.duration": "12 steps", "schedule.warmup": "2 steps",
+    "evaluation.every": "4 steps", "checkpoint.every": "6 steps", "checkpoint.keep": "1",
+    "checkpoint.minutes": "none", "logging.tensorboard": "false",
+}  # fmt: skip
+
+
+@pytest.fixture
+def root(tmp_path):
+    random = np.random.default_rng(0)
+    for split, count in (("train", 8), ("val", 4), ("test", 5)):
+        for name, colour in COLOURS.items():
+            for number in range(count):
+                file = tmp_path / "images" / split / name / f"{number}.png"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                image = random.normal(colour, 60, (20, 30, 3)).clip(0, 255).astype(np.uint8)
+                assert cv2.imwrite(str(file), image[:, :, ::-1])
+    return tmp_path / "images"
+
+
+def test_in_a_folder_validation_chooses_and_test_is_measured_once(
+    root, tmp_path, monkeypatch, capsys
+):
+    """Which images are read, in order; a better validation score in the middle of the run."""
+    read, get = [], folders.Folder.__getitem__
+
+    def spy(self, index):
+        read.append(self.name(index).removeprefix(f"{root}/").partition("/")[0])
+        return get(self, index)
+
+    scores = iter([0.5, 0.875, 0.25])
+    monkeypatch.setattr(folders.Folder, "__getitem__", spy)
+    evaluate = run.classification.Classification.__call__
+
+    def scored(self, params, *, stop):
+        results = evaluate(self, params, stop=stop)
+        return results if results["count"] == 10 else results | {"top1": next(scores)}
+
+    monkeypatch.setattr(run.classification.Classification, "__call__", scored)
+    workdir = tmp_path / "run"
+    flags = [f"--config.{key}={value}" for key, value in KNOBS.items()]
+    flags += [f"--config.data.root={root}", f"--workdir={workdir}"]
+    assert cli.main(["train", "image_folder-32", *flags]) == 0
+    err = capsys.readouterr().err
+    assert (
+        "the test split `test` is measured once, at the end, on the best checkpoint by val/top1"
+        in err
+    )
+    assert "test split `test`, measured once, at step 8, the best by val/top1: test/top1 " in err
+    assert read.count("test") == 10
+    assert set(read[: read.index("test")]) == {"train", "val"}
+    assert set(read[read.index("test") :]) == {"test"}  # nothing is chosen or trained after it
+    lines = logs.read_metrics(workdir / "metrics.jsonl")
+    assert [line["step"] for line in lines if "val/top1" in line] == [4, 8, 12]
+    assert all(line["val/split"] == "val" for line in lines if "val/top1" in line)
+    (tested,) = [line for line in lines if "test/top1" in line]
+    assert (tested["step"], tested["test/step"], tested["test/count"]) == (12, 8, 10)
+    stored = json.loads((workdir / "config.json").read_text())["data"]
+    assert (stored["eval_split"], stored["test_split"]) == ("val", "test")
+    commit = json.loads((workdir / "checkpoints/00000008/commit.json").read_text())["commit"]
+    assert (commit["best"], commit["metrics"]["val/top1"]) == ("val/top1", 0.875)
+    # It is what the best checkpoint comes to, by another way.
+    test = {"data.eval_split": "test", "data.test_split": "none"}
+    again = run.evaluate(workdir, test, at="best")
+    assert again["step"] == 8
+    for key in ("test/top1", "test/count", "test/loss"):
+        assert again[key] == pytest.approx(tested[key], rel=1e-6)
+    # Resumed after its end, the run looks at no test image again.
+    read.clear()
+    scores = iter([0.25])
+    assert cli.main(["train", f"--workdir={workdir}"]) == 0
+    assert "test" not in read
+    assert "test/top1" in capsys.readouterr().out
+    assert len([x for x in logs.read_metrics(workdir / "metrics.jsonl") if "test/top1" in x]) == 1
+
+
+def test_a_test_split_that_cannot_be_opened_is_said_at_the_start(root, tmp_path, capsys):
+    flags = [f"--config.{key}={value}" for key, value in KNOBS.items()]
+    flags += [f"--config.data.root={root}", f"--workdir={tmp_path}/run"]
+    for split, line in {
+        "tset": "data.test_split=tset: no such folder in data.root=",
+        "val": "data.test_split=val: has images of data.eval_split=val; name a split of its own",
+    }.items():
+        arguments = ["train", "image_folder-32", *flags, f"--config.data.test_split={split}"]
+        assert cli.main(arguments) == 2
+        assert capsys.readouterr().err.startswith(f"vit_jax: {line}")
+        assert not (tmp_path / "run").exists()

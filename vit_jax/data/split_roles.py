@@ -1,0 +1,232 @@
+"""What the splits of a run are for, and what their metrics are called.
+
+A split chooses (validation: it is measured while training, and the best checkpoint may be chosen on
+it) or it judges (test: measured once). Metrics are called after the split that they are of, such as
+`validation/top1`; the expression, such as `train[90%:]`, is recorded beside them.
+"""
+
+import dataclasses
+import re
+from typing import NamedTuple
+
+from vit_jax import config
+from vit_jax.data import presence, split_names, tasks
+from vit_jax.data.examples import DataError
+
+AUTO = "auto"
+TRAIN, VALIDATION, TEST = "train", "validation", "test"
+# Names of splits that data sets use, by role; a split of any other name may choose.
+VALIDATION_NAMES, TEST_NAMES = split_names.VALIDATION, split_names.TEST
+# Groups of metrics that are of no split.
+RESERVED = {"train", "data", "speed", "fewshot", "probe", "imagenet-c", *tasks.TASKS}
+
+
+class Role(NamedTuple):
+    """A split that is measured.
+
+    Attributes:
+      name: what its metrics are called, such as `validation`.
+      split: the expression, such as `train[90%:]`.
+      role: TRAIN for images that are trained on, VALIDATION, or TEST.
+    """
+
+    name: str
+    split: str
+    role: str
+
+    @property
+    def shown(self) -> str:
+        """The split for people: `test`, or `validation` (`train[90%:]`)."""
+        return f"`{self.name}`" + ("" if self.name == self.split else f" (`{self.split}`)")
+
+
+def evaluation(data: config.Data) -> Role:
+    """Returns the split that is measured while training."""
+    split = data.eval_split
+    name, role = _name_and_role(data, split)
+    test = data.test_split
+    if test is not None and role != TRAIN and not overlap(split, test):
+        # Another split judges, so this one may choose.
+        role = VALIDATION
+        if name == _name_and_role(data, test)[0]:  # two parts of one split
+            name = VALIDATION
+    return Role(name, split, role)
+
+
+def final(data: config.Data) -> Role | None:
+    """Returns the split that is measured once, at the end; None where the run has no such split."""
+    if data.test_split is None:
+        return None
+    return Role(_name_and_role(data, data.test_split)[0], data.test_split, TEST)
+
+
+def best_metric(cfg: config.Config) -> str | None:
+    """Returns the metric that chooses the best checkpoint, such as `validation/top1`, or None.
+
+    `checkpoint.best=auto` is top-1, or the loss of masked patch prediction, of a split that may
+    choose; nothing is chosen on a test split unless the config says so.
+    """
+    measured, best = evaluation(cfg.data), cfg.checkpoint.best
+    if best == AUTO:
+        usual = "top1" if cfg.masked.target is None else "loss"
+        best = usual if measured.role == VALIDATION else None
+    return best and f"{measured.name}/{best}"
+
+
+def notes(cfg: config.Config, evaluations: int) -> list[str]:
+    """Returns lines for the start of a run of so many evaluations: what chooses, what judges."""
+    measured, test, metric = evaluation(cfg.data), final(cfg.data), best_metric(cfg)
+    lines = []
+    if measured.role == TRAIN:
+        lines.append(
+            f"data.eval_split={measured.split}: has images that are trained on "
+            f"({cfg.data.train_split}); its metrics are called {measured.name}"
+        )
+    if measured.role == TEST and evaluations > 1:
+        if metric is None:
+            lines.append(
+                f"the test split {measured.shown} is measured {evaluations} times while training; "
+                "no checkpoint is chosen on it"
+            )
+        else:
+            lines.append(
+                f"the best checkpoint is chosen on the test split {measured.shown}, by {metric}; "
+                "to keep it for a last measurement, set data.eval_split to another split and "
+                f"data.test_split={measured.split}"
+            )
+    if test is not None:
+        chosen = "the last state" if metric is None else f"the best checkpoint by {metric}"
+        lines.append(f"the test split {test.shown} is measured once, at the end, on {chosen}")
+    return lines
+
+
+def check(data: config.Data) -> None:
+    """Raises ConfigError where the test split is one that is trained on or chosen on."""
+    if data.test_split is None:
+        return
+    for key, other in (("train_split", data.train_split), ("eval_split", data.eval_split)):
+        if overlap(data.test_split, other):
+            raise config.ConfigError(
+                f"data.test_split={data.test_split}: has images of data.{key}={other}; "
+                "name a split of its own, or none"
+            )
+
+
+def overlap(one: str, other: str) -> bool:
+    """Returns whether two expressions certainly have images in common.
+
+    A bound in percent and one in images cannot be compared, and count as apart.
+    """
+    return any(_parts_overlap(a, b) for a in _parts(one) for b in _parts(other))
+
+
+def resolved(data: config.Data) -> config.Data:
+    """Returns the data with the splits that `auto` means: what is there decides.
+
+    Of a folder or a TFDS data set, a validation split is evaluated if there is one, and then `test`
+    is the test split; else `test` is evaluated. With `data.holdout` the held-out images are called
+    `validation`. Raises nothing: data that are not there are for their source to report.
+    """
+    if AUTO not in (data.eval_split, data.test_split):
+        return data
+    there = _there(data)
+    chosen = data.eval_split
+    if chosen == AUTO:
+        names = (*VALIDATION_NAMES, *TEST_NAMES)
+        chosen = next((name for name in names if name in there), TEST)
+    test = data.test_split
+    if test == AUTO:
+        apart = not data.holdout and data.source in ("folder", "tfds")
+        free = (n for n in TEST_NAMES if apart and n in there and not overlap(n, chosen))
+        choosing = dataclasses.replace(data, eval_split=chosen, test_split=None)
+        test = next(free, None) if evaluation(choosing).role == VALIDATION else None
+    return dataclasses.replace(data, eval_split=chosen, test_split=test)
+
+
+def _there(data: config.Data) -> tuple[str, ...]:
+    """Returns the names of the splits that `auto` chooses among, as far as they can be seen."""
+    if data.source == "digits":
+        return ("test",)
+    if data.source == "folder" and data.holdout:
+        return (VALIDATION,)
+    try:
+        if data.source == "folder":
+            from vit_jax.data import folders
+
+            return folders.splits(data)
+        if data.source == "tfds" and data.name:
+            dataset = presence.known(data.name)  # which lists only splits that have labels
+            return presence.splits(data.name, data.root) if dataset is None else (*dataset.images,)
+    except DataError:
+        pass  # for the source to report
+    return ()
+
+
+def _name_and_role(data: config.Data, split: str) -> tuple[str, str]:
+    role = _role(data, split)
+    names = list(dict.fromkeys(name for name, _, _ in _parts(split)))
+    if len(names) == 1 and (split == names[0] or role == TRAIN):
+        name = names[0]
+    elif role != TRAIN and (_by_task(data, split) or set(names) & _train_names(data)):
+        name = role
+    else:
+        name = "-".join(names)
+    name = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)
+    return (f"{name}_split" if name in RESERVED or not name else name), role
+
+
+def _role(data: config.Data, split: str) -> str:
+    known = _by_task(data, split)
+    if known is not None:
+        return known
+    if overlap(split, data.train_split):
+        return TRAIN
+    names = {name.lower() for name, _, _ in _parts(split)}
+    return TEST if names & set(TEST_NAMES) else VALIDATION
+
+
+def _by_task(data: config.Data, split: str) -> str | None:
+    """Returns the role of a split that a task of the same data set names, such as `train[:98%]`."""
+    if data.source != "tfds" or not data.name:
+        return None
+    bare = data.name.partition(":")[0]
+    for task in tasks.TASKS.values():
+        if task.dataset.tfds == bare and split in (task.test, task.held_out):
+            return TEST if split == task.test else VALIDATION
+    return None
+
+
+def _train_names(data: config.Data) -> set[str]:
+    return {name for name, _, _ in _parts(data.train_split)}
+
+
+Part = tuple[str, str, str]  # the name of a split, and the bounds as written
+
+
+def _parts(split: str) -> list[Part]:
+    """Returns the parts of an expression; what is none is the name of a split that nobody has."""
+    found = []
+    for part in split.split("+"):
+        name, _, bounds = part.partition("[")
+        low, _, high = bounds.rstrip("]").partition(":")
+        found.append((name.strip(), low, high))
+    return found
+
+
+def _parts_overlap(one: Part, other: Part) -> bool:
+    if one[0] != other[0]:
+        return False
+    (low, high), (from_, to) = one[1:], other[1:]
+    return _before(low, to) and _before(from_, high)
+
+
+def _before(low: str, high: str) -> bool:
+    """Returns whether a lower bound is certainly before an upper one."""
+    if low in ("", "0", "0%") or high in ("", "100%"):
+        return True
+    if low.endswith("%") != high.endswith("%") or low.startswith("-") != high.startswith("-"):
+        return False
+    try:
+        return int(low.rstrip("%")) < int(high.rstrip("%"))
+    except ValueError:
+        return False
