@@ -259,7 +259,8 @@ def notes(about: catalog.About) -> Iterator[str]:
         yield f"source: {about.row}; {', '.join(tables)}"
     if about.results:
         results = (f"{r.what} {r.value:g}{_spread(r)} [{r.table}]" for r in about.results)
-        yield f"printed: {', '.join(results)}"
+        deviation = " (± is a standard deviation)" if any("±" in one for one in results) else ""
+        yield f"printed: {', '.join(results)}{deviation}"
     yield from (f"note: {line}" for line in (about.warning, about.needs) if line)
 
 

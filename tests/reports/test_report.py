@@ -118,7 +118,8 @@ def test_a_transfer_has_its_choice_and_the_papers_number(tmp_path):
     assert (
         "| **vit** | **0.01** | **0** | **done** | **93.00 %** | **0.2500** | **1m02s** |" in words
     )
-    for number in ("98.74 %", "± 0.30 (95 % interval), 3 runs", "0.01", "of 4", "3m13s", "8 \u00d7 TPU v3, tpu-0"):
+    interval = "± 0.30 (95 % interval), 3 runs"
+    for number in ("98.74 %", interval, "0.01", "of 4", "3m13s", "8 \u00d7 TPU v3, tpu-0"):
         assert number in page.words, number
     assert page.count("tr", "chosen") == 1
     assert page.count("svg", "chart") == 3  # held-out accuracy by rate; losses of both stages

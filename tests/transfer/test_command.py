@@ -69,7 +69,7 @@ def test_seeds_of_the_choice(tmp_path, capsys):
     ]  # fmt: skip
     assert cli.main(["transfer", sweeps.NAME, "--rates=0.03,0.01", *NO_DATA]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert "holds another transfer (choose_seeds: 4,5 -> 0,1,2); go on without" in line
+    assert "holds another transfer (choose_seeds: 4,5 -> 0,1); go on without" in line
 
 
 def test_what_is_wrong_with_the_last_is_said_before_the_first_runs(tmp_path, capsys):
