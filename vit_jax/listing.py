@@ -258,7 +258,7 @@ def notes(about: catalog.About) -> Iterator[str]:
         tables = (f"table {t}" if t[0].isdigit() else t for t in sorted(about.tables, key=_order))
         yield f"source: {about.row}; {', '.join(tables)}"
     if about.results:
-        results = (f"{r.what} {r.value:g}{_spread(r)} [{r.table}]" for r in about.results)
+        results = [f"{r.what} {r.value:g}{_spread(r)} [{r.table}]" for r in about.results]
         deviation = " (± is a standard deviation)" if any("±" in one for one in results) else ""
         yield f"printed: {', '.join(results)}{deviation}"
     yield from (f"note: {line}" for line in (about.warning, about.needs) if line)
