@@ -2,7 +2,7 @@
 
     python tests/home_repetitions.py run --seeds=0,1,2 --rows=ViT-100,ResNet-100 --workdir=DIR
     python tests/home_repetitions.py table
-    python tests/home_repetitions.py draw --output=home.svg
+    python tests/home_repetitions.py draw --output=launch/pictures/home.png
 
 A repetition is all that `vit_jax reproduce home` does for a row: pre-training with a seed of its
 own, 5-shot, the choice of the rate, the final runs. Its fine-tuning seeds are its own too, so that
@@ -16,13 +16,15 @@ import json
 import pathlib
 import statistics
 
+from matplotlib.figure import Figure
+
 import runs
 from vit_jax import __version__, catalog, logs, run, transfer
-from vit_jax.reports import charts, intervals
-from vit_jax.reports.charts import Chart, Series
+from vit_jax.reports import intervals
 from vit_jax.transfer import worker
 
 RESULTS = runs.ROOT / "launch" / "home.jsonl"
+PICTURE = runs.ROOT / "launch" / "pictures" / "home.png"
 NETWORKS, SHARES = ("ViT", "ResNet"), (25, 50, 100)
 IMAGES = {25: 180, 50: 360, 100: 719}
 MEASURES = {"5-shot": "five_shot", "fine-tuned": "top1"}
@@ -139,22 +141,27 @@ def run_all(rows, seeds, workdir, output):
                 file.write(json.dumps(line) + "\n")
 
 
-def drawn(lines):
-    """Returns README's charts: means with 95 % intervals over pre-training seeds."""
-    for measure in MEASURES:
-        series = []
-        for colour, network in enumerate(NETWORKS):
+def draw(lines, output):
+    """Draws README's picture: means with 95 % intervals over pre-training seeds."""
+    figure = Figure(figsize=(9.2, 3.2), dpi=150, layout="constrained", facecolor="#fdfcfa")
+    for axes, measure in zip(figure.subplots(1, len(MEASURES)), MEASURES, strict=True):
+        for colour, network in zip(("#0072b2", "#d55e00"), NETWORKS, strict=True):
             each = {s: list(values(lines, network, s, measure).values()) for s in SHARES}
-            each = {share: found for share, found in each.items() if found}
-            points = [(float(IMAGES[s]), statistics.fmean(found)) for s, found in each.items()]
-            errors = [intervals.half_width(found) for found in each.values()]
-            series.append(
-                Series(name=network, points=points, colour=colour, marks=True, errors=errors)
+            each = {IMAGES[share]: found for share, found in each.items() if found}
+            means = [statistics.fmean(found) for found in each.values()]
+            bars = [intervals.half_width(found) or 0.0 for found in each.values()]
+            axes.errorbar(
+                list(each), means, yerr=bars, color=colour, label=network, marker="o", capsize=4
             )
-        ticks = [(float(number), f"{number}") for number in IMAGES.values()]
-        yield Chart(
-            title=f"{measure}, %", series=series, x="images of 0 to 4", log_x=True, ticks=ticks
-        )
+        axes.set_xscale("log")
+        axes.set_xticks(list(IMAGES.values()), labels=map(str, IMAGES.values()))
+        axes.minorticks_off()
+        axes.set(xlabel="images of 0 to 4", facecolor="#fdfcfa")
+        axes.set_title(f"{measure}, %", loc="left", fontweight="bold", fontsize=10)
+        axes.grid(axis="y", color="#e5e2dc")
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.legend(frameon=False, loc="best")
+    figure.savefig(output, metadata={"Software": None})
 
 
 def main():
@@ -164,7 +171,7 @@ def main():
     parser.add_argument("--rows", default=",".join(f"{n}-{s}" for n in NETWORKS for s in SHARES))
     parser.add_argument("--workdir", type=pathlib.Path, default=pathlib.Path("runs/repetitions"))
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
-    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("home.svg"))
+    parser.add_argument("--output", type=pathlib.Path, default=PICTURE)
     given = parser.parse_args()
     if given.what == "run":
         seeds = [int(seed) for seed in given.seeds.split(",")]
@@ -172,7 +179,7 @@ def main():
         return
     lines = read(given.results)
     if given.what == "draw":
-        given.output.write_text("\n".join(charts.svg(chart) for chart in drawn(lines)))
+        draw(lines, given.output)
         return
     print("\n".join(table(lines)))
     for measure, first, second, found in comparisons(lines):
