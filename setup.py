@@ -27,6 +27,7 @@ INSTALL_REQUIRES = [
     "google-crc32c>=1.7",  # checksums of TFRecord files
     "opencv-python-headless>=5.0.0.93",  # decodes, resizes and warps images
     "numpy>=2.1",
+    "scipy>=1.16",  # Student's t for intervals; jax brings it anyway
     "ml_dtypes>=0.5.4",  # bfloat16 in numpy
     "pillow>=12.0",  # antialiased resizing as those weights were trained with
     "flatbuffers>=25.9.23",  # the container of exported programs; jax imports it only then
@@ -73,7 +74,6 @@ setuptools.setup(
         "test": [
             "pytest>=9.0",
             "pytest-xdist>=3.8",  # one process per core
-            "scipy>=1.16",
             "safetensors>=0.8",  # the reference for files of timm and Hugging Face
             "ruff>=0.17.5,<0.18",
             "pyright>=1.1.414",

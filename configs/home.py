@@ -5,10 +5,13 @@
     vit_jax reproduce home
 
 `half` has the digits 0 to 4; `half-25` and `half-50` a quarter and a half of its images, for as
-many steps, as in Figure 4. `digits` has all ten at 1.5 times the side, so that position
+many steps, as in Figure 4. `digits` has all ten at 1.25 times the side, so that position
 embeddings are resized, a head of zeros is attached, and nothing of 5 to 9 was seen before. `ResNet`
 is a BiT ResNet of about the same compute (3.1 million multiplications an image, the ViT's 3.5). It
 makes an image 16 times smaller, so it looks at digits enlarged to 24 pixels, the ViT at 8.
+
+The rates end at half of the highest with which the ViT still trained, and every rate is tried with
+two seeds: 100 steps at up to 0.3, one seed a rate, left the result to chance (46.7 to 85.8 %).
 """
 
 from typing import Any
@@ -37,7 +40,8 @@ PIXELS = {"ViT": 8, "ResNet": 24}
 SHARES = (25, 50, 100)  # of the images to pre-train on, in percent
 KNOWN = ("0", "1", "2", "3", "4")
 IMAGES = 719  # of those classes
-RATES = (0.03, 0.1, 0.3)  # above Table 4's: the run is 100 steps of 64 images
+RATES = (0.03, 0.06, 0.12)  # above Table 4's: the run is 500 steps of 64 images
+SEEDS = (0, 1)  # to try each with
 
 
 def names() -> tuple[str, ...]:
@@ -62,15 +66,15 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     if kind == "half":
         part = "train" if share == 100 else f"train[:{share}%]"
         knobs["data"] |= {"classes": KNOWN, "train_split": part, "image_size": (pixels, pixels)}
-        knobs["train"] |= {"duration": "700 steps"}
+        knobs["train"] |= {"duration": "1400 steps"}
         knobs["schedule"] |= {"warmup": "60 steps"}
-        knobs["checkpoint"] = knobs["evaluation"] = {"every": "175 steps"}
+        knobs["checkpoint"] = knobs["evaluation"] = {"every": "350 steps"}
         return ml_collections.ConfigDict(knobs)
-    knobs["data"] |= {"image_size": (3 * pixels // 2, 3 * pixels // 2)}
-    knobs["train"] = {"batch_size": 64, "duration": "100 steps", "clip_norm": 1.0}
-    knobs["optimizer"] = {"name": "sgd", "lr": 0.03, "momentum": 0.9}
-    knobs["schedule"] = {"warmup": "10 steps", "decay": "cosine"}
-    knobs["evaluation"] = {"every": None}
+    knobs["data"] |= {"image_size": (5 * pixels // 4, 5 * pixels // 4)}
+    knobs["train"] |= {"duration": "500 steps"}  # clipped at 1, as in the paper
+    knobs["optimizer"] = {"name": "sgd", "lr": 0.06, "momentum": 0.9}
+    knobs["schedule"] = {"warmup": "50 steps", "decay": "cosine"}
+    knobs["checkpoint"], knobs["evaluation"] = {"every": "250 steps"}, {"every": None}
     return ml_collections.ConfigDict(knobs)
 
 
@@ -92,9 +96,14 @@ def about(name: str) -> catalog.About:
         images=1437,
         choices=(
             Choice(
-                "1.5 times the side",
+                "1.25 times the side",
                 "the paper fine-tunes at a higher resolution than it pre-trains at",
                 f"--config.data.image_size={PIXELS[model]}",
+            ),
+            Choice(
+                "label smoothing 0.1 and every rate with two seeds",
+                "the paper says neither; of 1,437 images a single run is a matter of chance",
+                "--config.train.label_smoothing=0 --choose_seeds=0",
             ),
         ),
         origin=origin,
@@ -103,6 +112,10 @@ def about(name: str) -> catalog.About:
         "--config.init_from=none",
         lifted_by=("init_from",),
         transfer=catalog.Transfer(
-            task="digits", rates=RATES, train="train[:80%]", held_out="train[80%:]"
+            task="digits",
+            rates=RATES,
+            train="train[:80%]",
+            held_out="train[80%:]",
+            choose_seeds=SEEDS,
         ),
     )

@@ -268,6 +268,8 @@ def test_show_says_what_was_chosen(capsys):
     assert source == "source: ViT-B/16 from jft, Pets; table 4, table 5, table 6"
     assert printed == "printed: top-1 95.8 [5], top-1 95.8 [6]"
     assert note.startswith("note: begins with random weights: those of pretrain/ViT-B_16-jft-7ep")
+    assert cli.main(["show", "finetune/ViT-L_16-jft-cifar10"]) == 0
+    assert "3 runs 99.42±0.03 [2] (± is a standard deviation)\n" in capsys.readouterr().out
 
 
 def test_rows_that_cannot_run_on_their_own_data(capsys, tmp_path, monkeypatch):

@@ -43,6 +43,8 @@ class Transfer:
       train: images to train on meanwhile; empty: the first 90 % of the config's.
       held_out: images to choose on; empty: the rest of them.
       setups: other settings to choose among, knobs by dotted name.
+      choose_seeds: a candidate is run with each of these seeds, and its mean counts; empty: once,
+        with the config's seed, as in the paper.
     """
 
     task: str = ""
@@ -50,6 +52,7 @@ class Transfer:
     train: str = ""
     held_out: str = ""
     setups: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    choose_seeds: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

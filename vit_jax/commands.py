@@ -81,7 +81,12 @@ def transfer(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     from vit_jax import logs, transfer
 
     logs.setup()
-    cut = {"rates": options.rates, "seeds": options.seeds, "tiny": options.smoke}
+    cut = {
+        "rates": options.rates,
+        "choose_seeds": options.choose_seeds,
+        "seeds": options.seeds,
+        "tiny": options.smoke,
+    }
     plans = [(transfer.create(name, overrides, **cut), workdir) for name, workdir in starts]
     places, finished = transfer.shares(options.parallel), []
     for plan, workdir in plans:

@@ -257,8 +257,9 @@ def notes(about: catalog.About) -> Iterator[str]:
     if about.measure:
         yield f"measure: {about.measure}"
     if about.results:
-        results = (f"{r.what} {r.value:g}{_spread(r)} [{r.table}]" for r in about.results)
-        yield f"printed: {', '.join(results)}"
+        results = [f"{r.what} {r.value:g}{_spread(r)} [{r.table}]" for r in about.results]
+        deviation = " (± is a standard deviation)" if any("±" in one for one in results) else ""
+        yield f"printed: {', '.join(results)}{deviation}"
     yield from (f"note: {line}" for line in (about.warning, about.needs) if line)
 
 

@@ -118,7 +118,10 @@ def _transfer(verb: Verb) -> None:
         knobs=True,
         more="Every learning rate of the config is trained on a part of the training images and\n"
         "measured on the rest of them; the best one is trained on all, with each seed, and\n"
-        "measured once on the test images, which are not read before. Each cell is a run\n"
+        "measured once on the test images, which are not read before. With several --choose_seeds\n"
+        "the best mean counts, and the lowest rate within one standard error of it is taken; a\n"
+        "rate that diverges with any of them is out. Means are printed with 95 % confidence\n"
+        "intervals over seeds (Student's t) and the number of seeds. Each cell is a run\n"
         "directory below DIR; the same command goes on from wherever it was stopped or killed.\n"
         "DIR/transfer.json and transfer.md have the results.\n\n"
         "  vit_jax transfer finetune/ViT-B_16-i21k-cifar10\n"
@@ -148,6 +151,14 @@ def _transfer(verb: Verb) -> None:
         default=(0, 1, 2),
         metavar="N,...",
         help="seeds of the final runs (default: 0,1,2)",
+    )
+    one.add_argument(
+        "--choose_seeds",
+        type=arguments.seeds,
+        default=(),
+        metavar="N,...",
+        help="seeds to try each rate with; the mean over them counts (default: the config's, which "
+        "for the paper's rows is one run a rate, as in the paper)",
     )
     one.add_argument(
         "--parallel",

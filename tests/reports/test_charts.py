@@ -101,3 +101,26 @@ def test_marks_say_their_number_and_labels_stand_beside():
         assert words in page.words
     (svg,) = (attrs for tag, attrs in page.elements if tag == "svg")
     assert svg["aria-label"] == "t by step: ours 50 % to 75 %"
+
+
+def test_error_bars():
+    points, errors = [(0, 0.5), (50, 0.5), (100, 1.0)], [0.25, None, 0.0]
+    series = Series(name="a", points=points, marks=True, errors=errors)
+    page = drawn(Chart(title="t", series=[series], zero=True, percent=True))
+    bars = [attrs for tag, attrs in page.elements if attrs.get("class") == "error c0"]
+    assert len(bars) == 3  # a bar and its caps, of the one point that has an error
+    height = charts.HEIGHT - charts.TOP - charts.BOTTOM
+    low, high = (charts.TOP + height * (1 - y / 1.04) for y in (0.25, 0.75))
+    assert float(bars[0]["y1"]) == pytest.approx(low, abs=0.051)
+    assert float(bars[0]["y2"]) == pytest.approx(high, abs=0.051)
+    assert bars[0]["x1"] == bars[0]["x2"]
+    assert float(bars[1]["x2"]) - float(bars[1]["x1"]) == pytest.approx(2 * charts.CAP, abs=0.11)
+    assert any("a: 50 % ± 25 %" in word for word in page.words)
+    # They are within the frame, which a mean alone would not reach.
+    (wide,) = Chart(title="t", series=[Series(name="a", points=[(1, 0.5)], errors=[0.4])]).drawn
+    assert sorted(wide.reach) == pytest.approx([0.1, 0.5, 0.9])
+    # On a logarithmic axis one that would reach below 0 ends at the frame.
+    log = Series(name="a", points=[(1, 0.0), (2, 1.0), (3, 10.0)], errors=[1.0, 2.0, 3.0])
+    page = drawn(Chart(title="t", series=[log], log_y=True))
+    ends = [float(a["y1"]) for _, a in page.elements if a.get("class") == "error c0"]
+    assert max(ends) == charts.TOP + height

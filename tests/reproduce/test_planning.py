@@ -123,7 +123,7 @@ def test_done_failed_and_not_run_are_told_apart(tmp_path):
     lines = grid("table5", tmp_path)
     row = "ViT-B/16, ImageNet-21k"
     assert lines[row, "paper"]["CIFAR-10"] == "98.95"
-    assert lines[row, "here"]["CIFAR-10"] == "98.74 ± 0.12 (-0.21)"
+    assert lines[row, "here"]["CIFAR-10"] == "98.74 ± 0.30, n = 3 (-0.21)"
     assert lines[row, "here"]["CIFAR-100"] == "not run"
     # A transfer of which every run failed has no result.
     put_transfer(tmp_path, NAME, results=None)
@@ -142,7 +142,7 @@ def test_a_mean_of_several_runs_is_that_of_each_seed(tmp_path):
         results = {"top1": {"mean": sum(values) / 2, "std": 0.0707, "values": values}}
         put_transfer(tmp_path, f"finetune/R50x1-jft7ep-{target}", results=results)
     shown = grid("table7", tmp_path)["R50x1, Adam", "here"]["Average"]
-    assert shown == "87.00 ± 7.07 (-2.33)"  # seeds: 82 and 92
+    assert shown == "87.00 ± 63.53, n = 2 (-2.33)"  # seeds: 82 and 92; 12.706 standard errors of 5
     assert grid("table7", tmp_path)["R50x1, SGD", "here"]["Average"] == "not run"
     (tmp_path / "finetune/R50x1-jft7ep-pets/transfer.json").unlink()
     assert grid("table7", tmp_path)["R50x1, Adam", "here"]["Average"] == "not run"
@@ -222,7 +222,8 @@ def test_the_page_and_the_json_of_a_table(tmp_path):
     words, html = reproduce.write(table, steps, found, tmp_path / "out" / "table5.md")
     text = words.read_text()
     assert "| ViT-B/16, ImageNet-21k | paper | 83.97 | 88.35 | 98.95 |" in text
-    assert "|  | here | not run | not run | 98.74 ± 0.12 (-0.21) |" in text
+    assert "|  | here | not run | not run | 98.74 ± 0.30, n = 3 (-0.21) |" in text
+    assert "here ± is half the 95 % confidence interval of the mean over n seeds" in text
     assert f"| {NAME} | 98.74 % | 3 | 8 \u00d7 TPU v3, tpu-0 | 2026-11-22 | 3m13s |" in text
     assert "1 of 84 cells have been run." in text
     shown = pages.Page.of(html)

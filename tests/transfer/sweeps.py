@@ -22,10 +22,12 @@ TINY = {
 RATES, SEEDS = (0.003, 0.03), (0, 1)
 
 
-def plan(reference=NAME, *, rates=RATES, seeds=SEEDS, tiny=False, **overrides):
+def plan(reference=NAME, *, rates=RATES, choose_seeds=(0,), seeds=SEEDS, tiny=False, **overrides):
     """Returns a plan; overrides have `__` where knobs have a dot."""
     knobs = {key.replace("__", "."): value for key, value in overrides.items()}
-    return transfer.create(reference, TINY | knobs, rates=rates, seeds=seeds, tiny=tiny)
+    return transfer.create(
+        reference, TINY | knobs, rates=rates, choose_seeds=choose_seeds, seeds=seeds, tiny=tiny
+    )
 
 
 def flags(**overrides):

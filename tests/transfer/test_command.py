@@ -27,11 +27,12 @@ def pretend(tmp_path, monkeypatch):
 
 
 def test_a_config(tmp_path, capsys):
-    begun = ["transfer", sweeps.NAME, "--rates=0.03,0.01,0.03", *NO_DATA]
+    begun = ["transfer", sweeps.NAME, "--rates=0.03,0.01,0.03", "--choose_seeds=0", *NO_DATA]
     assert cli.main(begun) == 0
     out, err = capsys.readouterr()
     assert re.search(r"choose/vit-lr0.01 +0.01 +50.00 % +chosen", out)
-    assert re.search(r"top1 +50.00 % +± 0.00 %", out)
+    assert re.search(rf"{sweeps.NAME} +lr +top1 +± 95 % interval", out)
+    assert re.search(r"top1, mean, n = 3 +50.00 % +± 0.00 %", out)
     assert f"runs/{sweeps.NAME}/transfer.md" in out
     assert "final/seed2: lr 0.01, seed 2" in err
     stored = json.loads((tmp_path / f"runs/{sweeps.NAME}/transfer.json").read_text())
@@ -47,14 +48,28 @@ def test_all_tasks_of_vtab_and_their_means(tmp_path, capsys):
     out = capsys.readouterr().out
     for task in paper.TABLE_9:
         assert f"w/vtab/ViT-L_16-i21k-{task}/transfer.md" in out
-    assert re.search(r"vtab/ViT-L_16-i21k +mean +deviation", out)
+    assert re.search(r"vtab/ViT-L_16-i21k +mean +95 % interval +n", out)
     for group in ("natural", "specialized", "structured", "overall"):
-        assert re.search(rf"vtab/{group} +50.00 % +0.00 %", out)
+        assert re.search(rf"vtab/{group} +50.00 % +± 0.00 % +2", out)
     assert cli.main([*arguments, "--json"]) == 0
     *tasks, means = map(json.loads, capsys.readouterr().out.splitlines())
     assert len(tasks) == 19
     assert means["name"] == "vtab/ViT-L_16-i21k"
-    assert means["results"]["vtab/overall"] == {"mean": 0.5, "std": 0.0, "values": [0.5, 0.5]}
+    expected = {"mean": 0.5, "std": 0.0, "ci95": 0.0, "values": [0.5, 0.5]}
+    assert means["results"]["vtab/overall"] == expected
+
+
+def test_seeds_of_the_choice(tmp_path, capsys):
+    begun = ["transfer", sweeps.NAME, "--rates=0.03,0.01", "--choose_seeds=4,5", *NO_DATA]
+    assert cli.main(begun) == 0
+    capsys.readouterr()
+    stored = json.loads((tmp_path / f"runs/{sweeps.NAME}/transfer.json").read_text())
+    assert [(c["lr"], c["seed"]) for c in stored["cells"] if c["stage"] == "choose"] == [
+        (0.03, 4), (0.01, 4), (0.03, 5), (0.01, 5),
+    ]  # fmt: skip
+    assert cli.main(["transfer", sweeps.NAME, "--rates=0.03,0.01", *NO_DATA]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "holds another transfer (choose_seeds: 4,5 -> 0,1); go on without" in line
 
 
 def test_what_is_wrong_with_the_last_is_said_before_the_first_runs(tmp_path, capsys):
@@ -74,6 +89,7 @@ def test_what_is_wrong_with_the_last_is_said_before_the_first_runs(tmp_path, cap
         ([sweeps.NAME, "--rates=0.1,x"], "0.1,x: must be learning rates, such as 0.003,0.01"),
         ([sweeps.NAME, "--rates=-1"], "-1: must be learning rates"),
         ([sweeps.NAME, "--seeds=a"], "a: must be seeds, such as 0,1,2"),
+        ([sweeps.NAME, "--choose_seeds=1,"], "1,: must be seeds, such as 0,1,2"),
         ([sweeps.NAME, "--parallel=0"], "0: must be a number, at least 1"),
         ([sweeps.NAME, *NO_DATA, "--config.seed=1"], "seed=1: differs between cells"),
     ],

@@ -14,7 +14,7 @@ from vit_jax.transfer import devices
 def test_cells_of_the_choosing_stage_see_no_test_image():
     plan = sweeps.plan(rates=(), evaluation__tasks="imagenet-v2", evaluation__fewshot="pets")
     assert [cell.directory for cell in plan.candidates] == [
-        "choose/vit-lr0.03", "choose/vit-lr0.1", "choose/vit-lr0.3",
+        "choose/vit-lr0.03", "choose/vit-lr0.06", "choose/vit-lr0.12",
     ]  # fmt: skip
     for cell in plan.candidates:
         assert (cell.stage, cell.setup, cell.cfg.seed) == ("choose", "vit", 0)
@@ -29,6 +29,29 @@ def test_cells_of_the_choosing_stage_see_no_test_image():
         assert (cell.cfg.data.train_split, cell.cfg.data.eval_split) == ("train", "test")
         assert cell.cfg.evaluation.tasks == ("imagenet-v2",)
         assert cell.cfg.evaluation.every is None  # once, at the end
+
+
+def test_rates_are_tried_with_every_seed_of_the_choice():
+    plan = sweeps.plan("home/ResNet-digits", rates=(), choose_seeds=())
+    assert plan.choose_seeds == (0, 1)  # of the config, whose data set is small
+    assert [cell.directory for cell in plan.choosing()] == [
+        "choose/vit-lr0.03-seed0", "choose/vit-lr0.06-seed0", "choose/vit-lr0.12-seed0",
+        "choose/vit-lr0.03-seed1", "choose/vit-lr0.06-seed1", "choose/vit-lr0.12-seed1",
+    ]  # fmt: skip
+    assert [cell.cfg.seed for cell in plan.choosing()] == [0, 0, 0, 1, 1, 1]
+    assert all(cell.cfg.data.eval_split == "train[80%:]" for cell in plan.choosing())
+    assert [cell.directory for cell in plan.final(plan.choosing()[-1])] == [
+        "final/seed0", "final/seed1",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["finetune/R50x1-jft7ep-cifar100", "vtab/ViT-L_16-i21k-dtd"])
+def test_the_papers_rows_are_one_run_a_rate_unless_the_user_asks(name):
+    plan = transfer.create(name, {"init_from": "none"}, rates=(0.01, 0.03))
+    assert plan.choose_seeds == (0,)
+    assert plan.choosing() == plan.candidates
+    plan = transfer.create(name, {"init_from": "none"}, rates=(0.01, 0.03), choose_seeds=(3, 4))
+    assert len(plan.choosing()) == 2 * len(plan.candidates)
 
 
 def test_a_resnet_tries_the_setup_of_big_transfer():

@@ -20,7 +20,7 @@ import sweeps
 
 def command(workdir, name=sweeps.NAME, *arguments, **overrides):
     """Returns the command line of a tiny transfer."""
-    cut = ["--rates=0.003,0.03", "--seeds=0,1"]
+    cut = ["--rates=0.003,0.03", "--choose_seeds=0", "--seeds=0,1"]
     flags = [*cut, *sweeps.flags(**overrides), *arguments]
     return [sys.executable, "-m", "vit_jax", "transfer", name, f"--workdir={workdir}", *flags]
 

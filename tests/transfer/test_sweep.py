@@ -42,6 +42,93 @@ def test_the_best_finite_rate_is_chosen(candidates, chosen, tmp_path):
     assert found == read(tmp_path)
 
 
+SEEDED = [f"choose/vit-lr{lr}-seed{seed}" for seed in (0, 1, 2) for lr in ("0.01", "0.03", "0.1")]
+
+
+@pytest.mark.parametrize(
+    ("lowest", "middle", "highest", "chosen"),
+    [
+        # The mean counts, not the best run: 0.80 of which one is 0.95, against 0.85 throughout.
+        ((0.70, 0.71, 0.72), (0.85, 0.85, 0.85), (0.95, 0.75, 0.70), 0.03),
+        # One standard error of 0.80, 0.90, 1.00 is 0.0577: 0.85 is as good as 0.90, 0.84 is not.
+        ((0.84, 0.84, 0.84), (0.85, 0.85, 0.85), (0.80, 0.90, 1.00), 0.03),
+        ((0.83, 0.83, 0.83), (0.84, 0.84, 0.84), (0.80, 0.90, 1.00), 0.1),
+        # One seed that diverges, and a rate is out, however good the others are.
+        ((0.70, 0.70, 0.70), (0.99, "not finite", 0.99), (0.60, 0.60, 0.60), 0.01),
+        # Equal means of other values, whose sums differ by a rounding.
+        ((0.1, 0.2, 0.3), (0.2, 0.2, 0.2), (0.3, 0.2, 0.1), 0.01),
+    ],
+)
+def test_the_best_mean_over_seeds_is_chosen(lowest, middle, highest, chosen, tmp_path):
+    plan = sweeps.plan(rates=(0.01, 0.03, 0.1), choose_seeds=(0, 1, 2))
+    each = [value for run in zip(lowest, middle, highest, strict=True) for value in run]
+    values = dict(zip(SEEDED, each, strict=True))
+    assert [cell.directory for cell in plan.choosing()] == SEEDED
+    run = sweeps.pretending(values | dict.fromkeys(FINAL, 0.5))
+    found = transfer.sweep(plan, tmp_path, run=run)
+    assert found["chosen"] == {"setup": "vit", "lr": chosen}
+    assert found["choose_seeds"] == [0, 1, 2]
+    assert [cell["lr"] for cell in found["cells"][9:]] == [chosen] * 2
+    text = (tmp_path / "transfer.md").read_text()
+    assert "by the mean of 3 seeds; of those within one standard error of the best the" in text
+
+
+def test_the_choice_is_shown_with_intervals(tmp_path):
+    plan = sweeps.plan(rates=(0.01, 0.03, 0.1), choose_seeds=(0, 1, 2))
+    values = dict.fromkeys(SEEDED, 0.5) | {SEEDED[1]: 0.9, SEEDED[4]: 0.8, SEEDED[7]: 0.7}
+    values |= {SEEDED[5]: "step 3: loss nan"}
+    transfer.sweep(plan, tmp_path, run=sweeps.pretending(values | dict.fromkeys(FINAL, 0.5)))
+    text = (tmp_path / "transfer.md").read_text()
+    # The deviation is 0.1, and 4.3027 standard errors are 0.2484.
+    assert "| vit | 0.03 | 80.00 % | ± 24.84 % | 3 | chosen |" in text
+    assert f"| vit | 0.1 | failed: {SEEDED[5]}: step 3: loss nan |  | 2 |  |" in text
+
+
+def test_a_choice_over_seeds_that_was_killed_goes_on(tmp_path):
+    """Killed after any number of cells, it comes to the same table, and runs no cell twice."""
+
+    class Killed(Exception):
+        pass
+
+    plan = sweeps.plan(rates=(0.01, 0.03, 0.1), choose_seeds=(0, 1, 2))
+    values = {place: 0.5 + index / 100 for index, place in enumerate(SEEDED)}
+    values |= dict.fromkeys(FINAL, 0.5)
+    unbroken = transfer.sweep(plan, tmp_path / "whole", run=sweeps.pretending(values))
+    for stop in range(1, 11):
+        log, workdir = [], tmp_path / f"{stop}"
+
+        def run(cells, *places, started, workdir=workdir, log=log, stop=stop, **keywords):
+            for cell in cells:
+                if len(log) == stop:
+                    started(cell)
+                    raise Killed
+                sweeps.pretending(values, log)([cell], *places, started=started, **keywords)
+
+        with pytest.raises(Killed):
+            transfer.sweep(plan, workdir, run=run)
+        again = sweeps.pretending(values, log)
+        assert transfer.sweep(plan, workdir, run=again) == unbroken
+        assert log == [*SEEDED, *FINAL]
+
+
+def test_a_transfer_of_one_seed_from_before_there_were_several_goes_on(tmp_path):
+    found = transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD))
+    stored = read(tmp_path)
+    stored.pop("choose_seeds")
+    for result in stored["results"].values():
+        result.pop("ci95")
+    (tmp_path / "transfer.json").write_text(json.dumps(stored))
+    log = []
+    assert transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log)) == found
+    assert not log
+    with pytest.raises(config.ConfigError, match=r"\(choose_seeds: 0 -> 0,1\)"):
+        transfer.sweep(sweeps.plan(choose_seeds=(0, 1)), tmp_path)
+    stored["choose_seeds"] = 3
+    (tmp_path / "transfer.json").write_text(json.dumps(stored))
+    with pytest.raises(config.ConfigError, match=r"transfer.json is unreadable"):
+        transfer.sweep(sweeps.plan(), tmp_path)
+
+
 def test_the_better_setup_is_chosen_and_of_equal_ones_the_configs_own(tmp_path):
     plan = transfer.create("finetune/R50x1-jft7ep-pets", {}, rates=(0.003,))
     for number, (ours, bit, setup) in enumerate(((0.5, 0.6, "bit"), (0.6, 0.6, "vit"))):
@@ -73,10 +160,15 @@ def test_mean_and_deviation(tmp_path):
     assert top1["std"] == pytest.approx(np.std(top1["values"], ddof=1), rel=1e-15)
     assert set(found["results"]) == {"top1", "loss"}
     text = (tmp_path / "transfer.md").read_text()
-    assert "| top1 | 56.25 % | 8.84 % |" in text
-    assert "| vit | 0.03 | 80.00 % | chosen |" in text
+    # Two values: 12.7062 standard errors, by the table of Student's t.
+    assert top1["ci95"] == pytest.approx(12.706205 * 0.0625, rel=1e-7)
+    assert "| measure | mean | 95 % interval | n | paper | table |" in text
+    assert "| top1 | 56.25 % | ± 79.41 % | 2 |  |  |" in text
+    assert "± is half the 95 % confidence interval of the mean over n seeds" in text
+    assert "| vit | 0.03 | 80.00 % |  | 1 | chosen |" in text  # one run: no interval
     one = transfer.sweep(sweeps.plan(seeds=(0,)), tmp_path / "one", run=sweeps.pretending(GOOD))
-    assert one["results"]["top1"] == {"mean": 0.5, "std": None, "values": [0.5]}
+    assert one["results"]["top1"] == {"mean": 0.5, "std": None, "ci95": None, "values": [0.5]}
+    assert "| top1 | 50.00 % |  | 1 |  |  |" in (tmp_path / "one" / "transfer.md").read_text()
 
 
 def test_the_papers_number_is_beside_ours(tmp_path):
@@ -224,6 +316,7 @@ def test_vtab_means():
             assert found[name]["values"][0] == pytest.approx(mean, abs=0.051)
             assert found[name]["mean"] == pytest.approx(found[name]["values"][0] + 1)
             assert found[name]["std"] == pytest.approx(2**0.5)
+            assert found[name]["ci95"] == pytest.approx(12.706205)
         named = [t | {"name": f"vtab/ViT-{t['task'].removeprefix('vtab/')}"} for t in tasks]
         assert transfer.vtab_means([*named, {"name": "other", "task": "pets"}]) == {
             "vtab/ViT": found

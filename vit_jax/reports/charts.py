@@ -10,6 +10,7 @@ Point = tuple[float, float]
 WIDTH, HEIGHT = 400, 240
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 38
 MOST_POINTS = 500  # of a line; more cannot be told apart
+CAP = 3.5  # half the width of the ends of error bars
 COLOURS = 8  # that the page has; then they begin again, dashed
 
 
@@ -25,6 +26,7 @@ class Series:
       marks: whether every point is marked.
       hollow: whether the marks are not filled.
       labels: what to call the points, in words beside the mark.
+      errors: how far the error bar of each point reaches up and down; None: it has none.
     """
 
     name: str
@@ -34,6 +36,14 @@ class Series:
     marks: bool = False
     hollow: bool = False
     labels: Sequence[str] = ()
+    errors: Sequence[float | None] = ()
+
+    @property
+    def reach(self) -> list[float]:
+        """The values between which the points and their error bars lie."""
+        bars = zip(self.points, self.errors, strict=False)
+        ends = [y + sign * error for (_, y), error in bars if error for sign in (-1, 1)]
+        return [y for _, y in self.points] + ends
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,10 +73,12 @@ class Chart:
         """The series that have points, those off a logarithmic axis left out."""
         kept = []
         for one in self.series:
-            points = [p for p in one.points if self._shown(p)]
-            if points:
+            shown = [i for i, point in enumerate(one.points) if self._shown(point)]
+            if shown:
+                points = [one.points[i] for i in shown]
                 labels = one.labels if len(points) == len(one.points) else ()
-                kept.append(dataclasses.replace(one, points=points, labels=labels))
+                errors = [one.errors[i] for i in shown] if one.errors else ()
+                kept.append(dataclasses.replace(one, points=points, labels=labels, errors=errors))
         return kept
 
     def _shown(self, point: Point) -> bool:
@@ -122,7 +134,8 @@ def svg(chart: Chart) -> Markup:
     if series:
         across = [p[0] for s in series for p in s.points] + [at for at, _ in chart.ticks]
         x = Axis(across, log=chart.log_x, zero=False)
-        y = Axis((p[1] for s in series for p in s.points), log=chart.log_y, zero=chart.zero)
+        reach = (y for s in series for y in s.reach if y > 0 or not chart.log_y)
+        y = Axis(reach, log=chart.log_y, zero=chart.zero)
         drawn = [
             *_grid(chart, x, y),
             *(part for one in series for part in _series(chart, one, x, y)),
@@ -169,11 +182,16 @@ def _series(chart: Chart, one: Series, x: Axis, y: Axis) -> Iterable[Markup]:
     if line != "none" and len(one.points) > 1:
         path = " ".join(",".join(place(p)) for p in _thin(one.points))
         yield element("polyline", points=path, class_=f"line {line} {colour}")
+    for point, error in zip(one.points, one.errors, strict=False):
+        if error:
+            yield from _error_bar(point, error, x, y, colour)
     if not one.marks and len(one.points) > 1:
         return
     for index, point in enumerate(one.points):
         label = one.labels[index] if one.labels else ""
         said = f"{label or one.name or chart.title}: {number(point[1], percent=chart.percent)}"
+        if one.errors and one.errors[index]:
+            said += f" ± {number(one.errors[index] or 0.0, percent=chart.percent)}"
         where = dict(chart.ticks).get(point[0], f"{chart.x} {number(point[0])}")
         cx, cy = place(point)
         yield element(
@@ -188,6 +206,17 @@ def _series(chart: Chart, one: Series, x: Axis, y: Axis) -> Iterable[Markup]:
                 float(cy) + 4,
                 "label end" if far else "label",
             )
+
+
+def _error_bar(point: Point, error: float, x: _Axis, y: _Axis, colour: str) -> Iterable[Markup]:
+    """Yields the bar and its two caps; what is off a logarithmic axis ends at that."""
+    at = float(_across(x.place(point[0])))
+    low, high = (_down(y.place(max(point[1] + e, y.low))) for e in (-error, error))
+    kind = f"error {colour}"
+    yield element("line", x1=f"{at:.1f}", x2=f"{at:.1f}", y1=low, y2=high, class_=kind)
+    for end in (low, high):
+        left, right = f"{at - CAP:.1f}", f"{at + CAP:.1f}"
+        yield element("line", x1=left, x2=right, y1=end, y2=end, class_=kind)
 
 
 def _spoken(chart: Chart, series: Sequence[Series]) -> str:

@@ -39,7 +39,10 @@ $body
 </body>
 </html>
 """)
-NUMBER = re.compile(r"[-+±]?[\d.,]+([ \u202f]?[%a-zA-Zµ/²]{0,4})?( ± [\d.]+)?|not run|\u2013|")
+NUMBER = re.compile(
+    r"[-+±]?[\d.,]+([ \u202f]?[%a-zA-Zµ/²]{0,4})?"
+    r"( ± [\d.]+)?( %)?(, n = \d+)?( \([-+][\d.,]+\))?|not run|\u2013|"
+)
 
 
 def page(document: Document) -> str:

@@ -204,7 +204,9 @@ def _beside(run: Run) -> Table | None:
                  f"{ours - paper:+.2f}", words.place(result.table))
             )  # fmt: skip
     header = ("in %", "paper", "here", "difference", "printed in")
-    return Table(header=header, rows=rows) if rows else None
+    printed = any("±" in row[1] for row in rows)
+    caption = "The paper's ± is a standard deviation over its runs." if printed else ""
+    return Table(header=header, rows=rows, caption=caption) if rows else None
 
 
 def _further(run: Run) -> Table | None:

@@ -1,10 +1,11 @@
 """One transfer as sections of a report: the choice, the final runs, the paper's number beside."""
 
+import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vit_jax import logs
-from vit_jax.reports import of_run, words
+from vit_jax.reports import intervals, of_run, words
 from vit_jax.reports.blocks import Block, Charts, Numbers, Section, Table, Text
 from vit_jax.reports.charts import Chart, Series
 from vit_jax.reports.reading import Run, Transfer
@@ -63,8 +64,8 @@ def beside(name: str, results: Mapping[str, Any]) -> Table:
     for measure, ours in results.items():
         if measure.rpartition("/")[2] in words.COUNTED:
             continue
-        mean, std = 100 * ours["mean"], ours.get("std")
-        here = words.spread(mean, None if std is None else 100 * std)
+        mean, half = 100 * ours["mean"], words.half_interval(ours)
+        here = words.spread(mean, None if half is None else 100 * half)
         start = (words.title(measure), here, f"{len(ours.get('values', ()))}")
         printed = [result for result, key in papers if key == measure]
         for result in printed:
@@ -75,9 +76,12 @@ def beside(name: str, results: Mapping[str, Any]) -> Table:
             )  # fmt: skip
         if not printed:
             rows.append((*start, "", "", ""))
-    header = ("in %", "here", "seeds", "paper", "difference", "printed in")
+    header = ("in %", "here", "n", "paper", "difference", "printed in")
     shown = len(header) if papers else 3
-    return Table(header=header[:shown], rows=[row[:shown] for row in rows])
+    caption = words.PLUS_MINUS + (
+        ", of the paper's numbers their standard deviation" if papers else ""
+    )
+    return Table(header=header[:shown], rows=[row[:shown] for row in rows], caption=f"{caption}.")
 
 
 def _headline(transfer: Transfer) -> Iterator[tuple[str, str, str]]:
@@ -85,12 +89,10 @@ def _headline(transfer: Transfer) -> Iterator[tuple[str, str, str]]:
     ours = transfer.results.get(measure)
     if ours:
         seeds = len(ours.get("values", ()))
-        std = ours.get("std")
-        yield (
-            words.percent(ours["mean"]),
-            words.title(measure).capitalize(),
-            (f"± {100 * std:.2f}, {seeds} runs" if std is not None else f"{seeds} run"),
-        )
+        half = words.half_interval(ours)
+        runs = f"{seeds} runs" if seeds != 1 else "1 run"
+        interval = "" if half is None else f"± {100 * half:.2f} ({words.INTERVAL}), "
+        yield words.percent(ours["mean"]), words.title(measure).capitalize(), f"{interval}{runs}"
         for result, key in words.printed(transfer.name):
             if key == measure:
                 paper = words.in_percent(result.value)
@@ -116,12 +118,14 @@ def _rates(transfer: Transfer) -> Chart:
     setups = list(dict.fromkeys(str(cell.get("setup", "")) for cell in cells))
     series = []
     for index, setup in enumerate(setups):
-        points = sorted(
-            (cell["lr"], cell["results"][measure])
-            for cell in cells
-            if str(cell.get("setup", "")) == setup and measure in (cell.get("results") or {})
-        )
-        series.append(Series(name=setup, points=points, colour=index, marks=True))
+        by_rate: dict[float, list[float]] = {}
+        for cell in cells:
+            if str(cell.get("setup", "")) == setup and measure in (cell.get("results") or {}):
+                by_rate.setdefault(cell["lr"], []).append(cell["results"][measure])
+        each = sorted(by_rate.items())
+        points = [(lr, statistics.fmean(values)) for lr, values in each]
+        errors = [intervals.half_width(values) for _, values in each]
+        series.append(Series(name=setup, points=points, colour=index, marks=True, errors=errors))
     title = f"{words.title(measure)} on held-out images".capitalize()
     ticks = sorted({(cell["lr"], f"{cell['lr']:g}") for cell in cells})
     return Chart(
@@ -167,9 +171,7 @@ def _curves(transfer: Transfer) -> Iterator[Chart]:
         cells = [c for c in transfer.cells(stage) if c.get("directory") in transfer.runs]
         series = [
             Series(
-                name=f"{_setup(c)} rate {c['lr']:g}".strip()
-                if stage == "choose"
-                else f"seed {c['seed']}",
+                name=_named(c, several=len({one.get("seed") for one in cells}) > 1),
                 points=transfer.runs[c["directory"]].points("train/loss"),
                 colour=index,
             )
@@ -177,6 +179,14 @@ def _curves(transfer: Transfer) -> Iterator[Chart]:
         ]
         if any(one.points for one in series):
             yield Chart(title=title, series=series, log_y=True)
+
+
+def _named(cell: Mapping[str, Any], *, several: bool) -> str:
+    """Returns what tells a cell from the others of its stage, of one seed or `several`."""
+    if cell["stage"] == "final":
+        return f"seed {cell['seed']}"
+    seed = f", seed {cell['seed']}" if several else ""
+    return f"{_setup(cell)} rate {cell['lr']:g}{seed}".strip()
 
 
 def _machine(transfer: Transfer) -> Table:

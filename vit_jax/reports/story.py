@@ -66,7 +66,9 @@ def _labels(items: Sequence[Run | Transfer]) -> list[str]:
 def _together(items: Sequence[Run | Transfer], labels: Sequence[str]) -> Iterator[Section]:
     rows = [_row(label, item) for label, item in zip(labels, items, strict=True)]
     header = ("run", "model", "parameters", "steps", "split", "top-1", "loss", "images/s", "time")
-    yield Section(title="Results", blocks=[Table(header=header, rows=rows)])
+    several = any(isinstance(item, Transfer) for item in items)
+    caption = f"Of transfers: {words.PLUS_MINUS}." if several else ""
+    yield Section(title="Results", blocks=[Table(header=header, rows=rows, caption=caption)])
     runs = [(i, labels[i], item) for i, item in enumerate(items) if isinstance(item, Run)]
     if len(runs) > 1:
         yield Section(title="Curves", blocks=[Charts(charts=list(_charts(runs)))])
@@ -81,8 +83,7 @@ def _row(label: str, item: Run | Transfer) -> tuple[str, ...]:
         ours = item.results.get(str(item.values.get("measure", "top1")))
         score = words.NOTHING
         if ours:
-            std = ours.get("std")
-            score = f"{words.spread(100 * ours['mean'], None if std is None else 100 * std)} %"
+            score = words.mean_of(ours)
         final = item.cells("final")
         split = (final[0].get("split") or {}).get("name", "") if final else ""
         return label, "transfer", "", "", split, score, "", "", ""

@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import catalog, config
+from vit_jax.reports import intervals
 
+INTERVAL = "95 % interval"  # the heading of what stands after ± for numbers of ours
+PLUS_MINUS = "± is half the 95 % confidence interval of the mean over n seeds (Student's t)"
 NOTHING = "\u2013"  # what stands where there is no number
 # What the paper calls a number, and what an evaluation does.
 MEASURES = {
@@ -24,9 +27,32 @@ def percent(value: float | None) -> str:
     return NOTHING if value is None else f"{100 * value:.2f} %"
 
 
-def spread(mean: float, std: float | None) -> str:
-    """Returns percent points as `80.56`, or `80.56 ± 0.12`."""
-    return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
+def spread(mean: float, half: float | None) -> str:
+    """Returns percent points as `80.56`, or `80.56 ± 0.12`.
+
+    What stands after ± is half a confidence interval for our numbers, the standard deviation for
+    those that the paper prints; whoever shows it says which.
+    """
+    return f"{mean:.2f}" if half is None else f"{mean:.2f} ± {half:.2f}"
+
+
+def half_interval(result: Mapping[str, Any]) -> float | None:
+    """Returns half the 95 % interval of a result's mean, from the `values` that transfer.json has.
+
+    None where there are fewer than two, or none were kept.
+    """
+    return intervals.half_width(result.get("values", ()))
+
+
+def mean_of(result: Mapping[str, Any]) -> str:
+    """Returns the mean of a result that is a share as `80.56 ± 0.12 %, n = 3`.
+
+    Of a single run it is `80.56 %`.
+    """
+    half = half_interval(result)
+    if half is None:
+        return percent(result["mean"])
+    return f"{spread(100 * result['mean'], 100 * half)} %, n = {len(result['values'])}"
 
 
 def measured(key: str, value: float) -> str:

@@ -6,16 +6,24 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from vit_jax import config, logs
-from vit_jax.reports import reading, words
+from vit_jax.reports import intervals, reading, words
 from vit_jax.reproduce.cells import CORE_DAYS, EXAFLOPS, HELD_OUT, Cell, Step
 
 
 class Number(NamedTuple):
-    """A number of ours: mean and sample standard deviation over seeds; in % for shares."""
+    """A number of ours over seeds, in % for shares.
+
+    Attributes:
+      mean: over seeds.
+      std: the sample standard deviation; None for one seed.
+      seeds: how many.
+      ci95: half the 95 % confidence interval of the mean; None for one seed.
+    """
 
     mean: float
     std: float | None
     seeds: int
+    ci95: float | None = None
 
 
 class Where(NamedTuple):
@@ -60,10 +68,10 @@ def number(
     each = [_values(cell, found.get(step.directory)) for step in cell.steps]
     if not all(each) or len({len(values) for values in each}) != 1:
         return None
-    seeds = [statistics.fmean(one) for one in zip(*each, strict=True)]
     scale = 100 if cell.share else 1
-    std = scale * statistics.stdev(seeds) if len(seeds) > 1 else None
-    return Number(scale * statistics.fmean(seeds), std, len(seeds))
+    seeds = [scale * statistics.fmean(one) for one in zip(*each, strict=True)]
+    std = statistics.stdev(seeds) if len(seeds) > 1 else None
+    return Number(statistics.fmean(seeds), std, len(seeds), intervals.half_width(seeds))
 
 
 def _values(cell: Cell, found: reading.Run | reading.Transfer | None) -> list[float]:

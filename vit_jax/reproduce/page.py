@@ -45,12 +45,18 @@ def grid(table: Table, known: Mapping[Cell, Number]) -> Grid:
             title = ""
         shown = ("" if c is None else _here(c, known.get(c)) for c in here)
         rows.append((title, "here", *shown))
-    return Grid(header=("", "", *columns), rows=rows, caption=_caption(table))
+    return Grid(header=("", "", *columns), rows=rows, caption=_caption(table, known))
 
 
-def _caption(table: Table) -> str:
-    caption = "Shares are in %; in brackets: ours - paper."
-    return f"{caption} {table.note}." if table.note else caption
+def _caption(table: Table, known: Mapping[Cell, Number]) -> str:
+    caption = "Shares are in %"
+    if any(cell.printed is not None for cell in table.cells):
+        caption += "; in brackets: ours - paper"
+    if any(cell.std is not None for cell in table.cells):
+        caption += "; the paper's ± is a standard deviation"
+    if any(number.ci95 is not None for number in known.values()):
+        caption += f"; here {words.PLUS_MINUS}, each from one pre-training"
+    return f"{caption}. {table.note}." if table.note else f"{caption}."
 
 
 def costs(table: Table, planned: Sequence[Planned]) -> Grid:
@@ -237,12 +243,13 @@ def _here(cell: Cell, number: Number | None) -> str:
     if cell.printed is not None:
         off = number.mean - cell.printed
         difference = f" ({off:+.2f})" if cell.share else f" ({off:+,.0f})"
-    return _value(cell, number.mean, number.std) + difference
+    seeds = f", n = {number.seeds}" if cell.share and number.seeds > 1 else ""
+    return _value(cell, number.mean, number.ci95) + seeds + difference
 
 
-def _value(cell: Cell, mean: float, std: float | None) -> str:
+def _value(cell: Cell, mean: float, half: float | None) -> str:
     if cell.share:
-        return words.spread(mean, std)
+        return words.spread(mean, half)
     return f"{mean:,.0f}" if mean >= 10 else f"{mean:.2g}"
 
 
@@ -252,12 +259,15 @@ def _chart(table: Table, cells: Sequence[Cell], known: Mapping[Cell, Number], wh
     for colour, group in enumerate(groups):
         members = [c for c in cells if _group(table, c) == group and c.x is not None]
         printed = [(c.x or 0.0, c.printed) for c in members if c.printed is not None]
-        measured = [(c.x or 0.0, known[c].mean) for c in members if c in known]
+        ours = [c for c in members if c in known]
+        measured = [(c.x or 0.0, known[c].mean) for c in ours]
+        errors = [known[c].ci95 for c in ours]
         joined, faint = ("solid", "faint") if table.joined else ("none", "none")
         series += [
             Series(name=f"{group}, paper", points=printed, colour=colour, marks=True, hollow=True,
                    line=faint),
-            Series(name=f"{group}, here", points=measured, colour=colour, marks=True, line=joined),
+            Series(name=f"{group}, here", points=measured, colour=colour, marks=True, line=joined,
+                   errors=errors),
         ]  # fmt: skip
     return Chart(title=f"{what}, %", series=series, x=table.x, log_x=table.log_x, ticks=table.ticks)
 

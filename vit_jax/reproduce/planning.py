@@ -195,7 +195,8 @@ def _runs(about: catalog.About) -> int:
     """Returns the number of fine-tuning runs of a transfer: candidates, if several, and seeds."""
     protocol = about.transfer or catalog.Transfer()
     candidates = len(protocol.rates) + len(protocol.setups)
-    return SEEDS + (candidates if candidates > 1 else 0)
+    choosing = candidates * max(len(protocol.choose_seeds), 1)
+    return SEEDS + (choosing if candidates > 1 else 0)
 
 
 def _slices() -> Iterator[tuple[str, list[str]]]:

@@ -19,11 +19,13 @@ class Cell:
       stage: `choose`, on held-out images, or `final`, on test images.
       setup: `vit`, the config's own knobs, or the name of other ones, such as `bit`.
       cfg: the whole run.
+      seeded: whether its directory names the seed, as where a candidate has several.
     """
 
     stage: str
     setup: str
     cfg: config.Config
+    seeded: bool = False
 
     @property
     def lr(self) -> float:
@@ -35,7 +37,8 @@ class Cell:
         """The run directory, below that of the transfer."""
         if self.stage == "final":
             return f"final/seed{self.cfg.seed}"
-        return f"choose/{self.setup}-lr{self.lr:g}"
+        seed = f"-seed{self.cfg.seed}" if self.seeded else ""
+        return f"choose/{self.setup}-lr{self.lr:g}{seed}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,9 @@ class Plan:
       task: what is transferred to.
       results: the paper's, to compare with.
       base: the config as it is without a choice: its splits are those of the final stage.
-      candidates: the cells to choose among; of a single one there is nothing to choose.
+      candidates: what to choose among, each as the cell of its first seed; of a single one there
+        is nothing to choose.
+      choose_seeds: of each candidate's cells; the mean over them counts.
       seeds: of the final cells.
     """
 
@@ -56,11 +61,23 @@ class Plan:
     results: tuple[catalog.Result, ...]
     base: config.Config
     candidates: tuple[Cell, ...]
+    choose_seeds: tuple[int, ...]
     seeds: tuple[int, ...]
 
     def choosing(self) -> tuple[Cell, ...]:
-        """Returns the cells to run before there is a choice."""
-        return self.candidates if len(self.candidates) > 1 else ()
+        """Returns the cells to run before there is a choice: all candidates, seed by seed."""
+        if len(self.candidates) == 1:
+            return ()
+        return tuple(
+            self.with_seed(candidate, seed)
+            for seed in self.choose_seeds
+            for candidate in self.candidates
+        )
+
+    def with_seed(self, candidate: Cell, seed: int) -> Cell:
+        """Returns the cell of a candidate with one of the seeds of the choice."""
+        cfg = dataclasses.replace(candidate.cfg, seed=seed)
+        return dataclasses.replace(candidate, cfg=cfg, seeded=len(self.choose_seeds) > 1)
 
     def final(self, chosen: Cell) -> tuple[Cell, ...]:
         """Returns a candidate on the whole training set, measured once on the test images."""
@@ -80,6 +97,7 @@ def create(
     overrides: Mapping[str, str],
     *,
     rates: Sequence[float] = (),
+    choose_seeds: Sequence[int] = (),
     seeds: Sequence[int] = (0, 1, 2),
     tiny: bool = False,
 ) -> Plan:
@@ -88,7 +106,8 @@ def create(
     Args:
       reference: the config's name.
       overrides: knobs of every cell, by dotted name, as on the command line.
-      rates: learning rates to try, each once; (): those that the config names.
+      rates: learning rates to try; (): those that the config names.
+      choose_seeds: to try each of them with; (): those that the config names, else its own seed.
       seeds: of the final runs, each once.
       tiny: cut every cell down, to two steps on random pixels.
 
@@ -125,12 +144,13 @@ def create(
         results=about.results,
         base=base,
         candidates=tuple(candidates),
+        choose_seeds=tuple(choose_seeds) or protocol.choose_seeds or (base.seed,),
         seeds=tuple(seeds),
     )
 
 
 def _check(name: str, overrides: Mapping[str, str], protocol: catalog.Transfer) -> None:
-    instead = {"optimizer.lr": "--rates=LR,...", "seed": "--seeds=N,..."}
+    instead = {"optimizer.lr": "--rates=LR,...", "seed": "--seeds=N,... or --choose_seeds=N,..."}
     for key, flag in instead.items():
         if key in overrides:
             raise ConfigError(f"{key}={overrides[key]}: differs between cells; set {flag}")

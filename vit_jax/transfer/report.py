@@ -8,7 +8,7 @@ from vit_jax import logs
 from vit_jax.data import split_roles
 from vit_jax.reports import words
 from vit_jax.transfer.plan import CHOSEN_BY, Plan
-from vit_jax.transfer.results import Entry, Results
+from vit_jax.transfer.results import Entry, Results, spread
 
 FILE = "transfer.md"
 
@@ -26,15 +26,17 @@ def table(transfer: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str,
         note = "chosen" if chosen and cell["stage"] == "choose" else ""
         rows.append((cell["directory"], f"{cell['lr']:g}", _top1(cell), note))
     _, means = spreads("", transfer["results"])
-    rows += [(key, "", mean, f"± {std}" if std else "") for key, mean, std in means]
-    return (transfer["name"], "lr", CHOSEN_BY, ""), rows
+    rows += [(f"{key}, mean, n = {n}", "", mean, half) for key, mean, half, n in means]
+    return (transfer["name"], "lr", CHOSEN_BY, f"± {words.INTERVAL}"), rows
 
 
 def spreads(
     title: str, results: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Returns header and rows of means and standard deviations."""
-    return (title, "mean", "deviation"), [(k, *_spread(k, one)) for k, one in results.items()]
+    """Returns header and rows of means, 95 % confidence intervals and numbers of runs."""
+    return (title, "mean", words.INTERVAL, "n"), [
+        (k, *_spread(k, one)) for k, one in results.items()
+    ]
 
 
 def _lines(plan: Plan, results: Results) -> Iterator[str]:
@@ -42,11 +44,15 @@ def _lines(plan: Plan, results: Results) -> Iterator[str]:
     yield f"# {plan.name}\n"
     if plan.choosing():
         chosen_on = plan.candidates[0].cfg.data
+        seeds = len(plan.choose_seeds)
+        by = f", by the mean of {seeds} seeds" if seeds > 1 else ""
+        equal = "those within one standard error of the best" if seeds > 1 else "equal ones"
         yield (
-            f"Chosen on `{chosen_on.eval_split}` after training on `{chosen_on.train_split}`; of "
-            "equal ones the lower rate.\n"
+            f"Chosen on `{chosen_on.eval_split}` after training on `{chosen_on.train_split}`{by}; "
+            f"of {equal} the lowest rate.\n"
         )
-        yield from _table(("setup", "learning rate", "held-out top-1", ""), _choice(results))
+        header = ("setup", "learning rate", "held-out top-1", words.INTERVAL, "n", "")
+        yield from _table(header, _choice(results))
     else:
         (only,) = plan.candidates
         yield f"One learning rate, {only.lr:g}: nothing to choose.\n"
@@ -57,18 +63,23 @@ def _lines(plan: Plan, results: Results) -> Iterator[str]:
         ("seed", f"{measured.name} top-1"), [(str(entry["seed"]), _top1(entry)) for entry in final]
     )
     yield ""
-    yield from _table(("measure", "mean", "deviation", "paper", "table"), _means(plan, results))
+    header = ("measure", "mean", words.INTERVAL, "n", "paper", "table")
+    yield from _table(header, _means(plan, results))
+    deviation = "; the paper's ± is a standard deviation" if plan.results else ""
+    yield f"\n{words.PLUS_MINUS}, all from the same weights{deviation}."
     machine = results.machine or {}
     versions = ", ".join(f"{name} {value}" for name, value in machine.get("versions", {}).items())
     yield f"\n{machine.get('devices')} x {machine.get('device')}, {versions}."
 
 
 def _choice(results: Results) -> Iterator[tuple[str, ...]]:
-    for entry in results.entries:
-        if entry["stage"] == "choose":
-            chosen = results.chosen
-            ours = chosen is not None and chosen.directory == entry["directory"]
-            yield entry["setup"], f"{entry['lr']:g}", _top1(entry), "chosen" if ours else ""
+    for one in results.candidates():
+        mark = "chosen" if results.chosen == one.cell else ""
+        lr = f"{one.cell.lr:g}"
+        if one.why:
+            yield one.cell.setup, lr, f"failed: {one.why}", "", f"{len(one.values)}", mark
+        else:
+            yield one.cell.setup, lr, *_spread(CHOSEN_BY, spread(one.values)), mark
 
 
 def _top1(entry: Entry) -> str:
@@ -85,9 +96,10 @@ def _means(plan: Plan, results: Results) -> Iterator[tuple[str, ...]]:
         yield key, *_spread(key, one), ", ".join(papers), tables
 
 
-def _spread(key: str, one: Mapping[str, Any]) -> tuple[str, str]:
+def _spread(key: str, one: Mapping[str, Any]) -> tuple[str, str, str]:
     form = "{:.4f}".format if key.endswith("loss") else percent
-    return form(one["mean"]), "" if one["std"] is None else form(one["std"])
+    half = words.half_interval(one)
+    return form(one["mean"]), "" if half is None else f"± {form(half)}", f"{len(one['values'])}"
 
 
 def percent(share: float) -> str:

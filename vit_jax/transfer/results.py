@@ -5,14 +5,16 @@ import json
 import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from vit_jax import config, logs
 from vit_jax.config import ConfigError
+from vit_jax.reports import intervals
 from vit_jax.transfer.plan import CHOSEN_BY, Cell, Plan
 
 FILE = "transfer.json"
 SETTLED = ("done", "failed")  # not to be run again: a run that diverged would do so again
+ROUNDING = 1e-9  # means of the same numbers of right answers may differ by so much
 
 Entry = dict[str, Any]
 
@@ -21,6 +23,25 @@ class Failed(config.UserError):
     """No cell of a stage has a finite result."""
 
     exit_code = 70
+
+
+class Candidate(NamedTuple):
+    """What a candidate of the choice came to.
+
+    Attributes:
+      cell: the candidate, as the plan has it.
+      values: held-out top-1 of each of its seeds that has one.
+      why: why a seed has none; a candidate of which one failed is not chosen.
+    """
+
+    cell: Cell
+    values: list[float]
+    why: str
+
+    @property
+    def mean(self) -> float:
+        """The mean over seeds."""
+        return statistics.fmean(self.values)
 
 
 class Results:
@@ -56,20 +77,38 @@ class Results:
         self.of(cell).update(values)
         self.write()
 
+    def candidates(self) -> list[Candidate]:
+        """Returns what every candidate came to, in the order of the plan."""
+        found = []
+        for candidate in self._plan.candidates:
+            cells = [self._plan.with_seed(candidate, seed) for seed in self._plan.choose_seeds]
+            each = [self.of(cell) for cell in cells]
+            values = [one["results"][CHOSEN_BY] for one in each if one["state"] == "done"]
+            failed = [one for one in each if one["state"] == "failed"]
+            why = f"{failed[0]['directory']}: {failed[0]['why']}" if failed else ""
+            found.append(Candidate(candidate, values, why))
+        return found
+
     def choose(self) -> Cell:
         """Returns the candidate that did best on the held-out images, and keeps it.
 
-        Of equal ones that of the lower learning rate, then the config's own setup. Raises Failed
-        where none has a finite result.
+        The mean over its seeds counts. With several seeds, all candidates within one standard
+        error of the best mean count as equal. Of equal ones that of the lower learning rate is
+        taken, then the config's own setup. A candidate that failed with one seed is out. Raises
+        Failed where none is left.
         """
         if len(self._plan.candidates) == 1:
             (self.chosen,) = self._plan.candidates
             return self.chosen
-        done = [cell for cell in self._plan.candidates if self.of(cell)["state"] == "done"]
-        if not done:
-            why = f"{self.entries[0]['directory']}: {self.entries[0]['why']}"
-            raise Failed(f"transfer: every candidate failed, so none is chosen: {why}")
-        self.chosen = min(done, key=lambda cell: (-self.of(cell)["results"][CHOSEN_BY], cell.lr))
+        every = self.candidates()
+        sound = [one for one in every if not one.why]
+        if not sound:
+            raise Failed(f"transfer: every candidate failed, so none is chosen: {every[0].why}")
+        best = max(sound, key=lambda one: one.mean)
+        error = intervals.standard_error(best.values) if len(best.values) > 1 else 0.0
+        least = best.mean - error - ROUNDING
+        equal = [one.cell for one in sound if one.mean >= least]
+        self.chosen = min(equal, key=lambda cell: cell.lr)
         return self.chosen
 
     def as_dict(self) -> dict[str, Any]:
@@ -85,11 +124,12 @@ class Results:
             "machine": self.machine,
             "date": datetime.date.today().isoformat(),
             "candidates": [[cell.setup, cell.lr] for cell in self._plan.candidates],
+            "choose_seeds": list(self._plan.choose_seeds),
             "config": config.to_dict(self._plan.base),
         }
 
     def summary(self) -> dict[str, dict[str, Any]] | None:
-        """Returns mean, sample standard deviation and values of every measure of the final cells.
+        """Returns the `spread` of every measure over the final cells.
 
         None until all of them are settled, or where all have failed.
         """
@@ -120,12 +160,15 @@ class Results:
         try:
             stored = json.loads(self._file.read_text(encoding="utf-8"))
             old, tried = config.build(stored["config"]), stored["candidates"]
-        except (OSError, ValueError, KeyError, RecursionError) as error:
+            seeds = list(stored.get("choose_seeds", [old.seed]))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConfigError(f"{where}: {FILE} is unreadable: {error}") from error
         changed = config.differences(old, self._plan.base)
         ours = [[cell.setup, cell.lr] for cell in self._plan.candidates]
         if sorted(tried) != sorted(ours):
             changed["rates"] = _rates(tried), _rates(ours)
+        if seeds != list(self._plan.choose_seeds) and len(ours) > 1:
+            changed["choose_seeds"] = _listed(seeds), _listed(self._plan.choose_seeds)
         if changed:
             listed = ", ".join(f"{key}: {a} -> {b}" for key, (a, b) in changed.items())
             raise ConfigError(
@@ -143,10 +186,15 @@ class Results:
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Returns mean, sample standard deviation (None of a single value) and the values."""
+    """Returns the values with their mean, sample standard deviation and 95 % interval.
+
+    `ci95` is half the width of the confidence interval of the mean; it and `std` are None for a
+    single value.
+    """
     return {
         "mean": statistics.fmean(values),
         "std": statistics.stdev(values) if len(values) > 1 else None,
+        "ci95": intervals.half_width(values),
         "values": list(values),
     }
 
@@ -163,6 +211,10 @@ def _entry(cell: Cell) -> Entry:
         "seconds": 0.0,
         "results": None,
     }
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ",".join(map(str, seeds))
 
 
 def _rates(pairs: Sequence[Sequence[Any]]) -> str:

@@ -1,0 +1,192 @@
+"""The home study again and again, from other pre-training seeds: README's table and its tests.
+
+    python tests/home_repetitions.py run --seeds=0,1,2 --rows=ViT-100,ResNet-100 --workdir=DIR
+    python tests/home_repetitions.py table
+    python tests/home_repetitions.py draw --output=launch/pictures/home.png
+
+A repetition is all that `vit_jax reproduce home` does for a row: pre-training with a seed of its
+own, 5-shot, the choice of the rate, the final runs. Its fine-tuning seeds are its own too, so that
+repetitions share nothing but the images. `run` adds a line for each to launch/home.jsonl; what is
+there is not run again.
+"""
+
+import argparse
+import datetime
+import json
+import pathlib
+import statistics
+
+from matplotlib.figure import Figure
+
+import runs
+from vit_jax import __version__, catalog, logs, run, transfer
+from vit_jax.reports import intervals
+from vit_jax.transfer import worker
+
+RESULTS = runs.ROOT / "launch" / "home.jsonl"
+PICTURE = runs.ROOT / "launch" / "pictures" / "home.png"
+NETWORKS, SHARES = ("ViT", "ResNet"), (25, 50, 100)
+IMAGES = {25: 180, 50: 360, 100: 719}
+MEASURES = {"5-shot": "five_shot", "fine-tuned": "top1"}
+QUIET = {"logging.tensorboard": "false"}
+
+
+def read(file=RESULTS):
+    """Returns the lines of the file: one for each repetition."""
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def mean_of(line, measure):
+    """Returns what a repetition came to, in %: of fine-tuning the mean over its final runs."""
+    value = line[MEASURES[measure]]
+    return 100 * (statistics.fmean(value) if isinstance(value, list) else value)
+
+
+def values(lines, network, share, measure):
+    """Returns what the repetitions of a row came to, by pre-training seed."""
+    chosen = (line for line in lines if (line["network"], line["share"]) == (network, share))
+    return {line["seed"]: mean_of(line, measure) for line in chosen}
+
+
+def spelled(each):
+    """Returns values as README has them: mean +- half the 95 % interval, and n."""
+    half = intervals.half_width(each)
+    return f"{statistics.fmean(each):.1f} +- {half:.1f} %" if half else f"{each[0]:.1f} %"
+
+
+def table(lines):
+    """Yields the rows of README's table."""
+    for network in NETWORKS:
+        for share in SHARES:
+            cells = [list(values(lines, network, share, m).values()) for m in MEASURES]
+            if cells[0]:
+                shown = " | ".join(map(spelled, cells))
+                yield f"| {network} | {IMAGES[share]} | {len(cells[0])} | {shown} |"
+
+
+def compare(lines, measure, first, second):
+    """Returns the paired difference of two rows, over the seeds that both have."""
+    one, two = (values(lines, *row, measure) for row in (first, second))
+    seeds = sorted(set(one) & set(two))
+    return intervals.paired([one[s] for s in seeds], [two[s] for s in seeds])
+
+
+def comparisons(lines):
+    """Yields (measure, first row, second row, paired difference) for all that can be compared."""
+    pairs = [(("ResNet", share), ("ViT", share)) for share in SHARES]
+    pairs += [((network, 100), (network, 25)) for network in NETWORKS]
+    have = {(line["network"], line["share"]) for line in lines}
+    for measure in MEASURES:
+        for first, second in pairs:
+            if {first, second} <= have:
+                yield measure, first, second, compare(lines, measure, first, second)
+
+
+def interaction(lines, measure):
+    """Returns how much more than the ResNet the ViT gains from four times the images, paired."""
+    rows = [(network, share) for network in NETWORKS for share in (100, 25)]
+    by_row = [values(lines, *row, measure) for row in rows]
+    seeds = sorted(set.intersection(*map(set, by_row)))
+    gains = [[by_row[i][s] - by_row[i + 1][s] for s in seeds] for i in (0, 2)]
+    return intervals.paired(*gains)
+
+
+def repeat(network, share, seed, workdir):
+    """Returns the line of one repetition."""
+    began = datetime.datetime.now(datetime.UTC)
+    name = f"home/{network}-half" + ("" if share == 100 else f"-{share}")
+    few = {"evaluation.fewshot": "digits", "evaluation.shots": "5"}
+    half = workdir / "half"
+    pretrained = run.train(run.resolve(name, QUIET | few | {"seed": str(seed)}), half)
+    seeds = tuple(10 * seed + number for number in range(3))
+    target = f"home/{network}-digits"
+    choose = seeds[: len(catalog.about(target).transfer.choose_seeds)]
+    plan = transfer.create(
+        target, QUIET | {"init_from": str(half)}, choose_seeds=choose, seeds=seeds
+    )
+
+    def here(cells, folder, places, *, started, ended, look):
+        for cell in cells:
+            started(cell)
+            ended(cell, 0.0, worker.work(cell.cfg, folder, cell.directory))
+
+    found = transfer.sweep(plan, workdir / "digits", run=here)
+    held_out = {}
+    for cell in found["cells"]:
+        if cell["stage"] == "choose":
+            value = cell["results"] and cell["results"]["top1"]
+            held_out.setdefault(f"{cell['lr']:g}", []).append(value)
+    return {
+        "network": network, "share": share, "seed": seed,
+        "five_shot": pretrained.results["fewshot/digits/5shot"],
+        "held_out": held_out, "rate": found["chosen"]["lr"],
+        "top1": found["results"]["top1"]["values"],
+        "date": began.date().isoformat(), "vit_jax": __version__,
+        "jax": found["machine"]["versions"]["jax"],
+    }  # fmt: skip
+
+
+def run_all(rows, seeds, workdir, output):
+    """Runs the repetitions that are not in the file yet, and adds them."""
+    logs.setup()
+    for seed in seeds:
+        for row in rows:
+            network, share = row.split("-")
+            there = read(output) if output.exists() else []
+            key = {"network": network, "share": int(share), "seed": seed}
+            if any(key.items() <= line.items() for line in there):
+                continue
+            line = repeat(network, int(share), seed, workdir / row / f"seed{seed}")
+            with output.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def draw(lines, output):
+    """Draws README's picture: means with 95 % intervals over pre-training seeds."""
+    figure = Figure(figsize=(9.2, 3.2), dpi=150, layout="constrained", facecolor="#fdfcfa")
+    for axes, measure in zip(figure.subplots(1, len(MEASURES)), MEASURES, strict=True):
+        for colour, network in zip(("#0072b2", "#d55e00"), NETWORKS, strict=True):
+            each = {s: list(values(lines, network, s, measure).values()) for s in SHARES}
+            each = {IMAGES[share]: found for share, found in each.items() if found}
+            means = [statistics.fmean(found) for found in each.values()]
+            bars = [intervals.half_width(found) or 0.0 for found in each.values()]
+            axes.errorbar(
+                list(each), means, yerr=bars, color=colour, label=network, marker="o", capsize=4
+            )
+        axes.set_xscale("log")
+        axes.set_xticks(list(IMAGES.values()), labels=map(str, IMAGES.values()))
+        axes.minorticks_off()
+        axes.set(xlabel="images of 0 to 4", facecolor="#fdfcfa")
+        axes.set_title(f"{measure}, %", loc="left", fontweight="bold", fontsize=10)
+        axes.grid(axis="y", color="#e5e2dc")
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.legend(frameon=False, loc="best")
+    figure.savefig(output, metadata={"Software": None})
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("run", "table", "draw"))
+    parser.add_argument("--seeds", default="0,1,2,3,4,5,6,7,8,9")
+    parser.add_argument("--rows", default=",".join(f"{n}-{s}" for n in NETWORKS for s in SHARES))
+    parser.add_argument("--workdir", type=pathlib.Path, default=pathlib.Path("runs/repetitions"))
+    parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
+    parser.add_argument("--output", type=pathlib.Path, default=PICTURE)
+    given = parser.parse_args()
+    if given.what == "run":
+        seeds = [int(seed) for seed in given.seeds.split(",")]
+        run_all(given.rows.split(","), seeds, given.workdir, given.results)
+        return
+    lines = read(given.results)
+    if given.what == "draw":
+        draw(lines, given.output)
+        return
+    print("\n".join(table(lines)))
+    for measure, first, second, found in comparisons(lines):
+        print(f"{measure}: {first} - {second}: {found}")
+    for measure in MEASURES:
+        print(f"{measure}: what the ViT gains more: {interaction(lines, measure)}")
+
+
+if __name__ == "__main__":
+    main()
