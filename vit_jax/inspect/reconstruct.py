@@ -41,7 +41,9 @@ def fill_in(opened: opening.Opened, images: np.ndarray) -> dict[str, np.ndarray]
     cfg = opened.cfg
     found = _fill_in(opening.create_model(cfg), cfg.data, opened.params, jnp.asarray(images))
     height, width = variants.covered(cfg.model, cfg.data.image_size)
-    return {"original": images[:, :height, :width]} | {name: np.asarray(value) for name, value in found.items()}
+    return {"original": images[:, :height, :width]} | {
+        name: np.asarray(value) for name, value in found.items()
+    }
 
 
 def check(opened: opening.Opened) -> None:

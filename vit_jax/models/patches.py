@@ -21,7 +21,8 @@ def cut(images: jax.Array, patch: tuple[int, int]) -> jax.Array:
 def join(patches: jax.Array, size: tuple[int, int]) -> jax.Array:
     """Returns patches (B, P, h, w, C) as images (B, H, W, C), `size` being H, W; undoes `cut`.
 
-    Both must be multiples of the patch's."""
+    Both must be multiples of the patch's.
+    """
     batch, _, h, w, channels = patches.shape
     grid = patches.reshape(batch, size[0] // h, size[1] // w, h, w, channels)
     return jnp.swapaxes(grid, 2, 3).reshape(batch, *size, channels)
