@@ -128,7 +128,7 @@ def test_what_belongs_to_the_weights_is_taken_over(tmp_path):
     assert weights.numerics(facts)["model.gelu"] == "erf"
     cfg = run.resolve("digits", BEGIN)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opening, "facts", lambda reference: facts)
+        patch.setattr(opening, "facts", lambda reference, wanted: facts)
         taken = run.as_in_weights(cfg, BEGIN)
         kept = run.as_in_weights(cfg, BEGIN | {"model.gelu": "tanh"})
     assert (taken.model.gelu, taken.model.norm_epsilon) == ("erf", 1e-12)
@@ -215,9 +215,9 @@ def test_weights_without_a_head_name_nothing(tmp_path, capsys):
 def test_what_is_assumed_is_said_unless_it_is_set(said):
     file = FIXTURES / "weights" / "timm_vit_tiny.safetensors"
     opening.open_(file, {"model.heads": "3", "data.std": "0.5"})
-    start = f"{file}: assumed data.mean: 0.5, as of the weights that Google trained"
+    start = f"{file}: assumed data.mean=0.5: as of the weights that Google trained"
     assert [line for line in said() if line.startswith(start)]
-    assert not [line for line in said() if "assumed data.std" in line]
+    assert not [line for line in said() if "data.std" in line]
 
 
 def test_a_crop_grows_with_the_image_size(tmp_path):

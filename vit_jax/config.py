@@ -65,15 +65,27 @@ class Model:
     num_classes: int | None = knob(
         None, "Outputs of the head; none: the number of classes of the data.", at_least=1
     )
+    patch_remainder: str = knob(
+        "refuse",
+        "Pixels that fill no whole patch: refuse such image sizes, or drop them, as others do.",
+        choices=("refuse", "drop"),
+    )
     pooling: str = knob(
         "token",
-        "What the head sees: the class token, the mean token, or what a learned query attends to.",
-        choices=("token", "gap", "map"),
+        "What the head sees: the class token, the first token, the mean (gap), maximum or half the "
+        "sum of both over patches, or what a learned query attends to (map).",
+        choices=("token", "first", "gap", "max", "avgmax", "map"),
+    )
+    class_token: bool | None = knob(
+        None, "Whether a class token stands before the patches; none: if pooling is token."
     )
     position: str = knob(
         "learned_1d",
         "Position embedding: none, learned by index or row and column, relative, or fixed sin-cos.",
         choices=("none", "learned_1d", "learned_2d", "relative", "sincos_1d", "sincos_2d"),
+    )
+    class_position: bool = knob(
+        True, "Whether learned positions have one for the class token; those of big_vision do not."
     )
     position_place: str = knob(
         "stem",
@@ -82,11 +94,21 @@ class Model:
     )
     representation_size: int | None = knob(
         None,
-        "Width of the tanh layer before the head (pre_logits); none: no such layer.",
+        "Width of the dense layer before the head (pre_logits); none: no such layer.",
         at_least=1,
+    )
+    representation_activation: str = knob(
+        "tanh",
+        "Activation of the layer before the head; tanh as in Google's code.",
+        choices=("tanh", "relu", "silu"),
     )
     head_bias: float = knob(
         0.0, "Initial bias of the head; -10 suits sigmoid loss on many classes."
+    )
+    activation: str = knob(
+        "gelu",
+        "Activation of the MLPs; model.gelu is the form of GELU.",
+        choices=("gelu", "silu", "relu"),
     )
     gelu: str = knob(
         "tanh", "GELU form: tanh as in Google's code, erf as in timm.", choices=("tanh", "erf")

@@ -62,6 +62,7 @@ def open_(
     overrides: Mapping[str, str] | None = None,
     *,
     at: int | str | None = None,
+    wanted: config.Config | None = None,
 ) -> Opened:
     """Returns the checkpoint that a reference means.
 
@@ -70,6 +71,7 @@ def open_(
         or address of published ones, which are downloaded.
       overrides: knobs by dotted name, as on the command line.
       at: of a run, a step number, `best`, or None for the newest.
+      wanted: what the weights are for, which tells of them what their files leave open.
 
     Logs what had to be assumed; raises CheckpointError, WeightsError or ConfigError.
     """
@@ -88,11 +90,10 @@ def open_(
     if at is not None:
         raise config.ConfigError(f"--step={at}: {reference} is no run directory")
     path = weights.resolve(os.fspath(reference))
-    found = weights.load(path, overrides)
+    found = weights.load(path, overrides, wanted=wanted)
     cfg = _config(str(reference), found.facts, overrides or {})
-    for key, why in found.facts.assumed.items():
-        if key not in (overrides or {}):
-            logs.log.info("%s: assumed %s: %s", reference, key, why)
+    for line in found.assumed:
+        logs.log.info("%s: %s", reference, line)
     return Opened(
         cfg=cfg,
         params=found.params,
@@ -103,13 +104,18 @@ def open_(
     )
 
 
-def facts(reference: str) -> weights.Facts:
-    """Returns what a checkpoint says of its model, without reading its arrays; raises likewise."""
+def facts(reference: str, wanted: config.Config | None = None) -> weights.Facts:
+    """Returns what a checkpoint says of its model, without reading its arrays; raises likewise.
+
+    Args:
+      reference: as of `open_`.
+      wanted: as of `open_`.
+    """
     if is_run(reference):
         _, _, record = find(places.place(reference))
         cfg = complete(config.build(record["config"]))
         return weights.Facts(model=cfg.model, data=cfg.data)
-    return weights.look(weights.resolve(reference))
+    return weights.look(weights.resolve(reference), wanted)
 
 
 def is_run(reference: str | os.PathLike[str]) -> bool:

@@ -84,7 +84,7 @@ def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Co
     """
     if cfg.init_from is None:
         return cfg
-    return _with_knobs(cfg, weights.numerics(opening.facts(cfg.init_from)), overrides)
+    return _with_knobs(cfg, weights.numerics(opening.facts(cfg.init_from, cfg)), overrides)
 
 
 def of_directory(
@@ -508,7 +508,7 @@ def _begin(
 ) -> tuple[dict[str, Any], list[str]]:
     """Returns a new state with the weights that a run begins with, and what became of them."""
     # On every device whole: each process needs all of it.
-    opened = opening.open_(cfg.init_from or "", {"mesh.fsdp": "1"})
+    opened = opening.open_(cfg.init_from or "", {"mesh.fsdp": "1"}, wanted=cfg)
     params, report = weights.fit(
         jax.device_get(opened.params), opened.facts, model, keep_head=cfg.init_head == "keep"
     )

@@ -93,6 +93,17 @@ def test_both_versions_cost_the_same(variant):
         (ENCODER, {"position": "relative", "representation_size": 7}, (8, 6)),
         (ENCODER, {"pooling": "map"}, (8, 6)),
         (ENCODER, {"pooling": "map", "position": "relative"}, (4, 4)),
+        (ENCODER, {"pooling": "map", "class_token": True}, (8, 6)),
+        (ENCODER, {"pooling": "gap", "class_token": True}, (8, 6)),
+        (ENCODER, {"pooling": "first"}, (8, 6)),
+        (ENCODER, {"pooling": "max", "activation": "silu"}, (8, 6)),
+        (ENCODER, {"class_position": False, "activation": "relu"}, (8, 6)),
+        (ENCODER, {"patch_remainder": "drop"}, (9, 7)),
+        (
+            HYBRID,
+            {"resnet_units": (), "patch_size": (2, 3), "patch_remainder": "drop"},
+            (33, 50),
+        ),
     ],
 )
 def test_counts_are_those_of_the_program(model, changes, image_size):

@@ -20,3 +20,8 @@ def test_patches_are_cut_in_raster_order():
 def test_join_undoes_cut():
     again = patches.join(patches.cut(jnp.asarray(IMAGES), (4, 2)), (8, 12))
     np.testing.assert_array_equal(again, IMAGES)
+
+
+def test_what_fills_no_patch_is_left_out():
+    found = patches.cut(jnp.asarray(IMAGES), (3, 5))
+    np.testing.assert_array_equal(found, patches.cut(jnp.asarray(IMAGES[:, :6, :10]), (3, 5)))

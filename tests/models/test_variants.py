@@ -173,6 +173,21 @@ def test_grid(variant, image_size, grid):
     assert variants.grid(complete(config.Model(variant=variant)), image_size) == grid
 
 
+@pytest.mark.parametrize(
+    ("changes", "image_size", "covered"),
+    [
+        ({}, (224, 192), (224, 192)),
+        ({"patch_remainder": "drop"}, (230, 207), (224, 192)),
+        ({"variant": "R50+ViT-B/16"}, (224, 224), (224, 224)),
+        ({"variant": "R+ViT-Ti/16", "patch_remainder": "drop"}, (70, 33), (64, 32)),
+        ({"variant": "R50x1"}, (33, 65), (33, 65)),
+    ],
+)
+def test_what_patches_lie_on(changes, image_size, covered):
+    model = complete(dataclasses.replace(config.Model(variant="ViT-B/16"), **changes))
+    assert variants.covered(model, image_size) == covered
+
+
 # Checking
 
 TINY = config.Model(patch_size=(4, 4), width=16, depth=2, mlp_dim=24, heads=2)
@@ -187,6 +202,8 @@ TINY = config.Model(patch_size=(4, 4), width=16, depth=2, mlp_dim=24, heads=2)
         {"position": "relative", "pooling": "map"},
         {"architecture": "axial_vit", "pooling": "gap"},
         {"unroll": 2},
+        {"patch_size": (3, 5), "patch_remainder": "drop"},
+        {"pooling": "gap", "class_token": True, "class_position": False},
         {"variant": "R50x1", "patch_size": None, "width": None, "depth": None},
     ],
 )
@@ -236,6 +253,20 @@ def test_fitting_models_pass(changes):
         (
             {"architecture": "axial_vit", "pooling": "gap", "position": "relative"},
             "model.position=relative: axial_vit has no relative positions; set learned_1d",
+        ),
+        (
+            {"architecture": "axial_vit", "pooling": "gap", "class_token": True},
+            "model.class_token=true: axial_vit keeps its tokens in rows and columns, without a "
+            "class token; set none",
+        ),
+        (
+            {"class_token": False},
+            "model.class_token=false: model.pooling token is what the class token becomes; set "
+            "none, or model.pooling=first",
+        ),
+        (
+            {"patch_size": (4, 16), "patch_remainder": "drop"},
+            "data.image_size=8,12: width 12 is not a multiple of model.patch_size 16; nearest: 16",
         ),
         ({"unroll": 3}, "model.unroll=3: more than model.depth 2"),
         (

@@ -61,6 +61,20 @@ def assert_grads_close(given, expected, tolerance=1e-5):
         ({"patch_size": (2, 4), "pooling": "gap", "depth": 1}, {"image_size": (6, 8)}),
         ({"norm_place": "pooled", "pooling": "gap"}, {}),
         ({"norm_place": "pooled", "pooling": "map", "representation_size": 7}, {}),
+        ({"activation": "relu"}, {}),
+        ({"activation": "silu", "pooling": "map"}, {}),
+        ({"pooling": "first"}, {}),
+        ({"pooling": "first", "class_token": True, "norm_place": "pooled"}, {}),
+        ({"pooling": "max"}, {}),
+        ({"pooling": "avgmax", "norm_place": "pooled", "class_token": True}, {}),
+        ({"pooling": "gap", "class_token": True}, {}),
+        ({"pooling": "map", "class_token": True, "class_position": False}, {}),
+        ({"class_position": False}, {}),
+        ({"class_position": False, "position": "learned_2d"}, {}),
+        ({"class_position": False, "position_place": "layers"}, {}),
+        ({"representation_size": 7, "representation_activation": "relu"}, {}),
+        ({"representation_size": 7, "representation_activation": "silu"}, {}),
+        ({"patch_remainder": "drop"}, {"image_size": (11, 14)}),
     ],
 )
 def test_equals_a_float64_reimplementation(changes, shape):
@@ -143,6 +157,35 @@ def test_where_positions_are_kept(position, place, pooling, names):
     plain = tiny(**WIDE, position="none", pooling=pooling)
     given, rest = trees.flatten(classifier.shapes()), trees.flatten(plain.shapes())
     assert {name: given[name].shape for name in given if name not in rest} == names
+
+
+def test_a_class_token_without_a_position_has_nothing_to_train_there():
+    classifier = tiny(**WIDE, class_position=False)
+    assert trees.flatten(classifier.shapes())["position/table"].shape == (1, 6, 16)
+    both = trees.flatten(tiny(**WIDE, class_position=False, position="learned_2d").shapes())
+    assert not [name for name in both if name == "position/cls"]
+    params = vit_reference.random_parameters(classifier.shapes())
+    table, images = params["position"]["table"], inputs(classifier)
+    apply = quick_jit(lambda p: classifier.apply(p, images)[0])
+    # The same as with a row of zeros.
+    padded = {**params, "position": {"table": np.pad(table, [(0, 0), (1, 0), (0, 0)])}}
+    np.testing.assert_array_equal(
+        apply(params), quick_jit(lambda p: tiny(**WIDE).apply(p, images)[0])(padded)
+    )
+
+
+def test_what_fills_no_patch_is_not_looked_at():
+    classifier = tiny(image_size=(10, 15), patch_remainder="drop")
+    params = vit_reference.random_parameters(classifier.shapes())
+    images = inputs(classifier)
+    other = images.copy()
+    other[:, 8:], other[:, :, 12:] = 0, 0
+    apply = quick_jit(lambda x: classifier.apply(params, x)[0])
+    np.testing.assert_array_equal(apply(images), apply(other))
+    whole = tiny(image_size=(8, 12))
+    np.testing.assert_array_equal(
+        apply(images), quick_jit(lambda x: whole.apply(params, x)[0])(images[:, :8, :12])
+    )
 
 
 def test_without_positions_patches_are_a_bag():

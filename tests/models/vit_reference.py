@@ -18,6 +18,12 @@ def norm(x, scale, bias, epsilon):
     return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon) * scale + bias
 
 
+def activate(x, model):
+    if model.activation == "relu":
+        return np.where(x > 0, x, 0)
+    return x * special.expit(x) if model.activation == "silu" else gelu(x, model.gelu)
+
+
 def gelu(x, kind):
     if kind == "erf":
         return 0.5 * x * (1 + special.erf(x / np.sqrt(2)))
@@ -75,8 +81,13 @@ def attend(p, x, to, heads):
     return mixed + p["out/bias"], np.stack(weights, axis=1)
 
 
-def mlp(p, x, kind):
-    return gelu(x @ p["fc1/kernel"] + p["fc1/bias"], kind) @ p["fc2/kernel"] + p["fc2/bias"]
+def mlp(p, x, model):
+    hidden = activate(x @ p["fc1/kernel"] + p["fc1/bias"], model)
+    return hidden @ p["fc2/kernel"] + p["fc2/bias"]
+
+
+def has_token(model):
+    return model.class_token or (model.class_token is None and model.pooling == "token")
 
 
 def under(p, prefix):
@@ -89,8 +100,8 @@ def embed(model, p, images):
     (ph, pw), (B, height, width, _) = model.patch_size, images.shape
     patches = [
         images[:, y : y + ph, x : x + pw].reshape(B, -1)
-        for y in range(0, height, ph)
-        for x in range(0, width, pw)
+        for y in range(0, height - ph + 1, ph)
+        for x in range(0, width - pw + 1, pw)
     ]
     grid = (height // ph, width // pw)
     kernel = p["embedding/kernel"].reshape(-1, model.width)
@@ -99,9 +110,12 @@ def embed(model, p, images):
         x = x + sincos(*grid, model.width)
     if model.position == "sincos_1d":
         x = x + sincos_1d(x.shape[1], model.width)
-    if model.pooling == "token":
+    placed = model.position.startswith("learned") and model.position_place == "stem"
+    if placed and not model.class_position:
+        x = x + learned(under(p, "position/"), grid)
+    if has_token(model):
         x = np.concatenate([np.tile(p["cls"], (B, 1, 1)), x], axis=1)
-    if model.position.startswith("learned") and model.position_place == "stem":
+    if placed and model.class_position:
         x = x + learned(under(p, "position/"), grid)
     return x, grid
 
@@ -112,17 +126,21 @@ def layer(model, p, x):
     y, weights = attend(under(p, "attention/"), y, y, model.heads)
     x = x + y
     y = norm(x, p["norm2/scale"], p["norm2/bias"], model.norm_epsilon)
-    return x + mlp(under(p, "mlp/"), y, model.gelu), weights
+    return x + mlp(under(p, "mlp/"), y, model), weights
 
 
 def pool(model, p, tokens):
+    if model.pooling in ("token", "first"):
+        return tokens[:, 0]
+    tokens = tokens[:, 1:] if has_token(model) else tokens
     if model.pooling == "map":
         p = under(p, "pooling/")
         probe = np.tile(p["probe"], (len(tokens), 1, 1))
         x, _ = attend(under(p, "attention/"), probe, tokens, model.heads)
         y = norm(x, p["norm/scale"], p["norm/bias"], model.norm_epsilon)
-        return (x + mlp(under(p, "mlp/"), y, model.gelu))[:, 0]
-    return tokens[:, 0] if model.pooling == "token" else tokens.mean(1)
+        return (x + mlp(under(p, "mlp/"), y, model))[:, 0]
+    mean, most = tokens.mean(1), tokens.max(1)
+    return {"gap": mean, "max": most, "avgmax": (mean + most) / 2}[model.pooling]
 
 
 def forward(model, params, images, layer=layer):
@@ -134,7 +152,10 @@ def forward(model, params, images, layer=layer):
         q = {name: leaf[i] for name, leaf in under(p, "encoder/").items()}
         if model.position_place != "stem":
             own = q if model.position_place == "layers" else p
-            x = x + learned(under(own, "position/"), grid)
+            table = learned(under(own, "position/"), grid)
+            if has_token(model) and not model.class_position:
+                table = np.concatenate([0 * table[:1], table])
+            x = x + table
         x, weights = layer(model, q, x)
         attention.append(weights)
     last = p["encoder_norm/scale"], p["encoder_norm/bias"], model.norm_epsilon
@@ -143,7 +164,12 @@ def forward(model, params, images, layer=layer):
     x = pool(model, p, tokens)
     x = norm(x, *last) if late else x
     if model.representation_size:
-        x = np.tanh(x @ p["pre_logits/kernel"] + p["pre_logits/bias"])
+        x = x @ p["pre_logits/kernel"] + p["pre_logits/bias"]
+        x = {
+            "tanh": np.tanh,
+            "relu": lambda x: x * (x > 0),
+            "silu": lambda x: x * special.expit(x),
+        }[model.representation_activation](x)
     logits = x @ p["head/kernel"] + p["head/bias"]
     return logits, x, tokens, np.stack(attention)
 

@@ -150,9 +150,11 @@ def test_knobs_that_belong_to_the_weights():
     source = facts(gelu="erf", norm_epsilon=1e-12)
     source = dataclasses.replace(source, data=config.Data(mean=(0.4, 0.5, 0.6), std=(0.2,)))
     assert weights.numerics(source) == {
+        "model.activation": "gelu",
         "model.gelu": "erf",
         "model.norm_epsilon": 1e-12,
         "model.norm_place": "tokens",
+        "model.class_position": True,
         "model.resnet_epsilons": "version",
         "model.resnet_pool": "zeros",
         "data.mean": (0.4, 0.5, 0.6),

@@ -180,8 +180,8 @@ def test_without_a_preprocessor_its_defaults_are_assumed():
     ("config", "message"),
     [
         (
-            {"hidden_act": "relu"},
-            f"hidden_act=relu: only {', '.join(huggingface_config.GELU)} are known",
+            {"hidden_act": "mish"},
+            f"hidden_act=mish: only {', '.join(huggingface_config.ACTIVATIONS)} are known",
         ),
         ({"qkv_bias": False}, "qkv_bias=false: models here have biases before the attention"),
         ({"head_dim": 16}, "head_dim=16: is not 24 / 3 heads"),

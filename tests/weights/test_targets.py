@@ -349,12 +349,15 @@ def test_resnets_whose_units_timm_cannot_be_told_are_refused_but_for_a_file(tmp_
     )
 
 
-def test_weights_without_a_head_are_not_googles(tmp_path):
-    path, knobs = source(tmp_path / "in", "hf_model")
-    loaded = weights.load(path, knobs)
-    assert refusal(loaded.params, loaded.facts, "google", tmp_path / "w.npz") == (
-        "the weights have no head, and Google's files hold one"
-    )
+def test_weights_without_a_head_are_written_without(tmp_path):
+    path, _ = source(tmp_path / "in", "hf_model")
+    as_google = {"model.gelu": "tanh", "model.norm_epsilon": "1e-6"}
+    loaded = weights.load(path, as_google)
+    weights.save(loaded.params, loaded.facts, "google", tmp_path / "w.npz")
+    assert not [name for name in read(tmp_path / "w.npz") if name.startswith("head")]
+    again = weights.load(tmp_path / "w.npz")
+    same(loaded, again)
+    assert set(again.report.fresh) == {"head/kernel", "head/bias"}
 
 
 @pytest.mark.parametrize(

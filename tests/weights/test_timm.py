@@ -78,7 +78,7 @@ def test_models_are_told_by_names_and_shapes(tmp_path):
 
 
 def test_a_file_without_config_says_what_is_assumed(tmp_path):
-    facts = load(tmp_path, "timm_bit").facts
+    facts = weights.look(foreign.write(tmp_path, foreign.record("timm_bit")))
     assert facts.data.mean == facts.data.std == (0.5,)
     assert facts.data.resampling == "antialiased_bicubic"
     assert set(facts.assumed) == {
@@ -86,6 +86,7 @@ def test_a_file_without_config_says_what_is_assumed(tmp_path):
         "data.mean",
         "data.std",
         "data.resampling",
+        "data.eval_crop",
     }
     assert facts.classes == ()
 
@@ -111,10 +112,9 @@ def test_named_heads_and_activations():
         "vit_base_patch16_224": "erf",
     }
     for name, kind in named.items():
-        assert timm_config.gelu({"architecture": name}) == kind
-        assert (
-            timm_config.gelu({"architecture": name, "model_args": {"act_layer": "gelu"}}) == "erf"
-        )
+        assert timm_config.activation({"architecture": name}) == {"gelu": kind}
+        said = {"architecture": name, "model_args": {"act_layer": "gelu"}}
+        assert timm_config.activation(said) == {"gelu": "erf"}
 
 
 def test_a_model_without_head_gets_a_fresh_one(tmp_path):
@@ -139,9 +139,13 @@ def test_a_class_token_may_be_normalised_after_it_is_picked(tmp_path):
         given = foreign.logits(loaded, stored["images"])
         np.testing.assert_allclose(given, stored["logits"], rtol=0, atol=1e-5)
     (tmp_path / "config.json").unlink()
-    assert refusal(tmp_path, overrides=HEADS) == (
-        "global_pool=avg: leaves out the class token, and models here that pool have none"
-    )
+    loaded = weights.load(tmp_path, HEADS)  # which the mean of patches is more likely to come from
+    assert (loaded.facts.model.pooling, loaded.facts.model.class_token) == ("gap", True)
+    assert "model.pooling" in loaded.facts.assumed
+    loaded = weights.load(tmp_path, {**HEADS, "model.pooling": "token"})
+    with np.load(foreign.FOLDER / "timm_vit_tiny.io.npz") as stored:
+        given = foreign.logits(loaded, stored["images"])
+        np.testing.assert_allclose(given, stored["logits"], rtol=0, atol=1e-5)
 
 
 # Pixels and classes
@@ -217,13 +221,13 @@ def test_what_no_model_here_has_is_named(tmp_path, more, feature):
             "config.json: model_args.pool_include_prefix: is known to no model here",
         ),
         (
-            {"model_args": {"num_heads": 3, "act_layer": "silu"}},
-            "act_layer=silu: only gelu, gelu_erf, gelu_tanh are known",
+            {"model_args": {"num_heads": 3, "act_layer": "mish"}},
+            "act_layer=mish: only gelu, gelu_erf, gelu_tanh, silu, swish, relu are known",
         ),
         ({"model_args": {"num_heads": 0}}, "num_heads=0: is no positive whole number"),
         (
-            {"model_args": {"num_heads": 3, "global_pool": "max"}},
-            "global_pool=max: only token, avg and map are known",
+            {"model_args": {"num_heads": 3, "global_pool": "prr"}},
+            "global_pool=prr: only token, avg, max, avgmax, map are known",
         ),
         (
             {"model_args": {"num_heads": 3, "global_pool": "token"}},
@@ -268,9 +272,11 @@ def test_models_that_cannot_be_told_are_refused(tmp_path):
         "does not say how many heads its layers of width 24 have; "
         "give them: --config.model.heads=3, say"
     )
-    assert refusal(edited(tmp_path, attn_pool__latent=(1, 1, 24)), overrides=HEADS) == (
-        "global_pool=map: leaves out the class token, and models here that pool have none"
+    path = foreign.write(
+        tmp_path, foreign.record("timm_folder"), config={"model_args": {"global_pool": "map"}}
     )
+    assert refusal(path, overrides=HEADS) == "global_pool=map: there is no attn_pool.latent"
+    (path / "config.json").unlink()
     wide = foreign.write(tmp_path, foreign.record("timm_wide"))
     assert refusal(wide, overrides=HEADS) == (
         "holds positions of 20 patches, no square; "

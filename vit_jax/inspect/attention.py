@@ -56,18 +56,19 @@ def check(model: config.Model) -> None:
 def bytes_per_image(cfg: config.Config) -> int:
     """Returns the bytes of all attention weights of one image."""
     model = cfg.model
-    tokens = math.prod(variants.grid(model, cfg.data.image_size)) + (model.pooling == "token")
+    tokens = math.prod(variants.grid(model, cfg.data.image_size)) + variants.has_class_token(model)
     return 4 * known(model.depth) * known(model.heads) * tokens**2
 
 
 def of_output(rows: np.ndarray, cfg: config.Config) -> np.ndarray:
     """Returns what the output looks at, (..., rows, columns), of weights (..., N, N).
 
-    That is the row of the class token, its weight on itself left out; in a model without one, the
-    mean of the rows of all patches.
+    That is the row of the class token, its weight on itself left out, or of the first token, where
+    the head sees that; else the mean of the rows of all patches.
     """
-    token = cfg.model.pooling == "token"
-    seen = rows[..., 0, 1:] if token else rows.mean(axis=-2)
+    token = int(variants.has_class_token(cfg.model))
+    alone = cfg.model.pooling in ("token", "first")
+    seen = rows[..., 0, token:] if alone else rows[..., token:, token:].mean(axis=-2)
     return seen.reshape(*seen.shape[:-1], *variants.grid(cfg.model, cfg.data.image_size))
 
 

@@ -80,8 +80,17 @@ class Subject:
     @property
     def viewer(self) -> str:
         """Who looks at the patches in the end, in words."""
-        token = self.opened.cfg.model.pooling == "token"
-        return "the class token" if token else "the mean of all tokens (there is no class token)"
+        model = self.opened.cfg.model
+        if model.pooling in ("token", "first"):
+            return "the class token" if variants.has_class_token(model) else "the first token"
+        if variants.has_class_token(model):
+            return "the mean of all patches"
+        return "the mean of all tokens (there is no class token)"
+
+    def under_patches(self, views: np.ndarray) -> np.ndarray:
+        """Returns images (B, H, W, C) without the pixels that fill no whole patch."""
+        height, width = variants.covered(self.opened.cfg.model, self.opened.cfg.data.image_size)
+        return views[:, :height, :width]
 
 
 def inspect(
@@ -175,8 +184,10 @@ def _posemb(subject: Subject) -> Answer:
 def _attention_distance(subject: Subject) -> Answer:
     cfg, distances = subject.opened.cfg, subject.seen.distance
     mean = distances.mean(axis=0, dtype=np.float64)
-    token = cfg.model.pooling == "token"
-    far = distance.between(subject.grid, cfg.data.image_size, token=token)
+    token = variants.has_class_token(cfg.model)
+    far = distance.between(
+        subject.grid, variants.covered(cfg.model, cfg.data.image_size), token=token
+    )
     uniform = float(far.sum(dtype=np.float64) / (len(far) * (len(far) - token)))
     caption = (
         f"How many pixels away each head attends, on average over all patches of {len(distances)} "
@@ -204,7 +215,7 @@ def _rollout(subject: Subject) -> Answer:
     shown = subject.pictures.first(len(masks))
     caption = f"Images, and what {subject.viewer} is made of, through all layers."
     return Answer(
-        figures={"rollout": (figures.rollout(shown.views, masks), caption)},
+        figures={"rollout": (figures.rollout(subject.under_patches(shown.views), masks), caption)},
         arrays={"rollout": masks, "images": np.array(shown.names)},
     )
 
@@ -213,7 +224,8 @@ def _attention(subject: Subject) -> Answer:
     maps = subject.seen.maps
     shown = subject.pictures.first(len(maps))
     drawn = {}
-    for number, (name, view) in enumerate(zip(shown.names, shown.views, strict=True), start=1):
+    views = subject.under_patches(shown.views)
+    for number, (name, view) in enumerate(zip(shown.names, views, strict=True), start=1):
         short = pathlib.PurePath(name).name
         caption = f"What {subject.viewer} attends to in {short}, by layer and head."
         drawn[f"attention-{number}"] = (figures.attention(view, maps[number - 1]), caption)

@@ -31,9 +31,9 @@ def look(opened: opening.Opened, pictures: Pictures, *, maps: int) -> Seen:
     Only of a model for which `attention.check` has nothing to say.
     """
     cfg = opened.cfg
-    token = cfg.model.pooling == "token"
+    token = variants.has_class_token(cfg.model)
     grid = variants.grid(cfg.model, cfg.data.image_size)
-    far = distance.between(grid, cfg.data.image_size, token=token)
+    far = distance.between(grid, variants.covered(cfg.model, cfg.data.image_size), token=token)
     distances, rolled, kept = [], [], []
     for weights in attention.weights(opened, pictures.views):
         distances.append(distance.mean_distance(weights, far, token=token).swapaxes(0, 1))

@@ -38,7 +38,7 @@ def tables(opened: opening.Opened) -> np.ndarray:
         learned = jax.vmap(lambda block: block.position()[0])(blocks)
     else:
         learned = module.position()
-    patches = np.asarray(learned)[:, int(model.pooling == "token") :]
+    patches = np.asarray(learned)[:, int(variants.has_class_token(model)) :]
     return patches.reshape(patches.shape[0], *grid, patches.shape[2])
 
 

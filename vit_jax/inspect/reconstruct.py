@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from vit_jax import config, models, opening
 from vit_jax.inspect import CannotAnswer
+from vit_jax.models import variants
 from vit_jax.models.patches import cut, join
 from vit_jax.models.variants import known
 from vit_jax.training import masked, step
@@ -27,9 +28,9 @@ DOWN, ACROSS = 6, 3  # images below each other and beside each other in the figu
 def fill_in(opened: opening.Opened, images: np.ndarray) -> dict[str, np.ndarray]:
     """Returns images with corrupted patches, and with what a model predicts of these.
 
-    `original`, `corrupted` and `predicted` are (B, H, W, C) uint8; where the mask token stands,
-    `corrupted` is 127, and `masked` (B, H, W) bool True. Patches that were not corrupted are
-    predicted as they are. `chosen` (B, M) int32 are those that were.
+    `original`, `corrupted` and `predicted` are (B, H, W, C) uint8, of the pixels in whole patches;
+    where the mask token stands, `corrupted` is 127, and `masked` (B, H, W) bool True. Patches that
+    were not corrupted are predicted as they are. `chosen` (B, M) int32 are those that were.
 
     Args:
       opened: a run of masked patch prediction; raises CannotAnswer for others.
@@ -39,7 +40,10 @@ def fill_in(opened: opening.Opened, images: np.ndarray) -> dict[str, np.ndarray]
     check(opened)
     cfg = opened.cfg
     found = _fill_in(opening.create_model(cfg), cfg.data, opened.params, jnp.asarray(images))
-    return {"original": images} | {name: np.asarray(value) for name, value in found.items()}
+    height, width = variants.covered(cfg.model, cfg.data.image_size)
+    return {"original": images[:, :height, :width]} | {
+        name: np.asarray(value) for name, value in found.items()
+    }
 
 
 def check(opened: opening.Opened) -> None:
@@ -65,7 +69,7 @@ def _fill_in(
     shown = jnp.broadcast_to(where[:, :, None, None, None], (*where.shape, *patch, 1))
 
     def whole(x: jax.Array) -> jax.Array:
-        return join(x, model.image_size)
+        return join(x, variants.covered(model.config, model.image_size))
 
     return {
         "corrupted": whole(pool[rows, corruption["source"]]),

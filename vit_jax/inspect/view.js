@@ -2,10 +2,10 @@
 (async () => {
   const $ = (id) => document.getElementById(id);
   const model = JSON.parse($("data").textContent);
-  const { layers, heads, rows, columns, token } = model;
+  const { layers, heads, rows, columns, token, single } = model;
   const patches = rows * columns, tokens = patches + (token ? 1 : 0);
   const OUTPUT = -1, ALL = -1; // what stands for no patch, and for no single head
-  const OUTPUT_NAME = token ? "Class token" : "Mean of all patches";
+  const OUTPUT_NAME = !single ? "Mean of all patches" : token ? "Class token" : "First patch";
   const MODES = {
     attention: "What the chosen patch attends to in one layer, by one head or the mean of all.",
     rollout: "What the chosen patch is made of after so many layers: heads averaged, the residual added, layers multiplied.",
@@ -50,10 +50,10 @@
     const head = shown.mode === "rollout" ? heads : shown.head;
     let all;
     if (shown.patch !== OUTPUT) all = row(shown.layer, head, shown.patch + (token ? 1 : 0));
-    else if (token) all = row(shown.layer, head, 0);
+    else if (single) all = row(shown.layer, head, 0);
     else {
       all = new Float32Array(tokens);
-      for (let q = 0; q < tokens; q++) row(shown.layer, head, q).forEach((w, k) => { all[k] += w / tokens; });
+      for (let q = tokens - patches; q < tokens; q++) row(shown.layer, head, q).forEach((w, k) => { all[k] += w / patches; });
     }
     return { values: all.subarray(token ? 1 : 0), self: token ? all[0] : 0 };
   }

@@ -55,7 +55,7 @@ class Viewer:
         rolled = rollout.layers(weights)[:, 0]
         seen = {
             "name": name,
-            "picture": _png(view),
+            "picture": _png(view[: self._side[0], : self._side[1]]),
             "top": self._top(np.asarray(probabilities)[0]),
             "attention": packing.pack(weights[:, 0], rolled),
         }
@@ -71,8 +71,9 @@ class Viewer:
             "heads": known(model.heads),
             "rows": rows,
             "columns": columns,
-            "token": model.pooling == "token",
-            "side": data.image_size,
+            "token": variants.has_class_token(model),
+            "single": model.pooling in ("token", "first"),
+            "side": self._side,
         }
         try:
             tables = posemb.tables(self.opened)
@@ -84,6 +85,11 @@ class Viewer:
             "cosineRange": figures.between_patches(cosines[None]),
             "positionTables": len(tables),
         }
+
+    @property
+    def _side(self) -> tuple[int, int]:
+        """The height and width of what the patches lie on."""
+        return variants.covered(self.opened.cfg.model, self.opened.cfg.data.image_size)
 
     @functools.cached_property
     def _model(self) -> models.Classifier:
@@ -190,7 +196,7 @@ def write(text: str, output: pathlib.Path | None) -> pathlib.Path:
 def _lead(cfg: config.Config, step_number: int | None) -> str:
     model = cfg.model
     rows, columns = variants.grid(model, cfg.data.image_size)
-    height, width = cfg.data.image_size
+    height, width = variants.covered(model, cfg.data.image_size)
     name = f"{model.variant}, " if model.variant else ""
     at = "" if step_number is None else f", step {step_number:,}"
     return (

@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec
 
 from vit_jax import config
 from vit_jax.models import positions
-from vit_jax.models.variants import known
+from vit_jax.models.variants import has_class_token, known
 
 M = TypeVar("M", bound=nnx.Module)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -190,11 +190,22 @@ class Attention(nnx.Module):
         return self.out(mixed), weights if capture else None
 
 
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "gelu_tanh": functools.partial(nnx.gelu, approximate=True),
+    "gelu_erf": functools.partial(nnx.gelu, approximate=False),
+    "silu": nnx.silu,
+    "relu": nnx.relu,
+    "tanh": jnp.tanh,
+}
+
+
 class Mlp(nnx.Module):
-    """Two dense layers with GELU between them."""
+    """Two dense layers with an activation between them."""
 
     def __init__(self, model: config.Model, dtype: jnp.dtype, *, rngs: nnx.Rngs):
-        self.tanh_gelu, self.rate = model.gelu == "tanh", model.dropout
+        gelu = model.activation == "gelu"
+        self.activation = f"gelu_{model.gelu}" if gelu else model.activation
+        self.rate = model.dropout
         linear = functools.partial(
             nnx.Linear,
             kernel_init=xavier_uniform,
@@ -206,8 +217,8 @@ class Mlp(nnx.Module):
         self.fc2 = linear(known(model.mlp_dim), known(model.width))
 
     def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
-        """Returns (B, N, D) for (B, N, D), with dropout after the GELU."""
-        x = nnx.gelu(self.fc1(x), approximate=self.tanh_gelu)
+        """Returns (B, N, D) for (B, N, D), with dropout after the activation."""
+        x = ACTIVATIONS[self.activation](self.fc1(x))
         return self.fc2(dropout(x, self.rate, key))
 
 
@@ -223,7 +234,7 @@ class EncoderBlock(nnx.Module):
         rngs: nnx.Rngs,
     ):
         width, self.rate, self.paths = known(model.width), model.dropout, model.stochastic_depth
-        tokens = grid[0] * grid[1] + (model.pooling == "token")
+        tokens = grid[0] * grid[1] + has_class_token(model)
         self.positioned = model.position_place == "layers"
         if self.positioned:
             self.position = positions.Positions(model, grid, rngs=rngs)
@@ -282,14 +293,15 @@ class AttentionPooling(nnx.Module):
 
 
 class WithHead(nnx.Module):
-    """A network that ends in an optional tanh layer and a zero-initialised linear one.
+    """A network that ends in an optional dense layer and a zero-initialised linear one.
 
     Both compute in float32: a thousandth of the arithmetic, and every digit of the logits.
     """
 
     def add_head(self, model: config.Model, features: int, *, rngs: nnx.Rngs) -> None:
         """Makes the layers for what the head sees, (B, features)."""
-        self.tanh = model.representation_size is not None
+        self.represents = model.representation_size is not None
+        self.representation_activation = model.representation_activation
         if model.representation_size is not None:
             self.pre_logits = nnx.Linear(features, model.representation_size, rngs=rngs)
             features = model.representation_size
@@ -304,6 +316,6 @@ class WithHead(nnx.Module):
     def classify(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns logits (B, K) and what the last layer sees, for x (B, features) float32."""
         x = constrain_batch(x)
-        if self.tanh:
-            x = jnp.tanh(self.pre_logits(x))
+        if self.represents:
+            x = ACTIVATIONS[self.representation_activation](self.pre_logits(x))
         return self.head(x), x

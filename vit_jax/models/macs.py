@@ -34,8 +34,7 @@ def count(
 def _transformer(model: config.Model, grid: Map, channels: int) -> int:
     """Returns those from the map of `channels` that is cut into patches to what the head sees."""
     d, m, patch = known(model.width), known(model.mlp_dim), known(model.patch_size)
-    (rows, columns), token = grid, model.pooling == "token"
-    n = rows * columns + token
+    (rows, columns), n = grid, grid[0] * grid[1] + variants.has_class_token(model)
     embedding = rows * columns * patch[0] * patch[1] * channels * d
     dense = 4 * n * d * d + 2 * n * d * m  # the four projections of attention, and an MLP
     if model.architecture == "axial_vit":
@@ -45,8 +44,9 @@ def _transformer(model: config.Model, grid: Map, channels: int) -> int:
         products = 3 if model.position == "relative" else 2  # with keys, values and offsets
         layer = dense + products * n * n * d
     pooling = 0
-    if model.pooling == "map":  # keys and values of all tokens, a query of one
-        pooling = 2 * n * d * d + 2 * d * d + 2 * n * d + 2 * d * m
+    if model.pooling == "map":  # keys and values of all patches, a query of one
+        p = rows * columns  # a class token is left out
+        pooling = 2 * p * d * d + 2 * d * d + 2 * p * d + 2 * d * m
     return embedding + known(model.depth) * layer + pooling
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 
 from vit_jax import config
-from vit_jax.models.variants import known
+from vit_jax.models.variants import has_class_position, has_class_token, known
 
 normal = nnx.initializers.normal(0.02)  # as BERT, says the released code
 
@@ -16,33 +16,39 @@ normal = nnx.initializers.normal(0.02)  # as BERT, says the released code
 class Positions(nnx.Module):
     """A learned table: one row per token, or one half-width row per grid row and grid column.
 
-    The class token has a row of its own in both.
+    The class token has a row of its own in both, unless `model.class_position` is false: then
+    nothing is added to it, and nothing learned.
     """
 
     def __init__(self, model: config.Model, grid: tuple[int, int], *, rngs: nnx.Rngs):
         self.grid, width = grid, known(model.width)
-        self.two_d, self.token = model.position == "learned_2d", model.pooling == "token"
+        self.two_d, self.token = model.position == "learned_2d", has_class_token(model)
+        self.row = has_class_position(model)
         if self.two_d:
             self.rows = nnx.Param(normal(rngs.params(), (grid[0], width // 2)))
             self.columns = nnx.Param(normal(rngs.params(), (grid[1], width // 2)))
-            if self.token:
+            if self.row:
                 self.cls = nnx.Param(normal(rngs.params(), (1, width)))
         else:
-            tokens = grid[0] * grid[1] + self.token
+            tokens = grid[0] * grid[1] + self.row
             self.table = nnx.Param(normal(rngs.params(), (1, tokens, width)))
 
     def __call__(self) -> jax.Array:
         """Returns the embedding of every token, (1, N, D) float32, class token first."""
-        if not self.two_d:
-            return self.table[...]
+        table = self._of_patches() if self.two_d else self.table[...][0]
+        if self.two_d and self.row:
+            table = jnp.concatenate([self.cls[...], table])
+        if self.token and not self.row:
+            table = jnp.pad(table, [(1, 0), (0, 0)])
+        return table[None]
+
+    def _of_patches(self) -> jax.Array:
+        """Returns the embedding of every patch of a `learned_2d`, (P, D) float32."""
         height, width = self.grid
         half = self.rows.shape[1]
         rows = jnp.broadcast_to(self.rows[...][:, None], (height, width, half))
         columns = jnp.broadcast_to(self.columns[...][None], (height, width, half))
-        table = jnp.concatenate([columns, rows], axis=2).reshape(height * width, 2 * half)
-        if self.token:
-            table = jnp.concatenate([self.cls[...], table])
-        return table[None]
+        return jnp.concatenate([columns, rows], axis=2).reshape(height * width, 2 * half)
 
 
 class Offsets(nnx.Module):

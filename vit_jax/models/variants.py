@@ -143,6 +143,29 @@ def grid(model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
     return height // patch[0], width // patch[1]
 
 
+def covered(model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
+    """Returns height and width of the pixels that the patches of an image lie on.
+
+    That is the image itself but where `model.patch_remainder` drops what fills no whole patch.
+    """
+    if model.architecture in ("resnet", "axial_resnet"):
+        return image_size
+    factor, patch = reduction(model), known(model.patch_size)
+    rows, columns = grid(model, image_size)
+    whole = rows * patch[0] * factor, columns * patch[1] * factor
+    return min(whole[0], image_size[0]), min(whole[1], image_size[1])
+
+
+def has_class_token(model: config.Model) -> bool:
+    """Returns whether a class token stands before the patches of an encoder."""
+    return model.pooling == "token" if model.class_token is None else model.class_token
+
+
+def has_class_position(model: config.Model) -> bool:
+    """Returns whether learned positions of an encoder have one for the class token."""
+    return has_class_token(model) and model.class_position
+
+
 def check(model: config.Model, image_size: tuple[int, int]) -> None:
     """Raises ConfigError for a complete `model` whose parts do not fit each other or the images."""
     convolutional = model.architecture in ("resnet", "axial_resnet")
@@ -175,11 +198,18 @@ def check(model: config.Model, image_size: tuple[int, int]) -> None:
             f"model.position_place={model.position_place}: only learned_1d and learned_2d can be "
             f"added at every layer, not {model.position}; set stem"
         )
+    if model.pooling == "token" and not has_class_token(model):
+        raise config.ConfigError(
+            "model.class_token=false: model.pooling token is what the class token becomes; set "
+            "none, or model.pooling=first"
+        )
     if model.architecture == "axial_vit":
-        if model.pooling == "token":
+        if has_class_token(model):
+            said = "pooling=token" if model.pooling == "token" else "class_token=true"
+            remedy = "gap" if model.pooling == "token" else "none"
             raise config.ConfigError(
-                "model.pooling=token: axial_vit keeps its tokens in rows and columns, without a "
-                "class token; set gap"
+                f"model.{said}: axial_vit keeps its tokens in rows and columns, without a "
+                f"class token; set {remedy}"
             )
         if model.position == "relative":
             raise config.ConfigError(
@@ -199,7 +229,7 @@ def _check_patches(model: config.Model, image_size: tuple[int, int]) -> None:
         ("height", "width"), image_size, known(model.patch_size), strict=True
     ):
         whole = patch * factor
-        if pixels % whole:
+        if pixels % whole and (model.patch_remainder == "refuse" or pixels < whole):
             below, over = pixels // whole * whole, -(-pixels // whole) * whole
             nearest = over if below == 0 or over - pixels < pixels - below else below
             of = f"model.patch_size {patch}"

@@ -43,7 +43,8 @@ class ViT(WithHead):
         self.embedding = nnx.LinearGeneral(
             (*patch, channels), width, axis=(-3, -2, -1), dtype=dtype, rngs=rngs
         )
-        if model.pooling == "token":
+        self.token = variants.has_class_token(model)
+        if self.token:
             self.cls = nnx.Param(jnp.zeros((1, 1, width)))
         self.learned = model.position.startswith("learned") and model.position_place != "layers"
         if self.learned:
@@ -76,7 +77,7 @@ class ViT(WithHead):
             x = x + positions.sincos_2d(*self.grid, x.shape[-1])[None].astype(x.dtype)
         elif model.position == "sincos_1d":
             x = x + positions.sincos_1d(*x.shape[1:])[None].astype(x.dtype)
-        if model.pooling == "token":
+        if self.token:
             cls = jnp.broadcast_to(self.cls[...].astype(x.dtype), (x.shape[0], 1, x.shape[2]))
             x = jnp.concatenate([cls, x], axis=1)
         if self.learned and model.position_place == "stem":
@@ -122,6 +123,16 @@ class ViT(WithHead):
             first, rest = keys[0], keys[1:]
         return self.encode(dropout(self.place(patches), self.model.dropout, first), rest, capture)
 
+    def pool(self, tokens: jax.Array) -> jax.Array:
+        """Returns what the tokens of patches (B, P, D) come to, (B, D) float32."""
+        if self.model.pooling == "map":
+            return self.pooling(tokens).astype(jnp.float32)
+        tokens = tokens.astype(jnp.float32)
+        if self.model.pooling == "max":
+            return tokens.max(axis=1)
+        mean = tokens.mean(axis=1)
+        return mean if self.model.pooling == "gap" else (mean + tokens.max(axis=1)) / 2
+
     def __call__(
         self, images: jax.Array, *, key: jax.Array | None = None, capture: bool = False
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -132,12 +143,10 @@ class ViT(WithHead):
         out = {"tokens": tokens}
         if weights is not None:
             out["attention"] = weights
-        if self.model.pooling == "token":
+        if self.model.pooling in ("token", "first"):
             # Its norm is its own: with this, those of the others are not computed unless used.
             pooled, late = x[:, 0].astype(jnp.float32), True
-        elif self.model.pooling == "map":
-            pooled = self.pooling(tokens).astype(jnp.float32)
         else:
-            pooled = tokens.astype(jnp.float32).mean(axis=1)
+            pooled = self.pool(tokens[:, int(self.token) :])
         logits, x = self.classify(normalise(self.encoder_norm, pooled) if late else pooled)
         return logits, out | {"pre_logits": x}

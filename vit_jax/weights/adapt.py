@@ -10,8 +10,10 @@ from vit_jax.weights.files import WeightsError
 
 MASKED = ("mask_token", "prediction/")  # of masked patch prediction
 HEAD = ("head/", "pre_logits/", *MASKED)
-# Knobs that change what the same parameters compute; whoever made the weights chose them.
-NUMERICS = ("gelu", "norm_epsilon", "norm_place", "resnet_epsilons", "resnet_pool")
+# Options that change what the same parameters compute, or which there are; whoever made the weights
+# chose them.
+NUMERICS = ("activation", "gelu", "norm_epsilon", "norm_place", "class_position")
+NUMERICS += ("resnet_epsilons", "resnet_pool")
 
 
 def fit(
@@ -80,15 +82,19 @@ def fit(
 def numerics(facts: layout.Facts) -> dict[str, object]:
     """Returns the knobs that belong to the weights, whatever they are used for, by dotted name."""
     model = {f"model.{key}": getattr(facts.model, key) for key in NUMERICS}
+    if models.has_class_token(facts.model) and facts.model.pooling != "token":
+        model["model.class_token"] = True  # others attend to it, though the head does not see it
     return model | {f"data.{key}": getattr(facts.data, key) for key in ("mean", "std")}
 
 
-def resized(facts: layout.Facts, params: models.Params, size: tuple[int, int]) -> models.Params:
+def resized(
+    facts: layout.Facts, params: models.Params, size: tuple[int, int]
+) -> tuple[models.Params, layout.Report]:
     """Returns the parameters of the same model for images of another height and width."""
     target = layout.classifier_of(
         dataclasses.replace(facts, data=dataclasses.replace(facts.data, image_size=size))
     )
-    return fit(params, facts, target, keep_head=True)[0]
+    return fit(params, facts, target, keep_head=True)
 
 
 def resize_grid(table: np.ndarray, old: tuple[int, int], new: tuple[int, int]) -> np.ndarray:
@@ -119,7 +125,7 @@ def _positions(
     """Returns a table of positions for the target's grid, and what was done to it."""
     old = models.grid(facts.model, facts.data.image_size)
     new = models.grid(target.config, target.image_size)
-    had, has = (m.pooling == "token" for m in (facts.model, target.config))
+    had, has = (models.has_class_position(m) for m in (facts.model, target.config))
     part = name.rpartition("/")[2]
     if part == "cls":  # of a learned_2d: a class token's own
         return table, ""
@@ -136,5 +142,7 @@ def _positions(
         how.append(f"from {old[0]} x {old[1]} to {new[0]} x {new[1]} patches")
     row = table[..., :1, :] if had else np.zeros_like(table[..., :1, :])
     if had != has:
-        how.append("with a row of zeros for the class token" if has else "without a class token")
+        told = "without a class token" if not models.has_class_token(target.config) else ""
+        told = told or "without the row of the class token"
+        how.append("with a row of zeros for the class token" if has else told)
     return (np.concatenate([row, patches], axis=-2) if has else patches), ", ".join(how)

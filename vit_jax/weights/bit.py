@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from vit_jax import config, models
 from vit_jax.weights import google
 from vit_jax.weights.files import Arrays, Spec
-from vit_jax.weights.layout import Facts, Form, Hints, Layout, Rule, shape_of
+from vit_jax.weights.layout import HEADLESS, Facts, Form, Hints, Layout, Rule, shape_of
 
 PRE, POST = "root_block/conv_root/kernel", "conv_root/kernel"
 LEGACY = "resnet/root_block/standardized_conv2d/kernel"
@@ -25,7 +25,7 @@ PIXEL = Form(
     lambda array, shape: array.reshape(shape),
     lambda array: array.reshape(1, 1, *array.shape),
 )
-SIZE = {"data.image_size": "224,224 as in training; a ResNet takes any"}
+SIZE = {"data.image_size": "as in training; a ResNet takes any"}
 
 
 def recognises(arrays: Arrays) -> bool:
@@ -41,6 +41,7 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
     legacy = root not in (PRE, POST)
     _, _, channels, width = shape_of(specs, root, 4)
     head = "resnet/head/conv2d/kernel" if legacy else "head/kernel"
+    headless = not {head, head.replace("kernel", "bias")} & specs.keys()
     found = google.units(arrays, r"(?:resnet/)?block(\d{1,2})/unit(\d{1,2})/")
     model = config.Model(
         architecture="resnet",
@@ -48,14 +49,16 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
         resnet_width=width / 64,
         resnet_version="v1" if root == POST else "v2",
         resnet_pool="nothing" if root == PRE else "zeros",
-        num_classes=shape_of(specs, head, 4 if legacy else 2)[-1],
+        num_classes=1 if headless else shape_of(specs, head, 4 if legacy else 2)[-1],
     )
     return Facts(
         model=models.complete(model),
         data=config.Data(
             image_size=hints.image_size or (224, 224), channels=channels, eval_crop="resize"
         ),
-        assumed={} if hints.image_size else SIZE,
+        assumed=({} if hints.image_size else SIZE)
+        | dict.fromkeys(("model.resnet_epsilons", *google.PIXELS), google.CODE),
+        fresh={"head/kernel": HEADLESS, "head/bias": HEADLESS} if headless else {},
     )
 
 

@@ -1,6 +1,6 @@
 """Fields of the JSON files beside weights, their types checked; each raises WeightsError."""
 
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,13 +9,30 @@ from vit_jax.weights.files import WeightsError
 Given = Mapping[str, Any]  # the fields of a file
 
 LARGEST = 10**6  # of the whole numbers in configurations of models
+MOST = 80  # characters of a value in a message
+
+
+def shown(value: Any) -> str:
+    """Returns a value as messages show it."""
+    text = repr(value)
+    return text if len(text) <= MOST else f"{text[: MOST - 3]}..."
+
+
+def text(values: Given, key: str, default: str) -> str:
+    """Returns a text; the default where there is none, or null."""
+    value = values.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        raise WeightsError(f"{key}={shown(value)}: is no text")
+    return value
 
 
 def whole(values: Given, key: str, default: int | None = None) -> int:
     """Returns a positive whole number."""
     value = values.get(key, default)
     if type(value) is not int or not 0 < value < LARGEST:
-        raise WeightsError(f"{key}={value!r}: is no positive whole number")
+        raise WeightsError(f"{key}={shown(value)}: is no positive whole number")
     return value
 
 
@@ -29,8 +46,9 @@ def reals(values: Given, key: str, default: tuple[float, ...] | None = None) -> 
     value = values.get(key, default)
     many = tuple(value) if isinstance(value, list | tuple) else (value,)
     plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in many)
-    if not many or not plain or not all(math.isfinite(v) and v >= 0 for v in many):
-        raise WeightsError(f"{key}={value!r}: is no number, or no list of them")
+    # Compared as they are: JSON holds whole numbers that no float does.
+    if not many or not plain or not all(0 <= v <= sys.float_info.max for v in many):
+        raise WeightsError(f"{key}={shown(value)}: is no number, or no list of them")
     return tuple(float(v) for v in many)
 
 
@@ -39,7 +57,7 @@ def pair(values: Given, key: str, default: int | None = None) -> tuple[int, int]
     value = values.get(key, default)
     sides = value if isinstance(value, list | tuple) else [value, value]
     if len(sides) != 2:
-        raise WeightsError(f"{key}={value!r}: is no height and width")
+        raise WeightsError(f"{key}={shown(value)}: is no height and width")
     return whole({key: sides[0]}, key), whole({key: sides[1]}, key)
 
 

@@ -29,7 +29,8 @@ from vit_jax import config
 MAX_BYTES = 32 * 2**30
 # So does what shrinks more than numbers do: some files hold a head of zeros, none only zeros.
 MAX_RATIO = 32
-FREE_BYTES = 2**30  # and unpacks to more than this
+FREE_BYTES = 64 * 2**20  # and unpacks to more than this
+MAX_DEPTH = 64  # of JSON: objects and lists within each other
 MAX_TABLE = 8 * 2**20  # bytes of names, shapes and labels that are taken in at once
 MAX_ARRAYS = 20_000
 MAX_HEADER = 1_000  # bytes before the numbers of one array in a .npz
@@ -130,6 +131,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
             values = json.loads(_File(path).read().decode("utf-8"))
         if not isinstance(values, dict):
             raise WeightsError("is no JSON object")
+        _check_depth(values)
     except WeightsError as error:
         raise WeightsError(f"{path}: {error}") from error
     return values
@@ -143,7 +145,7 @@ class _File(io.FileIO):
         whole = size is None or size < 0 or size > MAX_TABLE
         data = super().read(MAX_TABLE + 1 if whole else size) or b""
         if len(data) > MAX_TABLE:
-            raise WeightsError(f"has a table of more than {MAX_TABLE // 2**20} MiB")
+            raise WeightsError(f"has a table of more than {_amount(MAX_TABLE)}")
         return data
 
     @property
@@ -180,9 +182,38 @@ def _fill(source: Any, spec: Spec) -> np.ndarray:
     return data.view(spec.dtype).reshape(spec.shape)
 
 
+def _amount(size: int) -> str:
+    """Returns a number of bytes for people."""
+    unit, name = next(
+        (u, n) for u, n in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")) if size >= u
+    )
+    return f"{size / unit:.4g} {name}"
+
+
 def _check_size(size: int) -> None:
     if size > MAX_BYTES:
-        raise WeightsError(f"unpacks to {size / 2**30:.0f} GiB; at most {MAX_BYTES // 2**30} GiB")
+        raise WeightsError(f"unpacks to {_amount(size)}; at most {_amount(MAX_BYTES)}")
+
+
+def _check_ratio(size: int, packed: int) -> None:
+    """Raises WeightsError for an archive of `packed` bytes that holds too many."""
+    most = max(FREE_BYTES, MAX_RATIO * packed)
+    if size > most:
+        raise WeightsError(
+            f"unpacks to {_amount(size)}, {size / packed:.0f} times its size, as no weights do; "
+            f"at most {_amount(most)}"
+        )
+
+
+def _check_depth(values: Any) -> None:
+    """Raises WeightsError for JSON whose objects and lists are nested too deeply to be shown."""
+    level = [values]
+    for _ in range(MAX_DEPTH):
+        inner = (v.values() if isinstance(v, dict) else v for v in level)
+        level = [v for many in inner for v in many if isinstance(v, dict | list)]
+        if not level:
+            return
+    raise WeightsError(f"is nested more than {MAX_DEPTH} deep")
 
 
 def _check_names(names: Iterable[str]) -> None:
@@ -212,8 +243,7 @@ def _npz(file: _File) -> Arrays:
     _check_names(member.filename for member in members)
     size = sum(member.file_size for member in members)
     _check_size(size)
-    if size > max(FREE_BYTES, MAX_RATIO * file.size):
-        raise WeightsError(f"unpacks to {size / file.size:.0f} times its size, as no weights do")
+    _check_ratio(size, file.size)
     specs: dict[str, Spec] = {}
     headers: dict[str, _Header] = {}
     for member in members:

@@ -2,41 +2,36 @@
 
 Files written before Flax Linen count all submodules of a block together (LayerNorm_0,
 MultiHeadDotProductAttention_1, LayerNorm_2, MlpBlock_3), later ones count each kind by itself.
+With `scan=True`, big_vision stacks the layers: one array for all of them.
 """
 
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 
-import numpy as np
-
 from vit_jax import config, models
 from vit_jax.weights.files import Arrays, Spec, WeightsError
 from vit_jax.weights.layout import (
+    HEADLESS,
     SAME,
     SPREAD,
     Facts,
-    Form,
     Hints,
     Layout,
     Rule,
     depth,
     shape_of,
-    square,
+    size_of_positions,
 )
 
-# big_vision adds positions before it puts the class token in front; ours has a row for it.
-WITHOUT_CLASS = Form(
-    lambda shape: (shape[0], shape[1] - 1, shape[2]),
-    lambda array, shape: np.concatenate([np.zeros((1, 1, shape[2]), array.dtype), array], axis=1),
-    lambda array: array[:, 1:],
-)
-BLOCK = "Transformer/encoderblock_{layer}"
+BLOCK, STACKED = "Transformer/encoderblock_{layer}", "Transformer/encoderblock"
 POSITIONS = "Transformer/posembed_input/pos_embedding"
 DROPPED = (
     (r"opt/(?!target/).*|(?:.*/)?(?:step|rng)", "of the optimizer, not of the model"),
     (r"chrono/.*", "of big_vision's clock, not of the model"),
 )
+CODE = "as in Google's code; the file does not say"
+PIXELS = ("data.mean", "data.std", "data.resampling", "data.eval_crop")
 
 
 def recognises(arrays: Arrays) -> bool:
@@ -48,24 +43,23 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
     """Returns the model that names and shapes describe; raises WeightsError."""
     specs = arrays.specs
     height, width, channels, features = shape_of(specs, "embedding/kernel", 4)
-    layers = depth(specs, r"Transformer/encoderblock_(\d{1,3})/")
-    block = BLOCK.format(layer=0)
-    attention = next((n for n in (0, 1) if f"{block}/{_attention(n)}/query/kernel" in specs), 0)
-    mlp = next((n for n in (0, 3) if f"{block}/MlpBlock_{n}/Dense_0/kernel" in specs), 0)
-    heads = shape_of(specs, f"{block}/{_attention(attention)}/query/kernel", 3)[1]
-    hidden = shape_of(specs, f"{block}/MlpBlock_{mlp}/Dense_0/kernel", 2)[1]
+    layers, hidden, heads = _encoder(specs)
     table = next((n for n in (POSITIONS, "pos_embedding") if n in specs), None)
     pre_logits = "pre_logits/kernel" in specs
     pooling = "token" if "cls" in specs else "gap"
+    headless = not {"head/kernel", "head/bias"} & specs.keys()
     model = config.Model(
         patch_size=(height, width),
         width=features,
         depth=layers,
         mlp_dim=hidden,
         heads=heads,
-        num_classes=shape_of(specs, "head/kernel", 2)[1],
+        num_classes=1 if headless else shape_of(specs, "head/kernel", 2)[1],
+        patch_remainder="drop",
         pooling="map" if "MAPHead_0/probe" in specs else pooling,
         position="sincos_2d" if table is None else "learned_1d",
+        # big_vision adds positions before it puts the class token in front.
+        class_position=pooling == "gap" or table != "pos_embedding",
         representation_size=shape_of(specs, "pre_logits/kernel", 2)[1] if pre_logits else None,
     )
     if "conv_root/kernel" in specs:
@@ -76,20 +70,52 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
         )
         channels = shape_of(specs, "conv_root/kernel", 4)[2]
     model = models.complete(model)
-    size = hints.image_size
+    size, assumed = hints.image_size, {}
+    if table is not None:
+        patches = shape_of(specs, table, 3)[1] - models.has_class_position(model)
+        size, assumed = size_of_positions(model, patches, hints.image_size)
     if size is None:
-        if table is None:
-            raise WeightsError(
-                "holds no position embeddings; "
-                "give the image size: --config.data.image_size=HEIGHT,WIDTH"
-            )
-        class_row = table == POSITIONS and "cls" in specs
-        rows, columns = square(shape_of(specs, table, 3)[1] - class_row)
-        factor = models.reduction(model)
-        size = rows * height * factor, columns * width * factor
+        raise WeightsError(
+            "holds no position embeddings; "
+            "give the image size: --config.data.image_size=HEIGHT,WIDTH"
+        )
     return Facts(
-        model=model, data=config.Data(image_size=size, channels=channels, eval_crop="resize")
+        model=model,
+        data=config.Data(image_size=size, channels=channels, eval_crop="resize"),
+        assumed=assumed | dict.fromkeys(_unsaid(model), CODE),
+        fresh={"head/kernel": HEADLESS, "head/bias": HEADLESS} if headless else {},
     )
+
+
+def _encoder(specs: Mapping[str, Spec]) -> tuple[int, int, int]:
+    """Returns the number of layers, the hidden width of their MLPs and their heads."""
+    stacked = _stacked(specs)
+    block, axes = (STACKED, 1) if stacked else (BLOCK.format(layer=0), 0)
+    attention = next((n for n in (0, 1) if f"{block}/{_attention(n)}/query/kernel" in specs), 0)
+    mlp = next((n for n in (0, 3) if f"{block}/MlpBlock_{n}/Dense_0/kernel" in specs), 0)
+    query = shape_of(specs, f"{block}/{_attention(attention)}/query/kernel", 3 + axes)
+    hidden = shape_of(specs, f"{block}/MlpBlock_{mlp}/Dense_0/kernel", 2 + axes)[-1]
+    layers = query[0] if stacked else depth(specs, r"Transformer/encoderblock_(\d{1,3})/")
+    return layers, hidden, query[-2]
+
+
+def _stacked(specs: Mapping[str, Spec] | None) -> bool:
+    """Returns whether the layers of an encoder are one array."""
+    return any(name.startswith(f"{STACKED}/") for name in specs or ())
+
+
+def _unsaid(model: config.Model) -> tuple[str, ...]:
+    """Returns the options that neither names nor shapes tell."""
+    keys = ["model.activation", "model.gelu", "model.norm_epsilon"]
+    if model.pooling == "gap":
+        keys.insert(0, "model.pooling")
+    if model.position != "learned_1d":
+        keys.append("model.position")
+    if model.representation_size is not None:
+        keys.append("model.representation_activation")
+    if model.resnet_units is not None:
+        keys.append("model.resnet_epsilons")
+    return (*keys, *PIXELS)
 
 
 def units(arrays: Arrays, pattern: str) -> tuple[int, ...]:
@@ -113,25 +139,21 @@ def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
     """Returns the rules to read a file of these arrays, or (None) to write one."""
     # Written are the names of the published files, those before Linen; big_vision's for what
     # only big_vision has.
-    apart = facts.model.pooling == "map" or facts.model.position != "learned_1d"
+    model = facts.model
+    apart = model.pooling == "map" or model.position != "learned_1d"
+    apart = apart or (models.has_class_token(model) and not model.class_position)
+    block = STACKED if _stacked(specs) else BLOCK
     linen = (
-        apart if specs is None else f"{BLOCK.format(layer=0)}/{_attention(0)}/query/kernel" in specs
+        apart if specs is None else f"{block.format(layer=0)}/{_attention(0)}/query/kernel" in specs
     )
     attention, norm2, mlp = (0, 1, 0) if linen else (1, 2, 3)
-    positions = [
-        Rule(POSITIONS, "position/table"),
-        Rule(
-            "pos_embedding",
-            "position/table",
-            WITHOUT_CLASS if facts.model.pooling == "token" else SAME,
-        ),
-    ]
+    positions = [Rule(name, "position/table") for name in (POSITIONS, "pos_embedding")]
     return [
         Rule("embedding/kernel", "embedding/kernel"),
         Rule("embedding/bias", "embedding/bias"),
         Rule("cls", "cls"),
         *(reversed(positions) if apart else positions),
-        *_block(BLOCK, "encoder", attention, norm2, mlp),
+        *_block(block, "encoder", attention, norm2, mlp),
         Rule("Transformer/encoder_norm/scale", "encoder_norm/scale"),
         Rule("Transformer/encoder_norm/bias", "encoder_norm/bias"),
         Rule("MAPHead_0/probe", "pooling/probe"),

@@ -19,6 +19,7 @@ from vit_jax.weights.files import Arrays, Spec, WeightsError
 from vit_jax.weights.layout import (
     CONVOLUTION,
     FLAT,
+    HEADLESS,
     Facts,
     Hints,
     Layout,
@@ -27,7 +28,7 @@ from vit_jax.weights.layout import (
     linear,
     shape_of,
 )
-from vit_jax.weights.timm import HEADLESS, dense, norm, units
+from vit_jax.weights.timm import dense, norm, units
 
 PATCHES, ROOT = "embeddings.patch_embeddings.projection.weight", "embedder.convolution.weight"
 # The dense layers of a block: queries, keys, values, what joins the heads, and the MLP's two.
@@ -57,7 +58,7 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
             "holds a model of Hugging Face's, whose heads and epsilons stand in its config.json; "
             "put that beside it"
         )
-    kind = given.get("model_type", "vit" if _prefix(specs, PATCHES) else "bit")
+    kind = documents.text(given, "model_type", "vit" if _prefix(specs, PATCHES) else "bit")
     if kind not in ("vit", "bit") or _prefix(specs, PATCHES if kind == "vit" else ROOT) is None:
         raise WeightsError(
             f"model_type={kind}: of Hugging Face's models only vit and bit are known"
@@ -84,7 +85,8 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
         depth=depth(specs, r"(?:vit\.)?(?:encoder\.layer|layers)\.(\d{1,3})\."),
         mlp_dim=shape_of(specs, hidden, 2)[0],
         representation_size=shape_of(specs, "pooler.dense.weight", 2)[0] if pooler else None,
-        **huggingface_config.transformer(given, width),
+        patch_remainder="drop",
+        **huggingface_config.transformer(given, width, pooler=pooler),
     )
     size = documents.pair(given, "image_size", 224)
     return _facts(specs, model, size, channels, hints, "classifier.weight")

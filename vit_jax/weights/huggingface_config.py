@@ -9,14 +9,19 @@ from vit_jax.weights.documents import Given
 from vit_jax.weights.files import WeightsError
 from vit_jax.weights.layout import Facts, Hints
 
-GELU = {
-    "gelu": "erf",
-    "gelu_python": "erf",
-    "gelu_new": "tanh",
-    "gelu_fast": "tanh",
-    "gelu_accurate": "tanh",
-    "gelu_pytorch_tanh": "tanh",
+# transformers' names of activations, and what they are here.
+ACTIVATIONS = {
+    "gelu": {"gelu": "erf"},
+    "gelu_python": {"gelu": "erf"},
+    "gelu_new": {"gelu": "tanh"},
+    "gelu_fast": {"gelu": "tanh"},
+    "gelu_accurate": {"gelu": "tanh"},
+    "gelu_pytorch_tanh": {"gelu": "tanh"},
+    "silu": {"activation": "silu"},
+    "swish": {"activation": "silu"},
+    "relu": {"activation": "relu"},
 }
+POOLER = {"tanh": "tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 RESAMPLING = {2: "antialiased_bilinear", 3: "antialiased_bicubic"}  # Pillow's numbers
 PREPROCESSOR = "preprocessor_config.json"
 ABSENT = f"there is no {PREPROCESSOR}"
@@ -27,27 +32,42 @@ CLIP = {  # and of BiT
 }
 
 
-def transformer(given: Given, width: int) -> dict[str, Any]:
-    """Returns the knobs of a ViT that its arrays do not show; raises WeightsError."""
+def transformer(given: Given, width: int, *, pooler: bool) -> dict[str, Any]:
+    """Returns the options of a ViT that its arrays do not show; raises WeightsError.
+
+    Args:
+      given: the fields of config.json.
+      width: of the model.
+      pooler: whether it has one, which is our layer before the head.
+    """
     heads = documents.whole(given, "num_attention_heads", 12)
-    activation = given.get("hidden_act", "gelu")
-    if activation not in GELU:
-        raise WeightsError(f"hidden_act={activation}: only {', '.join(GELU)} are known")
+    activation = documents.text(given, "hidden_act", "gelu")
+    if activation not in ACTIVATIONS:
+        raise WeightsError(f"hidden_act={activation}: only {', '.join(ACTIVATIONS)} are known")
+    last = documents.text(given, "pooler_act", "tanh") if pooler else "tanh"
+    if last not in POOLER:
+        raise WeightsError(f"pooler_act={last}: only {', '.join(POOLER)} are known")
     if given.get("qkv_bias", True) is not True:
         raise WeightsError("qkv_bias=false: models here have biases before the attention")
     if given.get("head_dim") not in (None, width / heads):
-        raise WeightsError(f"head_dim={given['head_dim']}: is not {width} / {heads} heads")
+        dimension = documents.shown(given["head_dim"])
+        raise WeightsError(f"head_dim={dimension}: is not {width} / {heads} heads")
     epsilon = documents.real(given, "layer_norm_eps", 1e-12)
     if not epsilon:
         raise WeightsError("layer_norm_eps=0: must be more than 0")
-    return {"heads": heads, "gelu": GELU[activation], "norm_epsilon": epsilon}
+    return {
+        "heads": heads,
+        "norm_epsilon": epsilon,
+        "representation_activation": POOLER[last],
+        **ACTIVATIONS[activation],
+    }
 
 
 def resnet(given: Given, units: tuple[int, ...]) -> dict[str, Any]:
     """Returns the knobs of a BiT that its arrays do not show; raises WeightsError."""
-    kind = given.get("layer_type", "preactivation")
-    padding = str(given.get("global_padding") or "none").lower()
-    dynamic = given.get("embedding_dynamic_padding", False)
+    kind = documents.text(given, "layer_type", "preactivation")
+    padding = (documents.text(given, "global_padding", "") or "none").lower()
+    dynamic = given.get("embedding_dynamic_padding", False) is True
     wanted = {"preactivation": ("none", False), "bottleneck": ("same", True)}
     if kind not in wanted:
         raise WeightsError(f"layer_type={kind}: only preactivation and bottleneck are known")
@@ -60,7 +80,7 @@ def resnet(given: Given, units: tuple[int, ...]) -> dict[str, Any]:
     fixed = {"num_groups": 32, "hidden_act": "relu"}
     for key, value in fixed.items():
         if given.get(key, value) != value:
-            raise WeightsError(f"{key}={given[key]}: only {value} is known")
+            raise WeightsError(f"{key}={str(given[key])[:80]}: only {value} is known")
     if documents.whole(given, "output_stride", 32) < least:
         raise WeightsError(f"output_stride={given['output_stride']}: dilated units are not known")
     return {
@@ -117,21 +137,22 @@ def data(hints: Hints, size: tuple[int, int], channels: int) -> tuple[config.Dat
         if short is not None and max(size) <= short:
             crop, resize_to = "central", short
         elif _sides(given.get("size")) != size:
-            assumed["data.eval_crop"] = f"resize, not a crop of size={given.get('size')}"
+            assumed["data.eval_crop"] = f"not a crop of size={documents.shown(given.get('size'))}"
     elif given and not given.get("do_resize", True):
-        assumed["data.eval_crop"] = "resize; do_resize=false takes images of that size only"
+        assumed["data.eval_crop"] = "do_resize=false takes images of that size only"
     elif _short(given.get("size")) is not None:
-        assumed["data.eval_crop"] = f"resize, not size={given['size']} without a crop"
+        assumed["data.eval_crop"] = f"not size={documents.shown(given['size'])} without a crop"
     resample = given.get("resample", 2)
-    if resample not in RESAMPLING:
-        assumed["data.resampling"] = f"antialiased_bilinear, not resample={resample}"
+    if type(resample) is not int or resample not in RESAMPLING:
+        assumed["data.resampling"] = f"not resample={documents.shown(resample)}"
+        resample = 2
     mean, std = _normalisation(given, channels)
     return config.Data(
         image_size=size,
         channels=channels,
         mean=mean,
         std=std,
-        resampling=RESAMPLING.get(resample, "antialiased_bilinear"),
+        resampling=RESAMPLING[resample],
         eval_crop=crop,
         resize_to=resize_to,
     ), assumed
@@ -217,7 +238,7 @@ def _vit(facts: Facts) -> dict[str, Any]:
         "num_hidden_layers": model.depth,
         "num_attention_heads": model.heads,
         "intermediate_size": model.mlp_dim,
-        "hidden_act": "gelu_pytorch_tanh" if model.gelu == "tanh" else "gelu",
+        "hidden_act": _written_activation(model),
         "layer_norm_eps": model.norm_epsilon,
         "image_size": height if height == width else [height, width],
         "patch_size": patch[0] if patch[0] == patch[1] else list(patch),
@@ -226,8 +247,17 @@ def _vit(facts: Facts) -> dict[str, Any]:
         "attention_probs_dropout_prob": 0.0,
     }
     if model.representation_size:
-        made |= {"pooler_output_size": model.representation_size, "pooler_act": "tanh"}
+        made |= {
+            "pooler_output_size": model.representation_size,
+            "pooler_act": model.representation_activation,
+        }
     return made
+
+
+def _written_activation(model: config.Model) -> str:
+    if model.activation != "gelu":
+        return model.activation
+    return "gelu_pytorch_tanh" if model.gelu == "tanh" else "gelu"
 
 
 def _bit(model: config.Model) -> dict[str, Any]:

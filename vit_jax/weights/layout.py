@@ -9,7 +9,7 @@ and `{unit}` a ResNet's, all from 0; `{stage1}` and `{unit1}` count from 1.
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -19,6 +19,8 @@ from vit_jax import config, models, trees
 from vit_jax.weights.files import Arrays, Spec, WeightsError
 
 Shape = tuple[int, ...]
+PORTION = 2**20  # numbers
+HEADLESS = "the file holds no head; it begins at zero"
 
 
 class Form(NamedTuple):
@@ -119,17 +121,23 @@ class Facts:
     model: config.Model
     data: config.Data
     classes: tuple[str, ...] = ()
-    assumed: Mapping[str, str] = dataclasses.field(default_factory=dict)  # knobs, and why so
+    # What names, shapes and config files leave open: the options chosen for it, and why so.
+    assumed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # Parameters that the source lacks and that begin at zero, and why; `write` leaves them out.
     fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hints:
-    """What is known besides the arrays: JSON files beside them by name, and what the user says."""
+    """What is known besides the arrays: JSON files beside them by name, and what the user wants.
+
+    The latter tells nothing but what the files leave open: of learned positions, say, that they are
+    those of `image_size` where it has as many patches.
+    """
 
     files: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     image_size: tuple[int, int] | None = None
+    heads: int | None = None
 
 
 class Layout(NamedTuple):
@@ -161,6 +169,39 @@ def square(patches: int) -> tuple[int, int]:
     return side, side
 
 
+def size_of_positions(
+    model: config.Model, patches: int, given: tuple[int, int] | None
+) -> tuple[tuple[int, int], dict[str, str]]:
+    """Returns the image size that learned positions are for, and what is assumed of it.
+
+    Args:
+      model: complete, with its patch size.
+      patches: how many have a position.
+      given: the image size that somebody says; it holds where it has as many patches. Where it has
+        not, the grid is taken for a square.
+
+    Raises WeightsError where it is no square and no image size is given.
+    """
+    fits = given is not None and math.prod(models.grid(model, given)) == patches
+    if given is not None and (fits or math.isqrt(patches) ** 2 != patches):
+        return given, {}  # one that does not fit is told with the shapes
+    (rows, columns), patch = square(patches), model.patch_size or (1, 1)
+    factor = models.reduction(model)
+    why = f"{patches} positions as a square of {rows} x {columns}; the file does not say"
+    size = rows * patch[0] * factor, columns * patch[1] * factor
+    return size, {"data.image_size": why}
+
+
+def assumptions(facts: Facts, settled: Container[str]) -> tuple[str, ...]:
+    """Returns what is assumed of a source, a line for each reason, without what is settled."""
+    reasons: dict[str, list[str]] = {}
+    for key, why in facts.assumed.items():
+        if key not in settled:
+            value = getattr(getattr(facts, key.partition(".")[0]), key.partition(".")[2])
+            reasons.setdefault(why, []).append(f"{key}={config.show(value)}")
+    return tuple(f"assumed {', '.join(set_)}: {why}" for why, set_ in reasons.items())
+
+
 def read(
     arrays: Arrays, rules: Sequence[Rule], dropped: Sequence[tuple[str, str]], facts: Facts
 ) -> tuple[models.Params, Report]:
@@ -172,11 +213,13 @@ def read(
       dropped: regular expressions of further names, each with the reason to leave it out.
       facts: of the model.
 
+    Memory is taken for arrays of the model's own shapes only, and for one array of the file at a
+    time besides; where anything is wrong, for nothing but the latter.
+
     Raises WeightsError, in one line with every problem: an array that is unknown, missing, of the
     wrong shape or type, or not finite.
     """
     shapes = trees.flatten(classifier_of(facts).shapes())
-    problems: list[str] = []
     left = set(arrays.specs)
     flat: dict[str, np.ndarray] = {}
     # Grouped, so that an array of several parts is read once and not kept.
@@ -184,29 +227,23 @@ def read(
     for place in _places(shapes, rules, arrays.specs):
         if place.ours not in facts.fresh:
             wanted.setdefault(place.theirs, []).append(place)
+    wrong = {theirs: _wrong(arrays, theirs, places) for theirs, places in wanted.items()}
+    left -= wanted.keys()
+    sound = not any(wrong.values()) and all(_reason(name, dropped) for name in left)
+    problems: list[str] = []
     for theirs, places in wanted.items():
-        if theirs not in arrays.specs:
-            problems.append(f"{theirs} is missing")
+        if wrong[theirs]:
+            problems.append(f"{theirs} is {wrong[theirs]}")
             continue
-        left.discard(theirs)
-        wrong = next(filter(None, (_misfit(arrays.specs[theirs], p) for p in places)), "")
-        if wrong:
-            problems.append(f"{theirs} is {wrong}")
-            continue
-        whole = arrays.read(theirs)
-        with np.errstate(over="ignore"):
-            whole = whole.astype(np.float32, copy=False)
-        if not np.isfinite(whole).all():
+        array = _float32(arrays.read(theirs))
+        if not all(np.isfinite(part).all() for part in _portions(array)):
             problems.append(f"{theirs} is not finite")
-            continue
-        for ours, index, shape, _, rule in places:
-            array = np.split(whole, rule.parts)[rule.part] if rule.parts > 1 else whole
-            if ours not in flat:
-                flat[ours] = np.empty(shapes[ours].shape, np.float32)
-            flat[ours][() if index is None else index] = rule.form.read(array, shape)
+        elif sound and not problems:
+            _put(array, places, shapes, flat)
+        del array  # before the next is read
     reasons = {}
     for name in sorted(left):
-        reason = next((why for pattern, why in dropped if re.fullmatch(pattern, name)), None)
+        reason = _reason(name, dropped)
         if reason is None:
             problems.append(f"{name} is not part of the model")
         else:
@@ -270,7 +307,12 @@ def _places(
     for rule in rules:
         by_ours.setdefault(rule.ours, []).append(rule)
     for ours, leaf in shapes.items():
-        for index, general, counts, shape in _layers(ours, tuple(leaf.shape)):
+        own = by_ours.get(ours, [])
+        stacked = ours.startswith("encoder/") and own and all("{" not in r.theirs for r in own)
+        layers = _layers(ours, tuple(leaf.shape))
+        if stacked:  # in the file too
+            layers = iter([(None, ours, {}, tuple(leaf.shape))])
+        for index, general, counts, shape in layers:
             if general not in by_ours:
                 raise WeightsError(f"this layout has no place for {ours}")
             options = [Place(ours, index, shape, r.theirs.format(**counts), r)
@@ -294,6 +336,48 @@ def _layers(ours: str, shape: Shape) -> Iterator[tuple[int | None, str, dict[str
             yield (None if first else index), general, counts, shape if first else shape[1:]
     else:
         yield None, ours, {}, shape
+
+
+def _wrong(arrays: Arrays, theirs: str, places: Sequence[Place]) -> str:
+    """Returns what is wrong with an array by its name, shape and type; empty if nothing is."""
+    if theirs not in arrays.specs:
+        return "missing"
+    return next(filter(None, (_misfit(arrays.specs[theirs], place) for place in places)), "")
+
+
+def _reason(name: str, dropped: Sequence[tuple[str, str]]) -> str | None:
+    """Returns why an array is left out; None if it should not be there."""
+    return next((why for pattern, why in dropped if re.fullmatch(pattern, name)), None)
+
+
+def _float32(array: np.ndarray) -> np.ndarray:
+    """Returns an array as float32: itself if it is one. What is too large becomes infinite."""
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32, copy=False)
+
+
+def _portions(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields the numbers of an array, a few at a time: what is made of them takes no memory."""
+    flat = array.reshape(-1) if array.flags.c_contiguous else array.T.reshape(-1)
+    yield from (flat[i : i + PORTION] for i in range(0, flat.size, PORTION))
+
+
+def _put(
+    array: np.ndarray,
+    places: Sequence[Place],
+    shapes: Mapping[str, Any],
+    flat: dict[str, np.ndarray],
+) -> None:
+    """Puts an array of a file where it belongs; kept as it is where it is all of one of ours."""
+    for ours, index, shape, _, rule in places:
+        part = np.split(array, rule.parts)[rule.part] if rule.parts > 1 else array
+        part = rule.form.read(part, shape)
+        if index is None and rule.parts == 1:
+            flat[ours] = part
+            continue
+        if ours not in flat:
+            flat[ours] = np.empty(shapes[ours].shape, np.float32)
+        flat[ours][() if index is None else index] = part
 
 
 def _misfit(spec: Spec, place: Place) -> str:

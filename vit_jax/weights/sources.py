@@ -25,44 +25,75 @@ class Weights:
     params: models.Params
     facts: layout.Facts
     report: layout.Report
+    assumed: tuple[str, ...] = ()  # a line for each reason
 
 
-def load(path: pathlib.Path, overrides: Mapping[str, str] | None = None) -> Weights:
+def load(
+    path: pathlib.Path,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    wanted: config.Config | None = None,
+) -> Weights:
     """Returns the weights in a file or folder, their model inferred.
 
     Args:
       path: a .npz or .safetensors file, or a folder with one and its config.json.
-      overrides: knobs by dotted name, which replace what was inferred; positions are resized to
+      overrides: options by dotted name, which replace what was inferred; positions are resized to
         another `data.image_size`.
+      wanted: what the weights are for. It tells what the file leaves open: its heads, and its image
+        size where that has as many patches.
 
     Raises WeightsError, in one line with every problem.
     """
     overrides = overrides or {}
     try:
-        arrays, chosen, own = _recognise(path, overrides)
+        arrays, chosen, own = _recognise(path, overrides, wanted)
         sizeless = {key: text for key, text in overrides.items() if key != "data.image_size"}
         facts = _override(own, sizeless)
         params, report = layout.read(
             arrays, chosen.rules(arrays.specs, facts), chosen.dropped, facts
         )
-        wanted = _override(own, overrides)
-        if wanted.data.image_size != facts.data.image_size:
-            params = adapt.resized(facts, params, wanted.data.image_size)
+        final = _override(own, overrides)
+        if final.data.image_size != facts.data.image_size:
+            params, change = adapt.resized(facts, params, final.data.image_size)
+            report = dataclasses.replace(report, resized=change.resized)
     except config.UserError as error:
         raise _at(path, error) from error
-    return Weights(kind=chosen.name, params=params, facts=wanted, report=report)
+    return Weights(
+        kind=chosen.name,
+        params=params,
+        facts=final,
+        report=report,
+        assumed=layout.assumptions(own, _settled(own, overrides, wanted)),
+    )
 
 
-def look(path: pathlib.Path) -> layout.Facts:
-    """Returns the model in a file or folder, its arrays not read; raises WeightsError."""
+def look(path: pathlib.Path, wanted: config.Config | None = None) -> layout.Facts:
+    """Returns the model in a file or folder, its arrays not read; raises WeightsError.
+
+    Args:
+      path: as of `load`.
+      wanted: as of `load`.
+    """
     try:
-        return _recognise(path, {})[2]
+        return _recognise(path, {}, wanted)[2]
     except config.UserError as error:
         raise _at(path, error) from error
+
+
+def _settled(
+    own: layout.Facts, overrides: Mapping[str, str], wanted: config.Config | None
+) -> set[str]:
+    """Returns the options of which nothing is assumed, or nothing that matters."""
+    others = set(overrides)
+    if wanted is not None:  # which has its own where it differs
+        others |= {key for key in own.assumed if config.get(wanted, key) != config.get(own, key)}
+    # An image size that could settle the grid of positions has done so.
+    return others - {"data.image_size"}
 
 
 def _recognise(
-    path: pathlib.Path, overrides: Mapping[str, str]
+    path: pathlib.Path, overrides: Mapping[str, str], wanted: config.Config | None
 ) -> tuple[Arrays, layout.Layout, layout.Facts]:
     """Returns the arrays, their layout, and the model at the image size it was stored for."""
     arrays, beside = _open(path)
@@ -73,15 +104,14 @@ def _recognise(
             f"is none of the known kinds of model ({', '.join(o.name for o in LAYOUTS)}); "
             f"it holds {names}, ..."
         )
-    try:
-        return arrays, chosen, chosen.facts(arrays, layout.Hints(files=beside))
-    except WeightsError:
-        if "data.image_size" not in overrides:
-            raise
-        # Only the caller knows the size where positions are of no square, or there are none.
-        size = _override(layout.Facts(model=config.Model(), data=config.Data()), overrides)
-        hints = layout.Hints(files=beside, image_size=size.data.image_size)
-        return arrays, chosen, chosen.facts(arrays, hints)
+    size, heads = (wanted.data.image_size, wanted.model.heads) if wanted else (None, None)
+    given = config.build(config.override({}, overrides))
+    if "data.image_size" in overrides:
+        size = given.data.image_size
+    if "model.heads" in overrides:
+        heads = given.model.heads
+    hints = layout.Hints(files=beside, image_size=size, heads=heads)
+    return arrays, chosen, chosen.facts(arrays, hints)
 
 
 def _at(path: pathlib.Path, error: config.UserError) -> WeightsError:
@@ -129,6 +159,9 @@ def _override(facts: layout.Facts, overrides: Mapping[str, str]) -> layout.Facts
     if not overrides:
         return facts
     values = config.to_dict(config.Config(model=facts.model, data=facts.data))
+    if "model.pooling" in overrides:  # a class token that is there stays, whatever the head sees
+        token, pooling = models.has_class_token(facts.model), overrides["model.pooling"]
+        values["model"]["class_token"] = None if token == (pooling == "token") else token
     if "data.image_size" in overrides and facts.data.resize_to is not None:
         # A crop of the same share of the image, unless the user says otherwise.
         sides = config.build(config.override(values, overrides)).data.image_size

@@ -34,8 +34,9 @@ from vit_jax.weights.files import Arrays, Spec, WeightsError
 KINDS = ("google", "timm", "hf")
 # Knobs that decide what a model computes, and those that decide what pixels it is given.
 ENCODER = (
-    *("patch_size", "width", "depth", "mlp_dim", "heads", "pooling", "position"),
-    *("position_place", "representation_size", "gelu", "norm_epsilon", "norm_place"),
+    *("patch_size", "width", "depth", "mlp_dim", "heads", "pooling", "class_token", "position"),
+    *("class_position", "position_place", "representation_size", "representation_activation"),
+    *("activation", "gelu", "norm_epsilon", "norm_place"),
 )
 RESNET = ("resnet_units", "resnet_width", "resnet_version", "resnet_epsilons")
 PIXELS = ("image_size", "mean", "std", "resampling", "eval_crop", "resize_to")
@@ -69,14 +70,14 @@ def save(
         raise WeightsError(f"{path}: {kind} writes a folder; leave out {path.suffix}")
     if os.path.lexists(path):
         raise WeightsError(f"{path}: exists already; choose another, or remove it")
-    params, facts = _plain(params, facts, kind)
+    params, facts, told = _plain(params, facts, kind)
     form = _layout(facts, kind)
     _check_place(facts, kind)
     documents = _documents(facts, kind) if folder else {}
     arrays = layout.write(params, form.rules(None, facts), facts)
     unsaid = _unsaid(form, arrays, documents, facts, kind, folder=folder)
     writing.write(path, arrays, documents)
-    return unsaid
+    return (*told, *unsaid)
 
 
 def _layout(facts: layout.Facts, kind: str) -> layout.Layout:
@@ -102,8 +103,8 @@ def _check_place(facts: layout.Facts, kind: str) -> None:
         place = f"model.position_place={model.position_place}"
         raise WeightsError(f"{place}: {name} adds positions at the stem only")
     headless = "head/kernel" in facts.fresh
-    if kind == "google" and headless:
-        raise WeightsError("the weights have no head, and Google's files hold one")
+    if kind == "timm" and model.pooling == "first":
+        raise WeightsError("model.pooling=first: timm has no such pooling")
     size = model.representation_size
     if size is not None and (kind == "timm" or (kind == "hf" and not headless)):
         raise WeightsError(
@@ -121,19 +122,39 @@ def _check_place(facts: layout.Facts, kind: str) -> None:
 
 def _plain(
     params: models.Params, facts: layout.Facts, kind: str
-) -> tuple[models.Params, layout.Facts]:
-    """Returns the same function in the terms that other projects have."""
+) -> tuple[models.Params, layout.Facts, tuple[str, ...]]:
+    """Returns the same function in the terms that other projects have, and what that changes."""
     model = facts.model
     if model.architecture == "resnet":
-        return params, facts
+        return params, facts, ()
+    model, told = _normal(model), ()
     if model.pooling == "token" and kind != "timm":  # a norm of each token may as well come first
         model = dataclasses.replace(model, norm_place="tokens")
     table = _table(params, facts, kind)
     if table is not None:
-        model = dataclasses.replace(model, position="learned_1d")
+        if model.position == "learned_1d":
+            told = (
+                "model.class_position=false: Hugging Face has a position for the class token; "
+                "it is written as zeros, and would be trained",
+            )
+        model = dataclasses.replace(model, position="learned_1d", class_position=True)
         kept = {name: leaf for name, leaf in params.items() if name != "position"}
         params = {**kept, "position": {"table": table}}
-    return params, dataclasses.replace(facts, model=model)
+    return params, dataclasses.replace(facts, model=model), told
+
+
+def _normal(model: config.Model) -> config.Model:
+    """Returns an encoder with the options that change nothing in it at their defaults."""
+    default, changed = config.Model(), dict[str, Any]()
+    if models.has_class_token(model) == (model.pooling == "token"):
+        changed["class_token"] = None
+    if not models.has_class_token(model) or not model.position.startswith("learned"):
+        changed["class_position"] = default.class_position
+    if model.activation != "gelu":
+        changed["gelu"] = default.gelu
+    if model.representation_size is None:
+        changed["representation_activation"] = default.representation_activation
+    return dataclasses.replace(model, **changed)
 
 
 def _table(params: models.Params, facts: layout.Facts, kind: str) -> np.ndarray | None:
@@ -142,11 +163,14 @@ def _table(params: models.Params, facts: layout.Facts, kind: str) -> np.ndarray 
     known = {"google": ("learned_1d", "sincos_2d", "relative")}.get(
         kind, ("learned_1d", "relative")
     )
-    if model.position in known or model.position_place != "stem":
+    apart = models.has_class_token(model) and not model.class_position
+    if kind == "hf" and apart and model.position == "learned_1d":
+        pass  # the row that Hugging Face has is written, as zeros
+    elif model.position in known or model.position_place != "stem":
         return None
     rows, columns = models.grid(model, facts.data.image_size)
-    width, token = model.width or 0, model.pooling == "token"
-    if model.position == "learned_2d":
+    width, token = model.width or 0, models.has_class_token(model)
+    if model.position in ("learned_1d", "learned_2d"):
         module = layout.classifier_of(facts).bind(params)
         return np.asarray(module.position(), np.float32)
     table = np.zeros((rows * columns + token, width), np.float32)
@@ -181,8 +205,9 @@ def _unsaid(
     keys = ["architecture", "num_classes", *(() if resnet else ENCODER)]
     if facts.model.resnet_units is not None:
         keys += [*RESNET, *(["resnet_pool"] if facts.model.resnet_version == "v2" else [])]
+    there = back.model if resnet else _normal(back.model)
     for key in keys:
-        ours, theirs = getattr(facts.model, key), getattr(back.model, key)
+        ours, theirs = getattr(facts.model, key), getattr(there, key)
         if theirs is None and ours is not None:  # whoever reads it is asked for it
             told += (f"model.{key}={config.show(ours)}: is not said by the file",)
         elif ours != theirs:
@@ -202,7 +227,8 @@ def _otherwise(key: str, ours: Any, theirs: Any, kind: str, *, folder: bool) -> 
         there, remedy = "a .safetensors file alone", "write a folder, a path without that suffix"
     else:
         remedy = ""
-    if theirs is not None and key not in ("position", "pooling", "num_classes", "architecture"):
+    fixed = ("position", "class_position", "pooling", "num_classes", "architecture")
+    if theirs is not None and key not in fixed:
         set_it = f"set --config.model.{key}={config.show(theirs)} to write another function"
         remedy = f"{remedy}, or {set_it}" if remedy else set_it
     text = f"model.{key}={config.show(ours)}: is not said by {there}, which reads back as "

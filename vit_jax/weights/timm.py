@@ -4,10 +4,12 @@ patch_embed.proj, blocks.0.attn.qkv, norm, head      Vision Transformer
 patch_embed.backbone.stages.0.blocks.0.conv1, ...    with post-activation units below: a hybrid
 stem.conv, stages.0.blocks.0.conv1, norm, head.fc    Big Transfer's ResNet, pre-activation
 
-Names and shapes do not say how many heads there are, which GELU, or what pixels the model takes;
-the config.json of a folder mostly does, and what is assumed without it is said.
+Names and shapes do not say how many heads there are, which activation, how patches are pooled, or
+what pixels the model takes; the config.json of a folder mostly does, and what is assumed without it
+is said.
 """
 
+import dataclasses
 import itertools
 import math
 import re
@@ -15,13 +17,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vit_jax import config, models
-from vit_jax.weights import bit, google, timm_config
+from vit_jax.weights import bit, timm_config
 from vit_jax.weights.documents import Given
 from vit_jax.weights.files import Arrays, Spec, WeightsError
 from vit_jax.weights.layout import (
     CONVOLUTION,
     FLAT,
-    SAME,
+    HEADLESS,
     Facts,
     Form,
     Hints,
@@ -30,7 +32,7 @@ from vit_jax.weights.layout import (
     depth,
     linear,
     shape_of,
-    square,
+    size_of_positions,
 )
 
 BACKBONE = "patch_embed.backbone."
@@ -40,7 +42,6 @@ PIXEL = Form(
     lambda array, _: array[:, :, 0, 0].T,
     lambda array: array.T[:, :, None, None],
 )
-HEADLESS = "the file holds no head; it begins at zero"
 # What some of timm's models have and none here: the names that show it.
 FOREIGN = (
     (r".*\.ls[12]\.gamma|.*\.gamma_[12]", "LayerScale"),
@@ -80,8 +81,10 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
 def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
     width, channels, *patch = shape_of(specs, "patch_embed.proj.weight", 4)
     hybrid = _root(specs)
-    heads, assumed = timm_config.heads(given, width)
-    pooling = _pooling(specs, given)
+    token = "cls_token" in specs
+    heads, assumed = timm_config.heads(given, width, hints.heads)
+    pooling, unsaid = _pooling(specs, given)
+    assumed |= unsaid | timm_config.unsaid(given)
     headless = "head.weight" not in specs
     pre_logits = "pre_logits.fc.weight" in specs
     model = models.complete(
@@ -92,65 +95,85 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
             mlp_dim=shape_of(specs, "blocks.0.mlp.fc1.weight", 2)[0],
             heads=heads,
             num_classes=1 if headless else shape_of(specs, "head.weight", 2)[0],
+            patch_remainder="drop",
             pooling=pooling,
+            class_token=None if token == (pooling == "token") else token,
             norm_place="pooled" if "fc_norm.weight" in specs else "tokens",
             position="learned_1d" if "pos_embed" in specs else "none",
             representation_size=(
                 shape_of(specs, "pre_logits.fc.weight", 2)[0] if pre_logits else None
             ),
-            gelu=timm_config.gelu(given),
+            **timm_config.activation(given),
             **(_units(specs, hybrid) if hybrid else {}),
         )
     )
     if hybrid:
         channels = shape_of(specs, f"{hybrid}conv.weight", 4)[1]
-    size = _image_size(specs, model, timm_config.image_size(given) or hints.image_size)
+    said = timm_config.image_size(given)
+    size, class_position, guessed = _image_size(specs, model, (said, hints.image_size))
     data, unsaid = timm_config.data(given, size, channels)
     return Facts(
-        model=model,
+        model=dataclasses.replace(model, class_position=class_position),
         data=data,
         classes=() if headless else timm_config.classes(given, model.num_classes or 0),
-        assumed=assumed | unsaid,
+        assumed=assumed | guessed | unsaid,
         fresh={"head/kernel": HEADLESS, "head/bias": HEADLESS} if headless else {},
     )
 
 
-def _pooling(specs: Mapping[str, Spec], given: Given) -> str:
-    """Returns what the head sees; raises WeightsError where no model here can show it that."""
+def _pooling(specs: Mapping[str, Spec], given: Given) -> tuple[str, dict[str, str]]:
+    """Returns what the head sees, and what is assumed of it; raises WeightsError."""
+    if "attn_pool.latent" in specs:
+        return "map", {}
     token = "cls_token" in specs
     natural = "avg" if "fc_norm.weight" in specs or not token else "token"
-    kind = "map" if "attn_pool.latent" in specs else timm_config.pooling(given) or natural
-    if kind not in ("token", "avg", "map"):
-        raise WeightsError(f"global_pool={kind}: only token, avg and map are known")
-    if token and kind != "token":
-        raise WeightsError(
-            f"global_pool={kind}: leaves out the class token, and models here that pool have none"
-        )
+    said = timm_config.pooling(given)
+    kind = said or natural
+    known = timm_config.POOLING
+    if kind not in known:
+        raise WeightsError(f"global_pool={kind}: only {', '.join(known)} are known")
+    if kind == "map":
+        raise WeightsError("global_pool=map: there is no attn_pool.latent")
     if not token and kind == "token":
         raise WeightsError("global_pool=token: there is no cls_token")
-    return {"token": "token", "avg": "gap", "map": "map"}[kind]
+    return known[kind], {} if said else {"model.pooling": timm_config.DEFAULT}
+
+
+Size = tuple[int, int]
 
 
 def _image_size(
-    specs: Mapping[str, Spec], model: config.Model, given: tuple[int, int] | None
-) -> tuple[int, int]:
-    """Returns the image size of the positions: the given one if it fits, else that of a square."""
+    specs: Mapping[str, Spec], model: config.Model, sizes: tuple[Size | None, Size | None]
+) -> tuple[Size, bool, dict[str, str]]:
+    """Returns the image size of the positions, whether the class token has one, what is assumed.
+
+    Args:
+      specs: of the file.
+      model: complete.
+      sizes: what config.json says, and what the caller does. The first that has as many patches
+        holds; else that of a square.
+    """
+    given = next((size for size in sizes if size is not None), None)
     if "pos_embed" not in specs:
         if given is None:
             raise WeightsError(
                 "holds no position embeddings; "
                 "give the image size: --config.data.image_size=HEIGHT,WIDTH"
             )
-        return given
+        return given, True, {}
     rows = shape_of(specs, "pos_embed", 3)[1]
-    counts = {rows, rows - 1} if model.pooling == "token" else {rows}
-    if given is not None and math.prod(models.grid(model, given)) in counts:
-        return given
-    # With a class token, they have a row for it or (no_embed_class) not.
-    side = square(min(counts) if rows != math.isqrt(rows) ** 2 else rows)[0]
-    factor = models.reduction(model)
-    patch = model.patch_size or (1, 1)
-    return side * patch[0] * factor, side * patch[1] * factor
+    token = models.has_class_token(model)
+    counts = (rows - 1, rows) if token else (rows,)  # the latter with no_embed_class
+    for size in sizes:
+        if size is not None and (patches := math.prod(models.grid(model, size))) in counts:
+            return size, not token or patches < rows, {}
+    squares = [count for count in counts if count and math.isqrt(count) ** 2 == count]
+    patches = (squares or counts)[0]
+    size, assumed = size_of_positions(model, patches, given)
+    apart = token and patches == rows
+    if apart:
+        assumed |= {"model.class_position": f"{rows} positions are a square without it"}
+    return size, not apart, assumed
 
 
 def _root(specs: Mapping[str, Spec]) -> str:
@@ -216,7 +239,7 @@ def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
     return [
         *_convolutions(root, BACKBONE),
         Rule("cls_token", "cls"),
-        Rule("pos_embed", "position/table", _positions(specs, facts)),
+        Rule("pos_embed", "position/table"),
         Rule("patch_embed.proj.weight", "embedding/kernel", CONVOLUTION),
         Rule("patch_embed.proj.bias", "embedding/bias"),
         *norm(f"{block}.norm1", "encoder/norm1"),
@@ -234,14 +257,6 @@ def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
         *dense("pre_logits.fc", "pre_logits"),
         *dense("head", "head"),
     ]
-
-
-def _positions(specs: Mapping[str, Spec] | None, facts: Facts) -> Form:
-    if specs is None or facts.model.pooling != "token" or "pos_embed" not in specs:
-        return SAME
-    patches = math.prod(models.grid(facts.model, facts.data.image_size))
-    rows = shape_of(specs, "pos_embed", 3)[1]
-    return google.WITHOUT_CLASS if rows == patches else SAME
 
 
 def _convolutions(root: str, stages: str) -> Iterator[Rule]:

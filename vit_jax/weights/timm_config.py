@@ -4,7 +4,7 @@ import math
 import re
 from typing import Any
 
-from vit_jax import config
+from vit_jax import config, models
 from vit_jax.weights import documents
 from vit_jax.weights.documents import Given
 from vit_jax.weights.files import WeightsError
@@ -15,7 +15,17 @@ HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 16, 1664: 16}
 NAMED_HEADS = {"test_vit": 2, "vit_base_patch16_gap_224": 16}
 # Those of SigLIP 2 whose width or patch SigLIP did not have.
 TANH = r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip.*|vit_large_patch16_siglip.*512"
-GELU = {"gelu": "erf", "gelu_erf": "erf", "gelu_tanh": "tanh"}
+# timm's names of activations, and what they are here; of several, the first is written.
+ACTIVATIONS = {
+    "gelu": {"gelu": "erf"},
+    "gelu_erf": {"gelu": "erf"},
+    "gelu_tanh": {"gelu": "tanh"},
+    "silu": {"activation": "silu"},
+    "swish": {"activation": "silu"},
+    "relu": {"activation": "relu"},
+}
+POOLING = {"token": "token", "avg": "gap", "max": "max", "avgmax": "avgmax", "map": "map"}
+DEFAULT = "timm's default; the file does not say"
 # Arguments of timm's models that names and shapes show too, or that change no prediction.
 SHOWN = re.compile(
     "img_size|patch_size|in_chans|num_classes|embed_dim|depth|mlp_ratio|class_token|pos_embed|"
@@ -25,9 +35,10 @@ SHOWN = re.compile(
 READ = frozenset(("num_heads", "act_layer", "global_pool"))
 RESAMPLING = {"bilinear": "antialiased_bilinear", "bicubic": "antialiased_bicubic"}
 PIXELS = {
-    "data.mean": "0.5, as of the weights that Google trained; the file does not say",
-    "data.std": "0.5, as of the weights that Google trained; the file does not say",
-    "data.resampling": "antialiased_bicubic, as most of timm's; the file does not say",
+    "data.mean": "as of the weights that Google trained; the file does not say",
+    "data.std": "as of the weights that Google trained; the file does not say",
+    "data.resampling": "as most of timm's; the file does not say",
+    "data.eval_crop": "as most of timm's; the file does not say",
 }
 
 
@@ -45,37 +56,54 @@ def of(hints: Hints) -> Given:
 
 
 def _architecture(given: Given) -> str:
-    return str(given.get("architecture", ""))
+    return documents.text(given, "architecture", "")
 
 
-def heads(given: Given, width: int) -> tuple[int | None, dict[str, str]]:
-    """Returns the number of heads, None where it cannot be told, and what is assumed of it."""
+def heads(given: Given, width: int, wanted: int | None = None) -> tuple[int | None, dict[str, str]]:
+    """Returns the number of heads, None where it cannot be told, and what is assumed of it.
+
+    Args:
+      given: the fields of config.json.
+      width: of the model.
+      wanted: what the caller says, where the file does not.
+    """
     arguments = documents.section(given, "model_args")
     if "num_heads" in arguments:
         return documents.whole(arguments, "num_heads"), {}
     if _architecture(given) in NAMED_HEADS:
         return NAMED_HEADS[_architecture(given)], {}
+    if wanted is not None:
+        return wanted, {}
     if width in HEADS:
-        return HEADS[width], {"model.heads": f"{HEADS[width]} as in timm's models {width} wide"}
+        return HEADS[width], {"model.heads": f"as in timm's models {width} wide"}
     if width % 64:
         return None, {}
-    return width // 64, {"model.heads": f"{width // 64}, each 64 wide; the file does not say"}
+    return width // 64, {"model.heads": "each 64 wide; the file does not say"}
 
 
-def gelu(given: Given) -> str:
-    """Returns the form of GELU; raises WeightsError for another activation."""
-    arguments = documents.section(given, "model_args")
+def activation(given: Given) -> dict[str, str]:
+    """Returns the options of the activation; raises WeightsError for one not known here."""
     named = "gelu_tanh" if re.fullmatch(TANH, _architecture(given)) else "gelu"
-    kind = arguments.get("act_layer") or named
-    if kind not in GELU:
-        raise WeightsError(f"act_layer={kind}: only {', '.join(GELU)} are known")
-    return GELU[kind]
+    kind = documents.text(documents.section(given, "model_args"), "act_layer", "") or named
+    if kind not in ACTIVATIONS:
+        raise WeightsError(f"act_layer={kind}: only {', '.join(ACTIVATIONS)} are known")
+    return ACTIVATIONS[kind]
 
 
 def pooling(given: Given) -> str:
     """Returns timm's name of what the head sees; empty if it is not said."""
-    arguments = documents.section(given, "model_args")
-    return str(arguments.get("global_pool") or given.get("global_pool") or "")
+    said = documents.text(documents.section(given, "model_args"), "global_pool", "")
+    return said or documents.text(given, "global_pool", "")
+
+
+def unsaid(given: Given) -> dict[str, str]:
+    """Returns what is assumed of an encoder's layers where no architecture is named."""
+    if _architecture(given):
+        return {}
+    keys = ["norm_epsilon"]
+    if not documents.section(given, "model_args").get("act_layer"):
+        keys = ["activation", "gelu", *keys]
+    return {f"model.{key}": DEFAULT for key in keys}
 
 
 def check_resnet(given: Given) -> None:
@@ -94,7 +122,7 @@ def image_size(given: Given) -> tuple[int, int] | None:
     if size is None:
         return None
     if not isinstance(size, list | tuple) or len(size) != 3:
-        raise WeightsError(f"input_size={size!r}: is no channels, height and width")
+        raise WeightsError(f"input_size={documents.shown(size)}: is no channels, height and width")
     return documents.pair({"input_size": list(size[1:])}, "input_size")
 
 
@@ -120,21 +148,22 @@ def data(given: Given, size: tuple[int, int], channels: int) -> tuple[config.Dat
             image_size=size, channels=channels, eval_crop="resize", resampling=resampling
         )
         return plain, dict(PIXELS)
-    kind, mode = said.get("interpolation", "bicubic"), said.get("crop_mode") or "center"
+    kind = documents.text(said, "interpolation", "bicubic")
+    mode = documents.text(said, "crop_mode", "") or "center"
     share = documents.real(said, "crop_pct", 0.875)
     assumed = {}
     if kind not in RESAMPLING:
-        assumed["data.resampling"] = f"antialiased_bicubic, not interpolation={kind}"
+        assumed["data.resampling"] = f"not interpolation={kind}"
     square = size[0] == size[1] and 0 < share <= 1
     central = mode == "center" and square
     if not central and (mode != "squash" or share != 1):
-        assumed["data.eval_crop"] = f"resize, not crop_mode={mode} with crop_pct={share:g}"
+        assumed["data.eval_crop"] = f"not crop_mode={mode} with crop_pct={share:g}"
     made = config.Data(
         image_size=size,
         channels=channels,
         mean=_pixel(said, "mean", channels),
         std=_pixel(said, "std", channels),
-        resampling=RESAMPLING.get(str(kind), "antialiased_bicubic"),
+        resampling=RESAMPLING.get(kind, "antialiased_bicubic"),
         eval_crop="central" if central else "resize",
         resize_to=math.floor(size[0] / share) if central else None,
     )
@@ -229,11 +258,23 @@ def _arguments(facts: Facts) -> dict[str, Any]:
         "num_heads": model.heads,
         # timm rounds the product down.
         "mlp_ratio": ratio if int(width * ratio) == hidden else (hidden + 0.5) / width,
-        "global_pool": {"token": "token", "gap": "avg", "map": "map"}[model.pooling],
-        "class_token": model.pooling == "token",
+        "global_pool": {ours: theirs for theirs, ours in POOLING.items()}[model.pooling],
+        "class_token": models.has_class_token(model),
         "fc_norm": model.norm_place == "pooled",
-        "act_layer": "gelu_tanh" if model.gelu == "tanh" else "gelu",
+        "act_layer": _written_activation(model),
+        **({} if _class_position(model) else {"no_embed_class": True}),
     }
+
+
+def _written_activation(model: config.Model) -> str:
+    gelu = model.activation == "gelu"
+    ours = {"gelu": model.gelu} if gelu else {"activation": model.activation}
+    return next(name for name, options in ACTIVATIONS.items() if options == ours)
+
+
+def _class_position(model: config.Model) -> bool:
+    """Returns whether timm's table has a row for the class token, or there is no such token."""
+    return model.class_position or not models.has_class_token(model)
 
 
 def _resnet_arguments(facts: Facts) -> dict[str, Any]:
