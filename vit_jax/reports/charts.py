@@ -208,7 +208,7 @@ def _series(chart: Chart, one: Series, x: Axis, y: Axis) -> Iterable[Markup]:
             )
 
 
-def _error_bar(point: Point, error: float, x: _Axis, y: _Axis, colour: str) -> Iterable[Markup]:
+def _error_bar(point: Point, error: float, x: Axis, y: Axis, colour: str) -> Iterable[Markup]:
     """Yields the bar and its two caps; what is off a logarithmic axis ends at that."""
     at = float(_across(x.place(point[0])))
     low, high = (_down(y.place(max(point[1] + e, y.low))) for e in (-error, error))
