@@ -68,7 +68,8 @@ setuptools.setup(
     extras_require={
         "tpu": ["jax[tpu]"],
         "cuda": ["jax[cuda13]"],
-        # Builders of TFDS open files with the first, and read .mat and .h5 with the others.
+        # h5py reads PatchCamelyon and dSprites; the others are for TFDS's builders of ImageNet-C
+        # and of data sets that no task has.
         "prepare": ["tensorflow-cpu>=2.20", "scipy>=1.16", "h5py>=3.12", "scikit-image>=0.25"],
         "gcs": ["gcsfs>=2025.9"],  # data sets on gs://
         "test": [

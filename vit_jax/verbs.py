@@ -554,8 +554,10 @@ def _prepare(verb: Verb) -> None:
         "prepare",
         commands.prepare,
         "make data sets ready: download, convert, pack, de-duplicate, verify",
-        more="  vit_jax prepare flowers                          what TFDS can download\n"
-        "  vit_jax prepare imagenet --from=FOLDER_OF_TARS   what you have to download\n"
+        more="  vit_jax prepare flowers                          what can be downloaded\n"
+        "  vit_jax prepare imagenet --from=FOLDER           what you have: tars, or unpacked\n"
+        "  vit_jax prepare imagenet --from=FOLDER --partial     also if images are missing\n"
+        "  vit_jax prepare cifar10 --from=cifar-10-python.tar.gz\n"
         "  vit_jax prepare cifar10 --from=OLD --data_dir=NEW    a copy in TFRecord files\n"
         "  vit_jax prepare my_photos --from=FOLDER          CLASS/IMAGE or SPLIT/CLASS/IMAGE\n"
         "  vit_jax prepare imagenet21k --from=fall11_whole.tar --max_side=512 \\\n"
@@ -588,7 +590,7 @@ def _prepare(verb: Verb) -> None:
     one.add_argument(
         "--partial",
         action="store_true",
-        help="pack official archives also where images are missing",
+        help="pack a data set of an official size also where images are missing",
     )
     one.add_argument(
         "--holdout",

@@ -168,3 +168,17 @@ def test_it_is_light():
     loaded = set(run.stdout.splitlines()[-1].split())
     assert "vit_jax.data.inventory" in loaded
     assert not loaded & {"jax", "numpy", "cv2", "tensorflow_datasets", "tensorflow"}
+
+
+def test_what_takes_more_packages_says_so(tmp_path):
+    """Of the paper's own tasks none takes TensorFlow."""
+    chosen = inventory.entries(tmp_path)
+    commands = [line for group in inventory.groups(chosen) for line in group.commands]
+    taking = {
+        line.split()[2]: line for line in commands if "# takes " in line or "; takes " in line
+    }
+    assert set(taking) == {"vtab/camelyon", "imagenet-c/gaussian_noise_1"}
+    assert taking["vtab/camelyon"].endswith("  # takes h5py: pip install 'vit_jax[prepare]'")
+    assert taking["imagenet-c/gaussian_noise_1"].endswith(
+        "; takes tensorflow, scipy, scikit-image: pip install 'vit_jax[prepare]'"
+    )

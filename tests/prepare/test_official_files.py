@@ -325,6 +325,20 @@ def test_only_archives_that_are_asked_for_are_opened(tmp_path):
         found.read(table["numbers.mat"], 4)
 
 
+def test_an_archive_that_is_given_itself_is_opened_by_any_name(prepare, tmp_path):
+    official_fakes.cifar10(tmp_path)
+    archive = (tmp_path / "cifar-10-binary.tar.gz").rename(tmp_path / "mine.tgz")
+    assert prepare("cifar10", f"--from={archive}", "--partial")[1][0] == (
+        "cifar10: train: 20 of 50,000 images, test: 5 of 10,000 images"
+    )
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    archive.rename(folder / "mine.tgz")
+    assert "has no image of cifar-10-binary.tar.gz or cifar-10-python.tar.gz" in woe(
+        prepare("cifar10", f"--from={folder}", "--partial", data_dir="other")
+    )
+
+
 @pytest.mark.parametrize(
     ("files", "line"),
     [

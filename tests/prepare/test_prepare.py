@@ -19,7 +19,7 @@ from vit_jax import cli, config
 from vit_jax.data import presence, splits
 from vit_jax.data.sources import open_source
 from vit_jax.data.tasks import TASKS
-from vit_jax.prepare import download, tfrecords
+from vit_jax.prepare import download, metadata, tfrecords
 
 
 @pytest.fixture
@@ -230,6 +230,9 @@ def test_imagenet21k_is_packed_as_the_split_that_its_runs_name(prepare, photos, 
     code, lines, _ = prepare("imagenet21k", f"--from={photos}")
     assert code == 0
     assert lines[0] == "imagenet21k: full: 30 images of 3 classes"
+    assert lines[-1] == (
+        "imagenet21k: has 3 classes, not the 21,843 of the paper's models, whose heads do not fit"
+    )
     assert (data_dir / "imagenet21k/1.0.0/full.txt").exists()
     found = presence.find(TASKS["imagenet21k"].dataset, data_dir)
     assert found is not None
@@ -294,6 +297,9 @@ def test_mistakes_are_one_line(prepare, photos, tmp_path, data_dir):
     assert woe(prepare("flowers", "--max_side=512")) == (
         "--max_side: is for folders and tars that are packed, and flowers is not"
     )
+    partial = "--partial: is for data sets with an official number of images, and new has none"
+    assert woe(prepare("new", f"--from={photos}", "--partial")) == partial
+    assert partial.replace("new", "mnist") in woe(prepare("mnist", "--partial"))
     assert "for one name at a time" in woe(prepare("a", "b", f"--from={photos}"))
     assert "only a folder of this machine" in woe(prepare("new", "--from", "a.tar", "gs://b/c.tar"))
     (tmp_path / "data").mkdir(exist_ok=True)
@@ -317,10 +323,13 @@ def test_files_that_the_user_has_to_download_are_named(prepare, tmp_path, data_d
     )
 
 
-def test_what_tfds_needs_is_named(prepare, monkeypatch):
+def test_what_tfds_needs_is_named(prepare, tmp_path, monkeypatch):
     monkeypatch.setattr(download.importlib.util, "find_spec", lambda name: None)
-    assert woe(prepare("imagenet-v2")) == (
-        "imagenet-v2: TFDS needs tensorflow to prepare it, once: pip install 'vit_jax[prepare]'"
+    for split in ("train", "val"):
+        (tmp_path / f"ILSVRC2012_img_{split}.tar").write_text("")
+    assert woe(prepare("imagenet-c/fog_1", f"--from={tmp_path}")) == (
+        "imagenet-c/fog_1: TFDS needs tensorflow, scipy, scikit-image to prepare it, once: "
+        "pip install 'vit_jax[prepare]'"
     )
 
 
@@ -330,9 +339,9 @@ def test_what_tfds_needs_is_named(prepare, monkeypatch):
         (ModuleNotFoundError("No module named 'scipy'", name="scipy"), 2, "TFDS needs scipy"),
         (OSError(28, "No space left on device"), 70, "No space left on device; make room"),
         (OSError("Not enough disk space. Needed: 1 TiB"), 70, "Not enough disk space. Needed: 1"),
-        (ConnectionError("reset\nby peer"), 70, "imagenet-v2: reset by peer"),
+        (ConnectionError("reset\nby peer"), 70, "mnist: reset by peer"),
         (RuntimeError("the tar\nis not what I want"), 2, "RuntimeError: the tar is not what"),
-        (AssertionError(), 2, "imagenet-v2: AssertionError: AssertionError"),
+        (AssertionError(), 2, "mnist: AssertionError: AssertionError"),
     ],
 )
 def test_whatever_a_builder_raises_is_one_line(prepare, monkeypatch, error, code, line):
@@ -342,7 +351,7 @@ def test_whatever_a_builder_raises_is_one_line(prepare, monkeypatch, error, code
     monkeypatch.setattr(download, "_check_network", lambda one, name: None)
     monkeypatch.setattr(download.importlib.util, "find_spec", lambda name: True)
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
-    found, lines, errors = prepare("imagenet-v2")
+    found, lines, errors = prepare("mnist")
     assert (found, lines, len(errors)) == (code, [], 1)
     assert line in errors[0]
 
@@ -354,16 +363,14 @@ def test_what_tfds_prepares_is_array_record_and_is_prepared_once(prepare, monkey
 
         return {"train": some(8), "test": some(5)}
 
-    monkeypatch.setattr(tfds.builder_cls("cars196"), "_split_generators", generators)
+    monkeypatch.setattr(tfds.builder_cls("mnist"), "_split_generators", generators)
     monkeypatch.setattr(download, "_check_network", lambda one, name: None)
     monkeypatch.setattr(download.importlib.util, "find_spec", lambda name: True)
-    prepared = f"fewshot/cars: prepared, in {data_dir}/cars196/2.1.0"
-    assert prepare("fewshot/cars")[:2] == (0, [prepared])
-    again = f"fewshot/cars: is prepared already, in {data_dir}/cars196/2.1.0"
-    assert prepare("fewshot/cars") == (0, [again], [])
-    found = presence.find(TASKS["fewshot/cars"].dataset, data_dir)
-    assert found is not None
-    assert found.format == "array_record"
+    prepared = f"mnist: prepared, in {data_dir}/mnist/3.0.1"
+    assert prepare("mnist")[:2] == (0, [prepared])
+    again = f"mnist: is prepared already, in {data_dir}/mnist/3.0.1"
+    assert prepare("mnist") == (0, [again], [])
+    assert metadata.read(data_dir / "mnist/3.0.1").file_format == tfds.core.FileFormat.ARRAY_RECORD
 
 
 def test_no_network_is_said_at_once(prepare, monkeypatch):

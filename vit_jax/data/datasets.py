@@ -198,7 +198,7 @@ IMAGENET_C = {
         images={"validation": 50_000},
         obtained=MANUAL,
         files=IMAGENET_TARS,
-        packages=("tensorflow", "scikit-image"),
+        packages=("tensorflow", "scipy", "scikit-image"),
     )
     for corruption in CORRUPTIONS
     for severity in SEVERITIES

@@ -12,7 +12,7 @@ from etils import epath
 
 from vit_jax import config, logs, messages
 from vit_jax.data import presence, real, remote, split_names, tasks
-from vit_jax.data.datasets import MANUAL, OBJECTNET, PACKED
+from vit_jax.data.datasets import IMAGENET21K, MANUAL, OBJECTNET, PACKED
 from vit_jax.data.examples import DataError, Split
 from vit_jax.data.tasks import Task
 from vit_jax.prepare import (
@@ -186,6 +186,7 @@ def _from_sources(name: str, task: Task | None, request: Request) -> Iterator[st
             copy = tfrecords.find(epath.Path(request.sources[0]), _tfds_name(name, task))
     if copy is not None:
         _check_packing_alone(request, name)
+        _check_official_alone(request, name)
         with remote.one_line(f"--from={copy}"):
             folder = tfrecords.convert(copy, _tfds_name(name, task), _data_dir(request))
         yield f"{name}: converted, in {folder}"
@@ -216,6 +217,13 @@ def _check_packing_alone(request: Request, name: str) -> None:
             raise config.ConfigError(
                 f"--{flag}: is for folders and tars that are packed, and {name} is not"
             )
+
+
+def _check_official_alone(request: Request, name: str) -> None:
+    if request.partial:
+        raise config.ConfigError(
+            f"--partial: is for data sets with an official number of images, and {name} has none"
+        )
 
 
 def _recipe(task: Task | None) -> Recipe | None:
@@ -270,6 +278,7 @@ def _download(
     name: str, task: Task | None, request: Request, manual: str | None = None
 ) -> Iterator[str]:
     _check_packing_alone(request, name)
+    _check_official_alone(request, name)
     dataset = task.dataset if task else None
     if dataset is not None and dataset.obtained == PACKED:
         raise DataError(
@@ -292,6 +301,7 @@ def _download(
 
 
 def _pack(name: str, task: Task | None, request: Request) -> Iterator[str]:
+    _check_official_alone(request, name)
     known = _tfds_name(name, task)
     if not re.fullmatch(r"[a-z][a-z0-9_]*", known):
         raise config.ConfigError(f"{name}: no name for a data set; small letters, digits and _")
@@ -329,6 +339,12 @@ def _pack(name: str, task: Task | None, request: Request) -> Iterator[str]:
     if request.holdout and not facts["holdout"]:
         yield f"{name}: --holdout={request.holdout:g}: not used, as splits are given"
     yield from _report(name, packing, facts)
+    classes = IMAGENET21K.classes
+    if task is not None and task.dataset is IMAGENET21K and facts["classes"] != classes:
+        yield (
+            f"{name}: has {facts['classes']:,} classes, not the {classes:,} of the paper's models, "
+            "whose heads do not fit"
+        )
 
 
 def _report(name: str, packing: pack.Packing, facts: dict[str, Any]) -> Iterator[str]:

@@ -29,7 +29,8 @@ SMALL = 2**26  # bytes of a file that is read whole: a list, labels, a table
 class Archives:
     """All files in what the user gives; what is compressed is unpacked to `scratch` once.
 
-    `looked_into` are patterns of the names of archives that are opened. `unpacked` bounds what one
+    `looked_into` are patterns of the names of archives that are opened where they lie in a folder
+    or another archive; one that is given itself is opened by any name. `unpacked` bounds what one
     compressed file may unpack to, in bytes.
     """
 
@@ -54,7 +55,7 @@ class Archives:
                 raise DataError(f"--from={given}: {what}") from None
             if not is_folder:
                 found = Found(given.name, str(given.parent), inputs.PLAIN, size)
-                yield from self._expanded(found, given)
+                yield from self._expanded(found, given, given=True)
                 continue
             for path, entry in folders.walk(given, "--from"):
                 try:
@@ -122,10 +123,13 @@ class Archives:
             part.replace(path)
         return path
 
-    def _expanded(self, found: Found, path: Path | None, depth: int = 0) -> Iterator[Found]:
+    def _expanded(
+        self, found: Found, path: Path | None, depth: int = 0, given: bool = False
+    ) -> Iterator[Found]:
         """Yields a file, or what it holds; `path` is where it is, if it is no part of another."""
         above, name = found.path.rpartition("/")[::2]
-        if not any(fnmatch.fnmatch(name.lower(), pattern) for pattern in self._patterns):
+        wanted = any(fnmatch.fnmatch(name.lower(), pattern) for pattern in self._patterns)
+        if not wanted and not (given and name.lower().endswith(SUFFIXES)):
             yield found
             return
         if depth == DEEP:

@@ -109,8 +109,8 @@ RECIPE = Recipe(
     files=datasets.IMAGENET.files,
     splits=datasets.IMAGENET.images,
     archives=(
-        "ilsvrc2012_img_train*.tar",
-        "ilsvrc2012_img_val*.tar",
+        "ilsvrc2012_img_train.tar",  # not the tar of dogs of the third task
+        "ilsvrc2012_img_val.tar",
         "ilsvrc2012_devkit_t12*.tar.gz",
         "ilsvrc2012_devkit_t12*.tar",
         "n[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9].tar",
