@@ -2,10 +2,12 @@
 
 import dataclasses
 import math
+import subprocess
 
 import jax
 import pytest
 
+import rotation
 from vit_jax import catalog, cli, config, listing, logs, opening, run, smoke
 from vit_jax.training import sharding
 
@@ -22,6 +24,7 @@ def distinct():
 
 
 DISTINCT = distinct()
+RUN, SOURCE = rotation.number()
 
 
 @pytest.fixture
@@ -47,7 +50,7 @@ def train(name, workdir):
 
 def test_every_name_has_a_smoke_config_that_runs():
     assert sorted(name for names in DISTINCT.values() for name in names) == sorted(NAMES)
-    assert len(DISTINCT) < 70
+    assert len(DISTINCT) < 80
     kinds = {cfg.model.architecture for cfg in DISTINCT}
     assert kinds == {"vit", "resnet", "axial_vit", "axial_resnet"}
     assert any(cfg.model.resnet_units and cfg.model.architecture == "vit" for cfg in DISTINCT)
@@ -57,6 +60,48 @@ def test_every_name_has_a_smoke_config_that_runs():
 @pytest.mark.usefixtures("one_device")
 def test_a_resnet_with_sgd_trains(tmp_path):
     train("pretrain/R50x1-jft-7ep-sgd", tmp_path / "run")
+
+
+def test_ten_runs_train_every_name():
+    names = [names[0] for names in DISTINCT.values()]
+    for first in (0, 7, 1234):
+        parts = [rotation.part(names, run) for run in range(first, first + rotation.PARTS)]
+        assert sorted(name for part in parts for name in part) == sorted(names)  # each once
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_the_number_of_a_run_needs_nothing_stored(tmp_path, monkeypatch):
+    for key in ("SMOKE_PART", *rotation.RUN_NUMBERS):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    assert rotation.number(tmp_path)[1].startswith("the day, ")  # no repository
+
+    def git(*words):
+        settings = ("-c", "user.name=me", "-c", "user.email=me@here", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", "-C", str(tmp_path), *settings, *words], check=True)
+
+    git("init", "-q")
+    for count in (1, 2, 3):
+        git("commit", "-q", "--allow-empty", "-m", "x")
+        assert rotation.number(tmp_path) == (count, f"{count} commits")
+    git("clone", "-q", "--depth=1", f"file://{tmp_path}", str(tmp_path / "shallow"))
+    assert rotation.number(tmp_path / "shallow")[1].startswith("the day, ")
+    monkeypatch.setenv("GITHUB_RUN_NUMBER", "42")
+    assert rotation.number(tmp_path) == (42, "GITHUB_RUN_NUMBER=42")
+    monkeypatch.setenv("SMOKE_PART", "7")
+    assert rotation.number(tmp_path) == (7, "SMOKE_PART=7")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "names",
+    rotation.part(list(DISTINCT.values()), RUN),
+    ids=lambda names: f"part{RUN % rotation.PARTS}-{names[0]}",
+)
+@pytest.mark.usefixtures("one_device")
+def test_a_tenth_of_the_names_trains(names, tmp_path, record_property):
+    record_property("part", f"{RUN % rotation.PARTS} of {rotation.PARTS}, by {SOURCE}")
+    train(names[0], tmp_path / "run")
 
 
 @pytest.mark.long

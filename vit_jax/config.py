@@ -222,7 +222,7 @@ class Data:
     )
     randaugment: tuple[int, ...] | None = knob(
         None,
-        "RandAugment as in big_vision at 224 px: operations, magnitude up to 30 (2,10); none: off.",
+        "RandAugment as big_vision's at 224 pixels: operations, magnitude to 30 (2,10); none: off.",
         at_least=0,
     )
     erase: float = knob(
