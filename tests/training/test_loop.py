@@ -220,7 +220,7 @@ class Shown(progress.Progress):
         super().__init__(active=False)
         self.updates = {}
 
-    def due(self):
+    def due(self, step):
         return True
 
     def update(self, step, fields, *, final=False):
