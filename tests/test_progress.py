@@ -74,12 +74,13 @@ RUN = """
     shown.say("home: 1,000 parameters, in /a/folder/" + "long/" * 30 + "[end]")
     shown.doing("compiling the step")
     time.sleep(0.6)
-    shown.begin(2021)
+    shown.begin(2021, 7)
     time.sleep(0.6)
-    for step in (1, 1350):
+    for step in (8, 1350):
         shown.update(step, fields)
         time.sleep(0.6)
     logs.log.warning("a warning between two frames")
+    shown.due(1351)
     shown.doing("evaluating test")
     time.sleep(0.6)
     shown.update(2021, fields, final=True)
@@ -102,8 +103,8 @@ def test_a_terminal_has_one_live_line_that_fits(columns):
     assert ("━" in live[0]) == (columns == 200)
     for what in ("opening the data 0s", "opening the data 1s", "compiling the step 0s"):
         assert any(what in line for line in screen.lines), what
-    assert any("step 0/2021" in line and "first step 0s" in line for line in screen.lines)
-    assert any("step 1350/2021" in line and "evaluating test" in line for line in screen.lines)
+    assert any("step 7/2021" in line and "first step 0s" in line for line in screen.lines)
+    assert any("step 1351/2021" in line and "evaluating test" in line for line in screen.lines)
     # What stays: the lines that were said, the last state of the run, and what comes after.
     assert [line for line in screen.left if line != path][-3:] == [
         "a warning between two frames",
@@ -175,13 +176,13 @@ def test_a_log_gets_the_first_step_at_once_and_then_lines_by_time(log, monkeypat
     for step in range(1, 61):
         clock.now += 4.0
         logged = step % 5 == 0  # every 20 s
-        if logged or shown.due():
+        if logged or shown.due(step):
             shown.update(step, [Field(0, f"loss {step}")])
     assert log.messages == [f"step {s}/100  loss {s}" for s in (1, *range(5, 61, 5))]
     log.clear()
     for step in range(61, 100):  # nothing is logged: a line a minute
         clock.now += 4.0
-        if shown.due():
+        if shown.due(step):
             shown.update(step, [])
     assert log.messages == ["step 76/100", "step 92/100"]
     log.clear()
@@ -212,7 +213,7 @@ def test_other_processes_of_a_run_say_nothing(log):
     shown.doing("compiling the step", slow=0.0)
     shown.say("resuming")
     shown.begin(9)
-    assert not shown.due()
+    assert not shown.due(1)
     shown.update(9, FIELDS, final=True)
     shown.close()
     assert log.messages == []

@@ -55,11 +55,12 @@ class Progress:
     LIVE_SECONDS, LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0, 10.0
     SLOW = 2.0  # seconds after which a log says what is being done
 
-    def __init__(self, *, active: bool = True) -> None:
-        """Begins to show, unless this process is not the one to do so."""
+    def __init__(self, what: str = "starting", *, active: bool = True) -> None:
+        """Begins to show that it is doing `what`, unless another process is the one to show it."""
         self.active = active
         self.total = 0
-        self._doing, self._since = "starting", time.monotonic()
+        self._doing, self._since = what, time.monotonic()
+        self._reached = 0
         self._step, self._fields, self._updated = 0, tuple[Field, ...](), self._since
         self._shown: float | None = None
         self._late: threading.Timer | None = None
@@ -93,13 +94,17 @@ class Progress:
             self._late.daemon = True
             self._late.start()
 
-    def begin(self, total: int) -> None:
-        """Begins the steps of a run, `total` in all."""
+    def begin(self, total: int, step: int = 0) -> None:
+        """Begins the steps of a run, `total` in all, after `step`."""
         self.doing("")
-        self.total = total
+        self.total, self._reached = total, step
 
-    def due(self) -> bool:
-        """Returns whether the state of the run should be shown, as of its first step at once."""
+    def due(self, step: int) -> bool:
+        """Returns whether the state of the run should be shown at `step`, the newest one.
+
+        That of its first step should, at once, and then now and then.
+        """
+        self._reached = step
         if not self.active:
             return False
         seconds = self.LEAST_SECONDS if self._live is None else self.LIVE_SECONDS
@@ -111,7 +116,8 @@ class Progress:
             return
         self.doing("")
         now = time.monotonic()
-        self._step, self._fields, self._updated = step, tuple(fields), now
+        self._reached = self._step = step
+        self._fields, self._updated = tuple(fields), now
         if self._live is None:
             if not final and self._shown is not None and now - self._shown < self.MOST_SECONDS:
                 return
@@ -143,24 +149,25 @@ class Progress:
 
     def _line(self, *, ascii_only: bool) -> list[Field]:
         now = time.monotonic()
-        doing, since, updated = self._doing, self._since, self._updated
+        doing, since = self._doing, self._since
+        if self.total and not self._step:
+            doing = doing or "first step"
+        step = self._reached if doing else self._step
         fields: list[Field] = []
-        if self._step or (self.total and not doing):
-            done = round(BAR * self._step / max(self.total, 1))
+        if self.total:
+            done = round(BAR * step / self.total)
             full, empty = "#-" if ascii_only else "━╌"
             fields = [
                 Field(3, full * done + empty * (BAR - done)),
-                Field(0, f"step {self._step}/{self.total}"),
+                Field(0, f"step {step}/{self.total}"),
             ]
-        if self.total and not self._step:
-            doing = doing or "first step"
-        if not doing:
-            idle = now - updated
-            late = f"{logs.duration(idle)} ago"
-            return [*fields, *self._fields, *([Field(1, late)] if idle > self.MOST_SECONDS else [])]
-        frame = self._spinner.render(now)
-        assert isinstance(frame, Text)
-        return [*fields, Field(0, f"{frame.plain} {doing} {logs.duration(now - since)}")]
+        if doing:
+            frame = self._spinner.render(now)
+            assert isinstance(frame, Text)
+            return [*fields, Field(0, f"{frame.plain} {doing} {logs.duration(now - since)}")]
+        idle = now - self._updated
+        late = [Field(1, f"{logs.duration(idle)} ago")] if idle > self.MOST_SECONDS else []
+        return [*fields, *self._fields, *late]
 
     def _quiet(self) -> None:
         """Takes back the line that a log would get."""
@@ -172,9 +179,8 @@ class Progress:
 @contextlib.contextmanager
 def doing(what: str) -> Iterator[None]:
     """Shows what is being done until the `with` statement ends, on a terminal only."""
-    shown = Progress(active=sys.stderr.isatty())
+    shown = Progress(what, active=sys.stderr.isatty())
     try:
-        shown.doing(what)
         yield
     finally:
         shown.close()

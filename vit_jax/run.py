@@ -351,7 +351,7 @@ def _train(
                 f"step compiled in {time.monotonic() - compiling:.1f} s, "
                 f"ready after {time.monotonic() - began:.1f} s"
             )
-            shown.begin(plan.steps)
+            shown.begin(plan.steps, start)
             rows = sharding.host_rows(mesh, cfg.train.batch_size)
             if mirror is not None:
                 kept = sessions.Sessions(mirror.folder, start, age=time.monotonic() - began)

@@ -154,7 +154,9 @@ def test_saving_a_step_again(make: Any, caplog: pytest.LogCaptureFixture) -> Non
     stamp = (folder / "state" / "_METADATA").stat().mtime
     put(saver, 2, {"top1": 0.5})  # the same state: only the record is new
     assert (folder / "state" / "_METADATA").stat().mtime == stamp
-    assert record.read(folder)["metrics"] == {"top1": 0.5}
+    put(saver, 2, {"loss": 1.0})
+    put(saver, 2)
+    assert record.read(folder)["metrics"] == {"top1": 0.5, "loss": 1.0}
     # Rolled back, another trajectory: the old one is there until the new one is committed.
     saver.save(2, states.state(99, states.mesh()), record={}, metrics=None)
     saver.wait()

@@ -107,3 +107,6 @@ def test_the_best_is_the_first_of_equals_and_finite() -> None:
     assert record.best(commits, "top1") == 2
     assert record.best(commits, "loss") == 3
     assert record.best(commits, "top5") is None
+    for value in (float("nan"), float("inf"), -float("inf"), None):
+        assert record.score({"top1": value, "loss": value}, "top1") is None
+        assert record.score({"top1": value, "loss": value}, "loss") is None

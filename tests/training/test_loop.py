@@ -72,6 +72,14 @@ class Metrics:
         self.lines.append((step, dict(values)))
 
 
+class Clock:
+    """A clock that is moved by hand."""
+
+    def __init__(self, monkeypatch):
+        self.now = 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+
 def scores(values, name="top1"):
     """An evaluator with these results, one after another."""
     left = iter(values)
@@ -121,6 +129,12 @@ def test_the_best_of_evaluations_between_saves_is_saved_too():
     _, results = made.run(0, 0)
     assert saves(made) == [(2, 0.1), (4, 0.4), (5, None), (10, 0.35), (12, 0.4)]
     assert results == {"test/top1": 0.4}
+
+
+def test_the_last_state_is_evaluated_and_saved_with_its_numbers():
+    made = make(evaluators={"test": scores([0.5])}, steps=4, evaluate=None, save=None)
+    assert made.run(0, 0)[1] == {"test/top1": 0.5}
+    assert saves(made) == [(4, 0.5)]
 
 
 def test_the_first_evaluator_chooses_the_best():
@@ -220,17 +234,28 @@ class Shown(progress.Progress):
         super().__init__(active=False)
         self.updates = {}
 
-    def due(self):
+    def due(self, step):
         return True
 
     def update(self, step, fields, *, final=False):
         self.updates[step] = [field.text for field in fields], final
 
 
-def test_what_is_shown_by_the_clock_is_not_written():
+def test_what_is_shown_by_the_clock_changes_nothing_that_is_written(monkeypatch):
+    clock = Clock(monkeypatch)
     made = make(evaluators={"test": scores([0.5])}, steps=10, evaluate=None)
-    made.progress = Shown()
+    made.progress, inner = Shown(), made.step
+
+    def step(state, batch):  # a second more each time, from 1 s on
+        clock.now += state + 1
+        return inner(state, batch)
+
+    made.step = step
     made.run(0, 0)
+    # A step is looked at when the one after it has been begun.
+    seconds = [1 + 2 + 3 + 4 + 5, 6 + 7 + 8 + 9]
+    speeds = [values["speed/images_per_second"] for _, values in made.metrics.lines[:2]]
+    assert speeds == pytest.approx([4 * 32 / s for s in seconds])
     assert [step for step, _ in made.metrics.lines] == [4, 8, 10, 10]
     assert list(made.progress.updates) == list(range(1, 11))
     # The first at once; how fast it is cannot be told from it.
@@ -239,14 +264,6 @@ def test_what_is_shown_by_the_clock_is_not_written():
     assert texts[:2] == ["epoch 1.6", "loss 0.1000"]
     assert texts[-1] == "ETA 0s"
     assert final
-
-
-class Clock:
-    """A clock that is moved by hand."""
-
-    def __init__(self, monkeypatch):
-        self.now = 1000.0
-        monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
 
 def test_speed_counts_neither_evaluation_nor_saves(monkeypatch):
@@ -289,9 +306,12 @@ def test_a_save_that_has_failed_ends_the_run_at_the_next_step():
             self.wait()
 
     made = make(evaluators={"test": scores([])}, saver=Failing(fails=5), evaluate=None)
+    opened = Batches(0)
+    made.batches = lambda start: opened
     with pytest.raises(manager.SaveFailed, match="step 5 was not saved"):
         made.run(0, 0)
     assert [step for step, _ in made.saver.saved] == [5]
+    assert opened.taken == 6
 
 
 def test_without_data_the_run_stops_at_the_last_step_and_has_looked_at_it():

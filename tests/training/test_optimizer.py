@@ -12,14 +12,17 @@ PARAMS = {
     "encoder": {"norm1": {"scale": jnp.array([1.0])}},
 }
 GRADS = jax.tree.map(lambda x: 0.1 * x + 0.01, PARAMS)
+SCALES = (1.0, -3.0, 0.25)  # of the gradients of steps: of equal ones any average is the same
+MOMENTS = {"b1": 0.8, "b2": 0.97, "eps": 1e-5, "momentum": 0.7}  # no defaults
 
 
 def run(cfg, lr, steps, clip_norm=None):
     """Three updates of our chain, applied as the training step applies them."""
     tx = optimizer.create(cfg, clip_norm=clip_norm)
     params, state = PARAMS, tx.init(PARAMS)
-    for _ in range(steps):
-        updates, state = tx.update(GRADS, state, params)
+    for scale in SCALES[:steps]:
+        grads = jax.tree.map(lambda g, scale=scale: g * scale, GRADS)
+        updates, state = tx.update(grads, state, params)
         params = jax.tree.map(lambda p, u: p - lr * u, params, updates)
     return trees.flatten(params), state
 
@@ -27,20 +30,21 @@ def run(cfg, lr, steps, clip_norm=None):
 def by_hand(kind, lr, steps, wd, decayed, clip=None):
     """The same in float64, written out from the definitions."""
     flat = {k: np.asarray(v, np.float64) for k, v in trees.flatten(PARAMS).items()}
-    grads = {k: np.asarray(v, np.float64) for k, v in trees.flatten(GRADS).items()}
-    norm = np.sqrt(sum((g**2).sum() for g in grads.values()))
-    if clip is not None:
-        grads = {k: g * min(1, clip / norm) for k, g in grads.items()}
+    whole = {k: np.asarray(v, np.float64) for k, v in trees.flatten(GRADS).items()}
+    norm = np.sqrt(sum((g**2).sum() for g in whole.values()))
+    b1, b2, eps, momentum = MOMENTS.values()
     m = {k: np.zeros_like(v) for k, v in flat.items()}
     v = {k: np.zeros_like(x) for k, x in flat.items()}
-    for t in range(1, steps + 1):
-        for k, g in grads.items():
+    for t, scale in enumerate(SCALES[:steps], 1):
+        cut = 1.0 if clip is None else min(1.0, clip / (abs(scale) * norm))
+        for k, full in whole.items():
+            g = full * scale * cut
             if kind == "adam":
-                m[k] = 0.9 * m[k] + 0.1 * g
-                v[k] = 0.999 * v[k] + 0.001 * g * g
-                update = (m[k] / (1 - 0.9**t)) / (np.sqrt(v[k] / (1 - 0.999**t)) + 1e-8)
+                m[k] = b1 * m[k] + (1 - b1) * g
+                v[k] = b2 * v[k] + (1 - b2) * g * g
+                update = (m[k] / (1 - b1**t)) / (np.sqrt(v[k] / (1 - b2**t)) + eps)
             else:
-                m[k] = 0.9 * m[k] + g
+                m[k] = momentum * m[k] + g
                 update = m[k]
             if decayed == "all" or k.endswith("kernel"):
                 update = update + wd * flat[k]
@@ -52,7 +56,7 @@ def by_hand(kind, lr, steps, wd, decayed, clip=None):
 @pytest.mark.parametrize("decayed", ["kernels", "all"])
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_against_float64(name, decayed, clip):
-    cfg = config.Optimizer(name=name, weight_decay=0.3, decayed=decayed)
+    cfg = config.Optimizer(name=name, weight_decay=0.3, decayed=decayed, **MOMENTS)
     ours, _ = run(cfg, 0.01, 3, clip)
     for key, expected in by_hand(name, 0.01, 3, 0.3, decayed, clip).items():
         np.testing.assert_allclose(ours[key], expected, rtol=1e-6, err_msg=key)

@@ -1,5 +1,6 @@
 """The step: one device or eight, whole or split, at once or accumulated, and when it goes wrong."""
 
+import dataclasses
 import re
 
 import jax
@@ -127,8 +128,10 @@ class Coin:
         return jnp.broadcast_to(logits[None], (len(images), 2)), {}
 
 
-def test_every_microbatch_and_every_step_has_a_dropout_key_of_its_own():
+def heads_of(seed):
+    """The share of microbatches of 16, in each of 8 steps, whose dropout key came up heads."""
     cfg = configure(model={"dropout": 0.1}, train={"accumulation": 16, "clip_norm": None})
+    cfg = dataclasses.replace(cfg, seed=seed)
     tx = optimizer.create(cfg.optimizer, clip_norm=None)
     pure = jax.jit(step.create(Coin(), tx, lambda _: jnp.zeros(()), cfg))
     params = {"w": jnp.ones(())}
@@ -140,10 +143,17 @@ def test_every_microbatch_and_every_step_has_a_dropout_key_of_its_own():
     for _ in range(8):
         now, metrics = pure(now, batch)
         shares.append(float(metrics["top1"]))
+    return shares
+
+
+def test_every_microbatch_step_and_seed_has_a_dropout_key_of_its_own():
+    shares = heads_of(0)
     # With one key for all 16 microbatches every share is 0 or 1.
     assert sum(0 < share < 1 for share in shares) >= 7
     assert 0.3 < np.mean(shares) < 0.7
     assert len(set(shares)) > 2
+    assert heads_of(0) == shares
+    assert heads_of(1) != shares
 
 
 def test_collectives_are_those_the_sharding_needs():

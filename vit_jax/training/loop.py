@@ -241,7 +241,7 @@ class Loop:
         last = step == self.plan.steps
         logged = last or step % self.cfg.logging.every == 0
         # The clock decides only what is shown: metrics are those of an unbroken run.
-        if not (logged or self.progress.due()):
+        if not (logged or self.progress.due(step)):
             return
         rows, steps = self.cfg.train.batch_size, timer.steps
         rate, waiting = timer.lap() if logged else timer.now()
@@ -315,14 +315,16 @@ class Loop:
         return results is not None and self.saver.is_best(_checked(results))
 
     def _save(self, state: Any, step: int, results: Mapping[str, float] | None) -> None:
+        self.progress.doing("saving", slow=Progress.MOST_SECONDS)
         with self.phases("save"):
             if self.mirror is not None:  # a checkpoint has all numbers that led to it
                 self.mirror.bring(now=True)
             self.saver.save(step, state, record=self.record, metrics=_checked(results))
+        self.progress.doing("")
 
     def _stop(self, state: Any, step: int, results: Mapping[str, float] | None) -> NoReturn:
-        self.progress.doing("saving")
         self._save(state, step, results)
+        self.progress.doing("saving")
         with self.phases("save"):
             self.saver.wait()
         self._spent(step)
