@@ -10,10 +10,10 @@ import time
 
 import cv2
 import numpy as np
-import official_fakes
 import pytest
-from official_fakes import VALIDATION, WORDNET
 
+import official_fakes
+from official_fakes import VALIDATION, WORDNET
 from vit_jax import cli, config
 from vit_jax.data import real
 from vit_jax.data.sources import open_source

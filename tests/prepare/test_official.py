@@ -8,11 +8,11 @@ import types
 
 import cv2
 import numpy as np
-import official_fakes
 import pytest
 import tensorflow_datasets as tfds
-import tfds_reference
 
+import official_fakes
+import tfds_reference
 from vit_jax import cli
 from vit_jax.prepare import listed
 from vit_jax.prepare.official import recipes

@@ -12,12 +12,12 @@ import threading
 import zlib
 
 import numpy as np
-import official_fakes
 import pytest
 import scipy.io
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import checksums
 
+import official_fakes
 from vit_jax import cli
 from vit_jax.data.examples import DataError
 from vit_jax.prepare import download

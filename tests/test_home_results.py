@@ -1,0 +1,67 @@
+"""What README says of the home study is what launch/home.jsonl holds, and a paired test bears out.
+
+The results were computed by `python tests/home_repetitions.py run`.
+"""
+
+import collections
+import math
+
+import PIL.Image
+import pytest
+
+import home_repetitions
+import runs
+from vit_jax import catalog
+
+LINES = home_repetitions.read()
+README = (runs.ROOT / "README.md").read_text()
+
+
+def test_every_line_is_a_whole_repetition_of_its_own():
+    keys = collections.Counter((x["network"], x["share"], x["seed"]) for x in LINES)
+    assert max(keys.values()) == 1
+    for line in LINES:
+        protocol = catalog.about(f"home/{line['network']}-digits").transfer
+        assert [f"{lr:g}" for lr in protocol.rates] == list(line["held_out"])
+        assert {len(tried) for tried in line["held_out"].values()} == {len(protocol.choose_seeds)}
+        assert line["rate"] in protocol.rates
+        assert len(line["top1"]) == 3
+        for value in line["top1"]:
+            assert value * 360 == pytest.approx(round(value * 360), abs=1e-9)
+
+
+def test_ten_pre_trainings_agree_within_three_points():
+    """The largest of the ten means, each over the final runs, is at most 3 above the smallest."""
+    means = home_repetitions.values(LINES, "ViT", 100, "fine-tuned")
+    assert len(means) == 10
+    assert max(means.values()) - min(means.values()) <= 3.0
+
+
+def test_the_readme_has_the_table():
+    rows = list(home_repetitions.table(LINES))
+    assert len(rows) == 6
+    for row in rows:
+        assert row in README
+    heading = "| network | images of 0 to 4 | n | 5-shot, all ten digits | fine-tuned |"
+    assert f"{heading}\n|---|---|---|---|---|\n{chr(10).join(rows)}\n" in README
+
+
+def test_the_picture_shows_these_results():
+    with PIL.Image.open(home_repetitions.PICTURE) as picture:
+        assert picture.info["Description"] == home_repetitions.digest(LINES)
+
+
+def test_means_and_intervals_by_hand():
+    """Means of means, 2.7764 standard errors for five, paired by seed and by nothing else."""
+    ours, theirs = [0.90, 0.91, 0.92, 0.93, 0.94], [0.95, 0.97, 0.96, 0.98, 0.99]
+    lines = [
+        dict(network=name, share=100, seed=seed, five_shot=0.5, top1=[top1 - 0.01, top1 + 0.01])
+        for name, values in (("ViT", ours), ("ResNet", theirs))
+        for seed, top1 in enumerate(values)
+    ]
+    first, _ = home_repetitions.table(lines)
+    assert first == "| ViT | 719 | 5 | 50.0 +- 0.0 % | 92.0 +- 2.0 % |"
+    found = home_repetitions.compare(lines[::-1], "fine-tuned", ("ResNet", 100), ("ViT", 100))
+    # Differences of 5, 6, 4, 5, 5: a mean of 5 with a deviation of sqrt(0.5).
+    assert (found.mean, found.count) == (pytest.approx(5.0), 5)
+    assert found.half_width == pytest.approx(2.776445 * math.sqrt(0.5 / 5), rel=1e-6)
