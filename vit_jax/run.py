@@ -84,7 +84,8 @@ def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Co
     """
     if cfg.init_from is None:
         return cfg
-    return _with_knobs(cfg, weights.numerics(opening.facts(cfg.init_from, cfg)), overrides)
+    facts, keep = opening.facts(cfg.init_from, cfg), cfg.init_head == "keep"
+    return _with_knobs(cfg, weights.numerics(facts, keep_head=keep), overrides)
 
 
 def of_directory(
@@ -124,7 +125,8 @@ def of_directory(
         new = _with_classes(new, old.model.num_classes)
     if new.init_from is not None and new.init_from == old.init_from:
         facts = weights.Facts(model=old.model, data=old.data)
-        new = _with_knobs(new, weights.numerics(facts), overrides)
+        keep = new.init_head == "keep"
+        new = _with_knobs(new, weights.numerics(facts, keep_head=keep), overrides)
     changed = config.differences(old, new)
     if changed:
         listed = ", ".join(

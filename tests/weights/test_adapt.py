@@ -149,7 +149,10 @@ def test_a_resnet_takes_any_image_size():
 def test_knobs_that_belong_to_the_weights():
     source = facts(gelu="erf", norm_epsilon=1e-12)
     source = dataclasses.replace(source, data=config.Data(mean=(0.4, 0.5, 0.6), std=(0.2,)))
-    assert weights.numerics(source) == {
+    kept = weights.numerics(source, keep_head=True)
+    assert kept.pop("model.representation_activation") == "tanh"
+    assert kept == weights.numerics(source, keep_head=False)
+    assert kept == {
         "model.activation": "gelu",
         "model.gelu": "erf",
         "model.norm_epsilon": 1e-12,
@@ -160,3 +163,27 @@ def test_knobs_that_belong_to_the_weights():
         "data.mean": (0.4, 0.5, 0.6),
         "data.std": (0.2,),
     }
+
+
+def test_a_class_token_that_the_head_does_not_see_belongs_to_the_weights():
+    """The patches attend to it all the same."""
+    source = facts(pooling="gap", class_token=True)
+    assert weights.numerics(source, keep_head=False)["model.class_token"] is True
+    assert "model.class_token" not in weights.numerics(facts(), keep_head=False)
+    given, adapted, report = fitted(source, facts(pooling="gap", class_token=True, num_classes=3))
+    np.testing.assert_array_equal(adapted["cls"], given["cls"])
+    assert "cls" not in report.dropped
+
+
+def test_positions_of_a_class_token_come_and_go():
+    without = facts(class_position=False)
+    given, adapted, report = fitted(without, facts())
+    np.testing.assert_array_equal(adapted["position/table"][:, 0], 0)
+    np.testing.assert_array_equal(adapted["position/table"][:, 1:], given["position/table"])
+    assert report.resized == {"position/table": "with a row of zeros for the class token"}
+    given, adapted, report = fitted(facts(), without)
+    np.testing.assert_array_equal(adapted["position/table"], given["position/table"][:, 1:])
+    assert report.resized == {"position/table": "without the row of the class token"}
+    given, adapted, report = fitted(without, facts((24, 32), class_position=False))
+    assert adapted["position/table"].shape == (1, 48, 16)
+    assert report.resized == {"position/table": "from 4 x 4 to 6 x 8 patches"}

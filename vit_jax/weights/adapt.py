@@ -79,11 +79,19 @@ def fit(
     return trees.nest(kept), layout.Report(used=len(kept), **report)
 
 
-def numerics(facts: layout.Facts) -> dict[str, object]:
-    """Returns the knobs that belong to the weights, whatever they are used for, by dotted name."""
+def numerics(facts: layout.Facts, *, keep_head: bool) -> dict[str, object]:
+    """Returns the options that belong to the weights, whatever they are used for, by dotted name.
+
+    Args:
+      facts: where the weights come from.
+      keep_head: whether the layers after the encoder are used too.
+    """
     model = {f"model.{key}": getattr(facts.model, key) for key in NUMERICS}
     if models.has_class_token(facts.model) and facts.model.pooling != "token":
         model["model.class_token"] = True  # others attend to it, though the head does not see it
+    if keep_head:
+        key = "representation_activation"
+        model[f"model.{key}"] = getattr(facts.model, key)
     return model | {f"data.{key}": getattr(facts.data, key) for key in ("mean", "std")}
 
 

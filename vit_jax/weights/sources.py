@@ -86,7 +86,11 @@ def _settled(
 ) -> set[str]:
     """Returns the options of which nothing is assumed, or nothing that matters."""
     others = set(overrides)
-    if wanted is not None:  # which has its own where it differs
+    if overrides.get("model.activation", "gelu") != "gelu":
+        others.add("model.gelu")
+    if wanted is not None:  # which has its own where it differs, and of some options always
+        taken = {*adapt.numerics(own, keep_head=True), "model.heads", "model.position"}
+        others |= own.assumed.keys() - taken
         others |= {key for key in own.assumed if config.get(wanted, key) != config.get(own, key)}
     # An image size that could settle the grid of positions has done so.
     return others - {"data.image_size"}

@@ -1,0 +1,439 @@
+"""What names and shapes cannot tell: as the reference where somebody says it, else told."""
+
+import json
+
+import big_vision_reference
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import foreign
+from containers import FIXTURES, read, refusal, write
+from vit_jax import cli, opening, run, weights
+from vit_jax.weights import files, google, layout, targets
+
+HEADS = {"model.heads": "3"}
+# What config.json would say of timm's, if there were one; those of transformers have it.
+SAID = {
+    "timm_avg_with_token": {"model.pooling": "gap"},
+    "timm_max": {"model.pooling": "max"},
+    "timm_avgmax": {"model.pooling": "avgmax"},
+    "timm_silu": {"model.activation": "silu"},
+    "timm_relu": {"model.activation": "relu"},
+    "timm_gelu_tanh": {"model.gelu": "tanh"},
+    "timm_map_with_token": {"model.activation": "relu"},
+    "timm_4_by_9": {"model.gelu": "tanh", "data.image_size": "32,72"},
+    "timm_remainder": {"data.image_size": "35,29"},
+}
+TRANSFORMERS = ("hf_pooler_relu", "hf_silu_4_by_9", "hf_relu_remainder")
+TOKEN, TOK = FIXTURES / "vit_tiny_token.npz", FIXTURES / "bv_vit_tok.npz"
+GAP = FIXTURES / "bv_vit_gap_sincos.npz"
+SIZE = {"data.image_size": "32,32"}
+
+
+def error(loaded, described, output=foreign.logits):
+    expected = np.asarray(described["logits"])
+    return np.abs(output(loaded, foreign.images(described)) - expected).max()
+
+
+# Values
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_is_said_gives_the_logits_of_timm(tmp_path, name):
+    described = foreign.record(name)
+    loaded = weights.load(foreign.write(tmp_path, described), HEADS | SAID[name])
+    assert error(loaded, described) < 1e-5
+    assert not [line for line in loaded.assumed for key in SAID[name] if f"{key}=" in line]
+
+
+@pytest.mark.parametrize("name", [name for name in SAID if "data.image_size" not in SAID[name]])
+def test_what_is_not_said_is_told(tmp_path, name):
+    described = foreign.record(name)
+    loaded = weights.load(foreign.write(tmp_path, described), HEADS)
+    assert error(loaded, described) > 1e-4
+    for key in SAID[name]:
+        value = getattr(loaded.facts.model, key.partition(".")[2])
+        assert [line for line in loaded.assumed if f"{key}={value}" in line]
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_logits_are_those_of_transformers(tmp_path, name):
+    described = foreign.record(name)
+    loaded = weights.load(foreign.write(tmp_path, described))
+    output = foreign.pre_logits if name == "hf_pooler_relu" else foreign.logits
+    assert error(loaded, described, output) < 1e-5
+
+
+@pytest.mark.parametrize("name", [*SAID, *TRANSFORMERS])
+def test_models_come_out_and_in_again(tmp_path, name):
+    (tmp_path / "in").mkdir()
+    described = foreign.record(name)
+    overrides = HEADS | SAID[name] if name in SAID else {}
+    loaded = weights.load(foreign.write(tmp_path / "in", described), overrides)
+    weights.save(loaded.params, loaded.facts, loaded.kind, tmp_path / "out")
+    again = weights.load(tmp_path / "out")
+    assert targets._normal(again.facts.model) == targets._normal(loaded.facts.model)
+    foreign.equal(again.params, loaded.params)
+    assert not [line for line in again.assumed if "model." in line]
+    given = files_of(tmp_path / "out")
+    for array, numbers in foreign.arrays(described).items():
+        np.testing.assert_array_equal(given[array], numbers, strict=True)
+
+
+def files_of(folder):
+    arrays = files.open_arrays(folder / "model.safetensors")
+    return {name: arrays.read(name) for name in arrays.specs}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "suffix", "message"),
+    [
+        ("timm_max", "google", ".npz",
+         "model.pooling=max: is not said by a .npz file, which reads back as gap"),
+        ("timm_avg_with_token", "google", ".npz",
+         "model.pooling=gap: is not said by a .npz file, which reads back as token"),
+        ("timm_silu", "google", ".npz",
+         "model.activation=silu: is not said by a .npz file, which reads back as gelu; "
+         "set --config.model.activation=gelu to write another function"),
+        ("hf_pooler_relu", "google", ".npz",
+         "model.representation_activation=relu: is not said by a .npz file, which reads back as "
+         "tanh; set --config.model.representation_activation=tanh to write another function"),
+        ("timm_relu", "timm", ".safetensors",
+         "model.activation=relu: is not said by a .safetensors file alone, which reads back as "
+         "gelu; write a folder, a path without that suffix, or set "
+         "--config.model.activation=gelu to write another function"),
+        ("timm_max", "hf", "",
+         "model.pooling=max: Hugging Face shows the head the class token alone"),
+        ("timm_avg_with_token", "timm", ".safetensors",
+         "model.pooling=gap: is not said by a .safetensors file alone, which reads back as token; "
+         "write a folder, a path without that suffix"),
+    ],
+)  # fmt: skip
+def test_what_a_form_cannot_say_is_refused(tmp_path, name, kind, suffix, message):
+    (tmp_path / "in").mkdir()
+    overrides = HEADS | SAID[name] if name in SAID else {}
+    if name == "hf_pooler_relu":
+        overrides = {"model.gelu": "tanh", "model.norm_epsilon": "1e-6"}
+    loaded = weights.load(foreign.write(tmp_path / "in", foreign.record(name)), overrides)
+    with pytest.raises(weights.WeightsError) as raised:
+        weights.save(loaded.params, loaded.facts, kind, tmp_path / f"out{suffix}")
+    assert str(raised.value) == message
+
+
+def test_the_first_token_is_no_pooling_of_timm(tmp_path):
+    loaded = weights.load(GAP, SIZE | {"model.pooling": "first"})
+    with pytest.raises(weights.WeightsError, match=r"^model.pooling=first: timm has no such"):
+        weights.save(loaded.params, loaded.facts, "timm", tmp_path / "out")
+    with pytest.raises(weights.WeightsError, match=r"which reads back as gap$"):
+        weights.save(loaded.params, loaded.facts, "google", tmp_path / "out.npz")
+
+
+# Grids of positions
+
+
+@pytest.fixture
+def oblong(tmp_path):
+    """A Google file of 4 x 9 patches, which would be 6 x 6 of a square, and what timm gives."""
+    (tmp_path / "in").mkdir()
+    described = foreign.record("timm_4_by_9")
+    overrides = HEADS | SAID["timm_4_by_9"]
+    loaded = weights.load(foreign.write(tmp_path / "in", described), overrides)
+    told = weights.save(loaded.params, loaded.facts, "google", tmp_path / "w.npz")
+    assert "data.image_size=32,72: reads back as 48,48" in told
+    return tmp_path / "w.npz", described
+
+
+def test_the_grid_is_what_the_image_size_says(oblong):
+    path, described = oblong
+    loaded = weights.load(path, {"data.image_size": "32,72"})
+    assert error(loaded, described) < 1e-5
+    assert loaded.report.resized == {}
+    assert not [line for line in loaded.assumed if "image_size" in line]
+
+
+def test_a_grid_that_nobody_says_is_told(oblong):
+    path, _ = oblong
+    line = "assumed data.image_size=48,48: 36 positions as a square of 6 x 6; the file does not say"
+    assert line in weights.load(path).assumed
+    other = weights.load(path, {"data.image_size": "32,80"})
+    assert line in other.assumed
+    assert other.report.lines()[1:] == ["resized: position/table (from 6 x 6 to 4 x 10 patches)"]
+
+
+@pytest.mark.parametrize("name", ["timm_4_by_9", "hf_silu_4_by_9"])
+def test_the_grid_is_what_config_says(tmp_path, name):
+    described = foreign.record(name)
+    fields = {"architecture": "vit", "model_args": {**HEADS_OF_TIMM, "img_size": [32, 72]}}
+    changes = {"config": fields} if name.startswith("timm") else {}
+    path = foreign.write(tmp_path, described, **changes)
+    assert error(weights.load(path), described) < 1e-5
+    # Other images are seen through positions resized from that grid, though 6 x 6 are as many.
+    loaded = weights.load(path, {"data.image_size": "48,48"})
+    assert loaded.report.resized == {"position/table": "from 4 x 9 to 6 x 6 patches"}
+
+
+HEADS_OF_TIMM = {"num_heads": 3, "act_layer": "gelu_tanh", "global_pool": "token"}
+
+
+def test_a_run_begins_with_the_grid_of_its_own_images(oblong, caplog):
+    caplog.set_level("INFO", logger="vit_jax")
+    path, _ = oblong
+    overrides = {
+        "init_from": str(path), "init_head": "new", "data.image_size": "32,72",
+        "data.channels": "3", "model.patch_size": "8,8", "model.width": "24", "model.depth": "2",
+        "model.mlp_dim": "48", "model.heads": "3", "model.unroll": "1", "model.pooling": "token",
+        "model.position": "learned_1d", "model.num_classes": "10",
+    }  # fmt: skip
+    cfg = run.as_in_weights(run.resolve("digits", overrides), overrides)
+    opened = opening.open_(str(path), wanted=cfg)
+    params, report = weights.fit(
+        opened.params, opened.facts, opening.create_model(cfg), keep_head=False
+    )
+    assert report.resized == {}
+    foreign.equal(
+        params["position"], weights.load(path, {"data.image_size": "32,72"}).params["position"]
+    )
+    told = [record.message for record in caplog.records]
+    assert [line for line in told if "assumed model.activation=gelu, model.gelu=tanh" in line]
+    assert not [line for line in told if "image_size" in line or "eval_crop" in line]
+
+
+def test_positions_that_may_have_a_class_token_or_not(tmp_path):
+    """17 rows are 4 x 4 and the class token; 16 are 4 x 4 without, or 3 x 5 and the class token."""
+    described = foreign.record("timm_no_embed_class")
+    path = foreign.write(tmp_path, described)
+    loaded = weights.load(path, HEADS)
+    assert loaded.facts.model.class_position is False
+    assert [line for line in loaded.assumed if "model.class_position=False" in line]
+    loaded = weights.load(path, HEADS | {"data.image_size": "24,40"})
+    assert (loaded.facts.model.class_position, loaded.report.resized) == (True, {})
+    loaded = weights.load(path, HEADS | SIZE)
+    assert loaded.facts.model.class_position is False
+    assert not [line for line in loaded.assumed if "class_position" in line]
+
+
+# big_vision
+
+
+def test_tok_trains_as_the_reference_does(tmp_path):
+    """20 steps, after which a position that the reference has not would be up to 0.08 off."""
+    arrays, rng = read(TOK), np.random.default_rng(0)
+    images = rng.uniform(-1, 1, (20, 8, 32, 32, 3)).astype(np.float32)
+    labels = rng.integers(0, 6, (20, 8))
+    loaded = weights.load(TOK)
+    classifier = layout.classifier_of(loaded.facts)
+    ours = train(lambda p, x: classifier.apply(p, x)[0], loaded.params, images, labels)
+    theirs = train(lambda p, x: big_vision_reference.forward(p, x, "tok"), arrays, images, labels)
+    given = layout.write(ours, google.LAYOUT.rules(None, loaded.facts), loaded.facts)
+    assert given.keys() == arrays.keys()
+    for name, array in theirs.items():
+        np.testing.assert_allclose(given[name], array, rtol=0, atol=1e-5, err_msg=name)
+    moved = max(np.abs(array - arrays[name]).max() for name, array in theirs.items())
+    assert moved > 0.01
+
+
+def train(forward, params, images, labels):
+    optimizer = optax.sgd(0.05, momentum=0.9)
+
+    @jax.jit
+    def step(params, state, x, y):
+        def loss(params):
+            return optax.softmax_cross_entropy_with_integer_labels(forward(params, x), y).mean()
+
+        updates, state = optimizer.update(jax.grad(loss)(params), state)
+        return optax.apply_updates(params, updates), state
+
+    params = jax.tree.map(jnp.asarray, params)
+    state = optimizer.init(params)
+    with jax.default_matmul_precision("highest"):
+        for x, y in zip(images, labels, strict=True):
+            params, state = step(params, state, x, y)
+    return jax.device_get(params)
+
+
+def test_a_run_that_begins_with_tok_has_no_position_for_the_class_token():
+    overrides = {"init_from": str(TOK), "data.image_size": "32,32"}
+    cfg = run.resolve("digits", overrides)
+    taken = run.as_in_weights(cfg, overrides)
+    assert taken.model.class_position is False
+    kept = run.as_in_weights(cfg, overrides | {"model.class_position": "true"})
+    assert kept.model.class_position is cfg.model.class_position is True
+
+
+def test_tok_reaches_hugging_face_with_zeros_that_are_told(tmp_path):
+    arrays = {n: a for n, a in read(TOK).items() if not n.startswith("pre_logits")}
+    loaded = weights.load(write(tmp_path / "w.npz", arrays))
+    told = weights.save(loaded.params, loaded.facts, "hf", tmp_path / "hf")
+    assert [line for line in told if line.startswith("model.class_position=false: Hugging Face")]
+    again = weights.load(tmp_path / "hf")
+    table = again.params["position"]["table"]
+    np.testing.assert_array_equal(table[:, 0], 0)
+    np.testing.assert_array_equal(table[:, 1:], arrays["pos_embedding"])
+    weights.save(loaded.params, loaded.facts, "timm", tmp_path / "timm")
+    kept = weights.load(tmp_path / "timm")
+    assert kept.facts.model.class_position is False
+    foreign.equal(kept.params, loaded.params)
+
+
+@pytest.mark.parametrize(("pooling", "pool_type"), [("gap", "gap"), ("first", "0")])
+def test_pool_type_0_is_said_by_the_caller(pooling, pool_type):
+    images = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype(np.float32)
+    loaded = weights.load(GAP, SIZE | {"model.pooling": pooling})
+    with jax.default_matmul_precision("highest"):
+        expected = big_vision_reference.forward(read(GAP), images, pool_type)
+    np.testing.assert_allclose(foreign.logits(loaded, images), expected, rtol=0, atol=2e-6)
+    told = weights.load(GAP, SIZE).assumed
+    assert [line for line in told if "model.pooling=gap" in line]
+
+
+@pytest.mark.parametrize("name", ["bv_vit_tok", "bv_vit_gap_sincos", "bv_vit_map"])
+def test_layers_in_one_array(tmp_path, name):
+    arrays = read(FIXTURES / f"{name}.npz")
+    path = write(tmp_path / "scan.npz", big_vision_reference.stacked(arrays))
+    loaded, expected = weights.load(path, SIZE), weights.load(FIXTURES / f"{name}.npz", SIZE)
+    assert loaded.facts == expected.facts
+    foreign.equal(loaded.params, expected.params)
+    weights.save(loaded.params, loaded.facts, "google", tmp_path / "out.npz")
+    again = read(tmp_path / "out.npz")
+    assert again.keys() == arrays.keys()
+    for key, array in arrays.items():
+        np.testing.assert_array_equal(again[key], array, strict=True)
+
+
+def test_layers_in_one_array_of_which_one_is_wrong(tmp_path):
+    arrays = big_vision_reference.stacked(read(TOK))
+    del arrays["Transformer/encoderblock/LayerNorm_1/bias"]
+    arrays["Transformer/encoderblock/MlpBlock_0/Dense_1/bias"] = np.zeros((3, 24), np.float32)
+    assert refusal(write(tmp_path / "scan.npz", arrays)) == (
+        "Transformer/encoderblock/MlpBlock_0/Dense_1/bias is (3, 24), not (2, 24); "
+        "Transformer/encoderblock/LayerNorm_1/bias is missing"
+    )
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_token", "bv_vit_map", "bit_tiny_legacy", "hybrid_tiny"])
+def test_files_without_a_head(tmp_path, name):
+    source = FIXTURES / f"{name}.npz"
+    arrays = {n: a for n, a in read(source).items() if not n.startswith(("head", "resnet/head"))}
+    assert len(arrays) == len(read(source)) - 2
+    loaded = weights.load(write(tmp_path / "w.npz", arrays))
+    assert set(loaded.report.fresh) == {"head/kernel", "head/bias"}
+    whole = weights.load(source).params
+    for key in whole.keys() - {"head"}:
+        foreign.equal(loaded.params[key], whole[key])
+    assert weights.load(tmp_path / "w.npz", {"model.num_classes": "5"}).params["head"][
+        "bias"
+    ].shape == (5,)
+    weights.save(loaded.params, loaded.facts, "google", tmp_path / "out.npz")
+    assert read(tmp_path / "out.npz").keys() == arrays.keys()
+
+
+# What people see
+
+
+@pytest.mark.parametrize("verb", ["predict", "convert"])
+def test_commands_tell_what_is_assumed(tmp_path, capsys, verb):
+    arguments = {
+        "predict": ["--examples=1", "--config.data.source=synthetic"],
+        "convert": ["--to=orbax", f"--output={tmp_path / 'out'}"],
+    }[verb]
+    assert (
+        cli.main(
+            [
+                verb,
+                f"--checkpoint={TOKEN}" if verb == "predict" else str(TOKEN),
+                *arguments,
+                "--config.model.gelu=erf",
+            ]
+        )
+        == 0
+    )
+    said = capsys.readouterr().err.splitlines()
+    assert [line for line in said if line.endswith(google.CODE) and "model.norm_epsilon" in line]
+    assert [line for line in said if "data.image_size=32,32: 16 positions as a square" in line]
+    assert not [line for line in said if "model.gelu" in line]
+
+
+# Documents
+
+
+DEEP = "[" * 900 + "]" * 900
+ODD = ['["gelu"]', '{"a": 1}', "3", "true", f"[{'9' * 400}]"]
+
+
+def fields_of(folder, name):
+    return json.loads((folder / "config.json").read_text())
+
+
+def edited(folder, keys, value):
+    """Writes text `value` under keys of a config.json."""
+    path = folder / "config.json"
+    fields = json.loads(path.read_text())
+    inner = fields
+    for key in keys[:-1]:
+        inner = inner.setdefault(key, {})
+    inner[keys[-1]] = "@"
+    path.write_text(json.dumps(fields).replace('"@"', value))
+
+
+HF_KEYS = [
+    *("hidden_act", "model_type", "image_size", "num_attention_heads", "layer_norm_eps"),
+    *("head_dim", "id2label"),
+]
+TIMM_KEYS = [
+    ("model_args", "act_layer"), ("model_args", "global_pool"), ("architecture",),
+    ("model_args", "img_size"), ("pretrained_cfg", "interpolation"), ("global_pool",),
+    ("pretrained_cfg", "crop_mode"), ("pretrained_cfg", "crop_pct"), ("pretrained_cfg", "mean"),
+    ("pretrained_cfg", "input_size"), ("label_names",), ("pretrained_cfg",), ("model_args",),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [*ODD, DEEP, "9" * 4000, "1e400", "null"])
+def test_odd_values_of_config_end_in_one_line(tmp_path, value):
+    for name, keys in [("hf_silu_4_by_9", (key,)) for key in HF_KEYS] + [
+        ("timm_folder", keys) for keys in TIMM_KEYS
+    ]:
+        folder = tmp_path / "-".join((name, *keys))
+        folder.mkdir()
+        path = foreign.write(folder, foreign.record(name))
+        edited(path, keys, value)
+        said = ""
+        try:
+            weights.load(path)
+        except weights.WeightsError as error:
+            said = str(error).removeprefix(str(path))
+        assert len(said) < 500
+        assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "value", "message"),
+    [
+        ("hf_silu_4_by_9", ("hidden_act",), '["gelu"]', "hidden_act=['gelu']: is no text"),
+        ("hf_silu_4_by_9", ("hidden_act",), '{"a": 1}', "hidden_act={'a': 1}: is no text"),
+        ("hf_pooler_relu", ("pooler_act",), "[]", "pooler_act=[]: is no text"),
+        ("hf_pooler_relu", ("pooler_act",), '"mish"',
+         "pooler_act=mish: only tanh, relu, silu, swish are known"),
+        ("timm_folder", ("model_args", "act_layer"), "[1]", "act_layer=[1]: is no text"),
+        ("timm_folder", ("pretrained_cfg", "interpolation"), "{}", "interpolation={}: is no text"),
+        ("hf_silu_4_by_9", ("layer_norm_eps",), "9" * 400,
+         f"layer_norm_eps={'9' * 77}...: is no number, or no list of them"),
+    ],
+)  # fmt: skip
+def test_values_of_the_wrong_type_are_named(tmp_path, name, keys, value, message):
+    path = foreign.write(tmp_path, foreign.record(name))
+    edited(path, keys, value)
+    assert refusal(path) == message
+
+
+@pytest.mark.parametrize("depth", [65, 500, 900, 5_000, 100_000])
+def test_config_that_is_nested_deeply(tmp_path, depth):
+    path = foreign.write(tmp_path, foreign.record("timm_folder"))
+    edited(path, ("model_args", "img_size"), "[" * depth + "]" * depth)
+    with pytest.raises(weights.WeightsError) as raised:
+        weights.load(path)
+    assert str(raised.value).startswith(f"{path / 'config.json'}: ")
+    if depth < 900:
+        assert str(raised.value).endswith("is nested more than 64 deep")
