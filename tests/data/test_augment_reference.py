@@ -48,7 +48,7 @@ def parts(key):
     return operation, int(magnitude), minus is not None, image(int(height), int(width))
 
 
-@pytest.mark.parametrize("key", REFERENCE.keys() - SHARPNESS.keys())
+@pytest.mark.parametrize("key", sorted(REFERENCE.keys() - SHARPNESS.keys()))
 def test_equal_to_the_bit(key):
     operation, magnitude, negated, pixels = parts(key)
     if key.startswith("Translate"):  # the reference moves to the left by a positive argument

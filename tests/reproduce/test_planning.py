@@ -240,19 +240,26 @@ def test_the_page_and_the_json_of_a_table(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("figure", "count"), [("fig3", 1), ("fig4", 1), ("fig5", 2)])
+@pytest.mark.parametrize(
+    ("figure", "count"),
+    [("fig2", 1), ("fig3", 1), ("fig4", 1), ("fig5", 2), ("fig8", 1), ("fig9", 1), ("fig13", 1)],
+)
 def test_figures_draw_the_papers_points_hollow_and_ours_filled(tmp_path, figure, count):
     put_transfer(tmp_path, REAL)
     put_transfer(tmp_path, "finetune/R50x1-jft7ep-imagenet")
     few = {"fewshot/imagenet/5shot": 0.6, "test/top1": 0.5}
-    pages.write_run(tmp_path / "figure4/R50x1-jft-9M", results=few)
+    for name in ("figure4/R50x1-jft-9M", "scaling/depth-64", "axial/R50x1", "pooling/gap-8e-4"):
+        pages.write_run(tmp_path / name, results=few)
+    for task in ("camelyon", "eurosat", "resisc45", "retinopathy"):
+        put_transfer(tmp_path, f"bit/R152x4-jft-vtab-{task}")
     table = tables.table(figure)
     steps, found = reproduce.plan(table, tmp_path, {})
     _, html = reproduce.write(table, steps, found, tmp_path / "out.md")
     shown = pages.Page.of(html)
     assert shown.count("svg", "chart") == count
     marks = [a["class"] for tag, a in shown.elements if tag == "circle"]
-    hollow = {"fig3": 14, "fig4": 0, "fig5": 36}[figure]
+    # Figure 2's first panel of two networks, and the three groups that Table 9 has.
+    hollow = {"fig2": 5, "fig3": 14, "fig5": 36}.get(figure, 0)
     assert sum("hollow" in mark for mark in marks) == hollow
     assert len(marks) == hollow + 1
 

@@ -61,8 +61,13 @@ def test_a_small_table_end_to_end(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("here")
-def test_few_shot_is_measured_while_training(tmp_path):
-    small = reproduce.tiny(cut("table8", lambda c: c.row == "relative"))
+@pytest.mark.parametrize(
+    ("name", "row"),
+    # Of Figure 9's curve over epochs a tiny copy has the end.
+    [("table8", "relative"), ("figure9", "GAP, lr 0.0003"), ("figure8", "depth-2")],
+)
+def test_few_shot_is_measured_while_training(name, row, tmp_path):
+    small = reproduce.tiny(cut(name, lambda c: c.row == row))
     assert reproduce.perform(small, tmp_path, {}, smoke=True) == 0
     planned, found = reproduce.plan(small, tmp_path, {})
     values = reproduce.as_dict(small, planned, found, tmp_path)
