@@ -6,7 +6,7 @@
 #
 # WORKDIR (default runs/digits in the checkout) is resumed if it holds an unfinished run; the knobs
 # are for it. The transfer's runs are in home/ beside it. With SEED=1 (default 0) its pre-training
-# and its fine-tuning take other seeds; give another WORKDIR too.
+# has another seed; give another WORKDIR too.
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 # shellcheck source=launch/setup.sh
@@ -15,7 +15,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 WORKDIR=$ROOT/runs/digits
 case ${1:-} in "" | --*) ;; *) WORKDIR=$1; shift ;; esac
 SEED=${SEED:-0}
-case $SEED in *[!0-9]* | ??????*) echo "local.sh: SEED=$SEED: must be a number below 100000" >&2; exit 2 ;; esac
+case $SEED in *[!0-9]* | ??????????*) echo "local.sh: SEED=$SEED: must be a whole number below 1e9" >&2; exit 2 ;; esac
 HALF=$(dirname "$WORKDIR")/home/ViT-half
 ALL=$(dirname "$WORKDIR")/home/ViT-digits
 
@@ -39,9 +39,7 @@ echo "Few-shot: what a linear classifier of all ten digits makes of its features
 "$VENV/bin/vit_jax" evaluate --checkpoint="$HALF" --config.evaluation.fewshot=digits
 echo
 echo "Transferring it to all ten digits at 10 x 10 pixels: choosing a rate, training three times, testing ..."
-FIRST=$((10 * 10#$SEED))
-"$VENV/bin/vit_jax" transfer home/ViT-digits --workdir="$ALL" --parallel=3 --config.init_from="$HALF" \
-  --choose_seeds=$FIRST,$((FIRST + 1)) --seeds=$FIRST,$((FIRST + 1)),$((FIRST + 2))
+"$VENV/bin/vit_jax" transfer home/ViT-digits --workdir="$ALL" --parallel=3 --config.init_from="$HALF"
 echo
 "$VENV/bin/vit_jax" report "$ALL" "$HALF" "$WORKDIR"
 echo

@@ -1,35 +1,41 @@
 """The home study again and again, from other pre-training seeds: README's table and its tests.
 
-    python tests/home_repetitions.py run --seeds=0,1,2 --rows=ViT-100,ResNet-100 --workdir=DIR
+    python tests/home_repetitions.py run --seeds=0,1,2 --rows=ViT-100,ResNet-100
     python tests/home_repetitions.py table
     python tests/home_repetitions.py draw --output=launch/pictures/home.png
 
-A repetition is all that `vit_jax reproduce home` does for a row: pre-training with a seed of its
-own, 5-shot, the choice of the rate, the final runs. Its fine-tuning seeds are its own too, so that
-repetitions share nothing but the images. `run` adds a line for each to launch/home.jsonl; what is
-there is not run again.
+A repetition is what `vit_jax reproduce home` does for a row: pre-training, here with a seed of its
+own, 5-shot, the choice of the rate, the final runs. It is done in memory, each run one compiled
+loop over its batches, without the checkpoints, logs and processes of a run directory: the same
+batches, steps and choice, several times as fast. `run` adds a line for each repetition to
+launch/home.jsonl; what is there is not run again.
 """
 
 import argparse
+import dataclasses
 import datetime
+import functools
 import hashlib
 import json
 import pathlib
 import statistics
+import tempfile
 
+import jax
+import numpy as np
 from matplotlib.figure import Figure
 
 import runs
-from vit_jax import __version__, catalog, logs, run, transfer
+from vit_jax import __version__, logs, opening, run, transfer, weights
+from vit_jax.data import pipeline, sources, transforms
 from vit_jax.reports import intervals
-from vit_jax.transfer import worker
+from vit_jax.training import optimizer, schedules, state, step
 
 RESULTS = runs.ROOT / "launch" / "home.jsonl"
 PICTURE = runs.ROOT / "launch" / "pictures" / "home.png"
 NETWORKS, SHARES = ("ViT", "ResNet"), (25, 50, 100)
 IMAGES = {25: 180, 50: 360, 100: 719}
 MEASURES = {"5-shot": "five_shot", "fine-tuned": "top1"}
-QUIET = {"logging.tensorboard": "false"}
 
 
 def read(file=RESULTS):
@@ -92,26 +98,84 @@ def interaction(lines, measure):
     return intervals.paired(*gains)
 
 
-def repeat(network, share, seed, workdir):
+@functools.cache
+def batches(data, seed, size, steps):
+    """Returns the images and labels of all steps of a run."""
+    source = sources.open_source(data, data.train_split, num_classes=None, train=True)
+    loaded = pipeline.batches(
+        source, transforms.train_transforms(data), data,
+        seed=seed, batch_size=size, rows=np.arange(size), train=True, stop_step=steps,
+    )  # fmt: skip
+    with loaded:
+        each = [{key: np.array(one[key]) for key in ("image", "label")} for one in loaded]
+    return {key: np.stack([one[key] for one in each]) for key in ("image", "label")}
+
+
+@functools.cache
+def compiled(cfg):
+    """Returns model, optimizer and loop of a config, whose seed decides nothing here."""
+    model = opening.create_model(cfg)
+    tx = optimizer.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
+    steps, warmup = int(cfg.train.duration.amount), int(cfg.schedule.warmup.amount)
+    schedule = schedules.create(cfg.schedule, lr=cfg.optimizer.lr, steps=steps, warmup=warmup)
+    one = step.create(model, tx, schedule, cfg)
+    return model, tx, jax.jit(lambda state, batch: jax.lax.scan(one, state, batch))
+
+
+def trained(cfg, start=None):
+    """Returns the state of a run at its end.
+
+    Args:
+      cfg: of the run, its durations in steps and its classes known.
+      start: config and parameters of the run that it begins with.
+    """
+    model, tx, loop = compiled(dataclasses.replace(cfg, seed=0))
+    live = jax.jit(lambda: state.create(model, tx, cfg))()
+    if start is not None:
+        cfg_before, params = start
+        facts = weights.Facts(model=cfg_before.model, data=cfg_before.data)
+        fitted, _ = weights.fit(params, facts, model, keep_head=False)
+        live = state.begin_with(live, fitted)
+    steps = int(cfg.train.duration.amount)
+    live, _ = loop(live, batches(cfg.data, cfg.seed, cfg.train.batch_size, steps))
+    return jax.device_get(live)
+
+
+def measured(cfg, params):
+    """Returns what evaluation at the end of a run measures."""
+    results = {}
+    for name, evaluator in run.Objects(cfg).evaluators.items():
+        prefix = "" if name == "test" else f"{name}/"
+        found = evaluator(params, stop=lambda: False)
+        results |= {f"{prefix}{key}": value for key, value in found.items()}
+    return results
+
+
+def with_classes(cfg, count):
+    return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, num_classes=count))
+
+
+def repeat(network, share, seed):
     """Returns the line of one repetition."""
-    began = datetime.datetime.now(datetime.UTC)
     name = f"home/{network}-half" + ("" if share == 100 else f"-{share}")
     few = {"evaluation.fewshot": "digits", "evaluation.shots": "5"}
-    half = workdir / "half"
-    pretrained = run.train(run.resolve(name, QUIET | few | {"seed": str(seed)}), half)
-    seeds = tuple(10 * seed + number for number in range(3))
-    target = f"home/{network}-digits"
-    choose = seeds[: len(catalog.about(target).transfer.choose_seeds)]
-    plan = transfer.create(
-        target, QUIET | {"init_from": str(half)}, choose_seeds=choose, seeds=seeds
-    )
+    half = with_classes(run.resolve(name, few | {"seed": str(seed)}), 5)
+    params = trained(half)["params"]
 
-    def here(cells, folder, places, *, started, ended, look):
+    def run_cells(cells, workdir, places, *, started, ended, look):
         for cell in cells:
             started(cell)
-            ended(cell, 0.0, worker.work(cell.cfg, folder, cell.directory))
+            cfg = with_classes(cell.cfg, 10)
+            found = trained(cfg, (half, params))
+            if found["bad_steps"]:
+                ended(cell, 0.0, {"state": "failed", "why": "not finite"})
+            else:
+                results = measured(cfg, found["params"])
+                ended(cell, 0.0, {"state": "done", "steps": int(found["step"]), "results": results})
 
-    found = transfer.sweep(plan, workdir / "digits", run=here)
+    plan = transfer.create(f"home/{network}-digits", {"init_from": "none"})
+    with tempfile.TemporaryDirectory() as folder:
+        found = transfer.sweep(plan, pathlib.Path(folder), run=run_cells)
     held_out = {}
     for cell in found["cells"]:
         if cell["stage"] == "choose":
@@ -119,15 +183,15 @@ def repeat(network, share, seed, workdir):
             held_out.setdefault(f"{cell['lr']:g}", []).append(value)
     return {
         "network": network, "share": share, "seed": seed,
-        "five_shot": pretrained.results["fewshot/digits/5shot"],
+        "five_shot": measured(half, params)["fewshot/digits/5shot"],
         "held_out": held_out, "rate": found["chosen"]["lr"],
         "top1": found["results"]["top1"]["values"],
-        "date": began.date().isoformat(), "vit_jax": __version__,
-        "jax": found["machine"]["versions"]["jax"],
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "vit_jax": __version__, "jax": jax.__version__,
     }  # fmt: skip
 
 
-def run_all(rows, seeds, workdir, output):
+def run_all(rows, seeds, output):
     """Runs the repetitions that are not in the file yet, and adds them."""
     logs.setup()
     for seed in seeds:
@@ -137,7 +201,7 @@ def run_all(rows, seeds, workdir, output):
             key = {"network": network, "share": int(share), "seed": seed}
             if any(key.items() <= line.items() for line in there):
                 continue
-            line = repeat(network, int(share), seed, workdir / row / f"seed{seed}")
+            line = repeat(network, int(share), seed)
             with output.open("a") as file:
                 file.write(json.dumps(line) + "\n")
 
@@ -176,13 +240,12 @@ def main():
     parser.add_argument("what", choices=("run", "table", "draw"))
     parser.add_argument("--seeds", default="0,1,2,3,4,5,6,7,8,9")
     parser.add_argument("--rows", default=",".join(f"{n}-{s}" for n in NETWORKS for s in SHARES))
-    parser.add_argument("--workdir", type=pathlib.Path, default=pathlib.Path("runs/repetitions"))
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
     parser.add_argument("--output", type=pathlib.Path, default=PICTURE)
     given = parser.parse_args()
     if given.what == "run":
         seeds = [int(seed) for seed in given.seeds.split(",")]
-        run_all(given.rows.split(","), seeds, given.workdir, given.results)
+        run_all(given.rows.split(","), seeds, given.results)
         return
     lines = read(given.results)
     if given.what == "draw":

@@ -201,8 +201,10 @@ def splits_there(data: config.Data) -> config.Data:
     except DataError:
         return data
     changed = {}
-    for key in ("train_split", "eval_split"):
+    for key in ("train_split", "eval_split", "test_split"):
         text = getattr(data, key)
+        if text is None:
+            continue
         name = text.partition("[")[0]
         found = split_names.find(name, there)
         if found is not None and found != name:
