@@ -254,7 +254,7 @@ def _npz(file: _File) -> Arrays:
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise WeightsError(f"{name} is compressed in a way that numpy does not know")
         with _explained(f"{name} is damaged or no plain array"), archive.open(member) as source:
-            headers[name] = header = _header(source)
+            headers[name] = header = _header(name, source)
         if header.length + header.spec.nbytes != member.file_size:
             raise WeightsError(f"{name} is not of the size its header says; download it again")
         specs[name] = header.spec
@@ -278,15 +278,15 @@ class _Header(NamedTuple):
     transposed: bool  # the first axis runs fastest
 
 
-def _header(source: IO[bytes]) -> _Header:
-    """Returns the header of a .npy file; raises ValueError."""
+def _header(name: str, source: IO[bytes]) -> _Header:
+    """Returns the header of a .npy file; raises ValueError, or WeightsError where one is large."""
     magic = source.read(8)
     if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
         raise ValueError(f"begins with {magic!r}")
     size = source.read(2 if magic[6] == 1 else 4)
     length = int.from_bytes(size, "little")
     if length > MAX_HEADER:
-        raise ValueError(f"a header of {length} bytes")
+        raise WeightsError(f"{name} has a header of {length} bytes; at most {MAX_HEADER}")
     match = HEADER.fullmatch(source.read(length).decode("latin1"))
     if match is None:
         raise ValueError("the header is not as numpy writes it")
@@ -294,7 +294,7 @@ def _header(source: IO[bytes]) -> _Header:
     dtype = np.dtype(ml_dtypes.bfloat16 if match[1] in ("<V2", "|V2") else match[1])
     shape = tuple(int(n) for n in match[3].split(",") if n.strip())
     if len(shape) > MAX_AXES:
-        raise ValueError(f"{len(shape)} axes")
+        raise WeightsError(f"{name} has {len(shape)} axes; at most {MAX_AXES}")
     return _Header(len(magic) + len(size) + length, Spec(shape, dtype), match[2] == "True")
 
 

@@ -1,0 +1,138 @@
+"""Commands on models whose options only weights of other projects have."""
+
+import dataclasses
+import pathlib
+
+import cv2
+import jax
+import numpy as np
+import pytest
+from jax import export
+
+import foreign
+from vit_jax import cli, models, opening
+from vit_jax.inspect import attention, distance
+from vit_jax.models import variants
+from vit_jax.training import sharding
+
+FIXTURES = pathlib.Path(__file__).parent / "fixtures"
+# Names of fixtures, what else is said of them, and the pixels that lie in patches.
+SOURCES = {
+    "timm_avg_with_token": (["model.heads=3", "model.pooling=gap"], (32, 32)),
+    "hf_relu_remainder": ([], (32, 24)),
+    "bv_vit_gap_sincos": (["data.image_size=32,32", "model.pooling=first"], (32, 32)),
+    "bv_vit_tok": ([], (32, 32)),
+}
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch):
+    """Programs for eight compile slowly."""
+    create = sharding.create_mesh
+    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
+
+
+@pytest.fixture(params=SOURCES)
+def source(request, tmp_path):
+    """Returns the path of weights, options for a command, and the pixels in patches."""
+    name = request.param
+    said, covered = SOURCES[name]
+    path = FIXTURES / f"{name}.npz"
+    if not path.exists():
+        (tmp_path / "weights").mkdir()
+        path = foreign.write(tmp_path / "weights", foreign.record(name))
+    return path, [f"--config.{one}" for one in said], covered
+
+
+@pytest.fixture
+def photos(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        cv2.imwrite(str(folder / f"{name}.png"), rng.integers(0, 256, (40, 50, 3), np.uint8))
+    return folder
+
+
+def opened(path, options):
+    return opening.open_(path, dict(o.removeprefix("--config.").split("=") for o in options))
+
+
+def test_a_checkpoint_of_ours_computes_the_same(source, photos, tmp_path, capsys):
+    path, options, _ = source
+    run, found = tmp_path / "run", []
+    assert cli.main(["convert", str(path), "--to=orbax", f"--output={run}", *options]) == 0
+    for checkpoint, more in ((path, options), (run, [])):
+        capsys.readouterr()
+        arguments = [f"--checkpoint={checkpoint}", "--json", str(photos), *more]
+        assert cli.main(["predict", *arguments]) == 0
+        found.append(capsys.readouterr().out)
+    assert found[0] == found[1]
+    first, again = opened(path, options).cfg.model, opening.open_(run).cfg.model
+    assert first == again
+
+
+def test_programs_and_embeddings_give_the_same_numbers(source, photos, tmp_path):
+    path, options, _ = source
+    model = opened(path, options)
+    file, features = tmp_path / "m.stablehlo", tmp_path / "f.npz"
+    arguments = [str(path), "--to=stablehlo", f"--output={file}", "--platforms=cpu", *options]
+    assert cli.main(["export", *arguments]) == 0
+    size = model.cfg.data.image_size
+    pixels = np.random.default_rng(1).integers(0, 256, (2, *size, 3), np.uint8)
+    program = export.deserialize(bytearray(file.read_bytes()))
+    given = jax.jit(program.call)(pixels)["logits"]
+    mean, std = (
+        np.asarray(value, np.float32) for value in (model.cfg.data.mean, model.cfg.data.std)
+    )
+    classifier = opening.create_model(model.cfg)
+    scaled = np.asarray((pixels / 255 - mean) / std, np.float32)
+    with jax.default_matmul_precision("highest"):
+        expected, out = jax.jit(classifier.apply)(model.params, scaled)
+    np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5)
+
+    arguments = [f"--checkpoint={path}", f"--images={photos}", f"--output={features}", *options]
+    assert cli.main(["embed", *arguments, "--features=tokens"]) == 0
+    with np.load(features) as file:
+        assert file["features"].shape[1:] == out["tokens"].shape[1:]
+        tokens = classifier.patches + models.has_class_token(model.cfg.model)
+        assert file["features"].shape[1] == tokens
+
+
+def test_figures_show_what_lies_in_patches(source, photos, tmp_path):
+    path, options, covered = source
+    out = tmp_path / "out"
+    arguments = [f"--checkpoint={path}", f"--images={photos}", f"--out={out}", "--count=2"]
+    assert cli.main(["inspect", "all", *arguments, *options]) == 0
+    model = opened(path, options)
+    grid = variants.grid(model.cfg.model, model.cfg.data.image_size)
+    assert (8 * grid[0], 8 * grid[1]) == covered
+    with np.load(out / "attention.npz") as file:
+        assert file["attention"].shape[-2:] == grid
+    with np.load(out / "attention-distance.npz") as file:
+        # Neighbours are 8 pixels apart, whatever is left over at the edges.
+        far = distance.between(grid, covered, token=False)
+        assert file["pixels"].max() < far.max()
+        assert far[0, 1] == 8
+    arguments = [f"--checkpoint={path}", f"--images={photos}", f"--out={tmp_path / 'v.html'}"]
+    assert cli.main(["inspect", "view", *arguments, *options]) == 0
+    page = (tmp_path / "v.html").read_text()
+    assert f'"side":[{covered[0]},{covered[1]}]' in page
+    single = model.cfg.model.pooling in ("token", "first")
+    assert f'"single":{str(single).lower()}' in page
+
+
+def test_what_the_output_looks_at():
+    cfg = opened(FIXTURES / "bv_vit_tok.npz", []).cfg
+    rows = np.arange(17 * 17, dtype=np.float32).reshape(17, 17)
+
+    def seen(**changes):
+        model = dataclasses.replace(cfg.model, **changes)
+        return attention.of_output(rows, dataclasses.replace(cfg, model=model)).ravel()
+
+    np.testing.assert_array_equal(seen(), rows[0, 1:])
+    np.testing.assert_array_equal(seen(pooling="first", class_token=True), rows[0, 1:])
+    np.testing.assert_array_equal(seen(pooling="gap", class_token=True), rows[1:, 1:].mean(0))
+    rows = rows[:16, :16]
+    np.testing.assert_array_equal(seen(pooling="first"), rows[0])
+    np.testing.assert_array_equal(seen(pooling="max"), rows.mean(0))
