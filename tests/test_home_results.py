@@ -6,13 +6,20 @@ The results were computed by `python tests/home_repetitions.py run`.
 import collections
 import math
 
+import jax
 import PIL.Image
 import pytest
 
 import home_repetitions
 import runs
-from vit_jax import catalog
+from vit_jax import catalog, run
+from vit_jax.training import sharding
 
+TINY = {
+    "model.width": "16", "model.depth": "1", "model.mlp_dim": "16", "model.heads": "2",
+    "model.unroll": "1", "model.resnet_width": "0.25", "train.batch_size": "8",
+    "data.eval_split": "test[:40]", "evaluation.batch_size": "8",
+}  # fmt: skip
 LINES = home_repetitions.read()
 README = (runs.ROOT / "README.md").read_text()
 
@@ -66,3 +73,27 @@ def test_means_and_intervals_by_hand():
     # Differences of 5, 6, 4, 5, 5: a mean of 5 with a deviation of sqrt(0.5).
     assert (found.mean, found.count) == (pytest.approx(5.0), 5)
     assert found.half_width == pytest.approx(2.776445 * math.sqrt(0.5 / 5), rel=1e-6)
+
+
+@pytest.mark.parametrize("network", home_repetitions.NETWORKS)
+def test_a_repetition_in_memory_has_the_numbers_of_the_run_directories(
+    network, tmp_path, monkeypatch
+):
+    create = sharding.create_mesh
+    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
+    short = TINY | {"train.duration": "12 steps", "schedule.warmup": "3 steps"}
+    half = run.resolve(f"home/{network}-half", short | {"seed": "3"})
+    here = home_repetitions.with_classes(half, 5)
+    params = home_repetitions.trained(here)["params"]
+    found = run.train(half, tmp_path / "half").results
+    assert home_repetitions.measured(here, params) == strip(found)
+    begun = short | {"init_from": str(tmp_path / "half"), "seed": "4", "optimizer.lr": "0.12"}
+    digits = run.resolve(f"home/{network}-digits", begun)
+    found = run.train(digits, tmp_path / "digits").results
+    there = home_repetitions.with_classes(digits, 10)
+    params = home_repetitions.trained(there, (here, params))["params"]
+    assert home_repetitions.measured(there, params) == strip(found)
+
+
+def strip(results):
+    return {key.removeprefix("test/"): value for key, value in results.items()}

@@ -14,7 +14,7 @@ from vit_jax.transfer import devices
 def test_cells_of_the_choosing_stage_see_no_test_image():
     plan = sweeps.plan(rates=(), evaluation__tasks="imagenet-v2", evaluation__fewshot="pets")
     assert [cell.directory for cell in plan.candidates] == [
-        "choose/vit-lr0.03", "choose/vit-lr0.06", "choose/vit-lr0.12",
+        "choose/vit-lr0.06", "choose/vit-lr0.12",
     ]  # fmt: skip
     for cell in plan.candidates:
         assert (cell.stage, cell.setup, cell.cfg.seed) == ("choose", "vit", 0)
@@ -25,7 +25,7 @@ def test_cells_of_the_choosing_stage_see_no_test_image():
     final = plan.final(plan.candidates[0])
     assert [cell.directory for cell in final] == ["final/seed0", "final/seed1"]
     for seed, cell in enumerate(final):
-        assert (cell.cfg.seed, cell.cfg.optimizer.lr) == (seed, 0.03)
+        assert (cell.cfg.seed, cell.cfg.optimizer.lr) == (seed, 0.06)
         assert (cell.cfg.data.train_split, cell.cfg.data.eval_split) == ("train", "test")
         assert cell.cfg.evaluation.tasks == ("imagenet-v2",)
         assert cell.cfg.evaluation.every is None  # once, at the end
@@ -35,10 +35,10 @@ def test_rates_are_tried_with_every_seed_of_the_choice():
     plan = sweeps.plan("home/ResNet-digits", rates=(), choose_seeds=())
     assert plan.choose_seeds == (0, 1)  # of the config, whose data set is small
     assert [cell.directory for cell in plan.choosing()] == [
-        "choose/vit-lr0.03-seed0", "choose/vit-lr0.06-seed0", "choose/vit-lr0.12-seed0",
-        "choose/vit-lr0.03-seed1", "choose/vit-lr0.06-seed1", "choose/vit-lr0.12-seed1",
+        "choose/vit-lr0.06-seed0", "choose/vit-lr0.12-seed0",
+        "choose/vit-lr0.06-seed1", "choose/vit-lr0.12-seed1",
     ]  # fmt: skip
-    assert [cell.cfg.seed for cell in plan.choosing()] == [0, 0, 0, 1, 1, 1]
+    assert [cell.cfg.seed for cell in plan.choosing()] == [0, 0, 1, 1]
     assert all(cell.cfg.data.eval_split == "train[80%:]" for cell in plan.choosing())
     assert [cell.directory for cell in plan.final(plan.choosing()[-1])] == [
         "final/seed0", "final/seed1",
