@@ -80,7 +80,10 @@ BAD = [
     ),
     ("--config.model.patch_size=0", "model.patch_size=0,0: must be at least 1"),
     ("--config.model.unroll=5", "model.unroll=5: more than model.depth 4"),
-    ("--config.model.pooling=avg", "model.pooling=avg: no such choice; known: token, gap, map"),
+    (
+        "--config.model.pooling=avg",
+        "model.pooling=avg: no such choice; known: token, first, gap, max, gap_max, map",
+    ),
     ("--config.model.gelu=relu", "model.gelu=relu: no such choice; known: tanh, erf"),
     (
         "--config.model.remat=al",

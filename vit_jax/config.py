@@ -72,9 +72,8 @@ class Model:
     )
     pooling: str = knob(
         "token",
-        "What the head sees: the class token, the first token, the mean (gap), maximum or half the "
-        "sum of both over patches, or what a learned query attends to (map).",
-        choices=("token", "first", "gap", "max", "avgmax", "map"),
+        "What the head sees: class token, first token, mean, maximum, both, or attention (map).",
+        choices=("token", "first", "gap", "max", "gap_max", "map"),
     )
     class_token: bool | None = knob(
         None, "Whether a class token stands before the patches; none: if pooling is token."

@@ -61,7 +61,7 @@ def layer(model, p, x):
                 mixed[:, :, c] = attend(y[:, :, c], y[:, :, c], model.heads)[0]
         x = x + mixed.reshape(x.shape)
         y = vit_reference.norm(x, q["norm2/scale"], q["norm2/bias"], model.norm_epsilon)
-        x = x + vit_reference.mlp(vit_reference.under(q, "mlp/"), y, model.gelu)
+        x = x + vit_reference.mlp(vit_reference.under(q, "mlp/"), y, model)
     return x, None
 
 

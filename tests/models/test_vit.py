@@ -66,7 +66,7 @@ def assert_grads_close(given, expected, tolerance=1e-5):
         ({"pooling": "first"}, {}),
         ({"pooling": "first", "class_token": True, "norm_place": "pooled"}, {}),
         ({"pooling": "max"}, {}),
-        ({"pooling": "avgmax", "norm_place": "pooled", "class_token": True}, {}),
+        ({"pooling": "gap_max", "norm_place": "pooled", "class_token": True}, {}),
         ({"pooling": "gap", "class_token": True}, {}),
         ({"pooling": "map", "class_token": True, "class_position": False}, {}),
         ({"class_position": False}, {}),

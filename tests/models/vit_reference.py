@@ -140,7 +140,7 @@ def pool(model, p, tokens):
         y = norm(x, p["norm/scale"], p["norm/bias"], model.norm_epsilon)
         return (x + mlp(under(p, "mlp/"), y, model))[:, 0]
     mean, most = tokens.mean(1), tokens.max(1)
-    return {"gap": mean, "max": most, "avgmax": (mean + most) / 2}[model.pooling]
+    return {"gap": mean, "max": most, "gap_max": (mean + most) / 2}[model.pooling]
 
 
 def forward(model, params, images, layer=layer):

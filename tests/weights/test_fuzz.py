@@ -33,8 +33,9 @@ from vit_jax.weights import (
 )
 
 MODEL = config.Model(
-    patch_size=(4, 4), width=8, depth=1, mlp_dim=8, heads=2, num_classes=3, pooling="gap"
-)
+    patch_size=(4, 4), width=8, depth=1, mlp_dim=8, heads=2, num_classes=3, pooling="gap",
+    patch_remainder="drop",
+)  # fmt: skip
 FACTS = layout.Facts(model=MODEL, data=config.Data(image_size=(8, 8)))
 FORBIDDEN = ("exec", "compile", "pickle", "os.", "subprocess", "ctypes", "socket", "shutil")
 HARMLESS = ("os.listdir", "os.scandir", "os.truncate")

@@ -19,7 +19,7 @@ HEADS = {"model.heads": "3"}
 SAID = {
     "timm_avg_with_token": {"model.pooling": "gap"},
     "timm_max": {"model.pooling": "max"},
-    "timm_avgmax": {"model.pooling": "avgmax"},
+    "timm_avgmax": {"model.pooling": "gap_max"},
     "timm_silu": {"model.activation": "silu"},
     "timm_relu": {"model.activation": "relu"},
     "timm_gelu_tanh": {"model.gelu": "tanh"},

@@ -24,7 +24,7 @@ ACTIVATIONS = {
     "swish": {"activation": "silu"},
     "relu": {"activation": "relu"},
 }
-POOLING = {"token": "token", "avg": "gap", "max": "max", "avgmax": "avgmax", "map": "map"}
+POOLING = {"token": "token", "avg": "gap", "max": "max", "avgmax": "gap_max", "map": "map"}
 DEFAULT = "timm's default; the file does not say"
 # Arguments of timm's models that names and shapes show too, or that change no prediction.
 SHOWN = re.compile(
