@@ -63,8 +63,9 @@ def test_what_names_say_about_themselves():
         for line in (about.needs, about.warning):
             assert "\n" not in line
         assert bool(about.lifted_by) or not about.needs
-    for name in ALONE:
-        assert catalog.about(name) == catalog.About()
+    for name in ALONE:  # they say nothing but what they choose
+        about = catalog.about(name)
+        assert about == catalog.About(choices=about.choices)
 
 
 def test_what_choices_say_to_change_can_be_changed():

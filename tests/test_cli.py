@@ -359,7 +359,8 @@ def test_folders_that_cannot_be_trained_on(folder, tmp_path, capsys):
         "empty": "data.root={root}: has no folders; expected test/CLASS/IMAGE",
         "one_class": "data.root={root}: 1 class folders in {root}/train; at least 2 are needed",
         "no_test": "data.eval_split=test: no such folder in data.root={root}; "
-        "folders there: train; if these are classes, set data.holdout=0.1",
+        "folders there: train; to keep a tenth of train for it, set "
+        "data.train_split='train[:90%]' and data.eval_split='train[90%:]'",
     }
     for name, root in break_folder(folder, tmp_path).items():
         workdir = tmp_path / f"run_{name}"

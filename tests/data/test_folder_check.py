@@ -1,6 +1,7 @@
 """Folders are checked before a run: a line of what is used, an error for what cannot be."""
 
 import os
+import pathlib
 
 import pytest
 from test_folders import fill, folder
@@ -59,9 +60,10 @@ def test_both_sides_of_a_holdout_are_one_folder(tmp_path):
     )
 
 
-def test_what_cannot_be_read_is_an_error_before_anything_is(tmp_path):
-    root = fill(tmp_path, *FILES)
-    broken(root)
+def test_what_cannot_be_read_is_an_error_before_anything_is(tmp_path, monkeypatch):
+    broken(fill(tmp_path, *FILES))
+    monkeypatch.chdir(tmp_path.parent)  # a long path would be cut out of the message
+    root = pathlib.Path(tmp_path.name)
     with pytest.raises(DataError) as caught:
         check(root)
     assert str(caught.value) == (

@@ -125,7 +125,8 @@ RESNETS = "(ResNets: R26, R50, R101, R152, R200)"
 def test_wrong_names(name, message):
     with pytest.raises(config.ConfigError) as raised:
         variants.parse(name)
-    assert str(raised.value) == f"model.variant={name}: {message}"
+    shown = name.replace("\n", "\\n")  # messages are one line
+    assert str(raised.value) == f"model.variant={shown}: {message}"
 
 
 # Completing

@@ -207,7 +207,7 @@ def test_predictions_are_those_of_the_newest_checkpoint(trained):
     names = [sample.name for sample in few.samples]
     assert names == [sample.name for sample in report.predict_some(workdir, 30).samples]
     assert names != [sample.name for sample in report.predict_some(workdir, 60, 1).samples]
-    assert {sample.truth for sample in few.samples[:16]} > {"0", "5"}
+    assert len({sample.truth for sample in few.samples[:16]}) > 2
     every = report.predict_some(workdir, 512)
     assert (every.seen, every.of) == (100, 100)
     assert 100 - every.confusion.wrong == round(100 * outcome.results["test/top1"])

@@ -76,13 +76,15 @@ def decode(encoded: bytes, *, channels: int, max_pixels: int) -> np.ndarray:
     kind, size = _header(encoded)
     if kind is None:
         raise BadImage(f"is no JPEG, PNG, WebP, GIF or BMP: it starts with {encoded[:16]!r}")
-    if size is None or not _complete(kind, encoded):
+    if size is None:
         raise BadImage(f"is a truncated or damaged {kind}")
     height, width = size
     if height * width > max_pixels:
         raise BadImage(
             f"is a {kind} of {width} x {height} pixels, more than data.max_pixels={max_pixels}"
         )
+    if not _complete(kind, encoded):
+        raise BadImage(f"is a truncated or damaged {kind}")
     _check_work(kind, height, width, encoded)
     try:
         image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR_RGB)
