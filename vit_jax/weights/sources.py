@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import config, models
-from vit_jax.weights import adapt, bit, files, google, huggingface, layout, timm
+from vit_jax.weights import adapt, bit, files, google, huggingface, layout, timm, unsaid
 from vit_jax.weights.files import Arrays, WeightsError
 
 LAYOUTS = (google.LAYOUT, bit.LAYOUT, timm.LAYOUT, huggingface.LAYOUT)
@@ -64,7 +64,7 @@ def load(
         params=params,
         facts=final,
         report=report,
-        assumed=layout.assumptions(own, _settled(own, overrides, wanted)),
+        assumed=unsaid.assumptions(own, _settled(own, overrides, wanted)),
     )
 
 
