@@ -89,7 +89,8 @@ def _settled(
     if overrides.get("model.activation", "gelu") != "gelu":
         others.add("model.gelu")
     if wanted is not None:  # which has its own where it differs, and of some options always
-        taken = {*adapt.numerics(own, keep_head=True), "model.heads", "model.position"}
+        keep = wanted.init_head == "keep"
+        taken = {*adapt.numerics(own, keep_head=keep), "model.heads", "model.position"}
         others |= own.assumed.keys() - taken
         others |= {key for key in own.assumed if config.get(wanted, key) != config.get(own, key)}
     # An image size that could settle the grid of positions has done so.
