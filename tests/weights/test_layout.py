@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vit_jax import config, weights
-from vit_jax.weights import layout
+from vit_jax.weights import layout, unsaid
 from vit_jax.weights.files import Arrays, Spec
 from vit_jax.weights.layout import Report, Rule, linear
 
@@ -289,8 +289,8 @@ def test_facts_from_shapes():
 
 
 def test_square():
-    assert layout.square(196) == (14, 14)
-    assert layout.square(1) == (1, 1)
+    assert unsaid.square(196) == (14, 14)
+    assert unsaid.square(1) == (1, 1)
     for patches in (-1, 0, 2, 195):
         with pytest.raises(weights.WeightsError, match=f"^holds positions of {patches} patches"):
-            layout.square(patches)
+            unsaid.square(patches)

@@ -182,7 +182,8 @@ def create(
 
     Args:
       model: with a variant or all sizes, and num_classes set.
-      image_size: height and width in pixels, multiples of the patch's.
+      image_size: height and width in pixels, multiples of the patch's unless `patch_remainder`
+        drops what is left over.
       channels: 1 or 3.
       dtype: compute type, `float32` or `bfloat16`; parameters are float32 either way.
       masked: where it has a target, the model predicts patches instead of classes.

@@ -21,8 +21,8 @@ from vit_jax.weights.layout import (
     Rule,
     depth,
     shape_of,
-    size_of_positions,
 )
+from vit_jax.weights.unsaid import size_of_positions
 
 BLOCK, STACKED = "Transformer/encoderblock_{layer}", "Transformer/encoderblock"
 POSITIONS = "Transformer/posembed_input/pos_embedding"

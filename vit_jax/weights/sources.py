@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import config, models
-from vit_jax.weights import adapt, bit, files, google, huggingface, layout, timm
+from vit_jax.weights import adapt, bit, files, google, huggingface, layout, timm, unsaid
 from vit_jax.weights.files import Arrays, WeightsError
 
 LAYOUTS = (google.LAYOUT, bit.LAYOUT, timm.LAYOUT, huggingface.LAYOUT)
@@ -64,7 +64,7 @@ def load(
         params=params,
         facts=final,
         report=report,
-        assumed=layout.assumptions(own, _settled(own, overrides, wanted)),
+        assumed=unsaid.assumptions(own, _settled(own, overrides, wanted)),
     )
 
 
@@ -89,7 +89,8 @@ def _settled(
     if overrides.get("model.activation", "gelu") != "gelu":
         others.add("model.gelu")
     if wanted is not None:  # which has its own where it differs, and of some options always
-        taken = {*adapt.numerics(own, keep_head=True), "model.heads", "model.position"}
+        keep = wanted.init_head == "keep"
+        taken = {*adapt.numerics(own, keep_head=keep), "model.heads", "model.position"}
         others |= own.assumed.keys() - taken
         others |= {key for key in own.assumed if config.get(wanted, key) != config.get(own, key)}
     # An image size that could settle the grid of positions has done so.

@@ -32,8 +32,8 @@ from vit_jax.weights.layout import (
     depth,
     linear,
     shape_of,
-    size_of_positions,
 )
+from vit_jax.weights.unsaid import size_of_positions
 
 BACKBONE = "patch_embed.backbone."
 # The head of a ResNet is a convolution of one pixel.
