@@ -2,7 +2,6 @@
 
     python tests/home_repetitions.py run --seeds=0,1,2 --rows=ViT-100,ResNet-100
     python tests/home_repetitions.py table
-    python tests/home_repetitions.py draw --output=launch/pictures/home.png
 
 A repetition is what `vit_jax reproduce home` does for a row: pre-training, here with a seed of its
 own, 5-shot, the choice of the rate, the final runs. It is done in memory, each run one compiled
@@ -15,7 +14,6 @@ import argparse
 import dataclasses
 import datetime
 import functools
-import hashlib
 import json
 import pathlib
 import statistics
@@ -23,7 +21,6 @@ import tempfile
 
 import jax
 import numpy as np
-from matplotlib.figure import Figure
 
 import runs
 from vit_jax import __version__, logs, opening, run, transfer, weights
@@ -32,7 +29,6 @@ from vit_jax.reports import intervals
 from vit_jax.training import optimizer, schedules, state, step
 
 RESULTS = runs.ROOT / "launch" / "home.jsonl"
-PICTURE = runs.ROOT / "launch" / "pictures" / "home.png"
 NETWORKS, SHARES = ("ViT", "ResNet"), (25, 50, 100)
 IMAGES = {25: 180, 50: 360, 100: 719}
 MEASURES = {"5-shot": "five_shot", "fine-tuned": "top1"}
@@ -206,51 +202,18 @@ def run_all(rows, seeds, output):
                 file.write(json.dumps(line) + "\n")
 
 
-def draw(lines, output):
-    """Draws README's picture: means with 95 % intervals over pre-training seeds."""
-    figure = Figure(figsize=(9.2, 3.2), dpi=150, layout="constrained", facecolor="#fdfcfa")
-    for axes, measure in zip(figure.subplots(1, len(MEASURES)), MEASURES, strict=True):
-        for colour, network in zip(("#0072b2", "#d55e00"), NETWORKS, strict=True):
-            each = {s: list(values(lines, network, s, measure).values()) for s in SHARES}
-            each = {IMAGES[share]: found for share, found in each.items() if found}
-            means = [statistics.fmean(found) for found in each.values()]
-            bars = [intervals.half_width(found) or 0.0 for found in each.values()]
-            axes.errorbar(
-                list(each), means, yerr=bars, color=colour, label=network, marker="o", capsize=4
-            )
-        axes.set_xscale("log")
-        axes.set_xticks(list(IMAGES.values()), labels=map(str, IMAGES.values()))
-        axes.minorticks_off()
-        axes.set(xlabel="images of 0 to 4", facecolor="#fdfcfa")
-        axes.set_title(f"{measure}, %", loc="left", fontweight="bold", fontsize=10)
-        axes.grid(axis="y", color="#e5e2dc")
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.legend(frameon=False, loc="best")
-    # The picture says which results it shows, so that a test can tell when it is out of date.
-    figure.savefig(output, metadata={"Software": None, "Description": digest(lines)})
-
-
-def digest(lines):
-    """Returns a digest of results."""
-    return hashlib.sha256(json.dumps(lines, sort_keys=True).encode()).hexdigest()
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("run", "table", "draw"))
+    parser.add_argument("what", choices=("run", "table"))
     parser.add_argument("--seeds", default="0,1,2,3,4,5,6,7,8,9")
     parser.add_argument("--rows", default=",".join(f"{n}-{s}" for n in NETWORKS for s in SHARES))
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
-    parser.add_argument("--output", type=pathlib.Path, default=PICTURE)
     given = parser.parse_args()
     if given.what == "run":
         seeds = [int(seed) for seed in given.seeds.split(",")]
         run_all(given.rows.split(","), seeds, given.results)
         return
     lines = read(given.results)
-    if given.what == "draw":
-        draw(lines, given.output)
-        return
     print("\n".join(table(lines)))
     for measure, first, second, found in comparisons(lines):
         print(f"{measure}: {first} - {second}: {found}")
