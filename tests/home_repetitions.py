@@ -31,6 +31,7 @@ from vit_jax.training import optimizer, schedules, state, step
 RESULTS = runs.ROOT / "launch" / "home.jsonl"
 NETWORKS, SHARES = ("ViT", "ResNet"), (25, 50, 100)
 IMAGES = {25: 180, 50: 360, 100: 719}
+INTERACTION = {(network, share) for network in NETWORKS for share in (100, 25)}
 MEASURES = {"5-shot": "five_shot", "fine-tuned": "top1"}
 
 
@@ -87,7 +88,7 @@ def comparisons(lines):
 
 def interaction(lines, measure):
     """Returns how much more than the ResNet the ViT gains from four times the images, paired."""
-    rows = [(network, share) for network in NETWORKS for share in (100, 25)]
+    rows = sorted(INTERACTION, key=lambda row: (row[0] != "ViT", row[1] != 100))
     by_row = [values(lines, *row, measure) for row in rows]
     seeds = sorted(set.intersection(*map(set, by_row)))
     gains = [[by_row[i][s] - by_row[i + 1][s] for s in seeds] for i in (0, 2)]
@@ -217,8 +218,9 @@ def main():
     print("\n".join(table(lines)))
     for measure, first, second, found in comparisons(lines):
         print(f"{measure}: {first} - {second}: {found}")
-    for measure in MEASURES:
-        print(f"{measure}: what the ViT gains more: {interaction(lines, measure)}")
+    if {(line["network"], line["share"]) for line in lines} >= INTERACTION:
+        for measure in MEASURES:
+            print(f"{measure}: what the ViT gains more: {interaction(lines, measure)}")
 
 
 if __name__ == "__main__":
