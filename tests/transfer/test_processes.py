@@ -138,13 +138,17 @@ def workers(workdir):
 def test_five_kills_and_the_same_table(tmp_path):
     """SIGKILL at random moments of the whole: while planning, in any cell, or between two."""
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+
+    def begun(workdir):
+        return command(workdir, sweeps.NAME, "--choose_seeds=0,1")
+
     began = time.monotonic()
-    subprocess.run(command(unbroken), env=environment(), check=True, capture_output=True)
+    subprocess.run(begun(unbroken), env=environment(), check=True, capture_output=True)
     length = time.monotonic() - began
     rng = random.Random(6)
     for _ in range(5):
         process = subprocess.Popen(
-            command(broken), env=environment(),
+            begun(broken), env=environment(),
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )  # fmt: skip
         try:
@@ -157,7 +161,7 @@ def test_five_kills_and_the_same_table(tmp_path):
         while workers(broken):  # a cell does not outlive the transfer
             assert time.monotonic() < end
             time.sleep(0.05)
-    subprocess.run(command(broken), env=environment(), check=True, capture_output=True)
+    subprocess.run(begun(broken), env=environment(), check=True, capture_output=True)
     assert comparable(broken) == comparable(unbroken)
     for cell in read(unbroken)["cells"]:
         runs.assert_equal_runs(broken / cell["directory"], unbroken / cell["directory"])
