@@ -55,7 +55,9 @@ def values(lines, network, share, measure):
 def spelled(each):
     """Returns values as README has them: mean +- half the 95 % interval, and n."""
     half = intervals.half_width(each)
-    return f"{statistics.fmean(each):.1f} +- {half:.1f} %" if half else f"{each[0]:.1f} %"
+    return (
+        f"{statistics.fmean(each):.1f} +- {half:.1f} %" if half is not None else f"{each[0]:.1f} %"
+    )
 
 
 def table(lines):
