@@ -417,7 +417,9 @@ def test_a_second_process_leaves_the_first_ones_run_as_it_is(tmp_path):
             [sys.executable, "-m", "vit_jax", "evaluate", f"--checkpoint={workdir}", "--json"],
             env=runs.environment(), capture_output=True, text=True,
         )  # fmt: skip
-        assert json.loads(shown.stdout)["count"] == 100, shown.stderr  # who reads needs no lock
+        assert json.loads(shown.stdout)["test/count"] == 100, (
+            shown.stderr
+        )  # who reads needs no lock
         if killed:
             first.kill()
             resumed = subprocess.run(
