@@ -124,7 +124,7 @@ class Progress:
             texts = (field.text for field in fields)
             logs.log.info("  ".join((f"step {step}/{self.total}", *texts)))
         elif self._shown is None:
-            self._live.refresh()  # the first step at once: the next ones may be there before a frame
+            self._live.refresh()  # at once: the next steps may be there before a frame
         self._shown = now
 
     def say(self, text: str) -> None:
