@@ -145,6 +145,24 @@ def test_images_are_filled_in(pretrained):
                             images)  # fmt: skip
 
 
+def test_what_fills_no_patch_is_not_filled_in():
+    cfg = runs.configure(
+        model={"patch_size": (4, 4), "patch_remainder": "drop"},
+        data={"image_size": (9, 14)},
+        masked={"target": "colour"},
+        checkpoint={"best": "loss"},
+    )
+    params = opening.create_model(cfg).init(jax.random.key(0))
+    opened = opening.Opened(cfg=cfg, params=params, classes=(), kind="run")
+    images = np.random.default_rng(0).integers(0, 256, (2, 9, 14, 1), np.uint8)
+    found = reconstruct.fill_in(opened, images)
+    assert found["original"].shape == found["predicted"].shape == (2, 8, 12, 1)
+    np.testing.assert_array_equal(found["original"], images[:, :8, :12])
+    left = ~found["masked"]
+    assert left.any()
+    assert found["masked"].any()
+
+
 # Mistakes
 
 

@@ -123,3 +123,11 @@ def test_outputs_and_macs_are_those_of_the_program(masked, channels, outputs):
     images = jnp.zeros((1, 8, 12, channels))
     jaxpr = jax.make_jaxpr(lambda p: one.fill_in(p, images, OWN[:1], CHOSEN[:1, :count]))
     assert one.macs == vit_reference.macs(jaxpr(one.shapes()).jaxpr)
+
+
+def test_what_fills_no_patch_is_neither_corrupted_nor_predicted(params):
+    size = {"image_size": (9, 15), "masked": COLOUR}
+    dropping = models.create(config.Model(**vars(MODEL) | {"patch_remainder": "drop"}), **size)
+    images = np.pad(IMAGES, [(0, 0), (0, 1), (0, 3), (0, 0)], constant_values=1)
+    whole = create().fill_in(params, IMAGES, OWN, CHOSEN)
+    np.testing.assert_array_equal(dropping.fill_in(params, images, OWN, CHOSEN), whole)
