@@ -110,7 +110,7 @@ def test_it_is_copied_and_reported(pretrained, tmp_path, capsys):
     assert cli.main(["report", str(pretrained), f"--out={tmp_path / 'page'}"]) == 0
     text = (tmp_path / "page" / "report.md").read_text()
     assert f"accuracy | {100 * expected['test/accuracy']:.2f} %" in text
-    assert f"error | {expected['error']:.4f}" in text
+    assert f"error | {expected['test/error']:.4f}" in text
     assert KNOWS_NONE in text
     capsys.readouterr()
 

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -235,4 +236,4 @@ def test_files_that_are_not_utf8_go_through_every_command(latin, tmp_path):
         opening.open_(moved)
     moved.rename(workdir)
     run("inspect", "view", checkpoint, f"--images={latin}", f"--out={tmp_path}/v.html")
-    assert r"n\\xe90.png" in (tmp_path / "v.html").read_text()
+    assert re.search(r"/n\\\\xe9\d\.png", (tmp_path / "v.html").read_text())

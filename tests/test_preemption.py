@@ -85,6 +85,22 @@ def test_a_signal_in_any_phase_saves(phase, times, tmp_path):
     assert opening.find(workdir)[1] in SAVED[phase]
 
 
+# Run by every Python process that finds it: once there is a file `stuck`, images are never opened.
+STUCK_DISK = """
+import os
+import time
+
+open_ = os.open
+
+def stuck(path, *arguments, **keywords):
+    while str(path).endswith(".png") and os.path.exists(os.environ["STUCK"]):
+        time.sleep(1)
+    return open_(path, *arguments, **keywords)
+
+os.open = stuck
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_disk_that_does_not_answer_keeps_no_process(workers, tmp_path):
@@ -103,12 +119,13 @@ def test_a_disk_that_does_not_answer_keeps_no_process(workers, tmp_path):
               "train_split": "train", "eval_split": "test"},
         model={"num_classes": 2}, train={"duration": 100_000}, checkpoint={"every": 50_000},
     )  # fmt: skip
-    process = runs.start(runs.command(workdir, cfg=cfg), env=runs.environment())
+    (tmp_path / "sitecustomize.py").write_text(STUCK_DISK)
+    environment = runs.environment(STUCK=str(tmp_path / "stuck"))
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])
+    process = runs.start(runs.command(workdir, cfg=cfg), env=environment)
     lines = iter(process.stdout.readline, "")
     assert any(line.startswith("step 10/") for line in lines)
-    for file in files:  # a pipe that nobody writes to is as a disk that does not answer
-        file.unlink()
-        os.mkfifo(file)
+    (tmp_path / "stuck").touch()
     time.sleep(3)  # until what was read ahead is used up
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)

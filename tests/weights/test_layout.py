@@ -264,16 +264,16 @@ def test_report():
 def test_summary():
     assert layout.summary([]) == ""
     assert layout.summary(["a", "b"]) == "a; b"
-    assert layout.summary(["a", "b"], most=2) == "a; b"
-    assert layout.summary(["a", "b", "c", "d"], most=2) == "a; b; and 2 more"
-    assert layout.summary([str(i) for i in range(25)]).endswith("; 19; and 5 more")
+    assert layout.summary(["a", "b"], length=6) == "a; b"
+    assert layout.summary(["a", "b", "c", "d"], length=6) == "a; b; and 2 more"
+    assert layout.summary(["a" * 400, "b"]) == "a" * 400 + "; and 1 more"
 
 
 def test_very_many_problems_are_counted():
     given = {f"extra{i:02d}": np.zeros(1) for i in range(30)}
-    told = refusal(given).split("; ")
-    assert len(told) == 21
-    assert told[-1] == "and 19 more"
+    *told, more = refusal(given).split("; ")
+    assert 300 < len("; ".join(told)) <= 350
+    assert more == f"and {39 - len(told)} more"
 
 
 def test_facts_from_shapes():

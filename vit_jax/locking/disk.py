@@ -11,6 +11,7 @@ from vit_jax import logs
 from vit_jax.locking.holder import Holder
 
 NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
+ATTEMPTS = 100  # to make the folder and open the file in it
 SETTLE = 2.0  # seconds until a lock that was taken over is looked at again
 
 Version = tuple[int, int]  # inode and time of modification, which each renewal sets
@@ -30,8 +31,7 @@ class DiskLock:
 
     def take(self) -> bool:
         """Takes the lock if it is free; raises OSError where the file cannot be made."""
-        self._make_folder()
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = self._open()
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -92,6 +92,18 @@ class DiskLock:
         for folder in self._made:
             with contextlib.suppress(OSError):
                 folder.rmdir()
+
+    def _open(self) -> int:
+        """Opens the file, after making its folder, which another holder may delete meanwhile."""
+        attempts = 0
+        while True:
+            try:
+                self._make_folder()
+                return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except (FileExistsError, FileNotFoundError):
+                attempts += 1
+                if attempts == ATTEMPTS:
+                    raise
 
     def _make_folder(self) -> None:
         folder = self._path.parent

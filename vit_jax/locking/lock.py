@@ -114,6 +114,8 @@ def _take(lock: Lock, workdir: pathlib.Path) -> None:
         version, holder = lock.look()
         if version is None:  # released just now
             continue
+        if holder is None and now - began <= NEAR:  # just taken: it has no name yet
+            continue
         if holder is not None and holder.here() and not holder.ended():
             if now - began > NEAR:
                 raise _in_use(workdir, holder)

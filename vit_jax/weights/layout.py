@@ -7,6 +7,7 @@ and `{unit}` a ResNet's, all from 0; `{stage1}` and `{unit1}` count from 1.
 """
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -244,10 +245,15 @@ def classifier_of(facts: Facts) -> models.Classifier:
     )
 
 
-def summary(problems: Sequence[str], most: int = 20) -> str:
-    """Returns all problems in one line; of very many, the first and their number."""
-    more = len(problems) - most
-    return "; ".join(problems[:most]) + (f"; and {more} more" if more > 0 else "")
+def summary(problems: Sequence[str], length: int = 350) -> str:
+    """Returns the first problems, in about `length` characters, and the number of the others.
+
+    So a message has room for a path, and is not cut in its middle.
+    """
+    ends = itertools.accumulate(len(problem) + 2 for problem in problems)
+    shown = max(1, sum(end <= length for end in ends))
+    more = len(problems) - shown
+    return "; ".join(problems[:shown]) + (f"; and {more} more" if more > 0 else "")
 
 
 def depth(specs: Mapping[str, Spec], pattern: str) -> int:
