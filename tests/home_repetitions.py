@@ -23,10 +23,10 @@ import jax
 import numpy as np
 
 import runs
-from vit_jax import __version__, logs, opening, run, transfer, weights
+from vit_jax import __version__, loading, logs, run, transfer, weights
 from vit_jax.data import pipeline, sources, transforms
 from vit_jax.reports import intervals
-from vit_jax.training import optimizer, schedules, state, step
+from vit_jax.training import optimizers, schedules, state, step
 
 RESULTS = runs.ROOT / "launch" / "home.jsonl"
 NETWORKS, SHARES = ("ViT", "ResNet"), (25, 50, 100)
@@ -113,8 +113,8 @@ def batches(data, seed, size, steps):
 @functools.cache
 def compiled(cfg):
     """Returns model, optimizer and loop of a config, whose seed decides nothing here."""
-    model = opening.create_model(cfg)
-    tx = optimizer.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
+    model = loading.create_model(cfg)
+    tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
     steps, warmup = int(cfg.train.duration.amount), int(cfg.schedule.warmup.amount)
     schedule = schedules.create(cfg.schedule, lr=cfg.optimizer.lr, steps=steps, warmup=warmup)
     one = step.create(model, tx, schedule, cfg)

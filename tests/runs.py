@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 
-from vit_jax import config, logs, opening
+from vit_jax import config, loading, logs
 from vit_jax.training import loop
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -39,7 +39,7 @@ def configure(**sections):
     values = {name: dict(knobs) for name, knobs in TINY.items()}
     for section, knobs in sections.items():
         values[section] = values.get(section, {}) | knobs if isinstance(knobs, dict) else knobs
-    return opening.complete(config.build(values))
+    return loading.complete(config.build(values))
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import math
 import ml_collections
 import pytest
 
-from vit_jax import catalog, checks, cli, config
+from vit_jax import catalog, cli, config, validation
 
 D = "digits"
 
@@ -191,36 +191,36 @@ def test_config_dict_with_unknown_key():
 )
 def test_mixup_needs_pairs(batch, accumulation, line):
     train = {"batch_size": batch, "accumulation": accumulation}
-    checks.of_knobs(config.build({"train": train}))
+    validation.check_options(config.build({"train": train}))
     cfg = config.build({"train": train | {"mixup": 0.2}})
     if line is None:
-        checks.of_knobs(cfg)
+        validation.check_options(cfg)
         return
     with pytest.raises(config.ConfigError) as caught:
-        checks.of_knobs(cfg)
+        validation.check_options(cfg)
     assert str(caught.value) == line
 
 
 def test_devices():
     cfg = config.build({"train": {"batch_size": 96}, "mesh": {"fsdp": 3}})
     with pytest.raises(config.ConfigError) as caught:
-        checks.of_devices(cfg, 8)
+        validation.check_devices(cfg, 8)
     assert str(caught.value) == "mesh.fsdp=3: does not divide the 8 devices; nearest: 2"
     cfg = config.build({"train": {"batch_size": 96, "accumulation": 8}})
     with pytest.raises(config.ConfigError) as caught:
-        checks.of_devices(cfg, 8)
+        validation.check_devices(cfg, 8)
     assert str(caught.value) == (
         "train.batch_size=96: not a multiple of 8 devices x train.accumulation 8; nearest: 128"
     )
     cfg = config.build({"train": {"batch_size": 96}, "evaluation": {"batch_size": 9}})
     with pytest.raises(config.ConfigError, match="evaluation.batch_size=9: .* nearest: 8"):
-        checks.of_devices(cfg, 8)
+        validation.check_devices(cfg, 8)
 
 
 def test_warmup_longer_than_run():
     cfg = config.build({"schedule": {"warmup": 100}})
     with pytest.raises(config.ConfigError) as caught:
-        checks.of_length(cfg, 100, 100)
+        validation.check_length(cfg, 100, 100)
     assert (
         str(caught.value)
         == "schedule.warmup=100 steps: 100 steps, but the run has 100; at most 99 steps"

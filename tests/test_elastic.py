@@ -6,7 +6,7 @@ import pytest
 import recording
 import runs
 from test_multihost import SGD, assert_close, finish, params_of
-from vit_jax import checks, config, run
+from vit_jax import config, run, validation
 
 # Processes, devices of each, fsdp, microbatches, and the step at which a signal comes.
 SLICES = [
@@ -41,7 +41,7 @@ def test_a_run_goes_on_elsewhere(slices, tmp_path):
             code=75 if stop else 0,
         )
         params_of(workdir)  # whatever has saved it, one process restores it
-        stored = run.of_directory(workdir, None, {})
+        stored = run.config_for_workdir(workdir, None, {})
         assert stored.train.accumulation == accumulation
         for number in range(count):
             for step, rows in recording.read(recorded, number).items():
@@ -64,12 +64,12 @@ def test_a_run_goes_on_elsewhere(slices, tmp_path):
 )
 def test_accumulation_follows_the_devices(devices, microbatch, expected):
     cfg = runs.configure(train={"microbatch": microbatch})
-    assert checks.adapted(cfg, devices).train.accumulation == expected
+    assert validation.with_accumulation(cfg, devices).train.accumulation == expected
     if microbatch is None:
-        assert checks.adapted(cfg, devices) is cfg
+        assert validation.with_accumulation(cfg, devices) is cfg
 
 
 def test_a_mesh_that_does_not_fit_the_new_slice_is_one_line():
     cfg = runs.configure(mesh={"fsdp": 8})
     with pytest.raises(config.ConfigError, match="mesh.fsdp=8: does not divide the 4 devices; ne"):
-        checks.of_devices(checks.adapted(cfg, 4), 4)
+        validation.check_devices(validation.with_accumulation(cfg, 4), 4)

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import cli, config, export, opening, predict, trees
+from vit_jax import cli, config, export, loading, predict, tree_utils
 from vit_jax.data import transforms
-from vit_jax.export import program, views
+from vit_jax.export import program, resizing
 from vit_jax.training import step
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
@@ -49,7 +49,7 @@ def rng():
 def digits():
     """A model for grey digits of 8 x 8, as a run of that config would leave it."""
     cfg = runs.configure(model={"num_classes": 10})
-    model, random = opening.create_model(cfg), rng()
+    model, random = loading.create_model(cfg), rng()
     params = jax.tree.map(
         lambda leaf: random.normal(0, 0.2, leaf.shape).astype(np.float32), model.shapes()
     )
@@ -106,7 +106,7 @@ def test_a_program_gives_what_the_model_gives(exported, name):
 
     @jax.jit
     def logits_of(params, pixels):
-        return model.apply(params, step.normalise(pixels, predictor.cfg.data))[0]
+        return model.apply(params, step.normalize_pixels(pixels, predictor.cfg.data))[0]
 
     with np.load(folder / f"{name}.npz") as images:
         assert len(images) == {"fives": 1, "half": 1, "digits": 4}.get(name, 2)
@@ -137,7 +137,7 @@ def test_bfloat16_is_stored_where_it_changes_nothing(exported):
     size = {name: (folder / f"{name}.stablehlo").stat().st_size for name in ("vit", "half")}
     kernels = sum(
         leaf.nbytes
-        for name, leaf in trees.flatten(cases["vit"][0].params).items()
+        for name, leaf in tree_utils.flatten(cases["vit"][0].params).items()
         if name.startswith("encoder/") and name.endswith("kernel")
     )
     assert size["vit"] - size["half"] == pytest.approx(kernels / 2, rel=0.1)
@@ -197,7 +197,7 @@ def test_a_view_of_any_size_is_that_of_evaluation(crop, resampling):
         resampling=resampling,
     )
     shape = jax.export.symbolic_shape("b, h, w, 3")
-    traced = jax.export.export(jax.jit(lambda images: views.view(images, data)))(
+    traced = jax.export.export(jax.jit(lambda images: resizing.view(images, data)))(
         jax.ShapeDtypeStruct(shape, jnp.uint8)
     )
     random, off = rng(), []
@@ -218,7 +218,7 @@ def test_a_view_of_any_size_is_that_of_evaluation(crop, resampling):
 def test_sides_are_rounded_as_python_rounds():
     pairs = [(n, d) for d in (1, 2, 3, 4, 6, 40) for n in range(300)]
     numerators, denominators = (np.array(values, np.int32) for values in zip(*pairs, strict=True))
-    rounded = views._rounded_ratio(jnp.asarray(numerators), jnp.asarray(denominators))
+    rounded = resizing._rounded_ratio(jnp.asarray(numerators), jnp.asarray(denominators))
     assert rounded.tolist() == [round(n / d) for n, d in pairs]
 
 

@@ -7,13 +7,14 @@ import pytest
 import runs
 from test_trouble import weights_that_overflow
 from vit_jax import run
-from vit_jax.training import loop, sessions
+from vit_jax.runtime import goodput
+from vit_jax.training import loop
 
 
 def fail(workdir):
     with pytest.raises(loop.Diverged):
         run.train(runs.configure(), workdir)
-    kept = json.loads((workdir / sessions.FILE).read_text())
+    kept = json.loads((workdir / goodput.FILE).read_text())
     return kept[-1]["first_step"], kept[-1].get("failed")
 
 
@@ -45,4 +46,4 @@ def test_the_checkpoint_before_is_taken_after_two_failures(tmp_path, monkeypatch
 )
 def test_suspects(ends, expected):
     kept = [{"first_step": step} | ({"failed": True} if bad else {}) for step, bad in ends]
-    assert sessions.suspects(kept) == expected
+    assert goodput.suspects(kept) == expected

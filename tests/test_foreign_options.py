@@ -10,7 +10,7 @@ import pytest
 from jax import export
 
 import foreign
-from vit_jax import cli, models, opening
+from vit_jax import cli, loading, models
 from vit_jax.inspect import attention, distance
 from vit_jax.models import variants
 from vit_jax.training import sharding
@@ -55,7 +55,9 @@ def photos(tmp_path):
 
 
 def opened(path, options):
-    return opening.open_(path, dict(o.removeprefix("--config.").split("=") for o in options))
+    return loading.load_checkpoint(
+        path, dict(o.removeprefix("--config.").split("=") for o in options)
+    )
 
 
 def test_a_checkpoint_of_ours_computes_the_same(source, photos, tmp_path, capsys):
@@ -68,7 +70,7 @@ def test_a_checkpoint_of_ours_computes_the_same(source, photos, tmp_path, capsys
         assert cli.main(["predict", *arguments]) == 0
         found.append(capsys.readouterr().out)
     assert found[0] == found[1]
-    first, again = opened(path, options).cfg.model, opening.open_(run).cfg.model
+    first, again = opened(path, options).cfg.model, loading.load_checkpoint(run).cfg.model
     assert first == again
 
 
@@ -85,7 +87,7 @@ def test_programs_and_embeddings_give_the_same_numbers(source, photos, tmp_path)
     mean, std = (
         np.asarray(value, np.float32) for value in (model.cfg.data.mean, model.cfg.data.std)
     )
-    classifier = opening.create_model(model.cfg)
+    classifier = loading.create_model(model.cfg)
     scaled = np.asarray((pixels / 255 - mean) / std, np.float32)
     with jax.default_matmul_precision("highest"):
         expected, out = jax.jit(classifier.apply)(model.params, scaled)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import cli, config, opening, run, trees
+from vit_jax import cli, config, loading, run, tree_utils
 from vit_jax.inspect import CannotAnswer, reconstruct
 from vit_jax.training import loop
 
@@ -63,7 +63,7 @@ def test_fine_tuning_drops_what_only_filled_in(pretrained, tmp_path, caplog):
     )
     assert "  fresh: head/bias, head/kernel (the head is new)" in lines
     given, ended = (
-        trees.flatten(jax.device_get(opening.open_(where).params))
+        tree_utils.flatten(jax.device_get(loading.load_checkpoint(where).params))
         for where in (pretrained, tmp_path / "run")
     )
     assert set(ended) - set(given) == {"head/kernel", "head/bias"}
@@ -129,7 +129,7 @@ def test_what_it_fills_in_is_drawn(pretrained, tmp_path):
 
 @pytest.mark.slow
 def test_images_are_filled_in(pretrained):
-    opened = opening.open_(pretrained)
+    opened = loading.load_checkpoint(pretrained)
     images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1), np.uint8)
     found = reconstruct.fill_in(opened, images)
     chosen = np.zeros((3, 16), bool)
@@ -141,7 +141,7 @@ def test_images_are_filled_in(pretrained):
     assert (found["corrupted"][found["masked"]] == 127).all()
     assert set(np.unique(found["predicted"][pixels])) <= {*range(16, 256, 32)}
     with pytest.raises(CannotAnswer, match="the model fills in no patches; train one"):
-        reconstruct.fill_in(opening.Opened(cfg=runs.configure(), params={}, classes=(), kind="run"),
+        reconstruct.fill_in(loading.LoadedModel(cfg=runs.configure(), params={}, classes=(), kind="run"),
                             images)  # fmt: skip
 
 
@@ -152,8 +152,8 @@ def test_what_fills_no_patch_is_not_filled_in():
         masked={"target": "colour"},
         checkpoint={"best": "loss"},
     )
-    params = opening.create_model(cfg).init(jax.random.key(0))
-    opened = opening.Opened(cfg=cfg, params=params, classes=(), kind="run")
+    params = loading.create_model(cfg).init(jax.random.key(0))
+    opened = loading.LoadedModel(cfg=cfg, params=params, classes=(), kind="run")
     images = np.random.default_rng(0).integers(0, 256, (2, 9, 14, 1), np.uint8)
     found = reconstruct.fill_in(opened, images)
     assert found["original"].shape == found["predicted"].shape == (2, 8, 12, 1)

@@ -14,10 +14,10 @@ import PIL.Image
 import pyarrow.parquet
 import pytest
 
-from vit_jax import cli, config, logs, messages, opening
-from vit_jax.data import folders, loose
-from vit_jax.data.examples import DataError
-from vit_jax.prepare import dispatch
+from vit_jax import cli, config, loading, logs, messages
+from vit_jax.data import folders, unlabeled_folder
+from vit_jax.data.source import DataError
+from vit_jax.prepare import tasks
 
 
 @pytest.mark.parametrize(
@@ -167,18 +167,18 @@ def test_class_folders_that_are_no_text_are_refused_at_once(latin, name, shown):
 
 def test_names_of_older_runs_and_of_json_become_text():
     cfg = config.build({"model": {"num_classes": 3}})
-    assert opening.named(["caf\udce9", "a\ud800"], cfg) == (r"caf\xe9", r"a\ud800", "class 2")
+    assert loading.class_names(["caf\udce9", "a\ud800"], cfg) == (r"caf\xe9", r"a\ud800", "class 2")
 
 
 def test_folders_that_are_not_utf8_are_refused_where_libraries_cannot_open_them(tmp_path):
     folder = tmp_path / os.fsdecode(b"r\xe9sultat")
-    request = dispatch.Request(data_dir=str(folder), sources=(str(tmp_path),))
+    request = tasks.Request(data_dir=str(folder), sources=(str(tmp_path),))
     with pytest.raises(config.ConfigError, match=r"r\\xe9sultat: is not UTF-8; choose another"):
-        list(dispatch.prepare("mine", request))
+        list(tasks.prepare("mine", request))
 
 
 def test_listings_of_files_with_such_names_have_a_fingerprint(latin):
-    assert len(loose.Loose(latin, ("tea", "café"), "--images").fingerprint()) == 16
+    assert len(unlabeled_folder.Loose(latin, ("tea", "café"), "--images").fingerprint()) == 16
 
 
 def test_a_page_with_such_a_name_can_be_written(tmp_path):
@@ -233,7 +233,7 @@ def test_files_that_are_not_utf8_go_through_every_command(latin, tmp_path):
         run("convert", workdir, f"--to={form}", f"--output={tmp_path / form}")
     moved = pathlib.Path(workdir).rename(tmp_path / os.fsdecode(b"r\xe9sultat"))
     with pytest.raises(config.ConfigError, match=r"r\\xe9sultat.* is not UTF-8; rename"):
-        opening.open_(moved)
+        loading.load_checkpoint(moved)
     moved.rename(workdir)
     run("inspect", "view", checkpoint, f"--images={latin}", f"--out={tmp_path}/v.html")
     assert re.search(r"/n\\\\xe9\d\.png", (tmp_path / "v.html").read_text())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import config, opening, run, trees
+from vit_jax import config, loading, run, tree_utils
 
 # SGD: under Adam the key bias, whose true gradient is zero, amplifies rounding. Its rate is low:
 # at 0.1 training amplifies the order of sums thirtyfold within 25 steps, at 0.01 not at all.
@@ -27,9 +27,9 @@ def finish(processes, code=0):
 
 
 def params_of(workdir):
-    directory, step, record = opening.find(workdir)
-    cfg = opening.complete(config.build(record["config"]))
-    return step, trees.flatten(jax.device_get(opening.load_params(directory, step, cfg)))
+    directory, step, record = loading.find_checkpoint(workdir)
+    cfg = loading.complete(config.build(record["config"]))
+    return step, tree_utils.flatten(jax.device_get(loading.load_params(directory, step, cfg)))
 
 
 def assert_close(workdir, oracle):

@@ -12,14 +12,14 @@ from vit_jax import (
     commands,
     config,
     convert,
+    loading,
     models,
-    opening,
     predict,
     run,
-    trees,
+    tree_utils,
     weights,
 )
-from vit_jax.training import optimizer, sharding, state
+from vit_jax.training import optimizers, sharding, state
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 TOKEN = FIXTURES / "vit_tiny_token.npz"
@@ -46,7 +46,7 @@ BEGIN = {
 
 
 def begin(workdir, **more):
-    cfg = run.of_directory(workdir, "digits", BEGIN | more)
+    cfg = run.config_for_workdir(workdir, "digits", BEGIN | more)
     return run.train(cfg, workdir)
 
 
@@ -59,9 +59,9 @@ def begun(tmp_path_factory):
 
 def test_a_run_begins_with_weights(begun):
     """Almost without learning, so that what it ends with is what it began with."""
-    given = trees.flatten(weights.load(TOKEN, {"data.image_size": "16,24"}).params)
-    opened = opening.open_(begun)
-    ended = trees.flatten(jax.device_get(opened.params))
+    given = tree_utils.flatten(weights.load(TOKEN, {"data.image_size": "16,24"}).params)
+    opened = loading.load_checkpoint(begun)
+    ended = tree_utils.flatten(jax.device_get(opened.params))
     assert opened.kind == "run"
     assert opened.step == 2
     assert set(given) - set(ended) == {"pre_logits/kernel", "pre_logits/bias"}
@@ -99,21 +99,21 @@ def test_a_begun_run_resumes_without_its_weights(begun, tmp_path):
     moved.write_bytes(TOKEN.read_bytes())
     workdir = tmp_path / "run"
     begin(workdir, init_from=str(moved))
-    before = trees.flatten(jax.device_get(opening.open_(workdir).params))
+    before = tree_utils.flatten(jax.device_get(loading.load_checkpoint(workdir).params))
     moved.unlink()
     begin(workdir, init_from=str(moved))
-    after = trees.flatten(jax.device_get(opening.open_(workdir).params))
+    after = tree_utils.flatten(jax.device_get(loading.load_checkpoint(workdir).params))
     for name in before:
         np.testing.assert_array_equal(after[name], before[name])
     with pytest.raises(config.ConfigError, match="holds another run"):
-        run.of_directory(workdir, "digits", BEGIN)
+        run.config_for_workdir(workdir, "digits", BEGIN)
 
 
 def test_a_run_begins_with_another_run_and_its_head(begun, tmp_path):
     again = {"init_from": str(begun), "init_head": "keep", "optimizer.lr": "1e-9"}
     begin(tmp_path / "run", **again)
     first, second = (
-        trees.flatten(jax.device_get(opening.open_(workdir).params))
+        tree_utils.flatten(jax.device_get(loading.load_checkpoint(workdir).params))
         for workdir in (begun, tmp_path / "run")
     )
     for name in first:
@@ -128,7 +128,7 @@ def test_what_belongs_to_the_weights_is_taken_over(tmp_path):
     assert weights.numerics(facts, keep_head=False)["model.gelu"] == "erf"
     cfg = run.resolve("digits", BEGIN)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opening, "facts", lambda reference, wanted: facts)
+        patch.setattr(loading, "facts", lambda reference, wanted: facts)
         taken = run.as_in_weights(cfg, BEGIN)
         kept = run.as_in_weights(cfg, BEGIN | {"model.gelu": "tanh"})
     assert (taken.model.gelu, taken.model.norm_epsilon) == ("erf", 1e-12)
@@ -140,15 +140,15 @@ def test_what_belongs_to_the_weights_is_taken_over(tmp_path):
 def test_a_state_begins_with_some_parameters(fsdp):
     cfg = runs.configure(model={"num_classes": 10}, mesh={"fsdp": fsdp, "fsdp_min_size": 0})
     mesh = sharding.create_mesh(fsdp)
-    model = opening.create_model(cfg)
-    live = state.initialise(model, optimizer.create(cfg.optimizer, clip_norm=None), cfg, mesh)
-    old = trees.flatten(jax.device_get(live["params"]))
+    model = loading.create_model(cfg)
+    live = state.initialise(model, optimizers.create(cfg.optimizer, clip_norm=None), cfg, mesh)
+    old = tree_utils.flatten(jax.device_get(live["params"]))
     given = {"encoder_norm/scale": old["encoder_norm/scale"] + 1}
-    new = state.begin_with(live, trees.nest(given))
+    new = state.begin_with(live, tree_utils.nest(given))
     for key in ("params", "ema"):
-        for name, leaf in trees.flatten(new[key]).items():
+        for name, leaf in tree_utils.flatten(new[key]).items():
             np.testing.assert_array_equal(leaf, given.get(name, old[name]))
-            assert leaf.sharding == trees.flatten(live[key])[name].sharding
+            assert leaf.sharding == tree_utils.flatten(live[key])[name].sharding
     assert new["opt"] is live["opt"]
 
 
@@ -214,7 +214,7 @@ def test_weights_without_a_head_name_nothing(tmp_path, capsys):
 
 def test_what_is_assumed_is_said_unless_it_is_set(said):
     file = FIXTURES / "weights" / "timm_vit_tiny.safetensors"
-    opening.open_(file, {"model.heads": "3", "data.std": "0.5"})
+    loading.load_checkpoint(file, {"model.heads": "3", "data.std": "0.5"})
     start = f"{file}: assumed data.mean=0.5: as of the weights that Google trained"
     assert [line for line in said() if line.startswith(start)]
     assert not [line for line in said() if "data.std" in line]
@@ -222,12 +222,14 @@ def test_what_is_assumed_is_said_unless_it_is_set(said):
 
 def test_a_crop_grows_with_the_image_size(tmp_path):
     folder = foreign.write(tmp_path, foreign.record("timm_folder"))
-    own = opening.open_(folder).cfg.data
+    own = loading.load_checkpoint(folder).cfg.data
     assert own.eval_crop == "central"
     twice = ",".join(str(2 * side) for side in own.image_size)
-    data = opening.open_(folder, {"data.image_size": twice}).cfg.data
+    data = loading.load_checkpoint(folder, {"data.image_size": twice}).cfg.data
     assert data.resize_to == 2 * own.resize_to
-    data = opening.open_(folder, {"data.image_size": twice, "data.resize_to": "999"}).cfg.data
+    data = loading.load_checkpoint(
+        folder, {"data.image_size": twice, "data.resize_to": "999"}
+    ).cfg.data
     assert data.resize_to == 999
 
 
@@ -238,17 +240,17 @@ def test_a_run_becomes_a_google_file_and_comes_back(begun, tmp_path):
     file = tmp_path / "run.npz"
     assert cli.main(["convert", str(begun), "--to=google", f"--output={file}"]) == 0
     overrides = {"data.image_size": "16,24"}
-    back = opening.open_(file, overrides)
-    ended = trees.flatten(jax.device_get(opening.open_(begun).params))
-    for name, leaf in trees.flatten(back.params).items():
+    back = loading.load_checkpoint(file, overrides)
+    ended = tree_utils.flatten(jax.device_get(loading.load_checkpoint(begun).params))
+    for name, leaf in tree_utils.flatten(back.params).items():
         np.testing.assert_array_equal(leaf, ended[name], err_msg=name)
     folder = tmp_path / "again"
     text = f"--config.data.image_size={overrides['data.image_size']}"
     assert cli.main(["convert", str(file), "--to=orbax", f"--output={folder}", text]) == 0
-    again = opening.open_(folder)
+    again = loading.load_checkpoint(folder)
     assert again.kind == "run"
     assert again.cfg.model == back.cfg.model
-    for name, leaf in trees.flatten(jax.device_get(again.params)).items():
+    for name, leaf in tree_utils.flatten(jax.device_get(again.params)).items():
         np.testing.assert_array_equal(leaf, ended[name], err_msg=name)
 
 
@@ -269,9 +271,9 @@ def test_what_exists_is_not_overwritten(tmp_path, capsys):
 def test_the_average_of_a_run_is_what_is_converted(tmp_path):
     workdir = tmp_path / "run"
     begin(workdir, **{"train.ema": "0.5", "optimizer.lr": "0.1"})
-    averaged = trees.flatten(jax.device_get(opening.open_(workdir).params))
+    averaged = tree_utils.flatten(jax.device_get(loading.load_checkpoint(workdir).params))
     convert.convert(workdir, "orbax", tmp_path / "copy")
-    copied = trees.flatten(jax.device_get(opening.open_(tmp_path / "copy").params))
+    copied = tree_utils.flatten(jax.device_get(loading.load_checkpoint(tmp_path / "copy").params))
     for name, leaf in averaged.items():
         np.testing.assert_array_equal(copied[name], leaf)
-    assert models.complete(opening.open_(tmp_path / "copy").cfg.model).depth == 2
+    assert models.complete(loading.load_checkpoint(tmp_path / "copy").cfg.model).depth == 2

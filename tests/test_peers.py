@@ -7,7 +7,8 @@ import time
 import pytest
 
 import runs
-from vit_jax import config, peers
+from vit_jax import config
+from vit_jax.runtime import distributed
 
 WATCHDOG = {"join": 8, "heartbeat": 5}
 
@@ -62,7 +63,7 @@ def test_a_lost_process_ends_the_others(tmp_path, sent):
     processes[1].communicate()
     assert code == 70, output
     assert "a process of this run is lost" in output
-    assert f"1 on {peers.name(workdir, 1)}" in output
+    assert f"1 on {distributed.name(workdir, 1)}" in output
 
 
 @pytest.mark.slow
@@ -104,11 +105,11 @@ def test_a_workdir_that_is_not_shared_is_named(tmp_path):
 def test_the_environment_says_who_i_am(monkeypatch, variables, expected):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert peers.of_environment() == expected
+    assert distributed.from_environment() == expected
 
 
 def test_half_an_environment_is_one_line(monkeypatch):
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "h:1")
     monkeypatch.setenv("JAX_NUM_PROCESSES", "two")
     with pytest.raises(config.ConfigError, match="JAX_NUM_PROCESSES=two: must be a number"):
-        peers.of_environment()
+        distributed.from_environment()

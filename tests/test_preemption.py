@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import runs
-from vit_jax import opening
+from vit_jax import loading
 
 # Where the run is saved when the signal comes at the first time in the phase.
 SAVED = {"compile": {0}, "evaluate": {10}, "save": range(5, 26), "data": {7}}
@@ -82,7 +82,7 @@ def test_a_signal_in_any_phase_saves(phase, times, tmp_path):
         assert process.wait() == 75, output
     assert "resume with the same command" in output
     assert "SIGTERM received" not in output
-    assert opening.find(workdir)[1] in SAVED[phase]
+    assert loading.find_checkpoint(workdir)[1] in SAVED[phase]
 
 
 # Run by every Python process that finds it: once there is a file `stuck`, images are never opened.
@@ -130,7 +130,7 @@ def test_a_disk_that_does_not_answer_keeps_no_process(workers, tmp_path):
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 75, output
-    assert f"saved at step {opening.find(workdir)[1]}; resume" in output
+    assert f"saved at step {loading.find_checkpoint(workdir)[1]}; resume" in output
 
 
 @pytest.mark.slow
@@ -141,8 +141,8 @@ def test_a_kill_before_the_save_is_done_leaves_the_checkpoint_before(phase, tmp_
     process.send_signal(signal.SIGTERM)
     process.kill()
     process.communicate()
-    with contextlib.suppress(opening.manager.CheckpointError):  # of the first save there is none
-        assert opening.find(workdir)[1] == 5
+    with contextlib.suppress(loading.manager.CheckpointError):  # of the first save there is none
+        assert loading.find_checkpoint(workdir)[1] == 5
     resumes(workdir)
     oracle = tmp_path / "oracle"
     resumes(oracle)

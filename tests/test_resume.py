@@ -44,7 +44,7 @@ def test_resume_from_the_workdir_alone(oracle, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     with runs.stopping_at(monkeypatch, 7), pytest.raises(loop.Preempted):
         run.train(runs.configure(), workdir)
-    again = run.of_directory(workdir, None, {})
+    again = run.config_for_workdir(workdir, None, {})
     assert again.model.num_classes == 10
     run.train(again, workdir)
     runs.assert_equal_runs(workdir, oracle)
@@ -76,7 +76,7 @@ def test_loader_and_speed_knobs_may_change_on_resume(oracle, tmp_path, monkeypat
     with runs.stopping_at(monkeypatch, 12), pytest.raises(loop.Preempted):
         run.train(runs.configure(), workdir)
     changes = {"data.threads": "1", "data.prefetch": "1", "checkpoint.keep": "1"}
-    run.train(run.of_directory(workdir, None, changes), workdir)
+    run.train(run.config_for_workdir(workdir, None, changes), workdir)
     runs.assert_equal_runs(workdir, oracle)
 
 
@@ -90,13 +90,13 @@ def test_saves_by_the_clock(tmp_path):
 
 def test_another_config_is_refused(oracle):
     with pytest.raises(config.ConfigError) as caught:
-        run.of_directory(oracle, None, {"optimizer.lr": "0.1", "data.threads": "1"})
+        run.config_for_workdir(oracle, None, {"optimizer.lr": "0.1", "data.threads": "1"})
     assert str(caught.value) == (
         f"--workdir={oracle}: holds another run (optimizer.lr: 0.001 -> 0.1); "
         "resume it without these changes, or choose another --workdir"
     )
     with pytest.raises(config.ConfigError, match="holds another run .*model.width: 16 -> 64"):
-        run.of_directory(oracle, "digits", {})
+        run.config_for_workdir(oracle, "digits", {})
 
 
 def test_other_data_is_refused(oracle, tmp_path, monkeypatch):
@@ -104,12 +104,12 @@ def test_other_data_is_refused(oracle, tmp_path, monkeypatch):
 
     monkeypatch.setattr(sources.Digits, "fingerprint", lambda self: "0123456789abcdef")
     with pytest.raises(config.ConfigError, match="0123456789abcdef.* not those this run began"):
-        run.train(run.of_directory(oracle, None, {}), oracle)
+        run.train(run.config_for_workdir(oracle, None, {}), oracle)
 
 
 def test_finished_run_only_evaluates(oracle):
     before = runs.digests(oracle)
-    outcome = run.train(run.of_directory(oracle, None, {}), oracle)
+    outcome = run.train(run.config_for_workdir(oracle, None, {}), oracle)
     assert outcome.results["test/count"] == 100
     assert outcome.results["test/top1"] == runs.trace(oracle, "test/top1")[runs.STEPS]
     assert runs.digests(oracle) == before
@@ -117,10 +117,10 @@ def test_finished_run_only_evaluates(oracle):
 
 def test_empty_and_foreign_workdirs(tmp_path):
     with pytest.raises(config.ConfigError, match="holds no run to resume"):
-        run.of_directory(tmp_path, None, {})
+        run.config_for_workdir(tmp_path, None, {})
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(config.ConfigError, match="config.json is unreadable"):
-        run.of_directory(tmp_path, None, {})
+        run.config_for_workdir(tmp_path, None, {})
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

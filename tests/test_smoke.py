@@ -8,7 +8,7 @@ import jax
 import pytest
 
 import rotation
-from vit_jax import catalog, cli, config, listing, logs, opening, run, smoke
+from vit_jax import catalog, cli, config, listing, loading, logs, run, smoke
 from vit_jax.training import sharding
 
 NAMES = list(catalog.names())
@@ -45,7 +45,7 @@ def train(name, workdir):
     assert all(math.isfinite(loss) for loss in losses)
     assert math.isfinite(outcome.results["test/loss"])
     assert outcome.results["test/count"] == smoke.EXAMPLES
-    assert opening.find(workdir)[1] == 2  # raises unless a whole checkpoint is there
+    assert loading.find_checkpoint(workdir)[1] == 2  # raises unless a whole checkpoint is there
 
 
 def test_every_name_has_a_smoke_config_that_runs():

@@ -9,7 +9,7 @@ import pytest
 
 import runs
 from vit_jax import run
-from vit_jax.data import examples
+from vit_jax.data import source
 from vit_jax.training import loop
 
 
@@ -112,11 +112,11 @@ def folder_config(root, allowed):
 @pytest.mark.slow
 def test_bad_images_stop_the_run_by_name_or_are_replaced(tmp_path, caplog):
     root = broken_folder(tmp_path, 2)
-    with pytest.raises(examples.DataError) as caught:
+    with pytest.raises(source.DataError) as caught:
         run.train(folder_config(root, 0), tmp_path / "strict")
     assert "data/train/a/" in str(caught.value)
     assert "max_bad_examples" in str(caught.value)
-    with pytest.raises(examples.DataError, match="data/train/a/"):
+    with pytest.raises(source.DataError, match="data/train/a/"):
         run.train(folder_config(root, 1), tmp_path / "one")
     run.logs.log.propagate = True
     run.train(folder_config(root, 2), tmp_path / "two")

@@ -14,7 +14,7 @@ from array_record.python import array_record_data_source, array_record_module
 
 import tfds_fakes
 from vit_jax import cli, logs
-from vit_jax.data import sources, splits
+from vit_jax.data import example_lists, sources
 from vit_jax.data.labels import RULES
 from vit_jax.data.tasks import TASKS
 from vit_jax.training import sharding
@@ -118,8 +118,8 @@ def test_a_list_keeps_the_same_1000_images(tmp_path):
     )
     before = sources.open_task(task, task.whole, str(tmp_path))
     images = [before[index] for index in range(1000)]
-    file = splits.path(tmp_path, task.name)
-    splits.write(
+    file = example_lists.path(tmp_path, task.name)
+    example_lists.write(
         before, file, task=task.name, dataset=before.dataset, version=before.version,
         split=task.whole,
     )  # fmt: skip

@@ -27,9 +27,9 @@ def place(text: str) -> pathlib.Path:
     """Returns a path on a disk or in a bucket."""
     if not text.startswith("gs://"):
         return local(text)
-    from vit_jax import places  # only where it is wanted: it costs time
+    from vit_jax import storage  # only where it is wanted: it costs time
 
-    return places.place(text)
+    return storage.as_path(text)
 
 
 def local_output(text: str) -> pathlib.Path:

@@ -6,7 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from vit_jax import backend, config, messages, verbs
+from vit_jax import config, messages, verbs
+from vit_jax.runtime import backend
 
 FAILED = 70  # worth a retry, once there is room
 OF_A_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EROFS)
@@ -24,9 +25,9 @@ def entry() -> None:
             messages.print_error("standard output: cannot be written")
         os._exit(code or FAILED)
     if code:
-        from vit_jax.data import feed  # a start does not wait for it
+        from vit_jax.data import prefetch  # a start does not wait for it
 
-        if feed.stuck():  # the end of this process would wait for theirs
+        if prefetch.stuck():  # the end of this process would wait for theirs
             os._exit(code)
     sys.exit(code)
 

@@ -40,7 +40,7 @@ def train(options: argparse.Namespace, overrides: dict[str, str]) -> int:
         from vit_jax import logs, run
 
     logs.setup()
-    cfg = run.of_directory(options.workdir, reference, overrides, tiny=options.smoke)
+    cfg = run.config_for_workdir(options.workdir, reference, overrides, tiny=options.smoke)
     outcome = run.train(cfg, options.workdir, profile=options.profile)
     rows = [(f"{name}/split", split) for name, split in outcome.splits.items() if name != split]
     rows += [(key, _number(key, value)) for key, value in outcome.results.items()]
@@ -64,9 +64,9 @@ def _check_start(options: argparse.Namespace, reference: str, overrides: dict[st
     if about.warning and "init_from" not in overrides:
         messages.print_error(f"{values['name']} {about.warning}")
     if data.source == "tfds" and data.name:
-        from vit_jax.data import presence
+        from vit_jax.data import availability
 
-        presence.check(data.name, data.root)
+        availability.check(data.name, data.root)
     options.workdir = options.workdir or pathlib.Path("runs", values["name"])
 
 
@@ -148,11 +148,11 @@ def predict(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     for path in options.images:
         if not path.exists():
             raise config.ConfigError(f"{path}: no such file or folder")
-    from vit_jax import logs, opening, predict
+    from vit_jax import loading, logs, predict
 
     logs.setup()
     if options.examples:
-        opening.check_images(options.checkpoint, overrides)
+        loading.check_images(options.checkpoint, overrides)
     predictor = predict.load(options.checkpoint, overrides, at=options.step)
     if options.images:
         pictures: Any = predict.files(options.images)
@@ -183,7 +183,7 @@ def predict(options: argparse.Namespace, overrides: dict[str, str]) -> int:
 
 def embed(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Writes features of images to a file."""
-    from vit_jax import embed, logs, opening
+    from vit_jax import embed, loading, logs
 
     logs.setup()
     request = embed.Request(
@@ -193,7 +193,7 @@ def embed(options: argparse.Namespace, overrides: dict[str, str]) -> int:
         batch_size=options.batch_size,
     )
     embed.check(request, options.checkpoint, overrides)
-    opened = opening.open_(options.checkpoint, overrides, at=options.step)
+    opened = loading.load_checkpoint(options.checkpoint, overrides, at=options.step)
     print(f"{options.output}: {embed.embed(opened, request):,} images")
     return 0
 
@@ -221,10 +221,10 @@ def inspect(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     if options.serve is not None:
         raise config.ConfigError(f"--serve={options.serve}: is of inspect view")
     from vit_jax import logs
-    from vit_jax.inspect import drawing
+    from vit_jax.inspect import outputs
 
     logs.setup()
-    for path in drawing.inspect(
+    for path in outputs.inspect(
         options.what,
         options.checkpoint,
         overrides,
@@ -377,20 +377,20 @@ def _list_tasks(options: argparse.Namespace) -> int:
     for flag in ("table", "model", "weights", "augreg_index"):
         if getattr(options, flag):
             raise config.ConfigError(f"--tasks: --{flag.replace('_', '-')} is not of tasks")
-    from vit_jax.data import inventory, presence
+    from vit_jax.data import availability, task_tables
 
-    chosen = inventory.entries(options.data_dir)
+    chosen = task_tables.entries(options.data_dir)
     if options.json:
-        print(json.dumps({entry.task.name: inventory.to_dict(entry) for entry in chosen}))
+        print(json.dumps({entry.task.name: task_tables.to_dict(entry) for entry in chosen}))
         return 0
-    for group in inventory.groups(chosen):
+    for group in task_tables.groups(chosen):
         print(group.title)
-        console.table(inventory.HEADER, group.rows)
+        console.table(task_tables.HEADER, group.rows)
         for command in group.commands:
             print(command)
         print()
     here = sum(entry.here for entry in chosen)
-    print(f"{here} of {len(chosen)} are in {presence.directory(options.data_dir)}")
+    print(f"{here} of {len(chosen)} are in {availability.directory(options.data_dir)}")
     return 0
 
 
@@ -468,10 +468,10 @@ def prepare(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prepares data sets, one after another, and says what became of each."""
     _no_overrides("prepare", overrides)
     from vit_jax import logs
-    from vit_jax.prepare import dispatch
+    from vit_jax.prepare import tasks
 
     logs.setup()
-    request = dispatch.Request(
+    request = tasks.Request(
         data_dir=options.data_dir,
         sources=tuple(options.sources),
         verify=options.verify,
@@ -483,9 +483,9 @@ def prepare(options: argparse.Namespace, overrides: dict[str, str]) -> int:
         workers=options.workers or len(os.sched_getaffinity(0)),
     )
     code = 0
-    for name in dispatch.names(options.tasks, request):
+    for name in tasks.names(options.tasks, request):
         try:
-            for line in dispatch.prepare(name, request):
+            for line in tasks.prepare(name, request):
                 print(line, flush=True)
         except config.UserError as error:  # of many tasks the others can still be prepared
             messages.print_error(str(error))
@@ -514,7 +514,7 @@ def bench(options: argparse.Namespace, overrides: dict[str, str]) -> int:
         return _bench_input(options)
     if options.what == "infer":
         return _bench_fits(options) if options.topology else _bench_infer(options)
-    from vit_jax.bench import compute
+    from vit_jax.benchmarks import compute
 
     header, rows = {"attention": compute.attention, "startup": compute.startup}[options.what]()
     console.table(header, rows)
@@ -528,7 +528,7 @@ def _shown(value: Any) -> str:
 def _bench_infer(options: argparse.Namespace) -> int:
     import jax
 
-    from vit_jax.bench import forward, infer, infer_files
+    from vit_jax.benchmarks import forward, infer, infer_files
 
     device = jax.devices()[0]
     names = options.models or (forward.SMALL if device.platform == "cpu" else forward.PAPER)
@@ -552,7 +552,7 @@ def _bench_fits(options: argparse.Namespace) -> int:
         raise config.ConfigError(f"--rounds={options.rounds}: nothing runs with --topology")
     os.environ["JAX_PLATFORMS"] = "cpu"  # what is compiled for need not be here
     from vit_jax import preflight
-    from vit_jax.bench import fitting, forward, infer, infer_files
+    from vit_jax.benchmarks import forward, infer, infer_files, max_batch
 
     if options.topology in ("cpu", "gpu"):
         raise config.ConfigError(
@@ -563,7 +563,7 @@ def _bench_fits(options: argparse.Namespace) -> int:
     if options.output is not None:
         infer_files.check(options.output)
     where = preflight.open_slice(options.topology)
-    found = list(fitting.search(forwards, where, _say))
+    found = list(max_batch.search(forwards, where, _say))
     console.table(*infer.table_of_fits(found))
     if options.output is not None:
         title = f"{options.topology}, by its compiler, vit_jax bench infer"
@@ -579,10 +579,10 @@ def _say(text: str) -> None:
 def _bench_input(options: argparse.Namespace) -> int:
     if bool(options.feed) != bool(options.topology):
         raise config.ConfigError("bench input: --feed=MODEL and --topology=SLICE go together")
-    from vit_jax.bench import feed, input
+    from vit_jax.benchmarks import host_cores, input
 
     if options.feed:  # mistakes cost no minute of measuring
-        feed.needs(options.feed, options.topology, 1.0)
+        host_cores.needs(options.feed, options.topology, 1.0)
     given = {
         "data": options.data,
         "threads": options.threads and tuple(options.threads),
@@ -598,7 +598,7 @@ def _bench_input(options: argparse.Namespace) -> int:
         print()
         last = [one for one in results if one.name.startswith(input.OURS)][-2]
         per_core = last.rate / last.cores
-        console.table(("host", ""), feed.needs(options.feed, options.topology, per_core))
+        console.table(("host", ""), host_cores.needs(options.feed, options.topology, per_core))
     return 0
 
 

@@ -8,139 +8,139 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vit_jax import knobs as _knobs
-from vit_jax.knobs import NO_ROOM as NO_ROOM
-from vit_jax.knobs import ConfigError as ConfigError
-from vit_jax.knobs import Duration as Duration
-from vit_jax.knobs import UserError as UserError
-from vit_jax.knobs import differences as differences
-from vit_jax.knobs import fingerprint as fingerprint
-from vit_jax.knobs import get as get
-from vit_jax.knobs import knob
-from vit_jax.knobs import show as show
-from vit_jax.knobs import suggest as suggest
-from vit_jax.knobs import to_dict as to_dict
+from vit_jax import options as _knobs
+from vit_jax.options import NO_ROOM as NO_ROOM
+from vit_jax.options import ConfigError as ConfigError
+from vit_jax.options import Duration as Duration
+from vit_jax.options import UserError as UserError
+from vit_jax.options import differences as differences
+from vit_jax.options import fingerprint as fingerprint
+from vit_jax.options import get as get
+from vit_jax.options import option
+from vit_jax.options import show as show
+from vit_jax.options import suggest as suggest
+from vit_jax.options import to_dict as to_dict
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Model:
     """The network; sizes left at None come from `variant`."""
 
-    variant: str | None = knob(
+    variant: str | None = option(
         None, "Size by name, such as ViT-B/16 or R50+ViT-B/32; fills the sizes left at none."
     )
-    architecture: str | None = knob(
+    architecture: str | None = option(
         None,
         "Kind of network; none: what the variant names, else vit.",
         choices=("vit", "resnet", "axial_vit", "axial_resnet"),
     )
-    resnet_units: tuple[int, ...] | None = knob(
+    resnet_units: tuple[int, ...] | None = option(
         None,
         "Bottleneck units per stage of the ResNet (before an encoder); (): its stem alone.",
         at_least=1,
     )
-    resnet_width: float | None = knob(
+    resnet_width: float | None = option(
         None, "Factor on the widths of the ResNet; none: the variant's, else 1.", above=0
     )
-    resnet_version: str = knob(
+    resnet_version: str = option(
         "v1", "ResNet units: post-activation v1, or pre-activation v2.", choices=("v1", "v2")
     )
-    resnet_pool: str = knob(
+    resnet_pool: str = option(
         "zeros",
         "Padding of v2's max-pool: zeros as in BiT's code, or nothing as in big_vision's.",
         choices=("zeros", "nothing"),
     )
-    resnet_epsilons: str = knob(
+    resnet_epsilons: str = option(
         "version",
         "What keeps a ResNet's divisions from 0: that of its version's own code, or of timm's.",
         choices=("version", "timm"),
     )
-    patch_size: tuple[int, int] | None = knob(
+    patch_size: tuple[int, int] | None = option(
         None, "Patch height and width in pixels, or in positions of the ResNet's map.", at_least=1
     )
-    width: int | None = knob(None, "Token width D.", at_least=1)
-    depth: int | None = knob(None, "Number of encoder layers.", at_least=1)
-    mlp_dim: int | None = knob(None, "Hidden width of the MLP.", at_least=1)
-    heads: int | None = knob(None, "Number of attention heads; must divide width.", at_least=1)
-    num_classes: int | None = knob(
+    width: int | None = option(None, "Token width D.", at_least=1)
+    depth: int | None = option(None, "Number of encoder layers.", at_least=1)
+    mlp_dim: int | None = option(None, "Hidden width of the MLP.", at_least=1)
+    heads: int | None = option(None, "Number of attention heads; must divide width.", at_least=1)
+    num_classes: int | None = option(
         None, "Outputs of the head; none: the number of classes of the data.", at_least=1
     )
-    patch_remainder: str = knob(
+    patch_remainder: str = option(
         "refuse",
         "Pixels that fill no whole patch: refuse such image sizes, or drop them, as others do.",
         choices=("refuse", "drop"),
     )
-    pooling: str = knob(
+    pooling: str = option(
         "token",
         "What the head sees: class token, first token, mean, maximum, both, or attention (map).",
         choices=("token", "first", "gap", "max", "gap_max", "map"),
     )
-    class_token: bool | None = knob(
+    class_token: bool | None = option(
         None, "Whether a class token stands before the patches; none: if pooling is token."
     )
-    position: str = knob(
+    position: str = option(
         "learned_1d",
         "Position embedding: none, learned by index or row and column, relative, or fixed sin-cos.",
         choices=("none", "learned_1d", "learned_2d", "relative", "sincos_1d", "sincos_2d"),
     )
-    class_position: bool = knob(
+    class_position: bool = option(
         True, "Whether learned positions have one for the class token; those of big_vision do not."
     )
-    position_place: str = knob(
+    position_place: str = option(
         "stem",
         "Where positions are added: after the stem, to the input of every layer, or there shared.",
         choices=("stem", "layers", "shared"),
     )
-    representation_size: int | None = knob(
+    representation_size: int | None = option(
         None,
         "Width of the dense layer before the head (pre_logits); none: no such layer.",
         at_least=1,
     )
-    representation_activation: str = knob(
+    representation_activation: str = option(
         "tanh",
         "Activation of the layer before the head; tanh as in Google's code.",
         choices=("tanh", "relu", "silu"),
     )
-    head_bias: float = knob(
+    head_bias: float = option(
         0.0, "Initial bias of the head; -10 suits sigmoid loss on many classes."
     )
-    activation: str = knob(
+    activation: str = option(
         "gelu",
         "Activation of the MLPs; model.gelu is the form of GELU.",
         choices=("gelu", "silu", "relu"),
     )
-    gelu: str = knob(
+    gelu: str = option(
         "tanh", "GELU form: tanh as in Google's code, erf as in timm.", choices=("tanh", "erf")
     )
-    norm_epsilon: float = knob(1e-6, "Epsilon of LayerNorm.", above=0)
-    norm_place: str = knob(
+    norm_epsilon: float = option(1e-6, "Epsilon of LayerNorm.", above=0)
+    norm_place: str = option(
         "tokens",
         "Input of the last LayerNorm: the tokens, or what pooling makes of them (timm's fc_norm).",
         choices=("tokens", "pooled"),
     )
-    dropout: float = knob(0.0, "Dropout rate in the paper's four places.", at_least=0, below=1)
-    stochastic_depth: float = knob(
+    dropout: float = option(0.0, "Dropout rate in the paper's four places.", at_least=0, below=1)
+    stochastic_depth: float = option(
         0.0, "Share of images the last layer is skipped for; rises from 0.", at_least=0, below=1
     )
-    attention: str = knob(
+    attention: str = option(
         "explicit",
         "Attention code: explicit einsums, or jax.nn.dot_product_attention with XLA or cuDNN.",
         choices=("explicit", "xla", "cudnn"),
         free=True,
     )
-    unroll: int = knob(
+    unroll: int = option(
         1,
         "Layers unrolled per scan step: 1 compiles fastest, depth runs fastest.",
         at_least=1,
         free=True,
     )
-    remat: str = knob(
+    remat: str = option(
         "none",
         "What the backward pass recomputes: nothing, all, all but matmuls, all but weight matmuls.",
         choices=("none", "full", "dots", "dots_no_batch"),
         free=True,
     )
-    dtype: str = knob(
+    dtype: str = option(
         "auto",
         "Compute type; auto: bfloat16 on TPU and GPU, float32 on CPU. Parameters are float32.",
         choices=("auto", "float32", "bfloat16"),
@@ -151,102 +151,108 @@ class Model:
 class Data:
     """Where images come from and what happens to their pixels before the model."""
 
-    source: str = knob(
+    source: str = option(
         "digits",
         "Kind of data: embedded digits, folder of images, TFDS dataset, or random pixels.",
         choices=("digits", "folder", "tfds", "synthetic"),
     )
-    name: str | None = knob(None, "TFDS dataset, such as cifar10 or cifar10:3.0.2.")
-    root: str | None = knob(None, "Folder of images, or TFDS data_dir.", free=True)
-    labels: str | None = knob(
+    name: str | None = option(None, "TFDS dataset, such as cifar10 or cifar10:3.0.2.")
+    root: str | None = option(None, "Folder of images, or TFDS data_dir.", free=True)
+    labels: str | None = option(
         None,
         "TFDS labels: a rule such as clevr-count, or a class label by name; none: the data's own.",
     )
-    examples: str | None = knob(
+    examples: str | None = option(
         None,
         "List of the images of data.train_split, to be found by hash; `vit_jax prepare` writes it.",
         free=True,
     )
-    classes: tuple[str, ...] | None = knob(
+    classes: tuple[str, ...] | None = option(
         None, "Classes to keep, by name and in this order, such as 0,1,2; none: all of the data's."
     )
-    train_split: str = knob("train", "Split to train on; TFDS slices such as train[:99%] work.")
-    eval_split: str = knob(
+    train_split: str = option("train", "Split to train on; TFDS slices such as train[:99%] work.")
+    eval_split: str = option(
         "test",
         "Split to evaluate on while training; auto: a validation split if there is one, else test.",
     )
-    test_split: str | None = knob(
+    test_split: str | None = option(
         None,
         "Split to measure once, at the end; auto: test, where a validation split is evaluated on.",
     )
-    holdout: float = knob(
+    holdout: float = option(
         0.0,
         "Share of each class of an unsplit folder kept for evaluation; 0: root has split folders.",
         at_least=0,
         below=1,
     )
-    image_size: tuple[int, int] = knob((224, 224), "Input height and width in pixels.", at_least=1)
-    channels: int = knob(3, "Colour channels: 3, or 1 for grey.", at_least=1, at_most=3)
-    mean: tuple[float, ...] = knob(
+    image_size: tuple[int, int] = option(
+        (224, 224), "Input height and width in pixels.", at_least=1
+    )
+    channels: int = option(3, "Colour channels: 3, or 1 for grey.", at_least=1, at_most=3)
+    mean: tuple[float, ...] = option(
         (0.5,), "Pixel value, of 0 to 1, the model sees as 0; one, or one for each channel."
     )
-    std: tuple[float, ...] = knob(
+    std: tuple[float, ...] = option(
         (0.5,), "Pixel values between the model's 0 and 1; one, or one for each channel.", above=0
     )
-    resampling: str = knob(
+    resampling: str = option(
         "bilinear",
         "Resizing: bilinear as in TensorFlow, or antialiased, as timm and Hugging Face do.",
         choices=("bilinear", "antialiased_bilinear", "antialiased_bicubic"),
     )
-    train_crop: str = knob(
+    train_crop: str = option(
         "inception",
         "Training view: resize to image_size, random crop of resize_to, or Inception crop.",
         choices=("resize", "random", "inception"),
     )
-    eval_crop: str = knob(
+    eval_crop: str = option(
         "resize",
         "Evaluation view: resize to image_size, or central crop after a short-side resize.",
         choices=("resize", "central"),
     )
-    resize_to: int | None = knob(
+    resize_to: int | None = option(
         None,
         "Side before a random crop, short side before a central crop; none: 8/7 of image_size.",
         at_least=1,
     )
-    crop_area: tuple[float, float] = knob(
+    crop_area: tuple[float, float] = option(
         (0.05, 1.0), "Inception crop: smallest and largest share of the image.", above=0, at_most=1
     )
-    crop_aspect: tuple[float, float] = knob(
+    crop_aspect: tuple[float, float] = option(
         (0.75, 4 / 3), "Inception crop: smallest and largest width / height.", above=0
     )
-    randaugment: tuple[int, ...] | None = knob(
+    randaugment: tuple[int, ...] | None = option(
         None,
         "RandAugment as big_vision's at 224 pixels: operations, magnitude to 30 (2,10); none: off.",
         at_least=0,
     )
-    erase: float = knob(
+    erase: float = option(
         0.0,
         "Random erasing: probability that a rectangle, 2 to 33 % of the view, becomes noise.",
         at_least=0,
         at_most=1,
     )
-    flip: bool = knob(True, "Mirror left-right with probability 1/2 while training.")
-    rotation: float = knob(0.0, "Random rotation up to this many degrees.", at_least=0, at_most=180)
-    scale: float = knob(0.0, "Random zoom up to this share, either way.", at_least=0, below=1)
-    shift: float = knob(0.0, "Random shift up to this share of the side.", at_least=0, below=1)
-    num_examples: int = knob(1024, "Examples per epoch of synthetic data.", at_least=1)
-    workers: int = knob(
+    flip: bool = option(True, "Mirror left-right with probability 1/2 while training.")
+    rotation: float = option(
+        0.0, "Random rotation up to this many degrees.", at_least=0, at_most=180
+    )
+    scale: float = option(0.0, "Random zoom up to this share, either way.", at_least=0, below=1)
+    shift: float = option(0.0, "Random shift up to this share of the side.", at_least=0, below=1)
+    num_examples: int = option(1024, "Examples per epoch of synthetic data.", at_least=1)
+    workers: int = option(
         0, "Loader processes; 0 loads in this one.", at_least=0, at_most=256, free=True
     )
-    threads: int = knob(2, "Loader threads per process.", at_least=1, at_most=256, free=True)
-    prefetch: int = knob(4, "Batches made ahead of the step.", at_least=1, at_most=1024, free=True)
-    max_bad_examples: int = knob(
+    threads: int = option(2, "Loader threads per process.", at_least=1, at_most=256, free=True)
+    prefetch: int = option(
+        4, "Batches made ahead of the step.", at_least=1, at_most=1024, free=True
+    )
+    max_bad_examples: int = option(
         0,
         "Unreadable images to replace by their neighbour before the run stops.",
         at_least=0,
         free=True,
     )
-    max_pixels: int = knob(
+    max_pixels: int = option(
         100_000_000, "Largest image, in pixels, that is decoded at all.", at_least=1, free=True
     )
 
@@ -255,34 +261,34 @@ class Data:
 class Train:
     """How long, on how much at a time, and against which loss."""
 
-    batch_size: int = knob(4096, "Global batch in images.", at_least=1)
-    accumulation: int = knob(
+    batch_size: int = option(4096, "Global batch in images.", at_least=1)
+    accumulation: int = option(
         1, "Microbatches the global batch is cut into, one after another.", at_least=1, free=True
     )
-    microbatch: int | None = knob(
+    microbatch: int | None = option(
         None,
         "Most images of a device at a time: chooses accumulation by the devices there are.",
         at_least=1,
         free=True,
     )
-    duration: Duration = knob(
+    duration: Duration = option(
         Duration(90, "epochs"), "Length of the run: N steps, epochs or examples."
     )
-    loss: str = knob("softmax", "Cross-entropy.", choices=("softmax", "sigmoid"))
-    label_smoothing: float = knob(0.0, "Label mass spread over all classes.", at_least=0, below=1)
-    mixup: float = knob(
+    loss: str = option("softmax", "Cross-entropy.", choices=("softmax", "sigmoid"))
+    label_smoothing: float = option(0.0, "Label mass spread over all classes.", at_least=0, below=1)
+    mixup: float = option(
         0.0, "Beta parameter of mixup, which blends pairs of images; 0: off.", at_least=0
     )
-    clip_norm: float | None = knob(
+    clip_norm: float | None = option(
         None, "Global gradient norm to clip at; none: no clipping.", above=0
     )
-    ema: float | None = knob(
+    ema: float | None = option(
         None,
         "Decay of the averaged parameters that are evaluated; none: no average.",
         above=0,
         below=1,
     )
-    max_bad_steps: int = knob(
+    max_bad_steps: int = option(
         0,
         "Steps with a loss or gradient that is not finite to skip before the run stops.",
         at_least=0,
@@ -294,15 +300,15 @@ class Train:
 class Masked:
     """Self-supervision by masked patches, in place of labels (ViT, section 4.6 and B.1.2)."""
 
-    target: str | None = knob(
+    target: str | None = option(
         None,
         "What is predicted: a patch's mean colour, that of 4 x 4 parts, or its pixels; none: off.",
         choices=("colour", "colour_4x4", "pixels"),
     )
-    rate: float = knob(
+    rate: float = option(
         0.5, "Share of an image's patches that are corrupted, and predicted.", above=0, below=1
     )
-    split: tuple[float, ...] = knob(
+    split: tuple[float, ...] = option(
         (0.8, 0.1, 0.1),
         "Of the corrupted: shares that become the mask token, another patch, or stay.",
         at_least=0,
@@ -314,19 +320,19 @@ class Masked:
 class Optimizer:
     """The update rule."""
 
-    name: str = knob("adam", "Update rule.", choices=("adam", "sgd"))
-    lr: float = knob(1e-3, "Peak learning rate.", above=0)
-    b1: float = knob(0.9, "Adam's first-moment decay.", at_least=0, below=1)
-    b2: float = knob(0.999, "Adam's second-moment decay.", at_least=0, below=1)
-    eps: float = knob(1e-8, "Adam's epsilon.", above=0)
-    momentum: float = knob(0.9, "SGD's momentum.", at_least=0, below=1)
-    moment_dtype: str = knob(
+    name: str = option("adam", "Update rule.", choices=("adam", "sgd"))
+    lr: float = option(1e-3, "Peak learning rate.", above=0)
+    b1: float = option(0.9, "Adam's first-moment decay.", at_least=0, below=1)
+    b2: float = option(0.999, "Adam's second-moment decay.", at_least=0, below=1)
+    eps: float = option(1e-8, "Adam's epsilon.", above=0)
+    momentum: float = option(0.9, "SGD's momentum.", at_least=0, below=1)
+    moment_dtype: str = option(
         "float32", "Type of Adam's first moment or SGD's momentum.", choices=("float32", "bfloat16")
     )
-    weight_decay: float = knob(
+    weight_decay: float = option(
         0.0, "Decoupled weight decay, multiplied by the learning rate.", at_least=0
     )
-    decayed: str = knob(
+    decayed: str = option(
         "kernels", "Parameters that decay: kernels only, or all.", choices=("kernels", "all")
     )
 
@@ -335,15 +341,15 @@ class Optimizer:
 class Schedule:
     """The learning rate over the run, relative to optimizer.lr."""
 
-    warmup: Duration = knob(Duration(0, "steps"), "Linear warm-up from 0.")
-    decay: str = knob(
+    warmup: Duration = option(Duration(0, "steps"), "Linear warm-up from 0.")
+    decay: str = option(
         "cosine",
         "Shape after the warm-up.",
         choices=("cosine", "linear", "rsqrt", "step", "constant"),
     )
-    end: float = knob(0.0, "Learning rate a cosine or linear decay ends at.", at_least=0)
-    timescale: float = knob(10_000.0, "Steps after which rsqrt has visibly decayed.", above=0)
-    drops: tuple[float, ...] = knob(
+    end: float = option(0.0, "Learning rate a cosine or linear decay ends at.", at_least=0)
+    timescale: float = option(10_000.0, "Steps after which rsqrt has visibly decayed.", above=0)
+    drops: tuple[float, ...] = option(
         (0.3, 0.6, 0.9),
         "Shares of the run after which step divides the rate by 10.",
         above=0,
@@ -355,16 +361,16 @@ class Schedule:
 class Checkpoint:
     """When the state is written and how much of it is kept."""
 
-    every: Duration | None = knob(
+    every: Duration | None = option(
         Duration(1000, "steps"), "Save this often; none: not by steps.", free=True
     )
-    minutes: float | None = knob(
+    minutes: float | None = option(
         None, "Save this often by the clock; none: not by time.", above=0, free=True
     )
-    keep: int = knob(
+    keep: int = option(
         2, "Newest checkpoints kept; the best one is kept besides.", at_least=1, free=True
     )
-    best: str | None = knob(
+    best: str | None = option(
         "auto",
         "Metric that chooses the best checkpoint; auto: top1 or loss, none on a test split.",
         choices=("auto", "top1", "top5", "loss"),
@@ -376,32 +382,32 @@ class Checkpoint:
 class Evaluation:
     """When data.eval_split is measured, and what is measured besides."""
 
-    every: Duration | None = knob(
+    every: Duration | None = option(
         Duration(1000, "steps"), "Evaluate this often; none: only at the end.", free=True
     )
-    batch_size: int | None = knob(
+    batch_size: int | None = option(
         None, "Images at a time; none: train.batch_size.", at_least=1, free=True
     )
-    tasks: tuple[str, ...] = knob(
+    tasks: tuple[str, ...] = option(
         (),
         "Sets to measure besides, such as imagenet-v2,imagenet-c/*; see `vit_jax list --tasks`.",
         free=True,
     )
-    fewshot: tuple[str, ...] = knob(
+    fewshot: tuple[str, ...] = option(
         (),
         "Sets for few-shot linear accuracy, such as imagenet,pets; digits; self: the run's splits.",
         free=True,
     )
-    shots: tuple[int, ...] = knob(
+    shots: tuple[int, ...] = option(
         (1, 5, 10, 25), "Few-shot: training images of each class.", at_least=1, free=True
     )
-    fewshot_l2: tuple[float, ...] = knob(
+    fewshot_l2: tuple[float, ...] = option(
         (1024.0,), "Few-shot: weight of the squared norm; several are all told.", above=0, free=True
     )
-    fewshot_seeds: int = knob(
+    fewshot_seeds: int = option(
         3, "Few-shot: draws of training images to average over.", at_least=1, free=True
     )
-    probe: tuple[str, ...] = knob(
+    probe: tuple[str, ...] = option(
         (), "Sets to train a linear head on frozen features on; named as in fewshot.", free=True
     )
 
@@ -410,31 +416,31 @@ class Evaluation:
 class Logging:
     """What is written while training."""
 
-    every: int = knob(50, "Steps between lines of metrics.jsonl.", at_least=1, free=True)
-    tensorboard: bool = knob(True, "Write TensorBoard event files too.", free=True)
+    every: int = option(50, "Steps between lines of metrics.jsonl.", at_least=1, free=True)
+    tensorboard: bool = option(True, "Write TensorBoard event files too.", free=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Watchdog:
     """How long a process may be busy with one thing until it counts as stuck and ends (code 70)."""
 
-    compile: float | None = knob(
+    compile: float | None = option(
         7200.0, "Seconds for compiling the step; none: for ever.", above=0, free=True
     )
-    data: float | None = knob(
+    data: float | None = option(
         900.0, "Seconds of waiting for a batch; none: for ever.", above=0, free=True
     )
-    step: float | None = knob(900.0, "Seconds for a step; none: for ever.", above=0, free=True)
-    evaluate: float | None = knob(
+    step: float | None = option(900.0, "Seconds for a step; none: for ever.", above=0, free=True)
+    evaluate: float | None = option(
         1800.0, "Seconds for a batch of evaluation; none: for ever.", above=0, free=True
     )
-    save: float | None = knob(
+    save: float | None = option(
         3600.0, "Seconds of waiting for a checkpoint; none: for ever.", above=0, free=True
     )
-    join: int = knob(
+    join: int = option(
         300, "Seconds to wait for the other processes of a run.", at_least=1, free=True
     )
-    heartbeat: int = knob(
+    heartbeat: int = option(
         30, "Seconds without a sign of life until a process counts as lost.", at_least=1, free=True
     )
 
@@ -443,10 +449,10 @@ class Watchdog:
 class Mesh:
     """How devices share the work."""
 
-    fsdp: int = knob(
+    fsdp: int = option(
         1, "Devices that share one copy of parameters and optimizer state.", at_least=1, free=True
     )
-    fsdp_min_size: int = knob(
+    fsdp_min_size: int = option(
         4096, "Arrays with fewer elements stay whole on every device.", at_least=0, free=True
     )
 
@@ -455,15 +461,15 @@ class Mesh:
 class Config:
     """A whole run."""
 
-    name: str = knob("unnamed", "Name of the run's config.", free=True)
-    seed: int = knob(
+    name: str = option("unnamed", "Name of the run's config.", free=True)
+    seed: int = option(
         0, "Seed of initialisation, data order, augmentation and dropout.", at_least=0, below=2**32
     )
-    init_from: str | None = knob(
+    init_from: str | None = option(
         None,
         "Weights to begin with: a run, a file or folder, or a published name; none: random ones.",
     )
-    init_head: str = knob(
+    init_head: str = option(
         "new",
         "Layers after the encoder: new ones as in fine-tuning, or those of init_from.",
         choices=("new", "keep"),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import jax
 
-from vit_jax import config, opening, weights
+from vit_jax import config, loading, weights
 from vit_jax.checkpoints import manager
 
 KINDS = (*weights.KINDS, "orbax")
@@ -34,7 +34,7 @@ def convert(
     """
     if os.path.lexists(output):
         raise config.ConfigError(f"--output={output}: exists already; choose another, or remove it")
-    opened = opening.open_(reference, overrides, at=at)
+    opened = loading.load_checkpoint(reference, overrides, at=at)
     params, unsaid = jax.device_get(opened.params), ()
     if kind == "orbax":
         _save(opened, params, output)
@@ -44,7 +44,7 @@ def convert(
     return [*opened.notes, *unsaid, f"written: {output} ({kind}, from {opened.kind})"]
 
 
-def _save(opened: opening.Opened, params: object, output: pathlib.Path) -> None:
+def _save(opened: loading.LoadedModel, params: object, output: pathlib.Path) -> None:
     # What is saved are the parameters alone, those that the run would have evaluated.
     cfg = dataclasses.replace(opened.cfg, train=dataclasses.replace(opened.cfg.train, ema=None))
     try:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from vit_jax import catalog, config, exhibits, models
-from vit_jax.models import macs
+from vit_jax import catalog, config, models, table_names
+from vit_jax.models import flop_count
 from vit_jax.weights import augreg, download, zoo
 
 
@@ -61,7 +61,7 @@ class Entry:
         known = cfg.model.num_classes is not None or cfg.masked.target is not None
         if self.steps is None or not known:
             return None
-        forward = macs.count(cfg.model, cfg.data.image_size, cfg.data.channels, cfg.masked)
+        forward = flop_count.count(cfg.model, cfg.data.image_size, cfg.data.channels, cfg.masked)
         return 6 * forward * self.steps * cfg.train.batch_size / 1e18
 
 
@@ -77,8 +77,8 @@ def entries(*, table: str | None = None, model: str | None = None) -> list[Entry
     everything = [entry(name) for name in catalog.names()]
     chosen = everything
     if table is not None:
-        exhibit = exhibits.find(table, "--table=")
-        chosen = [e for e in chosen if exhibit in exhibits.of(e.about.tables, e.name)]
+        exhibit = table_names.find(table, "--table=")
+        chosen = [e for e in chosen if exhibit in table_names.of(e.about.tables, e.name)]
     if model is not None:
         chosen = [e for e in chosen if fnmatch.fnmatchcase(e.model, model.replace("_", "/"))]
         if not chosen:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax import config, messages, places
+from vit_jax import config, messages, storage
 
 log = logging.getLogger("vit_jax")
 
@@ -137,8 +137,8 @@ def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
 def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
     """Writes a file so that its final name never holds half of it; raises OSError."""
     content = content.encode(errors="backslashreplace") if isinstance(content, str) else content
-    if places.is_remote(path):  # an object appears whole or not at all
-        with places.os_errors():
+    if storage.is_remote(path):  # an object appears whole or not at all
+        with storage.os_errors():
             path.write_bytes(content)
         return
     part = path.with_name(f".{path.name}.{os.getpid()}")

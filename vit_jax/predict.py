@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import config, logs, messages, models, opening
-from vit_jax.data import folders, images, sampling, sources, split_roles, transforms
-from vit_jax.data.skipped import Skipped
+from vit_jax import config, loading, logs, messages, models
+from vit_jax.data import decoding, folders, sampling, sources, split_roles, transforms
+from vit_jax.data.skipped_files import Skipped
 from vit_jax.training import step
 
 BATCH = 32
@@ -46,10 +46,10 @@ class Predictor:
         waiting: list[tuple[str, np.ndarray, str | None]] = []
         for name, picture, truth in pictures:
             try:
-                view = images.load(
+                view = decoding.load(
                     picture, channels=self.cfg.data.channels, max_pixels=self.cfg.data.max_pixels
                 )
-            except images.BadImage as error:
+            except decoding.BadImage as error:
                 yield Prediction(image=name, error=str(error))
                 continue
             for transform in views:
@@ -83,7 +83,7 @@ class Predictor:
 def _top(
     model: models.Classifier, data: config.Data, k: int, loss: str, params: Any, batch: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    logits, _ = model.apply(params, step.normalise(jnp.asarray(batch), data))
+    logits, _ = model.apply(params, step.normalize_pixels(jnp.asarray(batch), data))
     activation = jax.nn.softmax if loss == "softmax" else jax.nn.sigmoid
     return jax.lax.top_k(activation(logits), k)
 
@@ -95,11 +95,11 @@ def load(
     at: int | str | None = None,
 ) -> Predictor:
     """Returns the predictor of anything `opening.open_` takes; raises likewise."""
-    opened = opening.open_(checkpoint, overrides, at=at)
+    opened = loading.load_checkpoint(checkpoint, overrides, at=at)
     opened.check_head()
     return Predictor(
         cfg=opened.cfg,
-        model=opening.create_model(opened.cfg),
+        model=loading.create_model(opened.cfg),
         params=opened.params,
         classes=opened.classes,
     )
@@ -134,8 +134,8 @@ def files(
         found = [found[index] for index in sampling.draw(len(found), count, seed)]
     for file in found:
         try:
-            yield messages.printable(str(file)), images.read(file), None
-        except (OSError, images.BadImage) as error:
+            yield messages.printable(str(file)), decoding.read(file), None
+        except (OSError, decoding.BadImage) as error:
             reason = getattr(error, "strerror", None) or error
             raise config.ConfigError(f"{file}: {reason}") from error
 

@@ -7,9 +7,9 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from vit_jax import __version__, config, logs
-from vit_jax.reports import html, markdown, of_run, reading, story
-from vit_jax.reports.blocks import Sample
+from vit_jax.reports import assembly, html, markdown, run_data, run_section
 from vit_jax.reports.confusion import Confusion
+from vit_jax.reports.elements import Sample
 
 SHOWN, MISTAKES = 24, 12  # images in the report
 SIDE = 160  # pixels of a picture in the report, at most
@@ -33,7 +33,7 @@ def write(
 
     Raises ConfigError for directories that hold nothing, or an output that cannot be written.
     """
-    items = [reading.read(directory) for directory in directories]
+    items = [run_data.read(directory) for directory in directories]
     page = _path(directories[0] if output is None else output)
     predictions = {}
     if images:
@@ -41,7 +41,7 @@ def write(
             predictions[index] = _predictions(item, images, seed)
     now = datetime.datetime.now(datetime.UTC)
     facts = {"made": f"{now:%Y-%m-%d %H:%M} UTC", "by": f"vit_jax {__version__}"}
-    document = story.document(items, predictions, facts)
+    document = assembly.document(items, predictions, facts)
     words = page.with_suffix(".md")
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
@@ -57,24 +57,24 @@ def _path(output: pathlib.Path) -> pathlib.Path:
 
 
 def _predictions(
-    item: reading.Run | reading.Transfer, images: int, seed: int
-) -> of_run.Predictions:
+    item: run_data.Run | run_data.Transfer, images: int, seed: int
+) -> run_section.Predictions:
     """Returns what a run's model, or a transfer's first final one, says of images."""
     directory = item.directory
-    if isinstance(item, reading.Transfer):
+    if isinstance(item, run_data.Transfer):
         done = [cell for cell in item.cells("final") if cell.get("state") == "done"]
         if not done:
-            return of_run.Predictions(problem="no final run is finished.")
+            return run_section.Predictions(problem="no final run is finished.")
         directory = directory / str(done[0]["directory"])
     if not (directory / "checkpoints").is_dir():
-        return of_run.Predictions(problem="no checkpoint has been saved yet.")
+        return run_section.Predictions(problem="no checkpoint has been saved yet.")
     try:
         return predict_some(directory, images, seed)
     except config.UserError as error:
-        return of_run.Predictions(problem=str(error))
+        return run_section.Predictions(problem=str(error))
 
 
-def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> of_run.Predictions:
+def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_section.Predictions:
     """Returns what the newest checkpoint of a run says of at most so many images.
 
     They are drawn from the evaluation split by seed. Raises UserError.
@@ -83,7 +83,7 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> of_run.
     import numpy as np
 
     from vit_jax import predict
-    from vit_jax.data import images as pictures
+    from vit_jax.data import decoding as pictures
     from vit_jax.data import sampling, sources, split_roles
 
     with _quietly():
@@ -114,7 +114,7 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> of_run.
 
     wrong = sorted((p for p in seen if p.top[0][0] != p.truth), key=lambda p: -p.top[0][1])
     pairs = ((p.truth or "", p.top[0][0]) for p in seen)
-    return of_run.Predictions(
+    return run_section.Predictions(
         split=split_roles.evaluation(data).name,
         seen=len(seen),
         of=len(source),

@@ -15,45 +15,40 @@ import jax
 from vit_jax import (
     __version__,
     catalog,
-    checks,
     config,
-    host,
+    loading,
     locking,
     logs,
     models,
-    opening,
-    peers,
-    places,
     progress,
     smoke,
+    storage,
+    validation,
     weights,
 )
-from vit_jax.checkpoints import hosts, manager
-from vit_jax.data import feed, folder_check, pipeline, sources, split_roles, transforms
-from vit_jax.data.examples import digest
+from vit_jax.checkpoints import collectives, manager
+from vit_jax.data import folder_check, pipeline, prefetch, sources, split_roles, transforms
+from vit_jax.data.source import digest
 from vit_jax.evaluators import (
     classification,
     fewshot,
-    final,
-    further,
-    masked,
-    pairs,
-    passes,
+    linear_data,
+    masked_patches,
     probe,
+    registry,
+    runner,
+    test_split,
 )
-from vit_jax.training import (
-    agreement,
-    loop,
-    notices,
-    optimizer,
-    phases,
-    schedules,
-    sessions,
-    sharding,
-    state,
-    step,
+from vit_jax.runtime import (
+    consistency,
+    device,
+    distributed,
+    goodput,
+    phase_timer,
+    preemption,
     watchdog,
 )
+from vit_jax.training import loop, optimizers, schedules, sharding, state, step
 
 SETS = {f"evaluation.{knob}" for knob in ("tasks", "fewshot", "probe")}
 
@@ -63,17 +58,17 @@ def resolve(reference: str, overrides: Mapping[str, str], *, tiny: bool = False)
 
     Raises ConfigError; reads no data and compiles nothing.
     """
-    return of_values(catalog.load(reference), overrides, tiny=tiny)
+    return config_from_values(catalog.load(reference), overrides, tiny=tiny)
 
 
-def of_values(
+def config_from_values(
     values: Mapping[str, Any], overrides: Mapping[str, str], *, tiny: bool = False
 ) -> config.Config:
     """Returns the same of nested knobs."""
     cfg = config.build(config.override(values, overrides))
     if tiny:  # what is overridden is not cut down
         cfg = config.build(config.override(config.to_dict(smoke.shrink(cfg)), overrides))
-    return opening.complete(cfg)
+    return loading.complete(cfg)
 
 
 def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Config:
@@ -84,11 +79,11 @@ def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Co
     """
     if cfg.init_from is None:
         return cfg
-    facts, keep = opening.facts(cfg.init_from, cfg), cfg.init_head == "keep"
+    facts, keep = loading.describe(cfg.init_from, cfg), cfg.init_head == "keep"
     return _with_knobs(cfg, weights.numerics(facts, keep_head=keep), overrides)
 
 
-def of_directory(
+def config_for_workdir(
     workdir: pathlib.Path,
     reference: str | None,
     overrides: Mapping[str, str],
@@ -101,7 +96,7 @@ def of_directory(
     raises ConfigError, naming each difference.
     """
     file = workdir / "config.json"
-    with places.one_line(f"--workdir={workdir}"):
+    with storage.readable_errors(f"--workdir={workdir}"):
         exists = file.exists()
     if not exists:
         if reference is None:
@@ -116,9 +111,9 @@ def of_directory(
         raise config.ConfigError(
             f"--workdir={workdir}: config.json is unreadable: {error}"
         ) from error
-    old = opening.complete(config.build(stored))
+    old = loading.complete(config.build(stored))
     if reference is None:
-        new = opening.complete(config.build(config.override(stored, overrides)))
+        new = loading.complete(config.build(config.override(stored, overrides)))
     else:
         new = resolve(reference, overrides, tiny=tiny)
     if new.model.num_classes is None:  # the data's, which the stored config knows already
@@ -155,9 +150,9 @@ class Objects:
         `stop()` turns true, evaluation does not wait for images that do not come.
         """
         self._stop = stop
-        peers.join(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
-        cfg = checks.adapted(cfg, jax.device_count())
-        checks.of_devices(cfg, jax.device_count())
+        distributed.initialize(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
+        cfg = validation.with_accumulation(cfg, jax.device_count())
+        validation.check_devices(cfg, jax.device_count())
         self.evaluated = split_roles.evaluation(cfg.data)
         self.eval_source = None
         self.classes = tuple(str(number) for number in range(cfg.model.num_classes or 0))
@@ -168,7 +163,7 @@ class Objects:
             self.classes = tuple(self.eval_source.classes)
         self.cfg = cfg = _with_classes(cfg, len(self.classes))
         self.mesh = sharding.create_mesh(cfg.mesh.fsdp)
-        self.model = opening.create_model(cfg)
+        self.model = loading.create_model(cfg)
         self.evaluators = self._evaluators()
 
     def _evaluators(self) -> dict[str, loop.Evaluator]:
@@ -181,9 +176,9 @@ class Objects:
         if self.eval_source is not None:
             real = cfg.data.test_split is None
             found[self.evaluated.name] = self.of_split(self.eval_source, real=real)
-        found |= further.evaluators(model, cfg, self.classes, self._pass)
+        found |= registry.evaluators(model, cfg, self.classes, self._pass)
         for name, kind in (("fewshot", fewshot.FewShot), ("probe", probe.Probe)):
-            opened = pairs.open_pairs(cfg, f"evaluation.{name}", self._pass)
+            opened = linear_data.open_pairs(cfg, f"evaluation.{name}", self._pass)
             if opened:
                 found[name] = kind(model, cfg, opened)
         return found
@@ -192,15 +187,15 @@ class Objects:
         """Returns what measures a split; with `real`, by ReaL's labels too where they are asked."""
         model, cfg = self.model, self.cfg
         if cfg.masked.target is not None:
-            return masked.Masked(model, cfg, self._pass(source))
-        labels = further.reassess(cfg, source) if real else None
+            return masked_patches.Masked(model, cfg, self._pass(source))
+        labels = registry.reassess(cfg, source) if real else None
         split = self._pass(labels or source)
         return classification.Classification(model, cfg, split, labels)
 
-    def _pass(self, source: sources.Source) -> passes.Pass:
+    def _pass(self, source: sources.Source) -> runner.SplitRunner:
         data, rows = self.cfg.data, self.cfg.evaluation.batch_size or self.cfg.train.batch_size
 
-        def batches() -> feed.Batches:
+        def batches() -> prefetch.Batches:
             loaded = pipeline.batches(
                 source,
                 transforms.eval_transforms(data),
@@ -211,9 +206,9 @@ class Objects:
                 train=False,
                 stop_step=-(-len(source) // rows),
             )
-            return feed.Feed(loaded, self._stop)
+            return prefetch.Feed(loaded, self._stop)
 
-        return passes.Pass(self.mesh, rows, batches)
+        return runner.SplitRunner(self.mesh, rows, batches)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -236,7 +231,7 @@ def train(
     Raises Preempted (exit 75), Diverged or SaveFailed (70), InUse (2) where another process trains
     in `workdir`, or another UserError.
     """
-    with locking.attempt(workdir, wanted=peers.is_first()) as refusal:
+    with locking.attempt(workdir, wanted=distributed.is_first()) as refusal:
         return _train(cfg, workdir, profile=profile, refusal=refusal)
 
 
@@ -249,25 +244,25 @@ def _train(
 ) -> Outcome:
     began = time.monotonic()
     # Signals are noted from here on: data set-up, compilation and evaluation end early too.
-    spent = phases.Phases("start")
+    spent = phase_timer.PhaseTimer("start")
     watch = watchdog.Watchdog(spent, dataclasses.asdict(cfg.watchdog))
     with (
         loop.Stop() as stop,
-        host.memory_errors(),
-        peers.failures(cfg.watchdog.heartbeat),
+        device.memory_errors(),
+        distributed.failures(cfg.watchdog.heartbeat),
         watch,
         contextlib.ExitStack() as ending,
     ):
-        shown = progress.Progress(active=peers.is_first())
+        shown = progress.Progress(active=distributed.is_first())
         ending.callback(shown.close)
         # After Stop: with several processes SIGTERM is jax's, which passes it on to all of them.
         directory = None if refusal else workdir  # that of others is left as it is
-        peers.join(directory, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
-        if refusal := hosts.agree(refusal):
+        distributed.initialize(directory, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
+        if refusal := collectives.first_problem(refusal):
             raise locking.InUse(refusal)
         # Everything: knobs that do not change a result must be equal too, or a process would wait.
         whole = digest(repr(cfg).encode())
-        _agree(workdir, config=whole, code=agreement.code(), jax=jax.__version__)
+        _agree(workdir, config=whole, code=consistency.code(), jax=jax.__version__)
         shown.doing("opening the data")
         objects = Objects(cfg, stop=stop)
         cfg, mesh, model = objects.cfg, objects.mesh, objects.model
@@ -294,7 +289,7 @@ def _train(
         )
         ready = f"{time.monotonic() - began:.1f}"
         present = _agree(workdir, data=source.fingerprint(), seconds=ready)
-        ending.enter_context(notices.watching())
+        ending.enter_context(preemption.watch_maintenance())
         plan = loop.Plan.of(cfg, len(source))
         if profile is not None and not 1 <= profile[0] <= profile[1] <= plan.steps:
             raise config.ConfigError(
@@ -302,31 +297,31 @@ def _train(
                 f"within steps 1 to {plan.steps}"
             )
         main = jax.process_index() == 0
-        if profile is not None and places.is_remote(workdir):
+        if profile is not None and storage.is_remote(workdir):
             raise config.ConfigError(f"--profile: needs a --workdir on a disk, not {workdir}")
         if main:
             _prepare(workdir, cfg)
-        host.cache_programs(workdir)
-        host.keep_freed_memory()
-        tx = optimizer.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
+        device.cache_programs(workdir)
+        device.keep_freed_memory()
+        tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
         schedule = schedules.create(
             cfg.schedule, lr=cfg.optimizer.lr, steps=plan.steps, warmup=plan.warmup
         )
-        target = state.target(model, tx, cfg, mesh)
+        target = state.abstract_state(model, tx, cfg, mesh)
         evaluated, metric = objects.evaluated, split_roles.best_metric(cfg)
         saver = manager.Manager(workdir / "checkpoints", keep=cfg.checkpoint.keep, best=metric)
-        with places.one_line(f"--workdir={workdir}"):
-            mirror = places.Mirror(workdir) if main else None
+        with storage.readable_errors(f"--workdir={workdir}"):
+            mirror = storage.RemoteSync(workdir) if main else None
         metrics = None
         if mirror is not None:
             metrics = logs.Metrics(mirror.folder, tensorboard=cfg.logging.tensorboard)
-        kept: sessions.Sessions | None = None
+        kept: goodput.GoodputLog | None = None
         try:
             shown.say(_banner(cfg, model, len(source), plan, workdir))
             notes = split_roles.notes(cfg, plan.evaluations)
             for line in (*present, *filter(None, [checked]), *notes):
                 shown.say(line)
-            avoid = hosts.decide(lambda: sorted(_suspects(mirror)))
+            avoid = collectives.broadcast_from_main(lambda: sorted(_suspects(mirror)))
             for number in avoid:
                 shown.say(f"from step {number} this run has failed twice; trying an older one")
             shown.doing("looking for a checkpoint")
@@ -336,7 +331,7 @@ def _train(
                 shown.doing("making the parameters")
                 live, start = state.initialise(model, tx, cfg, mesh), 0
                 if cfg.init_from is not None:
-                    live, lines = _begin(live, model, cfg)
+                    live, lines = _load_init_weights(live, model, cfg)
                     for line in lines:
                         shown.say(line)
             else:
@@ -356,12 +351,12 @@ def _train(
             shown.begin(plan.steps, start)
             rows = sharding.host_rows(mesh, cfg.train.batch_size)
             if mirror is not None:
-                kept = sessions.Sessions(mirror.folder, start, age=time.monotonic() - began)
+                kept = goodput.GoodputLog(mirror.folder, start, age=time.monotonic() - began)
             live, results = loop.Loop(
                 cfg=cfg,
                 plan=plan,
                 step=compiled,
-                batches=lambda first: feed.Feed(
+                batches=lambda first: prefetch.Feed(
                     pipeline.batches(
                         source,
                         transforms.train_transforms(cfg.data),
@@ -393,12 +388,12 @@ def _train(
             ).run(live, start, evaluated=measured)
             if tested is not None:
                 with spent("evaluate"):
-                    results |= final.Final(
+                    results |= test_split.Final(
                         test=tested[0],
                         evaluator=tested[1],
                         steps=plan.steps,
                         metric=metric,
-                        load=lambda number: opening.load_params(
+                        load=lambda number: loading.load_params(
                             workdir / "checkpoints", number, cfg
                         ),
                     )(
@@ -453,13 +448,13 @@ def evaluate(
     `evaluation.fewshot` `fewshot/SET/5shot`. Weights of other projects bring no images: for them
     `overrides` must name some, or such sets, which are then all that is measured.
     """
-    with host.memory_errors():
-        split = opening.has_images(checkpoint, overrides) or not SETS & set(overrides)
+    with device.memory_errors():
+        split = loading.has_images(checkpoint, overrides) or not SETS & set(overrides)
         if split:
-            opening.check_images(checkpoint, overrides)
-        opened = opening.open_(checkpoint, overrides, at=at)
-        if further.asks_for_real(opened.cfg) or pairs.asks_for_own(opened.cfg):
-            opening.check_images(checkpoint, overrides)
+            loading.check_images(checkpoint, overrides)
+        opened = loading.load_checkpoint(checkpoint, overrides, at=at)
+        if registry.asks_for_real(opened.cfg) or linear_data.asks_for_own(opened.cfg):
+            loading.check_images(checkpoint, overrides)
         if opened.cfg.masked.target is None and (split or opened.cfg.evaluation.tasks):
             opened.check_head()
         objects = Objects(opened.cfg, split=split)
@@ -489,9 +484,9 @@ def _open_test(objects: Objects) -> sources.Source | None:
     return source
 
 
-def _suspects(mirror: places.Mirror | None) -> set[int]:
+def _suspects(mirror: storage.RemoteSync | None) -> set[int]:
     assert mirror is not None  # process 0 has it
-    return sessions.suspects(sessions.read(mirror.folder / sessions.FILE))
+    return goodput.suspects(goodput.read(mirror.folder / goodput.FILE))
 
 
 def _is_its_own(error: Exception) -> bool:
@@ -502,15 +497,15 @@ def _is_its_own(error: Exception) -> bool:
 
 
 def _agree(workdir: pathlib.Path, **facts: str) -> list[str]:
-    return agreement.check(workdir, {"host": platform.node(), "seconds": "?"} | facts)
+    return consistency.check(workdir, {"host": platform.node(), "seconds": "?"} | facts)
 
 
-def _begin(
+def _load_init_weights(
     live: dict[str, Any], model: models.Classifier, cfg: config.Config
 ) -> tuple[dict[str, Any], list[str]]:
     """Returns a new state with the weights that a run begins with, and what became of them."""
     # On every device whole: each process needs all of it.
-    opened = opening.open_(cfg.init_from or "", {"mesh.fsdp": "1"}, wanted=cfg)
+    opened = loading.load_checkpoint(cfg.init_from or "", {"mesh.fsdp": "1"}, wanted=cfg)
     params, report = weights.fit(
         jax.device_get(opened.params), opened.facts, model, keep_head=cfg.init_head == "keep"
     )

@@ -4,7 +4,7 @@ import dataclasses
 
 from vit_jax import config, models
 from vit_jax.models import variants
-from vit_jax.models.variants import known
+from vit_jax.models.variants import required
 
 STEPS = config.Duration(2, "steps")
 BATCH, CLASSES, EXAMPLES = 16, 10, 32
@@ -68,7 +68,7 @@ def _model(model: config.Model) -> config.Model:
     )
     if model.architecture in ("resnet", "axial_resnet"):
         return small
-    height, width = known(model.patch_size)
+    height, width = required(model.patch_size)
     most = 4 if units is None else 2
     return dataclasses.replace(
         small,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vit_jax import cli, config, models, preflight
-from vit_jax.bench import fitting, forward, infer, infer_files
+from vit_jax.benchmarks import forward, infer, infer_files, max_batch
 
 GIB = 2**30
 
@@ -40,9 +40,9 @@ def test_the_largest_batch_is_found_in_few_compilations(fixed, each, memory):
     def use(batch):
         tried.append(batch)
         peak = fixed + each * batch
-        return fitting.Use(peak, peak <= memory, memory)
+        return max_batch.Use(peak, peak <= memory, memory)
 
-    batch, peak = fitting.largest(use)
+    batch, peak = max_batch.largest(use)
     exact = int((memory - fixed) / each)
     assert peak == fixed + each * batch <= memory
     assert exact / 1.06 <= batch <= exact
@@ -54,19 +54,19 @@ def test_a_compiler_that_allows_less_than_there_is_is_believed():
         "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
         "temporaries (16.01G) exceeds available HBM (15.48G)."
     )
-    assert fitting._refused(said, 16.0 * GIB) == (16.01 * GIB, False, 15.48 * GIB)
+    assert max_batch._refused(said, 16.0 * GIB) == (16.01 * GIB, False, 15.48 * GIB)
     tried = []
 
     def use(batch):
         tried.append(batch)
         peak = GIB + 1e7 * batch
         return (
-            fitting._refused(said, 16 * GIB)
+            max_batch._refused(said, 16 * GIB)
             if peak > 15.48 * GIB
-            else fitting.Use(peak, True, 16 * GIB)
+            else max_batch.Use(peak, True, 16 * GIB)
         )
 
-    batch, _ = fitting.largest(use)
+    batch, _ = max_batch.largest(use)
     exact = int(14.48 * GIB / 1e7)
     assert exact / 1.06 <= batch <= exact
     assert len(tried) <= 4
@@ -79,16 +79,16 @@ def test_memory_that_bends_takes_a_few_more(bend):
     def use(batch):
         tried.append(batch)
         peak = 1e8 + 1e6 * batch + 2e6 * max(batch - bend, 0)
-        return fitting.Use(peak, peak <= 16e9, 16e9)
+        return max_batch.Use(peak, peak <= 16e9, 16e9)
 
-    batch, _ = fitting.largest(use)
+    batch, _ = max_batch.largest(use)
     exact = next(b for b in range(16000, 0, -1) if 1e8 + 1e6 * b + 2e6 * max(b - bend, 0) <= 16e9)
     assert exact / 1.06 <= batch <= exact
     assert len(tried) == len(set(tried)) <= 6
 
 
 def test_where_not_one_image_fits_the_answer_is_none():
-    assert fitting.largest(lambda batch: fitting.Use(2.0, False, 1.0)) == (0, 0.0)
+    assert max_batch.largest(lambda batch: max_batch.Use(2.0, False, 1.0)) == (0, 0.0)
 
 
 def test_the_batch_doubles_until_memory_ends(monkeypatch):
@@ -149,7 +149,7 @@ def test_tables_and_files_say_what_was_found(tmp_path):
 
 def test_batches_that_were_compiled_are_written_too(tmp_path):
     found = [
-        fitting.Largest(model=name, size=64, side=64, batch=batch, peak=GIB * 15.0, compiled=3)
+        max_batch.Largest(model=name, size=64, side=64, batch=batch, peak=GIB * 15.0, compiled=3)
         for name, batch in (("ViT-B/16", 4096), ("ViT-H/14", 0))
     ]
     assert infer.table_of_fits(found)[1][0] == ("ViT-B/16", "64", "4,096", "15.00", "3")
@@ -183,9 +183,9 @@ def test_mistakes_of_infer_are_one_line(flags, message, capsys):
 def test_a_tpu_compiler_says_what_fits_and_what_not():
     (one,) = forward.create(["ViT-Ti/16"], [32], "tpu")
     where = preflight.open_slice("v3:2x2")
-    small = fitting._use(one, 8, where)
+    small = max_batch._use(one, 8, where)
     assert small.fits
     assert small.peak > 4 * one.network.num_params
-    large = fitting._use(one, 2**24, where)  # 48 GiB of pixels
+    large = max_batch._use(one, 2**24, where)  # 48 GiB of pixels
     assert not large.fits
     assert 15 * GIB < large.memory < 16 * GIB < large.peak

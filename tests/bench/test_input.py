@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from vit_jax import cli, config
-from vit_jax.bench import feed, input, pictures, worker
+from vit_jax.benchmarks import host_cores, input, sample_images, worker
 
 
 def test_pictures_are_the_same_every_time_and_as_large_as_imagenets(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    some, others = (pictures.make(tmp_path / name, 3) for name in "ab")
+    some, others = (sample_images.make(tmp_path / name, 3) for name in "ab")
     assert [file.read_bytes() for file in some] == [file.read_bytes() for file in others]
     assert cv2.imread(str(some[0])).shape == (375, 500, 3)
     assert 90_000 < np.median([file.stat().st_size for file in some]) < 130_000
@@ -22,18 +22,18 @@ def test_pictures_are_the_same_every_time_and_as_large_as_imagenets(tmp_path):
 def test_files_come_from_a_folder_or_a_tar(tmp_path):
     top = tmp_path / "top"
     (top / "class").mkdir(parents=True)
-    (file,) = pictures.make(top / "class", 1)
-    assert pictures.gather(top, tmp_path / "none") == [file]
+    (file,) = sample_images.make(top / "class", 1)
+    assert sample_images.gather(top, tmp_path / "none") == [file]
     with tarfile.open(tmp_path / "all.tar", "w") as archive:
         archive.add(top, "top")
-    (unpacked,) = pictures.gather(tmp_path / "all.tar", tmp_path / "out")
+    (unpacked,) = sample_images.gather(tmp_path / "all.tar", tmp_path / "out")
     assert unpacked.read_bytes() == file.read_bytes()
     with pytest.raises(config.ConfigError, match="no folder and no tar"):
-        pictures.gather(file, tmp_path / "out2")
+        sample_images.gather(file, tmp_path / "out2")
 
 
 def test_a_worker_loads_what_it_is_asked_for(tmp_path):
-    files = pictures.make(tmp_path, 2)
+    files = sample_images.make(tmp_path, 2)
     source = worker.Files([str(file) for file in files])
     answer = worker.load(source, threads=1, count=1)
     assert answer["images"] == 256
@@ -56,7 +56,7 @@ def test_ratios_are_to_the_peer_on_as_many_cores():
 
 
 def test_what_a_slice_eats():
-    lines = dict(feed.needs("ViT-B/32", "v3:2x2", per_core=1000.0))
+    lines = dict(host_cores.needs("ViT-B/32", "v3:2x2", per_core=1000.0))
     # 4 chips of 123 TFLOP/s; a forward pass is 4.41 G multiply-accumulates.
     rate = 4 * 123e12 / (3 * 2 * 4.41e9)
     assert abs(float(lines["at the roofline"].split()[0].replace(",", "")) / rate - 1) < 0.01

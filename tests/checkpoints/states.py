@@ -16,7 +16,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import trees
+from vit_jax import tree_utils
 from vit_jax.checkpoints import manager
 
 
@@ -54,7 +54,7 @@ def target(on: Mesh, width: int = 16) -> dict[str, Any]:
         spec = P(None, "fsdp", "data") if len(leaf.shape) == 3 else P()
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(on, spec))
 
-    return trees.map_named(place, shapes(width))
+    return tree_utils.map_named(place, shapes(width))
 
 
 def values(step: int, width: int = 16) -> dict[str, np.ndarray]:
@@ -65,20 +65,20 @@ def values(step: int, width: int = 16) -> dict[str, np.ndarray]:
         normal = np.asarray(rng.standard_normal(leaf.shape))
         return normal > 0 if leaf.dtype == bool else (1e6 * normal).astype(leaf.dtype)
 
-    return {name: draw(leaf) for name, leaf in trees.flatten(shapes(width)).items()}
+    return {name: draw(leaf) for name, leaf in tree_utils.flatten(shapes(width)).items()}
 
 
 def state(step: int, on: Mesh, width: int = 16) -> dict[str, Any]:
     """Returns the state of a step on a mesh."""
     found = values(step, width)
-    return trees.map_named(
+    return tree_utils.map_named(
         lambda name, leaf: jax.device_put(found[name], leaf.sharding), target(on, width)
     )
 
 
 def equal(restored: Any, step: int, width: int = 16) -> bool:
     """Returns whether a state is that of `step`, bit for bit and in structure."""
-    wanted, found = values(step, width), trees.flatten(restored)
+    wanted, found = values(step, width), tree_utils.flatten(restored)
     return jax.tree.structure(restored) == jax.tree.structure(shapes(width)) and all(
         found[name].dtype == array.dtype
         and found[name].shape == array.shape

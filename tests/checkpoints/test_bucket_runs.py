@@ -14,7 +14,7 @@ import pytest
 import bucket
 import runs
 import states
-from vit_jax import cli, config, places
+from vit_jax import cli, config, storage
 from vit_jax.checkpoints import manager, record
 
 URL = f"gs://{bucket.NAME}"
@@ -33,16 +33,16 @@ def store():
 @pytest.fixture
 def folder(store, request):
     """A folder of the bucket for one test."""
-    yield places.place(f"{URL}/{request.node.name.partition('[')[0]}")
+    yield storage.as_path(f"{URL}/{request.node.name.partition('[')[0]}")
     store.failing = lambda method, name: 0
 
 
 def test_a_path_of_a_bucket_and_one_of_a_disk(tmp_path):
-    assert str(places.place("gs://b/x") / "y") == "gs://b/x/y"
-    assert places.is_remote(places.place("gs://b/x"))
-    assert places.place(tmp_path) == tmp_path
-    assert not places.is_remote(tmp_path)
-    mirror = places.Mirror(tmp_path)
+    assert str(storage.as_path("gs://b/x") / "y") == "gs://b/x/y"
+    assert storage.is_remote(storage.as_path("gs://b/x"))
+    assert storage.as_path(tmp_path) == tmp_path
+    assert not storage.is_remote(tmp_path)
+    mirror = storage.RemoteSync(tmp_path)
     assert mirror.folder == tmp_path
     mirror.bring(now=True)
 
@@ -51,7 +51,7 @@ def test_what_is_lacking_is_one_line(monkeypatch, capsys):
     def fail(self):
         raise ImportError("Please install gcsfs to access Google Storage")
 
-    monkeypatch.setattr(type(places.place(URL)), "exists", fail)
+    monkeypatch.setattr(type(storage.as_path(URL)), "exists", fail)
     assert cli.main(["train", "digits", f"--workdir={URL}/x"]) == 2
     assert capsys.readouterr().err == (
         f"vit_jax: --workdir={URL}/x: needs gcsfs: pip install 'vit_jax[gcs]'\n"
@@ -60,7 +60,7 @@ def test_what_is_lacking_is_one_line(monkeypatch, capsys):
 
 def test_the_mirror_brings_whole_objects_and_outlives_a_bad_hour(folder, store, caplog):
     (folder / "metrics.jsonl").write_text('{"step": 1}\n')
-    mirror = places.Mirror(folder)
+    mirror = storage.RemoteSync(folder)
     lines = mirror.folder / "metrics.jsonl"
     assert lines.read_text() == '{"step": 1}\n'
     with lines.open("a") as file:
@@ -216,7 +216,7 @@ def test_two_processes_share_a_bucket(store, tmp_path):
 
 def test_the_bucket_is_one(store):
     """What stands in for the real thing refuses what that refuses."""
-    path = places.place(f"{URL}/one/object")
+    path = storage.as_path(f"{URL}/one/object")
     path.write_bytes(b"whole")
     assert path.read_bytes() == b"whole"
     assert path.parent.is_dir()
@@ -224,5 +224,5 @@ def test_the_bucket_is_one(store):
     assert not path.parent.exists()  # a folder is there as long as an object is in it
     with pytest.raises(FileNotFoundError):
         path.read_bytes()
-    with pytest.raises(config.ConfigError, match="cannot be read"), places.one_line(URL):
-        list(places.place("gs://another/x").iterdir())
+    with pytest.raises(config.ConfigError, match="cannot be read"), storage.readable_errors(URL):
+        list(storage.as_path("gs://another/x").iterdir())

@@ -18,7 +18,7 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 
 import states
-from vit_jax import trees
+from vit_jax import tree_utils
 from vit_jax.checkpoints import manager, record
 
 FACTS = {"config": {"seed": 3, "rate": 1e-3, "sizes": [1, 2], "none": None}, "data": "abc"}
@@ -218,8 +218,8 @@ def test_restores_parts_without_the_optimizer(make: Any) -> None:
     whole = states.target(states.mesh(1, 2))
     for name in ("params", "ema"):
         part = manager.restore_subtree(saver._directory, 3, {name: whole[name]})
-        wanted = trees.flatten({name: jax.tree.map(np.asarray, state[name])})
-        found = trees.flatten(part)
+        wanted = tree_utils.flatten({name: jax.tree.map(np.asarray, state[name])})
+        found = tree_utils.flatten(part)
         assert list(found) == list(wanted)
         assert all(np.asarray(found[k]).tobytes() == wanted[k].tobytes() for k in wanted)
     loose = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), whole["params"])
@@ -234,8 +234,8 @@ def test_a_target_that_does_not_fit_is_no_damage(make: Any, subtree: bool) -> No
     folder = record.folder(saver._directory, 5)
 
     def attempt(change: Any) -> str:
-        target = trees.flatten(states.target(states.mesh()))
-        target = trees.nest({k: v for k, v in target.items() if k.startswith("params")})
+        target = tree_utils.flatten(states.target(states.mesh()))
+        target = tree_utils.nest({k: v for k, v in target.items() if k.startswith("params")})
         whole = states.target(states.mesh())
         whole["params"] = target["params"]
         change(whole["params"])
@@ -327,7 +327,7 @@ def test_restores_the_step_asked_for(make: Any) -> None:
 def test_refuses_a_state_that_is_not_finite(make: Any, name: str) -> None:
     saver = make()
     put(saver, 1)
-    leaves = trees.flatten(states.state(2, states.mesh()))
+    leaves = tree_utils.flatten(states.state(2, states.mesh()))
     leaves[name] = leaves[name].at[(0,) * leaves[name].ndim].set(jnp.nan)
     bad = jax.tree.unflatten(jax.tree.structure(states.shapes()), leaves.values())
     with pytest.raises(manager.SaveFailed) as caught:

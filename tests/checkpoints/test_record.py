@@ -58,7 +58,9 @@ def test_a_record_that_says_something_else_is_damaged(
     folder: record.epath.Path, changes: dict[str, object]
 ) -> None:
     rewrite(folder, **changes)
-    with pytest.raises(record.Damaged, match=r"commit.json does not match its own digest"):
+    with pytest.raises(
+        record.DamagedCheckpoint, match=r"commit.json does not match its own digest"
+    ):
         record.read(folder)
     assert record.readable(folder.parent) == {}
     with pytest.raises(record.CheckpointError, match="no sound checkpoint here"):
@@ -68,7 +70,7 @@ def test_a_record_that_says_something_else_is_damaged(
 def test_the_record_of_another_step_is_damaged(folder: record.epath.Path) -> None:
     other = folder.with_name("00000009")
     folder.rename(other)
-    with pytest.raises(record.Damaged, match=r"commit.json is that of step 7"):
+    with pytest.raises(record.DamagedCheckpoint, match=r"commit.json is that of step 7"):
         record.read(other)
 
 
@@ -89,7 +91,7 @@ def test_a_file_that_is_not_as_committed(
         file.unlink()
     else:
         file.write_bytes(content)
-    with pytest.raises(record.Damaged, match=reason):
+    with pytest.raises(record.DamagedCheckpoint, match=reason):
         record.check_files(folder, record.read(folder))
 
 

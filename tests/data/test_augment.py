@@ -15,7 +15,7 @@ import pytest
 import scipy.ndimage
 from PIL import Image, ImageEnhance, ImageOps
 
-from vit_jax.data import augment
+from vit_jax.data import randaugment
 
 MAGNITUDES = [0, 3, 5, 10, 15, 20, 30]
 
@@ -111,7 +111,7 @@ def assert_warped(ours: np.ndarray, image: np.ndarray, matrix) -> None:
 @each_image
 def test_auto_contrast(channels):
     image = photo(channels)
-    ours = run(augment.auto_contrast, image, 10)
+    ours = run(randaugment.auto_contrast, image, 10)
     low, high = image.min(axis=(0, 1)).astype(int), image.max(axis=(0, 1)).astype(int)
     np.testing.assert_array_equal(ours, (image - low) * 255 // (high - low))
     # Pillow's floats fall just short of some whole numbers.
@@ -124,13 +124,13 @@ def test_auto_contrast(channels):
 def test_auto_contrast_by_hand():
     image = np.array([[50, 100, 150], [50, 51, 150]], np.uint8)[:, :, None]
     expected = [[0, 127, 255], [0, 2, 255]]
-    np.testing.assert_array_equal(run(augment.auto_contrast, image, 3)[:, :, 0], expected)
+    np.testing.assert_array_equal(run(randaugment.auto_contrast, image, 3)[:, :, 0], expected)
 
 
 @each_image
 def test_equalize(channels):
     for image in (photo(channels), photo(channels, 200, 100), photo(channels, 17, 23)):
-        ours = run(augment.equalize, image, 10)
+        ours = run(randaugment.equalize, image, 10)
         np.testing.assert_array_equal(ours, array(ImageOps.equalize(pillow(image))))
         assert (ours != image).any()
 
@@ -138,7 +138,7 @@ def test_equalize(channels):
 @each_image
 def test_invert(channels):
     image = photo(channels)
-    ours = run(augment.invert, image, 10)
+    ours = run(randaugment.invert, image, 10)
     np.testing.assert_array_equal(ours, array(ImageOps.invert(pillow(image))))
 
 
@@ -152,13 +152,13 @@ def test_rotate(channels, magnitude, draw):
     centre = np.array([27.5, 19.5])
     turn = np.array([[cos, -sin], [sin, cos]])
     matrix = np.column_stack([turn, centre - turn @ centre])
-    assert_warped(run(augment.rotate, image, magnitude, draw), image, matrix)
+    assert_warped(run(randaugment.rotate, image, magnitude, draw), image, matrix)
 
 
 def test_rotate_by_ninety_degrees():
     image = photo(3, 21, 21)
-    np.testing.assert_array_equal(run(augment.rotate, image, 30, PLUS), np.rot90(image))
-    np.testing.assert_array_equal(run(augment.rotate, image, 30, MINUS), np.rot90(image, -1))
+    np.testing.assert_array_equal(run(randaugment.rotate, image, 30, PLUS), np.rot90(image))
+    np.testing.assert_array_equal(run(randaugment.rotate, image, 30, MINUS), np.rot90(image, -1))
 
 
 @each_image
@@ -168,7 +168,7 @@ def test_rotate_by_ninety_degrees():
 )
 def test_posterize(channels, magnitude, bits):
     image = photo(channels)
-    ours = run(augment.posterize, image, magnitude)
+    ours = run(randaugment.posterize, image, magnitude)
     np.testing.assert_array_equal(ours, array(ImageOps.posterize(pillow(image), bits)))
 
 
@@ -181,7 +181,7 @@ def test_posterize(channels, magnitude, bits):
 def test_solarize(channels, magnitude, threshold):
     image = photo(channels)
     image[0, :2] = [[threshold - 1 if threshold else 0], [min(threshold, 255)]]
-    ours = run(augment.solarize, image, magnitude)
+    ours = run(randaugment.solarize, image, magnitude)
     np.testing.assert_array_equal(ours, array(ImageOps.solarize(pillow(image), threshold)))
 
 
@@ -194,14 +194,14 @@ def test_solarize_add(channels, magnitude, added):
         [min(v + added, 255) if v < 128 else v for v in row]
         for row in image.reshape(40, -1).tolist()
     ]
-    ours = run(augment.solarize_add, image, magnitude)
+    ours = run(randaugment.solarize_add, image, magnitude)
     np.testing.assert_array_equal(ours.reshape(40, -1), expected)
 
 
 @each_magnitude
 def test_color(magnitude):
     image = photo(3, 200, 210)
-    ours = run(augment.color, image, magnitude)
+    ours = run(randaugment.color, image, magnitude)
     # Luma of shares of 255, times 255.5, rounded down: TensorFlow's grey of bytes.
     shares = image @ np.array([0.2989, 0.5870, 0.1140]) / 255
     grey = np.floor(255.5 * shares)[:, :, None]
@@ -214,9 +214,9 @@ def test_color(magnitude):
 def test_color_by_hand():
     """Red is 76.3, green 149.8, blue 29.1: 76, 149, 29 rounded down, at a factor of 1.9."""
     image = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255]]], np.uint8)
-    ours = run(augment.color, image, 10)
+    ours = run(randaugment.color, image, 10)
     np.testing.assert_array_equal(ours, [[[255, 0, 0], [0, 255, 0], [0, 0, 255]]])
-    ours = run(augment.color, image, 0)  # a tenth of the colour, nine of the grey
+    ours = run(randaugment.color, image, 0)  # a tenth of the colour, nine of the grey
     expected = [[[93, 68, 68], [134, 159, 134], [26, 26, 51]]]
     np.testing.assert_array_equal(ours, expected)
 
@@ -224,9 +224,9 @@ def test_color_by_hand():
 @each_magnitude
 def test_color_leaves_a_grey_image(magnitude):
     image = photo(1)
-    np.testing.assert_array_equal(run(augment.color, image, magnitude), image)
+    np.testing.assert_array_equal(run(randaugment.color, image, magnitude), image)
     three = np.repeat(image, 3, axis=2)
-    np.testing.assert_array_equal(run(augment.color, three, magnitude), three)
+    np.testing.assert_array_equal(run(randaugment.color, three, magnitude), three)
 
 
 @each_image
@@ -238,7 +238,7 @@ def test_color_leaves_a_grey_image(magnitude):
 def test_contrast(channels, magnitude, height, width, plain):
     """The mean of 256 counts of pixels, at most 255: nothing of what the image shows."""
     image = photo(channels, height, width)
-    ours = run(augment.contrast, image, magnitude)
+    ours = run(randaugment.contrast, image, magnitude)
     np.testing.assert_array_equal(ours, blended(image, plain, magnitude))
 
 
@@ -246,7 +246,7 @@ def test_contrast(channels, magnitude, height, width, plain):
 @each_magnitude
 def test_brightness(channels, magnitude):
     image = photo(channels)
-    ours = run(augment.brightness, image, magnitude)
+    ours = run(randaugment.brightness, image, magnitude)
     np.testing.assert_array_equal(ours, enhanced(image, np.array(0), magnitude))
     np.testing.assert_array_equal(ours, blended(image, 0, magnitude))
     theirs = array(ImageEnhance.Brightness(pillow(image)).enhance(0.1 + 0.18 * magnitude))
@@ -257,7 +257,7 @@ def test_brightness(channels, magnitude):
 @each_magnitude
 def test_sharpness(channels, magnitude):
     image = photo(channels)
-    ours = run(augment.sharpness, image, magnitude)
+    ours = run(randaugment.sharpness, image, magnitude)
     kernel = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]])[:, :, None]
     sums = scipy.ndimage.correlate(image.astype(int), kernel)
     smooth = image.copy()
@@ -273,10 +273,10 @@ def test_sharpness(channels, magnitude):
 def test_shear(channels, magnitude, draw):
     image = photo(channels)
     share = 0.03 * magnitude * (1 if draw == PLUS else -1)
-    ours = run(augment.shear_x, image, magnitude, draw)
+    ours = run(randaugment.shear_x, image, magnitude, draw)
     assert_warped(ours, image, [[1, share, 0], [0, 1, 0]])
     np.testing.assert_array_equal(ours[0], image[0])
-    ours = run(augment.shear_y, image, magnitude, draw)
+    ours = run(randaugment.shear_y, image, magnitude, draw)
     assert_warped(ours, image, [[1, 0, 0], [share, 1, 0]])
     np.testing.assert_array_equal(ours[:, 0], image[:, 0])
 
@@ -286,14 +286,14 @@ def test_translate(channels):
     image = photo(channels)  # 40 x 56; at magnitude 10: 17.9 rows, 25 columns
     expected = np.full_like(image, 128)
     expected[18:] = image[:-18]
-    np.testing.assert_array_equal(run(augment.translate_y, image, 10, PLUS), expected)
+    np.testing.assert_array_equal(run(randaugment.translate_y, image, 10, PLUS), expected)
     expected = np.full_like(image, 128)
     expected[:, :-25] = image[:, 25:]
-    np.testing.assert_array_equal(run(augment.translate_x, image, 10, MINUS), expected)
+    np.testing.assert_array_equal(run(randaugment.translate_x, image, 10, MINUS), expected)
     expected = np.full_like(image, 128)
     expected[:, 38:] = image[:, :-38]  # 37.5, to even
-    np.testing.assert_array_equal(run(augment.translate_x, image, 15, PLUS), expected)
-    for operation in (augment.translate_x, augment.translate_y):
+    np.testing.assert_array_equal(run(randaugment.translate_x, image, 15, PLUS), expected)
+    for operation in (randaugment.translate_x, randaugment.translate_y):
         for draw in (PLUS, MINUS):
             assert (run(operation, image, 30, draw) == 128).all()
 
@@ -301,9 +301,9 @@ def test_translate(channels):
 def test_translate_and_cutout_are_the_reference_pixels_at_224():
     image = photo(1, 224, 224)
     for magnitude in range(23):
-        moved = run(augment.translate_x, image, magnitude, PLUS)
+        moved = run(randaugment.translate_x, image, magnitude, PLUS)
         np.testing.assert_array_equal(moved[:, 10 * magnitude :], image[:, : 224 - 10 * magnitude])
-        cut = run(augment.cutout, image, magnitude, 112, 112)
+        cut = run(randaugment.cutout, image, magnitude, 112, 112)
         reach = 4 * magnitude
         assert (cut != image)[112 - reach : 112 + reach, 112 - reach : 112 + reach].sum() == (
             cut != image
@@ -316,28 +316,28 @@ def test_cutout(channels):
     image = photo(channels)  # at magnitude 15: int(10.7) = 10 rows, 15 columns each way
     expected = image.copy()
     expected[20:40, 5:35] = 128
-    np.testing.assert_array_equal(run(augment.cutout, image, 15, 30, 20), expected)
+    np.testing.assert_array_equal(run(randaugment.cutout, image, 15, 30, 20), expected)
     expected = image.copy()
     expected[:13, 35:] = 128
-    np.testing.assert_array_equal(run(augment.cutout, image, 15, 3, 50), expected)
+    np.testing.assert_array_equal(run(randaugment.cutout, image, 15, 3, 50), expected)
 
 
 @each_image
 @pytest.mark.parametrize(
     ("operation", "magnitude", "draws"),
     [
-        (augment.rotate, 0, [MINUS]),
-        (augment.shear_x, 0, [MINUS]),
-        (augment.shear_y, 0, [PLUS]),
-        (augment.translate_x, 0, [MINUS]),
-        (augment.translate_y, 0, [MINUS]),
-        (augment.cutout, 0, [3, 4]),
-        (augment.solarize_add, 0, []),
-        (augment.color, 5, []),
-        (augment.contrast, 5, []),
-        (augment.brightness, 5, []),
-        (augment.sharpness, 5, []),
-        (augment.posterize, 20, []),
+        (randaugment.rotate, 0, [MINUS]),
+        (randaugment.shear_x, 0, [MINUS]),
+        (randaugment.shear_y, 0, [PLUS]),
+        (randaugment.translate_x, 0, [MINUS]),
+        (randaugment.translate_y, 0, [MINUS]),
+        (randaugment.cutout, 0, [3, 4]),
+        (randaugment.solarize_add, 0, []),
+        (randaugment.color, 5, []),
+        (randaugment.contrast, 5, []),
+        (randaugment.brightness, 5, []),
+        (randaugment.sharpness, 5, []),
+        (randaugment.posterize, 20, []),
     ],
 )
 def test_identities(operation, magnitude, draws, channels):
@@ -350,14 +350,16 @@ def test_nothing_to_stretch(channels):
     flat = np.full((40, 40, channels), 77, np.uint8)
     few = photo(channels, 8, 8)  # fewer than 255 pixels: no step, as in Pillow
     for operation, image in [
-        (augment.auto_contrast, flat),
-        (augment.equalize, flat),
-        (augment.equalize, few),
+        (randaugment.auto_contrast, flat),
+        (randaugment.equalize, flat),
+        (randaugment.equalize, few),
     ]:
         np.testing.assert_array_equal(run(operation, image, 10), image)
 
 
-@pytest.mark.parametrize("operation", augment.OPERATIONS, ids=lambda operation: operation.__name__)
+@pytest.mark.parametrize(
+    "operation", randaugment.OPERATIONS, ids=lambda operation: operation.__name__
+)
 @each_image
 def test_views_and_the_smallest_images(operation, channels):
     image = photo(channels)
@@ -372,7 +374,7 @@ def test_views_and_the_smallest_images(operation, channels):
 
 
 def test_a_view_depends_on_image_and_generator_only():
-    transform = augment.RandAugment(3, 15)
+    transform = randaugment.RandAugment(3, 15)
     again = pickle.loads(pickle.dumps(transform))
     for seed in range(40):
         image = photo(1 + 2 * (seed % 2))[:, ::-1]
@@ -386,19 +388,24 @@ def test_a_view_depends_on_image_and_generator_only():
 
 def test_draws_stand_in_their_order():
     image = photo(3)
-    place = augment.OPERATIONS.index
+    place = randaugment.OPERATIONS.index
     source = Fixed(
-        place(augment.translate_x), MINUS, place(augment.cutout), 11, 7, place(augment.invert)
+        place(randaugment.translate_x),
+        MINUS,
+        place(randaugment.cutout),
+        11,
+        7,
+        place(randaugment.invert),
     )
-    ours = augment.RandAugment(3, 10)(image, source)
+    ours = randaugment.RandAugment(3, 10)(image, source)
     assert not source.numbers
-    moved = augment.translate_x(image, 1.0, Fixed(MINUS))
-    np.testing.assert_array_equal(ours, 255 - augment.cutout(moved, 1.0, Fixed(11, 7)))
+    moved = randaugment.translate_x(image, 1.0, Fixed(MINUS))
+    np.testing.assert_array_equal(ours, 255 - randaugment.cutout(moved, 1.0, Fixed(11, 7)))
 
 
 def test_operations_are_drawn_uniformly_and_independently(monkeypatch):
     """The sixteen of the reference, in its order; here each adds its digit to the pixel."""
-    assert [operation.__name__ for operation in augment.OPERATIONS] == [
+    assert [operation.__name__ for operation in randaugment.OPERATIONS] == [
         "auto_contrast", "equalize", "invert", "rotate", "posterize", "solarize", "color",
         "contrast", "brightness", "sharpness", "shear_x", "shear_y", "translate_x", "translate_y",
         "cutout", "solarize_add",
@@ -412,8 +419,8 @@ def test_operations_are_drawn_uniformly_and_independently(monkeypatch):
 
         return operation
 
-    monkeypatch.setattr(augment, "OPERATIONS", tuple(digit(k) for k in range(16)))
-    transform, source = augment.RandAugment(2, 9), rng()
+    monkeypatch.setattr(randaugment, "OPERATIONS", tuple(digit(k) for k in range(16)))
+    transform, source = randaugment.RandAugment(2, 9), rng()
     blank = np.zeros((1, 1, 1), np.uint8)
     pairs = [int(transform(blank, source)[0, 0, 0]) for _ in range(25600)]
     counts = np.bincount(pairs, minlength=256)
@@ -425,8 +432,9 @@ def test_operations_are_drawn_uniformly_and_independently(monkeypatch):
 
 def test_either_sign_is_as_likely():
     image, source = photo(1), rng(5)
-    moved_right = augment.translate_x(image, 0.5, Fixed(PLUS))
+    moved_right = randaugment.translate_x(image, 0.5, Fixed(PLUS))
     right = sum(
-        np.array_equal(augment.translate_x(image, 0.5, source), moved_right) for _ in range(4000)
+        np.array_equal(randaugment.translate_x(image, 0.5, source), moved_right)
+        for _ in range(4000)
     )
     assert abs(right - 2000) < 4 * math.sqrt(1000)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax.data import augment
+from vit_jax.data import randaugment
 
 REFERENCE = json.loads((runs.ROOT / "tests" / "fixtures" / "randaugment.json").read_text())
 SHARPNESS = {key: crc for key, crc in REFERENCE.items() if key.startswith("Sharpness")}
@@ -44,7 +44,7 @@ def parts(key):
         r"(\w+) (\d+)( -)? (\d+)x(\d+)", key
     ).groups()
     ours = {"AutoContrast": "auto_contrast"}.get(name) or re.sub(r"(?<=[a-z])([AXY])", r"_\1", name)
-    operation = getattr(augment, ours.lower())
+    operation = getattr(randaugment, ours.lower())
     return operation, int(magnitude), minus is not None, image(int(height), int(width))
 
 
@@ -59,7 +59,9 @@ def test_equal_to_the_bit(key):
 
 def test_every_operation_and_the_magnitudes_of_augreg_are_compared():
     compared = {parts(key)[0] for key in REFERENCE}
-    assert compared == set(augment.OPERATIONS) - {augment.cutout}  # it draws its place itself
+    assert compared == set(randaugment.OPERATIONS) - {
+        randaugment.cutout
+    }  # it draws its place itself
     magnitudes = {parts(key)[1] for key in REFERENCE if key.startswith("Solarize ")}
     assert magnitudes == {0, 3, 10, 15, 20, 25}
 
@@ -94,15 +96,15 @@ def test_solarize_and_contrast_by_hand():
     """What a magnitude of 10 and of 15 do to 0, 100, 127, 128, 200 and 255."""
     levels = np.array([[0, 100, 127, 128, 200, 255]], np.uint8)
     levels = np.repeat(levels[:, :, None], 3, axis=2)
-    inverted = augment.solarize(levels, 1.0, Draw(0.5))[0, :, 0]
+    inverted = randaugment.solarize(levels, 1.0, Draw(0.5))[0, :, 0]
     np.testing.assert_array_equal(inverted, [255, 155, 128, 127, 55, 0])  # 256 is 0: everything
-    inverted = augment.solarize(levels, 1.5, Draw(0.5))[0, :, 0]
+    inverted = randaugment.solarize(levels, 1.5, Draw(0.5))[0, :, 0]
     np.testing.assert_array_equal(inverted, [0, 100, 127, 127, 55, 0])  # 384 is 128
     large = np.zeros((224, 224, 3), np.uint8)
     large[0, :6] = levels[0]
     # 196 + 1.9 (v - 196) at magnitude 10, although the image is nearly black.
-    changed = augment.contrast(large, 1.0, Draw(0.5))
+    changed = randaugment.contrast(large, 1.0, Draw(0.5))
     np.testing.assert_array_equal(changed[0, :6, 0], [0, 13, 64, 66, 203, 255])
     # 196 + 0.1 (v - 196) at magnitude 0: nearly all of it is grey.
-    changed = augment.contrast(large, 0.0, Draw(0.5))
+    changed = randaugment.contrast(large, 0.0, Draw(0.5))
     np.testing.assert_array_equal(changed[0, :6, 0], [176, 186, 189, 189, 196, 201])

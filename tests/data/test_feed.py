@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from vit_jax.data import feed
+from vit_jax.data import prefetch
 
 
 class Batches:
@@ -27,14 +27,14 @@ def fed():
     feeds = []
 
     def make(function, stop=lambda: False):
-        feeds.append(feed.Feed(Batches(function), stop))
+        feeds.append(prefetch.Feed(Batches(function), stop))
         return feeds[-1]
 
     yield make
     for one in feeds:
         one.close()
         assert one._batches.closed
-    assert not feed.stuck()
+    assert not prefetch.stuck()
 
 
 def test_batches_come_in_order_and_only_when_asked_for(fed):
@@ -64,18 +64,18 @@ def test_an_error_of_the_loader_is_raised_where_the_batch_is_asked_for(fed):
 
 
 def test_a_stop_ends_a_wait_that_has_no_end(fed, monkeypatch):
-    monkeypatch.setattr(feed, "POLL", 0.01)
+    monkeypatch.setattr(prefetch, "POLL", 0.01)
     comes, asked = threading.Event(), []
     one = fed(lambda _: comes.wait(), stop=lambda: asked.append(True) or len(asked) == 3)
-    with pytest.raises(feed.GivenUp):
+    with pytest.raises(prefetch.GivenUp):
         next(one)
     assert len(asked) == 3
-    assert feed.stuck(patience=0.01)
+    assert prefetch.stuck(patience=0.01)
     comes.set()
 
 
 def test_a_batch_that_is_only_slow_is_taken_after_a_stop(fed, monkeypatch):
-    monkeypatch.setattr(feed, "POLL", 0.05)
+    monkeypatch.setattr(prefetch, "POLL", 0.05)
     comes = threading.Event()
 
     def stop():

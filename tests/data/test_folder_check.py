@@ -8,7 +8,7 @@ from test_folders import fill, folder
 
 from vit_jax import cli, config
 from vit_jax.data import folder_check
-from vit_jax.data.examples import DataError
+from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
 
 FILES = [f"{split}/{c}/{i}.jpg" for split in ("train", "val") for c in "ab" for i in range(3)]
@@ -123,23 +123,23 @@ def test_a_run_says_it_or_ends_before_it_has_written_anything(tmp_path, capsys):
 
 def test_images_for_embedding_and_prediction_are_counted_too(tmp_path, caplog):
     from vit_jax import predict
-    from vit_jax.data import loose
+    from vit_jax.data import unlabeled_folder
 
     caplog.set_level("INFO", "vit_jax")
     root = fill(tmp_path, "a/1.jpg", "a/2.tif", ".hidden.jpg")
-    loose.Loose(root, (), "--images")
+    unlabeled_folder.Loose(root, (), "--images")
     list(predict.files([root]))
     said = "1 images; not used: 1 .tif (a format that is not read; save as .png), 1 hidden"
     assert caplog.messages == [f"--images={root}: {said}", f"{root}: {said}"]
     with pytest.raises(config.ConfigError, match=r"holds no .*; it holds 1 \.tif"):
-        loose.Loose(fill(tmp_path / "b", "2.tif"), (), "--images")
+        unlabeled_folder.Loose(fill(tmp_path / "b", "2.tif"), (), "--images")
 
 
 def test_folders_of_gifs_and_bitmaps_can_be_read(tmp_path):
     import cv2
     import numpy as np
 
-    from vit_jax.data import images
+    from vit_jax.data import decoding
 
     for suffix in ("gif", "bmp"):
         for name in "ab":
@@ -149,6 +149,6 @@ def test_folders_of_gifs_and_bitmaps_can_be_read(tmp_path):
     source = folder(tmp_path)
     assert len(source) == 4
     for index in range(4):
-        pixels = images.decode(source[index].image, channels=3, max_pixels=100)
+        pixels = decoding.decode(source[index].image, channels=3, max_pixels=100)
         assert pixels.shape == (8, 9, 3)
         assert np.abs(pixels.astype(int) - 255).max() <= 3  # a GIF has a palette

@@ -12,7 +12,7 @@ import pytest
 from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import folders
-from vit_jax.data.examples import DataError
+from vit_jax.data.source import DataError
 from vit_jax.data.sources import Source, open_source
 
 

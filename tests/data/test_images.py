@@ -10,7 +10,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from vit_jax.data import images
+from vit_jax.data import decoding
 
 Y, X = np.mgrid[0:40, 0:56]
 PIXELS = np.stack([Y * 6, X * 4, (X + Y) * 2], axis=-1).astype(np.uint8)
@@ -24,7 +24,7 @@ def encode(picture: PIL.Image.Image, kind: str, **options) -> bytes:
 
 
 def decode(data: bytes, channels: int = 3, max_pixels: int = 10**6) -> np.ndarray:
-    return images.decode(data, channels=channels, max_pixels=max_pixels)
+    return decoding.decode(data, channels=channels, max_pixels=max_pixels)
 
 
 def png(width: int, height: int, idat: bytes, depth: int = 8, color: int = 2) -> bytes:
@@ -124,24 +124,24 @@ def test_one_channel_is_the_weighted_mean():
     assert image.shape == (40, 56, 1)
     exact = PIXELS @ np.array([0.299, 0.587, 0.114])
     assert np.abs(image[:, :, 0] - exact).max() <= 0.51
-    np.testing.assert_array_equal(images.with_channels(PIXELS, 1), image)
+    np.testing.assert_array_equal(decoding.with_channels(PIXELS, 1), image)
 
 
 def test_channels_of_arrays():
     grey = PIXELS[:, :, 0]
     for image in (grey, grey[:, :, None]):
         np.testing.assert_array_equal(
-            images.with_channels(image, 3), np.stack([grey, grey, grey], axis=-1)
+            decoding.with_channels(image, 3), np.stack([grey, grey, grey], axis=-1)
         )
-        np.testing.assert_array_equal(images.with_channels(image, 1), grey[:, :, None])
-    np.testing.assert_array_equal(images.with_channels(PIXELS, 3), PIXELS)
+        np.testing.assert_array_equal(decoding.with_channels(image, 1), grey[:, :, None])
+    np.testing.assert_array_equal(decoding.with_channels(PIXELS, 3), PIXELS)
 
 
 def test_load_takes_files_and_arrays():
     for image in (PNG, PIXELS):
-        loaded = images.load(image, channels=3, max_pixels=10**6)
+        loaded = decoding.load(image, channels=3, max_pixels=10**6)
         np.testing.assert_array_equal(loaded, PIXELS)
-    assert images.load(PIXELS[:, :, 0], channels=3, max_pixels=1).shape == (40, 56, 3)
+    assert decoding.load(PIXELS[:, :, 0], channels=3, max_pixels=1).shape == (40, 56, 3)
 
 
 @pytest.mark.parametrize("kind", WHOLE)
@@ -149,7 +149,7 @@ def test_truncation_at_any_byte_is_an_error(kind, capfd):
     data = WHOLE[kind]
     end = len(data) - (1 if kind == "GIF" else 0)  # a GIF may lack its trailer
     for length in range(1, end, max(1, len(data) // 200)):
-        with pytest.raises(images.BadImage):
+        with pytest.raises(decoding.BadImage):
             decode(data[:length])
     assert capfd.readouterr().err == ""
 
@@ -180,7 +180,7 @@ def test_bytes_after_the_end_do_not_matter(kind):
     ids=["empty", "html", "zeros", "wav", "jpeg", "png", "no IDAT", "webp", "no frame", "segment"],
 )  # fmt: skip
 def test_message(data, message):
-    with pytest.raises(images.BadImage) as caught:
+    with pytest.raises(decoding.BadImage) as caught:
         decode(data)
     assert str(caught.value) == message
 
@@ -188,7 +188,9 @@ def test_message(data, message):
 @pytest.mark.parametrize("kind", WHOLE)
 def test_size_is_known_from_the_header(kind):
     assert decode(WHOLE[kind], max_pixels=40 * 56).shape == (40, 56, 3)
-    with pytest.raises(images.BadImage, match=r"of 56 x 40 pixels, more than data.max_pixels=2239"):
+    with pytest.raises(
+        decoding.BadImage, match=r"of 56 x 40 pixels, more than data.max_pixels=2239"
+    ):
         decode(WHOLE[kind], max_pixels=40 * 56 - 1)
 
 
@@ -204,7 +206,7 @@ BOMBS = {
 @pytest.mark.parametrize("kind", BOMBS)
 def test_a_bomb_is_refused_without_memory(kind):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(images.BadImage, match=rf"is a {kind} of \d+ x \d+ pixels, more than"):
+    with pytest.raises(decoding.BadImage, match=rf"is a {kind} of \d+ x \d+ pixels, more than"):
         decode(BOMBS[kind], max_pixels=100_000_000)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert after - before < 16 * 1024  # KiB; its pixels would take 1.1 GiB and more
@@ -220,7 +222,7 @@ def test_damage_gives_pixels_or_bad_image_and_nothing_else():
                 damaged[place] = rng.integers(256)
             try:
                 image = decode(bytes(damaged))
-            except images.BadImage:
+            except decoding.BadImage:
                 refused += 1
             else:
                 assert image.dtype == np.uint8
@@ -237,11 +239,11 @@ def with_scans(number: int, side: int = 64, mode: str = "L") -> bytes:
 
 
 def test_scans_of_a_jpeg_are_bounded():
-    assert decode(with_scans(images.MOST_SCANS)).shape == (64, 64, 3)
-    with pytest.raises(images.BadImage) as caught:
-        decode(with_scans(images.MOST_SCANS + 1))
+    assert decode(with_scans(decoding.MOST_SCANS)).shape == (64, 64, 3)
+    with pytest.raises(decoding.BadImage) as caught:
+        decode(with_scans(decoding.MOST_SCANS + 1))
     assert str(caught.value) == "is a JPEG of 51 scans, more than 50"
-    with pytest.raises(images.BadImage, match=r"^is a JPEG of 3,000 scans, more than 50$"):
+    with pytest.raises(decoding.BadImage, match=r"^is a JPEG of 3,000 scans, more than 50$"):
         decode(with_scans(3000, side=900))
 
 
@@ -257,7 +259,7 @@ def test_only_scans_that_are_decoded_count():
         plain + alike,
     ):
         np.testing.assert_array_equal(decode(data), decode(plain))
-        assert images._jpeg_scans(data) == plain.count(b"\xff\xda")
+        assert decoding._jpeg_scans(data) == plain.count(b"\xff\xda")
 
 
 def black(width: int, height: int, mode: str, kind: str, **options) -> bytes:
@@ -304,7 +306,7 @@ def cut(data: bytes) -> bytes:
     ids=["sequential", "progressive", "WebP"],
 )
 def test_pixels_for_a_byte_are_bounded(data, start):
-    with pytest.raises(images.BadImage) as caught:
+    with pytest.raises(decoding.BadImage) as caught:
         decode(data, max_pixels=10**8)
     assert str(caught.value).startswith(start)
     assert str(caught.value).endswith("more than 10,000 pixels a byte")
@@ -312,7 +314,7 @@ def test_pixels_for_a_byte_are_bounded(data, start):
 
 def test_work_counts_every_scan():
     flat = with_scans(50, side=1600)
-    with pytest.raises(images.BadImage) as caught:
+    with pytest.raises(decoding.BadImage) as caught:
         decode(flat, max_pixels=10**8)
     assert str(caught.value) == (
         f"is a JPEG of 1600 x 1600 pixels in {len(flat):,} bytes and 50 scans, "
@@ -324,12 +326,12 @@ def test_work_counts_every_scan():
 
 def test_a_file_is_read_within_its_bound(tmp_path, monkeypatch):
     (tmp_path / "a.jpg").write_bytes(JPEG)
-    assert images.read(tmp_path / "a.jpg") == JPEG
-    monkeypatch.setattr(images, "MOST_BYTES", len(JPEG) - 1)
-    with pytest.raises(images.BadImage, match=rf"has {len(JPEG):,} bytes, more than"):
-        images.read(tmp_path / "a.jpg")
+    assert decoding.read(tmp_path / "a.jpg") == JPEG
+    monkeypatch.setattr(decoding, "MOST_BYTES", len(JPEG) - 1)
+    with pytest.raises(decoding.BadImage, match=rf"has {len(JPEG):,} bytes, more than"):
+        decoding.read(tmp_path / "a.jpg")
     os.mkfifo(tmp_path / "pipe.jpg")
-    with pytest.raises(images.BadImage, match="is no regular file"):
-        images.read(tmp_path / "pipe.jpg")
+    with pytest.raises(decoding.BadImage, match="is no regular file"):
+        decoding.read(tmp_path / "pipe.jpg")
     with pytest.raises(OSError, match="No such file"):
-        images.read(tmp_path / "none.jpg")
+        decoding.read(tmp_path / "none.jpg")

@@ -11,7 +11,7 @@ import pytest
 import tfds_fakes
 from vit_jax import cli, verbs
 from vit_jax.config import UserError
-from vit_jax.data import inventory, presence, sources
+from vit_jax.data import availability, sources, task_tables
 from vit_jax.data.tasks import TASKS
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -29,7 +29,7 @@ def pretend(folder, version, format="array_record", name="x"):
 
 def test_what_tfds_prepared_is_found(tmp_path):
     builder = tfds_fakes.prepare(tmp_path, "dtd", {"train": 5, "test": 3})
-    found = presence.find(TASKS["vtab/dtd"].dataset, tmp_path)
+    found = availability.find(TASKS["vtab/dtd"].dataset, tmp_path)
     assert str(found.path) == str(builder.data_path)
     assert (found.version, found.format, found.readable) == ("3.0.1", "array_record", True)
     assert found.images == {"train": 5, "test": 3}
@@ -39,34 +39,34 @@ def test_what_tfds_prepared_is_found(tmp_path):
 
 def test_versions(tmp_path, monkeypatch):
     clevr, pets = TASKS["vtab/clevr-count"].dataset, TASKS["pets"].dataset
-    assert presence.find(clevr, tmp_path / "nowhere") is None
+    assert availability.find(clevr, tmp_path / "nowhere") is None
     pretend(tmp_path / "clevr", "2.9.0")
     pretend(tmp_path / "oxford_iiit_pet", "3.2.0")
     (tmp_path / "clevr/3.1.0").mkdir()  # begun, not finished
     (tmp_path / "clevr/3.0.0.incomplete-1").mkdir()
-    assert presence.find(clevr, tmp_path) is None
-    assert presence.find(pets, tmp_path) is None
+    assert availability.find(clevr, tmp_path) is None
+    assert availability.find(pets, tmp_path) is None
     pretend(tmp_path / "clevr", "3.0.9")
     pretend(tmp_path / "clevr", "3.0.10")
-    assert presence.find(clevr, tmp_path).version == "3.0.10"
-    assert presence.find(clevr, tmp_path).images == {"train": 7, "test": 0}
+    assert availability.find(clevr, tmp_path).version == "3.0.10"
+    assert availability.find(clevr, tmp_path).images == {"train": 7, "test": 0}
     # A newer one that cannot be read does not hide one that can.
     pretend(tmp_path / "clevr", "3.2.0", "tfrecord")
-    assert presence.find(clevr, tmp_path).version == "3.0.10"
+    assert availability.find(clevr, tmp_path).version == "3.0.10"
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    assert presence.find(clevr).version == "3.0.10"
+    assert availability.find(clevr).version == "3.0.10"
     (tmp_path / "clevr/3.0.10/dataset_info.json").write_text("{")
-    assert presence.find(clevr).version == "3.0.9"
+    assert availability.find(clevr).version == "3.0.9"
 
 
 def test_a_name_is_looked_for_before_anything_is_fetched(tmp_path):
     pretend(tmp_path / "cifar10", "3.0.2")
-    presence.check("cifar10", tmp_path)
-    presence.check("cifar10:3.*.*", tmp_path)
-    presence.check("of_mine", tmp_path)  # TFDS may know it
+    availability.check("cifar10", tmp_path)
+    availability.check("cifar10:3.*.*", tmp_path)
+    availability.check("of_mine", tmp_path)  # TFDS may know it
     for name, task in (("cifar10:2.*.*", "cifar10"), ("eurosat/rgb:2.*.*", "vtab/eurosat")):
         with pytest.raises(UserError) as caught:
-            presence.check(name, tmp_path)
+            availability.check(name, tmp_path)
         assert str(caught.value) == (
             f"data.name={name}: not in {tmp_path}; run `vit_jax prepare {task} "
             f"--data_dir={tmp_path}`"
@@ -76,18 +76,18 @@ def test_a_name_is_looked_for_before_anything_is_fetched(tmp_path):
 def test_configs_and_real(tmp_path):
     pretend(tmp_path / "eurosat", "2.0.0")
     eurosat, real = TASKS["vtab/eurosat"].dataset, TASKS["imagenet-real"].dataset
-    assert presence.find(eurosat, tmp_path) is None
+    assert availability.find(eurosat, tmp_path) is None
     pretend(tmp_path / "eurosat/rgb", "2.0.0")
-    assert presence.find(eurosat, tmp_path).version == "2.0.0"
-    assert presence.find(real, tmp_path) is None
+    assert availability.find(eurosat, tmp_path).version == "2.0.0"
+    assert availability.find(real, tmp_path) is None
     (tmp_path / "imagenet_real").mkdir()
     (tmp_path / "imagenet_real/real.json").write_text("[]")
-    assert presence.find(real, tmp_path).readable
+    assert availability.find(real, tmp_path).readable
 
 
 def test_every_missing_task_has_a_command_that_the_command_line_takes(tmp_path):
     parser = verbs.parser()
-    for entry in inventory.entries(tmp_path):
+    for entry in task_tables.entries(tmp_path):
         assert not entry.here
         words = shlex.split(entry.command)
         assert words[0] == "vit_jax"
@@ -149,7 +149,7 @@ def test_a_bucket_that_cannot_be_read_is_one_line(monkeypatch, capsys):
     def fails(self):
         raise PermissionError("anonymous caller")
 
-    monkeypatch.setattr(type(presence.directory("gs://bucket")), "is_dir", fails)
+    monkeypatch.setattr(type(availability.directory("gs://bucket")), "is_dir", fails)
     assert cli.main(["list", "--tasks", "--data_dir=gs://bucket/x"]) == UserError.exit_code
     assert capsys.readouterr().err == (
         "vit_jax: --data_dir=gs://bucket/x: cannot be read: anonymous caller; for a private bucket "
@@ -166,14 +166,14 @@ def test_it_is_light():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     loaded = set(run.stdout.splitlines()[-1].split())
-    assert "vit_jax.data.inventory" in loaded
+    assert "vit_jax.data.task_tables" in loaded
     assert not loaded & {"jax", "numpy", "cv2", "tensorflow_datasets", "tensorflow"}
 
 
 def test_what_takes_more_packages_says_so(tmp_path):
     """Of the paper's own tasks none takes TensorFlow."""
-    chosen = inventory.entries(tmp_path)
-    commands = [line for group in inventory.groups(chosen) for line in group.commands]
+    chosen = task_tables.entries(tmp_path)
+    commands = [line for group in task_tables.groups(chosen) for line in group.commands]
     taking = {
         line.split()[2]: line for line in commands if "# takes " in line or "; takes " in line
     }

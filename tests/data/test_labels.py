@@ -8,9 +8,9 @@ import pytest
 
 import tfds_fakes
 from vit_jax import config
-from vit_jax.data import images
-from vit_jax.data.examples import DataError
+from vit_jax.data import decoding
 from vit_jax.data.labels import RULES, interval
+from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
 
 
@@ -156,7 +156,7 @@ def test_clevr_as_tfds_stores_it(tmp_path):
     count, distance = (opened(tmp_path, "clevr:3.*.*", f"clevr-{n}") for n in ("count", "distance"))
     found = {}
     for number in range(4):
-        pixels = images.decode(count[number].image, channels=3, max_pixels=100)
+        pixels = decoding.decode(count[number].image, channels=3, max_pixels=100)
         found[pixels[0, 0, 0]] = count[number].label, distance[number].label
     assert found == {0: (0, 0), 1: (1, 0), 2: (7, 4), 3: (0, 5)}
     assert count.classes[7] == "10 objects"
@@ -182,7 +182,7 @@ def test_kitti_as_tfds_stores_it(tmp_path):
     tfds_fakes.prepare(tmp_path, "kitti", {"train": 3}, scene)
     source = opened(tmp_path, "kitti:3.*.*", "kitti-distance")
     found = {
-        images.decode(source[n].image, channels=1, max_pixels=100)[0, 0, 0]: source[n].label
+        decoding.decode(source[n].image, channels=1, max_pixels=100)[0, 0, 0]: source[n].label
         for n in range(3)
     }
     assert found == {0: 1, 1: 0, 2: 3}
@@ -204,7 +204,7 @@ def test_dsprites_as_tfds_stores_it(tmp_path):
         pixels = where[n].image
         assert pixels.dtype == np.uint8
         assert pixels.tolist() in ([[[0], [255], [0]]], [[[0], [255], [255]]])
-        shown = images.load(pixels, channels=3, max_pixels=100)
+        shown = decoding.load(pixels, channels=3, max_pixels=100)
         assert shown.shape == (1, 3, 3)
         assert shown[0, 1].tolist() == [255, 255, 255]
 
@@ -221,7 +221,7 @@ def test_smallnorb_as_tfds_stores_it(tmp_path):
     )
     for n in range(9):
         record = elevation[n]
-        left = images.decode(record.image, channels=3, max_pixels=100)
+        left = decoding.decode(record.image, channels=3, max_pixels=100)
         assert left.shape == (2, 2, 3)
         assert np.all(left == 10 * record.label)
         assert azimuth[n].label == 17 - record.label

@@ -6,8 +6,8 @@ import pytest
 
 import tfds_fakes
 from vit_jax import cli, config
-from vit_jax.data import images, objectnet
-from vit_jax.data.examples import DataError
+from vit_jax.data import decoding, objectnet
+from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source, open_task
 from vit_jax.data.tasks import TASKS
 
@@ -58,14 +58,14 @@ def test_other_data_sets_keep_their_borders(packed):
     source = open_source(data, "train", train=True)
     for index in range(3):
         image, label = source[index]
-        pixels = images.load(image, channels=3, max_pixels=10**6)
+        pixels = decoding.load(image, channels=3, max_pixels=10**6)
         np.testing.assert_array_equal(pixels, bordered(inside[CLASSES[label]]))
 
 
 def test_an_image_that_is_all_border():
-    with pytest.raises(images.BadImage, match="has 9 x 4 pixels, all of them in its border of 2"):
-        images.without_border(np.zeros((4, 9, 3), np.uint8), 2)
-    assert images.without_border(np.zeros((5, 9, 1), np.uint8), 2).shape == (1, 5, 1)
+    with pytest.raises(decoding.BadImage, match="has 9 x 4 pixels, all of them in its border of 2"):
+        decoding.without_border(np.zeros((4, 9, 3), np.uint8), 2)
+    assert decoding.without_border(np.zeros((5, 9, 1), np.uint8), 2).shape == (1, 5, 1)
 
 
 @pytest.mark.parametrize("first", [0, 1])

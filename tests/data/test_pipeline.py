@@ -18,9 +18,9 @@ import pytest
 
 from vit_jax import config
 from vit_jax.data import pipeline, transforms
-from vit_jax.data.examples import DataError, Record, Source
+from vit_jax.data.preprocessing import Randomness, Views
+from vit_jax.data.source import DataError, Record, Source
 from vit_jax.data.sources import open_source
-from vit_jax.data.views import Randomness, Views
 
 DATA = config.Data(
     source="synthetic",

@@ -9,11 +9,11 @@ import PIL.Image
 import pytest
 
 from vit_jax import config
-from vit_jax.data import images, pipeline, regions, transforms, views
-from vit_jax.data.examples import Record
+from vit_jax.data import decoding, partial_jpeg, pipeline, preprocessing, transforms
+from vit_jax.data.source import Record
 
 pytestmark = pytest.mark.skipif(
-    not regions.has_parts(),
+    not partial_jpeg.has_parts(),
     reason="the extension was not built: no compiler, or no headers of libjpeg-turbo",
 )
 
@@ -45,18 +45,18 @@ def pillow(pixels: np.ndarray, mode: str = "RGB", **options) -> bytes:
     return stream.getvalue()
 
 
-def decode(encoded: bytes, rectangle: regions.Rectangle) -> np.ndarray | None:
+def decode(encoded: bytes, rectangle: partial_jpeg.Rectangle) -> np.ndarray | None:
     """Decodes into a buffer of the size that is promised to do; nothing beyond it is written."""
-    room, guard = regions.room(rectangle), 100
+    room, guard = partial_jpeg.room(rectangle), 100
     scratch = np.full(room + guard, 77, np.uint8)
-    part = regions.decode(encoded, rectangle, scratch[:room])
+    part = partial_jpeg.decode(encoded, rectangle, scratch[:room])
     assert (scratch[room:] == 77).all()
     return part
 
 
 def assert_parts(encoded: bytes, rectangles) -> None:
-    whole = images.decode(encoded, channels=3, max_pixels=10**8)
-    assert regions.size(encoded) == whole.shape[:2]
+    whole = decoding.decode(encoded, channels=3, max_pixels=10**8)
+    assert partial_jpeg.size(encoded) == whole.shape[:2]
     for top, left, height, width in rectangles:
         part = decode(encoded, (top, left, height, width))
         assert part is not None
@@ -119,10 +119,10 @@ def exif(orientation: int) -> PIL.Image.Exif:
 def test_what_is_left_to_the_other_decoder():
     pixels = picture(60, 80)
     plain = pillow(pixels)
-    assert regions.size(plain) == (60, 80)
-    assert regions.size(pillow(pixels, exif=exif(1))) == (60, 80)
+    assert partial_jpeg.size(plain) == (60, 80)
+    assert partial_jpeg.size(pillow(pixels, exif=exif(1))) == (60, 80)
     for orientation in range(2, 9):
-        assert regions.size(pillow(pixels, exif=exif(orientation))) is None
+        assert partial_jpeg.size(pillow(pixels, exif=exif(orientation))) is None
     for other in (
         pillow(pixels, progressive=True),
         pillow(pixels, "CMYK"),
@@ -132,9 +132,9 @@ def test_what_is_left_to_the_other_decoder():
         b"<html>",
         plain.replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x11\x0c"),  # 12 bits
     ):
-        assert regions.size(other) is None
+        assert partial_jpeg.size(other) is None
     for length in range(len(plain)):
-        assert regions.size(plain[:length]) is None
+        assert partial_jpeg.size(plain[:length]) is None
 
 
 def test_damage_above_or_in_the_rectangle_is_noticed():
@@ -153,7 +153,7 @@ def test_damage_above_or_in_the_rectangle_is_noticed():
 def test_rectangles_outside_the_image_or_the_buffer_are_refused(rectangle):
     encoded = encode(picture(60, 80)).tobytes()
     with pytest.raises(ValueError, match="the (rectangle is not in|buffer is smaller than)"):
-        regions.decode(encoded, rectangle, np.empty(5 * 64 * 3, np.uint8))
+        partial_jpeg.decode(encoded, rectangle, np.empty(5 * 64 * 3, np.uint8))
 
 
 def test_mutated_files_give_whole_decodings_or_nothing():
@@ -166,7 +166,7 @@ def test_mutated_files_give_whole_decodings_or_nothing():
         damaged = bytearray(sources[number % len(sources)])
         for place in rng.integers(2, len(damaged) if number % 2 else 700, rng.integers(1, 6)):
             damaged[place] = rng.integers(256)
-        size = regions.size(bytes(damaged))
+        size = partial_jpeg.size(bytes(damaged))
         if size is None or size[0] * size[1] > 10**5:
             refused += 1
             continue
@@ -176,7 +176,7 @@ def test_mutated_files_give_whole_decodings_or_nothing():
             refused += 1
             continue
         top, left, height, width = rectangle
-        whole = images.decode(bytes(damaged), channels=3, max_pixels=10**6)
+        whole = decoding.decode(bytes(damaged), channels=3, max_pixels=10**6)
         np.testing.assert_array_equal(part, whole[top : top + height, left : left + width])
     assert 500 < refused < 3500
 
@@ -235,16 +235,16 @@ def test_batches_are_the_same_without_the_extension(monkeypatch, channels, more)
             return list(made)
 
     seen = []
-    original = regions.decode
+    original = partial_jpeg.decode
 
     def decode(encoded, rectangle, scratch):
         seen.append(source.files.index(encoded))
         return original(encoded, rectangle, scratch)
 
-    monkeypatch.setattr(regions, "decode", decode)
+    monkeypatch.setattr(partial_jpeg, "decode", decode)
     some = batches()
     assert set(seen) == {0, 1, 2, 3, 9, 10}
-    monkeypatch.setattr(regions, "_JPEG", None)
+    monkeypatch.setattr(partial_jpeg, "_JPEG", None)
     others = batches()
     for one, other in zip(some, others, strict=True):
         for name in one:
@@ -256,22 +256,22 @@ def test_batches_are_the_same_without_the_extension(monkeypatch, channels, more)
 def test_a_view_of_many_pixels_in_few_bytes_is_refused_by_both_decoders(monkeypatch, part):
     whole = pillow(np.zeros((5000, 6000), np.uint8), "L")
     data = config.Data(image_size=(31, 29))
-    make = views.Views(transforms.train_transforms(data), data, seed=5)
+    make = preprocessing.Views(transforms.train_transforms(data), data, seed=5)
     if not part:
-        monkeypatch.setattr(regions, "_JPEG", None)
-    with pytest.raises(images.BadImage, match="in 1,502 bytes and 1 scans, more than 10,000 pix"):
+        monkeypatch.setattr(partial_jpeg, "_JPEG", None)
+    with pytest.raises(decoding.BadImage, match="in 1,502 bytes and 1 scans, more than 10,000 pix"):
         make(whole[:1500] + b"\xff\xd9", 0, 0, np.zeros((31, 29, 3), np.uint8))
 
 
 def test_a_view_is_what_the_transforms_make_of_the_whole_image():
     data = config.Data(image_size=(31, 29), flip=True)
     source = Mixed()
-    make = views.Views(transforms.train_transforms(data), data, seed=5)
+    make = preprocessing.Views(transforms.train_transforms(data), data, seed=5)
     row = np.zeros((31, 29, 3), np.uint8)
     for index, epoch in itertools.product((0, 1, 2), range(8)):
         make(source[index].image, epoch, index, row)
-        pixels = images.decode(source[index].image, channels=3, max_pixels=10**6)
-        rng = views.Randomness(5).at(epoch, index)
+        pixels = decoding.decode(source[index].image, channels=3, max_pixels=10**6)
+        rng = preprocessing.Randomness(5).at(epoch, index)
         for transform in transforms.train_transforms(data):
             pixels = transform(pixels, rng)
         np.testing.assert_array_equal(row, pixels)

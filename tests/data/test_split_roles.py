@@ -2,7 +2,7 @@
 
 import pytest
 
-from vit_jax import config, opening
+from vit_jax import config, loading
 from vit_jax.config import ConfigError
 from vit_jax.data import split_roles
 
@@ -199,5 +199,5 @@ def test_a_complete_config_names_its_splits(tmp_path):
         (tmp_path / name).mkdir()
     model = {"patch_size": 4, "width": 8, "depth": 1, "mlp_dim": 8, "heads": 1}
     knobs = {"source": "folder", "root": str(tmp_path), "eval_split": "auto", "test_split": "auto"}
-    cfg = opening.complete(config.build({"model": model, "data": knobs}))
+    cfg = loading.complete(config.build({"model": model, "data": knobs}))
     assert (cfg.data.eval_split, cfg.data.test_split) == ("val", "test")

@@ -11,9 +11,9 @@ import pytest
 
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import splits
-from vit_jax.data.examples import DataError, Record
-from vit_jax.data.images import BadImage
+from vit_jax.data import example_lists
+from vit_jax.data.decoding import BadImage
+from vit_jax.data.source import DataError, Record
 from vit_jax.data.sources import open_source
 
 
@@ -54,9 +54,9 @@ DATA = config.Data(source="tfds", name="shapes:1.*.*")
 
 @pytest.fixture
 def file(tmp_path):
-    path = splits.path(tmp_path, "vtab/shapes")
+    path = example_lists.path(tmp_path, "vtab/shapes")
     source = Listable(PARTS["train[:4]+test[:2]"])
-    splits.write(
+    example_lists.write(
         source, path, task="vtab/shapes", dataset="shapes", version="1.0.0",
         split="train[:4]+test[:2]",
     )  # fmt: skip
@@ -65,7 +65,7 @@ def file(tmp_path):
 
 def listed(file, parts, split="train[:4]+test[:2]", **knobs):
     data = config.Data(source="tfds", **{"name": "shapes:1.*.*", "examples": str(file)} | knobs)
-    return splits.open_listed(data, split, lambda name: Listable(parts[name]))
+    return example_lists.open_listed(data, split, lambda name: Listable(parts[name]))
 
 
 def test_the_file(file, tmp_path):
@@ -80,8 +80,8 @@ def test_the_file(file, tmp_path):
     assert facts["examples"][1] == hashlib.sha256(whole).hexdigest()[:16]
     joined = "\n".join(facts["examples"])
     assert facts["sha256"] == hashlib.sha256(joined.encode()).hexdigest()
-    assert splits.read(file)[:4] == ("vtab/shapes", "shapes", "1.0.0", "train[:4]+test[:2]")
-    assert splits.read(file).sha256 == facts["sha256"]
+    assert example_lists.read(file)[:4] == ("vtab/shapes", "shapes", "1.0.0", "train[:4]+test[:2]")
+    assert example_lists.read(file).sha256 == facts["sha256"]
 
 
 def test_a_png_is_what_it_shows_however_it_was_packed():
@@ -91,10 +91,10 @@ def test_a_png_is_what_it_shows_however_it_was_packed():
         for level in (0, 9)
     ]
     assert files[0] != files[1]
-    same = {splits.identity(Record(image, 3)) for image in (*files, pixels)}
+    same = {example_lists.identity(Record(image, 3)) for image in (*files, pixels)}
     assert len(same) == 1
-    assert splits.identity(Record(files[0], 4)) not in same  # the label counts
-    assert splits.identity(Record(pixels.reshape(2, 8, 3), 3)) not in same
+    assert example_lists.identity(Record(files[0], 4)) not in same  # the label counts
+    assert example_lists.identity(Record(pixels.reshape(2, 8, 3), 3)) not in same
 
 
 def test_the_same_data_set(file):
@@ -127,14 +127,14 @@ def test_a_slice_that_no_longer_exists(file):
         return Listable(TRAIN[:4] + TEST[:2])
 
     data = config.Data(source="tfds", name="shapes", examples=str(file))
-    assert len(splits.open_listed(data, "train[:4]+test[:2]", open_)) == 6
+    assert len(example_lists.open_listed(data, "train[:4]+test[:2]", open_)) == 6
 
 
 def test_equal_images_are_taken_in_turn(tmp_path):
     twice = [TRAIN[0], TRAIN[1], TRAIN[0]]
     file = tmp_path / "list.json"
     facts = {"task": "t", "dataset": "shapes", "version": "1.0.0", "split": "train[:3]"}
-    splits.write(Listable(twice), file, **facts)
+    example_lists.write(Listable(twice), file, **facts)
     parts = {"train[:3]": TRAIN[:3], "train": [*TRAIN[::-1], TRAIN[0]]}
     source = listed(file, parts, "train[:3]")
     assert [source[i] for i in range(3)] == twice
@@ -170,29 +170,29 @@ def test_a_list_of_something_else(file):
 
 
 def test_files_that_are_no_lists(file, tmp_path):
-    assert refusal(splits.read, tmp_path / "none.json") == (
+    assert refusal(example_lists.read, tmp_path / "none.json") == (
         f"data.examples={tmp_path}/none.json: cannot be read: No such file or directory"
     )
     whole = file.read_text()
     for text in ("", "[]", whole[: len(whole) // 2], whole.replace('"split"', '"spilt"')):
         file.write_text(text)
-        assert refusal(splits.read, file) == (
+        assert refusal(example_lists.read, file) == (
             f"data.examples={file}: is no list of examples; `vit_jax prepare` writes one"
         )
     first = json.loads(whole)["examples"][0]
     swapped = first[1] + first[0] + first[2:]
     for text in (whole.replace(first, swapped), whole.replace(first, "x" * 16)):
         file.write_text(text)
-        assert "is damaged" in refusal(splits.read, file)
+        assert "is damaged" in refusal(example_lists.read, file)
 
 
 def test_only_training_takes_the_list(tmp_path):
     data = config.Data(source="digits", image_size=(8, 8), channels=1, train_split="train[:20]")
     source = open_source(data, "train[:20]", train=True)
     file = tmp_path / "list.json"
-    splits.write(source, file, task="digits", dataset="", version="", split="train[:20]")
+    example_lists.write(source, file, task="digits", dataset="", version="", split="train[:20]")
     data = config.Data(source="digits", examples=str(file), train_split="train[:20]")
     again = open_source(data, "train[:20]", train=True)
-    assert isinstance(again, splits.Listed)
+    assert isinstance(again, example_lists.Listed)
     np.testing.assert_array_equal(again[7].image, source[7].image)
-    assert not isinstance(open_source(data, "train[:20]", train=False), splits.Listed)
+    assert not isinstance(open_source(data, "train[:20]", train=False), example_lists.Listed)

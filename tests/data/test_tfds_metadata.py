@@ -10,10 +10,10 @@ import tensorflow_datasets as tfds
 from etils import epath
 
 from vit_jax import config
-from vit_jax.data import presence, tfds_metadata
-from vit_jax.data.examples import DataError
+from vit_jax.data import availability, tfds_metadata
+from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
-from vit_jax.prepare import dispatch, metadata, tfrecords
+from vit_jax.prepare import dataset_info, tasks, tfrecords
 
 CLASSES = ("ring", "disc", "box")
 
@@ -24,7 +24,7 @@ def folder(tmp_path):
     made = tmp_path / "data/mine/1.0.0"
     made.mkdir(parents=True)
     (made / "mine-train.array_record-00000-of-00001").touch()
-    metadata.write(made, "mine", "1.0.0", CLASSES, {"train": [(3, 100)]})
+    dataset_info.write(made, "mine", "1.0.0", CLASSES, {"train": [(3, 100)]})
     return made
 
 
@@ -81,8 +81,8 @@ def converted(folder):
 
 
 def verified(folder):
-    request = dispatch.Request(data_dir=str(folder.parents[1]), verify=True)
-    list(dispatch.prepare("mine", request))
+    request = tasks.Request(data_dir=str(folder.parents[1]), verify=True)
+    list(tasks.prepare("mine", request))
 
 
 @pytest.mark.parametrize("edit", [in_class, in_snake_case, in_old_form, in_text_in_text])
@@ -141,7 +141,7 @@ def test_objects_within_objects(folder, nested):
     with pytest.raises(DataError, match=r"features\.json: (objects within|is damaged)"):
         opened(folder)
     (folder / "dataset_info.json").write_text('{"a":' * nested + "1" + "}" * nested)
-    assert presence._read(epath.Path(folder)) is None
+    assert availability._read(epath.Path(folder)) is None
     for open_ in (opened, converted, verified):
         with pytest.raises(config.UserError) as caught:
             open_(folder)

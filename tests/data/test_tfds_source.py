@@ -15,8 +15,8 @@ import tensorflow_datasets as tfds
 
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data.examples import DataError
-from vit_jax.data.images import BadImage
+from vit_jax.data.decoding import BadImage
+from vit_jax.data.source import DataError
 from vit_jax.data.sources import Source, open_source
 
 

@@ -9,7 +9,7 @@ import pytest
 import scipy.ndimage
 
 from vit_jax import config
-from vit_jax.data import augment
+from vit_jax.data import randaugment
 from vit_jax.data import transforms as tf
 
 RAMP = np.arange(4 * 6, dtype=np.uint8).reshape(4, 6, 1)
@@ -290,7 +290,7 @@ def test_antialiased_resizing_weighs_every_pixel(resampling, degree, channels):
         tf.InceptionCrop(5, 4),
         tf.FlipLeftRight(),
         tf.RandomAffine(10, 0.1, 0.1),
-        augment.RandAugment(2, 10),
+        randaugment.RandAugment(2, 10),
     ],
     ids=lambda transform: type(transform).__name__,
 )
@@ -342,7 +342,7 @@ def test_views_that_configs_describe():
         tf.Resize(8, 8),
         tf.FlipLeftRight(0.5),
         tf.RandomAffine(15, 0, 0),
-        augment.RandAugment(2, 15),
+        randaugment.RandAugment(2, 15),
     )
     assert tf.eval_transforms(data) == (tf.Resize(8, 8),)
 

@@ -11,10 +11,10 @@ import pyarrow.parquet
 import pytest
 
 import runs
-from vit_jax import cli, config, embed, opening
-from vit_jax.data import images, loose, sources, transforms
-from vit_jax.data.examples import DataError
-from vit_jax.embed import writing
+from vit_jax import cli, config, embed, loading
+from vit_jax.data import decoding, sources, transforms, unlabeled_folder
+from vit_jax.data.source import DataError
+from vit_jax.embed import writers
 from vit_jax.training import step
 
 FIXTURE = pathlib.Path(__file__).parent.parent / "fixtures" / "vit_tiny_token.npz"
@@ -25,20 +25,20 @@ def opened():
     """A small model of digits whose classes have names, with random parameters."""
     knobs = {"num_classes": 10, "unroll": 1, "dropout": 0.0}
     cfg = runs.configure(model=knobs, data={"eval_split": "test[:37]"})
-    params = jax.jit(opening.create_model(cfg).init)(jax.random.key(0))
+    params = jax.jit(loading.create_model(cfg).init)(jax.random.key(0))
     names = ("zero", "one", *map(str, range(2, 10)))
-    return opening.Opened(cfg=cfg, params=params, classes=names, kind="run")
+    return loading.LoadedModel(cfg=cfg, params=params, classes=names, kind="run")
 
 
 def expected(opened, pictures, kind):
     """What the model says of images all at once."""
-    model, data = opening.create_model(opened.cfg), opened.cfg.data
+    model, data = loading.create_model(opened.cfg), opened.cfg.data
     views = []
     for view in pictures:
         for transform in transforms.eval_transforms(data):
             view = transform(view, np.random.default_rng(0))
         views.append(view)
-    _, out = jax.jit(model.apply)(opened.params, step.normalise(np.stack(views), data))
+    _, out = jax.jit(model.apply)(opened.params, step.normalize_pixels(np.stack(views), data))
     return np.asarray(out[kind], np.float32)
 
 
@@ -93,7 +93,7 @@ def test_a_folder_in_the_order_of_its_paths(opened, folder, tmp_path):
     assert facts["shape"] == [5, 16]
     assert facts["classes"][:2] == ["zero", "one"]
     pictures = [
-        images.decode((folder / name).read_bytes(), channels=1, max_pixels=99) for name in names
+        decoding.decode((folder / name).read_bytes(), channels=1, max_pixels=99) for name in names
     ]
     found = np.array(table["features"].to_pylist(), np.float32).reshape(6, 5, 16)
     np.testing.assert_allclose(found, expected(opened, pictures, "tokens"), rtol=0, atol=2e-6)
@@ -106,8 +106,8 @@ def test_an_unreadable_image_is_an_error_or_a_row_of_nan(opened, folder, tmp_pat
         embed.embed(opened, request)
     assert not [p for p in tmp_path.iterdir() if "out" in p.name]
     values = config.override(config.to_dict(opened.cfg), {"data.max_bad_examples": "1"})
-    lenient = opening.Opened(
-        cfg=opening.complete(config.build(values)),
+    lenient = loading.LoadedModel(
+        cfg=loading.complete(config.build(values)),
         params=opened.params,
         classes=opened.classes,
         kind="run",
@@ -120,12 +120,12 @@ def test_an_unreadable_image_is_an_error_or_a_row_of_nan(opened, folder, tmp_pat
         assert file["labels"].tolist() == [-1, -1, 1, 1, -1, 0]
 
 
-@pytest.mark.parametrize("suffix", writing.SUFFIXES)
+@pytest.mark.parametrize("suffix", writers.SUFFIXES)
 def test_many_rows_are_written_without_keeping_them(suffix, tmp_path):
     path, rows, batch = tmp_path / f"many{suffix}", 6400, 64
     facts = {"checkpoint": "c", "features": "pre_logits", "classes": ("a",)}
     tracemalloc.start()
-    with writing.Writer(path, rows, (640,), facts) as writer:
+    with writers.Writer(path, rows, (640,), facts) as writer:
         for start in range(0, rows, batch):
             values = np.full((batch, 640), start, np.float32)
             names = [f"{start + i}.png" for i in range(batch)]
@@ -143,10 +143,10 @@ def test_many_rows_are_written_without_keeping_them(suffix, tmp_path):
     np.testing.assert_array_equal(first, np.arange(rows) // batch * batch)
 
 
-@pytest.mark.parametrize("suffix", writing.SUFFIXES)
+@pytest.mark.parametrize("suffix", writers.SUFFIXES)
 def test_what_is_interrupted_leaves_nothing(suffix, tmp_path):
     def interrupted():
-        with writing.Writer(tmp_path / f"x{suffix}", 4, (3,), facts) as writer:
+        with writers.Writer(tmp_path / f"x{suffix}", 4, (3,), facts) as writer:
             writer.write(np.zeros((2, 3), np.float32), ["a", "b"], np.zeros(2, np.int32))
             raise KeyboardInterrupt
 
@@ -159,7 +159,7 @@ def test_what_is_interrupted_leaves_nothing(suffix, tmp_path):
 def test_an_empty_folder_and_other_mistakes_are_one_line(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     with pytest.raises(config.ConfigError, match=r"--images=.*/empty: holds no \.jpg"):
-        loose.Loose(tmp_path / "empty", (), "--images")
+        unlabeled_folder.Loose(tmp_path / "empty", (), "--images")
     (tmp_path / "there.npz").touch()
     for flags, message in (
         ([f"--output={tmp_path}/x.csv"], "must end in .npz or .parquet"),

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import opening
+from vit_jax import loading
 from vit_jax.data import pipeline, sources, transforms
-from vit_jax.evaluators import classification, passes
+from vit_jax.evaluators import classification, runner
 from vit_jax.training import sharding, step
 
 CFG = runs.configure(data={"eval_split": "test[:101]"}, model={"num_classes": 10})
@@ -16,7 +16,7 @@ CFG = runs.configure(data={"eval_split": "test[:101]"}, model={"num_classes": 10
 @pytest.fixture(scope="module")
 def parameters():
     """Random parameters with a head that is not zero, so that predictions differ."""
-    params = opening.create_model(CFG).init(jax.random.key(0))
+    params = loading.create_model(CFG).init(jax.random.key(0))
     params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 10))
     return params
 
@@ -27,8 +27,8 @@ def expected(parameters):
     source = sources.open_source(CFG.data, CFG.data.eval_split, train=False)
     images = np.stack([source[i].image for i in range(len(source))])
     labels = np.array([source[i].label for i in range(len(source))])
-    logits, _ = jax.jit(opening.create_model(CFG).apply)(
-        parameters, step.normalise(images, CFG.data)
+    logits, _ = jax.jit(loading.create_model(CFG).apply)(
+        parameters, step.normalize_pixels(images, CFG.data)
     )
     logits = np.asarray(logits, np.float64)
     order = np.argsort(-logits, axis=-1, kind="stable")
@@ -66,8 +66,8 @@ def test_exact(batch_size, devices, parameters, expected):
             stop_step=-(-101 // batch_size),
         )
 
-    split = passes.Pass(mesh, batch_size, batches)
-    evaluator = classification.Classification(opening.create_model(cfg), cfg, split)
+    split = runner.SplitRunner(mesh, batch_size, batches)
+    evaluator = classification.Classification(loading.create_model(cfg), cfg, split)
     results = evaluator(jax.device_put(parameters), stop=lambda: False)
     for key in ("top1", "top5", "count"):
         assert results[key] == expected[key]

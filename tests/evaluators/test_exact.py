@@ -6,10 +6,18 @@ import pytest
 
 import runs
 import toys
-from vit_jax import opening
-from vit_jax.data import real, sources
-from vit_jax.data.reassessed import Reassessed
-from vit_jax.evaluators import classification, corruptions, fewshot, pairs, present, probe, several
+from vit_jax import loading
+from vit_jax.data import real_labels, sources
+from vit_jax.data.real_source import Reassessed
+from vit_jax.evaluators import (
+    class_subset,
+    classification,
+    corruptions,
+    fewshot,
+    linear_data,
+    multilabel,
+    probe,
+)
 from vit_jax.training import sharding
 
 KNOBS = {
@@ -30,7 +38,7 @@ class Named(sources.Digits):
 @pytest.fixture(scope="module")
 def parameters():
     """Random parameters with a head that is not zero, so that predictions differ."""
-    params = opening.create_model(runs.configure(**KNOBS)).init(jax.random.key(0))
+    params = loading.create_model(runs.configure(**KNOBS)).init(jax.random.key(0))
     params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 10))
     return params
 
@@ -42,20 +50,20 @@ def measure(parameters, batch_size, devices):
         train={"batch_size": batch_size},
         evaluation={"shots": (1, 5), "fewshot_seeds": 2, "fewshot_l2": (1024.0, 1.0)},
     )
-    model, mesh = opening.create_model(cfg), sharding.create_mesh(1, jax.devices()[:devices])
+    model, mesh = loading.create_model(cfg), sharding.create_mesh(1, jax.devices()[:devices])
     train, test = (
         toys.passing(sources.open_source(cfg.data, split, train=False), cfg, mesh)
         for split in (cfg.data.train_split, cfg.data.eval_split)
     )
     few = toys.passing(sources.Digits("test[3:9]", ""), cfg, mesh)  # six images, some classes
-    named = Reassessed(Named("test[:101]", ""), real.Real(REAL, ""), "")
-    pair = {"self": pairs.Pair(train, test, 10)}
+    named = Reassessed(Named("test[:101]", ""), real_labels.Real(REAL, ""), "")
+    pair = {"self": linear_data.Pair(train, test, 10)}
     both = {"fog_1": classification.Classification(model, cfg, few)}
     both["fog_2"] = classification.Classification(model, cfg, test)
     evaluators = {
         "real": classification.Classification(model, cfg, toys.passing(named, cfg, mesh), named),
-        "several": several.Several(model, cfg, test, RIGHT),
-        "present": present.Present(model, cfg, few),
+        "several": multilabel.MultiLabel(model, cfg, test, RIGHT),
+        "present": class_subset.Present(model, cfg, few),
         "imagenet-c": corruptions.Corruptions(both),
         "fewshot": fewshot.FewShot(model, cfg, pair),
         "probe": probe.Probe(model, cfg, pair),

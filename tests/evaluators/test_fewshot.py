@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import toys
-from vit_jax.evaluators import features, fewshot, pairs
+from vit_jax.evaluators import features, fewshot, linear_data
 from vit_jax.training import sharding
 
 FIXTURE = pathlib.Path(__file__).parent.parent / "fixtures/fewshot.npz"
@@ -114,7 +114,7 @@ def test_accuracies_are_means_over_draws_by_seed(monkeypatch):
     rows = [(centres[y] + rng.normal(0, 60, (len(y), 4))).clip(0, 255) for y in labels]
     cfg = toys.configure(8, shots=(1, 2), fewshot_l2=(1.0, 64.0), fewshot_seeds=5)
     passed = [toys.passing(toys.Toy(x, y), cfg) for x, y in zip(rows, labels, strict=True)]
-    measure = fewshot.FewShot(toys.Echo(), cfg, {"toy": pairs.Pair(*passed, 4)})
+    measure = fewshot.FewShot(toys.Echo(), cfg, {"toy": linear_data.Pair(*passed, 4)})
     products, moments = [], fewshot.moments
     monkeypatch.setattr(fewshot, "moments", lambda x: products.append(len(x)) or moments(x))
     ours = measure(jnp.float32(0), stop=lambda: False)

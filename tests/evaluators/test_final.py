@@ -10,7 +10,7 @@ import pytest
 from vit_jax import cli, logs, run
 from vit_jax.data import folders
 from vit_jax.data.split_roles import Role
-from vit_jax.evaluators import final
+from vit_jax.evaluators import test_split
 from vit_jax.training import loop
 
 TEST = Role("test", "test[:9]", "test")
@@ -21,7 +21,7 @@ def create(evaluator, **changes):
         "test": TEST, "evaluator": evaluator, "steps": 20, "metric": "validation/top1",
         "load": lambda step: f"parameters of step {step}",
     }  # fmt: skip
-    return final.Final(**fields | changes)
+    return test_split.Final(**fields | changes)
 
 
 def measured(one, tmp_path, best, said):

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import tfds_fakes
-from vit_jax import cli, config, opening, run
-from vit_jax.checkpoints import hosts
+from vit_jax import cli, config, loading, run
+from vit_jax.checkpoints import collectives
 from vit_jax.config import ConfigError
-from vit_jax.data.examples import DataError
-from vit_jax.evaluators import further
+from vit_jax.data.source import DataError
+from vit_jax.evaluators import registry
 from vit_jax.training import sharding, step
 
 SIZES = {
@@ -57,7 +57,7 @@ def configure(root, *names, **data):
         "logging": {"tensorboard": False},
         "evaluation": {"tasks": names},
     }  # fmt: skip
-    return opening.complete(config.build(values))
+    return loading.complete(config.build(values))
 
 
 @pytest.mark.slow
@@ -104,9 +104,9 @@ def test_further_sets_are_measured_at_every_evaluation(root, tmp_path, caplog, c
 
 
 def test_a_pattern_of_missing_sets_is_one_line(root, caplog):
-    classes = further.sources.open_task(further.tasks.find("imagenet"), "train", root).classes
+    classes = registry.sources.open_task(registry.tasks.find("imagenet"), "train", root).classes
     with caplog.at_level(logging.WARNING, "vit_jax"):
-        found = further.sets(configure(root, "imagenet-c/*", "imagenet-v2"), classes)
+        found = registry.sets(configure(root, "imagenet-c/*", "imagenet-v2"), classes)
     assert list(found) == ["imagenet-c/fog_1", "imagenet-v2"]
     assert [record.message for record in caplog.records] == [
         f"evaluation.tasks=imagenet-c/*: 94 sets are not in {root}, so they are left out "
@@ -116,9 +116,9 @@ def test_a_pattern_of_missing_sets_is_one_line(root, caplog):
 
 
 def test_what_another_process_lacks_is_left_out_here_too(root, monkeypatch):
-    monkeypatch.setattr(hosts, "agree", lambda problem: problem or "elsewhere it is missing")
-    classes = further.sources.open_task(further.tasks.find("imagenet"), "train", root).classes
-    assert further.sets(configure(root, "imagenet-v2"), classes) == {}
+    monkeypatch.setattr(collectives, "agree", lambda problem: problem or "elsewhere it is missing")
+    classes = registry.sources.open_task(registry.tasks.find("imagenet"), "train", root).classes
+    assert registry.sets(configure(root, "imagenet-v2"), classes) == {}
 
 
 @pytest.mark.parametrize(
@@ -131,21 +131,21 @@ def test_what_another_process_lacks_is_left_out_here_too(root, monkeypatch):
 )
 def test_sets_that_do_not_fit(root, task, reason):
     with pytest.raises(ConfigError) as caught:
-        further.sets(configure(root, task), tuple("abcd" * 250))
+        registry.sets(configure(root, task), tuple("abcd" * 250))
     assert str(caught.value) == f"evaluation.tasks={task}: {reason}"
 
 
 def test_other_classes_of_the_same_number(root):
     classes = [f"class {number}" for number in range(1000)]
     with pytest.raises(ConfigError) as caught:
-        further.sets(configure(root, "imagenet-v2"), tuple(classes))
+        registry.sets(configure(root, "imagenet-v2"), tuple(classes))
     assert str(caught.value) == (
         "evaluation.tasks=imagenet-v2: its class 0 is n01440764, but the head's is class 0; "
         "choose sets for the same head"
     )
     # Numbers are no names: nothing can be said against them.
     numbers = tuple(str(number) for number in range(1000))
-    assert list(further.sets(configure(root, "imagenet-v2"), numbers)) == ["imagenet-v2"]
+    assert list(registry.sets(configure(root, "imagenet-v2"), numbers)) == ["imagenet-v2"]
 
 
 @pytest.mark.usefixtures("one_device")
@@ -186,9 +186,9 @@ def test_real_is_measured_on_the_same_pass(root, tmp_path, monkeypatch, caplog):
     assert "imagenet-c/mce" not in results
 
     passes = []
-    outputs = further.Pass.outputs
+    outputs = registry.Pass.outputs
     monkeypatch.setattr(
-        further.Pass, "outputs", lambda *a, **k: passes.append(a[0]) or outputs(*a, **k)
+        registry.Pass, "outputs", lambda *a, **k: passes.append(a[0]) or outputs(*a, **k)
     )
     (data / "imagenet_real").mkdir()
 

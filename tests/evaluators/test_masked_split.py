@@ -5,9 +5,9 @@ import pytest
 
 import runs
 import toys
-from vit_jax import opening
+from vit_jax import loading
 from vit_jax.data import sources
-from vit_jax.evaluators import masked
+from vit_jax.evaluators import masked_patches
 from vit_jax.training import sharding
 
 
@@ -21,8 +21,8 @@ def measure(params, batch_size, devices, seed=0):
     )
     mesh = sharding.create_mesh(1, jax.devices()[:devices])
     source = sources.Digits("test[:26]", "")
-    model = opening.create_model(cfg)
-    evaluator = masked.Masked(model, cfg, toys.passing(source, cfg, mesh))
+    model = loading.create_model(cfg)
+    evaluator = masked_patches.Masked(model, cfg, toys.passing(source, cfg, mesh))
     params = random(model) if params is None else params
     return evaluator(jax.device_put(params), stop=lambda: False), params
 
@@ -62,7 +62,7 @@ def test_it_stops_when_asked():
         model={"num_classes": 10, "unroll": 1}, masked={"target": "pixels"},
         checkpoint={"best": "loss"},
     )  # fmt: skip
-    model = opening.create_model(cfg)
+    model = loading.create_model(cfg)
     split = toys.passing(sources.Digits("test[:64]", ""), cfg)
     params = jax.device_put(random(model))
-    assert masked.Masked(model, cfg, split)(params, stop=lambda: True) is None
+    assert masked_patches.Masked(model, cfg, split)(params, stop=lambda: True) is None

@@ -11,7 +11,7 @@ import runs
 import tfds_fakes
 from vit_jax import cli, config, run
 from vit_jax.config import ConfigError
-from vit_jax.evaluators import pairs
+from vit_jax.evaluators import linear_data
 from vit_jax.training import sharding
 
 KEY = "evaluation.fewshot"
@@ -20,7 +20,7 @@ TOKEN = pathlib.Path(__file__).parent.parent / "fixtures/vit_tiny_token.npz"
 
 def lengths(cfg):
     """The numbers of images and classes of the sets that are opened."""
-    opened = pairs.open_pairs(cfg, KEY, len)
+    opened = linear_data.open_pairs(cfg, KEY, len)
     return {name: tuple(pair) for name, pair in opened.items()}
 
 
@@ -61,7 +61,7 @@ def test_tasks(tmp_path, caplog):
 )
 def test_names_that_are_none(name, reason):
     with pytest.raises(ConfigError) as caught:
-        pairs.open_pairs(configure(name), KEY, len)
+        linear_data.open_pairs(configure(name), KEY, len)
     assert str(caught.value) == f"{KEY}={name}: {reason}"
 
 

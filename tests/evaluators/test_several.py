@@ -6,10 +6,10 @@ import pytest
 
 import toys
 from vit_jax.config import ConfigError
-from vit_jax.data import real
-from vit_jax.data.examples import DataError
-from vit_jax.data.reassessed import Reassessed
-from vit_jax.evaluators import classification, present, several
+from vit_jax.data import real_labels
+from vit_jax.data.real_source import Reassessed
+from vit_jax.data.source import DataError
+from vit_jax.evaluators import class_subset, classification, multilabel
 
 # The prediction is the largest of a row; ties go to the first class.
 ROWS = [[0, 9, 80, 1], [70, 2, 3, 60], [5, 90, 4, 3], [1, 2, 3, 50], [8, 7, 60, 0], [9, 9, 1, 2]]
@@ -19,7 +19,7 @@ NEVER = {"stop": lambda: False}
 
 
 def reassessed(rows=ROWS, labels=LABELS, right=RIGHT):
-    return Reassessed(toys.Toy(rows, labels), real.Real(right, "digest"), "KEY")
+    return Reassessed(toys.Toy(rows, labels), real_labels.Real(right, "digest"), "KEY")
 
 
 @pytest.mark.parametrize("batch_size", [8, 16])
@@ -69,12 +69,12 @@ def test_classes_in_another_order():
     toy = toys.Toy(ROWS, LABELS)
     toy.classes = toy.classes[::-1]
     with pytest.raises(ConfigError, match="KEY: its classes are in the order of WordNet ids"):
-        Reassessed(toy, real.Real(RIGHT, ""), "KEY")
+        Reassessed(toy, real_labels.Real(RIGHT, ""), "KEY")
 
 
 def test_real_code_of_the_last_image_fits():
     labels = tuple((index % 1000,) for index in range(50_000))
-    source = Reassessed(toys.Toy(ROWS, LABELS, 1000), real.Real(labels, ""), "KEY")
+    source = Reassessed(toys.Toy(ROWS, LABELS, 1000), real_labels.Real(labels, ""), "KEY")
     own, right = source.decode(np.array([49_999 * 1000 + 999, 0], np.int32))
     assert own.tolist() == [999, 0]
     assert right.tolist() == [[999], [0]]
@@ -83,7 +83,7 @@ def test_real_code_of_the_last_image_fits():
 def test_ranks():
     logits = jnp.array([[5.0, 4.0, 3.0, 2.0]] * 4 + [[5.0, jnp.nan, 3.0, 2.0]])
     right = jnp.array([[0, -1], [3, 1], [-1, -1], [2, -1], [0, 1]], jnp.int32)
-    assert several.ranks(logits, right).tolist() == [0, 1, 4, 2, 4]
+    assert multilabel.ranks(logits, right).tolist() == [0, 1, 4, 2, 4]
 
 
 def test_objectnet_by_hand():
@@ -92,7 +92,7 @@ def test_objectnet_by_hand():
     table = np.array([[1, 2], [-1, -1], [0, -1]], np.int32)
     theirs = [0, 1, 2, 0, 1, 2]  # the first, third, fourth and sixth image count
     split = toys.passing(toys.Toy(ROWS, theirs, 3), cfg)
-    measure = several.Several(toys.Echo(), cfg, split, table)
+    measure = multilabel.MultiLabel(toys.Echo(), cfg, split, table)
     # Predicted 2 of (1, 2); 1, not 0; 3 of neither; 0 and so right.
     assert measure(jnp.float32(0), **NEVER) == {"top1": 2 / 4, "top5": 1.0, "count": 4}
     assert measure(jnp.float32(0), stop=lambda: True) is None
@@ -101,7 +101,7 @@ def test_objectnet_by_hand():
 def test_only_classes_that_occur_compete():
     cfg = toys.configure(8)
     split = toys.passing(toys.Toy(ROWS, [3, 3, 1, 3, 1, 1]), cfg)
-    measure = present.Present(toys.Echo(), cfg, split)
+    measure = class_subset.Present(toys.Echo(), cfg, split)
     # Of 1 and 3: predicted 1, 3, 1, 3, 1, 1.
     assert measure(jnp.float32(0), **NEVER) == {"top1": 5 / 6, "top5": 1.0, "count": 6}
     assert measure(jnp.float32(0), stop=lambda: True) is None

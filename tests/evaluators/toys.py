@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from vit_jax import config, opening
+from vit_jax import config, loading
 from vit_jax.data import pipeline, transforms
-from vit_jax.data.examples import Record
-from vit_jax.evaluators import passes
+from vit_jax.data.source import Record
+from vit_jax.evaluators import runner
 from vit_jax.training import sharding
 
 
@@ -38,7 +38,7 @@ class Echo:
 
 def configure(batch_size=4, **evaluation):
     """A config that shows a Toy as it is."""
-    return opening.complete(
+    return loading.complete(
         config.build(
             {
                 "model": {"patch_size": (1, 4), "width": 8, "depth": 1, "mlp_dim": 8, "heads": 2},
@@ -68,7 +68,7 @@ def passing(source, cfg, mesh=None):
             stop_step=-(-len(source) // rows),
         )
 
-    return passes.Pass(mesh, rows, batches)
+    return runner.SplitRunner(mesh, rows, batches)
 
 
 def always(value):

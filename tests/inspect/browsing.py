@@ -9,7 +9,7 @@ import subprocess
 import jax
 
 import runs
-from vit_jax import opening
+from vit_jax import loading
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 LAYERS, HEADS, TOKENS = 2, 2, 5
@@ -38,12 +38,14 @@ def create():
     """A model of digits with a class token, opened as a checkpoint is."""
     knobs = {"num_classes": 10, "unroll": 1, "dropout": 0.0, "depth": LAYERS, "heads": HEADS}
     cfg = runs.configure(name="mine", model=knobs, data={"eval_split": "test[:5]"})
-    params = jax.jit(opening.create_model(cfg).init)(jax.random.key(0))
+    params = jax.jit(loading.create_model(cfg).init)(jax.random.key(0))
     for name in ("query", "key"):
         kernel = params["encoder"]["attention"][name]["kernel"]
         params["encoder"]["attention"][name]["kernel"] = 5 * kernel
     params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 10))
-    return opening.Opened(cfg=cfg, params=params, classes=tuple("0123456789"), kind="run", step=7)
+    return loading.LoadedModel(
+        cfg=cfg, params=params, classes=tuple("0123456789"), kind="run", step=7
+    )
 
 
 def probed(page, script):

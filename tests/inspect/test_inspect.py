@@ -14,9 +14,9 @@ from matplotlib.text import Text
 import pages
 import runs
 import vit_reference
-from vit_jax import cli, commands, opening, report, run
+from vit_jax import cli, commands, loading, report, run
 from vit_jax.data import sampling
-from vit_jax.inspect import drawing, figures, posemb
+from vit_jax.inspect import figures, outputs, posemb
 from vit_jax.models import positions
 from vit_jax.training import sharding
 
@@ -51,7 +51,7 @@ def numbers(folder, what):
 
 
 def test_help_names_every_kind(capsys):
-    assert set(commands.INSPECT) - {"all", "view"} == set(drawing.KINDS)
+    assert set(commands.INSPECT) - {"all", "view"} == set(outputs.KINDS)
     with pytest.raises(SystemExit):
         cli.main(["inspect", "--help"])
     said = capsys.readouterr().out
@@ -78,7 +78,7 @@ def test_everything_of_a_google_file(photos, tmp_path, capsys):
     assert "Inside the model" in page.words
 
     # All numbers once more, from the weights and the files, in float64.
-    opened = opening.open_(GOOGLE)
+    opened = loading.load_checkpoint(GOOGLE)
     height, width = opened.cfg.data.image_size
     views = [cv2.imread(str(photos / f"{name}.png"))[:, :, ::-1] for name in "abc"]
     views = np.stack([cv2.resize(view, (width, height)) for view in views])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vit_reference
-from vit_jax import config, models, opening, trees
+from vit_jax import config, loading, models, tree_utils
 from vit_jax.inspect import CannotAnswer, attention, distance, filters, posemb, rollout
 
 ROOT2 = math.sqrt(2)
@@ -147,10 +147,10 @@ def opened(image_size=(8, 12), **knobs):
     tiny = {"patch_size": (4, 4), "width": 8, "depth": 2, "mlp_dim": 8, "heads": 2}
     model = dataclasses.replace(config.Config().model, num_classes=3, **tiny | knobs)
     data = dataclasses.replace(config.Config().data, image_size=image_size)
-    cfg = opening.complete(dataclasses.replace(config.Config(), model=model, data=data))
-    classifier = opening.create_model(cfg)
+    cfg = loading.complete(dataclasses.replace(config.Config(), model=model, data=data))
+    classifier = loading.create_model(cfg)
     params = vit_reference.random_parameters(classifier.shapes())
-    return opening.Opened(cfg=cfg, params=params, classes=("a", "b", "c"), kind="run")
+    return loading.LoadedModel(cfg=cfg, params=params, classes=("a", "b", "c"), kind="run")
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_tables_are_the_patches_embeddings(knobs, layers):
     tables = posemb.tables(one)
     assert tables.shape == (layers, 2, 3, 8)
     place = knobs.get("position_place", "stem")
-    flat = trees.flatten(one.params)
+    flat = tree_utils.flatten(one.params)
     for layer, table in enumerate(tables):
         if one.cfg.model.position == "sincos_1d":
             expected = vit_reference.sincos_1d(6, 8)

@@ -12,8 +12,8 @@ import pytest
 
 import browsing
 import runs
-from vit_jax import cli, opening, predict
-from vit_jax.inspect import CannotAnswer, attention, packing, posemb, rollout, view
+from vit_jax import cli, loading, predict
+from vit_jax.inspect import CannotAnswer, attention, encoding, posemb, rollout, view
 
 HEADS = browsing.HEADS
 SHAPE = browsing.LAYERS, HEADS, browsing.TOKENS
@@ -56,7 +56,7 @@ def test_weights_come_back_from_a_few_bytes():
     weights = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
     weights = weights.astype(np.float32)
     rolled = rollout.layers(weights[:, None])[:, 0]
-    text = packing.pack(weights, rolled)
+    text = encoding.pack(weights, rolled)
     assert len(text) < 1.4 * (weights.size + rolled.size) + 6 * weights.shape[0] * 5 * 50
     found = unpacked(text, 3, 4, 50)
     for ours, exact in ((found[:, :4], weights), (found[:, 4], rolled)):
@@ -66,7 +66,7 @@ def test_weights_come_back_from_a_few_bytes():
 
 def test_cosines_come_back_too():
     cosines = np.array([-1.0, -0.5, 0.0, 0.25, 1.0], np.float32)
-    content = zlib.decompress(base64.b64decode(packing.pack_cosines(cosines)))
+    content = zlib.decompress(base64.b64decode(encoding.pack_cosines(cosines)))
     np.testing.assert_allclose(np.frombuffer(content, np.uint8) / 127 - 1, cosines, atol=0.004)
 
 
@@ -90,7 +90,7 @@ def test_a_page_holds_what_the_model_does(opened, viewer):
         np.testing.assert_array_equal(shown, views[i, :, :, 0])
     predictor = predict.Predictor(
         cfg=opened.cfg,
-        model=opening.create_model(opened.cfg),
+        model=loading.create_model(opened.cfg),
         params=opened.params,
         classes=opened.classes,
     )
@@ -133,8 +133,8 @@ def test_what_a_page_has_no_room_for_is_said(opened, viewer, monkeypatch, caplog
 
 def test_a_model_without_positions_has_no_tiles_and_one_without_a_head_no_classes(opened):
     cfg = runs.configure(model={"position": "none", "pooling": "gap", "num_classes": 10})
-    params = jax.jit(opening.create_model(cfg).init)(jax.random.key(0))
-    bare = opening.Opened(
+    params = jax.jit(loading.create_model(cfg).init)(jax.random.key(0))
+    bare = loading.LoadedModel(
         cfg=cfg, params=params, classes=opened.classes, kind="x", fresh={"head/kernel": "none"}
     )
     known = facts(view.page(view.Viewer(bare), digits(opened)[:1]))
@@ -146,7 +146,7 @@ def test_a_model_without_positions_has_no_tiles_and_one_without_a_head_no_classe
 def test_a_resnet_has_nothing_to_click(opened):
     values = {"model": {"variant": "R50x1", "num_classes": 10}, "data": {"source": "digits"}}
     cfg = runs.config.build(values)
-    resnet = opening.Opened(cfg=opening.complete(cfg), params={}, classes=(), kind="run")
+    resnet = loading.LoadedModel(cfg=loading.complete(cfg), params={}, classes=(), kind="run")
     with pytest.raises(CannotAnswer, match="a ResNet has no tokens"):
         view.Viewer(resnet)
 

@@ -15,7 +15,7 @@ import pytest
 
 import bucket
 import runs
-from vit_jax import cli, config, locking, logs, places
+from vit_jax import cli, config, locking, logs, storage
 from vit_jax.locking import disk, lock
 from vit_jax.locking.holder import Holder, machine
 
@@ -57,7 +57,7 @@ def folder(request, tmp_path):
         return
     store = request.getfixturevalue("store")
     store.objects.clear()
-    yield places.place(f"gs://{bucket.NAME}/run")
+    yield storage.as_path(f"gs://{bucket.NAME}/run")
     store.failing = lambda method, name: 0
 
 
@@ -174,7 +174,7 @@ def test_many_at_once_and_one_at_a_time(folder, monkeypatch):
 
 def held_elsewhere(folder):
     """Returns a lock that a process on another machine holds."""
-    other = (lock.BucketLock if places.is_remote(folder) else disk.DiskLock)(
+    other = (lock.BucketLock if storage.is_remote(folder) else disk.DiskLock)(
         folder / locking.NAME, ELSEWHERE
     )
     assert other.take()
@@ -246,7 +246,7 @@ def test_two_that_take_over_at_once(folder):
 
 def test_an_answer_that_was_lost_is_no_refusal(store):
     """gcsfs asks again when a connection breaks: the first request may have been granted."""
-    folder = places.place(f"gs://{bucket.NAME}/lost")
+    folder = storage.as_path(f"gs://{bucket.NAME}/lost")
     mine = lock.BucketLock(folder / locking.NAME, Holder.me())
     store.put(f"lost/{locking.NAME}", mine._me.dump())
     assert mine.take()
@@ -258,7 +258,7 @@ def test_an_answer_that_was_lost_is_no_refusal(store):
 def test_a_bucket_that_refuses_is_one_line(store, capsys):
     store.failing = lambda method, name: 403 if name.endswith(locking.NAME) else 0
     try:
-        url = places.place(f"gs://{bucket.NAME}/refused")
+        url = storage.as_path(f"gs://{bucket.NAME}/refused")
         line = f"--workdir={url}: cannot be read: Forbidden"
         with pytest.raises(config.ConfigError, match=line), locking.attempt(url, wanted=True):
             pass
@@ -268,7 +268,7 @@ def test_a_bucket_that_refuses_is_one_line(store, capsys):
 
 def test_a_bucket_that_is_away_for_a_while_ends_nothing(store, monkeypatch):
     monkeypatch.setattr(os, "_exit", lambda code: pytest.fail("ended"))
-    folder = places.place(f"gs://{bucket.NAME}/away")
+    folder = storage.as_path(f"gs://{bucket.NAME}/away")
     with locking.exclusive(folder):
         store.failing = lambda method, name: 403
         time.sleep(5 * lock.RENEW)

@@ -6,7 +6,7 @@ import re
 import numpy as np
 
 import vit_reference
-from vit_jax import trees
+from vit_jax import tree_utils
 
 
 def windows(x, size, stride, same, fill=0.0):
@@ -73,7 +73,7 @@ def unit(p, x, version, stride):
 def backbone(model, params, images, pool_fill=0.0):
     """Returns the last map in float64; `pool_fill` is what v2 pads with before its max-pool."""
     version = model.resnet_version
-    p = {name: np.asarray(leaf, np.float64) for name, leaf in trees.flatten(params).items()}
+    p = {name: np.asarray(leaf, np.float64) for name, leaf in tree_utils.flatten(params).items()}
     x = convolve(np.asarray(images, np.float64), p["conv_root/kernel"], version, stride=2)
     if version == "v1":
         x = np.maximum(group_norm(x, p["gn_root/scale"], p["gn_root/bias"], version), 0)
@@ -147,14 +147,14 @@ def published_parameters(path, shapes, rename):
     with np.load(path) as file:
         arrays = dict(file)
     flat = {}
-    for name, spec in trees.flatten(shapes).items():
+    for name, spec in tree_utils.flatten(shapes).items():
         stacked = name.startswith("encoder/") or "/rest/" in name
         layers = [arrays.pop(rename(name, i)) for i in range(spec.shape[0] if stacked else 1)]
         array = np.stack(layers) if stacked else layers[0]
         assert array.size == np.prod(spec.shape), name
         flat[name] = array.reshape(spec.shape)  # GroupNorm's are stored (1, 1, 1, C)
     assert not arrays, "everything in the file is used"
-    return trees.nest(flat)
+    return tree_utils.nest(flat)
 
 
 def macs(jaxpr):

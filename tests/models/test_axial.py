@@ -10,7 +10,7 @@ from scipy import special
 
 import resnet_reference
 import vit_reference
-from vit_jax import config, models, trees
+from vit_jax import config, models, tree_utils
 from vit_jax.models import axial, resnet
 from vit_reference import quick_jit
 
@@ -38,7 +38,7 @@ def filled(module):
     graph, state = nnx.split(module)
     params = vit_reference.random_parameters(nnx.to_pure_dict(state))
     nnx.replace_by_pure_dict(state, params)
-    flat = {name: leaf.astype(np.float64) for name, leaf in trees.flatten(params).items()}
+    flat = {name: leaf.astype(np.float64) for name, leaf in tree_utils.flatten(params).items()}
     return nnx.merge(graph, state), flat
 
 
@@ -155,7 +155,7 @@ def test_parameters_of_axial_vit_by_hand():
     half = 2 * 2 * d + 4 * (d * d + d) + (d * m + m) + (m * d + d)
     embedding = 16 * 16 * 3 * d + d + 14 * 14 * d
     assert classifier.num_params == embedding + 12 * 2 * half + 2 * d + 1000 * d + 1000
-    names = trees.flatten(classifier.shapes())
+    names = tree_utils.flatten(classifier.shapes())
     assert names["encoder/column/attention/query/kernel"].shape == (12, 768, 12, 64)
 
 
@@ -223,8 +223,8 @@ def test_axial_layer_equals_a_float64_reimplementation(image_size, stride):
 
 
 def test_all_3x3_convolutions_are_replaced_and_nothing_else():
-    plain = trees.flatten(tiny(RESNET, (32, 48), architecture="resnet").shapes())
-    given = trees.flatten(tiny(RESNET, (32, 48)).shapes())
+    plain = tree_utils.flatten(tiny(RESNET, (32, 48), architecture="resnet").shapes())
+    given = tree_utils.flatten(tiny(RESNET, (32, 48)).shapes())
     replaced = {name for name in plain if plain[name].shape[-4:-2] == (3, 3)}
     assert replaced == {f"resnet/{u}/conv2/kernel" for u in (
         "stage1/first", "stage2/first", "stage2/rest"
@@ -306,7 +306,7 @@ def test_unrolled_rematerialised_split_or_in_bfloat16_the_loss_is_the_same(name)
     (loss, expected), grad = evaluate(plain)
     (again, _), given = evaluate(tiny(model, **changes, unroll=2, remat="full"))
     np.testing.assert_allclose(again, loss, rtol=2e-6)
-    given, grad = trees.flatten(given), trees.flatten(grad)
+    given, grad = tree_utils.flatten(given), tree_utils.flatten(grad)
     for leaf in grad:
         scale = np.abs(grad[leaf.replace("key/bias", "key/kernel")]).max()
         assert np.abs(given[leaf] - grad[leaf]).max() <= 2e-5 * scale, leaf

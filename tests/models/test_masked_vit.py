@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import vit_reference
-from vit_jax import config, models, trees
-from vit_jax.models.masked import take
+from vit_jax import config, models, tree_utils
+from vit_jax.models.masked_vit import take
 from vit_reference import quick_jit
 
 MODEL = config.Model(patch_size=(4, 4), width=16, depth=2, mlp_dim=24, heads=2)
@@ -54,10 +54,10 @@ def with_patches(images, source):
 def test_what_is_predicted_comes_from_the_token_of_each_patch(model, params, fill_in):
     """Uncorrupted, against the float64 reimplementation of the classifier."""
     plain = models.create(config.Model(**vars(MODEL) | {"num_classes": 1}), image_size=(8, 12))
-    encoder = {name: leaf for name, leaf in trees.flatten(params).items()
+    encoder = {name: leaf for name, leaf in tree_utils.flatten(params).items()
                if not name.startswith(("mask_token", "prediction"))}  # fmt: skip
     head = {"head/kernel": np.zeros((16, 1)), "head/bias": np.zeros(1)}
-    _, _, tokens, _ = vit_reference.forward(plain.config, trees.nest(encoder | head), IMAGES)
+    _, _, tokens, _ = vit_reference.forward(plain.config, tree_utils.nest(encoder | head), IMAGES)
     seen = np.take_along_axis(np.asarray(tokens)[:, 1:], CHOSEN[..., None], axis=1)
     expected = seen @ params["prediction"]["kernel"].astype(float) + params["prediction"]["bias"]
     given = fill_in(IMAGES, OWN, CHOSEN)

@@ -9,7 +9,7 @@ from flax import nnx
 
 import resnet_reference
 import vit_reference
-from vit_jax import config, models, trees
+from vit_jax import config, models, tree_utils
 from vit_jax.models import resnet, variants
 from vit_jax.training import sharding
 from vit_reference import quick_jit
@@ -42,7 +42,7 @@ def loss_and_grad(classifier, params, images):
 
 def assert_close(given, expected, tolerance):
     """Compares arrays by name, relative to the largest element of each."""
-    given, expected = trees.flatten(given), trees.flatten(expected)
+    given, expected = tree_utils.flatten(given), tree_utils.flatten(expected)
     assert given.keys() == expected.keys()
     for name, leaf in expected.items():
         assert np.abs(given[name] - leaf).max() <= tolerance * np.abs(leaf).max(), name
@@ -278,7 +278,7 @@ def test_initial_norms_and_head(version):
     classifier = tiny(resnet_units=(2, 3), resnet_version=version, head_bias=-10.0)
 
     def init():
-        flat = trees.flatten(classifier.init(jax.random.key(0)))
+        flat = tree_utils.flatten(classifier.init(jax.random.key(0)))
         return {n: leaf for n, leaf in flat.items() if "conv" not in n}
 
     for name, leaf in quick_jit(init)().items():
@@ -293,7 +293,7 @@ def test_initial_norms_and_head(version):
 
 def test_initial_kernels():
     classifier = tiny(resnet_units=(3,))
-    init = quick_jit(lambda key: trees.flatten(classifier.init(key)))
+    init = quick_jit(lambda key: tree_utils.flatten(classifier.init(key)))
     p, again, other = (jax.device_get(init(jax.random.key(k))) for k in (0, 0, 1))
     for name, leaf in p.items():
         np.testing.assert_array_equal(again[name], leaf)
@@ -312,7 +312,7 @@ def test_names_and_shapes():
 
     def form(version):
         shapes = tiny(resnet_units=(1, 3), resnet_version=version).shapes()["resnet"]
-        return {name: leaf.shape for name, leaf in trees.flatten(shapes).items()}
+        return {name: leaf.shape for name, leaf in tree_utils.flatten(shapes).items()}
 
     v1, v2 = form("v1"), form("v2")
     convolutions = {
@@ -454,7 +454,7 @@ def test_the_middle_layer_can_be_replaced(version):
         return network()(images)[1]["features"]
 
     params = jax.eval_shape(lambda: nnx.to_pure_dict(nnx.state(network(), nnx.Param)))
-    names = [name for name in trees.flatten(params) if "conv2" in name]
+    names = [name for name in tree_utils.flatten(params) if "conv2" in name]
     assert names == [
         f"resnet/{unit}/conv2/factor"
         for unit in ("stage1/first", "stage1/rest", "stage2/first", "stage2/rest", "stage3/first")

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 import vit_reference
-from vit_jax import config, models, trees
+from vit_jax import config, models, tree_utils
 from vit_reference import quick_jit
 
 TINY = config.Model(patch_size=(4, 4), width=16, depth=2, mlp_dim=24, heads=2, num_classes=5)
@@ -40,7 +40,7 @@ def assert_grads_close(given, expected, tolerance=1e-5):
     The key's bias shifts all logits of a query alike, so its true gradient is zero and what is
     computed is rounding: only its size is checked.
     """
-    given, expected = trees.flatten(given), trees.flatten(expected)
+    given, expected = tree_utils.flatten(given), tree_utils.flatten(expected)
     assert given.keys() == expected.keys()
     for name, leaf in expected.items():
         scale = np.abs(expected[name.replace("key/bias", "key/kernel")]).max()
@@ -155,14 +155,14 @@ def test_positions_equal_a_float64_reimplementation(position, place, pooling):
 def test_where_positions_are_kept(position, place, pooling, names):
     classifier = tiny(**WIDE, position=position, position_place=place, pooling=pooling)
     plain = tiny(**WIDE, position="none", pooling=pooling)
-    given, rest = trees.flatten(classifier.shapes()), trees.flatten(plain.shapes())
+    given, rest = tree_utils.flatten(classifier.shapes()), tree_utils.flatten(plain.shapes())
     assert {name: given[name].shape for name in given if name not in rest} == names
 
 
 def test_a_class_token_without_a_position_has_nothing_to_train_there():
     classifier = tiny(**WIDE, class_position=False)
-    assert trees.flatten(classifier.shapes())["position/table"].shape == (1, 6, 16)
-    both = trees.flatten(tiny(**WIDE, class_position=False, position="learned_2d").shapes())
+    assert tree_utils.flatten(classifier.shapes())["position/table"].shape == (1, 6, 16)
+    both = tree_utils.flatten(tiny(**WIDE, class_position=False, position="learned_2d").shapes())
     assert not [name for name in both if name == "position/cls"]
     params = vit_reference.random_parameters(classifier.shapes())
     table, images = params["position"]["table"], inputs(classifier)
@@ -247,7 +247,7 @@ def from_big_vision(arrays):
         else:
             params[renamed(name, BIG_VISION)] = array
     stacked = {name: np.stack([by[i] for i in range(len(by))]) for name, by in layers.items()}
-    return trees.nest(params | stacked)
+    return tree_utils.nest(params | stacked)
 
 
 @pytest.mark.parametrize(
@@ -481,7 +481,9 @@ def test_initial_parameters_are_those_of_the_released_code():
         num_classes=9, representation_size=50, head_bias=-10.0,
     )  # fmt: skip
     init = jax.jit(classifier.init)
-    p, again, other = (jax.device_get(trees.flatten(init(jax.random.key(k)))) for k in (0, 0, 1))
+    p, again, other = (
+        jax.device_get(tree_utils.flatten(init(jax.random.key(k)))) for k in (0, 0, 1)
+    )
     for name in p:
         np.testing.assert_array_equal(again[name], p[name])
     assert np.abs(other["embedding/kernel"] - p["embedding/kernel"]).max() > 0.1
@@ -558,7 +560,7 @@ def test_macs_are_those_of_the_program(changes, shape):
 
 def test_shapes_are_those_of_init_and_belong_to_the_caller():
     classifier = tiny(representation_size=7)
-    spec = lambda tree: {n: (x.shape, x.dtype) for n, x in trees.flatten(tree).items()}  # noqa: E731
+    spec = lambda tree: {n: (x.shape, x.dtype) for n, x in tree_utils.flatten(tree).items()}  # noqa: E731
     shapes = classifier.shapes()
     assert spec(shapes) == spec(jax.eval_shape(classifier.init, jax.random.key(0)))
     assert shapes["encoder"]["attention"]["query"]["kernel"].shape == (2, 16, 2, 8)
@@ -693,7 +695,7 @@ def test_sharded_training_equals_one_device():
 
     (loss, tokens), grad = quick_jit(function)(params, images)
 
-    split = trees.map_named(
+    split = tree_utils.map_named(
         lambda name, x: place(None, None, "fsdp") if name.endswith("fc1/kernel") else place(),
         params,
     )

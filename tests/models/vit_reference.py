@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from scipy import special
 
-from vit_jax import trees
+from vit_jax import tree_utils
 
 # LLVM's optimisation is half of the compile time of a tiny program, and none of its meaning.
 quick_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -145,7 +145,7 @@ def pool(model, p, tokens):
 
 def forward(model, params, images, layer=layer):
     """Returns logits, pre_logits, tokens and attention (L, B, H, N, N) of float64 numpy."""
-    p = {name: np.asarray(leaf, np.float64) for name, leaf in trees.flatten(params).items()}
+    p = {name: np.asarray(leaf, np.float64) for name, leaf in tree_utils.flatten(params).items()}
     x, grid = embed(model, p, np.asarray(images, np.float64))
     attention = []
     for i in range(model.depth):

@@ -4,13 +4,13 @@ import json
 import pathlib
 
 from vit_jax import catalog, config, preflight
-from vit_jax.preflight import many, program
+from vit_jax.preflight import batch, program
 
 FILE = pathlib.Path(__file__).parents[2] / "launch" / "preflight-table3.jsonl"
 
 
 def test_recorded_results_belong_to_the_configs_of_their_names():
-    known = many.read(FILE)
+    known = batch.read(FILE)
     assert known
     for key, report in known.items():
         cfg = preflight.prepare(config.build(catalog.load(report.name)))
@@ -25,6 +25,6 @@ def test_the_readme_shows_them():
     rows = [line for line in text.splitlines() if line.startswith("| pretrain/")]
     assert len(rows) == 26
     assert all(cell.strip() for row in rows for cell in row.split("|")[1:8])  # the name, 6 slices
-    for report in many.read(FILE).values():
+    for report in batch.read(FILE).values():
         (row,) = (line for line in rows if line.startswith(f"| {report.name} |"))
         assert f"; {report.peak / 2**30:.1f}; " in row

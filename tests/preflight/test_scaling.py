@@ -5,14 +5,14 @@ import pathlib
 
 import pytest
 
-from vit_jax.preflight import many, scaling
+from vit_jax.preflight import batch, scaling
 
 RECORDED = pathlib.Path(__file__).parents[2] / "launch" / "preflight-scaling.jsonl"
 
 
 @pytest.fixture(scope="module")
 def reports():
-    found = many.read(RECORDED).values()
+    found = batch.read(RECORDED).values()
     return {(one.name.split("/")[1], one.topology): one for one in found}
 
 

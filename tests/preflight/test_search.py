@@ -5,9 +5,9 @@ import pytest
 
 from test_program import report_of, tiny
 from vit_jax import config, preflight
-from vit_jax.preflight import many, program, search, slices
+from vit_jax.preflight import batch, program, search, topologies
 
-WHERE = slices.Slice(name="v3-8", devices=(None,) * 8, cores=8, memory=16 * 2.0**30)
+WHERE = topologies.Slice(name="v3-8", devices=(None,) * 8, cores=8, memory=16 * 2.0**30)
 
 
 def compiler(needs, tried):
@@ -88,7 +88,7 @@ def test_results_are_kept_and_not_compiled_again(tmp_path, monkeypatch):
         asked.append((cfg.name, where.name))
         return report_of(name=cfg.name, topology=where.name, steps=25)
 
-    monkeypatch.setattr(many, "measure", measure)
+    monkeypatch.setattr(batch, "measure", measure)
     runs = [(tiny(name="a"), 200), (tiny(name="b", train={"duration": 7}), 200)]
     runs.append((tiny(name="c", model={"dropout": 0.0}), 200))
     file = tmp_path / "reports.jsonl"

@@ -1,7 +1,7 @@
 import pytest
 
 from vit_jax import config
-from vit_jax.preflight import slices
+from vit_jax.preflight import topologies
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from vit_jax.preflight import slices
     ],
 )
 def test_names(name, generation, shape):
-    assert slices.parse(name) == (generation, shape)
+    assert topologies.parse(name) == (generation, shape)
 
 
 @pytest.mark.parametrize(
@@ -46,24 +46,24 @@ def test_names(name, generation, shape):
 )
 def test_wrong_names(name, message):
     with pytest.raises(config.ConfigError) as caught:
-        slices.parse(name)
+        topologies.parse(name)
     assert str(caught.value).startswith(f"--topology={name}: {message}")
     assert "\n" not in str(caught.value)
 
 
 def test_without_the_compiler_the_remedy_is_named(monkeypatch):
-    monkeypatch.setattr(slices.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(topologies.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(config.ConfigError, match=r"needs the TPU compiler; pip install .*\[tpu\]"):
-        slices.open_slice("v3-8")
+        topologies.open_slice("v3-8")
 
 
 def test_no_gpu_here():
     with pytest.raises(config.ConfigError, match="--topology=gpu: this machine has none"):
-        slices.open_slice("gpu")
+        topologies.open_slice("gpu")
 
 
 def test_this_machine_is_a_slice():
-    here = slices.open_slice("cpu")
+    here = topologies.open_slice("cpu")
     assert (len(here.devices), here.cores, here.platform) == (8, 8, "cpu")
     assert here.memory is not None
     assert here.flops is None

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from vit_jax.data import folders
-from vit_jax.data.examples import DataError
-from vit_jax.data.images import BadImage
-from vit_jax.prepare import archives, inputs
+from vit_jax.data.decoding import BadImage
+from vit_jax.data.source import DataError
+from vit_jax.prepare import archives, image_listing
 
 BLOCK = 512
 MUTATIONS = 150  # of every kind; 10,000 have been tried
@@ -67,7 +67,7 @@ def refusal(path, data=None):
     if data is not None:
         path.write_bytes(data)
     with pytest.raises(DataError) as caught:
-        inputs.scan([path])
+        image_listing.scan([path])
     line = str(caught.value)
     assert line.startswith(str(path))
     assert line.isprintable()
@@ -116,7 +116,7 @@ def nested(depth):
 def test_tars_within_tars_end_somewhere(tmp_path):
     path = tmp_path / "nested.tar"
     path.write_bytes(nested(archives.DEEPEST))
-    listing = inputs.scan([path])
+    listing = image_listing.scan([path])
     assert [listing.path(0), len(listing)] == ["n/" * archives.DEEPEST + "a/1.jpg", 2]
     for depth in (archives.DEEPEST + 1, 1500):
         assert refusal(path, nested(depth)) == "has tars within tars, more than 4 deep"
@@ -137,7 +137,7 @@ def zipped(path, members, kind=zipfile.ZIP_DEFLATED):
 
 
 def read(path, index=0):
-    listing, reader = inputs.scan([path]), inputs.Reader()
+    listing, reader = image_listing.scan([path]), image_listing.Reader()
     try:
         return reader(listing.found(index))
     finally:
@@ -178,7 +178,7 @@ def test_no_more_is_unpacked_than_a_member_says_it_has(tmp_path):
     path.write_bytes(data)
     code = (
         "import resource, sys; from vit_jax.prepare import inputs; from pathlib import Path\n"
-        "from vit_jax.data.images import BadImage\n"
+        "from vit_jax.data.decoding import BadImage\n"
         "listing, read = inputs.scan([Path(sys.argv[1])]), inputs.Reader()\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try: read(listing.found(0))\n"
@@ -223,19 +223,19 @@ def test_sizes_beyond_all_numbers_can_be_listed(tmp_path):
     tail = bytearray(data[end:])
     struct.pack_into("<I", tail, 12, len(entries))
     path.write_bytes(data[:at] + entries + tail)
-    listing = inputs.scan([path])
+    listing = image_listing.scan([path])
     assert listing.sizes().tolist() == [archives.LARGE] * 2
     with pytest.raises(BadImage, match="has 1,099,511,627,776 bytes, more than 268,435,456"):
-        inputs.Reader()(listing.found(0))
+        image_listing.Reader()(listing.found(0))
 
 
 def test_folders_within_folders_and_pipes(tmp_path, monkeypatch):
     monkeypatch.setattr(folders, "DEEPEST", 4)
     (tmp_path / "a/b/c").mkdir(parents=True)
-    assert len(inputs.scan([tmp_path])) == 0
+    assert len(image_listing.scan([tmp_path])) == 0
     (tmp_path / "a/b/c/d").mkdir()
     with pytest.raises(DataError, match=r"a/b/c/d: folders within folders, more than 4 deep"):
-        inputs.scan([tmp_path])
+        image_listing.scan([tmp_path])
     os.mkfifo(tmp_path / "pipe.tar")
     assert refusal(tmp_path / "pipe.tar") == "is no regular file"
 
@@ -284,9 +284,9 @@ def test_damaged_archives_end_in_a_line_or_in_bad_images(tmp_path, name, data):
     lines, refused = [], 0
     for one in mutations(data, MUTATIONS, sum(name.encode())):
         path.write_bytes(one)
-        reader = inputs.Reader()
+        reader = image_listing.Reader()
         try:
-            listing = inputs.scan([path])
+            listing = image_listing.scan([path])
             for index in range(len(listing)):
                 try:
                     reader(listing.found(index))

@@ -15,7 +15,7 @@ import pytest
 import official_fakes
 from official_fakes import VALIDATION, WORDNET
 from vit_jax import cli, config
-from vit_jax.data import real
+from vit_jax.data import real_labels
 from vit_jax.data.sources import open_source
 from vit_jax.prepare import download
 from vit_jax.prepare.official import build, imagenet, recipes
@@ -160,7 +160,7 @@ def test_single_files_will_do(prepare, tmp_path):
 def test_names_join_reals_labels(prepare, tmp_path):
     layout("unpacked, flat", tmp_path / "mine")
     prepare(f"--from={tmp_path / 'mine'}")
-    labels = real.Real(tuple((number % 1000,) for number in range(50_000)), "")
+    labels = real_labels.Real(tuple((number % 1000,) for number in range(50_000)), "")
     names = contents(tmp_path / "data")["validation"]
     assert {labels.number(name) for name in names} == set(range(6))
 

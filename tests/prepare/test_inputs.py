@@ -10,10 +10,10 @@ import zipfile
 import numpy as np
 import pytest
 
-from vit_jax.data import images
-from vit_jax.data.examples import DataError
-from vit_jax.data.images import BadImage
-from vit_jax.prepare import inputs, layout
+from vit_jax.data import decoding
+from vit_jax.data.decoding import BadImage
+from vit_jax.data.source import DataError
+from vit_jax.prepare import assignment, image_listing
 
 IMAGES = {"a/1.jpg": b"one", "a/deep/2.JPEG": b"two", "b/3.png": b"three", "b/4.webp": b"4"}
 
@@ -36,7 +36,7 @@ def tar_bytes(*members, form=tarfile.PAX_FORMAT):
 
 def contents(*sources):
     """Path to bytes, of all that is listed."""
-    listing, read = inputs.scan(sources), inputs.Reader()
+    listing, read = image_listing.scan(sources), image_listing.Reader()
     found = [listing.found(index) for index in range(len(listing))]
     assert len({each.path for each in found}) == len(found)
     result = {each.path: read(each) for each in found}
@@ -57,7 +57,7 @@ def test_folders_tars_and_zips_list_the_same(tmp_path):
     (folder / ".hidden/5.jpg").write_bytes(b"hidden")
     (folder / "a/notes.txt").write_bytes(b"text")
     assert contents(folder) == IMAGES
-    assert inputs.scan([folder]).ignored == ["a/notes.txt"]
+    assert image_listing.scan([folder]).ignored == ["a/notes.txt"]
     names = [*IMAGES, "./a/.hidden.jpg"]
     for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT):
         path = tmp_path / f"{form}.tar"
@@ -93,10 +93,10 @@ def test_class_tars_count_as_folders_wherever_they_are(tmp_path):
 
 
 def test_few_tars_are_open_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(inputs, "MOST_OPEN", 3)
+    monkeypatch.setattr(image_listing, "MOST_OPEN", 3)
     for number in range(10):
         (tmp_path / f"n{number}.tar").write_bytes(tar_bytes(member("1.jpg", b"%d" % number)))
-    listing, read = inputs.scan([tmp_path]), inputs.Reader()
+    listing, read = image_listing.scan([tmp_path]), image_listing.Reader()
     before = len(list(pathlib.Path("/proc/self/fd").iterdir()))
     for number in (*range(10), 9, 0, 5):
         assert read(listing.found(number)) == b"%d" % number
@@ -106,21 +106,21 @@ def test_few_tars_are_open_at_a_time(tmp_path, monkeypatch):
 
 
 def test_long_listings_are_made_in_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr(inputs, "CHUNK", 70)
+    monkeypatch.setattr(image_listing, "CHUNK", 70)
     members = (member(f"c{i % 7}/{i}.jpg", b"x" * (i % 5)) for i in range(500))
     data = tar_bytes(*members, form=tarfile.USTAR_FORMAT)
     (tmp_path / "many.tar").write_bytes(data)
-    listing = inputs.scan([tmp_path / "many.tar"])
+    listing = image_listing.scan([tmp_path / "many.tar"])
     assert len(listing) == 500
     np.testing.assert_array_equal(listing.sizes(), np.arange(500) % 5)
     assert listing.path(499) == "c2/499.jpg"
-    read = inputs.Reader()
+    read = image_listing.Reader()
     assert read(listing.found(344)) == b"xxxx"
 
 
 def refusal(*sources):
     with pytest.raises(DataError) as caught:
-        inputs.scan(sources)
+        image_listing.scan(sources)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -184,7 +184,7 @@ def test_a_damaged_member_of_a_zip_is_a_bad_image(tmp_path):
         file.writestr("a/1.jpg", b"something")
         file.writestr("a/2.jpg", b"another thing")
     path.write_bytes(path.read_bytes().replace(b"something", b"somethinG"))
-    listing, read = inputs.scan([path]), inputs.Reader()
+    listing, read = image_listing.scan([path]), image_listing.Reader()
     with pytest.raises(BadImage, match="Bad CRC-32"):
         read(listing.found(0))
     assert read(listing.found(1)) == b"another thing"
@@ -192,7 +192,7 @@ def test_a_damaged_member_of_a_zip_is_a_bad_image(tmp_path):
 
 def test_a_source_that_changes_while_it_is_packed_stops_the_command(tmp_path):
     folder = in_folder(tmp_path / "folder")
-    listing, read = inputs.scan([folder]), inputs.Reader()
+    listing, read = image_listing.scan([folder]), image_listing.Reader()
     (folder / "a/1.jpg").write_bytes(b"longer than before")
     with pytest.raises(DataError, match=r"a/1\.jpg: changed while it was packed"):
         read(listing.found(0))
@@ -204,8 +204,8 @@ def test_a_source_that_changes_while_it_is_packed_stops_the_command(tmp_path):
 def arranged(names, tmp_path, unsplit="train"):
     path = tmp_path / "some.tar"
     path.write_bytes(tar_bytes(*(member(name, b"x") for name in names)))
-    listing = inputs.scan([path])
-    plan = layout.arrange(listing, unsplit, "--from=some.tar")
+    listing = image_listing.scan([path])
+    plan = assignment.arrange(listing, unsplit, "--from=some.tar")
     splits = {
         split: [(listing.path(i), plan.classes[plan.labels[i]]) for i in order]
         for split, order in plan.order.items()
@@ -243,8 +243,8 @@ def test_a_share_of_each_class_is_held_out(tmp_path, holdout):
     names = [f"{c}/{i}.jpg" for c, count in counts.items() for i in range(count)]
     path = tmp_path / "some.tar"
     path.write_bytes(tar_bytes(*(member(name, b"x") for name in names)))
-    listing = inputs.scan([path])
-    plan = layout.arrange(listing, "train", "--from", holdout)
+    listing = image_listing.scan([path])
+    plan = assignment.arrange(listing, "train", "--from", holdout)
     assert plan.held_out
     assert list(plan.order) == ["train", "validation"]
     ours = {split: [listing.path(i) for i in order] for split, order in plan.order.items()}
@@ -260,8 +260,8 @@ def test_a_share_of_each_class_is_held_out(tmp_path, holdout):
 def test_nothing_is_held_out_where_every_class_has_one_image(tmp_path):
     path = tmp_path / "some.tar"
     path.write_bytes(tar_bytes(*(member(f"{c}/1.jpg", b"x") for c in "ab")))
-    listing = inputs.scan([path])
-    plan = layout.arrange(listing, "train", "--from", 0.1)
+    listing = image_listing.scan([path])
+    plan = assignment.arrange(listing, "train", "--from", 0.1)
     assert (plan.held_out, list(plan.order)) == (False, ["train"])
 
 
@@ -269,9 +269,9 @@ def test_a_path_that_comes_twice_counts_once_and_the_later_one_wins(tmp_path):
     path = tmp_path / "some.tar"
     twice = [member("a/1.jpg", b"old"), member("b/1.jpg", b"b"), member("a/1.jpg", b"new")]
     path.write_bytes(tar_bytes(*twice))
-    listing = inputs.scan([path])
-    plan = layout.arrange(listing, "train", "--from")
-    read = inputs.Reader()
+    listing = image_listing.scan([path])
+    plan = assignment.arrange(listing, "train", "--from")
+    read = image_listing.Reader()
     assert sorted(read(listing.found(i)) for i in plan.order["train"]) == [b"b", b"new"]
     assert plan.ignored == ("a/1.jpg",)
 
@@ -305,11 +305,11 @@ def test_layouts_that_cannot_be_labelled(tmp_path):
 
 def test_an_unreadable_file_is_a_bad_image(tmp_path, monkeypatch):
     folder = in_folder(tmp_path / "folder")
-    listing, read = inputs.scan([folder]), inputs.Reader()
+    listing, read = image_listing.scan([folder]), image_listing.Reader()
 
     def denied(*args, **options):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(images.io, "FileIO", denied)  # root may read everything
+    monkeypatch.setattr(decoding.io, "FileIO", denied)  # root may read everything
     with pytest.raises(BadImage, match="Permission denied"):
         read(listing.found(0))

@@ -14,7 +14,7 @@ import tensorflow_datasets as tfds
 import official_fakes
 import tfds_reference
 from vit_jax import cli
-from vit_jax.prepare import listed
+from vit_jax.prepare import vtab_lists
 from vit_jax.prepare.official import recipes
 
 SETS = {
@@ -54,7 +54,7 @@ def fake(task, root):
 @pytest.fixture(autouse=True)
 def _few_images(monkeypatch):
     """The fakes have too few images for the list of VTAB's 1,000."""
-    monkeypatch.setattr(listed, "check", lambda task, data_dir: f"{task.name}: listed")
+    monkeypatch.setattr(vtab_lists, "check", lambda task, data_dir: f"{task.name}: listed")
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from tensorflow_datasets.core.download import checksums
 
 import official_fakes
 from vit_jax import cli
-from vit_jax.data.examples import DataError
+from vit_jax.data.source import DataError
 from vit_jax.prepare import download
 from vit_jax.prepare.official import cifar, mat, pickles, recipes
 from vit_jax.prepare.official.archives import Archives

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from vit_jax import config
-from vit_jax.data import images
-from vit_jax.data.examples import DataError
+from vit_jax.data import decoding
+from vit_jax.data.decoding import BadImage
 from vit_jax.data.folders import Folder
-from vit_jax.data.images import BadImage
+from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
-from vit_jax.prepare import duplicates, pack, pool, shards
+from vit_jax.prepare import dedup, pack, processes, shards
 from vit_jax.prepare.verify import verify
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -146,7 +146,7 @@ def die(shard):
 
 
 def test_a_killed_worker_is_one_line_and_the_command_goes_on(photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(pool, "_work", die)
+    monkeypatch.setattr(processes, "_work", die)
     with pytest.raises(shards.PrepareError) as caught:
         pack.pack(packing(photos, tmp_path, workers=2))
     assert str(caught.value).startswith("a worker process was killed")
@@ -211,7 +211,7 @@ def test_large_images_are_shrunk_and_others_keep_their_bytes(picture, encode, tm
     by_class = {packed.classes[label]: image for image, label in (packed[i] for i in range(3))}
     assert by_class["small"] == (root / "small/1.jpg").read_bytes()
     for name, shape in (("tall", (128, 51)), ("wide", (64, 128))):
-        shrunk = images.decode(by_class[name], channels=3, max_pixels=10**6)
+        shrunk = decoding.decode(by_class[name], channels=3, max_pixels=10**6)
         assert shrunk.shape == (*shape, 3)
         original = picture(1, *((300, 120) if name == "tall" else (90, 180)))
         expected = cv2.resize(original, shape[::-1], interpolation=cv2.INTER_AREA)
@@ -317,8 +317,8 @@ def test_too_little_room_is_said_before_it_begins(photos, tmp_path, monkeypatch)
 
 def test_images_of_test_sets_are_left_out_with_their_pair(photos, picture, encode, tmp_path):
     tests = [picture(103), picture(205)[:, ::-1], picture(999)]
-    prints = duplicates.Prints.of(
-        [duplicates.take(np.ascontiguousarray(image)) for image in tests], ["t 0", "t 1", "t 2"]
+    prints = dedup.Prints.of(
+        [dedup.take(np.ascontiguousarray(image)) for image in tests], ["t 0", "t 1", "t 2"]
     )
     facts = pack.pack(packing(photos, tmp_path, prints=prints, against=["some"]))
     found = {name: other for name, other, _ in facts["duplicates"]}
@@ -328,7 +328,7 @@ def test_images_of_test_sets_are_left_out_with_their_pair(photos, picture, encod
 
 
 def test_prints_are_kept_for_the_next_try(photos, picture, tmp_path, monkeypatch):
-    prints = duplicates.Prints.of([duplicates.take(picture(103))], ["t 0"])
+    prints = dedup.Prints.of([dedup.take(picture(103))], ["t 0"])
     chosen = packing(photos, tmp_path, prints=prints, against=["some"])
     assert pack.kept_prints(chosen) is None
 
@@ -356,7 +356,7 @@ def test_duplicates_stay_in_splits_to_evaluate_on(photos, picture, tmp_path):
         for index in (1, 2):
             image = (root / "test" / name / f"{index}.jpg").read_bytes()
             (root / "train" / name / f"{index}.jpg").write_bytes(image)
-    prints = duplicates.Prints.of([duplicates.take(picture(101))], ["t"])
+    prints = dedup.Prints.of([dedup.take(picture(101))], ["t"])
     facts = pack.pack(packing(root, tmp_path, prints=prints, against=["some"]))
     assert [row[0] for row in facts["duplicates"]] == ["train/cat/1.jpg"]
     assert len(source(tmp_path, "test")) == 30

@@ -16,10 +16,10 @@ from array_record.python.array_record_data_source import ArrayRecordDataSource
 
 import tfds_fakes
 from vit_jax import cli, config
-from vit_jax.data import presence, splits
+from vit_jax.data import availability, example_lists
 from vit_jax.data.sources import open_source
 from vit_jax.data.tasks import TASKS
-from vit_jax.prepare import download, metadata, tfrecords
+from vit_jax.prepare import dataset_info, download, tfrecords
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ def test_imagenet21k_is_packed_as_the_split_that_its_runs_name(prepare, photos, 
         "imagenet21k: has 3 classes, not the 21,843 of the paper's models, whose heads do not fit"
     )
     assert (data_dir / "imagenet21k/1.0.0/full.txt").exists()
-    found = presence.find(TASKS["imagenet21k"].dataset, data_dir)
+    found = availability.find(TASKS["imagenet21k"].dataset, data_dir)
     assert found is not None
     assert (found.readable, found.images) == (True, {"full": 30})
 
@@ -246,14 +246,14 @@ def test_vtab_lists_its_images_once_and_finds_them_again(prepare, data_dir):
     assert lines[0].startswith("vtab/dtd: is prepared already, in ")
     path = data_dir / "examples/vtab/dtd.json"
     assert lines[1].startswith(f"vtab/dtd: its 1,000 images are listed in {path}, SHA-256 ")
-    listing = splits.read(path)
+    listing = example_lists.read(path)
     assert len(listing.examples) == 1000
     before = path.read_bytes()
     assert prepare("vtab/dtd")[1][1] == f"vtab/dtd: the images of {path} are all there"
     assert path.read_bytes() == before
     listing = json.loads(before)
     listing["examples"][5] = "0" * 16
-    listing["sha256"] = splits.Listing("", "", "", "", tuple(listing["examples"])).sha256
+    listing["sha256"] = example_lists.Listing("", "", "", "", tuple(listing["examples"])).sha256
     path.write_text(json.dumps(listing))
     code, _, errors = prepare("vtab/dtd")
     assert code == 2
@@ -370,7 +370,9 @@ def test_what_tfds_prepares_is_array_record_and_is_prepared_once(prepare, monkey
     assert prepare("mnist")[:2] == (0, [prepared])
     again = f"mnist: is prepared already, in {data_dir}/mnist/3.0.1"
     assert prepare("mnist") == (0, [again], [])
-    assert metadata.read(data_dir / "mnist/3.0.1").file_format == tfds.core.FileFormat.ARRAY_RECORD
+    assert (
+        dataset_info.read(data_dir / "mnist/3.0.1").file_format == tfds.core.FileFormat.ARRAY_RECORD
+    )
 
 
 def test_no_network_is_said_at_once(prepare, monkeypatch):

@@ -13,7 +13,7 @@ from array_record.python import array_record_data_source
 from etils import epath
 
 import tfds_fakes
-from vit_jax.data.examples import DataError
+from vit_jax.data.source import DataError
 from vit_jax.prepare import tfrecords
 
 THREE = pathlib.Path(__file__).parents[1] / "fixtures/data/three.tfrecord"

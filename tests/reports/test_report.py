@@ -12,11 +12,11 @@ import pytest
 import pages
 import runs
 from vit_jax import cli, config, report, run
-from vit_jax.reports import html, markdown, of_run, reading, story
-from vit_jax.reports.blocks import Sample
+from vit_jax.reports import assembly, html, markdown, run_data, run_section
 from vit_jax.reports.confusion import Confusion
+from vit_jax.reports.elements import Sample
+from vit_jax.runtime.goodput import GoodputLog
 from vit_jax.training import sharding
-from vit_jax.training.sessions import Sessions
 
 RESULTS = {"test/top1": 0.8125, "test/top5": 0.98, "test/loss": 0.5432, "test/count": 100,
            "real/top1": 0.8642}  # fmt: skip
@@ -35,7 +35,7 @@ def assert_stands_alone(page):
 
 def test_the_numbers_of_a_run_are_those_of_its_files(tmp_path):
     cfg = pages.write_run(tmp_path, results=RESULTS)
-    Sessions(tmp_path, 0, age=100).update(25, {"step": 80.0, "compile": 20.0})
+    GoodputLog(tmp_path, 0, age=100).update(25, {"step": 80.0, "compile": 20.0})
     page, words = page_of(tmp_path)
     assert_stands_alone(page)
     assert page.words[:2] == ["mine", "mine"]  # title and heading
@@ -151,11 +151,11 @@ HOSTILE = "</td><script>alert('x')</script>|`*_a\"&amp;"
 def hostile_document(tmp_path):
     pages.write_run(tmp_path, name=HOSTILE, results=RESULTS)
     sample = Sample(name=HOSTILE, png=b"png", truth=HOSTILE, top=[(HOSTILE + "2", 0.5)])
-    predictions = of_run.Predictions(
+    predictions = run_section.Predictions(
         seen=1, of=1, samples=[sample], mistakes=[sample],
         confusion=Confusion.of([HOSTILE, HOSTILE + "2"], [(HOSTILE, HOSTILE + "2")]),
     )  # fmt: skip
-    return story.document([reading.read(tmp_path)], {0: predictions}, {"by": HOSTILE})
+    return assembly.document([run_data.read(tmp_path)], {0: predictions}, {"by": HOSTILE})
 
 
 def test_names_are_shown_as_they_are(tmp_path):

@@ -9,8 +9,8 @@ import pytest
 import pages
 import runs
 from vit_jax import cli, reproduce
-from vit_jax.reports import reading
-from vit_jax.reproduce import numbers, page, tables
+from vit_jax.reports import run_data
+from vit_jax.reproduce import document, measurements, tables
 
 NAME = "finetune/ViT-B_16-i21k-cifar10"
 REAL = "finetune/ViT-B_16-i21k-imagenet"
@@ -43,7 +43,7 @@ def grid(table, workdir):
     """Returns our line of every row, by column."""
     of = tables.table(table)
     steps, found = reproduce.plan(of, workdir, {})
-    block = page.grid(of, page.ours(of, steps, found))
+    block = document.grid(of, document.ours(of, steps, found))
     lines, title = {}, ""
     for row in block.rows:
         title = row[0] or title
@@ -166,8 +166,8 @@ def test_numbers_of_training_runs(tmp_path):
     pages.write_run(tmp_path / origin, name=origin, results=few)
     cell = next(c for c in tables.table("table2").cells
                 if c.measure == tables.CORE_DAYS and c.steps[0].name == origin)  # fmt: skip
-    found = {origin: reading.run(tmp_path / origin)}
-    assert numbers.number(cell, found, None).mean == pytest.approx(12.5 * 8 / 86400)
+    found = {origin: run_data.run(tmp_path / origin)}
+    assert measurements.number(cell, found, None).mean == pytest.approx(12.5 * 8 / 86400)
 
 
 def test_a_curve_by_epoch_has_the_evaluation_after_each(tmp_path):
@@ -189,7 +189,7 @@ def test_a_curve_by_epoch_has_the_evaluation_after_each(tmp_path):
 def test_measures_stand_beside_costs_and_others_models_are_no_runs(tmp_path):
     table = tables.table("figure8")
     steps, _ = reproduce.plan(table, tmp_path, {})
-    block = page.costs(table, steps)
+    block = document.costs(table, steps)
     rows = [dict(zip(block.header, row, strict=True)) for row in block.rows]
     assert [row["run"] for row in rows][:2] == ["scaling/base", "scaling/depth-2"]
     assert {row["measures"] for row in rows} == {"fewshot/imagenet/5shot"}

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from vit_jax import cli, reproduce, transfer
-from vit_jax.reproduce import planning, running, tables
+from vit_jax.reproduce import plan, runner, tables
 from vit_jax.training import sharding
 from vit_jax.transfer import worker
 
@@ -28,7 +28,7 @@ def in_process(cells, workdir, places, *, started, ended, look):
 @pytest.fixture
 def here(monkeypatch):
     """Runs commands in this process, on the first device alone: that is quicker to compile."""
-    monkeypatch.setattr(running, "_call", cli.main)
+    monkeypatch.setattr(runner, "_call", cli.main)
     sweep, create = transfer.sweep, sharding.create_mesh
     monkeypatch.setattr(transfer, "sweep", lambda p, w, _: sweep(p, w, run=in_process))
     monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
@@ -55,7 +55,7 @@ def test_a_small_table_end_to_end(tmp_path, monkeypatch, capsys):
     text = (tmp_path / "table9.md").read_text()
     assert f"| dtd | paper | 74.10 |\n|  | here | {cell['ours']['mean']:.2f}" in text
     # Nothing is run twice.
-    monkeypatch.setattr(running, "_call", lambda _: pytest.fail("was done"))
+    monkeypatch.setattr(runner, "_call", lambda _: pytest.fail("was done"))
     assert cli.main(arguments) == 0
 
 
@@ -73,7 +73,7 @@ def test_few_shot_is_measured_while_training(name, row, tmp_path):
     values = reproduce.as_dict(small, planned, found, tmp_path)
     (cell,) = values["cells"]
     assert 0 <= cell["ours"]["mean"] <= 100
-    assert [one.state for one in planned] == [planning.DONE]
+    assert [one.state for one in planned] == [plan.DONE]
 
 
 @pytest.fixture
@@ -85,8 +85,8 @@ def called(monkeypatch):
         calls.append(words)
         return codes.pop(0) if codes else 0
 
-    monkeypatch.setattr(running, "_call", call)
-    monkeypatch.setattr(running, "_backend", lambda: "cpu")
+    monkeypatch.setattr(runner, "_call", call)
+    monkeypatch.setattr(runner, "_backend", lambda: "cpu")
     return calls, codes
 
 
@@ -110,7 +110,7 @@ def test_what_cannot_be_run_here_is_left_out(tmp_path, monkeypatch, caplog, call
     assert reproduce.perform(small, tmp_path, {}, smoke=False) == 0
     assert not calls
     assert "no accelerator here, and a CPU would take some 69 days" in caplog.text
-    monkeypatch.setattr(running, "_backend", lambda: "tpu")
+    monkeypatch.setattr(runner, "_backend", lambda: "tpu")
     assert reproduce.perform(small, tmp_path, {}, smoke=False) == 0
     name = "finetune/ViT-B_16-i21k-pets"
     assert calls == [["transfer", name, f"--workdir={tmp_path / name}"]]
@@ -134,5 +134,5 @@ def test_one_that_fails_keeps_no_other_from_running_but_a_stop_does(tmp_path, ca
 
 
 def test_a_step_is_a_process_of_its_own():
-    assert running._call(["--version"]) == 0
-    assert running._call(["show", "no-such-config"]) == 2
+    assert runner._call(["--version"]) == 0
+    assert runner._call(["show", "no-such-config"]) == 2

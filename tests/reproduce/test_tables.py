@@ -10,7 +10,7 @@ import statistics
 import pytest
 
 import runs
-from vit_jax import catalog, config, exhibits, listing
+from vit_jax import catalog, config, listing, table_names
 from vit_jax.reproduce import tables
 
 ROWS = json.loads((runs.ROOT / "tests" / "paper_tables.json").read_text())
@@ -292,12 +292,12 @@ def test_every_run_is_in_the_catalog_and_follows_what_it_begins_with(name):
                 assert number in catalog.about(step.name).tables, (step.name, number)
 
 
-@pytest.mark.parametrize("name", exhibits.EXHIBITS)
+@pytest.mark.parametrize("name", table_names.EXHIBITS)
 def test_list_and_reproduce_know_the_same_names(name):
     """What `list --table` shows is what `reproduce` takes, or one line says what to do instead."""
     listed = {entry.name for entry in listing.entries(table=name)}
     assert listed
-    if name in exhibits.UNMEASURED:
+    if name in table_names.UNMEASURED:
         with pytest.raises(config.ConfigError, match=f"list --table={name}` lists them"):
             tables.table(name)
         return
@@ -308,7 +308,7 @@ def test_list_and_reproduce_know_the_same_names(name):
     if name == "table4":  # its grid is that of every fine-tuning; reproduced for Table 5's
         taken |= {step.name for step in tables.table("table6").steps}
     assert measured <= listed <= taken
-    for label in exhibits.EXHIBITS[name]:
+    for label in table_names.EXHIBITS[name]:
         assert tables.table(label).name == name
 
 

@@ -10,8 +10,9 @@ import pytest
 import runs
 from vit_jax import progress
 from vit_jax.checkpoints import manager
-from vit_jax.data import feed
-from vit_jax.training import loop, phases
+from vit_jax.data import prefetch
+from vit_jax.runtime import phase_timer
+from vit_jax.training import loop
 
 
 class Batches:
@@ -25,7 +26,7 @@ class Batches:
 
     def __next__(self):
         if self.taken == self._last:
-            raise feed.GivenUp
+            raise prefetch.GivenUp
         self.taken += 1
         return {"image": np.zeros((2, 1)), "label": np.zeros(2), "index": examples(self.taken)}
 
@@ -120,7 +121,7 @@ def make(
         metrics=Metrics(),
         progress=progress.Progress(active=False),
         stop=stop or loop.Stop(),
-        phases=phases.Phases("start"),
+        phases=phase_timer.PhaseTimer("start"),
         sessions=None,
         mirror=None,
         flops_per_image=1.0,
@@ -369,7 +370,7 @@ def test_an_evaluation_that_gets_on_is_not_stuck():
         return {"top1": 0.5}
 
     made = make(evaluators={"test": evaluator}, steps=2)
-    made.phases = phases.Phases("start", lambda: clock[0])
+    made.phases = phase_timer.PhaseTimer("start", lambda: clock[0])
     made.run(0, 0)
     assert idle == [("evaluate", 50.0)] * 3
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from test_step import collectives
-from vit_jax import config, models, trees
-from vit_jax.training import masked, optimizer, schedules, sharding, state, step
+from vit_jax import config, models, tree_utils
+from vit_jax.training import masked_objective, optimizers, schedules, sharding, state, step
 
 RGB = config.Data(image_size=(8, 8))
 
@@ -34,7 +34,7 @@ def one_patch(pixels):
     ],
 )
 def test_the_mean_colour_by_hand(pixels, colour):
-    assert masked.colours(one_patch(pixels), 1).tolist() == [[[colour]]]
+    assert masked_objective.colours(one_patch(pixels), 1).tolist() == [[[colour]]]
 
 
 def test_four_by_four_colours_by_hand():
@@ -44,7 +44,7 @@ def test_four_by_four_colours_by_hand():
     grey[0:2, 6:8, 0] = [[0, 0], [0, 128]]  # 32
     grey[6:8, 0:2, 0] = 255
     expected = [0, 3, 3, 1] + [3] * 8 + [7, 3, 3, 3]
-    assert masked.colours(one_patch(grey), 4).tolist() == [[expected]]
+    assert masked_objective.colours(one_patch(grey), 4).tolist() == [[expected]]
 
 
 @pytest.mark.parametrize("patch", [(4, 8), (6, 14), (5, 7)])
@@ -56,12 +56,12 @@ def test_parts_share_the_pixels_on_their_borders(patch):
     sums = large.reshape(2, 3, 4, h, 4, w, 3).sum(axis=(3, 5))
     bits = sums // (h * w) // 32
     expected = bits[..., 0] * 64 + bits[..., 1] * 8 + bits[..., 2]
-    given = masked.colours(jnp.asarray(patches), 4)
+    given = masked_objective.colours(jnp.asarray(patches), 4)
     np.testing.assert_array_equal(given, expected.reshape(2, 3, 16))
 
 
 def test_colours_are_painted_as_the_middle_of_what_they_stand_for():
-    painted = np.asarray(masked.paint(jnp.array([[[0, 1, 511, 64]]]), (2, 2), 3))[0, 0]
+    painted = np.asarray(masked_objective.paint(jnp.array([[[0, 1, 511, 64]]]), (2, 2), 3))[0, 0]
     low, high = 15.5, 239.5
     np.testing.assert_array_equal(painted[0, 0], [low, low, low])
     np.testing.assert_array_equal(painted[0, 1], [low, low, low + 32])
@@ -72,8 +72,8 @@ def test_colours_are_painted_as_the_middle_of_what_they_stand_for():
 @pytest.mark.parametrize("side", [1, 4])
 def test_what_is_painted_has_the_colour(side):
     classes = np.random.default_rng(2).integers(0, 512, (2, 5, side * side)).astype(np.int32)
-    painted = masked.paint(jnp.asarray(classes), (8, 4), 3)
-    again = masked.colours(jnp.round(painted).astype(jnp.uint8), side)
+    painted = masked_objective.paint(jnp.asarray(classes), (8, 4), 3)
+    again = masked_objective.colours(jnp.round(painted).astype(jnp.uint8), side)
     np.testing.assert_array_equal(again, classes)
 
 
@@ -83,7 +83,9 @@ PAPER = config.Masked(target="colour")
 
 
 def corrupted(rows, patches, cfg=PAPER, *, seed=0, number=0):
-    found = masked.corrupt(masked.keys(seed, jnp.asarray(number), rows), patches, cfg)
+    found = masked_objective.corrupt(
+        masked_objective.keys(seed, jnp.asarray(number), rows), patches, cfg
+    )
     return np.asarray(found["source"]), np.asarray(found["chosen"])
 
 
@@ -175,11 +177,13 @@ def test_losses_against_float64(target, outputs):
     images = rng.integers(0, 256, (2, 8, 8, 3), np.uint8)
     chosen = np.array([[3, 0], [1, 2]], np.int32)
     given = rng.normal(size=(2, 2, outputs)).astype(np.float32)
-    found = masked.measure(*map(jnp.asarray, (given, images, chosen)), (4, 4), target, RGB)
+    found = masked_objective.measure(
+        *map(jnp.asarray, (given, images, chosen)), (4, 4), target, RGB
+    )
     loss, error = reference(given, images, chosen, target)
     np.testing.assert_allclose(found["loss"], loss, rtol=1e-6)
     np.testing.assert_allclose(found["error"], error, rtol=1e-6)
-    assert set(found) == {"loss", *masked.MEASURES[target]}
+    assert set(found) == {"loss", *masked_objective.MEASURES[target]}
 
 
 def test_accuracy_counts_the_colours_predicted():
@@ -189,7 +193,9 @@ def test_accuracy_counts_the_colours_predicted():
     logits[0, :, 7] = 1  # bright both times
     data = config.Data(image_size=(4, 8), channels=1)
     chosen = jnp.array([[0, 1]], jnp.int32)
-    found = masked.measure(jnp.asarray(logits), jnp.asarray(image), chosen, (4, 4), "colour", data)
+    found = masked_objective.measure(
+        jnp.asarray(logits), jnp.asarray(image), chosen, (4, 4), "colour", data
+    )
     assert found["accuracy"].tolist() == [[[False], [True]]]
     assert found["error"].tolist() == [(239.5 + 15.5) / 2]
 
@@ -223,9 +229,9 @@ class Trainer:
         self.model = models.create(
             cfg.model, image_size=(8, 8), channels=3, dtype=dtype, masked=cfg.masked
         )
-        tx = optimizer.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
+        tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
         schedule = schedules.create(cfg.schedule, lr=cfg.optimizer.lr, steps=10, warmup=0)
-        target = state.target(self.model, tx, cfg, self.mesh)
+        target = state.abstract_state(self.model, tx, cfg, self.mesh)
         pure = step.create(self.model, tx, schedule, cfg)
         self.compiled = step.compile_step(pure, target, cfg, self.mesh)
         self.state = state.initialise(self.model, tx, cfg, self.mesh)
@@ -273,8 +279,8 @@ def test_however_it_is_computed_it_is_the_same(alone, devices, knobs, traffic):
         ours, theirs = ([float(one[key]) for one in run] for run in (given, expected))
         np.testing.assert_allclose(ours, theirs, rtol=3e-6, err_msg=key)
     assert [one["accuracy"] for one in given] == [one["accuracy"] for one in expected]
-    others = trees.flatten(params)
-    for name, value in trees.flatten(trainer.state["params"]).items():
+    others = tree_utils.flatten(params)
+    for name, value in tree_utils.flatten(trainer.state["params"]).items():
         np.testing.assert_allclose(value, others[name], rtol=1e-4, atol=2e-6, err_msg=name)
     assert expected[0]["loss"] != expected[-1]["loss"]
 
@@ -293,11 +299,13 @@ def test_a_new_head_knows_nothing():
     model = models.create(cfg.model, image_size=(8, 8), masked=cfg.masked)
     params = model.init(jax.random.key(0))
     assert params["mask_token"].shape == (1, 1, 16)
-    assert not [name for name in trees.flatten(params) if name.startswith("head")]
+    assert not [name for name in tree_utils.flatten(params) if name.startswith("head")]
     images = jnp.zeros((2, 8, 8, 3))
-    corruption = masked.corrupt(masked.keys(0, jnp.asarray(0), 2), 4, cfg.masked)
+    corruption = masked_objective.corrupt(
+        masked_objective.keys(0, jnp.asarray(0), 2), 4, cfg.masked
+    )
     outputs = model.fill_in(params, images, **corruption)
-    found = masked.measure(
+    found = masked_objective.measure(
         outputs, jnp.zeros((2, 8, 8, 3), jnp.uint8), corruption["chosen"], (4, 4), "colour", RGB
     )
     np.testing.assert_allclose(found["loss"], math.log(512), rtol=1e-6)

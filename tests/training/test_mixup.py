@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 import test_step
-from vit_jax.training import mixup, optimizer, sharding, state, step
+from vit_jax.training import mixup, optimizers, sharding, state, step
 
 CLASSES, BATCH, SIZE = test_step.CLASSES, test_step.BATCH, test_step.SIZE
 
@@ -36,8 +36,8 @@ class Trainer(test_step.Trainer):
         self.cfg = cfg = test_step.configure(train={"mixup": 0.8} | train, mesh={"fsdp": fsdp})
         self.mesh = sharding.create_mesh(fsdp, jax.devices()[:devices])
         self.model: Any = TwoLayers()
-        self.tx = optimizer.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
-        self.target = state.target(self.model, self.tx, cfg, self.mesh)
+        self.tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
+        self.target = state.abstract_state(self.model, self.tx, cfg, self.mesh)
         pure = step.create(self.model, self.tx, lambda count: 0.5, cfg)
         self.compiled = step.compile_step(pure, self.target, cfg, self.mesh)
         self.state = state.initialise(self.model, self.tx, cfg, self.mesh)

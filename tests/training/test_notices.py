@@ -7,7 +7,8 @@ import signal
 import threading
 import time
 
-from vit_jax.training import loop, notices
+from vit_jax.runtime import preemption
+from vit_jax.training import loop
 
 
 @contextlib.contextmanager
@@ -41,28 +42,28 @@ def metadata_server(answers):
 def test_announced_maintenance_stops_the_run_as_a_signal_does():
     answers = ["NONE", "MIGRATE_ON_HOST_MAINTENANCE", "TERMINATE_ON_HOST_MAINTENANCE"]
     with metadata_server(answers) as (address, asked), loop.Stop() as stop:
-        notices.start(address, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        preemption.start(address, lambda: os.kill(os.getpid(), signal.SIGTERM))
         until = time.monotonic() + 60
         while not stop() and time.monotonic() < until:
             time.sleep(0.01)
         assert stop.signal == signal.SIGTERM
     paths, flavours = zip(*asked, strict=True)
     assert set(flavours) == {"Google"}
-    assert [path.partition("?")[0] for path in paths] == [notices.KEY] * 3
+    assert [path.partition("?")[0] for path in paths] == [preemption.KEY] * 3
     assert paths[0].partition("?")[2] == ""  # what holds now, then what changes
     assert paths[1].endswith("?wait_for_change=true&timeout_sec=60&last_etag=tag1")
     assert paths[2].endswith("&last_etag=tag2")
 
 
 def test_a_server_that_fails_is_asked_again(monkeypatch):
-    monkeypatch.setattr(notices, "PAUSE", 0.01)
+    monkeypatch.setattr(preemption, "PAUSE", 0.01)
     told = threading.Event()
     with socketless_port() as nobody:
-        done = notices.start(nobody, told.set)
+        done = preemption.start(nobody, told.set)
         time.sleep(0.05)
         done.set()
     with metadata_server([None, "", "TERMINATE_ON_HOST_MAINTENANCE"]) as (address, asked):
-        notices.start(address, told.set)
+        preemption.start(address, told.set)
         assert told.wait(60)
     assert len(asked) == 3
 
@@ -76,6 +77,6 @@ def socketless_port():
 
 
 def test_elsewhere_nobody_is_asked(monkeypatch):
-    monkeypatch.setattr(notices, "start", lambda *_: 1 / 0)
-    with notices.watching():
+    monkeypatch.setattr(preemption, "start", lambda *_: 1 / 0)
+    with preemption.watch_maintenance():
         pass

@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import config, trees
-from vit_jax.training import optimizer
+from vit_jax import config, tree_utils
+from vit_jax.training import optimizers
 
 PARAMS = {
     "head": {"kernel": jnp.array([[1.0, -2.0]]), "bias": jnp.array([0.5, 0.5])},
@@ -18,19 +18,19 @@ MOMENTS = {"b1": 0.8, "b2": 0.97, "eps": 1e-5, "momentum": 0.7}  # no defaults
 
 def run(cfg, lr, steps, clip_norm=None):
     """Three updates of our chain, applied as the training step applies them."""
-    tx = optimizer.create(cfg, clip_norm=clip_norm)
+    tx = optimizers.create(cfg, clip_norm=clip_norm)
     params, state = PARAMS, tx.init(PARAMS)
     for scale in SCALES[:steps]:
         grads = jax.tree.map(lambda g, scale=scale: g * scale, GRADS)
         updates, state = tx.update(grads, state, params)
         params = jax.tree.map(lambda p, u: p - lr * u, params, updates)
-    return trees.flatten(params), state
+    return tree_utils.flatten(params), state
 
 
 def by_hand(kind, lr, steps, wd, decayed, clip=None):
     """The same in float64, written out from the definitions."""
-    flat = {k: np.asarray(v, np.float64) for k, v in trees.flatten(PARAMS).items()}
-    whole = {k: np.asarray(v, np.float64) for k, v in trees.flatten(GRADS).items()}
+    flat = {k: np.asarray(v, np.float64) for k, v in tree_utils.flatten(PARAMS).items()}
+    whole = {k: np.asarray(v, np.float64) for k, v in tree_utils.flatten(GRADS).items()}
     norm = np.sqrt(sum((g**2).sum() for g in whole.values()))
     b1, b2, eps, momentum = MOMENTS.values()
     m = {k: np.zeros_like(v) for k, v in flat.items()}
@@ -65,6 +65,6 @@ def test_against_float64(name, decayed, clip):
 @pytest.mark.parametrize("name", ["adam", "sgd"])
 def test_moment_dtype(name):
     _, state = run(config.Optimizer(name=name, moment_dtype="bfloat16"), 0.01, 1)
-    moments = [x for k, x in trees.flatten(state).items() if "mu" in k or "trace" in k]
+    moments = [x for k, x in tree_utils.flatten(state).items() if "mu" in k or "trace" in k]
     assert len(moments) == 4
     assert all(x.dtype == jnp.bfloat16 for x in moments)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from vit_jax.training.phases import Phases
+from vit_jax.runtime.phase_timer import PhaseTimer
 
 
 def test_time_goes_to_the_innermost_phase():
     now = [0.0]
-    phases = Phases("start", clock=lambda: now[0])
+    phases = PhaseTimer("start", clock=lambda: now[0])
     now[0] = 1
     with phases("train"):
         now[0] = 3
@@ -24,7 +24,7 @@ def test_time_goes_to_the_innermost_phase():
 
 
 def test_a_phase_that_fails_ends_too():
-    phases = Phases("start")
+    phases = PhaseTimer("start")
     with pytest.raises(OSError, match="full"), phases("save"):
         raise OSError("full")
     assert phases.now[0] == "start"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from vit_jax.training import sessions
+from vit_jax.runtime import goodput
 
 
 def session(began, first, last, **seconds):
@@ -12,14 +12,14 @@ def session(began, first, last, **seconds):
 
 
 def test_one_process():
-    time = sessions.summary([session(1000, 0, 50, start=10, compile=20, step=60, save=10)])
+    time = goodput.summary([session(1000, 0, 50, start=10, compile=20, step=60, save=10)])
     assert time.shares == {"start": 0.1, "compile": 0.2, "step": 0.6, "save": 0.1}
     assert (time.seconds, time.goodput, time.restarts, time.repeated) == (100, 0.6, 0, 0)
 
 
 def test_lost_steps_and_the_time_between_are_no_goodput():
     # Killed at step 50 with 40 saved; begun again 30 s later; killed before its first save.
-    time = sessions.summary(
+    time = goodput.summary(
         [
             session(0, 0, 50, start=10, step=100),
             session(140, 40, 45, start=5, step=10),
@@ -32,24 +32,24 @@ def test_lost_steps_and_the_time_between_are_no_goodput():
     assert time.goodput == pytest.approx((80 + 40) / 200)
     assert time.shares["away"] == pytest.approx(30 / 200)
     assert sum(time.shares.values()) == pytest.approx(1)
-    assert sessions.describe(time) == (
+    assert goodput.describe(time) == (
         "goodput 60% of 3m20s (lost 15%, away 15%, start 10%); 2 restarts, 15 steps done again"
     )
 
 
 def test_the_file_grows_by_a_process(tmp_path):
-    first = sessions.Sessions(tmp_path, 0, age=1)
+    first = goodput.GoodputLog(tmp_path, 0, age=1)
     first.update(5, {"step": 1.0})
     first.update(9, {"step": 2.0, "save": 0.5})
-    sessions.Sessions(tmp_path, 8, age=1).update(20, {"step": 3.0})
-    stored = sessions.read(tmp_path / sessions.FILE)
+    goodput.GoodputLog(tmp_path, 8, age=1).update(20, {"step": 3.0})
+    stored = goodput.read(tmp_path / goodput.FILE)
     assert [(one["first_step"], one["last_step"]) for one in stored] == [(0, 9), (8, 20)]
     assert stored[0]["seconds"] == {"step": 2.0, "save": 0.5}
 
 
 @pytest.mark.parametrize("text", ["", "[", "{}", "[1]", '[{"began": 1}]', json.dumps({"a": 1})])
 def test_a_damaged_file_is_begun_anew(tmp_path, text):
-    (tmp_path / sessions.FILE).write_text(text)
-    time = sessions.Sessions(tmp_path, 3, age=1).update(4, {"step": 1.0})
+    (tmp_path / goodput.FILE).write_text(text)
+    time = goodput.GoodputLog(tmp_path, 3, age=1).update(4, {"step": 1.0})
     assert time.restarts == 0
-    assert len(sessions.read(tmp_path / sessions.FILE)) == 1
+    assert len(goodput.read(tmp_path / goodput.FILE)) == 1

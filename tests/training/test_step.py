@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import config, models, trees
-from vit_jax.training import optimizer, schedules, sharding, state, step
+from vit_jax import config, models, tree_utils
+from vit_jax.training import optimizers, schedules, sharding, state, step
 
 BATCH, SIZE, CLASSES = 16, 8, 5
 
@@ -44,9 +44,9 @@ class Trainer:
         self.cfg = cfg
         self.mesh = sharding.create_mesh(cfg.mesh.fsdp, jax.devices()[:devices])
         self.model = models.create(cfg.model, image_size=(SIZE, SIZE), channels=1, dtype="float32")
-        self.tx = optimizer.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
+        self.tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
         schedule = schedules.create(cfg.schedule, lr=cfg.optimizer.lr, steps=10, warmup=0)
-        self.target = state.target(self.model, self.tx, cfg, self.mesh)
+        self.target = state.abstract_state(self.model, self.tx, cfg, self.mesh)
         pure = step.create(self.model, self.tx, schedule, cfg)
         self.compiled = step.compile_step(pure, self.target, cfg, self.mesh)
         self.state = state.initialise(self.model, self.tx, cfg, self.mesh)
@@ -75,8 +75,8 @@ def assert_same_training(a, b, steps=6):
     ours, theirs = losses_of(a.run(steps)), losses_of(b.run(steps))
     assert ours[-1] != ours[0]
     np.testing.assert_allclose(ours, theirs, rtol=2e-6)
-    others = trees.flatten(b.state["params"])
-    for name, value in trees.flatten(a.state["params"]).items():
+    others = tree_utils.flatten(b.state["params"])
+    for name, value in tree_utils.flatten(a.state["params"]).items():
         np.testing.assert_allclose(value, others[name], rtol=1e-4, atol=2e-6, err_msg=name)
 
 
@@ -114,8 +114,8 @@ def test_accumulation_averages_loss_and_gradient():
     (whole,), (parts,) = big.run(1), cut.run(1)
     for name in ("loss", "top1", "grad_norm"):
         np.testing.assert_allclose(parts[name], whole[name], rtol=1e-6, err_msg=name)
-    others = trees.flatten(big.state["params"])
-    for name, value in trees.flatten(cut.state["params"]).items():
+    others = tree_utils.flatten(big.state["params"])
+    for name, value in tree_utils.flatten(cut.state["params"]).items():
         np.testing.assert_allclose(value, others[name], rtol=0, atol=1e-6, err_msg=name)
 
 
@@ -132,7 +132,7 @@ def heads_of(seed):
     """The share of microbatches of 16, in each of 8 steps, whose dropout key came up heads."""
     cfg = configure(model={"dropout": 0.1}, train={"accumulation": 16, "clip_norm": None})
     cfg = dataclasses.replace(cfg, seed=seed)
-    tx = optimizer.create(cfg.optimizer, clip_norm=None)
+    tx = optimizers.create(cfg.optimizer, clip_norm=None)
     pure = jax.jit(step.create(Coin(), tx, lambda _: jnp.zeros(()), cfg))
     params = {"w": jnp.ones(())}
     now = {
@@ -285,10 +285,10 @@ def test_host_rows_and_put_batch_on_any_device_order():
 
 def test_pixels_are_normalised_by_mean_and_deviation():
     images = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 3), np.uint8)
-    plain = step.normalise(images, config.Data())
+    plain = step.normalize_pixels(images, config.Data())
     np.testing.assert_array_equal(plain, images.astype(np.float32) / np.float32(127.5) - 1)
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     exact = (images / 255 - np.array(mean)) / np.array(std)
-    given = step.normalise(images, config.Data(mean=mean, std=std))
+    given = step.normalize_pixels(images, config.Data(mean=mean, std=std))
     assert given.dtype == np.float32
     np.testing.assert_allclose(given, exact, rtol=0, atol=5e-7)

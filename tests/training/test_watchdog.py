@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from vit_jax.training.phases import Phases
-from vit_jax.training.watchdog import Watchdog
+from vit_jax.runtime.phase_timer import PhaseTimer
+from vit_jax.runtime.watchdog import Watchdog
 
 ROOT = pathlib.Path(__file__).parents[2]
 STUCK = """
@@ -47,7 +47,7 @@ def test_a_stuck_process_ends_with_the_stacks_of_all_threads(how, code):
 
 def test_a_phase_that_gets_on_is_left_alone():
     now, ended = [0.0], threading.Event()
-    phases = Phases("start", clock=lambda: now[0])
+    phases = PhaseTimer("start", clock=lambda: now[0])
     with (
         Watchdog(phases, {"step": 10}, poll=0.001, end=lambda code: ended.set()),
         phases("step"),

@@ -8,7 +8,7 @@ import numpy as np
 from safetensors import numpy as safetensors
 
 from containers import FIXTURES
-from vit_jax.weights import layout
+from vit_jax.weights import mapping
 
 FOLDER = FIXTURES / "weights"
 
@@ -71,14 +71,14 @@ def changed(described, drop=(), **more):
 
 def logits(loaded, pictures):
     """Returns what a loaded model gives for pictures, at the highest precision."""
-    classifier = layout.classifier_of(loaded.facts)
+    classifier = mapping.classifier_of(loaded.facts)
     with jax.default_matmul_precision("highest"):
         return np.asarray(jax.jit(classifier.apply)(loaded.params, pictures)[0])
 
 
 def pre_logits(loaded, pictures):
     """Returns what the head of a loaded model sees."""
-    classifier = layout.classifier_of(loaded.facts)
+    classifier = mapping.classifier_of(loaded.facts)
     with jax.default_matmul_precision("highest"):
         return np.asarray(jax.jit(classifier.apply)(loaded.params, pictures)[1]["pre_logits"])
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import scipy.ndimage
 
-from vit_jax import config, models, trees, weights
-from vit_jax.weights import adapt, layout
+from vit_jax import config, models, tree_utils, weights
+from vit_jax.weights import finetune_init, mapping
 
 MODEL = config.Model(
     patch_size=(4, 4), width=16, depth=2, mlp_dim=24, heads=2, num_classes=5, representation_size=8
@@ -22,14 +22,16 @@ def parameters(of):
     rng = np.random.default_rng(0)
     return jax.tree.map(
         lambda leaf: rng.normal(size=leaf.shape).astype(np.float32),
-        layout.classifier_of(of).shapes(),
+        mapping.classifier_of(of).shapes(),
     )
 
 
 def fitted(source, target, *, keep_head=False):
     params = parameters(source)
-    adapted, report = adapt.fit(params, source, layout.classifier_of(target), keep_head=keep_head)
-    return trees.flatten(params), trees.flatten(adapted), report
+    adapted, report = finetune_init.fit(
+        params, source, mapping.classifier_of(target), keep_head=keep_head
+    )
+    return tree_utils.flatten(params), tree_utils.flatten(adapted), report
 
 
 @pytest.mark.parametrize("old", [(4, 4), (3, 5), (1, 2), (1, 1)])
@@ -37,7 +39,7 @@ def fitted(source, target, *, keep_head=False):
 def test_grids_are_resized_corner_on_corner(old, new):
     """As the released code does, with scipy."""
     table = np.random.default_rng(0).normal(size=(1, old[0] * old[1], 6)).astype(np.float32)
-    given = adapt.resize_grid(table, old, new)
+    given = finetune_init.resize_grid(table, old, new)
     zoom = (new[0] / old[0], new[1] / old[1], 1)
     expected = scipy.ndimage.zoom(table.reshape(*old, 6).astype(float), zoom, order=1)
     assert given.dtype == np.float32
@@ -111,7 +113,7 @@ def test_tables_of_every_layer_are_resized():
     given, adapted, _ = fitted(facts(**kind), facts((8, 8), **kind))
     old, new = given["encoder/position/table"], adapted["encoder/position/table"]
     for layer in range(2):
-        one = adapt.resize_grid(old[layer][:, 1:], (4, 4), (2, 2))
+        one = finetune_init.resize_grid(old[layer][:, 1:], (4, 4), (2, 2))
         np.testing.assert_array_equal(new[layer][:, 1:], one)
         np.testing.assert_array_equal(new[layer][:, :1], old[layer][:, :1])
 

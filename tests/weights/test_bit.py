@@ -6,7 +6,7 @@ import pytest
 
 from containers import FIXTURES, read, refusal, write
 from vit_jax import models, weights
-from vit_jax.weights import bit, layout
+from vit_jax.weights import bit, mapping
 
 LEGACY = FIXTURES / "bit_tiny_legacy.npz"
 NOTHING = {"model.resnet_pool": "nothing"}
@@ -18,7 +18,7 @@ def equal(one, other):
 
 
 def written(loaded):
-    return layout.write(loaded.params, bit.LAYOUT.rules(None, loaded.facts), loaded.facts)
+    return mapping.write(loaded.params, bit.LAYOUT.rules(None, loaded.facts), loaded.facts)
 
 
 def paper_name(name):

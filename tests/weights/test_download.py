@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from vit_jax.weights import download, pins
+from vit_jax.weights import checksums, download
 from vit_jax.weights.download import Source, fetch
-from vit_jax.weights.files import WeightsError
+from vit_jax.weights.readers import WeightsError
 
 
 def npz(seed, size=5000):
@@ -141,8 +141,8 @@ def test_a_whole_file_once(get, server, tmp_path):
     assert path.relative_to(tmp_path).parts[1:] == ("a", "b.npz")
     assert get() == path
     assert len(server.requests) == 1
-    assert leftovers(tmp_path) == ["b.npz", pins.LOCK]
-    lock = json.loads((tmp_path / pins.LOCK).read_text())
+    assert leftovers(tmp_path) == ["b.npz", checksums.LOCK]
+    lock = json.loads((tmp_path / checksums.LOCK).read_text())
     assert [entry["sha256"] for entry in lock.values()] == [hashlib.sha256(BODY).hexdigest()]
 
 
@@ -244,7 +244,7 @@ def test_the_first_download_is_binding(get, server, tmp_path):
     text = refusal(get)
     old, new = (hashlib.sha256(body).hexdigest() for body in (BODY, OTHER))
     assert f"its SHA-256 is {new}, not {old} as at its first download" in text
-    assert str(tmp_path / pins.LOCK) in text
+    assert str(tmp_path / checksums.LOCK) in text
     assert not path.exists()
     server.files["/a/b.npz"] = BODY
     assert get().read_bytes() == BODY
@@ -260,8 +260,8 @@ def test_a_changed_file_in_the_cache(get):
 
 def test_a_cached_file_is_read_again_only_if_it_was_touched(get, monkeypatch):
     path, read = get(), []
-    digest = pins.digest
-    monkeypatch.setattr(pins, "digest", lambda p: (read.append(p), digest(p))[1])
+    digest = checksums.digest
+    monkeypatch.setattr(checksums, "digest", lambda p: (read.append(p), digest(p))[1])
     get()
     assert read == []
     path.touch()
@@ -283,8 +283,8 @@ def test_a_file_put_there_by_hand(get, server, tmp_path):
 def test_a_damaged_lock_file(get, tmp_path):
     get()
     for text in ("{", '{"x": 1}'):
-        (tmp_path / pins.LOCK).write_text(text)
-        assert pins.LOCK in refusal(get)
+        (tmp_path / checksums.LOCK).write_text(text)
+        assert checksums.LOCK in refusal(get)
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
@@ -473,7 +473,7 @@ def test_threads_fetch_a_file_once(get, server, tmp_path):
         thread.join()
     assert [path.read_bytes() for path in results] == [BODY] * 8
     assert [asked for _, asked in server.requests] == [None, "bytes=1000-"]
-    assert leftovers(tmp_path) == ["b.npz", pins.LOCK]
+    assert leftovers(tmp_path) == ["b.npz", checksums.LOCK]
 
 
 def _fetch(url, cache, queue):
@@ -495,7 +495,7 @@ def test_processes_fetch_a_file_once(server, tmp_path):
     for worker in workers:
         worker.join()
     assert len(server.requests) == 1
-    assert leftovers(tmp_path) == ["b.npz", pins.LOCK]
+    assert leftovers(tmp_path) == ["b.npz", checksums.LOCK]
 
 
 def test_many_files_at_once_are_all_pinned(get, server, tmp_path):
@@ -506,7 +506,7 @@ def test_many_files_at_once_are_all_pinned(get, server, tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(json.loads((tmp_path / pins.LOCK).read_text())) == 12
+    assert len(json.loads((tmp_path / checksums.LOCK).read_text())) == 12
 
 
 def test_a_bar_on_a_terminal_only(get, server, capsys, monkeypatch):

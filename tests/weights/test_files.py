@@ -13,7 +13,7 @@ import safetensors
 
 from containers import FIXTURES, Payload, archive, header, npy, pickled, refusal, write
 from vit_jax import weights
-from vit_jax.weights import files
+from vit_jax.weights import readers
 
 TOKEN = FIXTURES / "vit_tiny_token.npz"
 ANY_ORDER = [
@@ -29,11 +29,11 @@ ANY_ORDER = [
 
 
 def opened(path):
-    return refusal(path, files.open_arrays)
+    return refusal(path, readers.open_arrays)
 
 
 def all_of(path):
-    arrays = files.open_arrays(path)
+    arrays = readers.open_arrays(path)
     return {name: arrays.read(name) for name in arrays.specs}
 
 
@@ -51,7 +51,7 @@ def assert_same(given, expected):
 def test_npz_as_numpy_reads_it(tmp_path, save):
     expected = {f"a/{i}": array for i, array in enumerate(ANY_ORDER)}
     save(tmp_path / "a.npz", **expected)
-    arrays = files.open_arrays(tmp_path / "a.npz")
+    arrays = readers.open_arrays(tmp_path / "a.npz")
     assert_same({name: arrays.read(name) for name in arrays.specs}, expected)
     assert {n: (s.shape, s.dtype, s.nbytes) for n, s in arrays.specs.items()} == {
         name: (array.shape, array.dtype, array.nbytes) for name, array in expected.items()
@@ -99,7 +99,7 @@ def times_open(path):
 @pytest.mark.parametrize("kind", ["npz", "safetensors"])
 def test_a_file_is_closed_when_its_arrays_are_gone(tmp_path, kind):
     path = write(tmp_path / f"a.{kind}", {"a": np.zeros(3)})
-    arrays = files.open_arrays(path)
+    arrays = readers.open_arrays(path)
     read_one = arrays.read
     del arrays
     np.testing.assert_array_equal(read_one("a"), np.zeros(3))
@@ -117,7 +117,7 @@ def test_shards(tmp_path):
         write(tmp_path / f"model-{name}.safetensors", {name: expected[name]})
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {n: f"model-{n}.safetensors" for n in expected}}))
-    arrays = files.open_shards(index)
+    arrays = readers.open_shards(index)
     assert_same({name: arrays.read(name) for name in arrays.specs}, expected)
     os.truncate(tmp_path / "model-b.safetensors", 90)
     with pytest.raises(weights.WeightsError, match=r"^model-b.safetensors: b is damaged; download"):
@@ -146,16 +146,16 @@ def test_files_that_cannot_be_read(tmp_path, kind, monkeypatch):
     def broken(file, *args):
         raise OSError(5, "Input/output error")
 
-    arrays = files.open_arrays(good)
-    monkeypatch.setattr(files._File, "readinto", broken)
-    monkeypatch.setattr(files._File, "read", broken)
+    arrays = readers.open_arrays(good)
+    monkeypatch.setattr(readers._File, "readinto", broken)
+    monkeypatch.setattr(readers._File, "read", broken)
     if kind == "safetensors":  # zipfile calls it the end of the file
         assert opened(good) == "cannot be read: Input/output error"
     with pytest.raises(weights.WeightsError, match="^cannot be read: Input/output error$"):
         arrays.read("a")
 
 
-@pytest.mark.parametrize("suffix", files.PICKLES)
+@pytest.mark.parametrize("suffix", readers.PICKLES)
 def test_files_that_run_code_are_refused_unread(tmp_path, suffix):
     path = tmp_path / f"model{suffix}"
     path.write_bytes(b"")
@@ -171,7 +171,7 @@ def test_pickles_in_archives_are_not_loaded(tmp_path):
         file["head/bias"]
     assert Payload.ran
     Payload.ran = False
-    for load in (files.open_arrays, weights.load):
+    for load in (readers.open_arrays, weights.load):
         assert refusal(path, load) == "head/bias is damaged or no plain array; download it again"
     assert not Payload.ran
 
@@ -248,11 +248,11 @@ def test_a_member_that_unpacks_to_more_or_less_than_declared(tmp_path):
     body = npy(shape="(5000,)", body=b"\0" * 20000)
     path = archive(tmp_path / "bomb.npz", [("a.npy", body + b"\0" * 2**20)])
     size = len(body).to_bytes(4, "little")
-    arrays = files.open_arrays(patched(path, CENTRAL, 24, size))
+    arrays = readers.open_arrays(patched(path, CENTRAL, 24, size))
     with pytest.raises(weights.WeightsError, match="^a is damaged; download it again$"):
         arrays.read("a")
     path = archive(tmp_path / "short.npz", [("a.npy", body[:-9000])])
-    arrays = files.open_arrays(patched(path, CENTRAL, 24, size))
+    arrays = readers.open_arrays(patched(path, CENTRAL, 24, size))
     with pytest.raises(weights.WeightsError, match="^a is damaged; download it again$"):
         arrays.read("a")
 
@@ -264,17 +264,17 @@ def test_bombs(tmp_path, monkeypatch):
     assert opened(declared) == (
         f"unpacks to 4 GiB, {times:.0f} times its size, as no weights do; at most 64 MiB"
     )
-    monkeypatch.setattr(files, "MAX_BYTES", 2**30)
+    monkeypatch.setattr(readers, "MAX_BYTES", 2**30)
     assert opened(declared) == "unpacks to 4 GiB; at most 1 GiB"
     path = write(tmp_path / "a.safetensors", {"a": np.zeros(100)})
-    monkeypatch.setattr(files, "MAX_BYTES", 100)
+    monkeypatch.setattr(readers, "MAX_BYTES", 100)
     assert opened(path) == "unpacks to 872 B; at most 100 B"
 
 
 def test_much_zeros_are_no_bomb(tmp_path):
     np.savez_compressed(tmp_path / "zeros.npz", a=np.zeros(2**20, np.float32))
     assert (tmp_path / "zeros.npz").stat().st_size < 2**13
-    assert not files.open_arrays(tmp_path / "zeros.npz").read("a").any()
+    assert not readers.open_arrays(tmp_path / "zeros.npz").read("a").any()
 
 
 @pytest.mark.parametrize("way", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -326,7 +326,7 @@ def test_doubled_names(tmp_path):
 
 
 def test_too_many_arrays(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MAX_ARRAYS", 1)
+    monkeypatch.setattr(readers, "MAX_ARRAYS", 1)
     for kind in ("npz", "safetensors"):
         path = write(tmp_path / f"a.{kind}", {"a": np.zeros(1), "b": np.zeros(1)})
         assert opened(path) == "holds 2 arrays; at most 1"
@@ -418,7 +418,7 @@ def test_errors_are_one_line_for_a_terminal():
 @pytest.mark.parametrize("kind", ["npz", "safetensors"])
 def test_a_file_cut_short_while_it_is_read(tmp_path, kind):
     path = write(tmp_path / f"a.{kind}", {"a": np.ones(5000), "b": np.ones(5000)})
-    arrays = files.open_arrays(path)
+    arrays = readers.open_arrays(path)
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(weights.WeightsError, match="^b is damaged; download it again$"):
         arrays.read("b")
@@ -430,7 +430,7 @@ def test_a_file_cut_short_while_it_is_read(tmp_path, kind):
 @pytest.mark.parametrize("kind", ["npz", "safetensors"])
 def test_a_file_replaced_while_it_is_read(tmp_path, kind):
     path = write(tmp_path / f"a.{kind}", {"a": np.ones(5000)})
-    arrays = files.open_arrays(path)
+    arrays = readers.open_arrays(path)
     write(tmp_path / f"new.{kind}", {"a": np.zeros(9)}).replace(path)
     np.testing.assert_array_equal(arrays.read("a"), np.ones(5000))
 
@@ -443,7 +443,7 @@ def test_a_number_that_changes(tmp_path):
         content = bytearray(path.read_bytes())
         content[content.rindex(expected.tobytes()) + 39_000] = 1
         path.write_bytes(content)
-        arrays = files.open_arrays(path)
+        arrays = readers.open_arrays(path)
         if kind == "npz":
             with pytest.raises(weights.WeightsError, match="^a is damaged; download it again$"):
                 arrays.read("a")
@@ -471,7 +471,7 @@ def test_wrong_indices(tmp_path, values, message):
     write(tmp_path / "b.safetensors", {"b": np.zeros(1)})
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps(values))
-    assert refusal(index, files.open_shards) == message
+    assert refusal(index, readers.open_shards) == message
 
 
 def test_an_index_of_shards_that_are_missing_or_too_large(tmp_path, monkeypatch):
@@ -479,10 +479,10 @@ def test_an_index_of_shards_that_are_missing_or_too_large(tmp_path, monkeypatch)
     index.write_text(json.dumps({"weight_map": {"b": "b.safetensors", "c": "c.safetensors"}}))
     write(tmp_path / "b.safetensors", {"b": np.zeros(100)})
     with pytest.raises(weights.WeightsError, match=r"^.*/c.safetensors: no such file$"):
-        files.open_shards(index)
+        readers.open_shards(index)
     write(tmp_path / "c.safetensors", {"c": np.zeros(100)})
-    monkeypatch.setattr(files, "MAX_BYTES", 1500)
-    assert refusal(index, files.open_shards) == ("unpacks to 1.562 KiB; at most 1.465 KiB")
+    monkeypatch.setattr(readers, "MAX_BYTES", 1500)
+    assert refusal(index, readers.open_shards) == ("unpacks to 1.562 KiB; at most 1.465 KiB")
 
 
 @pytest.mark.parametrize(
@@ -500,7 +500,7 @@ def test_an_index_of_shards_that_are_missing_or_too_large(tmp_path, monkeypatch)
 def test_wrong_json(tmp_path, content, message):
     path = tmp_path / "config.json"
     path.write_bytes(content)
-    assert refusal(path, files.read_json) == message
-    assert refusal(tmp_path / "none.json", files.read_json) == (
+    assert refusal(path, readers.read_json) == message
+    assert refusal(tmp_path / "none.json", readers.read_json) == (
         "cannot be read: No such file or directory"
     )

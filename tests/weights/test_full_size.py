@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from containers import FIXTURES, write
-from vit_jax import config, models, trees
-from vit_jax.weights import bit, google, huggingface, huggingface_config, layout, timm, timm_config
+from vit_jax import config, models, tree_utils
+from vit_jax.weights import bit, google, huggingface, huggingface_config, mapping, timm, timm_config
 
 ROOT = pathlib.Path(__file__).parents[2]
 CLASSES = 21_843
@@ -70,20 +70,20 @@ def cases():
 def numbers(shapes):
     """Returns an array of random numbers for every shape; they repeat after a while."""
     block = np.random.default_rng(0).standard_normal(2**20 + 2**10, np.float32)
-    names = {name: i for i, name in enumerate(trees.flatten(shapes))}
-    return trees.map_named(lambda n, leaf: np.resize(block[names[n] :], leaf.shape), shapes)
+    names = {name: i for i, name in enumerate(tree_utils.flatten(shapes))}
+    return tree_utils.map_named(lambda n, leaf: np.resize(block[names[n] :], leaf.shape), shapes)
 
 
 @pytest.mark.parametrize(("module", "model"), cases())
 def test_cost(tmp_path, capsys, module, model):
     model = models.complete(dataclasses.replace(model, num_classes=CLASSES))
-    facts = layout.Facts(model=model, data=config.Data(image_size=(224, 224)))
-    shapes = layout.classifier_of(facts).shapes()
-    size = 4 * trees.count(shapes)
+    facts = mapping.Facts(model=model, data=config.Data(image_size=(224, 224)))
+    shapes = mapping.classifier_of(facts).shapes()
+    size = 4 * tree_utils.count(shapes)
     if shutil.disk_usage(tmp_path).free < 2 * size:
         pytest.skip(f"{tmp_path} has no room for {2 * size / 2**30:.0f} GiB")
     params = numbers(shapes)
-    arrays = layout.write(params, module.LAYOUT.rules(None, facts), facts)
+    arrays = mapping.write(params, module.LAYOUT.rules(None, facts), facts)
     try:
         if module in (google, bit):
             path = file = write(tmp_path / "model.npz", arrays)
@@ -112,7 +112,7 @@ def test_cost(tmp_path, capsys, module, model):
             f"{memory / length:.2f} times that, {seconds:.2f} s, {busy:.2f} of them busy"
         )
     assert memory < 2.5 * length
-    expected = {name: a.sum(dtype=np.float64) for name, a in trees.flatten(params).items()}
+    expected = {name: a.sum(dtype=np.float64) for name, a in tree_utils.flatten(params).items()}
     assert sums.keys() == expected.keys()
     for name, total in expected.items():
         np.testing.assert_allclose(sums[name], total, rtol=1e-9, err_msg=name)

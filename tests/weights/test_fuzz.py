@@ -21,13 +21,13 @@ import numpy as np
 import pytest
 
 from containers import FIXTURES, write
-from vit_jax import config, models, trees, weights
+from vit_jax import config, models, tree_utils, weights
 from vit_jax.weights import (
-    files,
     google,
     huggingface,
     huggingface_config,
-    layout,
+    mapping,
+    readers,
     timm,
     timm_config,
 )
@@ -36,7 +36,7 @@ MODEL = config.Model(
     patch_size=(4, 4), width=8, depth=1, mlp_dim=8, heads=2, num_classes=3, pooling="gap",
     patch_remainder="drop",
 )  # fmt: skip
-FACTS = layout.Facts(model=MODEL, data=config.Data(image_size=(8, 8)))
+FACTS = mapping.Facts(model=MODEL, data=config.Data(image_size=(8, 8)))
 FORBIDDEN = ("exec", "compile", "pickle", "os.", "subprocess", "ctypes", "socket", "shutil")
 HARMLESS = ("os.listdir", "os.scandir", "os.truncate")
 INTERESTING = [0, 1, 2**7, 2**8 - 1, 2**15, 2**16 - 1, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1]
@@ -160,13 +160,13 @@ def params(monkeypatch):
     """Parameters of a tiny model; models that were made once are not made again."""
     monkeypatch.setattr(models, "create", functools.cache(models.create))
     rng = np.random.default_rng(0)
-    shapes = layout.classifier_of(FACTS).shapes()
+    shapes = mapping.classifier_of(FACTS).shapes()
     return jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape, np.float32), shapes)
 
 
 @pytest.fixture
 def arrays(params):
-    return layout.write(params, google.LAYOUT.rules(None, FACTS), FACTS)
+    return mapping.write(params, google.LAYOUT.rules(None, FACTS), FACTS)
 
 
 def same(one, other):
@@ -188,7 +188,7 @@ def check(path, params, *, exact):
     loaded = load(path)
     if loaded is None:
         return False
-    given, expected = trees.flatten(loaded.params), trees.flatten(params)
+    given, expected = tree_utils.flatten(loaded.params), tree_utils.flatten(params)
     assert {n: a.shape for n, a in given.items()} == {n: a.shape for n, a in expected.items()}
     assert loaded.facts.model == models.complete(MODEL)
     assert all(np.isfinite(array).all() for array in given.values())
@@ -261,7 +261,7 @@ HEADS = dataclasses.replace(MODEL, pooling="token", gelu="erf")
 
 
 def sizes(params):
-    return {name: array.size for name, array in trees.flatten(params).items()}
+    return {name: array.size for name, array in tree_utils.flatten(params).items()}
 
 
 def documents(module, facts):
@@ -279,9 +279,9 @@ def test_documents(tmp_path, params, module, count):
     model = models.complete(dataclasses.replace(HEADS, norm_epsilon=epsilon))
     facts = dataclasses.replace(FACTS, model=model, classes=names)
     rng = np.random.default_rng(4)
-    shapes = layout.classifier_of(facts).shapes()
+    shapes = mapping.classifier_of(facts).shapes()
     expected = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape, np.float32), shapes)
-    arrays = layout.write(expected, module.LAYOUT.rules(None, facts), facts)
+    arrays = mapping.write(expected, module.LAYOUT.rules(None, facts), facts)
     write(tmp_path / "model.safetensors", arrays)
     contents = {
         name: json.dumps(fields).encode() for name, fields in documents(module, facts).items()
@@ -291,7 +291,7 @@ def test_documents(tmp_path, params, module, count):
     loaded = weights.load(tmp_path)
     assert loaded.facts.model == facts.model
     assert loaded.facts.classes == names
-    assert same(trees.flatten(loaded.params), trees.flatten(expected))
+    assert same(tree_utils.flatten(loaded.params), tree_utils.flatten(expected))
     accepted = 0
     with bounded(), nothing_runs():
         for _ in range(count):
@@ -345,7 +345,7 @@ def test_shapes(tmp_path, monkeypatch, name, count):
         file = path / "model.safetensors"
     else:
         shutil.copy(source, path)
-    shapes = {key: spec.shape for key, spec in files.open_arrays(file).specs.items()}
+    shapes = {key: spec.shape for key, spec in readers.open_arrays(file).specs.items()}
     rng, accepted = np.random.default_rng(5), 0
     with bounded(512 * 2**20):
         for _ in range(count):
@@ -353,6 +353,6 @@ def test_shapes(tmp_path, monkeypatch, name, count):
             write(file, {key: np.zeros(shape, np.float32) for key, shape in given.items()})
             loaded = load(path)
             if loaded is not None:
-                layout.classifier_of(loaded.facts).bind(loaded.params)
+                mapping.classifier_of(loaded.facts).bind(loaded.params)
                 accepted += 1
     assert accepted < 0.2 * count

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from containers import FIXTURES, read, refusal, write
-from vit_jax import config, models, trees, weights
-from vit_jax.weights import google, layout
+from vit_jax import config, models, tree_utils, weights
+from vit_jax.weights import google, mapping
 
 TOKEN = FIXTURES / "vit_tiny_token.npz"
 
@@ -31,7 +31,7 @@ def equal(one, other):
 
 
 def written(loaded):
-    return layout.write(loaded.params, google.LAYOUT.rules(None, loaded.facts), loaded.facts)
+    return mapping.write(loaded.params, google.LAYOUT.rules(None, loaded.facts), loaded.facts)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_arrays_go_where_they_belong():
         "encoder/mlp/fc2/kernel": f"{block}/MlpBlock_3/Dense_1/kernel",
         "head/bias": "head/bias",
     }.items():
-        leaf = trees.flatten(loaded.params)[given]
+        leaf = tree_utils.flatten(loaded.params)[given]
         leaf = leaf[1] if given.startswith("encoder/") else leaf
         np.testing.assert_array_equal(leaf, arrays[source], err_msg=given)
     assert {leaf.dtype for leaf in jax.tree.leaves(loaded.params)} == {np.dtype(np.float32)}

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from vit_jax import config, messages, weights
-from vit_jax.weights import layout, unsaid
-from vit_jax.weights.files import Arrays, Spec
-from vit_jax.weights.layout import Report, Rule, linear
+from vit_jax.weights import mapping, position_grid
+from vit_jax.weights.mapping import Report, Rule, linear
+from vit_jax.weights.readers import Arrays, Spec
 
-FACTS = layout.Facts(model=config.Model(), data=config.Data())
+FACTS = mapping.Facts(model=config.Model(), data=config.Data())
 # A model of three layers and a ResNet of 1 and 3 units, far smaller than there are.
 SHAPES = {
     "cls": (1, 1, 2),
@@ -27,7 +27,7 @@ RULES = [
     Rule("layer{layer}.qk", "encoder/attention/query/kernel", linear(), 0, 2),
     Rule("layer{layer}.qk", "encoder/attention/key/kernel", linear(), 1, 2),
     Rule("classes", "head/kernel", linear()),
-    Rule("b{stage1}.u{unit1:02d}/{stage}{unit}", "resnet/unit/gn1/scale", layout.SPREAD),
+    Rule("b{stage1}.u{unit1:02d}/{stage}{unit}", "resnet/unit/gn1/scale", mapping.SPREAD),
 ]
 
 
@@ -35,9 +35,9 @@ RULES = [
 def model(monkeypatch):
     """The model of SHAPES, whatever the facts."""
     shapes = {n: jax.ShapeDtypeStruct(shape, np.float32) for n, shape in SHAPES.items()}
-    nested = layout.trees.nest(shapes)
+    nested = mapping.trees.nest(shapes)
     fake = types.SimpleNamespace(shapes=lambda: nested)
-    monkeypatch.setattr(layout, "classifier_of", lambda facts: fake)
+    monkeypatch.setattr(mapping, "classifier_of", lambda facts: fake)
 
 
 @pytest.fixture
@@ -77,8 +77,8 @@ def held(arrays, reads=None):
 
 
 def read(arrays, rules=RULES, dropped=(), facts=FACTS):
-    params, report = layout.read(held(arrays), rules, dropped, facts)
-    return layout.trees.flatten(params), report
+    params, report = mapping.read(held(arrays), rules, dropped, facts)
+    return mapping.trees.flatten(params), report
 
 
 def refusal(arrays, rules=RULES, dropped=()):
@@ -97,11 +97,11 @@ def equal(given, expected):
 
 def test_in_and_out(flat, theirs):
     reads = []
-    params, report = layout.read(held(theirs, reads), RULES, (), FACTS)
-    equal(layout.trees.flatten(params), flat)
+    params, report = mapping.read(held(theirs, reads), RULES, (), FACTS)
+    equal(mapping.trees.flatten(params), flat)
     assert report == Report(used=9)
     assert sorted(reads) == sorted(theirs), "an array of several parts is read once"
-    out = layout.write(params, RULES, FACTS)
+    out = mapping.write(params, RULES, FACTS)
     equal(out, theirs)
     assert all(array.flags.c_contiguous for array in out.values())
 
@@ -118,7 +118,7 @@ def test_arrays_of_several_parts_are_not_kept(theirs):
         return array
 
     arrays = Arrays(held(theirs).specs, read)
-    layout.read(arrays, RULES, (), FACTS)
+    mapping.read(arrays, RULES, (), FACTS)
     assert len(alive) == 3
 
 
@@ -139,7 +139,7 @@ def test_of_several_rules_the_first_that_is_there_holds(flat, theirs):
     for name in ("newest", "token", "older"):
         del given[name]
     assert refusal(given, rules) == "older is missing"
-    assert "older" in layout.write(layout.trees.nest(flat), rules, FACTS)
+    assert "older" in mapping.write(mapping.trees.nest(flat), rules, FACTS)
 
 
 def test_what_is_wrong_with_arrays(theirs):
@@ -184,7 +184,7 @@ def test_parameters_that_the_source_lacks(flat, theirs):
     params, report = read(theirs, facts=facts)
     equal(params, flat | {"head/kernel": np.zeros((4, 5), np.float32)})
     assert report == Report(used=8, fresh={"head/kernel": "it has no head"})
-    equal(layout.write(layout.trees.nest(flat), RULES, facts), theirs)
+    equal(mapping.write(mapping.trees.nest(flat), RULES, facts), theirs)
 
 
 def test_parameters_that_the_layout_has_no_place_for(flat, theirs):
@@ -193,12 +193,12 @@ def test_parameters_that_the_layout_has_no_place_for(flat, theirs):
     with pytest.raises(weights.WeightsError, match=message):
         read(theirs, rules)
     with pytest.raises(weights.WeightsError, match=message):
-        layout.write(layout.trees.nest(flat), rules, FACTS)
+        mapping.write(mapping.trees.nest(flat), rules, FACTS)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, "bfloat16"])
 def test_types(flat, theirs, dtype):
-    dtype = layout.ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    dtype = mapping.ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
     given = {name: array.astype(dtype) for name, array in theirs.items()}
     params, _ = read(given)
     equal(params, {n: a.astype(dtype).astype(np.float32) for n, a in flat.items()})
@@ -207,10 +207,10 @@ def test_types(flat, theirs, dtype):
 @pytest.mark.parametrize(
     ("form", "ours", "torch"),
     [
-        (layout.SAME, (2, 3), (2, 3)),
-        (layout.SPREAD, (6,), (1, 1, 1, 6)),
-        (layout.FLAT, (2, 3), (6,)),
-        (layout.CONVOLUTION, (5, 7, 3, 2), (2, 3, 5, 7)),
+        (mapping.SAME, (2, 3), (2, 3)),
+        (mapping.SPREAD, (6,), (1, 1, 1, 6)),
+        (mapping.FLAT, (2, 3), (6,)),
+        (mapping.CONVOLUTION, (5, 7, 3, 2), (2, 3, 5, 7)),
         (linear(), (4, 5), (5, 4)),
         (linear(), (4, 2, 3), (6, 4)),
         (linear(2), (2, 3, 4), (4, 6)),
@@ -238,7 +238,7 @@ def test_what_the_forms_compute():
     image = rng.standard_normal((5, 7, 3))  # one position of a convolution
     hwio = rng.standard_normal((5, 7, 3, 2))
     np.testing.assert_allclose(
-        np.einsum("chw,ochw->o", image.transpose(2, 0, 1), layout.CONVOLUTION.write(hwio)),
+        np.einsum("chw,ochw->o", image.transpose(2, 0, 1), mapping.CONVOLUTION.write(hwio)),
         np.einsum("hwc,hwco->o", image, hwio),
         rtol=1e-12,
     )
@@ -262,11 +262,11 @@ def test_report():
 
 
 def test_summary():
-    assert layout.summary([]) == ""
-    assert layout.summary(["a", "b"]) == "a; b"
-    assert layout.summary(["a", "b"], length=6) == "a; b"
-    assert layout.summary(["a", "b", "c", "d"], length=6) == "a; b; and 2 more"
-    assert layout.summary(["a" * 400, "b"]) == "a" * 400 + "; and 1 more"
+    assert mapping.summary([]) == ""
+    assert mapping.summary(["a", "b"]) == "a; b"
+    assert mapping.summary(["a", "b"], length=6) == "a; b"
+    assert mapping.summary(["a", "b", "c", "d"], length=6) == "a; b; and 2 more"
+    assert mapping.summary(["a" * 400, "b"]) == "a" * 400 + "; and 1 more"
 
 
 def test_very_many_problems_are_counted():
@@ -281,17 +281,17 @@ def test_facts_from_shapes():
         name: Spec(shape, np.dtype(np.float32))
         for name, shape in {"a": (2, 3), "b": (0, 3), "layer9/a": (1,), "layer11/b": (1,)}.items()
     }
-    assert layout.shape_of(specs, "a", 2) == (2, 3)
+    assert mapping.shape_of(specs, "a", 2) == (2, 3)
     for name, axes in (("a", 3), ("b", 2), ("c", 1)):
         with pytest.raises(weights.WeightsError, match=f"no {name} of {axes} axes$"):
-            layout.shape_of(specs, name, axes)
-    assert layout.depth(specs, r"layer(\d+)/") == 12
-    assert layout.depth(specs, r"block(\d+)/") == 0
+            mapping.shape_of(specs, name, axes)
+    assert mapping.depth(specs, r"layer(\d+)/") == 12
+    assert mapping.depth(specs, r"block(\d+)/") == 0
 
 
 def test_square():
-    assert unsaid.square(196) == (14, 14)
-    assert unsaid.square(1) == (1, 1)
+    assert position_grid.square(196) == (14, 14)
+    assert position_grid.square(1) == (1, 1)
     for patches in (-1, 0, 2, 195):
         with pytest.raises(weights.WeightsError, match=f"^holds positions of {patches} patches"):
-            unsaid.square(patches)
+            position_grid.square(patches)

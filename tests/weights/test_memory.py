@@ -11,7 +11,7 @@ import pytest
 
 from containers import FIXTURES, read, refusal, write
 from vit_jax import weights
-from vit_jax.weights import files
+from vit_jax.weights import readers
 
 TOKEN = FIXTURES / "vit_tiny_token.npz"
 POSITIONS = "Transformer/posembed_input/pos_embedding"
@@ -57,7 +57,7 @@ def peaks(tmp_path_factory):
         folder / "bomb.npz", **positioned(np.zeros((1, 1 + 2000**2, 24), np.float32))
     )
     write(folder / "wrong.npz", positioned(table) | {"head/bias": np.zeros(3, np.float32)})
-    source = files.open_arrays(FIXTURES / "weights" / "timm_vit_tiny.safetensors")
+    source = readers.open_arrays(FIXTURES / "weights" / "timm_vit_tiny.safetensors")
     arrays = {name: source.read(name) for name in source.specs}
     arrays["head.weight"], arrays["head.bias"] = table[0], table[0, :, 0].copy()
     write(folder / "head.safetensors", arrays)
@@ -75,7 +75,7 @@ def of(peaks, name):
 def test_a_file_takes_what_it_unpacks_to(peaks, name):
     """Once: no array is held a second time, not even where it is stored transposed."""
     path, most, said = of(peaks, name)
-    arrays = files.open_arrays(path)
+    arrays = readers.open_arrays(path)
     whole = sum(spec.nbytes for spec in arrays.specs.values()) / MIB
     assert said == ""
     assert whole > 20
@@ -115,10 +115,10 @@ def test_where_an_array_is_wrong_the_others_are_not_kept(peaks):
 )  # fmt: skip
 def test_bounds_of_what_an_archive_unpacks_to(size, packed, message):
     if message is None:
-        files._check_ratio(size, packed)
+        readers._check_ratio(size, packed)
         return
     with pytest.raises(weights.WeightsError) as raised:
-        files._check_ratio(size, packed)
+        readers._check_ratio(size, packed)
     assert str(raised.value) == message
 
 

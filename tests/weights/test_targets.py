@@ -11,7 +11,7 @@ from safetensors import numpy as safetensors
 import foreign
 from containers import FIXTURES, read
 from vit_jax import config, models, weights
-from vit_jax.weights import layout, timm_config
+from vit_jax.weights import mapping, timm_config
 
 HEADS = {"model.heads": "3"}
 TINY = config.Model(
@@ -42,7 +42,7 @@ def made(size=(16, 24), channels=3, classes=(), data=None, **changes):
         data=config.Data(image_size=size, channels=channels, **(data or {})),
         classes=classes,
     )
-    shapes = layout.classifier_of(facts).shapes()
+    shapes = mapping.classifier_of(facts).shapes()
     leaves, structure = jax.tree.flatten(shapes)
     rng = np.random.default_rng(0)
     arrays = [rng.normal(0, 0.3, leaf.shape).astype(np.float32) for leaf in leaves]

@@ -11,8 +11,8 @@ import pytest
 
 import foreign
 from containers import FIXTURES, read, refusal, write
-from vit_jax import cli, opening, run, weights
-from vit_jax.weights import files, google, layout, targets
+from vit_jax import cli, loading, run, weights
+from vit_jax.weights import exporting, google, mapping, readers
 
 HEADS = {"model.heads": "3"}
 # What config.json would say of timm's, if there were one; those of transformers have it.
@@ -76,7 +76,7 @@ def test_models_come_out_and_in_again(tmp_path, name):
     loaded = weights.load(foreign.write(tmp_path / "in", described), overrides)
     weights.save(loaded.params, loaded.facts, loaded.kind, tmp_path / "out")
     again = weights.load(tmp_path / "out")
-    assert targets._normal(again.facts.model) == targets._normal(loaded.facts.model)
+    assert exporting._normal(again.facts.model) == exporting._normal(loaded.facts.model)
     foreign.equal(again.params, loaded.params)
     assert not [line for line in again.assumed if "model." in line]
     given = files_of(tmp_path / "out")
@@ -85,7 +85,7 @@ def test_models_come_out_and_in_again(tmp_path, name):
 
 
 def files_of(folder):
-    arrays = files.open_arrays(folder / "model.safetensors")
+    arrays = readers.open_arrays(folder / "model.safetensors")
     return {name: arrays.read(name) for name in arrays.specs}
 
 
@@ -189,9 +189,9 @@ def test_a_run_begins_with_the_grid_of_its_own_images(oblong, caplog):
         "model.position": "learned_1d", "model.num_classes": "10",
     }  # fmt: skip
     cfg = run.as_in_weights(run.resolve("digits", overrides), overrides)
-    opened = opening.open_(str(path), wanted=cfg)
+    opened = loading.load_checkpoint(str(path), wanted=cfg)
     params, report = weights.fit(
-        opened.params, opened.facts, opening.create_model(cfg), keep_head=False
+        opened.params, opened.facts, loading.create_model(cfg), keep_head=False
     )
     assert report.resized == {}
     foreign.equal(
@@ -210,7 +210,7 @@ def test_a_run_tells_the_heads_that_a_file_does_not():
     }  # fmt: skip
     cfg = run.as_in_weights(run.resolve("digits", overrides), overrides)
     assert (cfg.model.gelu, cfg.model.norm_epsilon) == ("erf", 1e-6)
-    found = opening.open_(str(path), wanted=cfg)
+    found = loading.load_checkpoint(str(path), wanted=cfg)
     foreign.equal(found.params, weights.load(path, HEADS).params)
 
 
@@ -237,10 +237,10 @@ def test_tok_trains_as_the_reference_does(tmp_path):
     images = rng.uniform(-1, 1, (20, 8, 32, 32, 3)).astype(np.float32)
     labels = rng.integers(0, 6, (20, 8))
     loaded = weights.load(TOK)
-    classifier = layout.classifier_of(loaded.facts)
+    classifier = mapping.classifier_of(loaded.facts)
     ours = train(lambda p, x: classifier.apply(p, x)[0], loaded.params, images, labels)
     theirs = train(lambda p, x: big_vision_reference.forward(p, x, "tok"), arrays, images, labels)
-    given = layout.write(ours, google.LAYOUT.rules(None, loaded.facts), loaded.facts)
+    given = mapping.write(ours, google.LAYOUT.rules(None, loaded.facts), loaded.facts)
     assert given.keys() == arrays.keys()
     for name, array in theirs.items():
         np.testing.assert_allclose(given[name], array, rtol=0, atol=1e-5, err_msg=name)

@@ -8,9 +8,9 @@ import re
 
 import pytest
 
-from vit_jax import config, models, trees
+from vit_jax import config, models, tree_utils
 from vit_jax.weights import augreg, download, zoo
-from vit_jax.weights.files import WeightsError
+from vit_jax.weights.readers import WeightsError
 
 ENTRIES = zoo.entries()
 ROWS = json.loads((pathlib.Path(__file__).parent.parent / "paper_tables.json").read_text())
@@ -89,7 +89,7 @@ def test_sizes_fit_the_models(name):
     # Of this file the pre_logits and all 21,843 classes are part; four bytes each.
     model = models.complete(config.Model(variant=zoo.variant(name), num_classes=21843))
     model = dataclasses.replace(model, representation_size=model.width)
-    shapes = trees.flatten(models.create(model, image_size=(224, 224)).shapes())
+    shapes = tree_utils.flatten(models.create(model, image_size=(224, 224)).shapes())
     count = sum(math.prod(leaf.shape) for leaf in shapes.values())
     entry = zoo.find(f"imagenet21k/{name}")
     assert entry.mib == pytest.approx(4 * count / 2**20, rel=0.005)

@@ -26,11 +26,11 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from vit_jax import places, trees
-from vit_jax.checkpoints import digests, hosts, quiet, reader
+from vit_jax import storage, tree_utils
+from vit_jax.checkpoints import collectives, digests, orbax_logging, reader
 from vit_jax.checkpoints import record as records
 from vit_jax.checkpoints.reader import restore_subtree
-from vit_jax.checkpoints.record import CheckpointError, Damaged, find, read_record
+from vit_jax.checkpoints.record import CheckpointError, DamagedCheckpoint, find, read_record
 from vit_jax.config import UserError
 
 __all__ = [
@@ -70,21 +70,23 @@ class Manager:
 
         Raises CheckpointError if the directory cannot be written or is not shared.
         """
-        quiet.hush_orbax()
+        orbax_logging.silence_orbax()
         self._directory = records.absolute(directory)
         self._keep, self._metric = keep, best
         self._checkpointer = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
         self._background = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         self._pending: concurrent.futures.Future[None] | None = None
-        probe = self._directory / hosts.decide(lambda: records.prepare(self._directory))
+        probe = self._directory / collectives.broadcast_from_main(
+            lambda: records.prepare(self._directory)
+        )
         alone = None if probe.exists() else f"process {jax.process_index()} sees another directory"
-        alone = hosts.agree(alone)
+        alone = collectives.first_problem(alone)
         if jax.process_index() == 0:
             probe.unlink(missing_ok=True)
         if alone:
             raise CheckpointError(f"{self._directory}: {alone}; it must be on shared storage")
         # Kept in memory: a look at the directory might show processes different things.
-        self._score: float | None = hosts.decide(self._best_score)
+        self._score: float | None = collectives.broadcast_from_main(self._best_score)
 
     def save(
         self,
@@ -109,7 +111,7 @@ class Manager:
         self.wait()
         # A copy, as the record is written later; what JSON cannot hold fails here, at its cause.
         facts = json.loads(json.dumps(record, allow_nan=False))
-        leaves = trees.flatten(state)
+        leaves = tree_utils.flatten(state)
         found, bad = digests.compute(leaves)
         if bad:
             raise SaveFailed(
@@ -130,11 +132,11 @@ class Manager:
         if self.is_best(metrics):
             self._score = records.score(metrics, self._metric)
         try:
-            if hosts.decide(lambda: self._make_room(step, commit, size)):
+            if collectives.broadcast_from_main(lambda: self._make_room(step, commit, size)):
                 return
             path = records.folder(self._directory, step) / records.STATE
             # Orbax refuses arrays without elements; the commit record says all about them.
-            full = trees.nest({name: leaf for name, leaf in leaves.items() if leaf.size})
+            full = tree_utils.nest({name: leaf for name, leaf in leaves.items() if leaf.size})
             self._checkpointer.save(path, args=ocp.args.PyTreeSave(full))  # pyright: ignore
         except Exception as error:
             raise self._failed(step, error) from error
@@ -154,7 +156,7 @@ class Manager:
         if pending is None:
             return
         error = pending.exception()
-        problem = hosts.agree(None if error is None else str(error))
+        problem = collectives.first_problem(None if error is None else str(error))
         if error is not None:
             raise error
         if problem:
@@ -196,14 +198,18 @@ class Manager:
         self.wait()
         if step is not None:
             return reader.restore_exactly(self._directory, step, target, whole=True)
-        steps, spoilt = hosts.decide(lambda: (self.steps(), records.bad(self._directory)))
+        steps, spoilt = collectives.broadcast_from_main(
+            lambda: (self.steps(), records.bad(self._directory))
+        )
         for candidate in reversed([one for one in steps if one not in avoid] or steps):
             try:
                 restored = reader.restore(self._directory, candidate, target, whole=True)
-            except Damaged as problem:
+            except DamagedCheckpoint as problem:
                 spoilt.append(candidate)
                 path = records.folder(self._directory, candidate)
-                aside = hosts.decide(lambda path=path: str(records.set_aside(path) or ""))
+                aside = collectives.broadcast_from_main(
+                    lambda path=path: str(records.set_aside(path) or "")
+                )
                 if jax.process_index() == 0:
                     what = f"set aside as {aside}" if aside else "could not be set aside"
                     log.warning("checkpoint %s is damaged (%s); %s", path, problem, what)
@@ -232,7 +238,7 @@ class Manager:
         if (path / records.COMMIT).exists():
             try:
                 old = records.read(path)
-            except Damaged:
+            except DamagedCheckpoint:
                 records.set_aside(path)
             else:
                 if old["leaves"] == commit["leaves"]:
@@ -242,7 +248,7 @@ class Manager:
                 # A trajectory before a rollback came by here too; it stays until this one commits.
                 records.move(path, path.with_name(f"{path.name}.old"))
         path.rmtree(missing_ok=True)
-        if not places.is_remote(path):
+        if not storage.is_remote(path):
             free, needed = shutil.disk_usage(self._directory).free, int(FREE_SPACE * size)
             if free < needed:
                 raise SaveFailed(f"{_mega(needed)} needed, {_mega(free)} free")
@@ -258,12 +264,12 @@ class Manager:
                 records.write(path, commit)
         except Exception as error:
             if jax.process_index() == 0:
-                with contextlib.suppress(OSError), places.os_errors():
+                with contextlib.suppress(OSError), storage.os_errors():
                     (path / records.COMMIT).unlink(missing_ok=True)
             raise self._failed(step, error) from error
         if jax.process_index() == 0:
             try:
-                with places.os_errors():
+                with storage.os_errors():
                     self._retire(step)
             except OSError as error:
                 log.warning("old checkpoints cannot be removed: %s", records.first_line(error))
@@ -274,7 +280,7 @@ class Manager:
             # Writers that orbax abandoned may still put files into a folder that is being removed,
             # or make it anew; what they leave after this, the next start removes.
             for _ in range(TRIES):
-                with contextlib.suppress(OSError), places.os_errors():
+                with contextlib.suppress(OSError), storage.os_errors():
                     if not records.tidy(self._directory):
                         break
                 time.sleep(0.1)

@@ -8,10 +8,10 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from vit_jax import trees
-from vit_jax.checkpoints import digests, hosts, quiet
+from vit_jax import tree_utils
+from vit_jax.checkpoints import collectives, digests, orbax_logging
 from vit_jax.checkpoints import record as records
-from vit_jax.checkpoints.record import CheckpointError, Damaged
+from vit_jax.checkpoints.record import CheckpointError, DamagedCheckpoint
 
 # Words in errors that say nothing about the checkpoint itself.
 PASSING = (
@@ -40,8 +40,8 @@ def restore_exactly(
     """Does what `restore` does, or raises a CheckpointError that names the alternatives."""
     try:
         return restore(directory, step, target, whole=whole)
-    except Damaged as problem:
-        others = hosts.decide(lambda: records.steps(directory))
+    except DamagedCheckpoint as problem:
+        others = collectives.broadcast_from_main(lambda: records.steps(directory))
         raise CheckpointError(
             f"{records.folder(directory, step)}: damaged: {problem}; checkpoints there: {others}"
         ) from problem
@@ -55,16 +55,16 @@ def restore(
     Raises Damaged; CheckpointError if the target does not fit or nothing can be said for now.
     """
     path = records.folder(directory, step)
-    commit = hosts.decide(lambda: records.read(path))
-    wanted = trees.flatten(target)
+    commit = collectives.broadcast_from_main(lambda: records.read(path))
+    wanted = tree_utils.flatten(target)
     _check_fits(path, commit["leaves"], wanted, whole=whole)
     problem = None
     try:
         records.check_files(path, commit, slice(jax.process_index(), None, jax.process_count()))
-    except Damaged as damage:
+    except DamagedCheckpoint as damage:
         problem = str(damage)
-    if problem := hosts.agree(problem):
-        raise Damaged(problem)
+    if problem := collectives.first_problem(problem):
+        raise DamagedCheckpoint(problem)
     places = {
         name: leaf.sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
         for name, leaf in wanted.items()
@@ -75,14 +75,14 @@ def restore(
         for name, leaf in full.items()
     }
     arrays: dict[str, jax.Array] = {}
-    quiet.hush_orbax()
+    orbax_logging.silence_orbax()
     try:
-        read = trees.flatten(
+        read = tree_utils.flatten(
             ocp.PyTreeCheckpointHandler().restore(
                 path / records.STATE,
                 args=ocp.args.PyTreeRestore(
-                    item=trees.nest(full),
-                    restore_args=trees.nest(arguments),
+                    item=tree_utils.nest(full),
+                    restore_args=tree_utils.nest(arguments),
                     partial_restore=True,
                 ),
             )
@@ -93,8 +93,8 @@ def restore(
         if isinstance(error, MemoryError) or any(word in str(error) for word in PASSING):
             raise CheckpointError(f"{path}: cannot be read: {records.first_line(error)}") from error
         problem = f"unreadable: {records.first_line(error)}"
-    if problem := hosts.agree(problem):
-        raise Damaged(problem)
+    if problem := collectives.first_problem(problem):
+        raise DamagedCheckpoint(problem)
     for name in wanted.keys() - full.keys():
         empty = np.zeros(wanted[name].shape, wanted[name].dtype)
         arrays[name] = jax.device_put(empty, places[name])
@@ -102,7 +102,7 @@ def restore(
     found, _ = digests.compute(arrays)
     wrong = [name for name in found if found[name] != commit["leaves"][name]]
     if wrong:
-        raise Damaged(f"{wrong[0]}{records.more(wrong)} differs from its digest")
+        raise DamagedCheckpoint(f"{wrong[0]}{records.more(wrong)} differs from its digest")
     state = jax.tree.unflatten(jax.tree.structure(target), list(arrays.values()))
     return state, records.public(commit)
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from etils import epath
 
-from vit_jax import places
+from vit_jax import storage
 from vit_jax.config import UserError
 
 COMMIT, STATE = "commit.json", "state"
@@ -36,14 +36,14 @@ class CheckpointError(UserError):
     """A checkpoint that does not exist, cannot be read, or does not fit what it is wanted for."""
 
 
-class Damaged(Exception):
+class DamagedCheckpoint(Exception):
     """A checkpoint whose content is not what was committed; the text says how."""
 
 
 def absolute(directory: epath.PathLike) -> epath.Path:
     """Returns a directory as orbax wants it."""
     path = epath.Path(directory)
-    return path if places.is_remote(path) else path.absolute()
+    return path if storage.is_remote(path) else path.absolute()
 
 
 def folder(directory: epath.PathLike, step: int) -> epath.Path:
@@ -64,7 +64,7 @@ def own(directory: epath.PathLike) -> list[tuple[epath.Path, re.Match[str]]]:
     """Returns the folders in a directory that are named as this module names them."""
     directory = epath.Path(directory)
     try:
-        with places.os_errors():
+        with storage.os_errors():
             paths = list(directory.iterdir()) if directory.exists() else []
     except OSError as error:
         raise CheckpointError(f"{directory}: cannot be read: {first_line(error)}") from error
@@ -76,7 +76,7 @@ def write(path: epath.Path, commit: Mapping[str, Any]) -> None:
 
     Returns once the record has been read back. Raises OSError, ValueError or Damaged.
     """
-    local = not places.is_remote(path)
+    local = not storage.is_remote(path)
     files: dict[str, list[int]] = {}
     if local:
         # Orbax leaves its metadata in the page cache; a power cut would empty those files.
@@ -99,31 +99,31 @@ def write(path: epath.Path, commit: Mapping[str, Any]) -> None:
     else:
         (path / COMMIT).write_text(text)  # an object appears whole or not at all
     if read(path) != body:
-        raise Damaged(f"{COMMIT} reads back differently")
+        raise DamagedCheckpoint(f"{COMMIT} reads back differently")
 
 
 def read(path: epath.Path) -> dict[str, Any]:
     """Returns the commit record in folder `path`; raises Damaged if anything about it is off."""
     try:
-        with places.os_errors():
+        with storage.os_errors():
             text = (path / COMMIT).read_bytes()
     except FileNotFoundError:
-        raise Damaged(f"{COMMIT} is missing") from None
+        raise DamagedCheckpoint(f"{COMMIT} is missing") from None
     except OSError as error:
         # What a disk cannot read is lost; a bucket may answer the next time.
-        if isinstance(error, PermissionError) or places.is_remote(path):
+        if isinstance(error, PermissionError) or storage.is_remote(path):
             raise CheckpointError(f"{path / COMMIT}: {first_line(error)}") from error
-        raise Damaged(f"{COMMIT} cannot be read ({first_line(error)})") from error
+        raise DamagedCheckpoint(f"{COMMIT} cannot be read ({first_line(error)})") from error
     try:
         outer = json.loads(text)
         body, digest = outer["commit"], outer["sha256"]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise Damaged(f"{COMMIT} cannot be read ({first_line(error)})") from error
+        raise DamagedCheckpoint(f"{COMMIT} cannot be read ({first_line(error)})") from error
     if _sha256(body) != digest:
-        raise Damaged(f"{COMMIT} does not match its own digest")
+        raise DamagedCheckpoint(f"{COMMIT} does not match its own digest")
     match = OWN.fullmatch(path.name)
     if match and body["step"] != int(match["step"]):
-        raise Damaged(f"{COMMIT} is that of step {body['step']}")
+        raise DamagedCheckpoint(f"{COMMIT} is that of step {body['step']}")
     return body
 
 
@@ -136,15 +136,15 @@ def check_files(path: epath.Path, commit: Mapping[str, Any], share: slice = slic
         try:
             found = _size_and_crc(path / name)
         except FileNotFoundError:
-            raise Damaged(f"{name} is missing") from None
+            raise DamagedCheckpoint(f"{name} is missing") from None
         except PermissionError as error:
             raise CheckpointError(f"{path / name}: {error.strerror}") from error
         except OSError as error:
-            raise Damaged(f"{name} cannot be read: {error.strerror}") from error
+            raise DamagedCheckpoint(f"{name} cannot be read: {error.strerror}") from error
         if found[0] != size:
-            raise Damaged(f"{name} has {found[0]} bytes instead of {size}")
+            raise DamagedCheckpoint(f"{name} has {found[0]} bytes instead of {size}")
         if found[1] != crc:
-            raise Damaged(f"{name} has changed")
+            raise DamagedCheckpoint(f"{name} has changed")
 
 
 def bad(directory: epath.PathLike) -> list[int]:
@@ -169,10 +169,10 @@ def move(path: epath.Path, to: epath.Path) -> None:
     In a bucket each object is copied and then deleted. The record goes last into the new folder and
     first out of the old one, so that a checkpoint is never taken for one that is cut short.
     """
-    if not places.is_remote(path):
+    if not storage.is_remote(path):
         path.rename(to)
         return
-    with places.os_errors():
+    with storage.os_errors():
         for file in sorted(_files(path), key=lambda file: file == path / COMMIT):
             file.copy(to / file.relative_to(path), overwrite=True)
         (path / COMMIT).unlink(missing_ok=True)
@@ -204,13 +204,13 @@ def prepare(directory: epath.Path) -> str:
     Raises CheckpointError.
     """
     try:
-        with places.os_errors():
+        with storage.os_errors():
             directory.mkdir(parents=True, exist_ok=True)
             for stale in directory.glob(".probe-*"):
                 stale.unlink(missing_ok=True)
             probe = directory / f".probe-{uuid.uuid4().hex}"
             probe.write_text("")
-            if not places.is_remote(directory):
+            if not storage.is_remote(directory):
                 sync(directory.parent)
             for path in tidy(directory):
                 log.warning("checkpoint %s was never finished; removed", path)
@@ -242,7 +242,7 @@ def readable(directory: epath.PathLike) -> dict[int, dict[str, Any]]:
     """Returns the commit records of a directory by step, leaving out damaged ones."""
     commits = {}
     for step in steps(directory):
-        with contextlib.suppress(Damaged):
+        with contextlib.suppress(DamagedCheckpoint):
             commits[step] = read(folder(directory, step))
     return commits
 
@@ -265,7 +265,7 @@ def find(directory: epath.PathLike, at: int | str | None = None) -> tuple[int, d
     if at is None and (path / COMMIT).exists():
         try:
             commit = read(path)
-        except Damaged as problem:
+        except DamagedCheckpoint as problem:
             raise CheckpointError(f"{path}: damaged: {problem}") from problem
         return commit["step"], public(commit)
     commits = readable(path)

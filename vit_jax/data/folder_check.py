@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from vit_jax import config
-from vit_jax.data.examples import DataError, Source
 from vit_jax.data.folders import Folder
-from vit_jax.data.skipped import Skipped, shown
+from vit_jax.data.skipped_files import Skipped, shown
+from vit_jax.data.source import DataError, Source
 
 SECONDS = 20.0  # for all files of a split; on slow storage the others are met while training
 THREADS, CHUNK = 16, 1024  # storage on a network answers many questions at a time

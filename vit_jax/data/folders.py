@@ -11,9 +11,9 @@ import numpy as np
 
 from vit_jax import config, messages
 from vit_jax.config import ConfigError
-from vit_jax.data import images, split_names
-from vit_jax.data.examples import DataError, Record, Split, digest
-from vit_jax.data.skipped import Skipped, shown
+from vit_jax.data import decoding, split_names
+from vit_jax.data.skipped_files import Skipped, shown
+from vit_jax.data.source import DataError, Record, Split, digest
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")  # what `images.decode` reads
 
@@ -70,7 +70,7 @@ class Folder:
         return len(self._labels)
 
     def __getitem__(self, index: int) -> Record:
-        return Record(images.read(self.name(index)), int(self._labels[index]))
+        return Record(decoding.read(self.name(index)), int(self._labels[index]))
 
     @property
     def top(self) -> Path:

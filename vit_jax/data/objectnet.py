@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.data.examples import DataError
-from vit_jax.data.reassessed import NONE
+from vit_jax.data.real_source import NONE
+from vit_jax.data.source import DataError
 
 FOLDER = "mappings"  # of objectnet-1.0, and of the data set that is made of it
 FILES = (

@@ -27,10 +27,10 @@ import numpy as np
 import numpy.typing as npt
 
 from vit_jax import config
-from vit_jax.data import images, workers
-from vit_jax.data.examples import DataError, Source
+from vit_jax.data import decoding, worker_processes
+from vit_jax.data.preprocessing import Views
+from vit_jax.data.source import DataError, Source
 from vit_jax.data.transforms import Transform
-from vit_jax.data.views import Views
 
 log = logging.getLogger("vit_jax")
 
@@ -188,7 +188,7 @@ class Loader:
                 image, label = self.source[index]
                 views(image, epoch, drawn, batch["image"][slot])
                 break
-            except (images.BadImage, OSError) as error:
+            except (decoding.BadImage, OSError) as error:
                 reason = getattr(error, "strerror", None) or error
                 notes.append((index, f"{self.source.name(index)}: {reason}"))
                 batch["bad"][slot] = drawn
@@ -354,7 +354,7 @@ def _parts(loader: Loader, make: Callable[[int], dict[str, Any]], start_step: in
 
 def _begin_process(index: int, count: int) -> None:
     """Leaves signals to the main process, which may still need batches."""
-    workers.begin(signal.SIGINT, signal.SIGTERM)
+    worker_processes.begin(signal.SIGINT, signal.SIGTERM)
 
 
 def _kill() -> None:

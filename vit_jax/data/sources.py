@@ -7,10 +7,10 @@ import numpy as np
 
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data.examples import DataError, Record, Source, Split, digest
+from vit_jax.data.class_filter import Subset
+from vit_jax.data.example_lists import open_listed
 from vit_jax.data.folders import SUFFIXES, Folder
-from vit_jax.data.splits import open_listed
-from vit_jax.data.subset import Subset
+from vit_jax.data.source import DataError, Record, Source, Split, digest
 from vit_jax.data.tasks import Task
 
 __all__ = [

@@ -10,8 +10,8 @@ import re
 from typing import NamedTuple
 
 from vit_jax import config
-from vit_jax.data import presence, split_names, tasks
-from vit_jax.data.examples import DataError
+from vit_jax.data import availability, split_names, tasks
+from vit_jax.data.source import DataError
 
 AUTO = "auto"
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
@@ -155,8 +155,10 @@ def _there(data: config.Data) -> tuple[str, ...]:
 
             return folders.splits(data)
         if data.source == "tfds" and data.name:
-            dataset = presence.known(data.name)  # which lists only splits that have labels
-            return presence.splits(data.name, data.root) if dataset is None else (*dataset.images,)
+            dataset = availability.known(data.name)  # which lists only splits that have labels
+            return (
+                availability.splits(data.name, data.root) if dataset is None else (*dataset.images,)
+            )
     except DataError:
         pass  # for the source to report
     return ()

@@ -13,11 +13,11 @@ from typing import Any
 import tensorflow_datasets as tfds
 from etils import epath
 
-from vit_jax.data import presence
-from vit_jax.data.examples import DataError
+from vit_jax.data import availability
+from vit_jax.data.source import DataError
 
 FEATURES = "features.json"
-MOST_BYTES = presence.MOST_BYTES
+MOST_BYTES = availability.MOST_BYTES
 DEEPEST = 50  # objects within objects; TFDS writes four for each feature within a feature
 MOST_CLASSES = 10**6
 CLASS_KEYS = ("type", "pythonClassName", "python_class_name")
@@ -36,14 +36,14 @@ KNOWN = frozenset(
 
 def builder(name: str, data_dir: str | os.PathLike[str] | None, **options: Any) -> Any:
     """Returns `tfds.builder` of a data set; raises as it does, or DataError for unsafe metadata."""
-    for folder in _folders(presence.directory(data_dir) / name.partition(":")[0]):
-        _check_size(folder / presence.INFO)
+    for folder in _folders(availability.directory(data_dir) / name.partition(":")[0]):
+        _check_size(folder / availability.INFO)
     return tfds.builder(name, data_dir=data_dir, **options)
 
 
 def builder_of_folder(folder: epath.PathLike) -> Any:
     """Returns `tfds.builder_from_directory`; raises as it does, or DataError."""
-    _check_size(epath.Path(folder) / presence.INFO)
+    _check_size(epath.Path(folder) / availability.INFO)
     return tfds.builder_from_directory(folder)
 
 

@@ -12,10 +12,10 @@ import tensorflow_datasets as tfds
 
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import images, presence, remote, tasks, tfds_metadata
-from vit_jax.data.examples import DataError, Record, digest
-from vit_jax.data.images import BadImage
+from vit_jax.data import availability, decoding, remote_paths, tasks, tfds_metadata
+from vit_jax.data.decoding import BadImage
 from vit_jax.data.labels import RULES, Rule
+from vit_jax.data.source import DataError, Record, digest
 
 FILE_NAME = "file_name"  # the feature that has it
 
@@ -34,7 +34,7 @@ class Tfds:
     """
 
     def __init__(self, data: config.Data, split: str, key: str) -> None:
-        with remote.one_line(f"data.root={data.root}"):
+        with remote_paths.one_line(f"data.root={data.root}"):
             builder = _builder(data)
         info: Any = builder.info  # TFDS annotates features too loosely to be checked
         try:
@@ -81,10 +81,10 @@ class Tfds:
             )
         image = example[rule.image]
         if rule.pixels is not None:
-            image = rule.pixels(images.decode(image, channels=1, max_pixels=self._max_pixels))
+            image = rule.pixels(decoding.decode(image, channels=1, max_pixels=self._max_pixels))
         if self._border:
-            image = images.load(image, channels=3, max_pixels=self._max_pixels)
-            image = images.without_border(image, self._border)
+            image = decoding.load(image, channels=3, max_pixels=self._max_pixels)
+            image = decoding.without_border(image, self._border)
         return Record(image, label)
 
     def name(self, index: int) -> str:
@@ -112,8 +112,8 @@ def _builder(data: config.Data) -> Any:
     try:
         builder = tfds_metadata.builder(data.name, data.root)
     except tfds.core.DatasetNotFoundError:
-        if presence.command(data.name, data.root) is not None:
-            where = presence.directory(data.root)
+        if availability.command(data.name, data.root) is not None:
+            where = availability.directory(data.root)
             raise DataError(
                 f"data.name={data.name}: not in {where}; run `{_command(data)}`"
             ) from None
@@ -133,7 +133,7 @@ def _builder(data: config.Data) -> Any:
     if prepared and format in (tfds.core.FileFormat.ARRAY_RECORD, tfds.core.FileFormat.PARQUET):
         return builder
     if prepared:
-        copy = presence.conversion(data.name, builder.data_path)
+        copy = availability.conversion(data.name, builder.data_path)
         raise DataError(
             f"data.name={data.name}: prepared as {format and format.value} in {builder.data_path}, "
             f"which has no random access; run `{copy}`"
@@ -146,7 +146,7 @@ def _builder(data: config.Data) -> Any:
 def _command(data: config.Data) -> str:
     """Returns what to run so that a dataset TFDS knows is there."""
     where = f" --data_dir={data.root}" if data.root else ""
-    return presence.command(data.name or "", data.root) or f"vit_jax prepare {data.name}{where}"
+    return availability.command(data.name or "", data.root) or f"vit_jax prepare {data.name}{where}"
 
 
 def _unknown(data: config.Data) -> str:

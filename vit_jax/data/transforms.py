@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from vit_jax import config
-from vit_jax.data import augment, erasing
+from vit_jax.data import randaugment, random_erasing
 
 PILLOW = {
     "antialiased_bilinear": Image.Resampling.BILINEAR,
@@ -212,9 +212,9 @@ def train_transforms(data: config.Data) -> tuple[Transform, ...]:
     if data.rotation or data.scale or data.shift:
         steps.append(RandomAffine(data.rotation, data.scale, data.shift))
     if data.randaugment is not None:
-        steps.append(augment.RandAugment(*data.randaugment))
+        steps.append(randaugment.RandAugment(*data.randaugment))
     if data.erase:
-        steps.append(erasing.RandomErasing(data.erase))
+        steps.append(random_erasing.RandomErasing(data.erase))
     return tuple(steps)
 
 

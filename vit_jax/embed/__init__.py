@@ -1,5 +1,5 @@
 """Features of a folder or a data set as a file: what the head sees, or every token."""
 
-from vit_jax.embed.features import Request, check, embed
+from vit_jax.embed.extraction import Request, check, embed
 
 __all__ = ["Request", "check", "embed"]

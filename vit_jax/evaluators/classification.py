@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax import config, models
-from vit_jax.data.reassessed import NONE, Reassessed
-from vit_jax.evaluators.passes import Batch, Inputs, Pass, means, needed
-from vit_jax.evaluators.several import ranks
+from vit_jax.data.real_source import NONE, Reassessed
+from vit_jax.evaluators.multilabel import ranks
+from vit_jax.evaluators.runner import Batch, Inputs, SplitRunner, means, needed
 from vit_jax.training import losses, step
 
 
@@ -21,7 +21,7 @@ class Classification:
         self,
         model: models.Classifier,
         cfg: config.Config,
-        split: Pass,
+        split: SplitRunner,
         reassessed: Reassessed | None = None,
     ) -> None:
         """Takes the source of the split where that has ReaL's labels too."""
@@ -56,7 +56,7 @@ class Classification:
 def _sums(
     model: models.Classifier, data: config.Data, loss: str, params: Any, batch: dict[str, jax.Array]
 ) -> dict[str, jax.Array]:
-    logits, _ = model.apply(params, step.normalise(batch["image"], data))
+    logits, _ = model.apply(params, step.normalize_pixels(batch["image"], data))
     mask = batch["mask"]
     rank = losses.rank_of_label(logits, batch["label"])
     each = losses.cross_entropy(logits, batch["label"], kind=loss)

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
-from vit_jax.evaluators.passes import Pass
+from vit_jax.evaluators.runner import SplitRunner
 from vit_jax.training import sharding, step
 
 PADDING = -1  # label of a row that is no example
@@ -47,7 +47,9 @@ class Extractor:
     def __init__(self, model: models.Classifier, data: config.Data) -> None:
         self._pre_logits = functools.partial(_pre_logits, model, data)
 
-    def __call__(self, params: Any, split: Pass, *, stop: Callable[[], bool]) -> Features | None:
+    def __call__(
+        self, params: Any, split: SplitRunner, *, stop: Callable[[], bool]
+    ) -> Features | None:
         """Returns the features of a split in its order; None if `stop()` turned true."""
         outputs = split.outputs(functools.partial(self._pre_logits, params), stop=stop)
         if outputs is None:
@@ -60,6 +62,6 @@ class Extractor:
 def _pre_logits(
     model: models.Classifier, data: config.Data, params: Any, batch: dict[str, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    _, out = model.apply(params, step.normalise(batch["image"], data))
+    _, out = model.apply(params, step.normalize_pixels(batch["image"], data))
     found = out["pre_logits"], jnp.where(batch["mask"], batch["label"], PADDING)
     return jax.lax.with_sharding_constraint(found, sharding.BATCH)

@@ -26,7 +26,7 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, logs, models
 from vit_jax.evaluators.features import PADDING, Extractor, Features
-from vit_jax.evaluators.pairs import Pair
+from vit_jax.evaluators.linear_data import Pair
 
 BIAS = 100.0
 CHUNK = 4096  # examples that are float64 at a time

@@ -25,7 +25,7 @@ from vit_jax import config, models
 from vit_jax.evaluators import fewshot
 from vit_jax.evaluators.features import PADDING, Extractor, Features
 from vit_jax.evaluators.fewshot import Linear
-from vit_jax.evaluators.pairs import Pair
+from vit_jax.evaluators.linear_data import Pair
 from vit_jax.training import sharding
 
 STRENGTHS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)

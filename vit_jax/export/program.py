@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from vit_jax import __version__, config, models, predict, trees
-from vit_jax.export import views
+from vit_jax import __version__, config, models, predict, tree_utils
+from vit_jax.export import resizing
 from vit_jax.training import step
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -75,12 +75,12 @@ def trace(predictor: predict.Predictor, form: Form) -> export.Exported:
 
     def vit_jax(images: jax.Array) -> dict[str, jax.Array]:
         if form.any_size:
-            images = views.view(images, cfg.data)
+            images = resizing.view(images, cfg.data)
         # Cast in the program, not here: its constants are to stay as they are stored.
         whole = {name: jnp.asarray(x).astype(jnp.float32) for name, x in params.items()}
         precision = "highest" if form.dtype == "float32" else "default"
         with jax.default_matmul_precision(precision):
-            logits, _ = model.apply(trees.nest(whole), step.normalise(images, cfg.data))
+            logits, _ = model.apply(tree_utils.nest(whole), step.normalize_pixels(images, cfg.data))
         return {"logits": logits, "probabilities": activation(logits)}
 
     batch = "b" if form.batch is None else str(form.batch)
@@ -96,7 +96,7 @@ def _check_size(predictor: predict.Predictor, form: Form) -> None:
     def stored(dtype: str) -> int:
         return sum(
             leaf.size * jnp.dtype(_type(name, dtype)).itemsize
-            for name, leaf in trees.flatten(predictor.params).items()
+            for name, leaf in tree_utils.flatten(predictor.params).items()
         )
 
     if stored(form.dtype) <= MAX_BYTES:
@@ -124,7 +124,7 @@ def _constants(params: models.Params, dtype: str) -> dict[str, np.ndarray]:
     """Returns the parameters by name as a program of this compute type stores them."""
     return {
         name: np.asarray(leaf).astype(_type(name, dtype), copy=False)
-        for name, leaf in trees.flatten(params).items()
+        for name, leaf in tree_utils.flatten(params).items()
     }
 
 

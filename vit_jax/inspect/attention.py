@@ -10,17 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import config, models, opening
+from vit_jax import config, loading, models
 from vit_jax.inspect import CannotAnswer
 from vit_jax.models import variants
-from vit_jax.models.variants import known
+from vit_jax.models.variants import required
 from vit_jax.training import step
 
 BYTES = 2**30  # of attention weights at a time, if one image has no more
 
 
 def weights(
-    opened: opening.Opened, views: np.ndarray, *, at_most: int = BYTES
+    opened: loading.LoadedModel, views: np.ndarray, *, at_most: int = BYTES
 ) -> Iterator[np.ndarray]:
     """Yields the attention weights of batches of images, each (L, b, H, N, N) float32.
 
@@ -39,7 +39,7 @@ def weights(
     for start in range(0, len(views), size):
         batch = views[start : start + size]
         margin = [(0, size - len(batch)), (0, 0), (0, 0), (0, 0)]  # one size, one compilation
-        found = _captured(opening.create_model(cfg), cfg.data, opened.params, np.pad(batch, margin))
+        found = _captured(loading.create_model(cfg), cfg.data, opened.params, np.pad(batch, margin))
         yield np.asarray(found)[:, : len(batch)]
 
 
@@ -57,7 +57,7 @@ def bytes_per_image(cfg: config.Config) -> int:
     """Returns the bytes of all attention weights of one image."""
     model = cfg.model
     tokens = math.prod(variants.grid(model, cfg.data.image_size)) + variants.has_class_token(model)
-    return 4 * known(model.depth) * known(model.heads) * tokens**2
+    return 4 * required(model.depth) * required(model.heads) * tokens**2
 
 
 def of_output(rows: np.ndarray, cfg: config.Config) -> np.ndarray:
@@ -76,5 +76,5 @@ def of_output(rows: np.ndarray, cfg: config.Config) -> np.ndarray:
 def _captured(
     model: models.Classifier, data: config.Data, params: Any, batch: jax.Array
 ) -> jax.Array:
-    _, out = model.apply(params, step.normalise(jnp.asarray(batch), data), capture=True)
+    _, out = model.apply(params, step.normalize_pixels(jnp.asarray(batch), data), capture=True)
     return out["attention"]

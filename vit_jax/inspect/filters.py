@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from vit_jax import opening
+from vit_jax import loading
 
 COUNT = 28  # as many as the paper shows
 
 
-def kernel(opened: opening.Opened) -> np.ndarray:
+def kernel(opened: loading.LoadedModel) -> np.ndarray:
     """Returns the filters that see pixels, (h, w, C, D) float32.
 
     They are the patch embedding's, or the first convolution's in a hybrid or a ResNet.

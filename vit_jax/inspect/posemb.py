@@ -3,13 +3,13 @@
 import jax
 import numpy as np
 
-from vit_jax import opening
+from vit_jax import loading
 from vit_jax.inspect import CannotAnswer
 from vit_jax.models import positions, variants
-from vit_jax.models.variants import known
+from vit_jax.models.variants import required
 
 
-def tables(opened: opening.Opened) -> np.ndarray:
+def tables(opened: loading.LoadedModel) -> np.ndarray:
     """Returns the embedding of every patch, (T, rows, columns, D) float32, in raster order.
 
     T is the number of layers where each has its own, else 1; the class token's is left out.
@@ -25,14 +25,14 @@ def tables(opened: opening.Opened) -> np.ndarray:
             "the model embeds no positions, only how far they are apart (model.position=relative)"
         )
     if model.position.startswith("sincos"):
-        width, patches = known(model.width), grid[0] * grid[1]
+        width, patches = required(model.width), grid[0] * grid[1]
         fixed = (
             positions.sincos_2d(*grid, width)
             if model.position == "sincos_2d"
             else positions.sincos_1d(patches, width)
         )
         return np.asarray(fixed).reshape(1, *grid, width)
-    module = opening.create_model(opened.cfg).bind(opened.params)
+    module = loading.create_model(opened.cfg).bind(opened.params)
     if model.position_place == "layers":
         blocks = module.encoder.row if model.architecture == "axial_vit" else module.encoder
         learned = jax.vmap(lambda block: block.position()[0])(blocks)

@@ -13,19 +13,19 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from vit_jax import config, models, opening
+from vit_jax import config, loading, models
 from vit_jax.inspect import CannotAnswer
 from vit_jax.models import variants
-from vit_jax.models.patches import cut, join
-from vit_jax.models.variants import known
-from vit_jax.training import masked, step
+from vit_jax.models.patches import patchify, unpatchify
+from vit_jax.models.variants import required
+from vit_jax.training import masked_objective, step
 
 MASK = (86, 180, 233)  # Okabe and Ito's sky blue: no grey, as masked patches often are
 SIDE = 112  # pixels of an image in the figure, at least
 DOWN, ACROSS = 6, 3  # images below each other and beside each other in the figure
 
 
-def fill_in(opened: opening.Opened, images: np.ndarray) -> dict[str, np.ndarray]:
+def fill_in(opened: loading.LoadedModel, images: np.ndarray) -> dict[str, np.ndarray]:
     """Returns images with corrupted patches, and with what a model predicts of these.
 
     `original`, `corrupted` and `predicted` are (B, H, W, C) uint8, of the pixels in whole patches;
@@ -39,14 +39,14 @@ def fill_in(opened: opening.Opened, images: np.ndarray) -> dict[str, np.ndarray]
     """
     check(opened)
     cfg = opened.cfg
-    found = _fill_in(opening.create_model(cfg), cfg.data, opened.params, jnp.asarray(images))
+    found = _fill_in(loading.create_model(cfg), cfg.data, opened.params, jnp.asarray(images))
     height, width = variants.covered(cfg.model, cfg.data.image_size)
     return {"original": images[:, :height, :width]} | {
         name: np.asarray(value) for name, value in found.items()
     }
 
 
-def check(opened: opening.Opened) -> None:
+def check(opened: loading.LoadedModel) -> None:
     """Raises CannotAnswer for a model that does not fill in patches."""
     if opened.cfg.masked.target is None:
         raise CannotAnswer("the model fills in no patches; train one: vit_jax train masked/digits")
@@ -56,12 +56,12 @@ def check(opened: opening.Opened) -> None:
 def _fill_in(
     model: models.Classifier, data: config.Data, params: Any, images: jax.Array
 ) -> dict[str, jax.Array]:
-    patch, target = known(model.config.patch_size), known(model.masked.target)
-    keys = masked.keys_of_examples(jnp.arange(len(images)))
-    corruption = masked.corrupt(keys, model.patches, model.masked)
-    outputs = model.fill_in(params, step.normalise(images, data), **corruption)
-    patches, rows = cut(images, patch), jnp.arange(len(images))[:, None]
-    guess = jnp.round(jnp.clip(masked.predictions(outputs, patch, target, data), 0, 255))
+    patch, target = required(model.config.patch_size), required(model.masked.target)
+    keys = masked_objective.keys_of_examples(jnp.arange(len(images)))
+    corruption = masked_objective.corrupt(keys, model.patches, model.masked)
+    outputs = model.fill_in(params, step.normalize_pixels(images, data), **corruption)
+    patches, rows = patchify(images, patch), jnp.arange(len(images))[:, None]
+    guess = jnp.round(jnp.clip(masked_objective.predictions(outputs, patch, target, data), 0, 255))
     filled = patches.at[rows, corruption["chosen"]].set(guess.astype(jnp.uint8))
     token = jnp.full_like(patches[:, :1], 127)
     pool = jnp.concatenate([patches, token], axis=1)
@@ -69,7 +69,7 @@ def _fill_in(
     shown = jnp.broadcast_to(where[:, :, None, None, None], (*where.shape, *patch, 1))
 
     def whole(x: jax.Array) -> jax.Array:
-        return join(x, variants.covered(model.config, model.image_size))
+        return unpatchify(x, variants.covered(model.config, model.image_size))
 
     return {
         "corrupted": whole(pool[rows, corruption["source"]]),

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from vit_jax import config, logs
-from vit_jax.data import images
+from vit_jax.data import decoding
 from vit_jax.inspect import view
 
 ADDRESS = "127.0.0.1"
@@ -94,7 +94,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             try:
                 with self.server.one_at_a_time:
                     seen = self.server.viewer.look(("your image", encoded, None))
-            except images.BadImage as error:
+            except decoding.BadImage as error:
                 raise Refused(HTTPStatus.BAD_REQUEST, f"the file {error}") from error
         except Refused as error:
             self._send_error(error)

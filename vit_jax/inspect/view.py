@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import __version__, config, logs, models, opening, predict
-from vit_jax.data import images, transforms
-from vit_jax.inspect import CannotAnswer, attention, figures, packing, posemb, rollout
+from vit_jax import __version__, config, loading, logs, models, predict
+from vit_jax.data import decoding, transforms
+from vit_jax.inspect import CannotAnswer, attention, encoding, figures, posemb, rollout
 from vit_jax.models import variants
-from vit_jax.models.variants import known
+from vit_jax.models.variants import required
 from vit_jax.reports import html
 from vit_jax.reports.markup import text
 from vit_jax.training import step
@@ -36,7 +36,7 @@ Fields = dict[str, Any]  # for JSON
 class Viewer:
     """A model that shows what it does with an image; raises CannotAnswer without attention."""
 
-    opened: opening.Opened
+    opened: loading.LoadedModel
 
     def __post_init__(self) -> None:
         attention.check(self.opened.cfg.model)
@@ -45,7 +45,7 @@ class Viewer:
         """Returns what the page is to know of an image; raises BadImage."""
         name, encoded, truth = picture
         cfg = self.opened.cfg
-        view = images.load(encoded, channels=cfg.data.channels, max_pixels=cfg.data.max_pixels)
+        view = decoding.load(encoded, channels=cfg.data.channels, max_pixels=cfg.data.max_pixels)
         for transform in transforms.eval_transforms(cfg.data):
             view = transform(view, np.random.default_rng(0))
         probabilities, weights = _look(
@@ -57,7 +57,7 @@ class Viewer:
             "name": name,
             "picture": _png(view[: self._side[0], : self._side[1]]),
             "top": self._top(np.asarray(probabilities)[0]),
-            "attention": packing.pack(weights[:, 0], rolled),
+            "attention": encoding.pack(weights[:, 0], rolled),
         }
         return seen | ({} if truth is None else {"truth": truth})
 
@@ -67,8 +67,8 @@ class Viewer:
         model, data = self.opened.cfg.model, self.opened.cfg.data
         rows, columns = variants.grid(model, data.image_size)
         facts: Fields = {
-            "layers": known(model.depth),
-            "heads": known(model.heads),
+            "layers": required(model.depth),
+            "heads": required(model.heads),
             "rows": rows,
             "columns": columns,
             "token": variants.has_class_token(model),
@@ -81,7 +81,7 @@ class Viewer:
             return facts  # the page leaves them out
         cosines = posemb.similarity(tables[0])
         return facts | {
-            "positions": packing.pack_cosines(cosines),
+            "positions": encoding.pack_cosines(cosines),
             "cosineRange": figures.between_patches(cosines[None]),
             "positionTables": len(tables),
         }
@@ -96,7 +96,7 @@ class Viewer:
         # A loop over the layers needs one copy of the weights less than layers side by side.
         cfg = self.opened.cfg
         model = dataclasses.replace(cfg.model, attention="explicit", remat="none", unroll=1)
-        return opening.create_model(dataclasses.replace(cfg, model=model))
+        return loading.create_model(dataclasses.replace(cfg, model=model))
 
     def _top(self, probabilities: np.ndarray) -> list[tuple[str, float]]:
         if "head/kernel" in self.opened.fresh:
@@ -110,7 +110,7 @@ def _look(
     model: models.Classifier, data: config.Data, loss: str, params: Any, view: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Returns probabilities (1, K) and attention weights (L, 1, H, N, N)."""
-    logits, out = model.apply(params, step.normalise(jnp.asarray(view), data), capture=True)
+    logits, out = model.apply(params, step.normalize_pixels(jnp.asarray(view), data), capture=True)
     activation = jax.nn.softmax if loss == "softmax" else jax.nn.sigmoid
     return activation(logits), out["attention"]
 
@@ -130,11 +130,11 @@ def open_(
     Where there are more than `count`, they are drawn by `seed`. Raises CannotAnswer where there are
     none, if they are `needed`.
     """
-    opened = opening.open_(checkpoint, overrides, at=at)
+    opened = loading.load_checkpoint(checkpoint, overrides, at=at)
     viewer = Viewer(opened)
     if paths:
         return viewer, predict.files(paths, count or COUNT, seed)
-    if opening.has_images(checkpoint, overrides):
+    if loading.has_images(checkpoint, overrides):
         return viewer, predict.examples(opened.cfg, count or COUNT, seed)
     if needed:
         raise CannotAnswer("inspect view: needs images; set --images=FILE_OR_FOLDER")
@@ -154,7 +154,7 @@ def page(viewer: Viewer, pictures: Iterable[Picture], *, live: bool = False) -> 
             continue
         try:
             one = viewer.look(picture)
-        except images.BadImage as error:
+        except decoding.BadImage as error:
             raise config.ConfigError(f"{picture[0]}: {error}") from error
         size += len(one["attention"]) + len(one["picture"])
         if seen and size > LIMIT:
@@ -200,7 +200,7 @@ def _lead(cfg: config.Config, step_number: int | None) -> str:
     name = f"{model.variant}, " if model.variant else ""
     at = "" if step_number is None else f", step {step_number:,}"
     return (
-        f"{name}{known(model.depth)} layers of {known(model.heads)} heads, {rows} \u00d7 {columns} "
+        f"{name}{required(model.depth)} layers of {required(model.heads)} heads, {rows} \u00d7 {columns} "
         f"patches of {height // rows} \u00d7 {width // columns} pixels{at}"
     )
 

@@ -4,7 +4,7 @@ import contextlib
 import pathlib
 from typing import Any
 
-from vit_jax import places
+from vit_jax import storage
 from vit_jax.locking.holder import Holder
 
 Version = int  # Google's generation of the object, a new one with every write
@@ -19,7 +19,7 @@ class BucketLock:
 
         self._fs: Any = fsspec.filesystem("gcs")  # the instance that etils' paths have
         self._path, self._me = path, me
-        self._bucket, _, self._name = str(path).removeprefix(places.BUCKET).partition("/")
+        self._bucket, _, self._name = str(path).removeprefix(storage.BUCKET).partition("/")
         self._generation: Version = ABSENT
 
     def take(self) -> bool:
@@ -29,7 +29,7 @@ class BucketLock:
     def look(self) -> tuple[Version | None, Holder | None]:
         """Returns what changes with each renewal, and the holder; None for what is not there."""
         try:
-            with places.os_errors():
+            with storage.os_errors():
                 about = self._fs.call("GET", "b/{}/o/{}", self._bucket, self._name, json_out=True)
                 return int(about["generation"]), Holder.parse(self._path.read_bytes())
         except FileNotFoundError:
@@ -48,14 +48,14 @@ class BucketLock:
         if self._generation == ABSENT:
             return
         only = {"ifGenerationMatch": str(self._generation)}
-        with contextlib.suppress(OSError), places.os_errors():
+        with contextlib.suppress(OSError), storage.os_errors():
             self._fs.call("DELETE", "b/{}/o/{}", self._bucket, self._name, **only)
         self._generation = ABSENT
 
     def _write(self, expected: Version) -> bool:
         """Writes the object if it is what was seen; returns whether it is this process's now."""
         try:
-            with places.os_errors():
+            with storage.os_errors():
                 about = self._fs.call(
                     "POST",
                     self._fs.base.replace("/storage/", "/upload/storage/") + "b/{}/o",

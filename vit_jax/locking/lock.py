@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
-from vit_jax import config, logs, places
+from vit_jax import config, logs, storage
 from vit_jax.locking.bucket import BucketLock
 from vit_jax.locking.disk import DiskLock
 from vit_jax.locking.holder import Holder
@@ -62,11 +62,11 @@ def exclusive(workdir: pathlib.Path, name: str = NAME) -> Iterator[None]:
     A holder on this machine that lives is waited for `NEAR` seconds; one elsewhere until it shows
     that it is alive, at most `LEASE` seconds.
     """
-    lock: Lock = (BucketLock if places.is_remote(workdir) else DiskLock)(
+    lock: Lock = (BucketLock if storage.is_remote(workdir) else DiskLock)(
         workdir / name, Holder.me()
     )
     try:
-        with places.one_line(f"--workdir={workdir}"):
+        with storage.readable_errors(f"--workdir={workdir}"):
             _take(lock, workdir)
         with _Renewal(lock, workdir):
             yield
@@ -126,7 +126,7 @@ def _take(lock: Lock, workdir: pathlib.Path) -> None:
         elif version != first and not ended:
             raise _in_use(workdir, holder)
         # The lock of a dead process of this machine: on a disk the kernel frees it in a moment.
-        if now - since > LEASE or (ended and places.is_remote(workdir)):
+        if now - since > LEASE or (ended and storage.is_remote(workdir)):
             if not _try(partial(lock.seize, version), workdir):
                 raise _in_use(workdir, lock.look()[1])
             if not ended:
@@ -143,7 +143,7 @@ def _try(take: Callable[[], bool], workdir: pathlib.Path) -> bool:
     try:
         return take()
     except OSError as error:
-        if places.is_remote(workdir):
+        if storage.is_remote(workdir):
             raise
         kind = logs.NotWritten if error.errno in config.NO_ROOM else config.ConfigError
         raise kind(f"--workdir={workdir}: cannot be written: {error.strerror}") from error

@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from vit_jax import config, trees
+from vit_jax import config, tree_utils
 from vit_jax.config import Masked
-from vit_jax.models import macs, predicted, variants
+from vit_jax.models import flop_count, masking, variants
 from vit_jax.models.axial import AxialResNet
-from vit_jax.models.masked import MaskedViT
+from vit_jax.models.masked_vit import MaskedViT
 from vit_jax.models.resnet import ResNet
 from vit_jax.models.vit import ViT
 
@@ -40,7 +40,7 @@ class Classifier:
     image_size: tuple[int, int]
     channels: int
     dtype: str
-    masked: Masked = predicted.OFF
+    masked: Masked = masking.OFF
 
     def _module(self, key: jax.Array) -> Any:
         if self.masked.target is not None:
@@ -52,7 +52,7 @@ class Classifier:
                 self.masked,
                 rngs=nnx.Rngs(key),
             )
-        return NETWORKS[variants.known(self.config.architecture)](
+        return NETWORKS[variants.required(self.config.architecture)](
             self.config,
             self.image_size,
             self.channels,
@@ -84,11 +84,11 @@ class Classifier:
         are exactly those of `shapes()`.
         """
         graphdef, shapes = self._abstract
-        wrong = differences(trees.flatten(shapes), trees.flatten(params))
+        wrong = differences(tree_utils.flatten(shapes), tree_utils.flatten(params))
         if wrong:
             raise ParameterError(f"parameters do not fit the model: {'; '.join(wrong)}")
         # nnx.merge goes by position alone; with equal names the order is equal too.
-        return nnx.merge(graphdef, trees.nest(trees.flatten(params)))
+        return nnx.merge(graphdef, tree_utils.nest(tree_utils.flatten(params)))
 
     def apply(
         self,
@@ -162,12 +162,12 @@ class Classifier:
     @property
     def num_params(self) -> int:
         """The number of parameters."""
-        return trees.count(self._abstract[1])
+        return tree_utils.count(self._abstract[1])
 
     @property
     def macs(self) -> int:
         """Multiply-accumulates of the forward pass of one image, matrix products only."""
-        return macs.count(self.config, self.image_size, self.channels, self.masked)
+        return flop_count.count(self.config, self.image_size, self.channels, self.masked)
 
 
 def create(
@@ -176,7 +176,7 @@ def create(
     image_size: tuple[int, int],
     channels: int = 3,
     dtype: str = "float32",
-    masked: Masked = predicted.OFF,
+    masked: Masked = masking.OFF,
 ) -> Classifier:
     """Returns the classifier that `model` describes.
 

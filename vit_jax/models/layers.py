@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec
 
 from vit_jax import config
 from vit_jax.models import positions
-from vit_jax.models.variants import has_class_token, known
+from vit_jax.models.variants import has_class_token, required
 
 M = TypeVar("M", bound=nnx.Module)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -154,8 +154,8 @@ class Attention(nnx.Module):
         self, model: config.Model, dtype: jnp.dtype, *, tokens: int | None = None, rngs: nnx.Rngs
     ):
         self.kind = model.attention
-        width = known(model.width)
-        heads = (known(model.heads), width // known(model.heads))
+        width = required(model.width)
+        heads = (required(model.heads), width // required(model.heads))
         linear = functools.partial(
             nnx.LinearGeneral, kernel_init=xavier_uniform, dtype=dtype, rngs=rngs
         )
@@ -213,8 +213,8 @@ class Mlp(nnx.Module):
             dtype=dtype,
             rngs=rngs,
         )
-        self.fc1 = linear(known(model.width), known(model.mlp_dim))
-        self.fc2 = linear(known(model.mlp_dim), known(model.width))
+        self.fc1 = linear(required(model.width), required(model.mlp_dim))
+        self.fc2 = linear(required(model.mlp_dim), required(model.width))
 
     def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
         """Returns (B, N, D) for (B, N, D), with dropout after the activation."""
@@ -233,7 +233,7 @@ class EncoderBlock(nnx.Module):
         *,
         rngs: nnx.Rngs,
     ):
-        width, self.rate, self.paths = known(model.width), model.dropout, model.stochastic_depth
+        width, self.rate, self.paths = required(model.width), model.dropout, model.stochastic_depth
         tokens = grid[0] * grid[1] + has_class_token(model)
         self.positioned = model.position_place == "layers"
         if self.positioned:
@@ -278,7 +278,7 @@ class AttentionPooling(nnx.Module):
     """A learned query that attends to all tokens, and an MLP (Zhai et al. 2022; big_vision)."""
 
     def __init__(self, model: config.Model, dtype: jnp.dtype, *, rngs: nnx.Rngs):
-        width = known(model.width)
+        width = required(model.width)
         self.probe = nnx.Param(xavier_uniform(rngs.params(), (1, 1, width), jnp.float32))
         self.attention = Attention(model, dtype, rngs=rngs)
         self.norm = nnx.LayerNorm(width, epsilon=model.norm_epsilon, rngs=rngs)
@@ -307,7 +307,7 @@ class WithHead(nnx.Module):
             features = model.representation_size
         self.head = nnx.Linear(
             features,
-            known(model.num_classes),
+            required(model.num_classes),
             kernel_init=nnx.initializers.zeros,
             bias_init=nnx.initializers.constant(model.head_bias),
             rngs=rngs,

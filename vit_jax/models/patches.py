@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 
-def cut(images: jax.Array, patch: tuple[int, int]) -> jax.Array:
+def patchify(images: jax.Array, patch: tuple[int, int]) -> jax.Array:
     """Returns images (B, H, W, C) as patches (B, P, h, w, C), `patch` being h, w.
 
     Rows at the bottom and columns at the right that fill no whole patch are left out.
@@ -18,7 +18,7 @@ def cut(images: jax.Array, patch: tuple[int, int]) -> jax.Array:
     return jnp.swapaxes(grid, 2, 3).reshape(batch, -1, h, w, channels)
 
 
-def join(patches: jax.Array, size: tuple[int, int]) -> jax.Array:
+def unpatchify(patches: jax.Array, size: tuple[int, int]) -> jax.Array:
     """Returns patches (B, P, h, w, C) as images (B, H, W, C), `size` being H, W; undoes `cut`.
 
     Both must be multiples of the patch's.

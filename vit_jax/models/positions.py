@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 
 from vit_jax import config
-from vit_jax.models.variants import has_class_position, has_class_token, known
+from vit_jax.models.variants import has_class_position, has_class_token, required
 
 normal = nnx.initializers.normal(0.02)  # as BERT, says the released code
 
@@ -21,7 +21,7 @@ class Positions(nnx.Module):
     """
 
     def __init__(self, model: config.Model, grid: tuple[int, int], *, rngs: nnx.Rngs):
-        self.grid, width = grid, known(model.width)
+        self.grid, width = grid, required(model.width)
         self.two_d, self.token = model.position == "learned_2d", has_class_token(model)
         self.row = has_class_position(model)
         if self.two_d:

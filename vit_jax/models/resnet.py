@@ -14,7 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from vit_jax import config
 from vit_jax.models.layers import WithHead, constrain_batch, normalise, rematerialise
-from vit_jax.models.variants import known
+from vit_jax.models.variants import required
 
 EXPANSION = 4  # a unit gives out so many times the channels it works on
 GROUPS = 32  # of GroupNorm
@@ -238,9 +238,9 @@ class Backbone(nnx.Module):
         middle: Middle = convolution_3x3,
         rngs: nnx.Rngs,
     ):
-        self.version, units = model.resnet_version, known(model.resnet_units)
+        self.version, units = model.resnet_version, required(model.resnet_units)
         self.zeros = model.resnet_pool == "zeros"
-        width = round(64 * known(model.resnet_width))
+        width = round(64 * required(model.resnet_width))
         if width % GROUPS or not width:
             nearest = max(1, round(width / GROUPS)) * GROUPS / 64
             raise config.ConfigError(

@@ -139,7 +139,7 @@ def grid(model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
     height, width = (-(-side // factor) for side in image_size)  # a ResNet rounds up
     if model.architecture in ("resnet", "axial_resnet"):
         return height, width
-    patch = known(model.patch_size)
+    patch = required(model.patch_size)
     return height // patch[0], width // patch[1]
 
 
@@ -150,7 +150,7 @@ def covered(model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]
     """
     if model.architecture in ("resnet", "axial_resnet"):
         return image_size
-    factor, patch = reduction(model), known(model.patch_size)
+    factor, patch = reduction(model), required(model.patch_size)
     rows, columns = grid(model, image_size)
     whole = rows * patch[0] * factor, columns * patch[1] * factor
     return min(whole[0], image_size[0]), min(whole[1], image_size[1])
@@ -180,7 +180,7 @@ def check(model: config.Model, image_size: tuple[int, int]) -> None:
             "model.variant=ViT-B/16"
         )
     _check_patches(model, image_size)
-    width, heads, depth = known(model.width), known(model.heads), known(model.depth)
+    width, heads, depth = required(model.width), required(model.heads), required(model.depth)
     if width % heads:
         fits = [h for h in range(1, width + 1) if width % h == 0]
         nearest = min(fits, key=lambda h: abs(h - heads))
@@ -226,7 +226,7 @@ def check(model: config.Model, image_size: tuple[int, int]) -> None:
 def _check_patches(model: config.Model, image_size: tuple[int, int]) -> None:
     factor = reduction(model)
     for side, pixels, patch in zip(
-        ("height", "width"), image_size, known(model.patch_size), strict=True
+        ("height", "width"), image_size, required(model.patch_size), strict=True
     ):
         whole = patch * factor
         if pixels % whole and (model.patch_remainder == "refuse" or pixels < whole):
@@ -254,7 +254,7 @@ def _check_resnet(model: config.Model) -> None:
             )
 
 
-def known(value: T | None) -> T:
+def required(value: T | None) -> T:
     """Returns a size of a complete model: `complete` and `check` leave none at None."""
     assert value is not None
     return value

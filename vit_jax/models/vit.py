@@ -16,8 +16,8 @@ from vit_jax.models.layers import (
     rematerialise,
     unstack,
 )
-from vit_jax.models.patches import cut
-from vit_jax.models.variants import known
+from vit_jax.models.patches import patchify
+from vit_jax.models.variants import required
 
 Block = EncoderBlock | axial.AxialBlock
 
@@ -35,7 +35,11 @@ class ViT(WithHead):
         rngs: nnx.Rngs,
     ):
         self.model = model
-        patch, width, depth = known(model.patch_size), known(model.width), known(model.depth)
+        patch, width, depth = (
+            required(model.patch_size),
+            required(model.width),
+            required(model.depth),
+        )
         self.grid = variants.grid(model, image_size)
         if model.resnet_units is not None:
             self.resnet = resnet.Backbone(model, channels, dtype, rngs=rngs)
@@ -67,7 +71,7 @@ class ViT(WithHead):
         TPUs hold the kernel in another order for that, and copy it and its moments every step.
         """
         x = images if self.model.resnet_units is None else self.resnet(images)
-        return self.embedding(cut(x, known(self.model.patch_size)))
+        return self.embedding(patchify(x, required(self.model.patch_size)))
 
     def place(self, x: jax.Array) -> jax.Array:
         """Returns patch embeddings (B, P, D) with class token and positions, (B, N, D)."""
@@ -89,7 +93,7 @@ class ViT(WithHead):
     ) -> tuple[jax.Array, jax.Array | None]:
         """Returns tokens after all layers and, on request, the weights (L, B, H, N, N) float32."""
         shared = self.model.position_place == "shared"
-        depth = known(self.model.depth)
+        depth = required(self.model.depth)
 
         def layer(
             x: jax.Array, scanned: tuple[Block, jax.Array, jax.Array | None]
@@ -119,7 +123,7 @@ class ViT(WithHead):
         """Returns what `encode` makes of patch embeddings (B, P, D), with dropout."""
         first, rest = None, None
         if key is not None:
-            keys = jax.random.split(key, 1 + known(self.model.depth))
+            keys = jax.random.split(key, 1 + required(self.model.depth))
             first, rest = keys[0], keys[1:]
         return self.encode(dropout(self.place(patches), self.model.dropout, first), rest, capture)
 

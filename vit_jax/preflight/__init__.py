@@ -1,11 +1,11 @@
 """Preflight: a training step compiled for an accelerator from any machine, and what it says."""
 
-from vit_jax.preflight.describe import lines, markdown
-from vit_jax.preflight.many import as_dict, measure_all
+from vit_jax.preflight.batch import as_dict, measure_all
+from vit_jax.preflight.formatting import lines, markdown
 from vit_jax.preflight.program import Report, Settings, measure, prepare
 from vit_jax.preflight.scaling import markdown as scaling_table
 from vit_jax.preflight.search import fit
-from vit_jax.preflight.slices import Slice, open_slice, parse
+from vit_jax.preflight.topologies import Slice, open_slice, parse
 
 __all__ = [
     "Report",

@@ -10,9 +10,9 @@ from typing import Any
 
 import jax
 
-from vit_jax import checks, config, models
-from vit_jax.preflight.slices import Slice
-from vit_jax.training import loop, optimizer, schedules, sharding, state, step
+from vit_jax import config, models, validation
+from vit_jax.preflight.topologies import Slice
+from vit_jax.training import loop, optimizers, schedules, sharding, state, step
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "u16": 2, "s16": 2, "f32": 4, "s32": 4,
@@ -108,7 +108,7 @@ def prepare(cfg: config.Config) -> config.Config:
     data = dataclasses.replace(cfg.data, source="synthetic", name=None, root=None, holdout=0.0)
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model), data=data)
     models.check(cfg.model, cfg.data.image_size)
-    checks.of_knobs(cfg)
+    validation.check_options(cfg)
     return cfg
 
 
@@ -157,13 +157,13 @@ def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
 
     Raises ConfigError where batch, mesh and devices do not divide.
     """
-    cfg = checks.adapted(_typed(cfg, where), len(where.devices))
-    checks.of_devices(cfg, len(where.devices))
+    cfg = validation.with_accumulation(_typed(cfg, where), len(where.devices))
+    validation.check_devices(cfg, len(where.devices))
     plan = loop.Plan.of(cfg, examples)
     mesh = sharding.create_mesh(cfg.mesh.fsdp, where.devices)
     model = _model(cfg)
-    tx = optimizer.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
-    target = state.target(model, tx, cfg, mesh)
+    tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
+    target = state.abstract_state(model, tx, cfg, mesh)
     began = time.monotonic()
     compiled, exceeds = None, None
     try:
@@ -220,7 +220,7 @@ def step_flops(cfg: config.Config, plan: loop.Plan) -> float:
     """
     cfg = _without_loops(cfg)
     model = _model(cfg)
-    tx = optimizer.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
+    tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
     shapes = jax.eval_shape(lambda: state.create(model, tx, cfg))
     lowered = jax.jit(_step(cfg, model, tx, plan)).lower(shapes, step.batch_shapes(cfg))
     return (lowered.cost_analysis() or {})["flops"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from vit_jax import config
 from vit_jax.preflight.program import Report, Settings, deepest, measure
-from vit_jax.preflight.slices import Slice
+from vit_jax.preflight.topologies import Slice
 
 # What a setting costs, relative to the plain step. Recomputation: its share of the step's
 # arithmetic (all of the forward pass is a third; attention and elementwise work a few per cent).

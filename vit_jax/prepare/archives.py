@@ -15,8 +15,8 @@ import zlib
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
-from vit_jax.data.examples import DataError, reason
-from vit_jax.data.images import BadImage
+from vit_jax.data.decoding import BadImage
+from vit_jax.data.source import DataError, reason
 
 Path = pathlib.Path
 

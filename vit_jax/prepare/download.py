@@ -15,8 +15,8 @@ import tensorflow_datasets as tfds
 
 from vit_jax.config import NO_ROOM
 from vit_jax.data import tfds_metadata
-from vit_jax.data.examples import DataError, reason
-from vit_jax.prepare import metadata
+from vit_jax.data.source import DataError, reason
+from vit_jax.prepare import dataset_info
 from vit_jax.prepare.official.recipe import Recipe
 from vit_jax.prepare.shards import PrepareError
 
@@ -39,7 +39,7 @@ def prepared(one: Any) -> str | None:
     """Returns the format a data set is prepared in, such as `array_record`, or None."""
     if not (one.data_path / "dataset_info.json").exists():
         return None
-    found = metadata.read(one.data_path).file_format
+    found = dataset_info.read(one.data_path).file_format
     return found.value if found else "tfrecord"
 
 

@@ -13,9 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_jax import logs
-from vit_jax.data.examples import DataError
-from vit_jax.data.skipped import Skipped
-from vit_jax.prepare import duplicates, inputs, layout, metadata, pool, shards, staging
+from vit_jax.data.skipped_files import Skipped
+from vit_jax.data.source import DataError
+from vit_jax.prepare import (
+    assignment,
+    dataset_info,
+    dedup,
+    image_listing,
+    processes,
+    shards,
+    staging,
+)
 from vit_jax.prepare.progress import Progress
 from vit_jax.prepare.shards import Outcome, Settings, Shard
 from vit_jax.prepare.staging import PLAN, WHOLE
@@ -54,9 +62,9 @@ class Packing:
     holdout: float = 0.0
     max_side: int | None = None
     max_pixels: int
-    prints: duplicates.Prints | None = None
+    prints: dedup.Prints | None = None
     against: Sequence[str] = ()
-    distance: int = duplicates.THRESHOLD
+    distance: int = dedup.THRESHOLD
     workers: int = 1
     shard_bytes: int = SHARD_BYTES
 
@@ -79,7 +87,7 @@ class Planned(NamedTuple):
     labels: np.ndarray
     evaluated: bool
 
-    def shard(self, listing: inputs.Listing) -> Shard:
+    def shard(self, listing: image_listing.Listing) -> Shard:
         """Returns the shard with the places of its images."""
         return Shard(
             self.path,
@@ -118,10 +126,10 @@ def pack(packing: Packing) -> dict[str, Any]:
             logs.log.info(f"{packing.name}: {len(done)} of {len(planned)} shards are there already")
         ready = sum(len(one.positions) for one in planned if one.path in done)
         with Progress(f"packing {packing.name}", len(plan.labels)) as progress:
-            count = pool.Count(ready, progress)
+            count = processes.Count(ready, progress)
             waiting = (one.shard(listing) for one in missing)
             make = functools.partial(shards.Packer, settings)
-            done |= pool.run(waiting, len(missing), make, packing.workers, count)
+            done |= processes.run(waiting, len(missing), make, packing.workers, count)
         facts = _facts(packing, plan, listing, [(one, done[one.path]) for one in planned])
         _finish(packing, plan, facts, [(one, done[one.path]) for one in planned])
     shutil.rmtree(packing.part, ignore_errors=True)
@@ -160,23 +168,23 @@ def check_sources(packing: Packing) -> None:
             raise DataError(f"--from={source}: no such file or folder")
 
 
-def kept_prints(packing: Packing) -> duplicates.Prints | None:
+def kept_prints(packing: Packing) -> dedup.Prints | None:
     """Returns the prints that an earlier try was begun with, which took long to make."""
     if (packing.part / PLAN).exists() and (packing.part / PRINTS).exists():
-        return duplicates.Prints.load(packing.part / PRINTS)
+        return dedup.Prints.load(packing.part / PRINTS)
     return None
 
 
-def _look(packing: Packing) -> tuple[inputs.Listing, layout.Layout]:
+def _look(packing: Packing) -> tuple[image_listing.Listing, assignment.Layout]:
     """Returns what the sources hold; of sources that cannot be packed nothing is left behind."""
     named = ", ".join(map(str, packing.sources))
     with staging.nothing_left(packing.part):
-        listing = inputs.scan(packing.sources)
-        plan = layout.arrange(listing, packing.unsplit, f"--from={named}", packing.holdout)
+        listing = image_listing.scan(packing.sources)
+        plan = assignment.arrange(listing, packing.unsplit, f"--from={named}", packing.holdout)
         return listing, plan
 
 
-def _fingerprint(packing: Packing, listing: inputs.Listing, plan: layout.Layout) -> str:
+def _fingerprint(packing: Packing, listing: image_listing.Listing, plan: assignment.Layout) -> str:
     """Returns a digest of all that decides what the shards will hold."""
     total = hashlib.sha256()
     facts = [FORM, packing.name, packing.max_side, packing.max_pixels, packing.shard_bytes]
@@ -192,7 +200,9 @@ def _fingerprint(packing: Packing, listing: inputs.Listing, plan: layout.Layout)
     return total.hexdigest()
 
 
-def _planned(packing: Packing, listing: inputs.Listing, plan: layout.Layout) -> Iterator[Planned]:
+def _planned(
+    packing: Packing, listing: image_listing.Listing, plan: assignment.Layout
+) -> Iterator[Planned]:
     for split, order in plan.order.items():
         if not re.fullmatch(r"\w+", split):
             raise DataError(f"--from: folder {split}: no name for a split; letters, digits and _")
@@ -206,11 +216,11 @@ def _planned(packing: Packing, listing: inputs.Listing, plan: layout.Layout) -> 
                 packing.part / WHOLE / name,
                 positions,
                 plan.labels[positions],
-                split.lower() in layout.EVALUATION and not plan.held_out,
+                split.lower() in assignment.EVALUATION and not plan.held_out,
             )
 
 
-def _check_room(packing: Packing, listing: inputs.Listing, missing: list[Planned]) -> None:
+def _check_room(packing: Packing, listing: image_listing.Listing, missing: list[Planned]) -> None:
     if packing.max_side is not None:
         return  # how much it will be is not known
     needed = sum(int(listing.sizes()[one.positions].sum()) for one in missing)
@@ -220,8 +230,8 @@ def _check_room(packing: Packing, listing: inputs.Listing, missing: list[Planned
 
 def _facts(
     packing: Packing,
-    plan: layout.Layout,
-    listing: inputs.Listing,
+    plan: assignment.Layout,
+    listing: image_listing.Listing,
     packed: list[tuple[Planned, Outcome]],
 ) -> dict[str, Any]:
     """Returns what is known of a packed data set; it is the same however often it was stopped."""
@@ -263,7 +273,7 @@ def _facts(
     }
 
 
-def _why_ignored(listing: inputs.Listing, plan: layout.Layout) -> str:
+def _why_ignored(listing: image_listing.Listing, plan: assignment.Layout) -> str:
     """Returns the kinds of files that are left out, with their numbers."""
     skipped = Skipped()
     for path in listing.ignored:
@@ -280,20 +290,20 @@ def _split(path: Path) -> str:
 
 def _finish(
     packing: Packing,
-    plan: layout.Layout,
+    plan: assignment.Layout,
     facts: dict[str, Any],
     packed: list[tuple[Planned, Outcome]],
 ) -> None:
     """Adds to the shards what is known of them, and gives their folder its name."""
     whole = packing.part / WHOLE
     with shards.disk_errors(packing.folder):
-        metadata.write(whole, packing.name, VERSION, plan.classes, _split_infos(plan, packed))
+        dataset_info.write(whole, packing.name, VERSION, plan.classes, _split_infos(plan, packed))
         logs.write_atomically(whole / FACTS, json.dumps(facts, indent=1) + "\n")
         whole.replace(packing.folder)
 
 
 def _split_infos(
-    plan: layout.Layout, packed: list[tuple[Planned, Outcome]]
+    plan: assignment.Layout, packed: list[tuple[Planned, Outcome]]
 ) -> dict[str, list[tuple[int, int]]]:
     """Returns examples and bytes of every shard of every split."""
     infos: dict[str, list[tuple[int, int]]] = {split: [] for split in plan.order}

@@ -15,10 +15,10 @@ from array_record.python import array_record_module  # pyright: ignore
 
 from vit_jax import logs
 from vit_jax.config import NO_ROOM
-from vit_jax.data import images
-from vit_jax.data.examples import DataError
-from vit_jax.data.images import BadImage
-from vit_jax.prepare import duplicates, inputs
+from vit_jax.data import decoding
+from vit_jax.data.decoding import BadImage
+from vit_jax.data.source import DataError
+from vit_jax.prepare import dedup, image_listing
 
 # One record a chunk, for random access; riegeli stores a hash of every chunk and checks it.
 # JPEG does not compress further.
@@ -57,7 +57,7 @@ class Shard(NamedTuple):
     """The images of a shard in order, each with its label, and the file they go to."""
 
     path: pathlib.Path
-    images: list[inputs.Found]
+    images: list[image_listing.Found]
     labels: list[int]
     evaluated: bool  # a split to evaluate on, from which duplicates are not removed
 
@@ -114,14 +114,14 @@ class Packer:
 
     def __init__(self, settings: Settings, each: Callable[[], None]) -> None:
         self._settings, self._each = settings, each
-        self._read = inputs.Reader()
+        self._read = image_listing.Reader()
         self._serialize = tfds.core.example_serializer.ExampleSerializer(  # pyright: ignore
             features(settings.classes).get_serialized_info()
         )
         self._index = None
         if settings.prints:
-            prints = duplicates.Prints.load(settings.prints)
-            self._index = duplicates.Index(prints, settings.distance)
+            prints = dedup.Prints.load(settings.prints)
+            self._index = dedup.Index(prints, settings.distance)
 
     def __call__(self, shard: Shard) -> Outcome:
         """Writes the file of a shard, then what became of it; `each` is called for every image.
@@ -144,7 +144,7 @@ class Packer:
             name = raw.decode(errors="backslashreplace").replace("\n", "\\n")
             try:
                 encoded = self._read(found)
-                pixels = images.decode(encoded, channels=3, max_pixels=self._settings.max_pixels)
+                pixels = decoding.decode(encoded, channels=3, max_pixels=self._settings.max_pixels)
             except BadImage as error:
                 result.bad.append((name, str(error)))
                 continue

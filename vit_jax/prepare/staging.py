@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 
 from vit_jax import logs
-from vit_jax.data.examples import DataError
+from vit_jax.data.source import DataError
 from vit_jax.prepare import shards
 
 Path = pathlib.Path

@@ -12,8 +12,8 @@ import tensorflow_datasets as tfds
 from etils import epath
 
 from vit_jax import logs
-from vit_jax.data.examples import DataError
-from vit_jax.prepare import metadata, shards
+from vit_jax.data.source import DataError
+from vit_jax.prepare import dataset_info, shards
 from vit_jax.prepare.progress import Progress
 
 INFO = "dataset_info.json"
@@ -40,7 +40,7 @@ def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Pa
     Shards keep their number and their records; a shard that an earlier try has finished is kept.
     Raises DataError for a damaged record, by file and number, and where it is not `name`.
     """
-    info = metadata.read(source)
+    info = dataset_info.read(source)
     found = info.full_name.rpartition("/")[0]
     if found != name.partition(":")[0]:
         raise DataError(f"--from={source}: is a copy of {found}, not of {name}")
@@ -54,7 +54,7 @@ def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Pa
         part.mkdir(parents=True, exist_ok=True)
     with Progress(f"converting {info.full_name}", info.splits.total_num_examples) as progress:
         done = 0
-        for path, length in metadata.shards(info):
+        for path, length in dataset_info.shards(info):
             target = part / path.name.replace(f".{SUFFIX}", ".array_record")
             if not target.exists():
                 shards.write_records(target, _counted(path, length, done, progress))

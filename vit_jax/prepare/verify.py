@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow_datasets as tfds
 from array_record.python import array_record_data_source
 
-from vit_jax.data import images, tfds_source
-from vit_jax.data.examples import DataError, reason
-from vit_jax.prepare import metadata, shards
+from vit_jax.data import decoding, tfds_source
+from vit_jax.data.source import DataError, reason
+from vit_jax.prepare import dataset_info, shards
 from vit_jax.prepare.pack import FACTS
 from vit_jax.prepare.progress import Progress
 
@@ -28,7 +28,7 @@ def verify(folder: pathlib.Path, *, workers: int, max_pixels: int) -> Iterator[s
     decoded; the number of records must be that of the metadata. Of a data set that was packed here
     the files and the names of examples must have their SHA-256.
     """
-    info = metadata.read(folder)
+    info = dataset_info.read(folder)
     if info.file_format != tfds.core.FileFormat.ARRAY_RECORD:
         raise DataError(f"{folder}: is {info.file_format.value}, not array_record")
     facts = folder / FACTS
@@ -39,7 +39,7 @@ def verify(folder: pathlib.Path, *, workers: int, max_pixels: int) -> Iterator[s
         futures.ThreadPoolExecutor(workers) as pool,
     ):
         done = 0
-        for path, length in metadata.shards(info):
+        for path, length in dataset_info.shards(info):
             try:
                 with array_record_data_source.ArrayRecordDataSource(str(path)) as source:
                     there = len(source)
@@ -80,8 +80,8 @@ class _Check:
                 source[number], decoders=self._skip
             )
             for name in self._images:
-                images.decode(example[name], channels=3, max_pixels=self._max_pixels)
-        except images.BadImage as error:
+                decoding.decode(example[name], channels=3, max_pixels=self._max_pixels)
+        except decoding.BadImage as error:
             return f"its image {error}"
         except Exception as error:  # neither array_record nor TFDS has types for this
             return _line(error)

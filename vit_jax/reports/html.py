@@ -6,7 +6,9 @@ import re
 import string
 
 from vit_jax.reports import charts, confusion
-from vit_jax.reports.blocks import (
+from vit_jax.reports.charts import Chart, Series
+from vit_jax.reports.confusion import Confusion
+from vit_jax.reports.elements import (
     Block,
     Charts,
     Document,
@@ -18,8 +20,6 @@ from vit_jax.reports.blocks import (
     Table,
     Text,
 )
-from vit_jax.reports.charts import Chart, Series
-from vit_jax.reports.confusion import Confusion
 from vit_jax.reports.markup import Markup, element, empty, join, text
 
 STYLE = pathlib.Path(__file__).with_name("page.css")

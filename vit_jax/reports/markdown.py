@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from vit_jax.reports.blocks import (
+from vit_jax.reports.confusion import Confusion
+from vit_jax.reports.elements import (
     Block,
     Charts,
     Document,
@@ -14,7 +15,6 @@ from vit_jax.reports.blocks import (
     Table,
     Text,
 )
-from vit_jax.reports.confusion import Confusion
 
 # An underscore within a word means nothing to Markdown.
 SIGNS = re.compile(r"[\\`*\[\]|<>&]|(?<!\w)_|_(?!\w)")

@@ -6,9 +6,9 @@ is here, what it costs and what it lacks; `running` runs what can be run; `numbe
 came to; `page` puts it side by side.
 """
 
-from vit_jax.reproduce.page import as_dict, blocks, write
-from vit_jax.reproduce.planning import plan
-from vit_jax.reproduce.running import perform, tiny
+from vit_jax.reproduce.document import as_dict, blocks, write
+from vit_jax.reproduce.plan import plan
+from vit_jax.reproduce.runner import perform, tiny
 from vit_jax.reproduce.tables import NAMES, table
 
 __all__ = ["NAMES", "as_dict", "blocks", "perform", "plan", "table", "tiny", "write"]

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 
-from vit_jax import catalog, exhibits, paper
+from vit_jax import catalog, paper, table_names
 from vit_jax.reproduce import figures
 from vit_jax.reproduce.cells import (
     BIT_ROW,
@@ -31,7 +31,7 @@ from vit_jax.reproduce.cells import (
 
 def table(name: str) -> Table:
     """Returns a table or figure by any name that `exhibits` knows; raises ConfigError."""
-    return _TABLES[exhibits.measured(name)]()
+    return _TABLES[table_names.measured(name)]()
 
 
 def _table2() -> Table:

@@ -12,13 +12,13 @@ from typing import Any, NoReturn, Protocol
 import jax
 import numpy as np
 
-from vit_jax import checks, config, logs, places
-from vit_jax.checkpoints import hosts, manager
-from vit_jax.data import feed
+from vit_jax import config, logs, storage, validation
+from vit_jax.checkpoints import collectives, manager
+from vit_jax.data import prefetch
 from vit_jax.progress import Field, Progress
-from vit_jax.training.phases import Phases
-from vit_jax.training.sessions import STEP, Sessions, Summary, describe
-from vit_jax.training.speed import Speed
+from vit_jax.runtime.goodput import STEP, GoodputLog, Summary, describe
+from vit_jax.runtime.phase_timer import PhaseTimer
+from vit_jax.training.throughput import Speed
 
 LOGGED = ("loss", "top1", "accuracy", "error", "grad_norm", "lr")  # of what a step returns
 
@@ -101,7 +101,7 @@ class Plan:
             evaluate=cfg.evaluation.every and steps(cfg.evaluation.every),
             save=cfg.checkpoint.every and steps(cfg.checkpoint.every),
         )
-        checks.of_length(cfg, plan.steps, plan.warmup)
+        validation.check_length(cfg, plan.steps, plan.warmup)
         return plan
 
     @property
@@ -125,7 +125,7 @@ class Loop:
     cfg: config.Config
     plan: Plan
     step: Callable[[Any, dict[str, jax.Array]], tuple[Any, dict[str, jax.Array]]]
-    batches: Callable[[int], feed.Batches]
+    batches: Callable[[int], prefetch.Batches]
     put: Callable[[Mapping[str, np.ndarray]], dict[str, jax.Array]]
     evaluators: Mapping[str, Evaluator]
     parameters: Callable[[Any], Any]
@@ -134,9 +134,9 @@ class Loop:
     metrics: logs.Metrics | None
     progress: Progress
     stop: Stop
-    phases: Phases
-    sessions: Sessions | None
-    mirror: places.Mirror | None
+    phases: PhaseTimer
+    sessions: GoodputLog | None
+    mirror: storage.RemoteSync | None
     flops_per_image: float
     splits: Mapping[str, str] = dataclasses.field(default_factory=dict)
     profile: tuple[int, int] | None = None
@@ -172,7 +172,7 @@ class Loop:
                 try:
                     with self.phases("data"):
                         batch = next(batches)
-                except feed.GivenUp:
+                except prefetch.GivenUp:
                     if pending is not None:
                         self._look(*pending, timer)
                     self._stop(state, step - 1, None)
@@ -309,7 +309,7 @@ class Loop:
         if jax.process_count() == 1:
             return over
         # Clocks differ: process 0 decides, now and then, as asking costs a round trip.
-        return step % self.cfg.logging.every == 0 and hosts.decide(lambda: over)
+        return step % self.cfg.logging.every == 0 and collectives.broadcast_from_main(lambda: over)
 
     def _is_best(self, results: Mapping[str, float] | None) -> bool:
         return results is not None and self.saver.is_best(_checked(results))

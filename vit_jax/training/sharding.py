@@ -13,7 +13,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import trees
+from vit_jax import tree_utils
 
 BATCH = P(("data", "fsdp"))
 
@@ -51,7 +51,7 @@ def placed(shapes: Any, mesh: Mesh, *, min_size: int) -> Any:
         where = NamedSharding(mesh, spec(name, leaf.shape, fsdp=fsdp, min_size=min_size))
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
-    return trees.map_named(place, shapes)
+    return tree_utils.map_named(place, shapes)
 
 
 def host_rows(mesh: Mesh, batch_size: int) -> np.ndarray:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from vit_jax import config, models, trees
+from vit_jax import config, models, tree_utils
 from vit_jax.training import sharding
 
 
@@ -31,7 +31,7 @@ def create(
     return state
 
 
-def target(
+def abstract_state(
     model: models.Classifier, tx: optax.GradientTransformation, cfg: config.Config, mesh: Mesh
 ) -> dict[str, Any]:
     """Returns the state's ShapeDtypeStructs with their shardings on `mesh`; allocates nothing."""
@@ -43,7 +43,7 @@ def initialise(
     model: models.Classifier, tx: optax.GradientTransformation, cfg: config.Config, mesh: Mesh
 ) -> dict[str, Any]:
     """Returns a new state, each shard created on its own device."""
-    places = jax.tree.map(lambda leaf: leaf.sharding, target(model, tx, cfg, mesh))
+    places = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(model, tx, cfg, mesh))
     return jax.jit(lambda: create(model, tx, cfg), out_shardings=places)()
 
 
@@ -54,7 +54,7 @@ def begin_with(state: dict[str, Any], params: Any) -> dict[str, Any]:
       state: as from `initialise`.
       params: numpy float32 arrays, nested by name; all of the state's parameters, or some.
     """
-    given = trees.flatten(params)
+    given = tree_utils.flatten(params)
 
     def replaced(name: str, leaf: jax.Array) -> jax.Array:
         if name not in given:
@@ -62,7 +62,9 @@ def begin_with(state: dict[str, Any], params: Any) -> dict[str, Any]:
         whole = given[name]
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda part: whole[part])
 
-    new = {key: trees.map_named(replaced, state[key]) for key in ("params", "ema") if key in state}
+    new = {
+        key: tree_utils.map_named(replaced, state[key]) for key in ("params", "ema") if key in state
+    }
     return state | new
 
 

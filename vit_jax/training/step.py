@@ -11,14 +11,14 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
-from vit_jax.models.variants import known
-from vit_jax.training import losses, masked, mixup, sharding
+from vit_jax.models.variants import required
+from vit_jax.training import losses, masked_objective, mixup, sharding
 
 State = dict[str, Any]
 Batch = dict[str, jax.Array]
 
 
-def normalise(images: jax.Array, data: config.Data) -> jax.Array:
+def normalize_pixels(images: jax.Array, data: config.Data) -> jax.Array:
     """Returns uint8 pixels (B, H, W, C) as float32, by the mean and deviation of `data`.
 
     The defaults give [-1, 1].
@@ -41,7 +41,7 @@ def create(
     """
     train = cfg.train
     target = cfg.masked.target
-    measures = ("top1",) if target is None else masked.MEASURES[target]
+    measures = ("top1",) if target is None else masked_objective.MEASURES[target]
 
     def classify(
         params: Any, batch: Batch, key: jax.Array | None, share: jax.Array | None
@@ -49,7 +49,7 @@ def create(
         def mixed(x: jax.Array) -> jax.Array:
             return x if share is None else mixup.blend(x, share)
 
-        logits, _ = model.apply(params, mixed(normalise(batch["image"], cfg.data)), key=key)
+        logits, _ = model.apply(params, mixed(normalize_pixels(batch["image"], cfg.data)), key=key)
         targets = mixed(jax.nn.one_hot(batch["label"], logits.shape[-1]))
         loss = losses.cross_entropy(
             logits, targets, kind=train.loss, smoothing=train.label_smoothing
@@ -63,10 +63,10 @@ def create(
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         images, chosen = batch["image"], batch["chosen"]
         outputs = model.fill_in(
-            params, normalise(images, cfg.data), batch["source"], chosen, key=key
+            params, normalize_pixels(images, cfg.data), batch["source"], chosen, key=key
         )
-        patch = known(cfg.model.patch_size)
-        found = masked.measure(outputs, images, chosen, patch, known(target), cfg.data)
+        patch = required(cfg.model.patch_size)
+        found = masked_objective.measure(outputs, images, chosen, patch, required(target), cfg.data)
         means = {name: jnp.mean(value, dtype=jnp.float32) for name, value in found.items()}
         return means.pop("loss"), means
 
@@ -100,8 +100,8 @@ def create(
         key = jax.random.fold_in(key, state["step"]) if drops else None
         share = mixup.own_share(cfg.seed, state["step"], train.mixup) if train.mixup else None
         if target is not None:
-            keys = masked.keys(cfg.seed, state["step"], train.batch_size)
-            batch = batch | masked.corrupt(keys, model.patches, cfg.masked)
+            keys = masked_objective.keys(cfg.seed, state["step"], train.batch_size)
+            batch = batch | masked_objective.corrupt(keys, model.patches, cfg.masked)
         (loss, measured), grads = accumulated(state["params"], batch, key, share)
         norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)

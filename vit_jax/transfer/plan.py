@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax import catalog, checks, config, run
+from vit_jax import catalog, config, run, validation
 from vit_jax.config import ConfigError
 
 CHOSEN_BY = "top1"
@@ -119,7 +119,7 @@ def create(
     _check(values["name"], overrides, protocol)
 
     def resolve(values: Mapping[str, Any]) -> config.Config:
-        return run.as_in_weights(run.of_values(values, overrides, tiny=tiny), overrides)
+        return run.as_in_weights(run.config_from_values(values, overrides, tiny=tiny), overrides)
 
     base = resolve(values)
     if base.masked.target is not None:
@@ -193,5 +193,5 @@ def _candidate(setup: str, cfg: config.Config, train: str, held_out: str) -> Cel
     # Nothing but the held-out images is measured: further sets are test images too.
     evaluation = config.Evaluation(batch_size=cfg.evaluation.batch_size, every=None)
     cfg = dataclasses.replace(_on_splits(cfg, train, held_out), evaluation=evaluation)
-    checks.of_knobs(cfg)
+    validation.check_options(cfg)
     return Cell(stage="choose", setup=setup, cfg=cfg)

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from vit_jax import locking
-from vit_jax.transfer import cells, report
+from vit_jax.transfer import subprocesses, tables
 from vit_jax.transfer.devices import Environment
+from vit_jax.transfer.live_table import Show
 from vit_jax.transfer.plan import Cell, Plan
 from vit_jax.transfer.results import Failed, Results
-from vit_jax.transfer.show import Show
 
 
 class Run(Protocol):
@@ -34,7 +34,7 @@ def sweep(
     workdir: pathlib.Path,
     places: Sequence[Environment] = ({},),
     *,
-    run: Run = cells.run,
+    run: Run = subprocesses.run,
 ) -> dict[str, Any]:
     """Brings a transfer to its end, from wherever it was, and returns what transfer.json holds.
 
@@ -84,7 +84,7 @@ def _sweep(
         results.write()
         bring_to_end(final)
         results.write()
-    report.write(plan, results, workdir)
+    tables.write(plan, results, workdir)
     if results.summary() is None:
         raise Failed(f"transfer: every final run failed; {results.of(final[0]).get('why')}")
     return results.as_dict()

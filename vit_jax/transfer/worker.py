@@ -16,8 +16,9 @@ from typing import Any
 
 import jax
 
-from vit_jax import __version__, backend, config, host, logs, opening, run
+from vit_jax import __version__, config, loading, logs, run
 from vit_jax.data import split_roles
+from vit_jax.runtime import backend, device
 from vit_jax.training import loop
 
 
@@ -32,7 +33,7 @@ def work(cfg: config.Config, workdir: pathlib.Path, directory: str) -> dict[str,
     A cell whose loss is not finite comes to `failed`. Raises UserError, as `run.train` does.
     """
     _check(cfg, workdir / directory)
-    host.cache_programs(workdir)
+    device.cache_programs(workdir)
     machine = {
         "device": jax.devices()[0].device_kind,
         "devices": jax.device_count(),
@@ -67,7 +68,7 @@ def _check(cfg: config.Config, path: pathlib.Path) -> None:
     """Raises ConfigError where a cell's directory holds another run."""
     if not (path / "config.json").exists():
         return
-    changed = config.differences(run.of_directory(path, None, {}), opening.complete(cfg))
+    changed = config.differences(run.config_for_workdir(path, None, {}), loading.complete(cfg))
     if cfg.model.num_classes is None:  # the data's, which the stored config knows
         changed.pop("model.num_classes", None)
     if changed:

@@ -1,10 +1,10 @@
 """Weights of other projects, in and out, with neither TensorFlow nor PyTorch."""
 
-from vit_jax.weights.adapt import fit, numerics
-from vit_jax.weights.files import WeightsError
-from vit_jax.weights.layout import Facts, Report
-from vit_jax.weights.sources import Weights, load, look
-from vit_jax.weights.targets import KINDS, save
+from vit_jax.weights.exporting import KINDS, save
+from vit_jax.weights.finetune_init import fit, numerics
+from vit_jax.weights.importing import Weights, load, look
+from vit_jax.weights.mapping import Facts, Report
+from vit_jax.weights.readers import WeightsError
 from vit_jax.weights.zoo import find, resolve
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from vit_jax import config
 from vit_jax.weights import zoo
-from vit_jax.weights.files import WeightsError
+from vit_jax.weights.readers import WeightsError
 
 # Columns that are read here, of 21.
 COLUMNS = ("name", "ds", "final_val", "filename")

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 
 from vit_jax import config, models
 from vit_jax.weights import google
-from vit_jax.weights.files import Arrays, Spec
-from vit_jax.weights.layout import HEADLESS, Facts, Form, Hints, Layout, Rule, shape_of
+from vit_jax.weights.mapping import HEADLESS, Facts, Form, Hints, Layout, Rule, shape_of
+from vit_jax.weights.readers import Arrays, Spec
 
 PRE, POST = "root_block/conv_root/kernel", "conv_root/kernel"
 LEGACY = "resnet/root_block/standardized_conv2d/kernel"

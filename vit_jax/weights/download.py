@@ -26,8 +26,8 @@ from rich import progress
 from rich.console import Console
 
 from vit_jax import __version__, logs
-from vit_jax.weights import files, pins
-from vit_jax.weights.files import WeightsError
+from vit_jax.weights import checksums, readers
+from vit_jax.weights.readers import WeightsError
 
 STORAGE, HUB = "https://storage.googleapis.com", "https://huggingface.co"
 LOCAL = ("localhost", "127.0.0.1")
@@ -97,7 +97,7 @@ def fetch(
                     _bring(one, source, offline=offline, wait=wait)
         for one in wanted:
             if one.path.is_file():
-                pins.check(root, one.path, one.sha256)
+                checksums.check(root, one.path, one.sha256)
     except OSError as error:
         raise WeightsError(
             f"{root}: cannot hold {source.name}: {error.strerror or error}; "
@@ -113,7 +113,7 @@ def address(reference: str) -> str:
         url = f"{STORAGE}/{urllib.parse.quote(reference.removeprefix('gs://'))}"
     _check_address(url)
     suffix = pathlib.PurePosixPath(urllib.parse.urlsplit(url).path).suffix
-    if suffix in files.PICKLES:
+    if suffix in readers.PICKLES:
         raise WeightsError(
             f"{_shown(url)}: {suffix} files can run code when they are read, so they are not; "
             "look for a .safetensors file beside it"
@@ -145,7 +145,7 @@ def _place(url: str) -> pathlib.PurePosixPath:
         if not SEGMENT.fullmatch(segment):
             raise WeightsError(f"{_shown(url)}: {segment[:80]!r} cannot be the name of a file")
     if parts.query:  # part of what the file is, but perhaps secret
-        segments.insert(-1, pins.short(parts.query))
+        segments.insert(-1, checksums.short(parts.query))
     return pathlib.PurePosixPath(*segments)
 
 
@@ -175,7 +175,7 @@ class _File:
         """Returns the bytes that are here, and what the server said of their file."""
         if not (self.part.is_file() and self.state.is_file()):
             return 0, {}
-        state = files.read_json(self.state)
+        state = readers.read_json(self.state)
         # A part can only be gone on with where the server can say that its file is the same.
         return (self.part.stat().st_size, state) if state.get("validator") else (0, {})
 
@@ -195,7 +195,7 @@ def _bring(one: _File, source: Source, *, offline: bool, wait: Callable[[float],
             f"{source.name}: not in the cache, and no network is to be used; "
             f"unset VIT_JAX_OFFLINE, or copy {_shown(one.url)} to {one.path}"
         )
-    with _bar(one.path.name) as tell, pins.exclusive(one.root, str(one.path)):
+    with _bar(one.path.name) as tell, checksums.exclusive(one.root, str(one.path)):
         if one.path.is_file():  # another process was faster
             return
         one.path.parent.mkdir(parents=True, exist_ok=True)
@@ -206,7 +206,7 @@ def _bring(one: _File, source: Source, *, offline: bool, wait: Callable[[float],
                 raise
             return
         _check_kind(one)
-        pins.refuse(one.root, one.path, one.part, one.sha256)
+        checksums.refuse(one.root, one.path, one.part, one.sha256)
         one.part.replace(one.path)
         one.state.unlink()
 
@@ -250,7 +250,7 @@ def _receive(one: _File, tell: Tell) -> None:
                 file.write(chunk)
                 here += len(chunk)
                 tell(here, total)
-                if here > (files.MAX_BYTES if total is None else total):
+                if here > (readers.MAX_BYTES if total is None else total):
                     file.truncate(0)
                     raise WeightsError(f"{_shown(one.url)}: sends more than it said; {BY_HAND}")
             file.flush()
@@ -335,9 +335,9 @@ def _check_size(one: _File, total: int | None, start: int) -> None:
     if total is None:
         return
     shown, free = _shown(one.url), shutil.disk_usage(one.path.parent).free
-    if total > files.MAX_BYTES:
+    if total > readers.MAX_BYTES:
         raise WeightsError(
-            f"{shown}: is of {total / 2**30:.0f} GiB; at most {files.MAX_BYTES // 2**30} GiB"
+            f"{shown}: is of {total / 2**30:.0f} GiB; at most {readers.MAX_BYTES // 2**30} GiB"
         )
     if one.mib is not None and abs(total / 2**20 - one.mib) > SIZE_TOLERANCE * one.mib + 1:
         raise WeightsError(

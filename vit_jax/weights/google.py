@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from vit_jax import config, models
-from vit_jax.weights.files import Arrays, Spec, WeightsError
-from vit_jax.weights.layout import (
+from vit_jax.weights.mapping import (
     HEADLESS,
     SAME,
     SPREAD,
@@ -22,7 +21,8 @@ from vit_jax.weights.layout import (
     depth,
     shape_of,
 )
-from vit_jax.weights.unsaid import size_of_positions
+from vit_jax.weights.position_grid import size_of_positions
+from vit_jax.weights.readers import Arrays, Spec, WeightsError
 
 BLOCK, STACKED = "Transformer/encoderblock_{layer}", "Transformer/encoderblock"
 POSITIONS = "Transformer/posembed_input/pos_embedding"

@@ -13,10 +13,9 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 from vit_jax import config, models
-from vit_jax.weights import bit, documents, huggingface_config
-from vit_jax.weights.documents import Given
-from vit_jax.weights.files import Arrays, Spec, WeightsError
-from vit_jax.weights.layout import (
+from vit_jax.weights import bit, huggingface_config, json_fields
+from vit_jax.weights.json_fields import Given
+from vit_jax.weights.mapping import (
     CONVOLUTION,
     FLAT,
     HEADLESS,
@@ -28,6 +27,7 @@ from vit_jax.weights.layout import (
     linear,
     shape_of,
 )
+from vit_jax.weights.readers import Arrays, Spec, WeightsError
 from vit_jax.weights.timm import dense, norm, units
 
 PATCHES, ROOT = "embeddings.patch_embeddings.projection.weight", "embedder.convolution.weight"
@@ -58,7 +58,7 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
             "holds a model of Hugging Face's, whose heads and epsilons stand in its config.json; "
             "put that beside it"
         )
-    kind = documents.text(given, "model_type", "vit" if _prefix(specs, PATCHES) else "bit")
+    kind = json_fields.text(given, "model_type", "vit" if _prefix(specs, PATCHES) else "bit")
     if kind not in ("vit", "bit") or _prefix(specs, PATCHES if kind == "vit" else ROOT) is None:
         raise WeightsError(
             f"model_type={kind}: of Hugging Face's models only vit and bit are known"
@@ -88,7 +88,7 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
         patch_remainder="drop",
         **huggingface_config.transformer(given, width, pooler=pooler),
     )
-    size = documents.pair(given, "image_size", 224)
+    size = json_fields.pair(given, "image_size", 224)
     return _facts(specs, model, size, channels, hints, "classifier.weight")
 
 

@@ -4,10 +4,10 @@ import re
 from typing import Any
 
 from vit_jax import config
-from vit_jax.weights import documents
-from vit_jax.weights.documents import Given
-from vit_jax.weights.files import WeightsError
-from vit_jax.weights.layout import Facts, Hints
+from vit_jax.weights import json_fields
+from vit_jax.weights.json_fields import Given
+from vit_jax.weights.mapping import Facts, Hints
+from vit_jax.weights.readers import WeightsError
 
 # transformers' names of activations, and what they are here.
 ACTIVATIONS = {
@@ -40,19 +40,19 @@ def transformer(given: Given, width: int, *, pooler: bool) -> dict[str, Any]:
       width: of the model.
       pooler: whether it has one, which is our layer before the head.
     """
-    heads = documents.whole(given, "num_attention_heads", 12)
-    activation = documents.text(given, "hidden_act", "gelu")
+    heads = json_fields.whole(given, "num_attention_heads", 12)
+    activation = json_fields.text(given, "hidden_act", "gelu")
     if activation not in ACTIVATIONS:
         raise WeightsError(f"hidden_act={activation}: only {', '.join(ACTIVATIONS)} are known")
-    last = documents.text(given, "pooler_act", "tanh") if pooler else "tanh"
+    last = json_fields.text(given, "pooler_act", "tanh") if pooler else "tanh"
     if last not in POOLER:
         raise WeightsError(f"pooler_act={last}: only {', '.join(POOLER)} are known")
     if given.get("qkv_bias", True) is not True:
         raise WeightsError("qkv_bias=false: models here have biases before the attention")
     if given.get("head_dim") not in (None, width / heads):
-        dimension = documents.shown(given["head_dim"])
+        dimension = json_fields.shown(given["head_dim"])
         raise WeightsError(f"head_dim={dimension}: is not {width} / {heads} heads")
-    epsilon = documents.real(given, "layer_norm_eps", 1e-12)
+    epsilon = json_fields.real(given, "layer_norm_eps", 1e-12)
     if not epsilon:
         raise WeightsError("layer_norm_eps=0: must be more than 0")
     return {
@@ -65,8 +65,8 @@ def transformer(given: Given, width: int, *, pooler: bool) -> dict[str, Any]:
 
 def resnet(given: Given, units: tuple[int, ...]) -> dict[str, Any]:
     """Returns the knobs of a BiT that its arrays do not show; raises WeightsError."""
-    kind = documents.text(given, "layer_type", "preactivation")
-    padding = (documents.text(given, "global_padding", "") or "none").lower()
+    kind = json_fields.text(given, "layer_type", "preactivation")
+    padding = (json_fields.text(given, "global_padding", "") or "none").lower()
     dynamic = given.get("embedding_dynamic_padding", False) is True
     wanted = {"preactivation": ("none", False), "bottleneck": ("same", True)}
     if kind not in wanted:
@@ -81,7 +81,7 @@ def resnet(given: Given, units: tuple[int, ...]) -> dict[str, Any]:
     for key, value in fixed.items():
         if given.get(key, value) != value:
             raise WeightsError(f"{key}={str(given[key])[:80]}: only {value} is known")
-    if documents.whole(given, "output_stride", 32) < least:
+    if json_fields.whole(given, "output_stride", 32) < least:
         raise WeightsError(f"output_stride={given['output_stride']}: dilated units are not known")
     return {
         "resnet_version": "v2" if kind == "preactivation" else "v1",
@@ -93,7 +93,7 @@ def classes(given: Given, count: int) -> tuple[str, ...]:
     """Returns the names of the classes in order; none for the placeholders LABEL_0, LABEL_1, ..."""
     if "id2label" not in given:
         return ()
-    names = documents.labels(given, "id2label", count)
+    names = json_fields.labels(given, "id2label", count)
     return () if all(re.fullmatch(r"LABEL_\d+", name) for name in names) else names
 
 
@@ -113,10 +113,10 @@ def _sides(size: Any) -> tuple[int, int] | None:
     if size is None:
         return None
     if not isinstance(size, dict):
-        return documents.pair({"size": size}, "size")
+        return json_fields.pair({"size": size}, "size")
     if "height" not in size:
         return None
-    return documents.whole(size, "height"), documents.whole(size, "width")
+    return json_fields.whole(size, "height"), json_fields.whole(size, "width")
 
 
 def data(hints: Hints, size: tuple[int, int], channels: int) -> tuple[config.Data, dict[str, str]]:
@@ -137,14 +137,14 @@ def data(hints: Hints, size: tuple[int, int], channels: int) -> tuple[config.Dat
         if short is not None and max(size) <= short:
             crop, resize_to = "central", short
         elif _sides(given.get("size")) != size:
-            assumed["data.eval_crop"] = f"not a crop of size={documents.shown(given.get('size'))}"
+            assumed["data.eval_crop"] = f"not a crop of size={json_fields.shown(given.get('size'))}"
     elif given and not given.get("do_resize", True):
         assumed["data.eval_crop"] = "do_resize=false takes images of that size only"
     elif _short(given.get("size")) is not None:
-        assumed["data.eval_crop"] = f"not size={documents.shown(given['size'])} without a crop"
+        assumed["data.eval_crop"] = f"not size={json_fields.shown(given['size'])} without a crop"
     resample = given.get("resample", 2)
     if type(resample) is not int or resample not in RESAMPLING:
-        assumed["data.resampling"] = f"not resample={documents.shown(resample)}"
+        assumed["data.resampling"] = f"not resample={json_fields.shown(resample)}"
         resample = 2
     mean, std = _normalisation(given, channels)
     return config.Data(
@@ -159,7 +159,7 @@ def data(hints: Hints, size: tuple[int, int], channels: int) -> tuple[config.Dat
 
 
 def _short(size: Any) -> int | None:
-    return documents.whole(size, "shortest_edge") if "shortest_edge" in _keys(size) else None
+    return json_fields.whole(size, "shortest_edge") if "shortest_edge" in _keys(size) else None
 
 
 def _keys(size: Any) -> tuple[str, ...]:
@@ -172,11 +172,11 @@ def _normalisation(given: Given, channels: int) -> tuple[tuple[float, ...], tupl
     if given.get("do_normalize", True):
         of_bit = str(given.get("image_processor_type", "")).startswith("Bit")
         usual = CLIP if of_bit else {"image_mean": STANDARD, "image_std": STANDARD}
-        mean = documents.reals(given, "image_mean", usual["image_mean"])
-        std = documents.reals(given, "image_std", usual["image_std"])
+        mean = json_fields.reals(given, "image_mean", usual["image_mean"])
+        std = json_fields.reals(given, "image_std", usual["image_std"])
     # What is normalised are pixels of 0 to 255 times this factor.
     scaled = given.get("do_rescale", True)
-    factor = documents.real(given, "rescale_factor", 1 / 255) if scaled else 1.0
+    factor = json_fields.real(given, "rescale_factor", 1 / 255) if scaled else 1.0
     white = 255 * factor if factor != 1 / 255 else 1.0
     if not white or not min(std) or len(mean) not in (1, channels) or len(std) not in (1, channels):
         raise WeightsError(

@@ -18,9 +18,8 @@ from typing import Any
 
 from vit_jax import config, models
 from vit_jax.weights import bit, timm_config
-from vit_jax.weights.documents import Given
-from vit_jax.weights.files import Arrays, Spec, WeightsError
-from vit_jax.weights.layout import (
+from vit_jax.weights.json_fields import Given
+from vit_jax.weights.mapping import (
     CONVOLUTION,
     FLAT,
     HEADLESS,
@@ -33,7 +32,8 @@ from vit_jax.weights.layout import (
     linear,
     shape_of,
 )
-from vit_jax.weights.unsaid import size_of_positions
+from vit_jax.weights.position_grid import size_of_positions
+from vit_jax.weights.readers import Arrays, Spec, WeightsError
 
 BACKBONE = "patch_embed.backbone."
 # The head of a ResNet is a convolution of one pixel.

@@ -5,10 +5,10 @@ import re
 from typing import Any
 
 from vit_jax import config, models
-from vit_jax.weights import documents
-from vit_jax.weights.documents import Given
-from vit_jax.weights.files import WeightsError
-from vit_jax.weights.layout import Facts, Hints
+from vit_jax.weights import json_fields
+from vit_jax.weights.json_fields import Given
+from vit_jax.weights.mapping import Facts, Hints
+from vit_jax.weights.readers import WeightsError
 
 # timm's heads are 64 wide but in these widths and models.
 HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 16, 1664: 16}
@@ -47,7 +47,7 @@ def of(hints: Hints) -> Given:
     given = hints.files.get("config.json", {})
     if "architecture" not in given and "pretrained_cfg" not in given:
         return {}  # it is of something else that lies beside the weights
-    for key in documents.section(given, "model_args"):
+    for key in json_fields.section(given, "model_args"):
         if key not in READ and not SHOWN.fullmatch(key):
             raise WeightsError(f"config.json: model_args.{key}: is known to no model here")
     if "quickgelu" in _architecture(given):
@@ -56,7 +56,7 @@ def of(hints: Hints) -> Given:
 
 
 def _architecture(given: Given) -> str:
-    return documents.text(given, "architecture", "")
+    return json_fields.text(given, "architecture", "")
 
 
 def heads(given: Given, width: int, wanted: int | None = None) -> tuple[int | None, dict[str, str]]:
@@ -67,9 +67,9 @@ def heads(given: Given, width: int, wanted: int | None = None) -> tuple[int | No
       width: of the model.
       wanted: what the caller says, where the file does not.
     """
-    arguments = documents.section(given, "model_args")
+    arguments = json_fields.section(given, "model_args")
     if "num_heads" in arguments:
-        return documents.whole(arguments, "num_heads"), {}
+        return json_fields.whole(arguments, "num_heads"), {}
     if _architecture(given) in NAMED_HEADS:
         return NAMED_HEADS[_architecture(given)], {}
     if wanted is not None:
@@ -84,7 +84,7 @@ def heads(given: Given, width: int, wanted: int | None = None) -> tuple[int | No
 def activation(given: Given) -> dict[str, str]:
     """Returns the options of the activation; raises WeightsError for one not known here."""
     named = "gelu_tanh" if re.fullmatch(TANH, _architecture(given)) else "gelu"
-    kind = documents.text(documents.section(given, "model_args"), "act_layer", "") or named
+    kind = json_fields.text(json_fields.section(given, "model_args"), "act_layer", "") or named
     if kind not in ACTIVATIONS:
         raise WeightsError(f"act_layer={kind}: only {', '.join(ACTIVATIONS)} are known")
     return ACTIVATIONS[kind]
@@ -92,8 +92,8 @@ def activation(given: Given) -> dict[str, str]:
 
 def pooling(given: Given) -> str:
     """Returns timm's name of what the head sees; empty if it is not said."""
-    said = documents.text(documents.section(given, "model_args"), "global_pool", "")
-    return said or documents.text(given, "global_pool", "")
+    said = json_fields.text(json_fields.section(given, "model_args"), "global_pool", "")
+    return said or json_fields.text(given, "global_pool", "")
 
 
 def unsaid(given: Given) -> dict[str, str]:
@@ -101,7 +101,7 @@ def unsaid(given: Given) -> dict[str, str]:
     if _architecture(given):
         return {}
     keys = ["norm_epsilon"]
-    if not documents.section(given, "model_args").get("act_layer"):
+    if not json_fields.section(given, "model_args").get("act_layer"):
         keys = ["activation", "gelu", *keys]
     return {f"model.{key}": DEFAULT for key in keys}
 
@@ -115,21 +115,23 @@ def check_resnet(given: Given) -> None:
 
 def image_size(given: Given) -> tuple[int, int] | None:
     """Returns height and width in pixels, if they are said."""
-    arguments = documents.section(given, "model_args")
+    arguments = json_fields.section(given, "model_args")
     if arguments.get("img_size") is not None:
-        return documents.pair(arguments, "img_size")
-    size = documents.section(given, "pretrained_cfg").get("input_size")
+        return json_fields.pair(arguments, "img_size")
+    size = json_fields.section(given, "pretrained_cfg").get("input_size")
     if size is None:
         return None
     if not isinstance(size, list | tuple) or len(size) != 3:
-        raise WeightsError(f"input_size={documents.shown(size)}: is no channels, height and width")
-    return documents.pair({"input_size": list(size[1:])}, "input_size")
+        raise WeightsError(
+            f"input_size={json_fields.shown(size)}: is no channels, height and width"
+        )
+    return json_fields.pair({"input_size": list(size[1:])}, "input_size")
 
 
 def classes(given: Given, count: int) -> tuple[str, ...]:
     """Returns the names of the classes in order, as people read them; empty if not said."""
-    names = documents.labels(given, "label_names", count)
-    described = documents.section(given, "label_descriptions")
+    names = json_fields.labels(given, "label_names", count)
+    described = json_fields.section(given, "label_descriptions")
     return tuple(str(described.get(name, name)) for name in names)
 
 
@@ -141,16 +143,16 @@ def data(given: Given, size: tuple[int, int], channels: int) -> tuple[config.Dat
       size: height and width of the model's input.
       channels: of the model's input.
     """
-    said = documents.section(given, "pretrained_cfg")
+    said = json_fields.section(given, "pretrained_cfg")
     if not said:
         resampling = RESAMPLING["bicubic"]
         plain = config.Data(
             image_size=size, channels=channels, eval_crop="resize", resampling=resampling
         )
         return plain, dict(PIXELS)
-    kind = documents.text(said, "interpolation", "bicubic")
-    mode = documents.text(said, "crop_mode", "") or "center"
-    share = documents.real(said, "crop_pct", 0.875)
+    kind = json_fields.text(said, "interpolation", "bicubic")
+    mode = json_fields.text(said, "crop_mode", "") or "center"
+    share = json_fields.real(said, "crop_pct", 0.875)
     assumed = {}
     if kind not in RESAMPLING:
         assumed["data.resampling"] = f"not interpolation={kind}"
@@ -171,7 +173,7 @@ def data(given: Given, size: tuple[int, int], channels: int) -> tuple[config.Dat
 
 
 def _pixel(said: Given, key: str, channels: int) -> tuple[float, ...]:
-    values = documents.reals(said, key, (0.5,))
+    values = json_fields.reals(said, key, (0.5,))
     if len(values) not in (1, channels) or max(values) > 1 or (key == "std" and not min(values)):
         raise WeightsError(f"{key}={list(values)}: is none of {channels} channels from 0 to 1")
     return values if len(set(values)) > 1 else values[:1]

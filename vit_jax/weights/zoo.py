@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from vit_jax import config
 from vit_jax.weights import download
-from vit_jax.weights.files import WeightsError
+from vit_jax.weights.readers import WeightsError
 
 BUCKET = "gs://vit_models"
 I21K, I1K = "ImageNet-21k", "ImageNet"

@@ -11,10 +11,10 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 
 from vit_jax.data import folders
-from vit_jax.data.examples import DataError
-from vit_jax.data.images import BadImage
-from vit_jax.prepare import archives, inputs, shards
-from vit_jax.prepare.inputs import Found
+from vit_jax.data.decoding import BadImage
+from vit_jax.data.source import DataError
+from vit_jax.prepare import archives, image_listing, shards
+from vit_jax.prepare.image_listing import Found
 
 Path = pathlib.Path
 
@@ -40,7 +40,7 @@ class Archives:
         self._given, self._patterns = given, tuple(p.lower() for p in looked_into)
         self._scratch, self._unpacked = scratch, unpacked
         self.named = ", ".join(map(str, given))
-        self._read = inputs.Reader()
+        self._read = image_listing.Reader()
 
     def files(self) -> Iterator[Found]:
         """Yields every file; those of an archive are in a folder of its name, without suffix.
@@ -54,7 +54,7 @@ class Archives:
                 what = "no such file or folder" if not given.exists() else error.strerror
                 raise DataError(f"--from={given}: {what}") from None
             if not is_folder:
-                found = Found(given.name, str(given.parent), inputs.PLAIN, size)
+                found = Found(given.name, str(given.parent), image_listing.PLAIN, size)
                 yield from self._expanded(found, given, given=True)
                 continue
             for path, entry in folders.walk(given, "--from"):
@@ -62,7 +62,7 @@ class Archives:
                     size = entry.stat().st_size
                 except OSError as error:
                     raise DataError(f"--from: {entry.path}: {error.strerror}") from None
-                found = Found(path, str(given), inputs.PLAIN, size)
+                found = Found(path, str(given), image_listing.PLAIN, size)
                 yield from self._expanded(found, Path(entry.path))
 
     def table(self, wanted: Callable[[str], bool]) -> dict[str, Found]:
@@ -89,7 +89,7 @@ class Archives:
 
     def plain(self, found: Found) -> tuple[Path, int]:
         """Returns a file that has the bytes of `found` as they are, and from where on."""
-        if found.offset == inputs.PLAIN:
+        if found.offset == image_listing.PLAIN:
             return Path(found.container, found.path), 0
         if not archives.is_zip(found.container):
             return Path(found.container), found.offset
@@ -143,9 +143,9 @@ class Archives:
             path = self.spill(named, functools.partial(_gunzipped, path), inside)
             if not name.lower().endswith(TARS):
                 folder = str(path)[: -len(inside) - 1]
-                yield Found(inside, folder, inputs.PLAIN, path.stat().st_size)
+                yield Found(inside, folder, image_listing.PLAIN, path.stat().st_size)
                 return
-        for each in inputs.members(path, f"{inside}/"):
+        for each in image_listing.members(path, f"{inside}/"):
             yield from self._expanded(each, None, depth + 1)
 
     def _copy(self, found: Found) -> Path:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from vit_jax.data import datasets
-from vit_jax.data.examples import DataError
-from vit_jax.prepare.inputs import Found
-from vit_jax.prepare.official import mat, pictures
+from vit_jax.data.source import DataError
+from vit_jax.prepare.image_listing import Found
+from vit_jax.prepare.official import encoded_images, mat
 from vit_jax.prepare.official.archives import Archives
 from vit_jax.prepare.official.recipe import Contents, Recipe
 from vit_jax.prepare.official.rows import Rows, blocks, by_name, named
@@ -79,14 +79,18 @@ def encode_svhn(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any
     """Makes an example."""
     name, label = values
     pixels = np.frombuffer(data[0], np.uint8).reshape(3, 32, 32).transpose(2, 1, 0)
-    return {"image": pictures.as_png(np.ascontiguousarray(pixels)), "label": label, "id": name}
+    return {
+        "image": encoded_images.as_png(np.ascontiguousarray(pixels)),
+        "label": label,
+        "id": name,
+    }
 
 
 def encode_smallnorb(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
     """Makes an example."""
     left, right = np.frombuffer(data[0], np.uint8).reshape(2, 96, 96, 1)
     found = dict(zip(NORB_LABELS, values[1:], strict=True))
-    return found | {"image": pictures.as_png(left), "image2": pictures.as_png(right)}
+    return found | {"image": encoded_images.as_png(left), "image2": encoded_images.as_png(right)}
 
 
 def _norb_header(

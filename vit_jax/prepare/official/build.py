@@ -15,8 +15,8 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core import splits as splits_lib
 
 from vit_jax import logs
-from vit_jax.data.examples import DataError
-from vit_jax.prepare import pool, shards, staging
+from vit_jax.data.source import DataError
+from vit_jax.prepare import processes, shards, staging
 from vit_jax.prepare.official import records
 from vit_jax.prepare.official.archives import Archives
 from vit_jax.prepare.official.recipe import Contents, Examples, Recipe
@@ -96,8 +96,8 @@ def build(job: Job) -> dict[str, Any]:
         with Progress(f"packing {job.name}", sum(map(len, orders.values()))) as progress:
             make = functools.partial(records.Packer, job.recipe.dataset)
             waiting = (one.shard(contents.splits) for one in missing)
-            count = pool.Count(ready, progress)
-            done |= pool.run(waiting, len(missing), make, job.workers, count)
+            count = processes.Count(ready, progress)
+            done |= processes.run(waiting, len(missing), make, job.workers, count)
         facts = _finish(job, part, contents, [(one, done[one.path]) for one in planned])
     shutil.rmtree(part, ignore_errors=True)
     return facts

@@ -12,10 +12,10 @@ import numpy as np
 
 from vit_jax.data import datasets
 from vit_jax.data.datasets import Dataset
-from vit_jax.data.examples import DataError
-from vit_jax.data.images import BadImage
-from vit_jax.prepare.inputs import Found
-from vit_jax.prepare.official import pickles, pictures
+from vit_jax.data.decoding import BadImage
+from vit_jax.data.source import DataError
+from vit_jax.prepare.image_listing import Found
+from vit_jax.prepare.official import encoded_images, pickles
 from vit_jax.prepare.official.archives import Archives
 from vit_jax.prepare.official.recipe import Contents, Example, Few, Recipe, Span
 
@@ -105,7 +105,9 @@ def encode(layout: Layout, data: Sequence[bytes], values: tuple[Any, ...]) -> di
             raise BadImage(f"has {label.feature} {value}, of {number} classes")
         found[label.feature] = value
     channels = pixels.reshape(3, SIDE, SIDE)
-    return found | {"image": pictures.as_png(np.ascontiguousarray(channels.transpose(1, 2, 0)))}
+    return found | {
+        "image": encoded_images.as_png(np.ascontiguousarray(channels.transpose(1, 2, 0)))
+    }
 
 
 def _recipe(layout: Layout, number: int) -> Recipe:

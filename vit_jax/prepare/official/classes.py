@@ -13,10 +13,10 @@ import numpy as np
 
 from vit_jax.data import datasets
 from vit_jax.data.datasets import Dataset
-from vit_jax.data.examples import DataError
-from vit_jax.data.images import BadImage
-from vit_jax.prepare.inputs import Found
-from vit_jax.prepare.official import pictures
+from vit_jax.data.decoding import BadImage
+from vit_jax.data.source import DataError
+from vit_jax.prepare.image_listing import Found
+from vit_jax.prepare.official import encoded_images
 from vit_jax.prepare.official.archives import Archives
 from vit_jax.prepare.official.labels import class_names
 from vit_jax.prepare.official.recipe import Contents, Example, Few, Recipe
@@ -70,7 +70,7 @@ def look_for_dtd(archives: Archives) -> Contents:
 def encode(feature: str, data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
     """Makes an example; `feature` has the name of the file."""
     name, label = values
-    return {"image": pictures.checked(data[0]), "label": label, feature: name}
+    return {"image": encoded_images.checked(data[0]), "label": label, feature: name}
 
 
 def encode_tif(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def encode_tif(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]
     pixels = cv2.imdecode(np.frombuffer(data[0], np.uint8), cv2.IMREAD_COLOR_RGB)
     if pixels is None:
         raise BadImage("is no TIFF, or a damaged one")
-    return {"image": pictures.as_png(pixels), "label": label, "filename": name}
+    return {"image": encoded_images.as_png(pixels), "label": label, "filename": name}
 
 
 def _both(folder: str, name: str) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from vit_jax.data import datasets
-from vit_jax.data.examples import DataError
-from vit_jax.prepare.inputs import Found
-from vit_jax.prepare.official import mat, pictures
+from vit_jax.data.source import DataError
+from vit_jax.prepare.image_listing import Found
+from vit_jax.prepare.official import encoded_images, mat
 from vit_jax.prepare.official.archives import Archives
 from vit_jax.prepare.official.recipe import Contents, Example, Few, Recipe
 
@@ -48,7 +48,7 @@ def look(archives: Archives) -> Contents:
 def encode(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
     """Makes an example."""
     name, label = values
-    return {"image": pictures.checked(data[0]), "label": label, "file_name": name}
+    return {"image": encoded_images.checked(data[0]), "label": label, "file_name": name}
 
 
 def _table(archives: Archives, found: Found, names: list[str]) -> dict[str, np.ndarray]:

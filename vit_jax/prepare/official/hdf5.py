@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from vit_jax.data import datasets
-from vit_jax.data.examples import DataError
-from vit_jax.prepare.inputs import Found
-from vit_jax.prepare.official import pictures
+from vit_jax.data.source import DataError
+from vit_jax.prepare.image_listing import Found
+from vit_jax.prepare.official import encoded_images
 from vit_jax.prepare.official.archives import Archives
 from vit_jax.prepare.official.recipe import Contents, Recipe
 from vit_jax.prepare.official.rows import Rows, blocks, by_name, named
@@ -82,14 +82,14 @@ def encode_dsprites(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str,
     """Makes an example."""
     pixels = np.frombuffer(data[0], np.uint8).reshape(64, 64, 1)
     names = [f"{kind}_{name}" for kind in ("label", "value") for name in SPRITES_LABELS]
-    return {"image": pictures.as_png(pixels)} | dict(zip(names, values[1:], strict=True))
+    return {"image": encoded_images.as_png(pixels)} | dict(zip(names, values[1:], strict=True))
 
 
 def encode_camelyon(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
     """Makes an example."""
     name, label = values
     pixels = np.frombuffer(data[0], np.uint8).reshape(96, 96, 3)
-    return {"image": pictures.as_png(pixels), "label": label, "id": name}
+    return {"image": encoded_images.as_png(pixels), "label": label, "id": name}
 
 
 def _npy_header(path: Any, start: int) -> tuple[tuple[int, ...], int]:

@@ -18,9 +18,9 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from vit_jax.data import datasets
-from vit_jax.data.examples import DataError
-from vit_jax.prepare.inputs import Found, Listing
-from vit_jax.prepare.official import mat, pictures
+from vit_jax.data.source import DataError
+from vit_jax.prepare.image_listing import Found, Listing
+from vit_jax.prepare.official import encoded_images, mat
 from vit_jax.prepare.official.archives import Archives
 from vit_jax.prepare.official.recipe import Contents, Example, Recipe
 
@@ -98,7 +98,7 @@ def encode(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
     """Makes an example; a CMYK image or a PNG becomes an RGB JPEG, as TFDS has them."""
     name, label = values
     return {
-        "image": pictures.as_jpeg(data[0], CMYK_QUALITY),
+        "image": encoded_images.as_jpeg(data[0], CMYK_QUALITY),
         "label": label,
         "file_name": name,
     }

@@ -15,10 +15,10 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.proto import tf_example_pb2
 
 from vit_jax.data import datasets
-from vit_jax.data.examples import DataError
-from vit_jax.data.images import BadImage
-from vit_jax.prepare.inputs import Found
-from vit_jax.prepare.official import pictures
+from vit_jax.data.decoding import BadImage
+from vit_jax.data.source import DataError
+from vit_jax.prepare.image_listing import Found
+from vit_jax.prepare.official import encoded_images
 from vit_jax.prepare.official.archives import Archives
 from vit_jax.prepare.official.labels import class_names
 from vit_jax.prepare.official.recipe import Contents, Example, Few, Recipe, Span
@@ -138,7 +138,7 @@ def encode_dmlab(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, An
 
 def _decoded(data: bytes) -> np.ndarray:
     """Returns BGR pixels; some files called .jpg are in formats that OpenCV may not have."""
-    pictures.checked(data)
+    encoded_images.checked(data)
     image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR)
     if image is not None:
         return image

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from vit_jax.data.examples import DataError
+from vit_jax.data.source import DataError
 
 HEADER = 128
 MATRIX, COMPRESSED = 14, 15  # types of elements

@@ -7,10 +7,10 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from vit_jax.data import datasets
-from vit_jax.data.examples import DataError
-from vit_jax.data.images import BadImage
-from vit_jax.prepare.inputs import Found
-from vit_jax.prepare.official import pictures
+from vit_jax.data.decoding import BadImage
+from vit_jax.data.source import DataError
+from vit_jax.prepare.image_listing import Found
+from vit_jax.prepare.official import encoded_images
 from vit_jax.prepare.official.archives import Archives
 from vit_jax.prepare.official.recipe import Contents, Example, Few, Place, Recipe
 
@@ -52,11 +52,11 @@ def encode(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
     name, label, species = values
     image, trimap, *boxes = data
     return {
-        "image": _again(image) if name in AGAIN else pictures.checked(image),
+        "image": _again(image) if name in AGAIN else encoded_images.checked(image),
         "label": label,
         "species": species,
         "file_name": f"{name}.jpg",
-        "segmentation_mask": pictures.checked(trimap),
+        "segmentation_mask": encoded_images.checked(trimap),
         "head_bbox": _box(boxes[0]) if boxes else tfds.features.BBox(0.0, 0.0, 0.0, 0.0),
     }
 
@@ -85,7 +85,7 @@ def _examples(
 
 
 def _again(image: bytes) -> bytes:
-    return pictures.as_jpeg(image, QUALITY, again=True)
+    return encoded_images.as_jpeg(image, QUALITY, again=True)
 
 
 def _box(data: bytes) -> tfds.features.BBox:

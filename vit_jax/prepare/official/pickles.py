@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_jax.data.examples import DataError
+from vit_jax.data.source import DataError
 
 
 class _Name(NamedTuple):

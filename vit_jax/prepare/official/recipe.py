@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from vit_jax.prepare.inputs import Found
+from vit_jax.prepare.image_listing import Found
 from vit_jax.prepare.official.archives import Archives
 
 

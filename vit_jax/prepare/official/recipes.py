@@ -11,7 +11,7 @@ from vit_jax.prepare.official import (
     large,
     pets,
     scenes,
-    variants,
+    test_sets,
 )
 from vit_jax.prepare.official.recipe import Recipe
 
@@ -28,6 +28,6 @@ RECIPES: dict[str, Recipe] = {
         *hdf5.RECIPES,
         *scenes.RECIPES,
         *large.RECIPES,
-        *variants.RECIPES,
+        *test_sets.RECIPES,
     )
 }

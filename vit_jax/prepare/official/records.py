@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import tensorflow_datasets as tfds
 
 from vit_jax import logs
-from vit_jax.data.examples import DataError
-from vit_jax.data.images import BadImage
-from vit_jax.prepare import inputs, shards
+from vit_jax.data.decoding import BadImage
+from vit_jax.data.source import DataError
+from vit_jax.prepare import image_listing, shards
 from vit_jax.prepare.official import recipes
 from vit_jax.prepare.official.recipe import Example, Place, Span
 from vit_jax.prepare.shards import Outcome
@@ -32,7 +32,7 @@ class Packer:
         self._serialize = tfds.core.example_serializer.ExampleSerializer(  # pyright: ignore
             self._features.get_serialized_info()
         )
-        self._files = inputs.Reader()
+        self._files = image_listing.Reader()
         self._open: dict[str, int] = {}
 
     def __call__(self, shard: Shard) -> Outcome:

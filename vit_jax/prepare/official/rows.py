@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.prepare.inputs import Found
+from vit_jax.prepare.image_listing import Found
 from vit_jax.prepare.official.archives import Archives
 from vit_jax.prepare.official.recipe import Example, Span
 

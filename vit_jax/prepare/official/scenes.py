@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from vit_jax.data import datasets
-from vit_jax.data.examples import DataError
-from vit_jax.data.images import BadImage
-from vit_jax.prepare.inputs import Found
-from vit_jax.prepare.official import pictures
+from vit_jax.data.decoding import BadImage
+from vit_jax.data.source import DataError
+from vit_jax.prepare.image_listing import Found
+from vit_jax.prepare.official import encoded_images
 from vit_jax.prepare.official.archives import Archives
 from vit_jax.prepare.official.recipe import Contents, Example, Few, Recipe
 
@@ -99,12 +99,12 @@ def encode_clevr(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, An
     """Makes an example."""
     name, scene = values
     objects = [dict(zip(CLEVR_VALUES, one, strict=True)) for one in scene]
-    return {"image": pictures.checked(data[0]), "file_name": name, "objects": objects}
+    return {"image": encoded_images.checked(data[0]), "file_name": name, "objects": objects}
 
 
 def encode_kitti(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
     """Makes an example; TFDS measures boxes from below."""
-    image, labels = pictures.checked(data[0]), data[1]
+    image, labels = encoded_images.checked(data[0]), data[1]
     if image[12:16] != b"IHDR" or len(image) < PNG_HEAD:
         raise BadImage("is no PNG")
     width, height = struct.unpack_from(">II", image, 16)

@@ -1,0 +1,92 @@
+"""Forward passes to measure: a model at an input size, compiled for one device."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
+
+from vit_jax import config, models
+from vit_jax.models import variants
+from vit_jax.training import step
+
+PAPER = (  # ViT, figure 12
+    "R50x1", "R50x2", "R152x4", "ViT-B/32", "ViT-B/16", "ViT-L/32", "ViT-L/16", "ViT-H/14",
+)  # fmt: skip
+SMALL = ("ViT-Ti/16", "ViT-S/32", "ViT-S/16", "ViT-B/32")  # what a few CPU cores can do
+SIZES = (64, 128, 224, 384, 512)  # ViT, appendix D.5
+CLASSES = 1000
+PIXELS = config.Data()  # how pixels are normalised
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Forward:
+    """A model at an input size.
+
+    Attributes:
+      model: its name.
+      size: the side that was asked for.
+      side: the one it gets: the nearest multiple of its patch.
+      network: with 1,000 classes.
+    """
+
+    model: str
+    size: int
+    side: int
+    network: models.Classifier
+
+    @property
+    def name(self) -> str:
+        """What a line about it begins with."""
+        return f"{self.model} at {self.side}"
+
+    def compile(self, batch: int, device: Any) -> Any:
+        """Returns the program from uint8 images (B, H, W, 3) to probabilities (B, 1000).
+
+        Raises JaxRuntimeError where the compiler finds that it cannot fit the device.
+        """
+        place = SingleDeviceSharding(device)
+        images = jax.ShapeDtypeStruct((batch, self.side, self.side, 3), jnp.uint8, sharding=place)
+        params = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+            self.network.shapes(),
+        )
+        traced = jax.jit(functools.partial(_probabilities, self.network)).trace(params, images)
+        return traced.lower(lowering_platforms=(device.platform,)).compile()
+
+
+def create(names: Sequence[str], sizes: Sequence[int], platform: str) -> list[Forward]:
+    """Returns every model at every size, in the compute type of a platform.
+
+    Layers are a loop, which compiles in a fraction of the time. Raises ConfigError for a name that
+    is none.
+    """
+    dtype = "float32" if platform == "cpu" else "bfloat16"
+    found = []
+    for name in names:
+        model = models.complete(config.Model(variant=name, num_classes=CLASSES))
+        for size in sizes:
+            side = _side(model, size)
+            network = models.create(model, image_size=(side, side), dtype=dtype)
+            found.append(Forward(model=name, size=size, side=side, network=network))
+    return found
+
+
+def _side(model: config.Model, size: int) -> int:
+    if model.architecture in ("resnet", "axial_resnet"):
+        return size
+    patch = max(variants.required(model.patch_size)) * variants.reduction(model)
+    return max(1, round(size / patch)) * patch
+
+
+def _probabilities(network: models.Classifier, params: Any, images: jax.Array) -> jax.Array:
+    logits, _ = network.apply(params, step.normalize_pixels(images, PIXELS))
+    return jax.nn.softmax(logits)
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Returns whether an error says that a program does not fit its device."""
+    return "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)

@@ -1,0 +1,133 @@
+"""The largest batch that fits a device that is not here, by its compiler, in few compilations."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+
+from vit_jax.benchmarks.forward import Forward, out_of_memory
+from vit_jax.preflight.topologies import Slice
+
+FIRST, SECOND = 8, 64  # batches that give the first line: bytes are nearly one of the batch
+CLOSE = 1.05  # how near the answer comes to a batch that does not fit, or is reckoned not to
+MOST = 7  # compilations
+UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+
+
+class Use(NamedTuple):
+    """What a batch takes of a device, in bytes."""
+
+    peak: float
+    fits: bool
+    memory: float  # what programs may have of the device
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Largest:
+    """The largest batch of a model at an input size on a device: a core of v2 and v3, else a chip.
+
+    Attributes:
+      batch: images; 0 if not even one fits.
+      peak: bytes it takes by the compiler's count.
+      compiled: how often was compiled for it.
+    """
+
+    model: str
+    size: int
+    side: int
+    batch: int
+    peak: float
+    compiled: int
+
+
+def search(
+    forwards: Sequence[Forward], where: Slice, say: Callable[[str], None]
+) -> Iterator[Largest]:
+    """Yields the largest batch of every forward pass on one device of a slice."""
+    for forward in forwards:
+        tried: list[int] = []
+
+        def use(batch: int, forward: Forward = forward, tried: list[int] = tried) -> Use:
+            say(f"{forward.name} for {where.name}: compiling a batch of {batch:,}")
+            tried.append(batch)
+            return _use(forward, batch, where)
+
+        batch, peak = largest(use)
+        yield Largest(
+            model=forward.model,
+            size=forward.size,
+            side=forward.side,
+            batch=batch,
+            peak=peak,
+            compiled=len(tried),
+        )
+
+
+def largest(use: Callable[[int], Use]) -> tuple[int, float]:
+    """Returns the largest batch that fits and its bytes; (0, 0.0) if not one image does.
+
+    It is within 5 % of one that does not fit, by the compiler or by the line through the nearest
+    batches, unless that would take more than MOST compilations. Above 8 it is a multiple of 8, to
+    which a TPU pads it.
+    """
+    tried: dict[int, Use] = {}
+    guess: int | None = FIRST
+    while guess is not None and len(tried) < MOST:
+        tried[guess] = use(guess)
+        guess = _next(tried)
+    best = max((batch for batch, found in tried.items() if found.fits), default=0)
+    return best, tried[best].peak if best else 0.0
+
+
+def _next(tried: dict[int, Use]) -> int | None:
+    """Returns the batch to try next, or None where the largest that fits is near enough."""
+    low = max((batch for batch, found in tried.items() if found.fits), default=0)
+    high = min((batch for batch, found in tried.items() if not found.fits), default=None)
+    if high is None and len(tried) == 1:
+        return SECOND
+    guess = _on_line(tried, low, high) if low and len(tried) > 1 else None
+    if guess is None and high is not None:
+        guess = (low + 3 * high) // 4 if low else high // 2
+    if guess is None:
+        return None
+    guess = guess // 8 * 8 if guess > 8 else guess
+    return guess if guess > CLOSE * low else None
+
+
+def _on_line(tried: dict[int, Use], low: int, high: int | None) -> int | None:
+    """Returns the batch that would just fit if bytes were a line; None if it is known not to."""
+    other = high
+    if other is None or math.isinf(tried[other].peak):
+        other = max((batch for batch in tried if batch < low), default=None)
+    if other is None:
+        return None
+    each = (tried[other].peak - tried[low].peak) / (other - low)
+    memory = min(found.memory for found in tried.values())
+    guess = int(low + 0.995 * (memory - tried[low].peak) / max(each, 1.0))
+    return guess if high is None or guess < high else None
+
+
+def _use(forward: Forward, batch: int, where: Slice) -> Use:
+    """Returns what the compiler says of a batch on the first device of a slice."""
+    assert where.memory is not None
+    try:
+        compiled = forward.compile(batch, where.devices[0])
+    except jax.errors.JaxRuntimeError as error:
+        if not out_of_memory(error):
+            raise
+        return _refused(str(error), where.memory)
+    peak = float(compiled.memory_analysis().peak_memory_in_bytes)
+    return Use(peak, peak <= where.memory, where.memory)
+
+
+def _refused(message: str, memory: float) -> Use:
+    """Returns what a compiler says that gives up: what is needed comes first, then what there is.
+
+    The compiler keeps some of the memory for itself: of the 16 GiB of a v3 core it allows 15.48.
+    """
+    said = [float(n) * UNITS[u] for n, u in re.findall(r"([\d.]+)([KMG])\b", message)[:2]]
+    peak, available = said if len(said) == 2 else (math.inf, memory)
+    return Use(peak, False, min(available, memory))

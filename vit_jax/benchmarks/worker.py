@@ -1,0 +1,80 @@
+"""A process that loads batches on command, with this package: `python -m vit_jax.benchmarks.worker`.
+
+For every line on standard input, the number of batches to load, it prints one line of JSON: images,
+seconds, seconds of CPU time, and the most memory it has held, in MiB. Its arguments are the cores
+to stay on, threads, the decoder (parts, whole), and a file that names the images.
+"""
+
+import io
+import json
+import os
+import pathlib
+import resource
+import sys
+import time
+
+from vit_jax import config
+from vit_jax.data import partial_jpeg, pipeline, transforms
+from vit_jax.data.source import Record, Source
+
+BATCH = 256
+
+
+class Files:
+    """Image files as a source, each a class of its own number mod 2."""
+
+    classes = ("even", "odd")
+
+    def __init__(self, paths: list[str]) -> None:
+        self._paths = paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, index: int) -> Record:
+        with io.FileIO(self._paths[index]) as file:
+            return Record(file.readall(), index % 2)
+
+    def name(self, index: int) -> str:
+        """Returns the path of the file."""
+        return self._paths[index]
+
+    def fingerprint(self) -> str:
+        """Returns nothing: it is no data to train on."""
+        return ""
+
+
+def load(source: Source, threads: int, count: int) -> dict[str, float]:
+    """Returns images, seconds and CPU seconds of `count` batches, after one that is not counted."""
+    data = config.Data(train_crop="inception", flip=False, threads=threads)
+    with pipeline.batches(
+        source,
+        transforms.train_transforms(data),
+        data,
+        seed=0,
+        batch_size=BATCH,
+        rows=range(BATCH),
+        train=True,
+        stop_step=10**6,
+    ) as batches:
+        next(batches)
+        began, busy = time.perf_counter(), time.process_time()
+        images = sum(len(next(batches)["label"]) for _ in range(count))
+        seconds, cpu = time.perf_counter() - began, time.process_time() - busy
+        return {"images": images, "seconds": seconds, "cpu": cpu}
+
+
+def main(cores: str, threads: str, decoder: str, names: str) -> None:
+    """Answers until standard input ends."""
+    os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+    if decoder == "whole":
+        partial_jpeg.decode_whole_images()
+    source = Files(os.fsdecode(pathlib.Path(names).read_bytes()).split("\n")[:-1])
+    for line in sys.stdin:
+        answer = load(source, int(threads), int(line))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(json.dumps(answer | {"peak": peak}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

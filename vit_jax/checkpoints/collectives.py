@@ -1,0 +1,48 @@
+"""Agreement between processes about what happens to the checkpoints they share."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from vit_jax.checkpoints.record import CheckpointError, DamagedCheckpoint
+
+
+def broadcast_from_main(function: Callable[[], Any]) -> Any:
+    """Returns in every process what process 0 computes, as JSON holds it, or raises its error."""
+    if jax.process_count() == 1:
+        return function()
+    outcome, error = {}, None
+    if jax.process_index() == 0:
+        try:
+            outcome = {"value": function()}
+        except Exception as caught:
+            error, outcome = (
+                caught,
+                {"error": str(caught), "damaged": isinstance(caught, DamagedCheckpoint)},
+            )
+    text = np.frombuffer(json.dumps(outcome).encode(), np.uint8)
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(text.size)))
+    if jax.process_index() != 0:
+        text = np.zeros(size, np.uint8)
+    outcome = json.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(text))))
+    if error is not None:
+        raise error
+    if "error" in outcome:
+        raise (DamagedCheckpoint if outcome["damaged"] else CheckpointError)(outcome["error"])
+    return outcome["value"]
+
+
+def first_problem(problem: str | None) -> str | None:
+    """Returns in every process the first problem that any of them has."""
+    if jax.process_count() == 1:
+        return problem
+    text = np.zeros(512, np.uint8)
+    mine = np.frombuffer((problem or "").encode()[: text.size], np.uint8)
+    text[: mine.size] = mine
+    everyone = np.asarray(multihost_utils.process_allgather(text))
+    texts = (bytes(row).rstrip(b"\0").decode(errors="replace") for row in everyone)
+    return next((text for text in texts if text), None)

@@ -1,0 +1,57 @@
+"""Keeps orbax's chatter from the terminal: every failure is raised or logged here, in one line.
+
+When one of the arrays it works on fails, orbax closes its event loop under the others. Each of
+these then complains through a channel of its own, with tracebacks of several kilobytes.
+"""
+
+import asyncio
+import logging
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+
+def silence_orbax() -> None:
+    """Drops orbax's log entries and the complaints of what it abandons; nothing else."""
+    logging.getLogger("absl").addFilter(_not_orbax)
+    logging.getLogger("asyncio").addFilter(_not_abandoned)
+    # Nobody else here starts coroutines; at interpreter exit theirs would have the last word.
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+    if not isinstance(sys.unraisablehook, _Hook):
+        sys.unraisablehook = _Hook(sys.unraisablehook)
+
+
+def _not_orbax(entry: logging.LogRecord) -> bool:
+    return "orbax" not in entry.pathname
+
+
+def _not_abandoned(entry: logging.LogRecord) -> bool:
+    text = entry.getMessage()
+    return not ("never retrieved" in text and ("orbax" in text or "tensorstore" in text))
+
+
+class _Hook:
+    """Passes on errors that nobody can catch, except where orbax left its work half done."""
+
+    def __init__(self, previous: Callable[[Any], object]) -> None:
+        self.previous = previous
+
+    def __call__(self, unraisable: Any) -> None:
+        code = getattr(unraisable.object, "cr_code", None)
+        coroutine = code is not None and "orbax" in code.co_filename
+        if not coroutine and not _called_a_closed_loop(unraisable):
+            self.previous(unraisable)
+
+
+def _called_a_closed_loop(unraisable: Any) -> bool:
+    """Returns whether one of tensorstore's threads came back to an event loop that is gone."""
+    frames = list(traceback.walk_tb(unraisable.exc_traceback))
+    # Such a thread has no Python of its own: asyncio's function is the outermost frame.
+    return (
+        unraisable.object is None
+        and bool(frames)
+        and frames[0][0].f_code is asyncio.BaseEventLoop.call_soon_threadsafe.__code__
+        and str(unraisable.exc_value) == "Event loop is closed"
+    )

@@ -1,0 +1,136 @@
+"""Which data sets are on this machine, and what to run for the others; neither TFDS nor jax."""
+
+import dataclasses
+import fnmatch
+import json
+import os
+from typing import Any, NamedTuple
+
+from etils import epath
+
+from vit_jax.config import ConfigError
+from vit_jax.data.datasets import MANUAL, REAL, Dataset
+from vit_jax.data.tasks import TASKS
+
+INFO = "dataset_info.json"
+MOST_BYTES = 2**26  # of a file of TFDS's metadata: 14 million images in 10,000 shards take 200 kB
+READABLE = ("array_record", "parquet", "json")  # formats with random access
+REAL_FILE = "imagenet_real/real.json"  # where `vit_jax prepare imagenet-real` puts it
+
+
+class Found(NamedTuple):
+    """A prepared version of a data set: its folder, its format, its images by split."""
+
+    path: Any
+    version: str
+    format: str
+    images: dict[str, int]
+
+    @property
+    def readable(self) -> bool:
+        """Whether training can read it as it is."""
+        return self.format in READABLE
+
+
+def directory(data_dir: str | os.PathLike[str] | None) -> Any:
+    """Returns TFDS's data_dir: the one given, else $TFDS_DATA_DIR, else TFDS's default."""
+    default = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    return epath.Path(os.fspath(data_dir or default)).expanduser()
+
+
+def find(dataset: Dataset, data_dir: str | os.PathLike[str] | None = None) -> Found | None:
+    """Returns the newest prepared version that will do, one that can be read first; else None.
+
+    Raises DataError where the data_dir is gs:// or the like, and cannot be read.
+    """
+    where = str(directory(data_dir))
+    if "://" not in where:
+        return _find(dataset, data_dir)
+    from vit_jax.data import remote_paths  # imports numpy
+
+    with remote_paths.one_line(f"--data_dir={where}"):
+        return _find(dataset, data_dir)
+
+
+def _find(dataset: Dataset, data_dir: str | os.PathLike[str] | None) -> Found | None:
+    real = directory(data_dir) / REAL_FILE
+    if dataset is REAL and real.is_file():
+        return Found(real, "", "json", dict(dataset.images))
+    folder = directory(data_dir) / dataset.tfds
+    if not folder.is_dir():
+        return None
+    pattern = dataset.version or "*.*.*"
+    found = []
+    for path in folder.iterdir():
+        numbers = path.name.split(".")
+        if all(n.isdecimal() for n in numbers) and fnmatch.fnmatchcase(path.name, pattern):
+            one = _read(path)
+            if one is not None:
+                found.append((one.readable, [int(n) for n in numbers], one))
+    return max(found)[2] if found else None
+
+
+def check(name: str, data_dir: str | os.PathLike[str] | None = None) -> None:
+    """Raises ConfigError for a `data.name` of a task that is not here: before weights are fetched.
+
+    Of other data sets it says nothing, since TFDS may know more of them.
+    """
+    dataset, version = known(name), name.partition(":")[2]
+    if dataset is None:
+        return
+    if find(dataclasses.replace(dataset, version=version), data_dir) is None:
+        raise ConfigError(
+            f"data.name={name}: not in {directory(data_dir)}; run `{command(name, data_dir)}`"
+        )
+
+
+def known(name: str) -> Dataset | None:
+    """Returns the data set of the tasks that a `data.name` means; None for one that no task has."""
+    bare = name.partition(":")[0]
+    return next((t.dataset for t in TASKS.values() if t.dataset.tfds == bare), None)
+
+
+def splits(name: str, data_dir: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
+    """Returns the splits of a prepared data set that have labels, as far as can be seen.
+
+    What `vit_jax prepare` packed has labels everywhere; of others, test splits are left out.
+    """
+    bare, _, version = name.partition(":")
+    found = find(Dataset(tfds=bare, classes=0, version=version), data_dir)
+    if found is None:
+        return ()
+    packed = (found.path / "vit_jax.json").exists()
+    return tuple(name for name in found.images if packed or not name.startswith("test"))
+
+
+def command(name: str, data_dir: str | os.PathLike[str] | None = None) -> str | None:
+    """Returns what prepares a task or a `data.name`; None for data sets that no task has."""
+    bare = name.partition(":")[0]
+    tasks = [t for t in TASKS.values() if name == t.name or bare == t.dataset.tfds]
+    if not tasks:
+        return None
+    dataset, where = tasks[0].dataset, f" --data_dir={data_dir}" if data_dir else ""
+    files = ""
+    if dataset.files:
+        manual = "real.json" if dataset is REAL else "FOLDER"
+        files = f" --from={manual if dataset.obtained == MANUAL else 'FOLDER_OR_TARS'}"
+    return f"vit_jax prepare {tasks[0].name}{files}{where}"
+
+
+def conversion(name: str, path: Any) -> str:
+    """Returns what makes a readable copy of a data set that is prepared in another format."""
+    tasks = [t.name for t in TASKS.values() if name.partition(":")[0] == t.dataset.tfds]
+    return f"vit_jax prepare {(tasks or [name])[0]} --from={path} --data_dir=ANOTHER"
+
+
+def _read(path: Any) -> Found | None:
+    """Returns what dataset_info.json says, or None where there is none or it is cut short."""
+    try:
+        file = path / INFO
+        if file.stat().length > MOST_BYTES:
+            return None
+        info = json.loads(file.read_text())
+        images = {s["name"]: sum(map(int, s.get("shardLengths", ()))) for s in info["splits"]}
+        return Found(path, path.name, info.get("fileFormat", "tfrecord"), images)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None

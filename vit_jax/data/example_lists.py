@@ -1,0 +1,194 @@
+"""Lists of the images of a split by hash, so that reruns and other machines get the same ones.
+
+A split such as `train[:800]+validation[:200]` means other images where a data set was prepared in
+another order or version. `write` keeps what it means here; `data.examples` names the file, and
+training then takes those images wherever they are in the data set, or says which are not there.
+"""
+
+import collections
+import hashlib
+import json
+import os
+import pathlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from etils import epath
+
+from vit_jax import config, logs
+from vit_jax.config import ConfigError
+from vit_jax.data import decoding, remote_paths
+from vit_jax.data.source import DataError, Record, Source, digest
+
+PNG = b"\x89PNG"
+MAX_PIXELS = config.Data().max_pixels
+HASH = re.compile("[0-9a-f]{16}")
+
+Path = str | os.PathLike[str]
+
+
+class Listing(NamedTuple):
+    """What a file of `write` says.
+
+    Attributes:
+      task: the task it was written for, as `vit_jax prepare` calls it.
+      dataset: TFDS's name, such as `clevr` or `eurosat/rgb`.
+      version: the version it was written of.
+      split: the split, as `data.train_split` has it.
+      examples: `identity` of every image of it, in order.
+    """
+
+    task: str
+    dataset: str
+    version: str
+    split: str
+    examples: tuple[str, ...]
+
+    @property
+    def sha256(self) -> str:
+        """The digest over all examples: 64 hex digits."""
+        return hashlib.sha256("\n".join(self.examples).encode()).hexdigest()
+
+
+def path(data_dir: Path, task: str) -> epath.Path:
+    """Returns where the list of a task is kept, below TFDS's data_dir."""
+    return epath.Path(data_dir) / "examples" / f"{task}.json"
+
+
+def write(source: Source, path: Path, *, task: str, dataset: str, version: str, split: str) -> str:
+    """Writes the list of all images of a source, which is `split` of a data set.
+
+    Returns its digest. Raises `images.BadImage` or OSError for an image that cannot be read.
+    """
+    examples = tuple(identity(source[index]) for index in range(len(source)))
+    listing = Listing(task, dataset, version, split, examples)
+    facts = listing._asdict() | {"images": len(examples), "sha256": listing.sha256}
+    # The hashes come last, for whoever looks at the file.
+    facts["examples"] = facts.pop("examples")
+    text = json.dumps(facts, indent=1) + "\n"
+    epath.Path(path).parent.mkdir(parents=True, exist_ok=True)
+    if "://" in os.fspath(path):  # objects of a store appear whole
+        epath.Path(path).write_text(text)
+    else:
+        logs.write_atomically(pathlib.Path(path), text)
+    return listing.sha256
+
+
+def read(path: Path) -> Listing:
+    """Returns what a file of `write` says; raises DataError for another, or a damaged one."""
+    key = f"data.examples={path}"
+    try:
+        with remote_paths.one_line(key):
+            text = epath.Path(path).read_text()
+        facts = json.loads(text)
+        words = (str(facts[name]) for name in ("task", "dataset", "version", "split"))
+        listing = Listing(*words, examples=tuple(facts["examples"]))
+        digest_of_all = facts["sha256"]
+        sound = all(HASH.fullmatch(example) for example in listing.examples)
+    except OSError as error:
+        raise DataError(f"{key}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise DataError(f"{key}: is no list of examples; `vit_jax prepare` writes one") from None
+    if not sound or not listing.examples or listing.sha256 != digest_of_all:
+        raise DataError(f"{key}: is damaged: its examples are not those it has the digest of")
+    return listing
+
+
+def identity(record: Record) -> str:
+    """Returns 16 hex digits of SHA-256 over an image and its label.
+
+    Of pixels and of PNG, which keeps them, the pixels count, as encoders differ; of JPEG and the
+    others the file, as decoders do.
+    """
+    image, label = record
+    if isinstance(image, bytes) and not image.startswith(PNG):
+        return digest(image, str(label).encode())
+    pixels = decoding.load(image, channels=3, max_pixels=MAX_PIXELS)
+    return digest(repr(pixels.shape).encode(), pixels.tobytes(), str(label).encode())
+
+
+def open_listed(data: config.Data, split: str, open_: Callable[[str], Source]) -> "Listed":
+    """Returns the images that `data.examples` lists; `open_` opens a split of the data set.
+
+    The split as written is looked at first. Where that has other images, those of the list are
+    looked for among all images of the splits it names. Raises ConfigError where the list is of
+    other data than the config's, DataError where images are not found.
+    """
+    key = f"data.examples={data.examples}"
+    listing = read(data.examples or "")
+    name = (data.name or "").partition(":")[0]
+    for ours, theirs, knob in (
+        (name, listing.dataset, "data.name"),
+        (split, listing.split, "data.train_split"),
+    ):
+        if ours != theirs:
+            raise ConfigError(f"{key}: lists {theirs}, but {knob} is {ours or 'none'}")
+    try:
+        source = open_(split)
+        if tuple(_identities(source)) == listing.examples:
+            return Listed(source, listing, range(len(source)))
+    except ConfigError:  # a slice that this version of the data set is too small for
+        pass
+    whole = open_("+".join(dict.fromkeys(p.partition("[")[0] for p in split.split("+"))))
+    positions = _find(listing.examples, whole)
+    missing = [number for number, at in enumerate(positions) if at is None]
+    if missing:
+        again = f"`vit_jax prepare {listing.task}`"
+        raise DataError(
+            f"{key}: {len(missing)} of its {len(positions)} images are not there, beginning with "
+            f"number {missing[0]}; prepare {listing.dataset}:{listing.version}, of which it was "
+            f"written, or write a new list with {again}"
+        )
+    logs.log.warning(
+        "%s: the split %s is other images here; those listed were found by hash", key, split
+    )
+    return Listed(whole, listing, [at for at in positions if at is not None])
+
+
+class Listed:
+    """The images of a list, in its order, wherever the source has them."""
+
+    def __init__(self, source: Source, listing: Listing, positions: Sequence[int]) -> None:
+        self._source, self._sha256 = source, listing.sha256
+        self._positions = np.asarray(positions, np.int64)
+        self.classes = source.classes
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __getitem__(self, index: int) -> Record:
+        return self._source[int(self._positions[index])]
+
+    def name(self, index: int) -> str:
+        """Returns what the source calls the example."""
+        return self._source.name(int(self._positions[index]))
+
+    @property
+    def source(self) -> Source:
+        """The source that this is a part of."""
+        return self._source
+
+    def fingerprint(self) -> str:
+        """Covers images, labels and order, by the digest of the list; and the classes."""
+        return digest(self._sha256.encode(), repr(self.classes).encode())
+
+
+def _identities(source: Source) -> Iterator[str]:
+    """Yields the identity of every example; of one that cannot be read, no hash."""
+    for index in range(len(source)):
+        try:
+            yield identity(source[index])
+        except (decoding.BadImage, DataError, OSError):
+            yield ""
+
+
+def _find(examples: Sequence[str], source: Source) -> list[int | None]:
+    """Returns the position of every example; of equal ones in a source, each in turn."""
+    wanted = set(examples)
+    places: dict[str, collections.deque[int]] = collections.defaultdict(collections.deque)
+    for position, one in enumerate(_identities(source)):
+        if one in wanted:
+            places[one].append(position)
+    return [places[one].popleft() if places[one] else None for one in examples]

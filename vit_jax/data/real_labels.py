@@ -1,0 +1,78 @@
+"""ReaL: the reassessed labels of ImageNet's validation images ("Are we done with ImageNet?").
+
+An image has any number of right classes; one without any is left out of the accuracy, numerator and
+denominator (google-research/reassessed-imagenet).
+"""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+import re
+
+from vit_jax.data.source import DataError
+
+IMAGES, CLASSES = 50_000, 1000
+NAME = "ILSVRC2012_val_{:08d}.JPEG"
+
+
+@dataclasses.dataclass(frozen=True)
+class Real:
+    """The right classes of every validation image, by position or file name.
+
+    Attributes:
+      labels: of each image in the order of their numbers, from ILSVRC2012_val_00000001.JPEG on.
+      sha256: of the file they come from.
+    """
+
+    labels: tuple[tuple[int, ...], ...]
+    sha256: str
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, image: int | str) -> tuple[int, ...]:
+        """Returns the right classes of an image; none: it does not count.
+
+        `image` is its position, or its file name, with or without folders before it.
+        """
+        return self.labels[self.number(image) if isinstance(image, str) else image]
+
+    def number(self, name: str) -> int:
+        """Returns the position of an image by its file name; raises KeyError for another's."""
+        match = re.fullmatch(r"(?:.*/)?ILSVRC2012_val_(\d{8})\.JPEG", name)
+        number = int(match[1]) if match else 0
+        if not 1 <= number <= len(self):
+            raise KeyError(f"{name}: no validation image of ImageNet")
+        return number - 1
+
+    @property
+    def scored(self) -> int:
+        """The number of images with a right class."""
+        return sum(map(bool, self.labels))
+
+
+def load(path: pathlib.Path, *, images: int = IMAGES) -> Real:
+    """Reads real.json: a list of `images` lists of classes, 0 to 999; raises DataError."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}; it is real.json of ReaL") from None
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError):
+        raise DataError(f"{path}: is no JSON; download real.json of ReaL again") from None
+    if not isinstance(values, list) or len(values) != images:
+        found = f"{len(values):,} items" if isinstance(values, list) else "no list"
+        raise DataError(f"{path}: has {found}, not {images:,} lists of classes: not real.json")
+    for number, labels in enumerate(values, start=1):
+        if not isinstance(labels, list) or not all(_is_class(label) for label in labels):
+            raise DataError(
+                f"{path}: {NAME.format(number)}: {json.dumps(labels)[:80]} is no list of classes "
+                f"0 to {CLASSES - 1}"
+            )
+    return Real(tuple(map(tuple, values)), hashlib.sha256(data).hexdigest())
+
+
+def _is_class(label: object) -> bool:
+    return type(label) is int and 0 <= label < CLASSES

@@ -1,0 +1,63 @@
+"""ImageNet's validation images with both of their labels, so that one pass measures both."""
+
+import re
+
+import numpy as np
+
+from vit_jax.config import ConfigError
+from vit_jax.data.real_labels import Real
+from vit_jax.data.source import DataError, Record, Source
+
+NONE = -1  # pads the right classes of an image to the same number
+
+
+class Reassessed:
+    """A source whose label is a code of two numbers: the image's in ReaL, and its own class.
+
+    The code is number x K + class, K being the number of classes; `decode` takes it apart.
+    """
+
+    def __init__(self, source: Source, real: Real, key: str) -> None:
+        """Joins the two by file name; raises ConfigError, as of `key`, where that cannot be."""
+        self.classes = source.classes
+        self._source, self._real = source, real
+        self._file_name = getattr(source, "file_name", source.name)
+        names = list(source.classes)
+        if all(re.fullmatch(r"n\d{8}", name) for name in names) and names != sorted(names):
+            raise ConfigError(f"{key}: its classes are in the order of WordNet ids, the head's not")
+        try:
+            self._number(0)
+        except DataError as error:
+            raise ConfigError(f"{key}: {error}") from None
+        width = max(map(len, real.labels))
+        self._right = np.full((len(real), width), NONE, np.int32)
+        for number, right in enumerate(real.labels):
+            self._right[number, : len(right)] = right
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int) -> Record:
+        image, label = self._source[index]
+        return Record(image, self._number(index) * len(self.classes) + label)
+
+    def _number(self, index: int) -> int:
+        try:
+            return self._real.number(self._file_name(index))
+        except KeyError as error:
+            raise DataError(
+                f"{error.args[0]}, and ReaL has labels of no others; set data.eval_split=validation"
+            ) from None
+
+    def decode(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the classes (B,) and the right classes (B, M), rows padded with NONE, int32."""
+        numbers, labels = np.divmod(codes, len(self.classes))
+        return labels, self._right[numbers]
+
+    def name(self, index: int) -> str:
+        """Returns what the source calls the example."""
+        return self._source.name(index)
+
+    def fingerprint(self) -> str:
+        """Covers the source: ReaL's labels are evaluated on, not trained on."""
+        return self._source.fingerprint()

@@ -1,0 +1,169 @@
+"""Every image of a source through a model, batch by batch, into a file."""
+
+import dataclasses
+import functools
+import os
+import pathlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from vit_jax import config, loading, logs, messages, models
+from vit_jax.data import pipeline, sources, transforms, unlabeled_folder
+from vit_jax.embed import writers
+from vit_jax.evaluators import runner
+from vit_jax.runtime import device, distributed
+from vit_jax.training import sharding, step
+
+AT_ONCE = 32  # images on a device
+SAY_SECONDS = 10.0
+
+Arrays = dict[str, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to write: features of a folder or, without one, of the evaluation split of a config.
+
+    Attributes:
+      output: a .npz or .parquet file.
+      images: a folder of image files, at any depth.
+      features: `pre_logits`, (N, D) or (N, R); or `tokens`, (N, tokens, D).
+      batch_size: images at a time, rounded up to a multiple of the devices.
+    """
+
+    output: pathlib.Path
+    images: pathlib.Path | None = None
+    features: str = "pre_logits"
+    batch_size: int | None = None
+
+
+def check(
+    request: Request, reference: str | os.PathLike[str], overrides: Mapping[str, str]
+) -> None:
+    """Raises ConfigError for what can be known to be wrong before a checkpoint is opened."""
+    writers.check(request.output)
+    if request.images is None:
+        loading.check_images(reference, overrides)
+    elif not request.images.is_dir():
+        what = "not a folder" if request.images.exists() else "no such folder"
+        raise config.ConfigError(f"--images={request.images}: {what}")
+
+
+def embed(opened: loading.LoadedModel, request: Request) -> int:
+    """Writes the features of every image in the order of the source; returns how many there are.
+
+    Each row is the image's alone: it depends on neither batch size nor devices but for rounding.
+    Of the features no more than two batches are in memory. An unreadable image raises DataError
+    with its name, or within `data.max_bad_examples` its row is NaN. Every process of several
+    computes its share, and the first one writes.
+    """
+    cfg = opened.cfg
+    distributed.initialize(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
+    source = _source(opened, request)
+    model = loading.create_model(cfg)
+    shape = _shape(model, request.features)
+    rows = -(-(request.batch_size or AT_ONCE * jax.device_count()) // jax.device_count())
+    rows *= jax.device_count()
+    split = _pass(source, cfg, rows)
+    function = functools.partial(_features, model, cfg.data, request.features, opened.params)
+    facts = {"checkpoint": cfg.name, "features": request.features, "classes": source.classes}
+    writes = jax.process_index() == 0
+    with (
+        device.memory_errors(),
+        writers.Writer(request.output, len(source), shape, facts, active=writes) as writer,
+    ):
+        pour = _Pour(writer, source)
+        split.outputs(lambda batch: pour(function(batch)), stop=lambda: False, inputs=_inputs)
+        pour.finish()
+    return len(source)
+
+
+class _Pour:
+    """Writes batches as they come, one behind: the devices have the next before we wait."""
+
+    def __init__(self, writer: writers.Writer, source: sources.Source) -> None:
+        self._writer, self._source = writer, source
+        self._waiting: Arrays | None = None
+        self._done, self._said = 0, time.monotonic()
+
+    def __call__(self, computed: Arrays) -> None:
+        """Takes the next batch, and writes the one before."""
+        self.finish()
+        self._waiting = computed
+
+    def finish(self) -> None:
+        """Writes the batch that waits, if one does."""
+        if self._waiting is None:
+            return
+        # The same on all devices of all processes, so any one of them will do.
+        batch = {key: np.asarray(x.addressable_data(0)) for key, x in self._waiting.items()}
+        self._waiting = None
+        size = min(len(batch["label"]), len(self._source) - self._done)
+        names = [self._source.name(self._done + row) for row in range(size)]
+        names = [messages.printable(name) for name in names]
+        values = np.where(_wide(batch["mask"], batch["values"]), batch["values"], np.nan)
+        self._writer.write(values[:size], names, batch["label"][:size])
+        self._done += size
+        if time.monotonic() - self._said > SAY_SECONDS:
+            self._said = time.monotonic()
+            logs.log.info("%d of %d images", self._done, len(self._source))
+
+
+def _source(opened: loading.LoadedModel, request: Request) -> sources.Source:
+    data = opened.cfg.data
+    if request.images is not None:
+        return unlabeled_folder.Loose(request.images, opened.classes, "--images")
+    return sources.open_source(data, data.eval_split, train=False)
+
+
+def _shape(model: models.Classifier, kind: str) -> tuple[int, ...]:
+    """Returns the shape of one image's features; raises ConfigError where there are none."""
+    images = jax.ShapeDtypeStruct((1, *model.image_size, model.channels), jnp.float32)
+    _, out = jax.eval_shape(model.apply, model.shapes(), images)
+    if kind not in out:
+        raise config.ConfigError(f"--features={kind}: a ResNet has no tokens; set pre_logits")
+    return out[kind].shape[1:]
+
+
+def _pass(source: sources.Source, cfg: config.Config, rows: int) -> runner.SplitRunner:
+    mesh = sharding.create_mesh(cfg.mesh.fsdp)
+
+    def batches() -> pipeline.Batches:
+        return pipeline.batches(
+            source,
+            transforms.eval_transforms(cfg.data),
+            cfg.data,
+            seed=cfg.seed,
+            batch_size=rows,
+            rows=sharding.host_rows(mesh, rows),
+            train=False,
+            stop_step=-(-len(source) // rows),
+        )
+
+    return runner.SplitRunner(mesh, rows, batches)
+
+
+def _inputs(batch: runner.Batch) -> runner.Inputs:
+    label = np.where(batch["mask"], batch["label"], np.int32(unlabeled_folder.UNKNOWN))
+    return {"image": batch["image"], "mask": batch["mask"], "label": label}
+
+
+def _wide(mask: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Returns a mask of rows in a shape that goes with their values."""
+    return mask.reshape(-1, *(1,) * (values.ndim - 1))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _features(
+    model: models.Classifier, data: config.Data, kind: str, params: Any, batch: Arrays
+) -> Arrays:
+    _, out = model.apply(params, step.normalize_pixels(batch["image"], data))
+    values = out[kind].astype(jnp.float32)
+    found = {"values": values, "label": batch["label"], "mask": batch["mask"]}
+    return jax.lax.with_sharding_constraint(found, P())

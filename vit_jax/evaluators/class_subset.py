@@ -1,0 +1,66 @@
+"""Sets with few of ImageNet's classes: only outputs for classes that occur in them compete.
+
+ImageNet-A and ImageNet-R have 200 of the 1,000 classes each, and are measured so by their authors
+(Hendrycks et al., "Natural Adversarial Examples" and "The Many Faces of Robustness"). Which classes
+these are is read off the labels, so the logits of the pass are kept until its end: N x K x 4 bytes,
+over all devices; 120 MB for ImageNet-R.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from vit_jax import config, models
+from vit_jax.evaluators.runner import SplitRunner, means
+from vit_jax.training import losses, sharding, step
+
+
+class Present:
+    """Measures parameters on a split, among the classes that it has."""
+
+    def __init__(self, model: models.Classifier, cfg: config.Config, split: SplitRunner) -> None:
+        self._split = split
+        self._look = functools.partial(_look, model, cfg.data)
+
+    def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
+        """Returns `top1`, `top5` and `count`; None if `stop()` turned true before the end."""
+        seen = self._split.outputs(functools.partial(self._look, params), stop=stop)
+        if seen is None:
+            return None
+        logits, labels, masks, present = zip(*seen, strict=True)
+        every = np.any(jax.device_get(present), axis=0)
+        mesh = self._split.mesh
+        with jax.set_mesh(mesh):
+            among = jax.device_put(every, NamedSharding(mesh, P()))
+            sums = [_sums(*batch, among) for batch in zip(logits, labels, masks, strict=True)]
+        return means(sums, of=("top1", "top5"))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _look(
+    model: models.Classifier, data: config.Data, params: Any, batch: dict[str, jax.Array]
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Returns logits (B, K), labels, mask, and which classes occur, (K,) bool."""
+    logits, _ = model.apply(params, step.normalize_pixels(batch["image"], data))
+    label, mask = batch["label"], batch["mask"]
+    present = jnp.zeros(logits.shape[-1], bool).at[label].max(mask)
+    logits = jax.lax.with_sharding_constraint(logits, sharding.BATCH)
+    return logits, label, mask, jax.lax.with_sharding_constraint(present, P())
+
+
+@jax.jit
+def _sums(
+    logits: jax.Array, label: jax.Array, mask: jax.Array, among: jax.Array
+) -> dict[str, jax.Array]:
+    rank = losses.rank_of_label(jnp.where(among[None], logits, -jnp.inf), label)
+    return {
+        "top1": jnp.sum(mask & (rank < 1)),
+        "top5": jnp.sum(mask & (rank < 5)),
+        "count": jnp.sum(mask),
+    }

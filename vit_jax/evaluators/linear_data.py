@@ -1,0 +1,95 @@
+"""Sets to learn a linear classifier on: images to learn from, and images to measure it on."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from vit_jax import config
+from vit_jax.checkpoints import collectives
+from vit_jax.config import ConfigError
+from vit_jax.data import sources, tasks
+from vit_jax.data.source import DataError, Source
+from vit_jax.data.tasks import Task
+from vit_jax.evaluators import registry
+from vit_jax.evaluators.runner import SplitRunner
+
+OWN, DIGITS = "self", "digits"
+FEW_SHOT = "fewshot/"
+
+
+class Pair(NamedTuple):
+    """Passes over the two splits of a set, in their order and without augmentation."""
+
+    train: SplitRunner
+    test: SplitRunner
+    classes: int
+
+
+Sources = tuple[Source, Source]
+
+
+def asks_for_own(cfg: config.Config) -> bool:
+    """Returns whether images of the run's own splits are to be learnt from."""
+    return OWN in (*cfg.evaluation.fewshot, *cfg.evaluation.probe)
+
+
+def open_pairs(
+    cfg: config.Config, key: str, pass_over: Callable[[Source], SplitRunner]
+) -> dict[str, Pair]:
+    """Returns the sets that the knob `key` names and that are here, by their short names.
+
+    A name is a task with both splits (`imagenet` is `fewshot/imagenet`), a pattern of tasks,
+    `digits`, which come with this package, or `self`, the run's own splits. Sets that are missing
+    are warned of and left out. Raises ConfigError for other names.
+    """
+    opened = _open(cfg, key)
+    return {
+        name: Pair(pass_over(train), pass_over(test), len(train.classes))
+        for name, (train, test) in opened.items()
+    }
+
+
+def _open(cfg: config.Config, key: str) -> dict[str, Sources]:
+    found: dict[str, Sources] = {}
+    root = cfg.data.root if cfg.data.source == "tfds" else None
+    for name in config.get(cfg, key):
+        if name == OWN:
+            found[name] = _of_splits(cfg.data)
+            continue
+        if name == DIGITS:
+            found[name] = _of_splits(config.Data(source="digits"))
+            continue
+        missing = []
+        for task in _tasks(name, key):
+            pair, problem = _of_task(task, root)
+            if collectives.first_problem(problem) is not None or pair is None:
+                missing.append(task.name)
+            else:
+                found[task.name.removeprefix(FEW_SHOT)] = pair
+        if missing:
+            registry.warn(key, name, missing, root)
+    return found
+
+
+def _tasks(name: str, key: str) -> list[Task]:
+    chosen = tasks.select(FEW_SHOT + name if FEW_SHOT + name in tasks.TASKS else name, f"{key}=")
+    for task in chosen:
+        if not task.train or not task.test:
+            role = "test" if task.train else "training"
+            raise ConfigError(f"{key}={task.name}: has no {role} images; choose a set with both")
+    return chosen
+
+
+def _of_task(task: Task, root: str | None) -> tuple[Sources | None, str | None]:
+    """Returns the images of a task, or why they cannot be opened."""
+    try:
+        train = sources.open_task(task, task.whole or task.train, root)
+        return (train, sources.open_task(task, task.test, root)), None
+    except DataError as error:
+        return None, str(error)
+
+
+def _of_splits(data: config.Data) -> Sources:
+    return (
+        sources.open_source(data, data.train_split, train=True),
+        sources.open_source(data, data.eval_split, train=False),
+    )

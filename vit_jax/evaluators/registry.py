@@ -1,0 +1,171 @@
+"""Sets to measure beside the evaluation split: those of `evaluation.tasks` that are here."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from vit_jax import config, logs, models
+from vit_jax.checkpoints import collectives
+from vit_jax.config import ConfigError
+from vit_jax.data import availability, objectnet, real_labels, sources, tasks
+from vit_jax.data.datasets import OBJECTNET
+from vit_jax.data.real_source import Reassessed
+from vit_jax.data.source import DataError, Source
+from vit_jax.data.tasks import Task
+from vit_jax.evaluators.class_subset import Present
+from vit_jax.evaluators.classification import Classification
+from vit_jax.evaluators.corruptions import Corruptions
+from vit_jax.evaluators.multilabel import MultiLabel
+from vit_jax.evaluators.runner import SplitRunner
+from vit_jax.training import loop
+
+KEY = "evaluation.tasks"
+REAL, IMAGENET_C = "imagenet-real", "imagenet-c/"
+
+
+def sets(cfg: config.Config, classes: tuple[str, ...]) -> dict[str, Source]:
+    """Returns the test split of every set that is here, by the name of its task.
+
+    `classes` are those of the head. ReaL is not among them, as its images are those of the
+    evaluation split. Sets that are missing are warned of, in a line for each entry of
+    `evaluation.tasks`, and left out; in a run of several processes those that any of them lacks.
+    Raises ConfigError for a set whose classes are not those.
+    """
+    root = _root(cfg)
+    found: dict[str, Source] = {}
+    for entry in cfg.evaluation.tasks:
+        chosen = [task for task in tasks.select(entry, f"{KEY}=") if task.name != REAL]
+        for task in chosen:
+            _check(task, len(classes))
+        missing = []
+        for task in chosen:
+            source, problem = _open(task, root)
+            if collectives.first_problem(problem) is not None or source is None:
+                missing.append(task.name)
+                continue
+            if task.dataset is not OBJECTNET:
+                _check_names(task, source.classes, classes)
+            found[task.name] = source
+        if missing:
+            warn(KEY, entry, missing, root)
+    return found
+
+
+def asks_for_real(cfg: config.Config) -> bool:
+    """Returns whether ReaL is to be measured on the evaluation split."""
+    return any(
+        tasks.TASKS[REAL] in tasks.select(entry, f"{KEY}=") for entry in cfg.evaluation.tasks
+    )
+
+
+def reassess(cfg: config.Config, source: Source) -> Reassessed | None:
+    """Returns the evaluation split with ReaL's labels, if they are asked for and here.
+
+    Raises ConfigError where that split is not of ImageNet's validation images.
+    """
+    if not asks_for_real(cfg):
+        return None
+    root = _root(cfg)
+    found = availability.find(tasks.TASKS[REAL].dataset, root)
+    if collectives.first_problem(None if found else "missing") is not None or found is None:
+        warn(KEY, REAL, [REAL], root)
+        return None
+    _check(tasks.TASKS[REAL], len(source.classes))
+    return Reassessed(source, real_labels.load(found.path), f"{KEY}={REAL}")
+
+
+def evaluators(
+    model: models.Classifier,
+    cfg: config.Config,
+    classes: tuple[str, ...],
+    pass_over: Callable[[Source], SplitRunner],
+) -> dict[str, loop.Evaluator]:
+    """Returns what measures each of `sets`, ImageNet-C's together; raises likewise."""
+    found: dict[str, loop.Evaluator] = {}
+    corrupted: dict[str, loop.Evaluator] = {}
+    for name, source in sets(cfg, classes).items():
+        task, split = tasks.TASKS[name], pass_over(source)
+        if task.dataset is OBJECTNET:
+            found[name] = MultiLabel(model, cfg, split, _objectnet(_root(cfg), source.classes))
+        elif task.restricted:
+            found[name] = Present(model, cfg, split)
+        elif name.startswith(IMAGENET_C):
+            corrupted[name.removeprefix(IMAGENET_C)] = Classification(model, cfg, split)
+        else:
+            found[name] = Classification(model, cfg, split)
+    if corrupted:
+        found[IMAGENET_C.rstrip("/")] = Corruptions(corrupted)
+    return found
+
+
+def _root(cfg: config.Config) -> str | None:
+    return cfg.data.root if cfg.data.source == "tfds" else None
+
+
+def _open(task: Task, root: str | None) -> tuple[Source | None, str | None]:
+    """Returns the test split of a task, or why it cannot be opened."""
+    try:
+        return sources.open_task(task, task.test, root), None
+    except DataError as error:
+        return None, str(error)
+
+
+def _objectnet(root: str | None, classes: tuple[str, ...]) -> np.ndarray:
+    found = availability.find(OBJECTNET, root)
+    assert found is not None, "it is open"
+    try:
+        return objectnet.right_classes(found.path / objectnet.FOLDER, classes)
+    except DataError as error:
+        raise DataError(
+            f"{KEY}=objectnet: {error}; run `{availability.command('objectnet', root)}` with the "
+            "objectnet-1.0 that was unpacked, which has images and mappings"
+        ) from None
+
+
+def _check(task: Task, classes: int) -> None:
+    key = f"{KEY}={task.name}"
+    if not task.test:
+        raise ConfigError(f"{key}: has no test images")
+    needed = tasks.TASKS["imagenet"].classes if task.dataset is OBJECTNET else task.classes
+    if needed != classes:
+        raise ConfigError(
+            f"{key}: has {needed} classes, but the head has {classes}; choose sets for the "
+            "same head"
+        )
+
+
+def _check_names(task: Task, theirs: tuple[str, ...], ours: tuple[str, ...]) -> None:
+    """Raises ConfigError where both have names for their classes, and the names differ."""
+    if all(name.isdigit() for name in theirs) or all(name.isdigit() for name in ours):
+        return
+    for number, (their, our) in enumerate(zip(theirs, ours, strict=True)):
+        if their != our:
+            raise ConfigError(
+                f"{KEY}={task.name}: its class {number} is {their}, but the head's is "
+                f"{our}; choose sets for the same head"
+            )
+
+
+def warn(key: str, entry: str, missing: list[str], root: str | None) -> None:
+    """Logs one line for an entry of a knob whose sets, or some of them, are not here."""
+    where = availability.directory(root)
+    if len(missing) == 1:
+        logs.log.warning(
+            "%s=%s: not in %s, so it is left out; run `%s`",
+            key,
+            entry,
+            where,
+            availability.command(missing[0], root),
+        )
+        return
+    shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+    logs.log.warning(
+        "%s=%s: %d sets are not in %s, so they are left out (%s); "
+        "run `vit_jax list --tasks%s`, which says how to have them",
+        key,
+        entry,
+        len(missing),
+        where,
+        shown,
+        f" --data_dir={root}" if root else "",
+    )

@@ -1,0 +1,72 @@
+"""One pass over a split: every batch of it through one function on the devices."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from vit_jax.data import prefetch
+from vit_jax.training import sharding
+
+Batch = Mapping[str, np.ndarray]
+Inputs = dict[str, np.ndarray]
+T = TypeVar("T")
+
+
+def needed(batch: Batch) -> Inputs:
+    """Returns what of a batch goes to the devices: `image`, `label` and `mask`."""
+    return {key: batch[key] for key in ("image", "label", "mask")}
+
+
+class SplitRunner:
+    """A split in global batches of `rows`, begun anew by every call of `outputs`.
+
+    Rows beyond the end of the split, and unreadable images, are padding: their `mask` is False.
+    """
+
+    def __init__(self, mesh: Mesh, rows: int, batches: Callable[[], prefetch.Batches]) -> None:
+        """Takes `batches`, which begins to load the split from its start."""
+        self.mesh, self._rows, self._batches = mesh, rows, batches
+        self._local = sharding.host_rows(mesh, rows)
+
+    def outputs(
+        self,
+        function: Callable[[dict[str, jax.Array]], T],
+        *,
+        stop: Callable[[], bool],
+        inputs: Callable[[Batch], Inputs] = needed,
+    ) -> list[T] | None:
+        """Returns what `function` makes of each batch, in order; None if `stop()` turned true.
+
+        `inputs` chooses the arrays of a batch; their rows are spread over all devices.
+        """
+        found: list[T] = []
+        batches = self._batches()
+        try:
+            with jax.set_mesh(self.mesh):
+                for batch in batches:
+                    placed = sharding.put_batch(inputs(batch), self.mesh, self._rows, self._local)
+                    found.append(function(placed))
+                    # One batch behind, so that the device has the next one before we wait.
+                    jax.block_until_ready(found[-2:-1])
+                    if stop():
+                        return None
+        except prefetch.GivenUp:
+            return None
+        finally:
+            batches.close()
+        return found
+
+
+def means(
+    sums: Iterable[dict[str, jax.Array]], of: Iterable[str], count: str = "count"
+) -> dict[str, float]:
+    """Returns sums of batches, added and divided by their `count`, and that alone if it is 0."""
+    totals: dict[str, float] = {}
+    for one in jax.device_get(list(sums)):
+        for key, value in one.items():
+            totals[key] = totals.get(key, 0) + value.item()
+    number = totals[count]
+    return {key: totals[key] / number for key in of if number} | {count: number}

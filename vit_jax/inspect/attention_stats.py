@@ -1,0 +1,47 @@
+"""One pass over images: what attention does in each of them."""
+
+import dataclasses
+
+import numpy as np
+
+from vit_jax import loading
+from vit_jax.inspect import attention, distance, rollout
+from vit_jax.inspect.inputs import Pictures
+from vit_jax.models import variants
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What attention does in each of B images, as float32.
+
+    Attributes:
+      distance: (B, L, H), the mean distance in pixels.
+      rollout: (B, rows, columns), what the output is made of.
+      maps: (some, L, H, rows, columns), what the output looks at in every head.
+    """
+
+    distance: np.ndarray
+    rollout: np.ndarray
+    maps: np.ndarray
+
+
+def look(opened: loading.LoadedModel, pictures: Pictures, *, maps: int) -> Seen:
+    """Returns what attention does in images, with all maps of the first so many.
+
+    Only of a model for which `attention.check` has nothing to say.
+    """
+    cfg = opened.cfg
+    token = variants.has_class_token(cfg.model)
+    grid = variants.grid(cfg.model, cfg.data.image_size)
+    far = distance.between(grid, variants.covered(cfg.model, cfg.data.image_size), token=token)
+    distances, rolled, kept = [], [], []
+    for weights in attention.weights(opened, pictures.views):
+        distances.append(distance.mean_distance(weights, far, token=token).swapaxes(0, 1))
+        rolled.append(attention.of_output(rollout.rollout(weights), cfg))
+        few = weights[:, : max(maps - sum(map(len, kept)), 0)]
+        kept.append(attention.of_output(few, cfg).swapaxes(0, 1))
+    return Seen(
+        distance=np.concatenate(distances),
+        rollout=np.concatenate(rolled),
+        maps=np.concatenate(kept),
+    )

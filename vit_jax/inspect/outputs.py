@@ -1,0 +1,297 @@
+"""`vit_jax inspect`: what a model can be asked, answered with figures and numbers in a folder."""
+
+import csv
+import dataclasses
+import functools
+import io
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from vit_jax import config, loading, logs, storage
+from vit_jax.inspect import (
+    CannotAnswer,
+    attention,
+    attention_stats,
+    distance,
+    figures,
+    filters,
+    inputs,
+    posemb,
+    reconstruct,
+)
+from vit_jax.models import variants
+from vit_jax.reports import inspect_figures as index
+
+DPI = 150
+# Images to look at, where their number is not said.
+COUNTS = {"attention-distance": 128, "rollout": 32, "attention": 4, "reconstruct": 18}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What there is to see.
+
+    Attributes:
+      figures: by the names of their files without suffix, each with a caption.
+      arrays: the numbers behind them.
+      table: the same as rows, header first, where they are few.
+    """
+
+    figures: Mapping[str, tuple[Figure, str]]
+    arrays: Mapping[str, Any]
+    table: Sequence[Sequence[Any]] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A model, and images to show to it; what takes time is done once, when it is asked for."""
+
+    opened: loading.LoadedModel
+    given: inputs.Pictures | None
+    has_split: bool  # whether the config names images
+    counts: Mapping[str, int]  # images for each kind of figure that needs some
+    seed: int  # what images of the split are drawn by
+
+    @functools.cached_property
+    def pictures(self) -> inputs.Pictures:
+        """The images; raises CannotAnswer where there are none."""
+        if self.given is not None:
+            return self.given
+        if self.has_split:
+            return inputs.of_split(self.opened, max(self.counts.values()), self.seed)
+        raise CannotAnswer("needs images; set --images=FILE_OR_FOLDER")
+
+    @functools.cached_property
+    def seen(self) -> attention_stats.Seen:
+        """What attention does in the images; raises CannotAnswer where there is none."""
+        attention.check(self.opened.cfg.model)
+        return attention_stats.look(
+            self.opened, self.pictures, maps=self.counts.get("attention", 0)
+        )
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """The rows and columns of patches."""
+        return variants.grid(self.opened.cfg.model, self.opened.cfg.data.image_size)
+
+    @property
+    def viewer(self) -> str:
+        """Who looks at the patches in the end, in words."""
+        model = self.opened.cfg.model
+        if model.pooling in ("token", "first"):
+            return "the class token" if variants.has_class_token(model) else "the first token"
+        if variants.has_class_token(model):
+            return "the mean of all patches"
+        return "the mean of all tokens (there is no class token)"
+
+    def under_patches(self, views: np.ndarray) -> np.ndarray:
+        """Returns images (B, H, W, C) without the pixels that fill no whole patch."""
+        height, width = variants.covered(self.opened.cfg.model, self.opened.cfg.data.image_size)
+        return views[:, :height, :width]
+
+
+def inspect(
+    what: str,
+    checkpoint: str,
+    overrides: Mapping[str, str],
+    *,
+    at: int | str | None = None,
+    images: Sequence[pathlib.Path] = (),
+    count: int | None = None,
+    seed: int = 0,
+    output: pathlib.Path | None = None,
+    formats: Sequence[str] = ("png",),
+) -> Iterator[pathlib.Path]:
+    """Yields the files of a kind of figure as they are written, or of `all` that can be drawn.
+
+    Args:
+      what: one of KINDS, or `all`, which logs what it has to leave out.
+      checkpoint: anything that `opening.open_` takes.
+      overrides: knobs by dotted name.
+      at: of a run, a step number, `best`, or None for the newest.
+      images: files and folders; none: the evaluation split of a run.
+      count: images to look at, at most; None: COUNTS.
+      seed: what they are drawn by, where there are more.
+      output: the folder; None: `inspect` in the run directory, or inspect/NAME here.
+      formats: `png`, `svg`.
+
+    Raises CannotAnswer where the model has no answer; UserError for other mistakes.
+    """
+    opened = loading.load_checkpoint(checkpoint, overrides, at=at)
+    asked = list(KINDS) if what == "all" else [what]
+    counts = {kind: count or COUNTS[kind] for kind in asked if kind in COUNTS}
+    given = None
+    if images and counts:  # a bad one is said before anything is drawn
+        given = inputs.of_files(opened, images, max(counts.values()), seed)
+    subject = Subject(
+        opened=opened,
+        given=given,
+        has_split=loading.has_images(checkpoint, overrides),
+        counts=counts,
+        seed=seed,
+    )
+    folder = output or _folder(checkpoint)
+    for kind in asked:
+        try:
+            answer = KINDS[kind](subject)
+        except CannotAnswer as error:
+            if what != "all":
+                raise CannotAnswer(f"inspect {kind}: {error}") from error
+            logs.log.info("%s left out: %s", kind, error)
+            continue
+        try:
+            yield from _write(folder, kind, answer, formats, opened.step)
+        except OSError as error:
+            raise config.ConfigError(
+                f"--out={folder}: cannot be written: {error.strerror}"
+            ) from error
+
+
+def _filters(subject: Subject) -> Answer:
+    kernel = filters.kernel(subject.opened)
+    components, shares = filters.components(kernel)
+    height, width, channels, number = kernel.shape
+    colour = "RGB" if channels == 3 else "Grey"
+    first = subject.opened.cfg.model.resnet_units is None
+    layer = "embedding filters" if first else "filters of the first convolution"
+    caption = (
+        f"The first {len(components)} principal components of the {number} filters of "
+        f"{height} x {width} pixels, each scaled to its largest number; grey is zero."
+    )
+    figure = figures.filters(components, shares, f"{colour} {layer}")
+    return Answer(
+        figures={"filters": (figure, caption)},
+        arrays={"components": components, "share_of_variance": shares},
+    )
+
+
+def _posemb(subject: Subject) -> Answer:
+    tables = posemb.tables(subject.opened)
+    similarity = np.stack([posemb.similarity(table) for table in tables])
+    caption = (
+        "Tile (r, c) shows how alike the position embedding of the patch in row r and column c is "
+        "to those of the other patches; grey is the patch itself."
+    )
+    return Answer(
+        figures={"posemb": (figures.posemb(similarity), caption)},
+        arrays={"similarity": similarity},
+    )
+
+
+def _attention_distance(subject: Subject) -> Answer:
+    cfg, distances = subject.opened.cfg, subject.seen.distance
+    mean = distances.mean(axis=0, dtype=np.float64)
+    token = variants.has_class_token(cfg.model)
+    far = distance.between(
+        subject.grid, variants.covered(cfg.model, cfg.data.image_size), token=token
+    )
+    uniform = float(far.sum(dtype=np.float64) / (len(far) * (len(far) - token)))
+    caption = (
+        f"How many pixels away each head attends, on average over all patches of {len(distances)} "
+        f"images of {cfg.data.image_size[0]} x {cfg.data.image_size[1]}; a dot is a head."
+    )
+    rows = [(la + 1, head + 1, f"{mean[la, head]:.4f}") for la, head in np.ndindex(mean.shape)]
+    return Answer(
+        figures={
+            "attention-distance": (
+                figures.attention_distance(mean, uniform, len(distances)),
+                caption,
+            )
+        },
+        arrays={
+            "pixels": mean.astype(np.float32),
+            "pixels_by_image": distances,
+            "images": np.array(subject.pictures.names),
+        },
+        table=[("layer", "head", "pixels"), *rows],
+    )
+
+
+def _rollout(subject: Subject) -> Answer:
+    masks = subject.seen.rollout[: subject.counts["rollout"]]
+    shown = subject.pictures.first(len(masks))
+    caption = f"Images, and what {subject.viewer} is made of, through all layers."
+    return Answer(
+        figures={"rollout": (figures.rollout(subject.under_patches(shown.views), masks), caption)},
+        arrays={"rollout": masks, "images": np.array(shown.names)},
+    )
+
+
+def _attention(subject: Subject) -> Answer:
+    maps = subject.seen.maps
+    shown = subject.pictures.first(len(maps))
+    drawn = {}
+    views = subject.under_patches(shown.views)
+    for number, (name, view) in enumerate(zip(shown.names, views, strict=True), start=1):
+        short = pathlib.PurePath(name).name
+        caption = f"What {subject.viewer} attends to in {short}, by layer and head."
+        drawn[f"attention-{number}"] = (figures.attention(view, maps[number - 1]), caption)
+    return Answer(figures=drawn, arrays={"attention": maps, "images": np.array(shown.names)})
+
+
+def _reconstruct(subject: Subject) -> Answer:
+    reconstruct.check(subject.opened)
+    shown = subject.pictures.first(subject.counts["reconstruct"])
+    found = reconstruct.fill_in(subject.opened, shown.views)
+    caption = "Images, what the model was shown of them (blue: masked), and what it predicts there."
+    return Answer(
+        figures={"reconstruct": (reconstruct.draw(found), caption)},
+        arrays=found | {"images": np.array(shown.names)},
+    )
+
+
+KINDS: Mapping[str, Callable[[Subject], Answer]] = {
+    "filters": _filters,
+    "posemb": _posemb,
+    "attention-distance": _attention_distance,
+    "rollout": _rollout,
+    "attention": _attention,
+    "reconstruct": _reconstruct,
+}
+
+
+def _folder(checkpoint: str) -> pathlib.Path:
+    """Returns where figures of a checkpoint go: into its run directory, or a folder here."""
+    if not loading.is_run(checkpoint):
+        return pathlib.Path("inspect", pathlib.PurePath(checkpoint).stem)
+    directory, _, _ = loading.find_checkpoint(storage.as_path(checkpoint))
+    return (directory.parent if directory.name == "checkpoints" else directory) / index.FOLDER
+
+
+def _write(
+    folder: pathlib.Path, kind: str, answer: Answer, formats: Sequence[str], step: int | None
+) -> Iterator[pathlib.Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    listed = []
+    for stem, (figure, caption) in answer.figures.items():
+        for form in formats:
+            path = folder / f"{stem}.{form}"
+            logs.write_atomically(path, _encoded(figure, form))
+            yield path
+            if form == "png":
+                listed.append(index.Figure(what=kind, file=path.name, caption=caption, step=step))
+    if listed:
+        index.add(folder, listed)
+    numbers = io.BytesIO()
+    np.savez_compressed(numbers, **answer.arrays)
+    logs.write_atomically(folder / f"{kind}.npz", numbers.getvalue())
+    yield folder / f"{kind}.npz"
+    if answer.table:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(answer.table)
+        logs.write_atomically(folder / f"{kind}.csv", text.getvalue())
+        yield folder / f"{kind}.csv"
+
+
+def _encoded(figure: Figure, form: str) -> bytes:
+    """Returns a figure as a PNG or SVG file, the same for the same figure."""
+    file = io.BytesIO()
+    dateless = {"Date": None} if form == "svg" else {"Software": None}
+    with matplotlib.rc_context({"svg.hashsalt": "vit_jax"}):
+        figure.savefig(file, format=form, dpi=DPI, bbox_inches="tight", metadata=dateless)
+    return file.getvalue()

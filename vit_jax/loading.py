@@ -1,0 +1,222 @@
+"""Any checkpoint as a model with its parameters: a run, weights of another project, or a name."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from vit_jax import config, logs, messages, models, storage, validation, weights
+from vit_jax.checkpoints import manager
+from vit_jax.data import folders, split_roles
+from vit_jax.training import sharding
+
+EVALUATED_AT_ONCE = 128  # images, of weights whose config says nothing
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """A model with its parameters and all that is needed to show it pictures."""
+
+    cfg: config.Config  # complete, its number of classes known
+    params: Any
+    classes: tuple[str, ...]
+    kind: str  # `run`, or the layout the weights came in
+    notes: tuple[str, ...] = ()  # what became of the arrays of other projects
+    fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)  # what they did not hold
+    step: int | None = None  # of a run
+
+    @property
+    def facts(self) -> weights.Facts:
+        """The model as the room of weights describes one."""
+        numbered = self.classes == class_names((), self.cfg)
+        return weights.Facts(
+            model=self.cfg.model,
+            data=self.cfg.data,
+            classes=() if numbered else self.classes,
+            fresh=self.fresh,
+        )
+
+    def check_head(self) -> None:
+        """Raises WeightsError where there is no head to name classes with."""
+        self.check_whole()
+        if "head/kernel" in self.fresh:
+            raise weights.WeightsError(
+                f"{self.cfg.name}: holds no head, so it knows no classes; train one: "
+                f"vit_jax train NAME --config.init_from={self.cfg.name}"
+            )
+
+    def check_whole(self) -> None:
+        """Raises WeightsError where the model fills in patches: it has no other form."""
+        if self.cfg.masked.target is not None:
+            raise weights.WeightsError(
+                f"{self.cfg.name}: learnt to fill in masked patches, so it knows no classes; "
+                "fine-tune it: vit_jax train NAME --config.init_from=DIR, its run directory"
+            )
+
+
+def load_checkpoint(
+    reference: str | os.PathLike[str],
+    overrides: Mapping[str, str] | None = None,
+    *,
+    at: int | str | None = None,
+    wanted: config.Config | None = None,
+) -> LoadedModel:
+    """Returns the checkpoint that a reference means.
+
+    Args:
+      reference: a run directory, one of its checkpoints, a file or folder of weights, or the name
+        or address of published ones, which are downloaded.
+      overrides: knobs by dotted name, as on the command line.
+      at: of a run, a step number, `best`, or None for the newest.
+      wanted: what the weights are for, which tells of them what their files leave open.
+
+    Logs what had to be assumed; raises CheckpointError, WeightsError or ConfigError.
+    """
+    if is_run(reference):
+        directory, number, record = find_checkpoint(storage.as_path(reference), at)
+        if not messages.is_utf8(str(directory)):  # which Orbax would call damaged
+            raise config.ConfigError(f"--checkpoint={directory}: is not UTF-8; rename the folder")
+        cfg = complete(config.build(config.override(record["config"], overrides or {})))
+        return LoadedModel(
+            cfg=cfg,
+            params=load_params(directory, number, cfg),
+            classes=class_names(record["classes"], cfg),
+            kind="run",
+            step=number,
+        )
+    if at is not None:
+        raise config.ConfigError(f"--step={at}: {reference} is no run directory")
+    path = weights.resolve(os.fspath(reference))
+    found = weights.load(path, overrides, wanted=wanted)
+    cfg = _config(str(reference), found.facts, overrides or {})
+    for line in found.assumed:
+        logs.log.info("%s: %s", reference, line)
+    return LoadedModel(
+        cfg=cfg,
+        params=found.params,
+        classes=class_names(found.facts.classes, cfg),
+        kind=found.kind,
+        notes=tuple(found.report.lines()),
+        fresh=found.facts.fresh,
+    )
+
+
+def describe(reference: str, wanted: config.Config | None = None) -> weights.Facts:
+    """Returns what a checkpoint says of its model, without reading its arrays; raises likewise.
+
+    Args:
+      reference: as of `open_`.
+      wanted: as of `open_`.
+    """
+    if is_run(reference):
+        _, _, record = find_checkpoint(storage.as_path(reference))
+        cfg = complete(config.build(record["config"]))
+        return weights.Facts(model=cfg.model, data=cfg.data)
+    return weights.look(weights.resolve(reference), wanted)
+
+
+def is_run(reference: str | os.PathLike[str]) -> bool:
+    """Returns whether a reference is a run directory, its `checkpoints`, or one step of those."""
+    path = storage.as_path(reference)
+    if storage.is_remote(reference) and path.suffix in (".npz", ".safetensors"):
+        return False  # weights, downloaded as they are
+    with storage.readable_errors(os.fspath(reference)):
+        return (
+            (path / "checkpoints").is_dir()
+            or (path / "commit.json").is_file()
+            or (path.is_dir() and path.name == "checkpoints")
+        )
+
+
+def has_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) -> bool:
+    """Returns whether images are named, as a run does; weights of other projects bring none."""
+    return is_run(reference) or bool({"data.source", "data.name", "data.root"} & set(overrides))
+
+
+def check_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) -> None:
+    """Raises ConfigError where no images are named, WeightsError where this is no checkpoint."""
+    if not pathlib.Path(reference).exists() and "://" not in str(reference):
+        weights.find(str(reference))  # a mistyped name is the first thing to say
+    if not has_images(reference, overrides):
+        if pathlib.Path(reference).exists():
+            weights.look(pathlib.Path(reference))  # so is a folder or file that is no checkpoint
+        raise config.ConfigError(
+            f"{reference} brings no images; set --config.data.source=folder and "
+            "--config.data.root=DIR, or --config.data.source=tfds and --config.data.name=NAME"
+        )
+
+
+def complete(cfg: config.Config) -> config.Config:
+    """Returns the config with the sizes of its model variant and its splits by name.
+
+    Splits of a folder of images are called as the folders that are there. Raises ConfigError.
+    """
+    cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
+    models.check(cfg.model, cfg.data.image_size)
+    validation.check_options(cfg)
+    return dataclasses.replace(cfg, data=folders.splits_there(split_roles.resolved(cfg.data)))
+
+
+def find_checkpoint(
+    checkpoint: pathlib.Path, at: int | str | None = None
+) -> tuple[pathlib.Path, int, dict[str, Any]]:
+    """Returns the checkpoint folder, step and commit record of a run.
+
+    Args:
+      checkpoint: a run directory, its `checkpoints` folder, or one step of that.
+      at: a step number, `best`, or None for the newest.
+
+    Raises CheckpointError.
+    """
+    path = storage.as_path(checkpoint)
+    if path.name.isdigit() and (path / "commit.json").exists():
+        at, path = int(path.name), path.parent
+    directory = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    if not directory.is_dir():
+        raise manager.CheckpointError(f"--checkpoint={checkpoint}: no such run directory")
+    number, record = manager.find(directory, at)
+    return directory, number, record
+
+
+def load_params(directory: pathlib.Path, step_number: int, cfg: config.Config) -> Any:
+    """Returns the parameters to evaluate (the average where the run kept one), verified."""
+    mesh = sharding.create_mesh(cfg.mesh.fsdp)
+    name = "params" if cfg.train.ema is None else "ema"
+    shapes = {name: create_model(cfg).shapes()}
+    target = sharding.placed(shapes, mesh, min_size=cfg.mesh.fsdp_min_size)
+    return manager.restore_subtree(directory, step_number, target)[name]
+
+
+def create_model(cfg: config.Config) -> models.Classifier:
+    """Returns the model in the compute type of this backend; num_classes must be known."""
+    dtype = cfg.model.dtype
+    if dtype == "auto":
+        dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    return models.create(
+        cfg.model,
+        image_size=cfg.data.image_size,
+        channels=cfg.data.channels,
+        dtype=dtype,
+        masked=cfg.masked,
+    )
+
+
+def class_names(classes: tuple[str, ...] | list[str], cfg: config.Config) -> tuple[str, ...]:
+    """Returns a name for every output of the head: those known, as text, then numbers."""
+    more = range(len(classes), cfg.model.num_classes or 0)
+    return (*map(messages.printable, classes), *(f"class {index}" for index in more))
+
+
+def _config(name: str, facts: weights.Facts, overrides: Mapping[str, str]) -> config.Config:
+    """Returns a config around a model whose own is not known."""
+    rows = max(EVALUATED_AT_ONCE // jax.device_count(), 1) * jax.device_count()
+    cfg = config.Config(
+        name=name,
+        model=facts.model,
+        data=facts.data,
+        evaluation=config.Evaluation(batch_size=rows),
+    )
+    return complete(config.build(config.override(config.to_dict(cfg), overrides)))

@@ -1,0 +1,66 @@
+"""Masked patch prediction (ViT, appendix B.1.2): a mask token, a head on corrupted patches."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from vit_jax import config
+from vit_jax.models import masking
+from vit_jax.models.layers import constrain_batch, normalise
+from vit_jax.models.positions import normal
+from vit_jax.models.variants import required
+from vit_jax.models.vit import ViT
+
+
+class MaskedViT(ViT):
+    """A Vision Transformer that fills in patches instead of naming classes."""
+
+    def __init__(
+        self,
+        model: config.Model,
+        image_size: tuple[int, int],
+        channels: int,
+        dtype: jnp.dtype,
+        masked: config.Masked,
+        *,
+        rngs: nnx.Rngs,
+    ):
+        self.outputs = masking.outputs(masked, required(model.patch_size), channels)
+        super().__init__(model, image_size, channels, dtype, rngs=rngs)
+
+    def add_head(self, model: config.Model, features: int, *, rngs: nnx.Rngs) -> None:
+        """Makes the mask token and the prediction head, zero-initialised as other heads are."""
+        self.mask_token = nnx.Param(normal(rngs.params(), (1, 1, features)))
+        self.prediction = nnx.Linear(
+            features, self.outputs, kernel_init=nnx.initializers.zeros, rngs=rngs
+        )
+
+    def classify(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns logits of no classes, (B, 0), and x (B, D) itself, which few-shot takes."""
+        return x[:, :0], x
+
+    def fill_in(
+        self, images: jax.Array, source: jax.Array, chosen: jax.Array, key: jax.Array | None
+    ) -> jax.Array:
+        """Returns what is predicted of corrupted patches; see `Classifier.fill_in`.
+
+        Embeddings are corrupted before positions are added, so that a mask token knows its place.
+        """
+        x = self.patches(images)
+        token = jnp.broadcast_to(self.mask_token[...].astype(x.dtype), (len(x), 1, x.shape[2]))
+        patches = take(jnp.concatenate([x, token], axis=1), source)
+        tokens, _ = self.transform(patches, key, False)
+        tokens = normalise(self.encoder_norm, tokens)[:, -x.shape[1] :]  # without the class token
+        seen = constrain_batch(take(tokens, chosen).astype(jnp.float32))
+        return constrain_batch(self.prediction(seen))
+
+
+def take(x: jax.Array, index: jax.Array) -> jax.Array:
+    """Returns rows of x (B, N, D) by index (B, M) int32, (B, M, D), exactly.
+
+    As a product with ones and zeros: its gradient is one too, where that of indexing would add up
+    in whatever order a GPU comes to it, and it is split by images without traffic. Of ViT-B/16 it
+    is 0.3 % of the arithmetic.
+    """
+    chosen = jax.nn.one_hot(index, x.shape[1], dtype=x.dtype)
+    return jnp.einsum("bmn,bnd->bmd", chosen, x, precision=jax.lax.Precision.HIGHEST)

@@ -1,0 +1,92 @@
+"""Many runs on many slices: each program compiled once, every result kept as it comes."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from vit_jax import config
+from vit_jax.preflight import search
+from vit_jax.preflight.program import Report, Settings, measure, same_program
+from vit_jax.preflight.topologies import Slice
+from vit_jax.training import loop
+
+
+def measure_all(
+    runs: Sequence[tuple[config.Config, int]],
+    slices: Sequence[Slice],
+    *,
+    fit: bool,
+    loops: bool,
+    output: pathlib.Path | None,
+    say: Callable[[str], None],
+) -> Iterator[Report]:
+    """Yields the report of every run on every slice.
+
+    Args:
+      runs: prepared configs, each with the images of its epoch.
+      slices: to compile for.
+      fit: whether to search for the fastest settings that fit.
+      loops: search only among programs that loop over their layers.
+      output: a file of JSON lines that holds earlier reports and gets the new ones; what it
+        holds is not compiled again.
+      say: called with a line before every compilation.
+    """
+    known = read(output)
+    for cfg, examples in runs:
+        for where in slices:
+            key = json.dumps([same_program(cfg), where.name, fit, loops])
+            if key in known:
+                plan = loop.Plan.of(cfg, examples)
+                yield dataclasses.replace(known[key], name=cfg.name, steps=plan.steps)
+                continue
+            say(f"{cfg.name} on {where.name}")
+            if fit:
+                report = search.fit(cfg, where, examples, loops=loops, say=say)
+            else:
+                report = measure(cfg, where, examples)
+            known[key] = report
+            if output is not None:
+                with output.open("a", encoding="utf-8") as file:
+                    file.write(
+                        json.dumps({"key": key, "report": dataclasses.asdict(report)}) + "\n"
+                    )
+            yield report
+
+
+def as_dict(report: Report, mfu: float) -> dict[str, Any]:
+    """Returns all that is known of a report, with its bounds and its whole run, for JSON."""
+    return dataclasses.asdict(report) | {
+        "flags": report.settings.flags(),
+        "roofline_seconds": report.bounds(),
+        "mfu": mfu,
+        "whole_run": report.run(mfu),
+    }
+
+
+def read(output: pathlib.Path | None) -> dict[str, Report]:
+    """Returns the reports that a file of JSON lines holds, by key; makes it where it is missing.
+
+    Raises ConfigError for a file that cannot be written, or holds something else.
+    """
+    known: dict[str, Report] = {}
+    if output is None:
+        return known
+    try:
+        output.open("a", encoding="utf-8").close()
+    except OSError as error:
+        raise config.ConfigError(
+            f"--output={output}: cannot be written: {error.strerror}"
+        ) from error
+    for number, text in enumerate(output.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            line = json.loads(text)
+            values = line["report"]
+            known[line["key"]] = Report(**values | {"settings": Settings(**values["settings"])})
+        except (ValueError, KeyError, TypeError) as error:
+            raise config.ConfigError(
+                f"--output={output}: line {number} is no report of preflight; "
+                "name another file, or remove it"
+            ) from error
+    return known

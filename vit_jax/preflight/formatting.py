@@ -1,0 +1,94 @@
+"""Reports in words: lines for one, a row of a table for many."""
+
+from collections.abc import Iterable
+
+from vit_jax.preflight.program import Report
+from vit_jax.preflight.topologies import GIB
+
+
+def lines(report: Report, mfu: float) -> list[tuple[str, str]]:
+    """Returns the report as labelled lines for people."""
+
+    def gib(value: float | None) -> str:
+        if value is None:
+            return "not known"
+        return f"{value / GIB:.2f} GiB" if value >= GIB / 100 else f"{value / 2**20:.2f} MiB"
+
+    memory = "" if report.memory is None else f" of {gib(report.memory)}"
+    if report.fits:
+        verdict = f"fits: {gib(report.peak)}{memory}"
+    elif report.peak is not None and report.memory is not None:
+        verdict = f"does not fit: {gib(report.peak)}, {gib(report.peak - report.memory)} too much"
+    else:
+        verdict = f"does not fit{memory}: {report.exceeds}"
+    flops = f"{report.compiler_flops:.3e} by XLA's count, {report.model_flops:.3e} of the model"
+    rows = [
+        ("run", report.name),
+        ("slice", f"{report.topology}: {report.devices} devices, {report.cores} cores"),
+        ("batch", f"{report.global_batch}: {report.batch} per device x "
+         f"{report.settings.accumulation} accumulated"),
+        ("settings", f"remat {report.settings.remat}, unroll {report.settings.unroll}, "
+         f"fsdp {report.settings.fsdp}"),
+        ("memory per device", verdict),
+        ("  parameters", gib(report.params)),
+        ("  optimizer state", gib(report.optimizer)),
+        ("  activations and the rest", gib(report.activations)),
+        ("FLOPs per step and device", flops),
+    ]  # fmt: skip
+    for kind, one in report.collectives.items():
+        rows.append((f"  {kind}", f"{one['count']} per step, {one['bytes'] / 1e9:.3f} GB"))
+    if report.bytes_accessed is not None:
+        rows.append(("bytes accessed", f"{report.bytes_accessed:.3e}"))
+    if report.compiler_seconds is not None and report.compiler_seconds > 0:
+        rows.append(("compiler's estimate", f"{report.compiler_seconds * 1e3:.1f} ms per step"))
+    bounds = report.bounds()
+    if bounds:
+        limit = max(bounds, key=lambda key: bounds[key])
+        each = ", ".join(f"{key} {value * 1e3:.1f}" for key, value in bounds.items())
+        rows.append(("roofline", f"at least {bounds[limit] * 1e3:.1f} ms, by {limit} ({each} ms)"))
+    whole = report.run(mfu)
+    if whole is not None:
+        rows += [
+            (f"at {mfu:.0%} of peak", f"{whole['step_seconds'] * 1e3:.0f} ms per step, "
+             f"{whole['images_per_second']:,.0f} images/s"),
+            ("whole run", f"{report.steps:,} steps, {whole['days']:.2f} days, "
+             f"{whole['core_days']:,.0f} core-days"),
+        ]  # fmt: skip
+    rows.append(("compiled in", f"{report.compile_seconds:.0f} s"))
+    return rows
+
+
+def cell(report: Report, mfu: float) -> str:
+    """Returns one report in a few words: settings, peak, core-days."""
+    if not report.fits:
+        return "does not fit"
+    setting = {"none": "", "dots_no_batch": "dots", "full": "full"}[report.settings.remat]
+    parts = [setting] if setting else []
+    if report.settings.fsdp > 1:
+        parts.append(f"fsdp {report.settings.fsdp}")
+    if report.settings.accumulation > 1:
+        parts.append(f"acc {report.settings.accumulation}")
+    whole = report.run(mfu)
+    days = "" if whole is None else f"; {whole['core_days']:,.0f}"
+    return f"{' + '.join(parts) or 'plain'}; {(report.peak or 0) / GIB:.1f}{days}"
+
+
+def markdown(reports: Iterable[Report], mfu: float, printed: dict[str, float | None]) -> list[str]:
+    """Returns the lines of a Markdown table: a row per run, a column per slice.
+
+    Args:
+      reports: of any runs on any slices.
+      mfu: share of peak that turns FLOPs into days.
+      printed: the paper's own core-days by run, for the last column.
+    """
+    cells = {(one.name, one.topology): cell(one, mfu) for one in reports}
+    names = list(dict.fromkeys(name for name, _ in cells))
+    slices = list(dict.fromkeys(topology for _, topology in cells))
+    rows = [["run", *slices, "paper"], ["---"] * (len(slices) + 2)]
+    for name in names:
+        paper = printed.get(name)
+        rows.append(
+            [name, *(cells.get((name, where), "") for where in slices),
+             "" if paper is None else f"{paper:,.0f}"]
+        )  # fmt: skip
+    return [f"| {' | '.join(row)} |" for row in rows]

@@ -1,0 +1,179 @@
+"""Which image is of which class and split, and in what order: decided by paths alone."""
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from vit_jax.data import split_names
+from vit_jax.data.folders import SUFFIXES
+from vit_jax.data.source import DataError
+from vit_jax.prepare.image_listing import Listing
+
+TRAIN = split_names.TRAIN
+EVALUATION = (*split_names.VALIDATION, *split_names.TEST)
+HELD_OUT = "validation"  # the split that is made where there is none to evaluate on
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The classes, and the images of every split in their final order.
+
+    The order is that of the first 64 bits of the SHA-256 of the path below the split, `CLASS/...`:
+    any part of it is a random sample, and the same that `data.source=folder` takes for such a part.
+    """
+
+    classes: tuple[str, ...]
+    order: dict[str, np.ndarray]  # split: positions in the listing
+    labels: np.ndarray  # by position in the listing
+    below: int  # bytes of a path before its split or class: folders that all have in common
+    ignored: tuple[str, ...]  # paths of images in no class folder, then those of a repeated name
+    repeated: int = 0  # how many the latter are
+    held_out: bool = False  # whether HELD_OUT is a part of what was given as the training split
+
+
+def arrange(listing: Listing, unsplit: str, named: str, holdout: float = 0.0) -> Layout:
+    """Returns the layout of a listing: `SPLIT/CLASS/...` where all top folders are splits' names.
+
+    Otherwise it is `CLASS/...`, all in the split `unsplit`. Folders around all of it are left out.
+    `named` are the sources, for messages. Raises DataError where there are fewer than two classes.
+
+    Where there is a training split alone and `holdout` > 0, that share of each class becomes the
+    split HELD_OUT: the images that `data.holdout` of an image folder would choose, by their hash,
+    at least one of a class of two or more, and never all.
+    """
+    if not len(listing):
+        raise DataError(f"{named}: has no image; images end in {', '.join(SUFFIXES)}")
+    below, split = _depth(listing, named)
+    found: dict[str, dict[str, int]] = {}
+    splits = np.zeros(len(listing), np.int16)
+    numbers: dict[str, int] = {}
+    members = np.zeros(len(listing), np.int32)
+    names: dict[str, int] = {}
+    hashes = np.zeros(len(listing), np.uint64)
+    loose = []
+    for index, path in enumerate(_paths(listing, below)):
+        at, inside = (path.partition("/")[::2]) if split else (unsplit, path)
+        name, slash, _ = inside.partition("/")
+        if not slash:
+            loose.append(index)
+            splits[index] = -1
+            continue
+        splits[index] = numbers.setdefault(at, len(numbers))
+        members[index] = names.setdefault(name, len(names))
+        found.setdefault(at, {})[name] = 1
+        digest = hashlib.sha256(os.fsencode(inside)).digest()
+        hashes[index] = int.from_bytes(digest[:8], "big")
+    classes = _classes({at: set(of) for at, of in found.items()}, named)
+    place = {name: number for number, name in enumerate(classes)}
+    table = np.array([place[name] for name in names], np.int32)
+    order, repeated = {}, []
+    for at, number in sorted(numbers.items()):
+        mine = np.flatnonzero(splits == number)
+        mine = mine[np.argsort(hashes[mine], kind="stable")]
+        again = _repeated(listing, mine, hashes[mine])
+        repeated += mine[again].tolist()
+        order[at] = np.delete(mine, again)
+    labels = table[members]
+    held_out = bool(holdout) and len(order) == 1 and min(order).lower() in TRAIN
+    if held_out:
+        held_out = _hold_out(order, min(order), holdout, labels, hashes)
+    return Layout(
+        classes,
+        order,
+        labels,
+        below,
+        tuple(listing.path(index) for index in [*loose, *repeated]),
+        len(repeated),
+        held_out,
+    )
+
+
+def _hold_out(
+    order: dict[str, np.ndarray],
+    train: str,
+    holdout: float,
+    labels: np.ndarray,
+    hashes: np.ndarray,
+) -> bool:
+    """Moves a share of each class from `order[train]` to HELD_OUT; returns whether any."""
+    held = np.zeros(len(order[train]), bool)
+    of = labels[order[train]]
+    by_class = np.argsort(of, kind="stable")  # within a class still in the order of the hashes
+    for places in np.split(by_class, np.flatnonzero(np.diff(of[by_class])) + 1):
+        # As a Python integer: a float of 2**64 would round.
+        below = sum(int(one) < holdout * 2**64 for one in hashes[order[train][places]])
+        count = min(max(below, 1), len(places) - 1)
+        held[places[:count]] = True
+    if held.any():
+        order[HELD_OUT] = order[train][held]
+        order[train] = order[train][~held]
+    return bool(held.any())
+
+
+def _paths(listing: Listing, below: int) -> Iterator[str]:
+    for index in range(len(listing)):
+        yield os.fsdecode(listing.raw_path(index)[below:])
+
+
+def _depth(listing: Listing, named: str) -> tuple[int, bool]:
+    """Returns the bytes of the folders that all paths begin with, and whether splits come next.
+
+    Images beside the folders of splits or of classes are loose, and do not count for that.
+    """
+    below = 0
+    while True:
+        tops: set[str] = set()
+        deep = shallow = loose = False  # folders in the top folders; images there; images beside
+        for path in _paths(listing, below):
+            parts = path.split("/", 2)
+            deep = deep or len(parts) == 3
+            shallow = shallow or len(parts) == 2
+            loose = loose or len(parts) == 1
+            if len(parts) > 1:
+                tops.add(parts[0])
+        if tops and all(map(split_names.is_split, tops)):
+            if deep:
+                return below, True
+            if len(tops) > 1:
+                raise DataError(
+                    f"{named}: images lie in {', '.join(sorted(tops))} without class folders; "
+                    "expected SPLIT/CLASS/IMAGE"
+                )
+        if shallow or loose or len(tops) != 1:
+            return below, False
+        below += len(os.fsencode(tops.pop())) + 1
+
+
+def _classes(found: dict[str, set[str]], named: str) -> tuple[str, ...]:
+    """Returns the class names: those of the training split, or else of all."""
+    if not found:
+        raise DataError(f"{named}: its images are in no folders; expected CLASS/IMAGE")
+    train = [at for at in found if at.lower() in TRAIN]
+    classes = found[train[0]] if train else set().union(*found.values())
+    if len(classes) < 2:
+        raise DataError(
+            f"{named}: one class folder alone, {min(classes)}; expected CLASS/IMAGE, 2 at least"
+        )
+    for at, here in found.items():
+        if unknown := sorted(here - classes):
+            shown = ", ".join(unknown[:10]) + (", ..." if len(unknown) > 10 else "")
+            raise DataError(
+                f"{named}: class folders of {at} that {train[0]} does not have: {shown}"
+            )
+    for name in classes:
+        if not name.isprintable() or name != name.strip():
+            raise DataError(f"{named}: class folder {name!r}: no name for a class; rename it")
+    return tuple(sorted(classes))
+
+
+def _repeated(listing: Listing, order: np.ndarray, hashes: np.ndarray) -> Sequence[int]:
+    """Returns the places in `order` of images whose path comes again later; that one counts."""
+    same = np.flatnonzero(hashes[1:] == hashes[:-1])
+    return [
+        int(at)
+        for at in same
+        if listing.raw_path(int(order[at])) == listing.raw_path(int(order[at + 1]))
+    ]

@@ -1,0 +1,204 @@
+"""Images in folders, tars and zips as one listing: where each lies, without unpacking anything."""
+
+import os
+import pathlib
+import stat
+import threading
+import zipfile
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from vit_jax.data import decoding, folders
+from vit_jax.data.decoding import BadImage
+from vit_jax.data.folders import SUFFIXES
+from vit_jax.data.source import DataError
+from vit_jax.prepare import archives
+from vit_jax.prepare.archives import PLAIN, Found
+
+Path = pathlib.Path
+
+MOST_OPEN = 64  # tars; ImageNet-21k is one for each class
+CHUNK = 2**14  # files of which the arrays of a listing are made at a time
+
+
+class Listing:
+    """What was found, in arrays and one block of paths: 14 million images fit in a gigabyte."""
+
+    def __init__(self) -> None:
+        self._paths = bytearray()
+        self._ends: list[np.ndarray] = [np.zeros(1, np.int64)]
+        self._rows: list[np.ndarray] = []
+        self._containers: list[str] = []
+        self._number: dict[str, int] = {}
+        self._pending: list[Found] = []
+        self.ignored: list[str] = []
+
+    def add(self, found: Found) -> None:
+        """Adds an image, or notes a file that is none by its name."""
+        if not found.path.lower().endswith(SUFFIXES):
+            self.ignored.append(found.path)
+            return
+        self._pending.append(found)
+        if len(self._pending) == CHUNK:
+            self._flush()
+
+    def close(self) -> None:
+        """Ends adding."""
+        self._flush()
+        self._ends = [np.concatenate(self._ends)]
+        self._rows = [np.concatenate(self._rows or [np.zeros((0, 3), np.int64)])]
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        paths = [os.fsencode(each.path) for each in self._pending]
+        ends = np.cumsum([len(path) for path in paths], dtype=np.int64)
+        self._ends.append(ends + len(self._paths))
+        self._paths += b"".join(paths)
+        rows = [(self._container(each.container), *each[2:]) for each in self._pending]
+        self._rows.append(np.array(rows, np.int64))
+        self._pending = []
+
+    def _container(self, path: str) -> int:
+        if path not in self._number:
+            self._number[path] = len(self._containers)
+            self._containers.append(path)
+        return self._number[path]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._rows))
+
+    def path(self, index: int) -> str:
+        """Returns the path of an image in the listing."""
+        return os.fsdecode(self.raw_path(index))
+
+    def raw_path(self, index: int) -> bytes:
+        """Returns the path of an image in the listing, as bytes."""
+        ends = self._ends[0]
+        return bytes(self._paths[ends[index] : ends[index + 1]])
+
+    def found(self, index: int) -> Found:
+        """Returns all that is known of an image."""
+        container, offset, size = self._rows[0][index].tolist()
+        return Found(self.path(index), self._containers[container], offset, size)
+
+    def sizes(self) -> np.ndarray:
+        """Returns the bytes of every image (N)."""
+        return self._rows[0][:, 2]
+
+
+def scan(sources: Sequence[Path]) -> Listing:
+    """Returns the images of folders, tars (also of tars) and zips, in the order they are found.
+
+    A tar within a folder or a tar counts as a folder of its name, and so does one of several
+    sources that has images at its top: `n01440764.tar` becomes `n01440764/`. Hidden files are
+    skipped. Raises DataError for what cannot be read, or holds links, devices or paths outside.
+    """
+    listing = Listing()
+    for source in sources:
+        try:
+            status = source.stat()
+        except OSError as error:
+            raise DataError(f"--from={source}: {archives.io_reason(error)}") from None
+        if stat.S_ISDIR(status.st_mode):
+            found = _folder(source)
+        elif stat.S_ISREG(status.st_mode) and archives.is_zip(source):
+            found = archives.list_zip(source)
+        else:
+            found = archives.list_tar(source, "")
+            if len(sources) > 1:
+                found = _lifted(found, source.name)
+        for each in found:
+            listing.add(each)
+    listing.close()
+    return listing
+
+
+def _lifted(found: Iterator[Found], name: str) -> Iterator[Found]:
+    """Yields what a tar holds; files at its top get its name as their folder."""
+    for each in found:
+        yield each if "/" in each.path else each._replace(path=f"{archives.stem(name)}/{each.path}")
+
+
+def _folder(root: Path) -> Iterator[Found]:
+    """Yields the files below a folder, and those of the tars among them."""
+    for path, entry in folders.walk(root, "--from"):
+        if path.lower().endswith(".tar"):
+            yield from archives.list_tar(Path(entry.path), f"{archives.stem(path)}/")
+            continue
+        try:
+            size = entry.stat().st_size
+        except FileNotFoundError:
+            raise DataError(f"--from: {entry.path}: a link to nothing") from None
+        yield Found(path, str(root), PLAIN, size)
+
+
+class Reader:
+    """Reads the bytes of images, from several threads at once; some tars and all zips stay open."""
+
+    def __init__(self) -> None:
+        self._tars: dict[str, int] = {}
+        self._zips: dict[str, tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, found: Found) -> bytes:
+        """Returns the bytes of an image.
+
+        Raises BadImage for what this image alone is to blame for, and DataError where its source is
+        not what it was when it was listed.
+        """
+        decoding.check_bytes(found.size)
+        try:
+            data = self._read(found)
+        except PermissionError as error:
+            raise BadImage(f"cannot be read: {error.strerror}") from None
+        except OSError as error:
+            reason = archives.io_reason(error)
+            raise DataError(f"{found.path}: {reason}, in {found.container}") from None
+        except archives.DAMAGED as error:
+            raise DataError(f"{found.container}: is damaged now: {error}") from None
+        if len(data) != found.size:
+            raise DataError(f"{found.path}: changed while it was packed, in {found.container}")
+        return data
+
+    def _read(self, found: Found) -> bytes:
+        if found.offset == PLAIN:
+            return decoding.read(Path(found.container, found.path))
+        with self._lock:
+            self._open(found.container)
+            if found.container in self._zips:  # its members share one position
+                file, members = self._zips[found.container]
+                return archives.read_member(file, members[found.offset])
+            return os.pread(self._tars[found.container], found.size, found.offset)
+
+    def _open(self, container: str) -> None:
+        if container in self._tars or container in self._zips:
+            return
+        if archives.is_zip(container):
+            file = archives.Zip(container)
+            self._zips[container] = file, file.infolist()
+        else:
+            if len(self._tars) == MOST_OPEN:
+                os.close(self._tars.pop(next(iter(self._tars))))
+            self._tars[container] = os.open(container, os.O_RDONLY)
+
+    def close(self) -> None:
+        """Closes what is open."""
+        for descriptor in self._tars.values():
+            os.close(descriptor)
+        for file, _ in self._zips.values():
+            file.close()
+        self._tars, self._zips = {}, {}
+
+
+def members(archive: Path, prefix: str) -> Iterator[Found]:
+    """Yields the files of a tar (also of the tars within it) or a zip, paths after `prefix`.
+
+    Raises DataError like `scan`.
+    """
+    if archives.is_zip(archive):
+        for each in archives.list_zip(archive):
+            yield each._replace(path=prefix + each.path)
+    else:
+        yield from archives.list_tar(archive, prefix)

@@ -1,0 +1,61 @@
+"""Pictures as records hold them: encoded bytes, mostly those of the archive."""
+
+import cv2
+import numpy as np
+
+from vit_jax.config import Data
+from vit_jax.data import decoding
+from vit_jax.data.decoding import BadImage
+
+JPEG = b"\xff\xd8\xff"
+STARTS = (JPEG, b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM", b"RIFF")
+
+
+def checked(encoded: bytes) -> bytes:
+    """Returns the bytes of a picture as they are; raises BadImage where they start as none does.
+
+    Whether they can be decoded is not tried, which takes most of the time of packing: that is what
+    `prepare --verify` is for.
+    """
+    if not encoded:
+        raise BadImage("is empty")
+    if not encoded.startswith(STARTS):
+        raise BadImage(f"is no picture: it starts with {encoded[:16]!r}")
+    return encoded
+
+
+def as_jpeg(encoded: bytes, quality: int, *, again: bool = False) -> bytes:
+    """Returns the bytes of a JPEG of one colour or three as they are, and others as such a JPEG.
+
+    What is no such JPEG, or is to be encoded `again`, is decoded and encoded with `quality`. Raises
+    BadImage for what is no picture.
+    """
+    colours = _colours(checked(encoded))
+    if colours in (1, 3) and not again:
+        return encoded
+    pixels = decoding.decode(encoded, channels=3, max_pixels=Data().max_pixels)
+    bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
+    return cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
+
+
+def as_png(pixels: np.ndarray) -> bytes:
+    """Returns uint8 pixels `H W C`, C = 1 or 3, RGB, as a PNG."""
+    if pixels.shape[-1] == 3:
+        pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
+    found, encoded = cv2.imencode(".png", pixels)
+    if not found:
+        raise BadImage(f"cannot be encoded: {pixels.shape}")
+    return encoded.tobytes()
+
+
+def _colours(encoded: bytes) -> int | None:
+    """Returns the number of components in the frame header of a JPEG; None for another format."""
+    if not encoded.startswith(JPEG):
+        return None
+    at = 2
+    while at + 9 < len(encoded):
+        marker = encoded[at + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            return encoded[at + 9]
+        at += 1 if marker == 0xFF else 2 + int.from_bytes(encoded[at + 2 : at + 4], "big")
+    return None

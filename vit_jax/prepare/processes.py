@@ -1,0 +1,108 @@
+"""Shards packed by several processes, which are counted and can be stopped."""
+
+import itertools
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any, Protocol
+
+from vit_jax.data import worker_processes as processes
+from vit_jax.prepare.progress import Progress
+from vit_jax.prepare.shards import Outcome, PrepareError
+
+
+class Shard(Protocol):
+    """What is packed to one file; it is pickled."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        ...
+
+
+Pack = Callable[[Any], Outcome]
+Make = Callable[[Callable[[], None]], Pack]  # of what is to be called for every image
+
+
+class Count:
+    """Counts images that are done, in this process and in others, and shows how many."""
+
+    def __init__(self, ready: int, progress: Progress) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.images = context.Value("q", ready)
+        self.stop = context.Event()
+        self._progress = progress
+        self.show()
+
+    def __call__(self) -> None:
+        """Counts one more."""
+        with self.images:
+            self.images.value += 1
+        self.show()
+
+    def show(self) -> None:
+        """Shows the count."""
+        self._progress.update(self.images.value)
+
+
+def run(
+    waiting: Iterator[Shard], number: int, make: Make, workers: int, count: Count
+) -> dict[Path, Outcome]:
+    """Packs `number` shards, in this process or in several others; at most two each are under way.
+
+    Every process packs with what `make` returns, which is pickled. Raises PrepareError where a
+    process is killed.
+    """
+    workers = min(workers, number)
+    if workers < 2:
+        pack = make(count)
+        return {shard.path: pack(shard) for shard in waiting}
+    pool = futures.ProcessPoolExecutor(
+        workers,
+        multiprocessing.get_context("spawn"),
+        _start,
+        (make, count.images, count.stop),
+    )
+    done: dict[Path, Outcome] = {}
+    running = dict[futures.Future[Outcome], Path]()
+    try:
+        while True:
+            for shard in itertools.islice(waiting, 2 * workers - len(running)):
+                running[pool.submit(_work, shard)] = shard.path
+            if not running:
+                return done
+            ready, _ = futures.wait(running, 0.25, futures.FIRST_COMPLETED)
+            done |= {running.pop(future): future.result() for future in ready}
+            count.show()
+    except BrokenProcessPool:
+        raise PrepareError(
+            "a worker process was killed (out of memory?); run the same command again: it goes on; "
+            "fewer --workers take less memory"
+        ) from None
+    finally:
+        count.stop.set()
+        pool.shutdown(cancel_futures=True)
+
+
+_pack: Pack
+
+
+def _start(make: Make, images: Any, stop: Any) -> None:
+    """Makes a process ready to pack."""
+    processes.begin(signal.SIGINT)  # the first process tells when to stop
+
+    def count() -> None:
+        with images:
+            images.value += 1
+        if stop.is_set():
+            raise futures.CancelledError
+
+    global _pack
+    _pack = make(count)
+
+
+def _work(shard: Shard) -> Outcome:
+    return _pack(shard)

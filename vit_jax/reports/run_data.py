@@ -1,0 +1,267 @@
+"""What run and transfer directories say, read without jax; what is missing or damaged is a line."""
+
+import dataclasses
+import datetime
+import json
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vit_jax import config, logs, storage
+from vit_jax.checkpoints import record as records
+from vit_jax.data import split_roles
+from vit_jax.data.split_roles import Role
+
+TRANSFER = "transfer.json"
+NEEDED = {"stage", "lr", "directory"}  # of its cells
+WHILE_TRAINING = ("train/", "data/", "speed/")  # all other numbers are results
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run directory: its config, its numbers, and the record of its newest checkpoint."""
+
+    directory: pathlib.Path
+    cfg: config.Config | None
+    lines: Sequence[Mapping[str, Any]]
+    record: Mapping[str, Any]
+    parameters: int | None
+    date: str
+    problems: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        """The name of its config, else of its folder."""
+        return self.directory.name if self.cfg is None else self.cfg.name
+
+    @property
+    def step(self) -> int:
+        """The last step that left a number."""
+        return max((line["step"] for line in self.lines), default=0)
+
+    @property
+    def steps(self) -> int | None:
+        """The length of the whole run; None where it depends on data that no checkpoint names."""
+        if self.cfg is None:
+            return None
+        duration, examples = self.cfg.train.duration, self.record.get("examples")
+        if duration.unit == "epochs" and examples is None:
+            return None
+        return duration.steps(self.cfg.train.batch_size, examples or 1)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last step was reached and measured."""
+        return bool(self.results) and self.step == self.steps == self.results_at
+
+    @property
+    def results_at(self) -> int | None:
+        """The step of the last evaluation."""
+        found = [line["step"] for line in self.lines if _results(line)]
+        return found[-1] if found else None
+
+    @property
+    def evaluated(self) -> Role:
+        """The split that is measured while training."""
+        if self.cfg is not None:
+            return split_roles.evaluation(self.cfg.data)
+        named = (key.partition("/") for line in self.lines for key in line)
+        name = next((name for name, _, what in named if what == "split"), split_roles.TEST)
+        return Role(name, name, name)
+
+    @property
+    def tested(self) -> Role | None:
+        """The split that was measured once, at the end; None before that, or without one."""
+        test = None if self.cfg is None else split_roles.final(self.cfg.data)
+        return test if test is not None and self.points(f"{test.name}/step") else None
+
+    @property
+    def reported(self) -> Role:
+        """The split whose numbers stand for the run: the test split once it is measured."""
+        return self.tested or self.evaluated
+
+    @property
+    def results(self) -> dict[str, float]:
+        """The numbers of the last evaluation: `top1` and so on of the split that is reported.
+
+        Those of other splits and sets have their names before them, such as `validation/top1`.
+        """
+        return self.results_of(self.results_at, self.reported)
+
+    @property
+    def best(self) -> dict[str, float]:
+        """The numbers of the evaluation with the best top-1, the first of equals."""
+        split = self.evaluated
+        scores = [(-value, step) for step, value in self.points(f"{split.name}/top1")]
+        return self.results_of(min(scores)[1], split) if scores else {}
+
+    def results_of(self, step: float | None, split: Role | None = None) -> dict[str, float]:
+        """Returns the numbers of the evaluation at a step, none where there was none.
+
+        Those of `split`, by default the one measured while training, have no name before them.
+        """
+        split = split or self.evaluated
+        merged: dict[str, float] = {}
+        for line in self.lines:
+            if line["step"] == step:
+                merged |= _results(line)
+        return {key.removeprefix(f"{split.name}/"): value for key, value in merged.items()}
+
+    def points(self, key: str) -> list[tuple[float, float]]:
+        """Returns (step, value) of one number, what was not finite left out."""
+        return [(line["step"], line[key]) for line in self.lines if _finite(line.get(key))]
+
+    @property
+    def seconds(self) -> float | None:
+        """Time spent training, from the measured speed; without evaluation and saving."""
+        if self.cfg is None:
+            return None
+        speeds, total, before = self.points("speed/images_per_second"), 0.0, 0.0
+        for step, speed in speeds:
+            if speed > 0:
+                total += (step - before) * self.cfg.train.batch_size / speed
+            before = step
+        return total or None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """A transfer directory: what its transfer.json says, and the runs of its cells."""
+
+    directory: pathlib.Path
+    values: Mapping[str, Any]
+    runs: Mapping[str, Run]  # by the directory of the cell
+    problems: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        """The name of the row that was transferred."""
+        return str(self.values.get("name") or self.directory.name)
+
+    def cells(self, stage: str) -> list[Mapping[str, Any]]:
+        """Returns the cells of a stage, `choose` or `final`, in order."""
+        return [cell for cell in self.values.get("cells", ()) if cell.get("stage") == stage]
+
+    @property
+    def results(self) -> Mapping[str, Any]:
+        """Mean, standard deviation and values of each measure; empty until all is done."""
+        return self.values.get("results") or {}
+
+
+def read(directory: pathlib.Path) -> Run | Transfer:
+    """Returns what a directory holds; raises ConfigError for one that is neither kind."""
+    with storage.readable_errors(str(directory)):
+        exists = directory.is_dir()
+    if not exists:
+        raise config.ConfigError(f"{directory}: no such directory")
+    if (directory / TRANSFER).exists():
+        return transfer(directory)
+    known = ("config.json", "metrics.jsonl", "checkpoints")
+    if not any((directory / name).exists() for name in known):
+        raise config.ConfigError(
+            f"{directory}: holds no run (config.json, metrics.jsonl, checkpoints) and no transfer "
+            f"({TRANSFER})"
+        )
+    return run(directory)
+
+
+def run(directory: pathlib.Path) -> Run:
+    """Returns a run directory, or as much of it as can be read."""
+    problems: list[str] = []
+    cfg = _config(directory / "config.json", problems)
+    lines = _lines(directory / "metrics.jsonl", problems)
+    record, parameters, date = _checkpoint(directory / "checkpoints", problems)
+    return Run(
+        directory=directory,
+        cfg=cfg,
+        lines=lines,
+        record=record,
+        parameters=parameters,
+        date=date,
+        problems=problems,
+    )
+
+
+def transfer(directory: pathlib.Path) -> Transfer:
+    """Returns a transfer directory, or as much of it as can be read."""
+    problems: list[str] = []
+    try:
+        values = json.loads((directory / TRANSFER).read_text(encoding="utf-8"))
+        values["cells"] = cells = [c for c in values.get("cells", ()) if set(c) >= NEEDED]
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        values, cells = {}, []
+        problems.append(f"{TRANSFER}: cannot be read ({records.first_line(error)})")
+    runs = {}
+    for cell in cells:
+        place = str(cell.get("directory", ""))
+        if place and (directory / place).is_dir():
+            runs[place] = run(directory / place)
+            problems += [f"{place}: {problem}" for problem in runs[place].problems]
+    return Transfer(directory=directory, values=values, runs=runs, problems=problems)
+
+
+def _config(file: pathlib.Path, problems: list[str]) -> config.Config | None:
+    try:
+        return config.build(json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        problems.append(f"{file.name}: is missing")
+    except (OSError, ValueError, RecursionError, config.ConfigError) as error:
+        problems.append(f"{file.name}: cannot be read ({records.first_line(error)})")
+    return None
+
+
+def _lines(file: pathlib.Path, problems: list[str]) -> list[dict[str, Any]]:
+    try:
+        lines = logs.read_metrics(file)
+    except FileNotFoundError:
+        problems.append(f"{file.name}: is missing; nothing has been logged yet")
+        return []
+    except OSError as error:
+        problems.append(f"{file.name}: cannot be read ({records.first_line(error)})")
+        return []
+    if not lines:
+        problems.append(f"{file.name}: holds no numbers yet")
+    return lines
+
+
+def _checkpoint(
+    folder: pathlib.Path, problems: list[str]
+) -> tuple[Mapping[str, Any], int | None, str]:
+    """Returns the newest record, its number of parameters, and its date."""
+    try:
+        committed = records.steps(folder)
+        sound = records.readable(folder)
+    except (records.CheckpointError, OSError) as error:
+        problems.append(f"checkpoints: cannot be read ({records.first_line(error)})")
+        return {}, None, ""
+    for step in sorted(set(committed) - set(sound)):
+        problems.append(f"checkpoints/{step:08d}: its record is damaged")
+    if not sound:
+        problems.append("checkpoints: none has been saved yet")
+        return {}, None, ""
+    newest = max(sound)
+    shapes = [
+        leaf["shape"]
+        for name, leaf in sound[newest].get("leaves", {}).items()
+        if name.startswith("params/")
+    ]
+    file = storage.as_path(records.folder(folder, newest)) / records.COMMIT
+    date = datetime.datetime.fromtimestamp(storage.modified(file), datetime.UTC)
+    return (
+        records.public(sound[newest]),
+        sum(map(math.prod, shapes)) or None,
+        date.strftime("%Y-%m-%d"),
+    )
+
+
+def _results(line: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        key: value
+        for key, value in line.items()
+        if key != "step" and not key.startswith(WHILE_TRAINING) and _finite(value)
+    }
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -1,0 +1,1 @@
+"""Around a run: processes, devices, preemption, watchdog and goodput."""

@@ -1,0 +1,140 @@
+"""What each process of a run spent its time on, over all restarts: goodput.
+
+Goodput is the share of time, from the first start to the end, that went into training steps which
+were not lost. The rest is start, compilation, waits for data, evaluation, saves, steps that were
+done again because they had not been saved, and the time between two processes.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import itertools
+import json
+import pathlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vit_jax import logs
+
+FILE = "sessions.json"
+STEP = "step"  # the phase that is training
+TWICE = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A run's time.
+
+    Attributes:
+      seconds: from the first start to the newest news.
+      shares: of that time, by phase; `lost` is for steps done again, `away` between processes.
+      restarts: processes after the first.
+      repeated: steps done again.
+    """
+
+    seconds: float
+    shares: Mapping[str, float]
+    restarts: int
+    repeated: int
+
+    @property
+    def goodput(self) -> float:
+        """The share of time that went into training."""
+        return self.shares.get(STEP, 0.0)
+
+
+class GoodputLog:
+    """Keeps `sessions.json` of a run directory: a line for each process, the last one growing."""
+
+    def __init__(self, workdir: pathlib.Path, step: int, *, age: float) -> None:
+        """Begins a session of a process that began `age` seconds ago and goes on from a step."""
+        self._file = workdir / FILE
+        self._before = read(self._file)
+        self._began = time.time() - age
+        self._first = step
+        self._last: tuple[int, Mapping[str, float]] = step, {}
+        self._failed = False
+
+    def update(self, step: int, seconds: Mapping[str, float]) -> Summary:
+        """Writes what this process has spent up to a step, and returns the whole run's time."""
+        mine = {
+            "began": round(self._began, 1),
+            "first_step": self._first,
+            "last_step": step,
+            "seconds": {name: round(value, 3) for name, value in seconds.items()},
+        }
+        if self._failed:
+            mine["failed"] = True
+        self._last = step, seconds
+        sessions = [*self._before, mine]
+        # Without it a run is as good: a full disk is for the checkpoints to tell.
+        with contextlib.suppress(OSError):
+            logs.write_atomically(self._file, json.dumps(sessions, indent=1) + "\n")
+        return summary(sessions)
+
+    def failed(self) -> None:
+        """Notes that this process ends by a failure of its own."""
+        self._failed = True
+        self.update(*self._last)
+
+
+def suspects(sessions: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Returns the steps from which the newest processes failed twice, none between them got on.
+
+    Their checkpoints are sound but lead nowhere, as one saved by a machine that miscalculates.
+    """
+    failed = itertools.takewhile(lambda session: session.get("failed"), reversed(sessions))
+    counts = collections.Counter(session["first_step"] for session in failed)
+    return {step for step, count in counts.items() if count >= TWICE}
+
+
+def read(file: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns the sessions of a run, oldest first; none where the file is missing or damaged."""
+    try:
+        sessions = json.loads(file.read_text(encoding="utf-8"))
+        summary(sessions)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return []
+    return sessions
+
+
+def summary(sessions: Sequence[Mapping[str, Any]]) -> Summary:
+    """Returns where the time of a run went."""
+    seconds: dict[str, float] = {}
+    repeated = 0
+    for number, session in enumerate(sessions):
+        for phase, value in session["seconds"].items():
+            seconds[phase] = seconds.get(phase, 0.0) + value
+        steps = session["last_step"] - session["first_step"]
+        later = [one["first_step"] for one in sessions[number + 1 :]]
+        lost = max(session["last_step"] - min([*later, session["last_step"]]), 0)
+        lost = min(lost, steps)
+        if lost:
+            share = session["seconds"].get(STEP, 0.0) * lost / steps
+            seconds[STEP] -= share
+            seconds["lost"] = seconds.get("lost", 0.0) + share
+        repeated += lost
+    inside = sum(seconds.values())
+    last = sessions[-1] if sessions else None
+    whole = last["began"] + sum(last["seconds"].values()) - sessions[0]["began"] if last else 0.0
+    whole = max(whole, inside)
+    if whole > inside:
+        seconds["away"] = whole - inside
+    return Summary(
+        seconds=whole,
+        shares={name: value / whole for name, value in seconds.items()} if whole else {},
+        restarts=max(len(sessions) - 1, 0),
+        repeated=repeated,
+    )
+
+
+def describe(time: Summary) -> str:
+    """Returns a summary as one line, what took most first."""
+    shares = sorted(time.shares.items(), key=lambda item: -item[1])
+    parts = [f"{name} {share:.0%}" for name, share in shares if share >= 0.005 and name != STEP]
+    restarts = ""
+    if time.restarts:
+        restarts = f"; {time.restarts} restarts, {time.repeated} steps done again"
+    rest = f" ({', '.join(parts)})" if parts else ""
+    return f"goodput {time.goodput:.0%} of {logs.duration(time.seconds)}{rest}{restarts}"

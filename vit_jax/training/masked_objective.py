@@ -1,0 +1,176 @@
+"""Masked patch prediction (ViT, appendix B.1.2): what is corrupted, what is right, what is lost.
+
+The paper corrupts 50 % of the patches. Here that is a fixed number of each image, the nearest whole
+one, and so are the shares that become the mask token, another patch, or stay: every image then
+weighs the same, on whatever device and in whatever microbatch it is, and only patches that count go
+through the head. Which ones is drawn; `another` is any other patch of the same image, and patches
+that were corrupted may stand in for others, by their embedding as it was.
+
+Everything here is a function of arrays. Patches are in raster order; P patches of an image, M of
+them corrupted, h w their height and width in pixels, T parts of a patch that have a colour.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax import config
+from vit_jax.models import masking
+from vit_jax.models.layers import constrain_batch
+from vit_jax.models.patches import patchify
+
+STREAM = 4  # of keys folded into the seed's; see `mixup.STREAM`
+
+LEVELS = 2 ** (8 - masking.BITS)  # grey levels that are one colour
+
+# What a step and an evaluation tell besides the loss, by target.
+MEASURES = {
+    "colour": ("accuracy", "error"),
+    "colour_4x4": ("accuracy", "error"),
+    "pixels": ("error",),
+}
+
+
+def keys(seed: int, step: jax.Array, rows: int) -> jax.Array:
+    """Returns the keys that the images of a step are corrupted by, (B,)."""
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), STREAM), step)
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, constrain_batch(jnp.arange(rows)))
+
+
+def keys_of_examples(index: jax.Array) -> jax.Array:
+    """Returns the keys for examples by their number (B,): those of evaluation, always the same."""
+    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(STREAM), index)
+
+
+def corrupt(keys: jax.Array, patches: int, masked: config.Masked) -> dict[str, jax.Array]:
+    """Returns which patches of each image are corrupted, and by what.
+
+    Args:
+      keys: (B,), one for each image, of which alone the rest is a function.
+      patches: P, of an image.
+      masked: rate and split.
+
+    Returns:
+      `source` (B, P) int32: the patch that stands in for each, P for the mask token; and `chosen`
+      (B, M) int32: the corrupted ones, those with the mask token first, then those replaced, then
+      those kept.
+    """
+    count = masking.corrupted(masked, patches)
+    token = round(masked.split[0] * count)
+    other = round((masked.split[0] + masked.split[1]) * count) - token
+
+    def one(key: jax.Array) -> dict[str, jax.Array]:
+        order, place = jax.random.split(key)
+        chosen = jax.random.permutation(order, patches)[:count].astype(jnp.int32)
+        away = jax.random.randint(place, (other,), 1, max(patches, 2), jnp.int32)
+        replaced = chosen[token : token + other]
+        source = jnp.arange(patches, dtype=jnp.int32).at[chosen[:token]].set(patches)
+        source = source.at[replaced].set((replaced + away) % patches)
+        return {"source": source, "chosen": chosen}
+
+    return jax.vmap(one)(keys)
+
+
+def colours(patches: jax.Array, side: int) -> jax.Array:
+    """Returns the colours of the parts of patches, exactly, (B, P, T) int32 in [0, 8^C).
+
+    A patch is down-sized to side x side parts, T of them in raster order; of the mean of each
+    channel over a part its upper three bits count, those of the first channel most. Pixels on the
+    border of parts belong to both, by their share.
+
+    Args:
+      patches: uint8 (B, P, h, w, C).
+      side: parts along each side of a patch; 1 gives its mean colour.
+    """
+    h, w, channels = patches.shape[2:]
+    down, right = (jnp.asarray(_shares(side, n), jnp.int32) for n in (h, w))
+    sums = jnp.einsum("sh,tw,bphwc->bpstc", down, right, patches.astype(jnp.int32))
+    bits = sums // (h * w * LEVELS)
+    classes = bits @ jnp.asarray(_places(channels), jnp.int32)
+    return classes.reshape(*patches.shape[:2], side * side)
+
+
+def paint(classes: jax.Array, patch: tuple[int, int], channels: int) -> jax.Array:
+    """Returns colours (B, M, T) int32 as pixels (B, M, h, w, C) float32, of 0 to 255.
+
+    Each is painted as the middle of the grey levels it stands for.
+    """
+    side = round(classes.shape[-1] ** 0.5)
+    places = jnp.asarray(_places(channels), jnp.int32).reshape(1, 1, 1, -1)
+    bits = classes[..., None] // places % 2**masking.BITS
+    grey = (bits.astype(jnp.float32) + 0.5) * LEVELS - 0.5
+    grey = grey.reshape(*classes.shape[:-1], side, side, channels)
+    down, right = (jnp.asarray(_shares(side, n) / side, jnp.float32) for n in patch)
+    return jnp.einsum("sh,tw,bmstc->bmhwc", down, right, grey, precision=jax.lax.Precision.HIGHEST)
+
+
+def measure(
+    outputs: jax.Array,
+    images: jax.Array,
+    chosen: jax.Array,
+    patch: tuple[int, int],
+    target: str,
+    data: config.Data,
+) -> dict[str, jax.Array]:
+    """Returns what the predictions of each image come to.
+
+    `loss` (B,) float32: the mean cross-entropy of the colours of its corrupted patches, or the mean
+    squared error of their pixels as the model sees them. `error` (B,) float32: how many grey levels
+    the pixels of the patches are from what is predicted, on average; colours are painted. Of
+    colours `accuracy` (B, M, T) bool: those that were predicted.
+
+    Args:
+      outputs: (B, M, outputs) float32, as of `Classifier.fill_in`.
+      images: uint8 (B, H, W, C), uncorrupted.
+      chosen: (B, M) int32, the corrupted patches.
+      patch: height and width.
+      target: of `masked.target`.
+      data: how pixels are normalised.
+    """
+    truth = jnp.take_along_axis(patchify(images, patch), chosen[:, :, None, None, None], axis=1)
+    pixels = truth.astype(jnp.float32)
+    guess = predictions(outputs, patch, target, data)
+    found = {"error": jnp.mean(jnp.abs(jnp.clip(guess, 0, 255) - pixels), axis=(1, 2, 3, 4))}
+    if target == "pixels":
+        scale = 255 * np.asarray(data.std, np.float32)
+        off = (guess - pixels) / scale.reshape(1, 1, 1, 1, -1)
+        return found | {"loss": jnp.mean(off**2, axis=(1, 2, 3, 4))}
+    classes = colours(truth, masking.SIDES[target])
+    logits = jax.nn.log_softmax(_logits(outputs, target))
+    own = jnp.take_along_axis(logits, classes[..., None], axis=-1)[..., 0]
+    right = jnp.argmax(logits, axis=-1) == classes
+    return found | {"loss": -jnp.mean(own, axis=(1, 2)), "accuracy": right}
+
+
+def predictions(
+    outputs: jax.Array, patch: tuple[int, int], target: str, data: config.Data
+) -> jax.Array:
+    """Returns the pixels that outputs (B, M, outputs) stand for, (B, M, h, w, C) float32.
+
+    In grey levels, of colours 0 to 255; of pixels, which are regressed, a little more or less.
+    """
+    if target != "pixels":
+        classes = jnp.argmax(_logits(outputs, target), axis=-1)
+        return paint(classes, patch, data.channels)
+    mean, std = (
+        255 * np.asarray(value, np.float32).reshape(1, 1, 1, 1, -1)
+        for value in (data.mean, data.std)
+    )
+    return outputs.reshape(*outputs.shape[:2], *patch, data.channels) * std + mean
+
+
+def _logits(outputs: jax.Array, target: str) -> jax.Array:
+    """Returns outputs (B, M, outputs) with the parts of a patch apart, (B, M, T, 8^C)."""
+    return outputs.reshape(*outputs.shape[:2], masking.SIDES[target] ** 2, -1)
+
+
+def _places(channels: int) -> np.ndarray:
+    """Returns what the bits of each channel count in the number of a colour: 64, 8, 1 of RGB."""
+    return 2 ** (masking.BITS * np.arange(channels)[::-1])
+
+
+def _shares(side: int, length: int) -> np.ndarray:
+    """Returns how many `side`ths of each of `length` pixels lie in each part, (side, length)."""
+    part, pixel = np.arange(side)[:, None], np.arange(length)[None]
+    begin = np.maximum(part * length, pixel * side)
+    return np.maximum(np.minimum((part + 1) * length, (pixel + 1) * side) - begin, 0)

@@ -1,0 +1,46 @@
+"""Update rules, without the learning rate: the step multiplies by it, as a function of the step."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from vit_jax import config, tree_utils
+
+# Which parameters decay, by name; the first match decides.
+DECAYED = {
+    "kernels": ((r".*kernel", True), (r".*", False)),  # big_vision's rule
+    "all": ((r".*", True),),  # flax.optim.Adam's, when the paper was written
+}
+
+
+def create(optimizer: config.Optimizer, *, clip_norm: float | None) -> optax.GradientTransformation:
+    """Returns clip, moments and decoupled weight decay as one optax chain.
+
+    Its updates are to be scaled by minus the learning rate, so weight decay is multiplied by it
+    too (AdamW's form; AugReg, section 3.3).
+    """
+    rules = DECAYED[optimizer.decayed]
+    dtype = jnp.dtype(optimizer.moment_dtype)
+
+    def decays(params: Any) -> Any:
+        return tree_utils.map_named(lambda name, _: tree_utils.first_match(name, rules), params)
+
+    if optimizer.name == "adam":
+        moments = optax.scale_by_adam(optimizer.b1, optimizer.b2, optimizer.eps, mu_dtype=dtype)
+    else:
+        moments = optax.trace(optimizer.momentum, accumulator_dtype=dtype)
+    parts = [moments]
+    if clip_norm is not None:
+        parts.insert(0, optax.clip_by_global_norm(clip_norm))
+    if optimizer.weight_decay:
+        parts.append(optax.add_decayed_weights(optimizer.weight_decay, mask=decays))
+    chain = optax.chain(*parts)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        # optax mixes types on purpose (bfloat16 moments, float32 gradients), our tests forbid it.
+        with jax.numpy_dtype_promotion("standard"):
+            return chain.update(updates, state, params)
+
+    return optax.GradientTransformation(chain.init, update)

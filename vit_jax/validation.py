@@ -1,0 +1,178 @@
+"""Combinations of knobs that cannot work, each ended in one line before anything else happens."""
+
+import dataclasses
+
+from vit_jax import config
+
+
+def check_options(cfg: config.Config) -> None:
+    """Raises ConfigError for a combination of knobs that cannot work; `models.check` has more."""
+    data, train = cfg.data, cfg.train
+    if data.channels == 2:
+        raise config.ConfigError("data.channels=2: must be 1 or 3")
+    if data.source == "tfds" and not data.name:
+        raise config.ConfigError("data.name=none: tfds needs a dataset; set data.name=cifar10, say")
+    if data.source == "folder" and not data.root:
+        raise config.ConfigError("data.root=none: set it to the folder of images")
+    if data.labels is not None and data.source != "tfds":
+        raise config.ConfigError(
+            f"data.labels={data.labels}: is for data.source=tfds; for {data.source} set it to none"
+        )
+    for key in ("mean", "std"):
+        if len(values := getattr(data, key)) not in (1, data.channels):
+            raise config.ConfigError(
+                f"data.{key}={config.show(values)}: needs 1 number, or {data.channels}, "
+                "one for each channel"
+            )
+    for key in ("crop_area", "crop_aspect"):
+        low, high = getattr(data, key)
+        if low > high:
+            raise config.ConfigError(
+                f"data.{key}={low:g},{high:g}: the first must not exceed the second"
+            )
+    if data.randaugment is not None:
+        _check_randaugment(data.randaugment)
+    crops = data.train_crop == "random" or data.eval_crop == "central"
+    if crops and data.resize_to is not None and data.resize_to < max(data.image_size):
+        raise config.ConfigError(
+            f"data.resize_to={data.resize_to}: smaller than data.image_size "
+            f"{config.show(data.image_size)}; at least {max(data.image_size)}"
+        )
+    if train.batch_size % train.accumulation:
+        raise config.ConfigError(
+            f"train.batch_size={train.batch_size}: not a multiple of train.accumulation "
+            f"{train.accumulation}; nearest: {_multiple(train.batch_size, train.accumulation)}"
+        )
+    together = 2 * train.accumulation
+    if train.mixup and train.batch_size % together:
+        raise config.ConfigError(
+            f"train.batch_size={train.batch_size}: train.mixup needs pairs, a multiple of "
+            f"{together}; nearest: {_multiple(train.batch_size, together)}"
+        )
+    if train.duration.amount <= 0:
+        raise config.ConfigError(f"train.duration={train.duration}: must be more than 0")
+    if cfg.schedule.warmup.amount < 0:
+        raise config.ConfigError(f"schedule.warmup={cfg.schedule.warmup}: must not be negative")
+    if cfg.schedule.end > cfg.optimizer.lr:
+        raise config.ConfigError(
+            f"schedule.end={cfg.schedule.end:g}: exceeds optimizer.lr {cfg.optimizer.lr:g}"
+        )
+    if cfg.masked.target is not None:
+        _check_masked(cfg)
+    for key in ("checkpoint.every", "evaluation.every"):
+        every = config.get(cfg, key)
+        if every is not None and every.amount <= 0:
+            raise config.ConfigError(f"{key}={every}: must be more than 0, or none")
+
+
+def check_devices(cfg: config.Config, devices: int) -> None:
+    """Raises ConfigError where the batch or the mesh does not divide over `devices`."""
+    if devices % cfg.mesh.fsdp:
+        fits = [n for n in range(1, devices + 1) if devices % n == 0]
+        nearest = min(fits, key=lambda n: abs(n - cfg.mesh.fsdp))
+        raise config.ConfigError(
+            f"mesh.fsdp={cfg.mesh.fsdp}: does not divide the {devices} devices; nearest: {nearest}"
+        )
+    parts = devices * cfg.train.accumulation
+    if cfg.train.batch_size % parts:
+        raise config.ConfigError(
+            f"train.batch_size={cfg.train.batch_size}: not a multiple of {devices} devices x "
+            f"train.accumulation {cfg.train.accumulation}; nearest: "
+            f"{_multiple(cfg.train.batch_size, parts)}"
+        )
+    batch = cfg.evaluation.batch_size
+    if batch is not None and batch % devices:
+        raise config.ConfigError(
+            f"evaluation.batch_size={batch}: not a multiple of {devices} devices; "
+            f"nearest: {_multiple(batch, devices)}"
+        )
+
+
+def with_accumulation(cfg: config.Config, devices: int) -> config.Config:
+    """Returns the config with the accumulation that train.microbatch asks for on `devices`."""
+    train = cfg.train
+    rows, left = divmod(train.batch_size, devices)
+    if train.microbatch is None or left:
+        return cfg
+    fewest = next(n for n in range(1, rows + 1) if rows % n == 0 and rows // n <= train.microbatch)
+    return dataclasses.replace(cfg, train=dataclasses.replace(train, accumulation=fewest))
+
+
+def check_length(cfg: config.Config, steps: int, warmup: int) -> None:
+    """Raises ConfigError where durations, now known in steps, contradict each other."""
+    if warmup >= steps:
+        raise config.ConfigError(
+            f"schedule.warmup={cfg.schedule.warmup}: {warmup} steps, but the run has {steps}; "
+            f"at most {steps - 1} steps"
+        )
+
+
+def _check_randaugment(pair: tuple[int, ...]) -> None:
+    key = f"data.randaugment={config.show(pair)}"
+    if len(pair) != 2:
+        raise config.ConfigError(
+            f"{key}: needs two numbers, operations and magnitude, such as 2,10"
+        )
+    if pair[0] < 1:
+        raise config.ConfigError(f"{key}: needs at least 1 operation per image; none turns it off")
+    if pair[1] > 30:
+        raise config.ConfigError(f"{key}: magnitude {pair[1]} is more than 30")
+
+
+def _check_masked(cfg: config.Config) -> None:
+    masked, model = cfg.masked, cfg.model
+    key = f"masked.target={masked.target}"
+    if model.architecture in ("resnet", "axial_resnet"):
+        raise config.ConfigError(f"{key}: {model.architecture} has no patches to mask; set none")
+    if model.resnet_units is not None:
+        raise config.ConfigError(
+            f"{key}: the ResNet before the encoder has seen the pixels of every patch in those "
+            "around it; set none, or model.resnet_units=none"
+        )
+    unused = {  # of a model or a loss of classes: which value means that there is none
+        "model.representation_size": (None, "no layer before a head of classes"),
+        "model.head_bias": (0.0, "no head of classes"),
+        "train.mixup": (0.0, "no labels to blend"),
+        "train.label_smoothing": (0.0, "no labels to smooth"),
+        "train.loss": ("softmax", "a loss of its own"),
+        "evaluation.tasks": ((), "no classes to name"),
+    }
+    for name, (value, why) in unused.items():
+        if (given := config.get(cfg, name)) != value:
+            raise config.ConfigError(
+                f"{name}={config.show(given)}: masked patch prediction has {why}; "
+                f"set {config.show(value)}"
+            )
+    if cfg.checkpoint.best in ("top1", "top5"):
+        raise config.ConfigError(
+            f"checkpoint.best={cfg.checkpoint.best}: masked patch prediction has no classes to "
+            "name; set loss, auto or none"
+        )
+    if model.pooling == "map":
+        raise config.ConfigError(
+            "model.pooling=map: masked patch prediction would leave it untrained; set token or gap"
+        )
+    if model.norm_place == "pooled":
+        raise config.ConfigError(
+            "model.norm_place=pooled: masked patch prediction pools nothing; set tokens"
+        )
+    patch = model.patch_size or (1, 1)
+    if masked.target == "colour_4x4" and min(patch) < 4:
+        raise config.ConfigError(
+            f"{key}: patches of {config.show(patch)} pixels have no 4 x 4 parts; set colour"
+        )
+    if len(masked.split) != 3 or abs(sum(masked.split) - 1) > 1e-6:
+        raise config.ConfigError(
+            f"masked.split={config.show(masked.split)}: needs three shares that add up to 1, "
+            "such as 0.8,0.1,0.1"
+        )
+    height, width = cfg.data.image_size
+    patches = (height // patch[0]) * (width // patch[1])
+    if round(masked.rate * patches) == 0:
+        raise config.ConfigError(
+            f"masked.rate={masked.rate:g}: none of {patches} patches; more than {0.5 / patches:g}"
+        )
+
+
+def _multiple(value: int, of: int) -> int:
+    return max(1, round(value / of)) * of

@@ -1,0 +1,92 @@
+"""Digests of downloaded files: those the table knows, else those of the first download.
+
+A lock file in the cache keeps, for every file, the SHA-256 it had when it came and the size and
+time it was last checked with; a file is read again only where these have changed.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from vit_jax import logs
+from vit_jax.weights import readers
+from vit_jax.weights.readers import WeightsError
+
+LOCK = "weights.lock.json"
+HIDDEN = ".locks"
+
+
+def check(root: pathlib.Path, path: pathlib.Path, sha256: str | None = None) -> None:
+    """Raises WeightsError if a file of the cache `root` is not what it was, or should be.
+
+    Args:
+      root: folder of the cache.
+      path: the file, in that folder.
+      sha256: its digest where that is published; else that of its first check is kept.
+    """
+    name = path.relative_to(root).as_posix()
+    stat = path.stat()
+    state = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+    pinned = _read(root).get(name, {})
+    wanted = sha256 or pinned.get("sha256")
+    if pinned == {"sha256": wanted, **state}:
+        return
+    found = digest(path)
+    if wanted not in (None, found):
+        raise WeightsError(f"{path}: {_violation(root, found, wanted, published=bool(sha256))}")
+    with exclusive(root, LOCK):
+        logs.write_atomically(
+            root / LOCK,
+            json.dumps(_read(root) | {name: {"sha256": found, **state}}, indent=1, sort_keys=True),
+        )
+
+
+def refuse(root: pathlib.Path, path: pathlib.Path, part: pathlib.Path, sha256: str | None) -> None:
+    """Raises WeightsError, and deletes `part`, if it may not become the file `path`."""
+    wanted = sha256 or _read(root).get(path.relative_to(root).as_posix(), {}).get("sha256")
+    found = digest(part)
+    if wanted not in (None, found):
+        part.unlink()
+        text = _violation(root, found, wanted, published=bool(sha256))
+        raise WeightsError(f"{path}: what was downloaded is not this file: {text}")
+
+
+def short(text: str) -> str:
+    """Returns 16 characters that stand for a text, as a name."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def digest(path: pathlib.Path) -> str:
+    """Returns the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def exclusive(root: pathlib.Path, name: str) -> Iterator[None]:
+    """Keeps other processes and threads out while a file of the cache is written."""
+    folder = root / HIDDEN
+    folder.mkdir(parents=True, exist_ok=True)
+    # Deleting such a file could let two in at once: they stay, empty.
+    with (folder / short(name)).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _read(root: pathlib.Path) -> dict[str, Any]:
+    values = readers.read_json(root / LOCK) if (root / LOCK).exists() else {}
+    if not all(isinstance(value, dict) for value in values.values()):
+        raise WeightsError(f"{root / LOCK}: is not as it was written; repair or delete it")
+    return values
+
+
+def _violation(root: pathlib.Path, found: str, wanted: Any, *, published: bool) -> str:
+    by = "as published" if published else f"as at its first download ({root / LOCK})"
+    remedy = "" if published else ", or, if it has changed where it is published, its entry there"
+    return (
+        f"its SHA-256 is {found}, not {wanted} {by}; delete the file to download it again{remedy}"
+    )

@@ -1,0 +1,235 @@
+"""Our weights in the files of other projects: Google's, timm's and Hugging Face's.
+
+What a file of theirs cannot say would make another function of the same numbers. So what is about
+to be written is first read back as `sources` would: a model that comes back changed is refused, and
+the knob to set says what it comes back as. Google's .npz files, say, mean the tanh GELU and the
+epsilon 1e-6; weights of timm's or Hugging Face's, which mean others, are written there only when
+these knobs are set to Google's: on purpose, and no longer the same function.
+
+Pixels are no part of the function. What a form cannot say of them is told, not refused.
+"""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from vit_jax import config, models
+from vit_jax.models import positions
+from vit_jax.weights import (
+    bit,
+    google,
+    huggingface,
+    huggingface_config,
+    mapping,
+    timm,
+    timm_config,
+    writers,
+)
+from vit_jax.weights.readers import Arrays, Spec, WeightsError
+
+KINDS = ("google", "timm", "hf")
+# Knobs that decide what a model computes, and those that decide what pixels it is given.
+ENCODER = (
+    *("patch_size", "width", "depth", "mlp_dim", "heads", "pooling", "class_token", "position"),
+    *("class_position", "position_place", "representation_size", "representation_activation"),
+    *("activation", "gelu", "norm_epsilon", "norm_place"),
+)
+RESNET = ("resnet_units", "resnet_width", "resnet_version", "resnet_epsilons")
+PIXELS = ("image_size", "mean", "std", "resampling", "eval_crop", "resize_to")
+NAMES = {"google": "Google", "timm": "timm", "hf": "Hugging Face"}
+
+
+def save(
+    params: models.Params, facts: mapping.Facts, kind: str, path: pathlib.Path
+) -> tuple[str, ...]:
+    """Writes weights in another project's form, and returns what the form cannot say of pixels.
+
+    Nothing half-written ever bears the name `path`. Positions other than one learned vector for
+    each token are written as such vectors where the form knows no others.
+
+    Args:
+      params: of the model in `facts`; numbers are written as float32, without loss.
+      facts: of the model, its pixels and classes.
+      kind: `google` writes a .npz file, `hf` a folder, `timm` a .safetensors file or (a path
+        without that suffix) a folder, whose config.json says more than the file can.
+      path: must not exist.
+
+    Raises WeightsError, in one line, where the form has no place for the model.
+    """
+    single = {"google": (".npz",), "timm": (".safetensors",), "hf": ()}
+    if kind not in single:
+        raise WeightsError(f"kind={kind}: is none of {', '.join(KINDS)}")
+    folder = path.suffix not in single[kind]
+    if folder and kind == "google":
+        raise WeightsError(f"{path}: must end in .npz")
+    if folder and path.suffix in (".npz", ".safetensors"):
+        raise WeightsError(f"{path}: {kind} writes a folder; leave out {path.suffix}")
+    if os.path.lexists(path):
+        raise WeightsError(f"{path}: exists already; choose another, or remove it")
+    params, facts, told = _plain(params, facts, kind)
+    form = _layout(facts, kind)
+    _check_place(facts, kind)
+    documents = _documents(facts, kind) if folder else {}
+    arrays = mapping.write(params, form.rules(None, facts), facts)
+    unsaid = _unsaid(form, arrays, documents, facts, kind, folder=folder)
+    writers.write(path, arrays, documents)
+    return (*told, *unsaid)
+
+
+def _layout(facts: mapping.Facts, kind: str) -> mapping.Layout:
+    if kind == "google":
+        return bit.LAYOUT if facts.model.architecture == "resnet" else google.LAYOUT
+    return timm.LAYOUT if kind == "timm" else huggingface.LAYOUT
+
+
+def _documents(facts: mapping.Facts, kind: str) -> writers.Documents:
+    if kind == "timm":
+        return {"config.json": timm_config.document(facts)}
+    return huggingface_config.documents_of(facts)
+
+
+def _check_place(facts: mapping.Facts, kind: str) -> None:
+    """Raises WeightsError for what the form has no place for at all."""
+    model, name = facts.model, NAMES[kind]
+    axial = (model.architecture or "").startswith("axial")
+    if axial or model.position == "relative":
+        key = "architecture" if axial else "position"
+        raise WeightsError(f"model.{key}={getattr(model, key)}: {name} has no such model")
+    if model.position_place != "stem" and model.architecture != "resnet":
+        place = f"model.position_place={model.position_place}"
+        raise WeightsError(f"{place}: {name} adds positions at the stem only")
+    headless = "head/kernel" in facts.fresh
+    if kind == "timm" and model.pooling == "first":
+        raise WeightsError("model.pooling=first: timm has no such pooling")
+    size = model.representation_size
+    if size is not None and (kind == "timm" or (kind == "hf" and not headless)):
+        raise WeightsError(
+            f"model.representation_size={size}: {name} has no such layer before the head"
+        )
+    if kind != "hf" or model.architecture == "resnet":
+        return
+    if model.resnet_units is not None:
+        units = f"model.resnet_units={config.show(model.resnet_units)}"
+        raise WeightsError(f"{units}: Hugging Face has no hybrids any more")
+    if model.pooling != "token":
+        pooling = f"model.pooling={model.pooling}"
+        raise WeightsError(f"{pooling}: Hugging Face shows the head the class token alone")
+
+
+def _plain(
+    params: models.Params, facts: mapping.Facts, kind: str
+) -> tuple[models.Params, mapping.Facts, tuple[str, ...]]:
+    """Returns the same function in the terms that other projects have, and what that changes."""
+    model = facts.model
+    if model.architecture == "resnet":
+        return params, facts, ()
+    model, told = _normal(model), ()
+    if model.pooling == "token" and kind != "timm":  # a norm of each token may as well come first
+        model = dataclasses.replace(model, norm_place="tokens")
+    table = _table(params, facts, kind)
+    if table is not None:
+        if model.position == "learned_1d":
+            told = (
+                "model.class_position=false: Hugging Face has a position for the class token; "
+                "it is written as zeros, and would be trained",
+            )
+        model = dataclasses.replace(model, position="learned_1d", class_position=True)
+        kept = {name: leaf for name, leaf in params.items() if name != "position"}
+        params = {**kept, "position": {"table": table}}
+    return params, dataclasses.replace(facts, model=model), told
+
+
+def _normal(model: config.Model) -> config.Model:
+    """Returns an encoder with the options that change nothing in it at their defaults."""
+    default, changed = config.Model(), dict[str, Any]()
+    if models.has_class_token(model) == (model.pooling == "token"):
+        changed["class_token"] = None
+    if not models.has_class_token(model) or not model.position.startswith("learned"):
+        changed["class_position"] = default.class_position
+    if model.activation != "gelu":
+        changed["gelu"] = default.gelu
+    if model.representation_size is None:
+        changed["representation_activation"] = default.representation_activation
+    return dataclasses.replace(model, **changed)
+
+
+def _table(params: models.Params, facts: mapping.Facts, kind: str) -> np.ndarray | None:
+    """Returns the position of every token, (1, N, D) float32; None if it is written as it is."""
+    model = facts.model
+    known = {"google": ("learned_1d", "sincos_2d", "relative")}.get(
+        kind, ("learned_1d", "relative")
+    )
+    apart = models.has_class_token(model) and not model.class_position
+    if kind == "hf" and apart and model.position == "learned_1d":
+        pass  # the row that Hugging Face has is written, as zeros
+    elif model.position in known or model.position_place != "stem":
+        return None
+    rows, columns = models.grid(model, facts.data.image_size)
+    width, token = model.width or 0, models.has_class_token(model)
+    if model.position in ("learned_1d", "learned_2d"):
+        module = mapping.classifier_of(facts).bind(params)
+        return np.asarray(module.position(), np.float32)
+    table = np.zeros((rows * columns + token, width), np.float32)
+    if model.position == "sincos_2d":
+        table[token:] = positions.sincos_2d(rows, columns, width)
+    elif model.position == "sincos_1d":
+        table[token:] = positions.sincos_1d(rows * columns, width)
+    return table[None]
+
+
+def _unsaid(
+    form: mapping.Layout,
+    arrays: Mapping[str, np.ndarray],
+    documents: writers.Documents,
+    facts: mapping.Facts,
+    kind: str,
+    *,
+    folder: bool,
+) -> tuple[str, ...]:
+    """Returns what the form cannot say of pixels; raises WeightsError for what of the model."""
+    specs = {name: Spec(array.shape, array.dtype) for name, array in arrays.items()}
+    held = Arrays(specs, arrays.__getitem__)
+    sizeless = mapping.Hints(files=documents)
+    sized = mapping.Hints(files=documents, image_size=facts.data.image_size)
+    told: tuple[str, ...] = ()
+    try:
+        back = form.facts(held, sizeless)
+    except WeightsError:  # as for positions of no square: then whoever reads it must give the size
+        back = form.facts(held, sized)
+        told = (f"data.image_size={config.show(facts.data.image_size)}: is not said by the file",)
+    resnet = facts.model.architecture == "resnet"
+    keys = ["architecture", "num_classes", *(() if resnet else ENCODER)]
+    if facts.model.resnet_units is not None:
+        keys += [*RESNET, *(["resnet_pool"] if facts.model.resnet_version == "v2" else [])]
+    there = back.model if resnet else _normal(back.model)
+    for key in keys:
+        ours, theirs = getattr(facts.model, key), getattr(there, key)
+        if theirs is None and ours is not None:  # whoever reads it is asked for it
+            told += (f"model.{key}={config.show(ours)}: is not said by the file",)
+        elif ours != theirs:
+            raise WeightsError(_otherwise(key, ours, theirs, kind, folder=folder))
+    for key in PIXELS:
+        ours, theirs = getattr(facts.data, key), getattr(back.data, key)
+        if ours != theirs and not (told and key == "image_size"):
+            told += (f"data.{key}={config.show(ours)}: reads back as {config.show(theirs)}",)
+    if facts.classes and facts.classes != back.classes:
+        told += ("the names of the classes are not said by the file",)
+    return told
+
+
+def _otherwise(key: str, ours: Any, theirs: Any, kind: str, *, folder: bool) -> str:
+    there = {"google": "a .npz file", "timm": "timm's form", "hf": "Hugging Face's form"}[kind]
+    if kind == "timm" and not folder:
+        there, remedy = "a .safetensors file alone", "write a folder, a path without that suffix"
+    else:
+        remedy = ""
+    fixed = ("position", "class_position", "pooling", "num_classes", "architecture")
+    if theirs is not None and key not in fixed:
+        set_it = f"set --config.model.{key}={config.show(theirs)} to write another function"
+        remedy = f"{remedy}, or {set_it}" if remedy else set_it
+    text = f"model.{key}={config.show(ours)}: is not said by {there}, which reads back as "
+    return f"{text}{config.show(theirs)}{f'; {remedy}' if remedy else ''}"

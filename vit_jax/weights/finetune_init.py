@@ -1,0 +1,156 @@
+"""Weights made to fit another task: a new head, other image sizes (ViT, section 3.2, B.1.1)."""
+
+import dataclasses
+
+import numpy as np
+
+from vit_jax import models, tree_utils
+from vit_jax.weights import mapping
+from vit_jax.weights.readers import WeightsError
+
+MASKED = ("mask_token", "prediction/")  # of masked patch prediction
+HEAD = ("head/", "pre_logits/", *MASKED)
+# Options that change what the same parameters compute, or which there are; whoever made the weights
+# chose them.
+NUMERICS = ("activation", "gelu", "norm_epsilon", "norm_place", "class_position")
+NUMERICS += ("resnet_epsilons", "resnet_pool")
+
+
+def fit(
+    params: models.Params,
+    facts: mapping.Facts,
+    target: models.Classifier,
+    *,
+    keep_head: bool,
+) -> tuple[models.Params, mapping.Report]:
+    """Returns the parameters that `target` can begin with, and what became of every array.
+
+    What is fresh is not among them: it keeps the values it is initialised with, a head its zeros.
+    Position embeddings are resized over the grid of patches, corners on corners; the row of a class
+    token stays as it is.
+
+    Args:
+      params: of the model in `facts`.
+      facts: where they come from.
+      target: the model they are for.
+      keep_head: keep the layers after the encoder; otherwise all of them are dropped.
+
+    Raises WeightsError, in one line with every difference, where the networks are not the same.
+    """
+    source, wanted = tree_utils.flatten(params), tree_utils.flatten(target.shapes())
+    report = {"dropped": {}, "fresh": {}, "resized": {}}
+    kept: dict[str, np.ndarray] = {}
+    wrong: list[str] = []
+    for name, leaf in wanted.items():
+        array = source.get(name)
+        if name.startswith(HEAD):
+            if not keep_head:
+                report["fresh"][name] = _whose(name, "the head is new")
+            elif array is None or array.shape != leaf.shape:
+                given = "missing" if array is None else str(array.shape)
+                wrong.append(f"{name} is {given}, not {leaf.shape}; a new head would fit")
+            else:
+                kept[name] = array
+        elif array is None:
+            if name == "cls":
+                report["fresh"][name] = "the weights have no class token"
+            else:
+                wrong.append(f"{name} is missing")
+        elif "position/" in name:
+            kept[name], how = _positions(name, array, facts, target)
+            if kept[name].shape != leaf.shape:
+                wrong.append(f"{name} is {array.shape}, not {leaf.shape}")
+            elif how:
+                report["resized"][name] = how
+        elif array.shape == leaf.shape:
+            kept[name] = array
+        else:
+            fixed = "; offsets between tokens cannot be resized" if "/offsets/" in name else ""
+            wrong.append(f"{name} is {array.shape}, not {leaf.shape}{fixed}")
+    for name in source:
+        if name.startswith(HEAD) and name not in kept:
+            report["dropped"][name] = _whose(name, "the head of another task")
+        elif name == "cls" and name not in wanted:
+            report["dropped"][name] = "the model has no class token"
+        elif name not in wanted:
+            wrong.append(f"{name} has no place in the model")
+    if wrong:
+        raise WeightsError(f"the weights do not fit the model: {mapping.summary(wrong)}")
+    return tree_utils.nest(kept), mapping.Report(used=len(kept), **report)
+
+
+def numerics(facts: mapping.Facts, *, keep_head: bool) -> dict[str, object]:
+    """Returns the options that belong to the weights, whatever they are used for, by dotted name.
+
+    Args:
+      facts: where the weights come from.
+      keep_head: whether the layers after the encoder are used too.
+    """
+    model = {f"model.{key}": getattr(facts.model, key) for key in NUMERICS}
+    if models.has_class_token(facts.model) and facts.model.pooling != "token":
+        model["model.class_token"] = True  # others attend to it, though the head does not see it
+    if keep_head:
+        key = "representation_activation"
+        model[f"model.{key}"] = getattr(facts.model, key)
+    return model | {f"data.{key}": getattr(facts.data, key) for key in ("mean", "std")}
+
+
+def resized(
+    facts: mapping.Facts, params: models.Params, size: tuple[int, int]
+) -> tuple[models.Params, mapping.Report]:
+    """Returns the parameters of the same model for images of another height and width."""
+    target = mapping.classifier_of(
+        dataclasses.replace(facts, data=dataclasses.replace(facts.data, image_size=size))
+    )
+    return fit(params, facts, target, keep_head=True)
+
+
+def resize_grid(table: np.ndarray, old: tuple[int, int], new: tuple[int, int]) -> np.ndarray:
+    """Returns (..., rows x columns, D) resized from the old to the new rows and columns, float32.
+
+    Bilinear with the corners on the corners, as the released code resizes position embeddings
+    (`scipy.ndimage.zoom` of order 1).
+    """
+    *before, _, features = table.shape
+    grid = table.reshape(*before, *old, features).astype(np.float64)
+    for axis, (length, wanted) in enumerate(zip(old, new, strict=True), start=len(before)):
+        place = np.linspace(0, length - 1, wanted)
+        low = np.minimum(np.floor(place).astype(int), max(length - 2, 0))
+        share = (place - low).reshape(-1, *(1,) * (grid.ndim - axis - 1))
+        high = np.minimum(low + 1, length - 1)
+        grid = grid.take(low, axis) * (1 - share) + grid.take(high, axis) * share
+    return grid.reshape(*before, new[0] * new[1], features).astype(np.float32)
+
+
+def _whose(name: str, head: str) -> str:
+    """Returns why an array of a head is new or dropped: `head` of those that name classes."""
+    return "of masked patch prediction" if name.startswith(MASKED) else head
+
+
+def _positions(
+    name: str, table: np.ndarray, facts: mapping.Facts, target: models.Classifier
+) -> tuple[np.ndarray, str]:
+    """Returns a table of positions for the target's grid, and what was done to it."""
+    old = models.grid(facts.model, facts.data.image_size)
+    new = models.grid(target.config, target.image_size)
+    had, has = (models.has_class_position(m) for m in (facts.model, target.config))
+    part = name.rpartition("/")[2]
+    if part == "cls":  # of a learned_2d: a class token's own
+        return table, ""
+    if part in ("rows", "columns"):
+        axis = ("rows", "columns").index(part)
+        if old[axis] == new[axis]:
+            return table, ""
+        column = resize_grid(table, (old[axis], 1), (new[axis], 1))
+        return column, f"from {old[axis]} to {new[axis]} {part}"
+    patches = table[..., had:, :]
+    how = []
+    if old != new:
+        patches = resize_grid(patches, old, new)
+        how.append(f"from {old[0]} x {old[1]} to {new[0]} x {new[1]} patches")
+    row = table[..., :1, :] if had else np.zeros_like(table[..., :1, :])
+    if had != has:
+        told = "without a class token" if not models.has_class_token(target.config) else ""
+        told = told or "without the row of the class token"
+        how.append("with a row of zeros for the class token" if has else told)
+    return (np.concatenate([row, patches], axis=-2) if has else patches), ", ".join(how)

@@ -1,0 +1,186 @@
+"""Any weights of another project, recognised by what is in them."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax import config, models
+from vit_jax.weights import (
+    bit,
+    finetune_init,
+    google,
+    huggingface,
+    mapping,
+    position_grid,
+    readers,
+    timm,
+)
+from vit_jax.weights.readers import Arrays, WeightsError
+
+LAYOUTS = (google.LAYOUT, bit.LAYOUT, timm.LAYOUT, huggingface.LAYOUT)
+# What training programs put in front of the names of parameters.
+PREFIXES = ("opt/target/", "params/", "model.", "module.")
+BESIDE = ("config.json", "preprocessor_config.json")
+WHOLE = ("model.safetensors", "pytorch_model.safetensors")
+INDEX = "model.safetensors.index.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Weights:
+    """A model with its parameters (numpy float32), whoever made it."""
+
+    kind: str  # the layout it came in
+    params: models.Params
+    facts: mapping.Facts
+    report: mapping.Report
+    assumed: tuple[str, ...] = ()  # a line for each reason
+
+
+def load(
+    path: pathlib.Path,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    wanted: config.Config | None = None,
+) -> Weights:
+    """Returns the weights in a file or folder, their model inferred.
+
+    Args:
+      path: a .npz or .safetensors file, or a folder with one and its config.json.
+      overrides: options by dotted name, which replace what was inferred; positions are resized to
+        another `data.image_size`.
+      wanted: what the weights are for. It tells what the file leaves open: its heads, and its image
+        size where that has as many patches.
+
+    Raises WeightsError, in one line with every problem.
+    """
+    overrides = overrides or {}
+    try:
+        arrays, chosen, own = _recognise(path, overrides, wanted)
+        sizeless = {key: text for key, text in overrides.items() if key != "data.image_size"}
+        facts = _override(own, sizeless)
+        params, report = mapping.read(
+            arrays, chosen.rules(arrays.specs, facts), chosen.dropped, facts
+        )
+        final = _override(own, overrides)
+        if final.data.image_size != facts.data.image_size:
+            params, change = finetune_init.resized(facts, params, final.data.image_size)
+            report = dataclasses.replace(report, resized=change.resized)
+    except config.UserError as error:
+        raise _at(path, error) from error
+    return Weights(
+        kind=chosen.name,
+        params=params,
+        facts=final,
+        report=report,
+        assumed=position_grid.assumptions(own, _settled(own, overrides, wanted)),
+    )
+
+
+def look(path: pathlib.Path, wanted: config.Config | None = None) -> mapping.Facts:
+    """Returns the model in a file or folder, its arrays not read; raises WeightsError.
+
+    Args:
+      path: as of `load`.
+      wanted: as of `load`.
+    """
+    try:
+        return _recognise(path, {}, wanted)[2]
+    except config.UserError as error:
+        raise _at(path, error) from error
+
+
+def _settled(
+    own: mapping.Facts, overrides: Mapping[str, str], wanted: config.Config | None
+) -> set[str]:
+    """Returns the options of which nothing is assumed, or nothing that matters."""
+    others = set(overrides)
+    if overrides.get("model.activation", "gelu") != "gelu":
+        others.add("model.gelu")
+    if wanted is not None:  # which has its own where it differs, and of some options always
+        keep = wanted.init_head == "keep"
+        taken = {*finetune_init.numerics(own, keep_head=keep), "model.heads", "model.position"}
+        others |= own.assumed.keys() - taken
+        others |= {key for key in own.assumed if config.get(wanted, key) != config.get(own, key)}
+    # An image size that could settle the grid of positions has done so.
+    return others - {"data.image_size"}
+
+
+def _recognise(
+    path: pathlib.Path, overrides: Mapping[str, str], wanted: config.Config | None
+) -> tuple[Arrays, mapping.Layout, mapping.Facts]:
+    """Returns the arrays, their layout, and the model at the image size it was stored for."""
+    arrays, beside = _open(path)
+    chosen = next((one for one in LAYOUTS if one.recognises(arrays)), None)
+    if chosen is None:
+        names = ", ".join(sorted(arrays.specs)[:3]) or "no arrays at all"
+        raise WeightsError(
+            f"is none of the known kinds of model ({', '.join(o.name for o in LAYOUTS)}); "
+            f"it holds {names}, ..."
+        )
+    size, heads = (wanted.data.image_size, wanted.model.heads) if wanted else (None, None)
+    given = config.build(config.override({}, overrides))
+    if "data.image_size" in overrides:
+        size = given.data.image_size
+    if "model.heads" in overrides:
+        heads = given.model.heads
+    hints = mapping.Hints(files=beside, image_size=size, heads=heads)
+    return arrays, chosen, chosen.facts(arrays, hints)
+
+
+def _at(path: pathlib.Path, error: config.UserError) -> WeightsError:
+    text = str(error)
+    return WeightsError(text if text.startswith(str(path)) else f"{path}: {text}")
+
+
+def _open(path: pathlib.Path) -> tuple[Arrays, dict[str, dict[str, Any]]]:
+    """Returns the arrays of a file or folder, prefixes removed, and the JSON files beside them."""
+    if path.is_dir():
+        folder = path
+        file = next((folder / n for n in (*WHOLE, INDEX) if (folder / n).is_file()), None)
+        if file is None:
+            pickled = [p.name for p in sorted(folder.iterdir()) if p.suffix in readers.PICKLES]
+            if pickled:
+                readers.open_arrays(folder / pickled[0])  # which says why not
+            raise WeightsError(
+                f"{path}: is no checkpoint: neither a run directory (no checkpoints/ in it) nor a "
+                f"folder of weights (no {WHOLE[0]} or {INDEX})"
+            )
+        arrays = readers.open_shards(file) if file.name == INDEX else readers.open_arrays(file)
+    else:
+        folder, arrays = path.parent, readers.open_arrays(path)
+    beside = {}
+    if path.suffix != ".npz":  # those are whole by themselves
+        beside = {n: readers.read_json(folder / n) for n in BESIDE if (folder / n).is_file()}
+    return _without_prefix(path, arrays), beside
+
+
+def _without_prefix(path: pathlib.Path, arrays: Arrays) -> Arrays:
+    """Returns the arrays under the names they have without what a training program added."""
+    names = arrays.specs
+    prefix = next((p for p in PREFIXES if any(name.startswith(p) for name in names)), "")
+    long: dict[str, str] = {}
+    for name in names:
+        short = name.removeprefix(prefix)
+        if short in long:
+            raise WeightsError(f"{path}: {long[short]} and {name} are the same array")
+        long[short] = name
+    return Arrays({name: names[long[name]] for name in long}, lambda name: arrays.read(long[name]))
+
+
+def _override(facts: mapping.Facts, overrides: Mapping[str, str]) -> mapping.Facts:
+    """Returns the facts with the knobs that the user sets."""
+    if not overrides:
+        return facts
+    values = config.to_dict(config.Config(model=facts.model, data=facts.data))
+    if "model.pooling" in overrides:  # a class token that is there stays, whatever the head sees
+        token, pooling = models.has_class_token(facts.model), overrides["model.pooling"]
+        values["model"]["class_token"] = None if token == (pooling == "token") else token
+    if "data.image_size" in overrides and facts.data.resize_to is not None:
+        # A crop of the same share of the image, unless the user says otherwise.
+        sides = config.build(config.override(values, overrides)).data.image_size
+        values["data"]["resize_to"] = round(
+            facts.data.resize_to * max(sides) / max(facts.data.image_size)
+        )
+    cfg = config.build(config.override(values, overrides))
+    return dataclasses.replace(facts, model=models.complete(cfg.model), data=cfg.data)

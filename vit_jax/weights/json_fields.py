@@ -1,0 +1,91 @@
+"""Fields of the JSON files beside weights, their types checked; each raises WeightsError."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax.weights.readers import WeightsError
+
+Given = Mapping[str, Any]  # the fields of a file
+
+LARGEST = 10**6  # of the whole numbers in configurations of models
+MOST = 80  # characters of a value in a message
+
+
+def shown(value: Any) -> str:
+    """Returns a value as messages show it."""
+    text = repr(value)
+    return text if len(text) <= MOST else f"{text[: MOST - 3]}..."
+
+
+def text(values: Given, key: str, default: str) -> str:
+    """Returns a text; the default where there is none, or null."""
+    value = values.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        raise WeightsError(f"{key}={shown(value)}: is no text")
+    return value
+
+
+def whole(values: Given, key: str, default: int | None = None) -> int:
+    """Returns a positive whole number."""
+    value = values.get(key, default)
+    if type(value) is not int or not 0 < value < LARGEST:
+        raise WeightsError(f"{key}={shown(value)}: is no positive whole number")
+    return value
+
+
+def real(values: Given, key: str, default: float | None = None) -> float:
+    """Returns a positive number."""
+    return reals(values, key, None if default is None else (default,))[0]
+
+
+def reals(values: Given, key: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
+    """Returns finite numbers, not negative; one alone as a tuple of it."""
+    value = values.get(key, default)
+    many = tuple(value) if isinstance(value, list | tuple) else (value,)
+    plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in many)
+    # Compared as they are: JSON holds whole numbers that no float does.
+    if not many or not plain or not all(0 <= v <= sys.float_info.max for v in many):
+        raise WeightsError(f"{key}={shown(value)}: is no number, or no list of them")
+    return tuple(float(v) for v in many)
+
+
+def pair(values: Given, key: str, default: int | None = None) -> tuple[int, int]:
+    """Returns height and width, given together or as one number for both."""
+    value = values.get(key, default)
+    sides = value if isinstance(value, list | tuple) else [value, value]
+    if len(sides) != 2:
+        raise WeightsError(f"{key}={shown(value)}: is no height and width")
+    return whole({key: sides[0]}, key), whole({key: sides[1]}, key)
+
+
+def section(values: Given, key: str) -> Given:
+    """Returns the object under a key; an empty one where there is none."""
+    value = values.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise WeightsError(f"{key}: is no JSON object")
+    return value
+
+
+def labels(values: Given, key: str, count: int) -> tuple[str, ...]:
+    """Returns the names of `count` classes in the order of their numbers, if they are given.
+
+    They are a list, or an object whose keys are the numbers.
+    """
+    value = values.get(key)
+    if not value:
+        return ()
+    if isinstance(value, Mapping):
+        numbers = {str(number) for number in range(len(value))}
+        if set(value) != numbers:
+            raise WeightsError(f"{key}: does not number its classes 0, 1, ...")
+        value = [value[str(number)] for number in range(len(value))]
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise WeightsError(f"{key}: is no list of names")
+    if len(value) != count:
+        raise WeightsError(f"{key}: names {len(value)} classes; the head has {count}")
+    return tuple(value)

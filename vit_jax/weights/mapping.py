@@ -1,0 +1,353 @@
+"""Layouts: how the arrays of another project are named and laid out, as tables of rules.
+
+A rule says where one of our parameters stands in the other project's files. Read from left to
+right it imports, from right to left it exports. Our layers are stacked on a leading axis, theirs
+are not, so one rule stands for an array of every layer: `{layer}` counts an encoder's, `{stage}`
+and `{unit}` a ResNet's, all from 0; `{stage1}` and `{unit1}` count from 1.
+"""
+
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from vit_jax import config, models, tree_utils
+from vit_jax.weights.readers import Arrays, Spec, WeightsError
+
+Shape = tuple[int, ...]
+PORTION = 2**20  # numbers
+HEADLESS = "the file holds no head; it begins at zero"
+
+
+class Form(NamedTuple):
+    """How an array of ours is laid out in a file."""
+
+    shape: Callable[[Shape], Shape]  # of theirs, from that of ours
+    read: Callable[[np.ndarray, Shape], np.ndarray]  # theirs, and the shape of ours, to ours
+    write: Callable[[np.ndarray], np.ndarray]  # ours to theirs
+
+
+SAME = Form(lambda shape: shape, lambda array, _: array, lambda array: array)
+# A GroupNorm's numbers with the axes of the map they multiply.
+SPREAD = Form(
+    lambda shape: (1, 1, 1, *shape),
+    lambda array, shape: array.reshape(shape),
+    lambda array: array.reshape(1, 1, 1, -1),
+)
+FLAT = Form(
+    lambda shape: (math.prod(shape),),
+    lambda array, shape: array.reshape(shape),
+    lambda array: array.reshape(-1),
+)
+# torch's kernels: features before inputs.
+CONVOLUTION = Form(
+    lambda shape: (shape[3], shape[2], shape[0], shape[1]),
+    lambda array, _: array.transpose(2, 3, 1, 0),
+    lambda array: array.transpose(3, 2, 0, 1),
+)
+
+
+def linear(inputs: int = 1) -> Form:
+    """Returns torch's form (out, in) of a dense kernel, of whose axes the first are its inputs."""
+
+    def two(shape: Shape) -> Shape:
+        return math.prod(shape[inputs:]), math.prod(shape[:inputs])
+
+    return Form(
+        two,
+        lambda array, shape: array.T.reshape(shape),
+        lambda array: array.reshape(two(array.shape)[::-1]).T,
+    )
+
+
+class Rule(NamedTuple):
+    """Where the parameter `ours` stands: in the array `theirs`, or in one part of it.
+
+    `ours` is a name of `Classifier.shapes()`, in which `resnet/unit/` stands for every unit of a
+    ResNet; of several rules for one of ours, the first whose array is in the file holds.
+    """
+
+    theirs: str
+    ours: str
+    form: Form = SAME
+    part: int = 0  # of equal parts along their first axis
+    parts: int = 1
+
+
+class Place(NamedTuple):
+    """One array of ours, a layer at a time, and the rule's array that holds it."""
+
+    ours: str
+    index: int | None  # on our leading axis
+    shape: Shape  # of ours, without that axis
+    theirs: str
+    rule: Rule
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """What became of every array: those used, dropped and fresh, the latter two with a reason."""
+
+    used: int = 0
+    dropped: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    resized: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """Returns the report for people, a line for each kind of thing and reason."""
+        lines = [f"used: {self.used} arrays"]
+        for verb in ("dropped", "fresh", "resized"):
+            reasons: dict[str, list[str]] = {}
+            for name, reason in getattr(self, verb).items():
+                reasons.setdefault(reason, []).append(name)
+            for reason, names in reasons.items():
+                shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" * (len(names) > 4))
+                lines.append(f"{verb}: {shown} ({reason})")
+        return lines
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a source says of its model besides the arrays.
+
+    `data` holds what the model needs to see pictures as it was trained to: image size, channels,
+    mean and deviation, crop and resampling; its source is never used.
+    """
+
+    model: config.Model
+    data: config.Data
+    classes: tuple[str, ...] = ()
+    # What names, shapes and config files leave open: the options chosen for it, and why so.
+    assumed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # Parameters that the source lacks and that begin at zero, and why; `write` leaves them out.
+    fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hints:
+    """What is known besides the arrays: JSON files beside them by name, and what the user wants.
+
+    The latter tells nothing but what the files leave open: of learned positions, say, that they are
+    those of `image_size` where it has as many patches.
+    """
+
+    files: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    image_size: tuple[int, int] | None = None
+    heads: int | None = None
+
+
+class Layout(NamedTuple):
+    """One way of storing models, in and out."""
+
+    name: str
+    recognises: Callable[[Arrays], bool]  # by the names of the arrays
+    facts: Callable[[Arrays, Hints], Facts]  # raises WeightsError
+    rules: Callable[[Mapping[str, Spec] | None, Facts], list[Rule]]  # None: those to write by
+    dropped: tuple[tuple[str, str], ...] = ()  # further names, and why they are left out
+
+
+def shape_of(specs: Mapping[str, Spec], name: str, axes: int) -> Shape:
+    """Returns the shape of an array that a model of this kind must have; raises WeightsError."""
+    shape = specs[name].shape if name in specs else ()
+    if len(shape) != axes or 0 in shape:
+        raise WeightsError(f"holds no model of this kind: no {name} of {axes} axes")
+    return shape
+
+
+def read(
+    arrays: Arrays, rules: Sequence[Rule], dropped: Sequence[tuple[str, str]], facts: Facts
+) -> tuple[models.Params, Report]:
+    """Returns float32 parameters, nested by name, and what became of every array.
+
+    Args:
+      arrays: of the file.
+      rules: of its layout, for this model.
+      dropped: regular expressions of further names, each with the reason to leave it out.
+      facts: of the model.
+
+    Memory is taken for arrays of the model's own shapes only, and for one array of the file at a
+    time besides; where anything is wrong, for nothing but the latter.
+
+    Raises WeightsError, in one line with every problem: an array that is unknown, missing, of the
+    wrong shape or type, or not finite.
+    """
+    shapes = tree_utils.flatten(classifier_of(facts).shapes())
+    left = set(arrays.specs)
+    flat: dict[str, np.ndarray] = {}
+    # Grouped, so that an array of several parts is read once and not kept.
+    wanted: dict[str, list[Place]] = {}
+    for place in _places(shapes, rules, arrays.specs):
+        if place.ours not in facts.fresh:
+            wanted.setdefault(place.theirs, []).append(place)
+    wrong = {theirs: _wrong(arrays, theirs, places) for theirs, places in wanted.items()}
+    left -= wanted.keys()
+    sound = not any(wrong.values()) and all(_reason(name, dropped) for name in left)
+    problems: list[str] = []
+    for theirs, places in wanted.items():
+        if wrong[theirs]:
+            problems.append(f"{theirs} is {wrong[theirs]}")
+            continue
+        array = _float32(arrays.read(theirs))
+        if not all(np.isfinite(part).all() for part in _portions(array)):
+            problems.append(f"{theirs} is not finite")
+        elif sound and not problems:
+            _put(array, places, shapes, flat)
+        del array  # before the next is read
+    reasons = {}
+    for name in sorted(left):
+        reason = _reason(name, dropped)
+        if reason is None:
+            problems.append(f"{name} is not part of the model")
+        else:
+            reasons[name] = reason
+    if problems:
+        raise WeightsError(summary(problems))
+    flat |= {name: np.zeros(shapes[name].shape, np.float32) for name in facts.fresh}
+    params = tree_utils.nest({name: flat[name] for name in shapes})
+    used = len(arrays.specs) - len(left)
+    return params, Report(used=used, dropped=reasons, fresh=facts.fresh)
+
+
+def write(params: models.Params, rules: Sequence[Rule], facts: Facts) -> dict[str, np.ndarray]:
+    """Returns the arrays of a layout, by name, float32, in C order; the inverse of `read`.
+
+    Raises WeightsError where the layout has no place for a parameter.
+    """
+    shapes = tree_utils.flatten(classifier_of(facts).shapes())
+    flat = tree_utils.flatten(params)
+    found: dict[str, np.ndarray] = {}
+    parts: dict[str, dict[int, np.ndarray]] = {}
+    for place in _places(shapes, rules, None):
+        if place.ours in facts.fresh:
+            continue
+        array = np.asarray(flat[place.ours], np.float32)
+        array = place.rule.form.write(array if place.index is None else array[place.index])
+        if place.rule.parts == 1:
+            found[place.theirs] = np.ascontiguousarray(array)
+            continue
+        some = parts.setdefault(place.theirs, {})
+        some[place.rule.part] = array
+        if len(some) == place.rule.parts:
+            whole = np.concatenate([some[i] for i in range(place.rule.parts)])
+            found[place.theirs] = np.ascontiguousarray(whole)
+    return found
+
+
+def classifier_of(facts: Facts) -> models.Classifier:
+    """Returns the float32 classifier of a source's model."""
+    return models.create(
+        facts.model, image_size=facts.data.image_size, channels=facts.data.channels
+    )
+
+
+def summary(problems: Sequence[str], length: int = 350) -> str:
+    """Returns the first problems, in about `length` characters, and the number of the others.
+
+    So a message has room for a path, and is not cut in its middle.
+    """
+    ends = itertools.accumulate(len(problem) + 2 for problem in problems)
+    shown = max(1, sum(end <= length for end in ends))
+    more = len(problems) - shown
+    return "; ".join(problems[:shown]) + (f"; and {more} more" if more > 0 else "")
+
+
+def depth(specs: Mapping[str, Spec], pattern: str) -> int:
+    """Returns how many layers a file numbers: 1 + the largest first group of the names' matches."""
+    found = [int(m[1]) for name in specs if (m := re.match(pattern, name))]
+    return 1 + max(found, default=-1)
+
+
+def _places(
+    shapes: Mapping[str, Any], rules: Sequence[Rule], present: Mapping[str, Spec] | None
+) -> Iterator[Place]:
+    by_ours: dict[str, list[Rule]] = {}
+    for rule in rules:
+        by_ours.setdefault(rule.ours, []).append(rule)
+    for ours, leaf in shapes.items():
+        own = by_ours.get(ours, [])
+        stacked = ours.startswith("encoder/") and own and all("{" not in r.theirs for r in own)
+        layers = _layers(ours, tuple(leaf.shape))
+        if stacked:  # in the file too
+            layers = iter([(None, ours, {}, tuple(leaf.shape))])
+        for index, general, counts, shape in layers:
+            if general not in by_ours:
+                raise WeightsError(f"this layout has no place for {ours}")
+            options = [Place(ours, index, shape, r.theirs.format(**counts), r)
+                       for r in by_ours[general]]  # fmt: skip
+            here = [p for p in options if present is not None and p.theirs in present]
+            yield (here or options)[0]
+
+
+def _layers(ours: str, shape: Shape) -> Iterator[tuple[int | None, str, dict[str, int], Shape]]:
+    """Yields index, name in the rules, counts and shape of every layer stacked in a parameter."""
+    if ours.startswith("encoder/"):
+        for layer in range(shape[0]):
+            yield layer, ours, {"layer": layer}, shape[1:]
+    elif match := re.fullmatch(r"resnet/stage(\d+)/(first|rest)/(.+)", ours):
+        stage, general = int(match[1]) - 1, f"resnet/unit/{match[3]}"
+        count = 1 if match[2] == "first" else shape[0]
+        for index in range(count):
+            unit = 0 if match[2] == "first" else 1 + index
+            counts = {"stage": stage, "stage1": stage + 1, "unit": unit, "unit1": unit + 1}
+            first = match[2] == "first"
+            yield (None if first else index), general, counts, shape if first else shape[1:]
+    else:
+        yield None, ours, {}, shape
+
+
+def _wrong(arrays: Arrays, theirs: str, places: Sequence[Place]) -> str:
+    """Returns what is wrong with an array by its name, shape and type; empty if nothing is."""
+    if theirs not in arrays.specs:
+        return "missing"
+    return next(filter(None, (_misfit(arrays.specs[theirs], place) for place in places)), "")
+
+
+def _reason(name: str, dropped: Sequence[tuple[str, str]]) -> str | None:
+    """Returns why an array is left out; None if it should not be there."""
+    return next((why for pattern, why in dropped if re.fullmatch(pattern, name)), None)
+
+
+def _float32(array: np.ndarray) -> np.ndarray:
+    """Returns an array as float32: itself if it is one. What is too large becomes infinite."""
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32, copy=False)
+
+
+def _portions(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields the numbers of an array, a few at a time: what is made of them takes no memory."""
+    flat = array.reshape(-1) if array.flags.c_contiguous else array.T.reshape(-1)
+    yield from (flat[i : i + PORTION] for i in range(0, flat.size, PORTION))
+
+
+def _put(
+    array: np.ndarray,
+    places: Sequence[Place],
+    shapes: Mapping[str, Any],
+    flat: dict[str, np.ndarray],
+) -> None:
+    """Puts an array of a file where it belongs; kept as it is where it is all of one of ours."""
+    for ours, index, shape, _, rule in places:
+        part = np.split(array, rule.parts)[rule.part] if rule.parts > 1 else array
+        part = rule.form.read(part, shape)
+        if index is None and rule.parts == 1:
+            flat[ours] = part
+            continue
+        if ours not in flat:
+            flat[ours] = np.empty(shapes[ours].shape, np.float32)
+        flat[ours][() if index is None else index] = part
+
+
+def _misfit(spec: Spec, place: Place) -> str:
+    """Returns what is wrong with an array for a place; empty if nothing is."""
+    first, *others = place.rule.form.shape(place.shape)
+    shape = (first * place.rule.parts, *others)
+    if spec.shape != shape:
+        return f"{spec.shape}, not {shape}"
+    if spec.dtype not in (np.float32, np.float16, ml_dtypes.bfloat16, np.float64):
+        return f"{spec.dtype}, not a type of weights"
+    return ""
