@@ -81,8 +81,8 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     row, upstream = paper.AUGREG[model], dataset == "i21k"
     mixup, randaugment = paper.LEVELS[_level(model, dataset)]
     layers, _ = paper.SIZES[model.rpartition("-")[2].partition("/")[0]]
-    knobs = catalog.load(BASES[dataset])
-    knobs["model"] = {
+    options = catalog.load(BASES[dataset])
+    options["model"] = {
         "variant": model,
         "num_classes": TASKS[paper.DATASETS[dataset]].classes,
         "head_bias": -10.0 if upstream else -6.9,
@@ -90,11 +90,11 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         "stochastic_depth": row.stochastic_depth if upstream else 0.0,
         "unroll": layers,
     }
-    knobs["data"] |= {"randaugment": randaugment}
-    knobs["train"] |= {"duration": "300 epochs", "mixup": mixup, "clip_norm": 1.0}
-    knobs["optimizer"] |= {"lr": 1e-3, "weight_decay": row.weight_decay if upstream else 0.1}
-    knobs["schedule"] |= {"decay": "cosine", "end": 0.0}
-    return ml_collections.ConfigDict(knobs)
+    options["data"] |= {"randaugment": randaugment}
+    options["train"] |= {"duration": "300 epochs", "mixup": mixup, "clip_norm": 1.0}
+    options["optimizer"] |= {"lr": 1e-3, "weight_decay": row.weight_decay if upstream else 0.1}
+    options["schedule"] |= {"decay": "cosine", "end": 0.0}
+    return ml_collections.ConfigDict(options)
 
 
 def about(name: str) -> catalog.About:

@@ -35,11 +35,11 @@ def _base(name: str) -> str:
 
 def get_config(name: str) -> ml_collections.ConfigDict:
     """Returns the run called `name`."""
-    knobs = catalog.load(_base(name))
-    knobs["model"] |= {"variant": RUNS[name]}
+    options = catalog.load(_base(name))
+    options["model"] |= {"variant": RUNS[name]}
     if "AxialViT" in name:
-        knobs["model"] |= {"pooling": "gap", "representation_size": None}
-    return ml_collections.ConfigDict(knobs)
+        options["model"] |= {"pooling": "gap", "representation_size": None}
+    return ml_collections.ConfigDict(options)
 
 
 def about(name: str) -> catalog.About:

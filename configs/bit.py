@@ -41,31 +41,31 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     if name == ORIGIN:
         return _pretraining()
     target = TARGETS[name]
-    task, knobs = TASKS[target], catalog.load(_base(target))
-    knobs["model"] = {
+    task, options = TASKS[target], catalog.load(_base(target))
+    options["model"] = {
         "variant": paper.BIT_L.model,
         "resnet_version": "v2",
         "num_classes": task.classes,
     }
     whole, side = paper.BIT_SMALL if target in SMALL else paper.BIT_LARGE
-    knobs["data"] |= {
+    options["data"] |= {
         "image_size": (side, side),
         "resize_to": whole,
         "train_crop": "random" if task.cropped else "resize",
     }
     setup = _setup(target)
-    knobs["train"] |= {
+    options["train"] |= {
         "duration": f"{setup.steps} steps",
         "mixup": setup.mixup,
         "clip_norm": None,
     }
-    knobs["optimizer"] |= {"lr": paper.BIT_LR}
-    knobs["schedule"] = {
+    options["optimizer"] |= {"lr": paper.BIT_LR}
+    options["schedule"] = {
         "warmup": "500 steps" if setup.steps > 500 else "100 steps",
         "decay": "step",
         "drops": paper.BIT_DROPS,
     }
-    return ml_collections.ConfigDict(knobs)
+    return ml_collections.ConfigDict(options)
 
 
 def _setup(target: str) -> paper.BigTransfer:
@@ -76,15 +76,15 @@ def _setup(target: str) -> paper.BigTransfer:
 
 
 def _pretraining() -> ml_collections.ConfigDict:
-    recipe, knobs = paper.BIT_L, catalog.load(RECIPE)
-    knobs["model"] |= {"variant": recipe.model, "resnet_version": "v2"}
-    knobs["train"] |= {"duration": f"{recipe.epochs} epochs"}
-    knobs["optimizer"] |= {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
-    knobs["schedule"] |= {
+    recipe, options = paper.BIT_L, catalog.load(RECIPE)
+    options["model"] |= {"variant": recipe.model, "resnet_version": "v2"}
+    options["train"] |= {"duration": f"{recipe.epochs} epochs"}
+    options["optimizer"] |= {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
+    options["schedule"] |= {
         "warmup": f"{recipe.warmup} steps",
         "drops": tuple(epoch / recipe.epochs for epoch in recipe.drops),
     }
-    return ml_collections.ConfigDict(knobs)
+    return ml_collections.ConfigDict(options)
 
 
 def about(name: str) -> catalog.About:

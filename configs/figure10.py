@@ -21,9 +21,9 @@ def names() -> tuple[str, ...]:
 def get_config(name: str) -> ml_collections.ConfigDict:
     """Returns the run called `name`."""
     _, lr, weight_decay = paper.FIGURE_10[0]
-    knobs = catalog.load(BASE)
-    knobs["optimizer"] |= {"lr": lr, "weight_decay": weight_decay}
-    return ml_collections.ConfigDict(knobs)
+    options = catalog.load(BASE)
+    options["optimizer"] |= {"lr": lr, "weight_decay": weight_decay}
+    return ml_collections.ConfigDict(options)
 
 
 def about(name: str) -> catalog.About:

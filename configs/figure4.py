@@ -45,13 +45,13 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     model, images = RUNS[name]
     whole = TASKS["jft"].count("train")
     assert whole is not None
-    knobs = catalog.load(_base(name))
-    knobs["model"] |= {"variant": model}
+    options = catalog.load(_base(name))
+    options["model"] |= {"variant": model}
     if model == "ViT-b/32":
-        knobs["model"] |= {"representation_size": 384}
-    knobs["data"] |= {"train_split": "train" if images == whole else f"train[:{images}]"}
-    knobs["train"] |= {"duration": f"{7 * whole} examples"}
-    return ml_collections.ConfigDict(knobs)
+        options["model"] |= {"representation_size": 384}
+    options["data"] |= {"train_split": "train" if images == whole else f"train[:{images}]"}
+    options["train"] |= {"duration": f"{7 * whole} examples"}
+    return ml_collections.ConfigDict(options)
 
 
 def about(name: str) -> catalog.About:

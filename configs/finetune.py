@@ -150,7 +150,7 @@ def about(name: str) -> catalog.About:
 
 
 def bit(images: int) -> dict[str, Any]:
-    """Returns the knobs of Big Transfer's setup for so many training images."""
+    """Returns the options of Big Transfer's setup for so many training images."""
     setup = next(setup for setup in paper.BIT if images < setup.fewer_than)
     return {
         "optimizer.lr": paper.BIT_LR,

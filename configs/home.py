@@ -61,21 +61,21 @@ def pretraining(model: str, share: int) -> str:
 def get_config(name: str) -> ml_collections.ConfigDict:
     """Returns the run called `name`."""
     model, kind, share = _parts(name)
-    knobs = catalog.load("digits-token") | {"model": dict(MODELS[model])}
+    options = catalog.load("digits-token") | {"model": dict(MODELS[model])}
     pixels = PIXELS[model]
     if kind == "half":
         part = "train" if share == 100 else f"train[:{share}%]"
-        knobs["data"] |= {"classes": KNOWN, "train_split": part, "image_size": (pixels, pixels)}
-        knobs["train"] |= {"duration": "1400 steps"}
-        knobs["schedule"] |= {"warmup": "60 steps"}
-        knobs["checkpoint"] = knobs["evaluation"] = {"every": "350 steps"}
-        return ml_collections.ConfigDict(knobs)
-    knobs["data"] |= {"image_size": (5 * pixels // 4, 5 * pixels // 4)}
-    knobs["train"] |= {"duration": "600 steps"}  # clipped at 1, as in the paper
-    knobs["optimizer"] = {"name": "sgd", "lr": 0.06, "momentum": 0.9}
-    knobs["schedule"] = {"warmup": "60 steps", "decay": "cosine"}
-    knobs["checkpoint"], knobs["evaluation"] = {"every": "300 steps"}, {"every": None}
-    return ml_collections.ConfigDict(knobs)
+        options["data"] |= {"classes": KNOWN, "train_split": part, "image_size": (pixels, pixels)}
+        options["train"] |= {"duration": "1400 steps"}
+        options["schedule"] |= {"warmup": "60 steps"}
+        options["checkpoint"] = options["evaluation"] = {"every": "350 steps"}
+        return ml_collections.ConfigDict(options)
+    options["data"] |= {"image_size": (5 * pixels // 4, 5 * pixels // 4)}
+    options["train"] |= {"duration": "600 steps"}  # clipped at 1, as in the paper
+    options["optimizer"] = {"name": "sgd", "lr": 0.06, "momentum": 0.9}
+    options["schedule"] = {"warmup": "60 steps", "decay": "cosine"}
+    options["checkpoint"], options["evaluation"] = {"every": "300 steps"}, {"every": None}
+    return ml_collections.ConfigDict(options)
 
 
 def _parts(name: str) -> tuple[str, str, int]:

@@ -35,7 +35,7 @@ def names() -> tuple[str, ...]:
 
 def get_config(name: str) -> ml_collections.ConfigDict:
     """Returns the run called `name`."""
-    knobs = {
+    options = {
         "model": {"variant": "ViT-S/16"},
         "data": {
             "source": "folder",
@@ -51,7 +51,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         "evaluation": {"every": "1 epochs"},
     }
     if name == "image_folder-32":
-        knobs["model"] = {
+        options["model"] = {
             "patch_size": (4, 4),
             "width": 192,
             "depth": 6,
@@ -60,8 +60,8 @@ def get_config(name: str) -> ml_collections.ConfigDict:
             "pooling": "gap",
             "position": "sincos_2d",
         }
-        knobs["data"] |= {"image_size": (32, 32), "crop_area": (0.25, 1.0), "workers": 0}
-    return ml_collections.ConfigDict(knobs)
+        options["data"] |= {"image_size": (32, 32), "crop_area": (0.25, 1.0), "workers": 0}
+    return ml_collections.ConfigDict(options)
 
 
 def about(name: str) -> catalog.About:

@@ -6,7 +6,7 @@
     vit_jax reproduce masked
 
 Data sets: `jft`, `i21k`, `imagenet`, for a million steps or, `-100k`, a tenth of that. `-rate15`
-corrupts less, `-colour_4x4` and `-pixels` predict something else. `digits` trains on all digits
+corrupts less, `-color_4x4` and `-pixels` predict something else. `digits` trains on all digits
 without a label; `digits-tenth` fine-tunes it on the labels of a tenth of them, and `digits-scratch`
 does the same from random weights.
 """
@@ -26,7 +26,7 @@ SHORT = "-100k"
 VARIANTS: dict[str, dict[str, Any]] = {
     "": {},
     "-rate15": {"rate": paper.MASKED.ablated_rate},
-    "-colour_4x4": {"target": "colour_4x4"},
+    "-color_4x4": {"target": "color_4x4"},
     "-pixels": {"target": "pixels"},
 }
 PRETRAINING = {  # data set, whether short, what is masked
@@ -56,17 +56,17 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     if name.endswith(AFTER):
         return ml_collections.ConfigDict(catalog.load(FINETUNING))
     dataset, short, variant = PRETRAINING[name]
-    knobs = catalog.load(_base(dataset))
+    options = catalog.load(_base(dataset))
     for key in ("representation_size", "num_classes", "head_bias"):
-        del knobs["model"][key]
+        del options["model"][key]
     steps = paper.MASKED.short_steps if short else paper.MASKED.steps
-    knobs["masked"] = {"target": "colour", "rate": paper.MASKED.rate, "split": paper.MASKED.split}
-    knobs["masked"] |= VARIANTS[variant]
-    knobs["train"] |= {"duration": f"{steps} steps", "loss": "softmax"}
-    knobs["optimizer"] |= {"lr": paper.MASKED.lr}
-    knobs["schedule"] |= {"decay": "cosine", "end": 0.0}
-    knobs["checkpoint"] |= {"best": "loss"}
-    return ml_collections.ConfigDict(knobs)
+    options["masked"] = {"target": "color", "rate": paper.MASKED.rate, "split": paper.MASKED.split}
+    options["masked"] |= VARIANTS[variant]
+    options["train"] |= {"duration": f"{steps} steps", "loss": "softmax"}
+    options["optimizer"] |= {"lr": paper.MASKED.lr}
+    options["schedule"] |= {"decay": "cosine", "end": 0.0}
+    options["checkpoint"] |= {"best": "loss"}
+    return ml_collections.ConfigDict(options)
 
 
 def _base(dataset: str) -> str:
@@ -74,22 +74,22 @@ def _base(dataset: str) -> str:
 
 
 def _digits() -> ml_collections.ConfigDict:
-    knobs = catalog.load("digits-token")
-    knobs["masked"] = {"target": "colour"}
-    knobs["train"] |= {"duration": "3000 steps", "label_smoothing": 0.0}
-    knobs["schedule"] |= {"warmup": "150 steps"}
-    knobs["checkpoint"] = {"every": "500 steps", "best": "loss"}
-    knobs["evaluation"] = {"every": "500 steps"}
-    return ml_collections.ConfigDict(knobs)
+    options = catalog.load("digits-token")
+    options["masked"] = {"target": "color"}
+    options["train"] |= {"duration": "3000 steps", "label_smoothing": 0.0}
+    options["schedule"] |= {"warmup": "150 steps"}
+    options["checkpoint"] = {"every": "500 steps", "best": "loss"}
+    options["evaluation"] = {"every": "500 steps"}
+    return ml_collections.ConfigDict(options)
 
 
 def _tenth() -> ml_collections.ConfigDict:
-    knobs = catalog.load("digits-token")
-    knobs["data"] |= {"train_split": "train[:10%]"}
-    knobs["train"] |= {"duration": "300 steps"}
-    knobs["schedule"] |= {"warmup": "30 steps"}
-    knobs["checkpoint"] = knobs["evaluation"] = {"every": None}
-    return ml_collections.ConfigDict(knobs)
+    options = catalog.load("digits-token")
+    options["data"] |= {"train_split": "train[:10%]"}
+    options["train"] |= {"duration": "300 steps"}
+    options["schedule"] |= {"warmup": "30 steps"}
+    options["checkpoint"] = options["evaluation"] = {"every": None}
+    return ml_collections.ConfigDict(options)
 
 
 def about(name: str) -> catalog.About:
@@ -175,7 +175,7 @@ CHOICES = (
         "not stated; another image's would have to come from another device",
     ),
     Choice(
-        "losses are means over patches, and over the 16 colours of colour_4x4",
+        "losses are means over patches, and over the 16 colors of color_4x4",
         "not stated; a factor is nothing to Adam",
     ),
     Choice(

@@ -29,11 +29,11 @@ def names() -> tuple[str, ...]:
 def get_config(name: str) -> ml_collections.ConfigDict:
     """Returns the run called `name`."""
     kind, lr = RUNS[name]
-    knobs = catalog.load(BASE)
-    knobs["optimizer"] |= {"lr": lr}
+    options = catalog.load(BASE)
+    options["optimizer"] |= {"lr": lr}
     if kind == "gap":
-        knobs["model"] |= {"pooling": "gap", "representation_size": None}
-    return ml_collections.ConfigDict(knobs)
+        options["model"] |= {"pooling": "gap", "representation_size": None}
+    return ml_collections.ConfigDict(options)
 
 
 def about(name: str) -> catalog.About:

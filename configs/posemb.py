@@ -51,9 +51,9 @@ def names() -> tuple[str, ...]:
 def get_config(name: str) -> ml_collections.ConfigDict:
     """Returns the run called `name`."""
     position, place = CELLS[name]
-    knobs = catalog.load(BASE)
-    knobs["model"] |= {"position": position, "position_place": place}
-    return ml_collections.ConfigDict(knobs)
+    options = catalog.load(BASE)
+    options["model"] |= {"position": position, "position_place": place}
+    return ml_collections.ConfigDict(options)
 
 
 def about(name: str) -> catalog.About:

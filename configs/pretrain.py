@@ -36,7 +36,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     """Returns the run called `name`."""
     row, model, epochs = RUNS[name.removesuffix(SGD)]
     task = TASKS[paper.DATASETS[row.dataset]]
-    knobs = {
+    options = {
         "model": {
             "variant": model,
             "num_classes": task.classes,
@@ -73,16 +73,16 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     }
     if "ViT" in model:
         layers, width = paper.SIZES[model.rpartition("-")[2][0]]
-        knobs["model"] |= {"representation_size": width, "unroll": layers}
+        options["model"] |= {"representation_size": width, "unroll": layers}
     if name.endswith(SGD):
-        knobs["optimizer"] = {
+        options["optimizer"] = {
             "name": "sgd",
             "lr": 0.03 * paper.BATCH / 256,
             "weight_decay": 1e-4,
             "moment_dtype": "bfloat16",
         }
-        knobs["schedule"] = {"warmup": "5000 steps", "decay": "step", "drops": (0.3, 0.6, 0.9)}
-    return ml_collections.ConfigDict(knobs)
+        options["schedule"] = {"warmup": "5000 steps", "decay": "step", "drops": (0.3, 0.6, 0.9)}
+    return ml_collections.ConfigDict(options)
 
 
 def about(name: str) -> catalog.About:

@@ -50,8 +50,8 @@ def names() -> tuple[str, ...]:
 def get_config(name: str) -> ml_collections.ConfigDict:
     """Returns the run called `name`."""
     shape = SHAPES[name]
-    knobs = catalog.load(BASE)
-    knobs["model"] |= {
+    options = catalog.load(BASE)
+    options["model"] |= {
         "variant": None,
         "patch_size": (shape["patch"], shape["patch"]),
         "width": shape["width"],
@@ -61,7 +61,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         "representation_size": shape["width"],
         "unroll": shape["depth"],
     }
-    return ml_collections.ConfigDict(knobs)
+    return ml_collections.ConfigDict(options)
 
 
 def about(name: str) -> catalog.About:

@@ -17,9 +17,9 @@ def names() -> tuple[str, ...]:
 
 def get_config(name: str) -> ml_collections.ConfigDict:
     """Returns the run called `name`."""
-    knobs = catalog.load(name.replace("tfds", "image_folder"))
-    knobs["data"] |= {"source": "tfds", "name": "cifar10"}
-    return ml_collections.ConfigDict(knobs)
+    options = catalog.load(name.replace("tfds", "image_folder"))
+    options["data"] |= {"source": "tfds", "name": "cifar10"}
+    return ml_collections.ConfigDict(options)
 
 
 def about(name: str) -> catalog.About:

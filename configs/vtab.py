@@ -56,10 +56,10 @@ def _base(name: str) -> str:
 def get_config(name: str) -> ml_collections.ConfigDict:
     """Returns the run called `name`."""
     _, _, key = RUNS[name]
-    task, knobs = TASKS[f"vtab/{key}"], catalog.load(_base(name))
-    side = knobs["data"]["image_size"][0]
-    knobs["model"] |= {"num_classes": task.classes}
-    knobs["data"] |= {
+    task, options = TASKS[f"vtab/{key}"], catalog.load(_base(name))
+    side = options["data"]["image_size"][0]
+    options["model"] |= {"num_classes": task.classes}
+    options["data"] |= {
         "name": task.dataset.name,
         "labels": task.labels,
         "train_split": task.whole,
@@ -68,10 +68,10 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         "resize_to": side * 7 // 6,
         "flip": task.mirrored,
     }
-    knobs["train"] |= {"duration": f"{paper.VTAB_STEPS} steps"}
-    knobs["optimizer"] |= {"lr": paper.VTAB_LR}
-    knobs["schedule"] |= {"warmup": "100 steps"}
-    return ml_collections.ConfigDict(knobs)
+    options["train"] |= {"duration": f"{paper.VTAB_STEPS} steps"}
+    options["optimizer"] |= {"lr": paper.VTAB_LR}
+    options["schedule"] |= {"warmup": "100 steps"}
+    return ml_collections.ConfigDict(options)
 
 
 def about(name: str) -> catalog.About:

@@ -4,7 +4,7 @@
 #
 #   launch/local.sh [WORKDIR] [--config.KEY=VALUE ...]      PYTHON=python3.13 launch/local.sh
 #
-# WORKDIR (default runs/digits in the checkout) is resumed if it holds an unfinished run; the knobs
+# WORKDIR (default runs/digits in the checkout) is resumed if it holds an unfinished run; the options
 # are for it. The transfer's runs are in home/ beside it. With SEED=1 (default 0) its pre-training
 # has another seed; give another WORKDIR too.
 set -euo pipefail

@@ -24,7 +24,7 @@ VALIDATION = IMAGENET.joinpath("validation_labels.txt").read_text().split()
 
 
 def pixels(*seed, height=12, width=10):
-    """Soft colours that differ with the seed: uint8 `H W 3`."""
+    """Soft colors that differ with the seed: uint8 `H W 3`."""
     coarse = np.random.default_rng(seed).integers(0, 256, (3, 3, 3), np.uint8)
     return cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
 
@@ -451,7 +451,7 @@ def sun397(root):
 
 
 def eye(*seed):
-    """A disc of colours on black."""
+    """A disc of colors on black."""
     image = pixels(*seed, height=90, width=120)
     mask = cv2.circle(np.zeros((90, 120), np.uint8), (60, 45), 40, 1, -1)
     return cv2.imencode(".jpeg", image * mask[:, :, None])[1].tobytes()

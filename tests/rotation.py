@@ -1,4 +1,4 @@
-"""Which tenth of the catalogue's smoke programs a run of CI trains: `python tests/rotation.py`.
+"""Which tenth of the catalog's smoke programs a run of CI trains: `python tests/rotation.py`.
 
 Ten runs with consecutive numbers train all of them. The number is, whichever is there first:
 `SMOKE_PART`, the run's number that a CI service sets, the commits on the first-parent line to HEAD,

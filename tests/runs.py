@@ -35,10 +35,12 @@ STEPS = 25
 
 
 def configure(**sections):
-    """Returns TINY with some knobs changed, checked as the command line would."""
-    values = {name: dict(knobs) for name, knobs in TINY.items()}
-    for section, knobs in sections.items():
-        values[section] = values.get(section, {}) | knobs if isinstance(knobs, dict) else knobs
+    """Returns TINY with some options changed, checked as the command line would."""
+    values = {name: dict(options) for name, options in TINY.items()}
+    for section, options in sections.items():
+        values[section] = (
+            values.get(section, {}) | options if isinstance(options, dict) else options
+        )
     return loading.complete(config.build(values))
 
 

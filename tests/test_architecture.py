@@ -16,7 +16,7 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py") if "configs" not in p.parts)
 LAYERS = [
     {
         "messages",
-        "knobs",
+        "options",
         "config",
         "arguments",
         "checks",
@@ -61,11 +61,11 @@ LAYERS = [
 ]
 # Files that stand on their own in a room of several: who among them may import whom.
 INSIDE = {
-    ("knobs", "messages"),
+    ("options", "messages"),
     ("logs", "messages"),
     ("arguments", "messages"),
     ("arguments", "places"),
-    ("config", "knobs"),
+    ("config", "options"),
     ("checks", "config"),
     ("bench", "preflight"),
     ("catalog", "config"),

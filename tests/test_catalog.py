@@ -69,7 +69,7 @@ def test_what_names_say_about_themselves():
 
 
 def test_what_choices_say_to_change_can_be_changed():
-    """Every flag that a choice prints is a knob, and takes the value printed."""
+    """Every flag that a choice prints is a option, and takes the value printed."""
     texts = {c.change for name in NAMES for c in catalog.about(name).choices if c.change}
     flags = {flag for text in texts for flag in re.findall(r"--config\.(\S+?)=('[^']*'|\S+)", text)}
     assert len(flags) > 20

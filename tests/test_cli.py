@@ -14,9 +14,9 @@ import pytest
 
 from vit_jax import catalog, cli, config, logs, predict, run
 
-COLOURS = {"blue": (0, 0, 200), "green": (0, 180, 0), "red": (220, 0, 0)}
+COLORS = {"blue": (0, 0, 200), "green": (0, 180, 0), "red": (220, 0, 0)}
 
-KNOBS = {
+OPTIONS = {
     "model.patch_size": "4", "model.width": "16", "model.depth": "2", "model.mlp_dim": "32",
     "model.heads": "2", "data.image_size": "8x16", "data.crop_area": "0.5,1", "data.workers": "0",
     "train.batch_size": "16", "train.duration": "40 steps", "optimizer.lr": "0.01",
@@ -25,33 +25,33 @@ KNOBS = {
 }  # fmt: skip
 
 
-def paint(file, colour, rng):
+def paint(file, color, rng):
     file.parent.mkdir(parents=True, exist_ok=True)
-    image = rng.normal(colour, 20, (20, 30, 3)).clip(0, 255).astype(np.uint8)
+    image = rng.normal(color, 20, (20, 30, 3)).clip(0, 255).astype(np.uint8)
     assert cv2.imwrite(str(file), image[:, :, ::-1])
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Three colours as classes, a few files each, some nested."""
+    """Three colors as classes, a few files each, some nested."""
     root, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
     for split, count in (("train", 16), ("test", 9)):
-        for name, colour in COLOURS.items():
+        for name, color in COLORS.items():
             for number in range(count):
                 inside = "more" if number % 3 == 0 else "."
-                paint(root / split / name / inside / f"{number}.png", colour, rng)
+                paint(root / split / name / inside / f"{number}.png", color, rng)
     return root
 
 
-def knobs(folder, **more):
-    pairs = KNOBS | {"data.root": str(folder)} | more
+def options(folder, **more):
+    pairs = OPTIONS | {"data.root": str(folder)} | more
     return [f"--config.{key}={value}" for key, value in pairs.items()]
 
 
 @pytest.fixture(scope="module")
 def trained(folder, tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("runs") / "colours"
-    arguments = [f"--workdir={workdir}", "--profile=5:7", *knobs(folder)]
+    workdir = tmp_path_factory.mktemp("runs") / "colors"
+    arguments = [f"--workdir={workdir}", "--profile=5:7", *options(folder)]
     assert cli.main(["train", "image_folder-32", *arguments]) == 0
     return workdir
 
@@ -91,23 +91,23 @@ def test_evaluate_repeats_the_last_evaluation(trained, capsys):
     assert re.search(r"step +20\b", capsys.readouterr().out)
 
 
-def test_predict_names_the_colours(trained, folder, tmp_path, capsys):
-    files = {name: tmp_path / f"a {name} one.jpg" for name in COLOURS}
+def test_predict_names_the_colors(trained, folder, tmp_path, capsys):
+    files = {name: tmp_path / f"a {name} one.jpg" for name in COLORS}
     for name, file in files.items():
-        paint(file, COLOURS[name], np.random.default_rng(7))
+        paint(file, COLORS[name], np.random.default_rng(7))
     assert (
         cli.main(["predict", f"--checkpoint={trained}", "--json", *map(str, files.values())]) == 0
     )
     out = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["image"] for line in out] == [str(f) for f in files.values()]
-    assert [line["top"][0]["class"] for line in out] == list(COLOURS)
+    assert [line["top"][0]["class"] for line in out] == list(COLORS)
     for line in out:
         assert sum(top["probability"] for top in line["top"]) == pytest.approx(1, abs=1e-6)
 
     assert cli.main(["predict", f"--checkpoint={trained}", "--csv", "--top=1", str(tmp_path)]) == 0
     rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
     assert rows[0] == ["image", "rank", "class", "probability"]
-    assert [(row[1], row[2]) for row in rows[1:]] == [("1", name) for name in COLOURS]
+    assert [(row[1], row[2]) for row in rows[1:]] == [("1", name) for name in COLORS]
 
     assert cli.main(["predict", f"--checkpoint={trained}", str(files["red"])]) == 0
     assert re.search(r"a red one\.jpg +red \d+\.\d%", capsys.readouterr().out)
@@ -124,7 +124,7 @@ def test_examples_are_drawn_by_seed(trained, folder, capsys):
 
     some, said = drawn("--examples=9")
     assert said == "9 of 27 images of the split `test`, drawn by seed 0\n"
-    assert {one["truth"] for one in some} == set(COLOURS)
+    assert {one["truth"] for one in some} == set(COLORS)
     names = [one["image"] for one in some]
     assert len(set(names)) == 9
     assert [one["image"] for one in drawn("--examples=9", "--seed=0")[0]] == names
@@ -136,7 +136,7 @@ def test_examples_are_drawn_by_seed(trained, folder, capsys):
 
 def test_predict_goes_on_after_a_bad_file(trained, folder, tmp_path, capsys):
     (tmp_path / "page.jpg").write_text("<html>not found</html>")
-    paint(tmp_path / "red.png", COLOURS["red"], np.random.default_rng(1))
+    paint(tmp_path / "red.png", COLORS["red"], np.random.default_rng(1))
     assert cli.main(["predict", f"--checkpoint={trained}", "--json", str(tmp_path)]) == 2
     out, err = capsys.readouterr()
     assert [("error" in json.loads(line)) for line in out.splitlines()] == [True, False]
@@ -232,7 +232,7 @@ def test_list_as_json(capsys):
 def test_show(capsys):
     assert cli.main(["show", "digits", "--config.optimizer.lr=3e-4"]) == 0
     out = capsys.readouterr().out
-    for key, field, _ in config.knobs():
+    for key, field, _ in config.options():
         assert key in out
         assert field.metadata["doc"].split(",")[0][:20] in out
     assert "0.0003" in out
@@ -305,10 +305,10 @@ def test_a_row_of_private_data_takes_a_folder_of_the_user(folder, tmp_path, monk
 
     monkeypatch.setattr(run, "train", train)
     more = {"data.source": "folder", "data.eval_split": "test", "model.unroll": "1"}
-    arguments = [f"--workdir={tmp_path / 'run'}", *knobs(folder, **more)]
+    arguments = [f"--workdir={tmp_path / 'run'}", *options(folder, **more)]
     assert cli.main(["train", "pretrain/ViT-B_16-jft-7ep", *arguments]) == 2
     assert capsys.readouterr().err == "vit_jax: enough\n"
-    assert (len(started[0]), started[0].classes) == (27, tuple(COLOURS))
+    assert (len(started[0]), started[0].classes) == (27, tuple(COLORS))
 
 
 def test_a_fine_tuning_says_what_it_begins_with(capsys, tmp_path):
@@ -364,7 +364,7 @@ def test_folders_that_cannot_be_trained_on(folder, tmp_path, capsys):
     }
     for name, root in break_folder(folder, tmp_path).items():
         workdir = tmp_path / f"run_{name}"
-        assert cli.main(["train", "image_folder-32", f"--workdir={workdir}", *knobs(root)]) == 2
+        assert cli.main(["train", "image_folder-32", f"--workdir={workdir}", *options(root)]) == 2
         assert capsys.readouterr().err == f"vit_jax: {lines[name].format(root=root)}\n"
         assert not workdir.exists()
 
@@ -387,7 +387,7 @@ NOWHERE = (
          "digits.py, figure10.py, figure4.py, finetune.py, home.py, image_folder.py, masked.py, "
          "pooling.py, posemb.py, pretrain.py, scaling.py, tfds.py, vtab.py"),
         (["show"], "show: name a config; see `vit_jax list`"),
-        (["list", "--config.seed=1"], "--config.seed: list takes no knobs"),
+        (["list", "--config.seed=1"], "--config.seed: list takes no options"),
         (["predict", "--checkpoint=x"], "predict: give image files or folders, or --examples=N"),
         (["predict", "--checkpoint=x", "nofile.jpg"], "nofile.jpg: no such file or folder"),
         (["predict", "--checkpoint=nodir", "--examples=1"], NOWHERE),

@@ -22,7 +22,7 @@ BAD = [
     ("--config.model.dropuot=0.1", "model.dropuot: unknown key; did you mean model.dropout?"),
     (
         "--config.optimizer=adam",
-        "optimizer: is a section; set one of its knobs, such as optimizer.name",
+        "optimizer: is a section; set one of its options, such as optimizer.name",
     ),
     (
         "--config.optimizer.lr",
@@ -162,7 +162,7 @@ def test_config_file_values_are_checked_like_overrides():
             {"model": {"patch_size": (2, 2, 2)}},
             "model.patch_size=2,2,2: must be two whole numbers (or one for both), or none",
         ),
-        ({"model": 3}, "model=3: is a section and needs named knobs"),
+        ({"model": 3}, "model=3: is a section and needs named options"),
         ({"optimizer": {"lr": "1e-3"}}, "optimizer.lr=1e-3: must be a number"),
         ({"optimizer": {"lr": 10**400}}, None),
         ({"data": {"flip": 1}}, "data.flip=1: must be true or false"),
@@ -237,7 +237,7 @@ def test_round_trip_through_json():
 
 def test_fingerprint_moves_exactly_with_what_decides_the_result():
     base = config.build({})
-    for key, field, _ in config.knobs():
+    for key, field, _ in config.options():
         value = config.get(base, key)
         section, _, leaf = key.rpartition(".")
         changed = {
@@ -294,7 +294,7 @@ def test_text_values():
     )
 
 
-def test_every_knob_has_a_meaning():
-    for key, field, _ in config.knobs():
+def test_every_option_has_a_meaning():
+    for key, field, _ in config.options():
         assert field.metadata["doc"].endswith("."), key
         assert len(field.metadata["doc"]) < 100, key

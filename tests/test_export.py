@@ -47,7 +47,7 @@ def rng():
 
 @pytest.fixture(scope="module")
 def digits():
-    """A model for grey digits of 8 x 8, as a run of that config would leave it."""
+    """A model for gray digits of 8 x 8, as a run of that config would leave it."""
     cfg = runs.configure(model={"num_classes": 10})
     model, random = loading.create_model(cfg), rng()
     params = jax.tree.map(
@@ -118,7 +118,7 @@ def test_a_program_gives_what_the_model_gives(exported, name):
             got = results[f"{name}/{key}/logits"]
             assert got.dtype == np.float32
             if not key.endswith("x".join(map(str, predictor.cfg.data.image_size))):
-                tolerance = 0.02  # resized inside, some pixels by a grey level more or less
+                tolerance = 0.02  # resized inside, some pixels by a gray level more or less
             else:
                 tolerance = 1e-6 if name == "hybrid" else 0
             np.testing.assert_allclose(got, logits, rtol=0, atol=tolerance)
@@ -157,7 +157,7 @@ def test_the_description_says_what_a_user_needs(exported):
     }
     assert about["input"]["shape"] == ["b", "h", "w", 1]
     assert about["input"]["dtype"] == "uint8"
-    assert about["input"]["axes"][3] == "grey"
+    assert about["input"]["axes"][3] == "gray"
     assert about["outputs"]["logits"] == {"shape": ["b", 10], "dtype": "float32"}
     assert about["outputs"]["probabilities"]["meaning"] == "softmax of the logits"
     assert about["classes"] == [str(digit) for digit in range(10)]

@@ -112,7 +112,7 @@ def test_figures_show_what_lies_in_patches(source, photos, tmp_path):
     with np.load(out / "attention.npz") as file:
         assert file["attention"].shape[-2:] == grid
     with np.load(out / "attention-distance.npz") as file:
-        # Neighbours are 8 pixels apart, whatever is left over at the edges.
+        # Neighbors are 8 pixels apart, whatever is left over at the edges.
         far = distance.between(grid, covered, token=False)
         assert file["pixels"].max() < far.max()
         assert far[0, 1] == 8

@@ -14,16 +14,18 @@ MASKED = {
     "model": {"patch_size": 2, "depth": 1, "unroll": 1, "dropout": 0.1},
     "data": {"train_split": "train[:64]", "eval_split": "test[:32]"},
     "train": {"duration": "6", "label_smoothing": 0.0},
-    "masked": {"target": "colour"},
+    "masked": {"target": "color"},
     "checkpoint": {"every": 3, "best": "loss"},
     "evaluation": {"every": 3},
 }  # fmt: skip
 
 
 def configure(**sections):
-    values = {name: dict(knobs) for name, knobs in MASKED.items()}
-    for section, knobs in sections.items():
-        values[section] = values.get(section, {}) | knobs if isinstance(knobs, dict) else knobs
+    values = {name: dict(options) for name, options in MASKED.items()}
+    for section, options in sections.items():
+        values[section] = (
+            values.get(section, {}) | options if isinstance(options, dict) else options
+        )
     return runs.configure(**values)
 
 
@@ -81,7 +83,9 @@ def test_evaluation_repeats_that_of_training(pretrained):
     assert 0 <= few["fewshot/self/1shot"] <= 1
 
 
-KNOWS_NONE = "learnt to fill in masked patches, so it knows no classes; fine-tune it: vit_jax train"
+KNOWS_NONE = (
+    "learned to fill in masked patches, so it knows no classes; fine-tune it: vit_jax train"
+)
 
 
 @pytest.mark.slow
@@ -149,7 +153,7 @@ def test_what_fills_no_patch_is_not_filled_in():
     cfg = runs.configure(
         model={"patch_size": (4, 4), "patch_remainder": "drop"},
         data={"image_size": (9, 14)},
-        masked={"target": "colour"},
+        masked={"target": "color"},
         checkpoint={"best": "loss"},
     )
     params = loading.create_model(cfg).init(jax.random.key(0))
@@ -167,10 +171,10 @@ def test_what_fills_no_patch_is_not_filled_in():
 
 
 @pytest.mark.parametrize(
-    ("knobs", "line"),
+    ("options", "line"),
     [
-        ({"model.variant": "R50x1"}, "masked.target=colour: resnet has no patches to mask"),
-        ({"model.resnet_units": "1"}, "masked.target=colour: the ResNet before the encoder has"),
+        ({"model.variant": "R50x1"}, "masked.target=color: resnet has no patches to mask"),
+        ({"model.resnet_units": "1"}, "masked.target=color: the ResNet before the encoder has"),
         ({"train.mixup": "0.1"}, "train.mixup=0.1: masked patch prediction has no labels to blend"),
         ({"train.label_smoothing": "0.1"}, "train.label_smoothing=0.1: masked patch prediction"),
         ({"train.loss": "sigmoid"}, "train.loss=sigmoid: masked patch prediction has a loss of"),
@@ -180,8 +184,8 @@ def test_what_fills_no_patch_is_not_filled_in():
         ({"checkpoint.best": "top1"}, "checkpoint.best=top1: masked patch prediction has no"),
         ({"model.pooling": "map"}, "model.pooling=map: masked patch prediction would leave"),
         ({"model.norm_place": "pooled"}, "model.norm_place=pooled: masked patch prediction"),
-        ({"masked.target": "colour_4x4"}, "masked.target=colour_4x4: patches of 2,2 pixels have"),
-        ({"masked.target": "color"}, "masked.target=color: no such choice; did you mean colour?"),
+        ({"masked.target": "color_4x4"}, "masked.target=color_4x4: patches of 2,2 pixels have"),
+        ({"masked.target": "color"}, "masked.target=color: no such choice; did you mean color?"),
         ({"masked.split": "0.8,0.1"}, "masked.split=0.8,0.1: needs three shares that add up to 1"),
         ({"masked.split": "0.8,0.1,0.2"}, "masked.split=0.8,0.1,0.2: needs three shares"),
         ({"masked.rate": "0.03"}, "masked.rate=0.03: none of 16 patches; more than 0.03125"),
@@ -189,9 +193,9 @@ def test_what_fills_no_patch_is_not_filled_in():
         ({"data.image_size": "9,8"}, "data.image_size=9,8: height 9 is not a multiple of"),
     ],
 )
-def test_what_cannot_work_is_one_line(knobs, line):
+def test_what_cannot_work_is_one_line(options, line):
     with pytest.raises(config.ConfigError) as caught:
-        run.resolve("masked/digits", knobs)
+        run.resolve("masked/digits", options)
     assert str(caught.value).startswith(line)
     assert "\n" not in str(caught.value)
 
@@ -199,7 +203,7 @@ def test_what_cannot_work_is_one_line(knobs, line):
 def test_it_is_transferred_from_not_transferred(capsys):
     assert cli.main(["transfer", "masked/digits", "--rates=0.1"]) == 2
     assert capsys.readouterr().err == (
-        "vit_jax: masked.target=colour: transfer chooses by top-1, and masked patch prediction has "
+        "vit_jax: masked.target=color: transfer chooses by top-1, and masked patch prediction has "
         "none; run `vit_jax train masked/digits`\n"
     )
 

@@ -211,10 +211,10 @@ def run(*words, **environment):
 @pytest.mark.slow
 def test_files_that_are_not_utf8_go_through_every_command(latin, tmp_path):
     workdir = str(tmp_path / "résultat")
-    knobs = [f"--config.{key}={value}" for key, value in SMALL.items()]
+    options = [f"--config.{key}={value}" for key, value in SMALL.items()]
     named = os.fsdecode(b"--config.name=caf\xe9")
     start = ["train", "image_folder-32", f"--workdir={workdir}", f"--config.data.root={latin}"]
-    run(*start, named, *knobs)
+    run(*start, named, *options)
     assert (pathlib.Path(workdir) / "checkpoints").is_dir()
     run("report", workdir)
     checkpoint = f"--checkpoint={workdir}"

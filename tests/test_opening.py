@@ -141,7 +141,7 @@ def test_a_state_begins_with_some_parameters(fsdp):
     cfg = runs.configure(model={"num_classes": 10}, mesh={"fsdp": fsdp, "fsdp_min_size": 0})
     mesh = sharding.create_mesh(fsdp)
     model = loading.create_model(cfg)
-    live = state.initialise(model, optimizers.create(cfg.optimizer, clip_norm=None), cfg, mesh)
+    live = state.initialize(model, optimizers.create(cfg.optimizer, clip_norm=None), cfg, mesh)
     old = tree_utils.flatten(jax.device_get(live["params"]))
     given = {"encoder_norm/scale": old["encoder_norm/scale"] + 1}
     new = state.begin_with(live, tree_utils.nest(given))

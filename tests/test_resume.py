@@ -71,7 +71,7 @@ def test_an_evaluation_that_a_signal_kept_off_is_made_up_for(oracle, tmp_path, m
 
 
 @pytest.mark.slow
-def test_loader_and_speed_knobs_may_change_on_resume(oracle, tmp_path, monkeypatch):
+def test_loader_and_speed_options_may_change_on_resume(oracle, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     with runs.stopping_at(monkeypatch, 12), pytest.raises(loop.Preempted):
         run.train(runs.configure(), workdir)

@@ -2,7 +2,7 @@
 
 A module imports only from rooms to its left; rooms joined by `|` do not know each other:
 
-    knobs, config, checks, trees, logs, catalog, paper, host, console, backend
+    options, config, checks, trees, logs, catalog, paper, host, console, backend
       < models | data < checkpoints | weights < training < evaluators < reports
       < opening, run, predict, convert, export, bench, listing, smoke, preflight < commands < cli
 """

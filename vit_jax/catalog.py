@@ -1,7 +1,7 @@
 """The config files: which names there are, and how a name becomes a config.
 
 A config file is Python with two functions: `names()`, the names it knows, and `get_config(name)`,
-which returns an `ml_collections.ConfigDict` holding the knobs that differ from the schema. A third,
+which returns an `ml_collections.ConfigDict` holding the options that differ from the schema. A third,
 `about(name)`, may say where the numbers come from: it returns an `About`.
 """
 
@@ -42,7 +42,7 @@ class Transfer:
       rates: learning rates to choose among.
       train: images to train on meanwhile; empty: the first 90 % of the config's.
       held_out: images to choose on; empty: the rest of them.
-      setups: other settings to choose among, knobs by dotted name.
+      setups: other settings to choose among, options by dotted name.
       choose_seeds: a candidate is run with each of these seeds, and its mean counts; empty: once,
         with the config's seed, as in the paper.
     """
@@ -72,7 +72,7 @@ class About:
       origin: the name whose weights it begins with.
       warning: a line that training begins with, unless `init_from` is set.
       needs: a line that training on its data set ends with, until one of `lifted_by` is set.
-      lifted_by: knobs.
+      lifted_by: options.
       transfer: how its learning rate is chosen, where it fine-tunes.
     """
 
@@ -105,7 +105,7 @@ def names() -> dict[str, pathlib.Path]:
 
 
 def load(reference: str) -> dict[str, Any]:
-    """Returns the knobs that `NAME`, `FILE.py:NAME` or `FILE.py` sets.
+    """Returns the options that `NAME`, `FILE.py:NAME` or `FILE.py` sets.
 
     Raises ConfigError for a name or file that does not exist, or a file that is no config file.
     """

@@ -395,7 +395,7 @@ def _list_tasks(options: argparse.Namespace) -> int:
 
 
 def show(options: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Prints every knob of a config, and where its source left a choice."""
+    """Prints every option of a config, and where its source left a choice."""
     reference = _reference(options)
     if reference is None:
         raise config.ConfigError("show: name a config; see `vit_jax list`")
@@ -408,7 +408,7 @@ def show(options: argparse.Namespace, overrides: dict[str, str]) -> int:
     if options.json:
         print(json.dumps(config.to_dict(cfg) | {"about": listing.about_dict(about)}, indent=2))
         return 0
-    console.table(("knob", "value", "meaning"), listing.knobs(cfg))
+    console.table(("option", "value", "meaning"), listing.options(cfg))
     if about.choices:
         print()
         console.table(("choice", "why", "to change it"), about.choices)
@@ -604,4 +604,4 @@ def _bench_input(options: argparse.Namespace) -> int:
 
 def _no_overrides(verb: str, overrides: dict[str, str]) -> None:
     if overrides:
-        raise config.ConfigError(f"--config.{next(iter(overrides))}: {verb} takes no knobs")
+        raise config.ConfigError(f"--config.{next(iter(overrides))}: {verb} takes no options")

@@ -1,4 +1,4 @@
-"""The schema of a run: every knob with its type, its bounds and its one-line meaning.
+"""The schema of a run: every option with its type, its bounds and its one-line meaning.
 
 A config file returns an `ml_collections.ConfigDict`; `build` turns it into the frozen dataclasses
 below or raises a one-line `ConfigError` that names the key, the value and the nearest valid choice.
@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vit_jax import options as _knobs
+from vit_jax import options as _options
 from vit_jax.options import NO_ROOM as NO_ROOM
 from vit_jax.options import ConfigError as ConfigError
 from vit_jax.options import Duration as Duration
@@ -188,7 +188,7 @@ class Data:
     image_size: tuple[int, int] = option(
         (224, 224), "Input height and width in pixels.", at_least=1
     )
-    channels: int = option(3, "Colour channels: 3, or 1 for grey.", at_least=1, at_most=3)
+    channels: int = option(3, "Color channels: 3, or 1 for gray.", at_least=1, at_most=3)
     mean: tuple[float, ...] = option(
         (0.5,), "Pixel value, of 0 to 1, the model sees as 0; one, or one for each channel."
     )
@@ -248,7 +248,7 @@ class Data:
     )
     max_bad_examples: int = option(
         0,
-        "Unreadable images to replace by their neighbour before the run stops.",
+        "Unreadable images to replace by their neighbor before the run stops.",
         at_least=0,
         free=True,
     )
@@ -302,8 +302,8 @@ class Masked:
 
     target: str | None = option(
         None,
-        "What is predicted: a patch's mean colour, that of 4 x 4 parts, or its pixels; none: off.",
-        choices=("colour", "colour_4x4", "pixels"),
+        "What is predicted: a patch's mean color, that of 4 x 4 parts, or its pixels; none: off.",
+        choices=("color", "color_4x4", "pixels"),
     )
     rate: float = option(
         0.5, "Share of an image's patches that are corrupted, and predicted.", above=0, below=1
@@ -463,7 +463,7 @@ class Config:
 
     name: str = option("unnamed", "Name of the run's config.", free=True)
     seed: int = option(
-        0, "Seed of initialisation, data order, augmentation and dropout.", at_least=0, below=2**32
+        0, "Seed of initialization, data order, augmentation and dropout.", at_least=0, below=2**32
     )
     init_from: str | None = option(
         None,
@@ -489,14 +489,14 @@ class Config:
 
 def build(values: Mapping[str, Any]) -> Config:
     """Returns the config that nested `values` describe, or raises ConfigError."""
-    return _knobs.build(Config, values)
+    return _options.build(Config, values)
 
 
 def override(values: Mapping[str, Any], assignments: Mapping[str, str]) -> dict[str, Any]:
     """Returns nested `values` with command-line texts such as `optimizer.lr`: `3e-4` put in."""
-    return _knobs.override(Config, values, assignments)
+    return _options.override(Config, values, assignments)
 
 
-def knobs() -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
-    """Yields `(dotted key, field, type)` of every knob in the order of the schema."""
-    return _knobs.each(Config)
+def options() -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
+    """Yields `(dotted key, field, type)` of every option in the order of the schema."""
+    return _options.each(Config)

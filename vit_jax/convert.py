@@ -27,7 +27,7 @@ def convert(
       reference: of the checkpoint, as `opening.open_` takes it.
       kind: one of KINDS; `orbax` is a checkpoint of ours, which all verbs open.
       output: the file or folder to write, which must not exist.
-      overrides: knobs by dotted name, as on the command line.
+      overrides: options by dotted name, as on the command line.
       at: of a run, a step number, `best`, or None for the newest.
 
     Raises a UserError, and leaves nothing behind, where the form has no place for the model.

@@ -98,7 +98,7 @@ def entry(name: str) -> Entry:
 
 
 def to_dict(entry: Entry) -> dict[str, Any]:
-    """Returns plain values that JSON holds: what the table shows, and every knob."""
+    """Returns plain values that JSON holds: what the table shows, and every option."""
     cfg, about = entry.cfg, entry.about
     return {
         "file": entry.file.name,
@@ -237,10 +237,10 @@ def augreg_group(chosen: Sequence[augreg.Upstream]) -> Group:
     return Group(title, "", ("name", "model", "on", "val"), rows)
 
 
-def knobs(cfg: config.Config) -> list[tuple[str, str, str]]:
-    """Returns key, value and meaning of every knob."""
+def options(cfg: config.Config) -> list[tuple[str, str, str]]:
+    """Returns key, value and meaning of every option."""
     rows = []
-    for key, field, _ in config.knobs():
+    for key, field, _ in config.options():
         choices = field.metadata["choices"]
         meaning = field.metadata["doc"] + (f" [{' | '.join(choices)}]" if choices else "")
         rows.append((key, config.show(config.get(cfg, key)), meaning))

@@ -52,7 +52,7 @@ class LoadedModel:
         """Raises WeightsError where the model fills in patches: it has no other form."""
         if self.cfg.masked.target is not None:
             raise weights.WeightsError(
-                f"{self.cfg.name}: learnt to fill in masked patches, so it knows no classes; "
+                f"{self.cfg.name}: learned to fill in masked patches, so it knows no classes; "
                 "fine-tune it: vit_jax train NAME --config.init_from=DIR, its run directory"
             )
 
@@ -69,7 +69,7 @@ def load_checkpoint(
     Args:
       reference: a run directory, one of its checkpoints, a file or folder of weights, or the name
         or address of published ones, which are downloaded.
-      overrides: knobs by dotted name, as on the command line.
+      overrides: options by dotted name, as on the command line.
       at: of a run, a step number, `best`, or None for the newest.
       wanted: what the weights are for, which tells of them what their files leave open.
 

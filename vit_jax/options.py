@@ -1,4 +1,4 @@
-"""Knobs: typed, bounded, documented fields of frozen dataclasses, read from values or from texts.
+"""Options: typed, bounded, documented fields of frozen dataclasses, read from values or from texts.
 
 The mechanism behind `config.py`: every mistake ends in one line that names the key, the value and
 the nearest valid choice.
@@ -36,7 +36,7 @@ class UserError(Exception):
 
 
 class ConfigError(UserError):
-    """A knob that does not exist, has the wrong type, or cannot hold the value given."""
+    """A option that does not exist, has the wrong type, or cannot hold the value given."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ def option(
 
 
 def build(schema: type[T], values: Mapping[str, Any]) -> T:
-    """Returns the `schema` that nested `values` describe; unnamed knobs keep their defaults.
+    """Returns the `schema` that nested `values` describe; unnamed options keep their defaults.
 
     Raises ConfigError for an unknown key, a wrong type, or a value outside its bounds.
     """
@@ -118,7 +118,7 @@ def override(
 
 
 def each(schema: type) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
-    """Yields `(dotted key, field, type)` of every knob in the order of the schema."""
+    """Yields `(dotted key, field, type)` of every option in the order of the schema."""
     for field, hint in _fields(schema):
         if _is_section(hint):
             yield from ((f"{field.name}.{f.name}", f, h) for f, h in _fields(hint))
@@ -148,7 +148,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def differences(old: Any, new: Any) -> dict[str, tuple[Any, Any]]:
-    """Returns `{key: (old, new)}` for knobs that differ and decide a run's result."""
+    """Returns `{key: (old, new)}` for options that differ and decide a run's result."""
     return {
         key: (get(old, key), get(new, key))
         for key, field, _ in each(type(old))
@@ -196,7 +196,7 @@ def _find(schema: type, key: str) -> tuple[dataclasses.Field[Any], Any]:
         return known[key]
     if any(name.startswith(key + ".") for name in known):
         raise ConfigError(
-            f"{key}: is a section; set one of its knobs, such as {key}."
+            f"{key}: is a section; set one of its options, such as {key}."
             f"{next(n for n in known if n.startswith(key + '.')).split('.')[1]}"
         )
     section, _, leaf = key.rpartition(".")
@@ -209,7 +209,7 @@ def _find(schema: type, key: str) -> tuple[dataclasses.Field[Any], Any]:
 
 def _build(schema: type, cls: Any, values: Any, prefix: str) -> Any:
     if not (isinstance(values, Mapping) or hasattr(values, "items")):
-        raise ConfigError(f"{prefix.rstrip('.')}={values!r}: is a section and needs named knobs")
+        raise ConfigError(f"{prefix.rstrip('.')}={values!r}: is a section and needs named options")
     fields = {field.name: (field, hint) for field, hint in _fields(cls)}
     result = {}
     for name, value in values.items():

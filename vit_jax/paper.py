@@ -143,7 +143,7 @@ D3 = (("token", 8e-4), ("gap", 8e-4), ("gap", 3e-4))  # Figure 9: pooling, learn
 D6 = ("AxialViT-B/16", "AxialViT-B/32", "AxialResNet50")  # Figure 13
 FIGURE_13_BASES = ("ViT-B/16", "ViT-B/32", "R50x1")  # the networks beside them, in this order
 FIGURE_9_EPOCHS = 7  # its curves have an epoch on the x axis
-# What Figures 4, 8, 9 and 13 and Table 8 measure: the knobs of an evaluation.
+# What Figures 4, 8, 9 and 13 and Table 8 measure: the options of an evaluation.
 FIVE_SHOT = {"evaluation.fewshot": "imagenet", "evaluation.shots": "5"}
 
 

@@ -50,7 +50,7 @@ from vit_jax.runtime import (
 )
 from vit_jax.training import loop, optimizers, schedules, sharding, state, step
 
-SETS = {f"evaluation.{knob}" for knob in ("tasks", "fewshot", "probe")}
+SETS = {f"evaluation.{option}" for option in ("tasks", "fewshot", "probe")}
 
 
 def resolve(reference: str, overrides: Mapping[str, str], *, tiny: bool = False) -> config.Config:
@@ -64,7 +64,7 @@ def resolve(reference: str, overrides: Mapping[str, str], *, tiny: bool = False)
 def config_from_values(
     values: Mapping[str, Any], overrides: Mapping[str, str], *, tiny: bool = False
 ) -> config.Config:
-    """Returns the same of nested knobs."""
+    """Returns the same of nested options."""
     cfg = config.build(config.override(values, overrides))
     if tiny:  # what is overridden is not cut down
         cfg = config.build(config.override(config.to_dict(smoke.shrink(cfg)), overrides))
@@ -72,7 +72,7 @@ def config_from_values(
 
 
 def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Config:
-    """Returns the config with the knobs that belong to the weights it begins with.
+    """Returns the config with the options that belong to the weights it begins with.
 
     Whoever made the weights chose them: the form of GELU, epsilons, how pixels are scaled.
     What `overrides` set stays.
@@ -80,7 +80,7 @@ def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Co
     if cfg.init_from is None:
         return cfg
     facts, keep = loading.describe(cfg.init_from, cfg), cfg.init_head == "keep"
-    return _with_knobs(cfg, weights.numerics(facts, keep_head=keep), overrides)
+    return _with_options(cfg, weights.numerics(facts, keep_head=keep), overrides)
 
 
 def config_for_workdir(
@@ -92,7 +92,7 @@ def config_for_workdir(
 ) -> config.Config:
     """Returns the config to run in `workdir`: a new one, or the one of the run it holds.
 
-    A run in progress may change only the knobs that do not decide its result; anything else
+    A run in progress may change only the options that do not decide its result; anything else
     raises ConfigError, naming each difference.
     """
     file = workdir / "config.json"
@@ -121,7 +121,7 @@ def config_for_workdir(
     if new.init_from is not None and new.init_from == old.init_from:
         facts = weights.Facts(model=old.model, data=old.data)
         keep = new.init_head == "keep"
-        new = _with_knobs(new, weights.numerics(facts, keep_head=keep), overrides)
+        new = _with_options(new, weights.numerics(facts, keep_head=keep), overrides)
     changed = config.differences(old, new)
     if changed:
         listed = ", ".join(
@@ -260,7 +260,7 @@ def _train(
         distributed.initialize(directory, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
         if refusal := collectives.first_problem(refusal):
             raise locking.InUse(refusal)
-        # Everything: knobs that do not change a result must be equal too, or a process would wait.
+        # Everything: options that do not change a result must be equal too, or a process would wait.
         whole = digest(repr(cfg).encode())
         _agree(workdir, config=whole, code=consistency.code(), jax=jax.__version__)
         shown.doing("opening the data")
@@ -329,7 +329,7 @@ def _train(
             measured = True
             if restored is None:
                 shown.doing("making the parameters")
-                live, start = state.initialise(model, tx, cfg, mesh), 0
+                live, start = state.initialize(model, tx, cfg, mesh), 0
                 if cfg.init_from is not None:
                     live, lines = _load_init_weights(live, model, cfg)
                     for line in lines:
@@ -513,11 +513,11 @@ def _load_init_weights(
     return state.begin_with(live, params), [f"begins with {cfg.init_from}", *notes]
 
 
-def _with_knobs(
-    cfg: config.Config, knobs: Mapping[str, Any], overrides: Mapping[str, str]
+def _with_options(
+    cfg: config.Config, options: Mapping[str, Any], overrides: Mapping[str, str]
 ) -> config.Config:
     """Returns the config with values by dotted name, except where the user set others."""
-    for key, value in knobs.items():
+    for key, value in options.items():
         if key not in overrides:
             section, _, leaf = key.partition(".")
             part = dataclasses.replace(getattr(cfg, section), **{leaf: value})

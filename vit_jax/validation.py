@@ -1,4 +1,4 @@
-"""Combinations of knobs that cannot work, each ended in one line before anything else happens."""
+"""Combinations of options that cannot work, each ended in one line before anything else happens."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ from vit_jax import config
 
 
 def check_options(cfg: config.Config) -> None:
-    """Raises ConfigError for a combination of knobs that cannot work; `models.check` has more."""
+    """Raises ConfigError for a combination of options that cannot work; `models.check` has more."""
     data, train = cfg.data, cfg.train
     if data.channels == 2:
         raise config.ConfigError("data.channels=2: must be 1 or 3")
@@ -157,9 +157,9 @@ def _check_masked(cfg: config.Config) -> None:
             "model.norm_place=pooled: masked patch prediction pools nothing; set tokens"
         )
     patch = model.patch_size or (1, 1)
-    if masked.target == "colour_4x4" and min(patch) < 4:
+    if masked.target == "color_4x4" and min(patch) < 4:
         raise config.ConfigError(
-            f"{key}: patches of {config.show(patch)} pixels have no 4 x 4 parts; set colour"
+            f"{key}: patches of {config.show(patch)} pixels have no 4 x 4 parts; set color"
         )
     if len(masked.split) != 3 or abs(sum(masked.split) - 1) > 1e-6:
         raise config.ConfigError(

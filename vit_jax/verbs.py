@@ -27,7 +27,7 @@ no usable checkpoint)
 """
 
 OVERRIDES = """\
-Any knob of the config can be set: --config.optimizer.lr=3e-4 --config.train.duration='10 epochs'
+Any option of the config can be set: --config.optimizer.lr=3e-4 --config.train.duration='10 epochs'
 --config.data.image_size=32x48 --config.train.clip_norm=none. `vit_jax show NAME` prints them all.
 """
 
@@ -36,7 +36,7 @@ class Verb(Protocol):
     """Adds a verb to the command line."""
 
     def __call__(
-        self, name: str, do: Callable[..., int], text: str, *, more: str = "", knobs: bool = False
+        self, name: str, do: Callable[..., int], text: str, *, more: str = "", options: bool = False
     ) -> argparse.ArgumentParser:
         """Returns its parser; `text` says what it does, `more` its --help besides."""
         ...
@@ -62,9 +62,9 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(metavar="VERB", required=True, title="verbs")
 
     def verb(
-        name: str, do: Callable[..., int], text: str, *, more: str = "", knobs: bool = False
+        name: str, do: Callable[..., int], text: str, *, more: str = "", options: bool = False
     ) -> argparse.ArgumentParser:
-        epilog = (more + "\n" if more else "") + (OVERRIDES if knobs else "")
+        epilog = (more + "\n" if more else "") + (OVERRIDES if options else "")
         one = verbs.add_parser(
             name,
             help=text,
@@ -86,7 +86,7 @@ def _train(verb: Verb) -> None:
         "train",
         commands.train,
         "train a model, or resume a run",
-        knobs=True,
+        options=True,
         more="The same command resumes: a run lives in its --workdir, and goes on from its newest\n"
         "good checkpoint, bit for bit. SIGTERM or Ctrl-C saves first (exit code 75).\n",
     )
@@ -115,7 +115,7 @@ def _transfer(verb: Verb) -> None:
         "transfer",
         commands.transfer,
         "fine-tune by the paper's protocol: choose the rate, train three times, test once each",
-        knobs=True,
+        options=True,
         more="Every learning rate of the config is trained on a part of the training images and\n"
         "measured on the rest of them; the best one is trained on all, with each seed, and\n"
         "measured once on the test images, which are not read before. With several --choose_seeds\n"
@@ -180,7 +180,7 @@ def _evaluate(verb: Verb) -> None:
         "evaluate",
         commands.evaluate,
         "measure a checkpoint on its whole evaluation split",
-        knobs=True,
+        options=True,
         more="Every example counts once, whatever the batch size and the number of devices.\n",
     )
     _add_checkpoint(one)
@@ -194,7 +194,7 @@ def _predict(verb: Verb) -> None:
         "name what is in pictures",
         more="Preprocessing and class names come from the checkpoint, or from the JSON beside it.\n"
         "Classes without a name, such as those of .npz files, are shown as numbers.\n",
-        knobs=True,
+        options=True,
     )
     _add_checkpoint(one)
     one.add_argument(
@@ -227,7 +227,7 @@ def _embed(verb: Verb) -> None:
         "embed",
         commands.embed,
         "write the features of images to a file: what the head sees, or every token",
-        knobs=True,
+        options=True,
         more="  vit_jax embed --checkpoint=runs/mine --images=photos/ --output=photos.npz\n"
         "  vit_jax embed --checkpoint=augreg/ViT-B_16 --output=pets.parquet \\\n"
         "      --config.data.source=tfds --config.data.name=oxford_iiit_pet\n\n"
@@ -271,7 +271,7 @@ def _inspect(verb: Verb) -> None:
         "inspect",
         commands.inspect,
         "draw what is inside a model: filters, positions, attention",
-        knobs=True,
+        options=True,
         more="".join(f"  {what:20}{text}\n" for what, text in commands.INSPECT.items())
         + "\nThe numbers are written beside the figures (.npz, .csv). `vit_jax report` shows the\n"
         "figures in a run directory.\n",
@@ -321,11 +321,11 @@ def _reproduce(verb: Verb) -> None:
         "reproduce",
         commands.reproduce,
         "run what a table of the paper takes, and put the numbers beside the paper's",
-        knobs=True,
+        options=True,
         more="Pre-training first, then fine-tuning by the protocol of `vit_jax transfer`. What is\n"
         "in --workdir already is not run again; what is lacking (private JFT-300M, data that is\n"
         "not prepared) is listed with the command that provides it.\n"
-        "Knobs, such as --config.data.root=DIR --config.data.name=NAME, put a data set of yours\n"
+        "Options, such as --config.data.root=DIR --config.data.name=NAME, put a data set of yours\n"
         "in the place of JFT-300M. Names of tables and figures are those of `list --table`.\n",
     )
     one.add_argument(
@@ -396,7 +396,7 @@ def _convert(verb: Verb) -> None:
         "convert",
         commands.convert,
         "write a checkpoint in the form of another project",
-        knobs=True,
+        options=True,
         more="google: the .npz files of vision_transformer and big_transfer; timm: a .safetensors\n"
         "file, or a folder with its config.json; hf: a folder for Hugging Face transformers;\n"
         "orbax: a checkpoint of ours, for every verb here.\n",
@@ -417,8 +417,8 @@ def _export(verb: Verb) -> None:
         "export",
         commands.export,
         "write a checkpoint as one program that JAX runs without vit_jax",
-        knobs=True,
-        more="It takes uint8 pixels (B, H, W, C), normalises them, and gives a dict of float32\n"
+        options=True,
+        more="It takes uint8 pixels (B, H, W, C), normalizes them, and gives a dict of float32\n"
         "`logits` and `probabilities`, (B, K); parameters are inside. FILE.json says the rest:\n"
         "names of classes, view, shapes. To run it, with jax, numpy and flatbuffers alone:\n\n"
         "  program = jax.export.deserialize(bytearray(pathlib.Path(FILE).read_bytes()))\n"
@@ -488,7 +488,9 @@ def _listing(verb: Verb) -> None:
 
 
 def _show(verb: Verb) -> None:
-    one = verb("show", commands.show, "print every knob of a config: value, meaning", knobs=True)
+    one = verb(
+        "show", commands.show, "print every option of a config: value, meaning", options=True
+    )
     _add_config(one)
     one.add_argument("--json", action="store_true", help="print the resolved config as JSON")
 
@@ -498,7 +500,7 @@ def _preflight(verb: Verb) -> None:
         "preflight",
         commands.preflight,
         "compile a run for a TPU slice, from any machine: memory, FLOPs, days",
-        knobs=True,
+        options=True,
         more="Nothing runs and no data is read; the TPU compiler comes with pip install "
         "'vit_jax[tpu]'.\n"
         "With several runs or slices the result is a Markdown table of settings; peak GiB per\n"
@@ -515,7 +517,7 @@ def _preflight(verb: Verb) -> None:
     one.add_argument(
         "--fit",
         action="store_true",
-        help="search accumulation x rematerialisation x fsdp for the fastest that fits",
+        help="search accumulation x rematerialization x fsdp for the fastest that fits",
     )
     one.add_argument(
         "--loops",

@@ -149,9 +149,9 @@ def test_rotate(channels, magnitude, draw):
     image = photo(channels)
     angle = math.radians(3 * magnitude) * (1 if draw == PLUS else -1)
     cos, sin = math.cos(angle), math.sin(angle)
-    centre = np.array([27.5, 19.5])
+    center = np.array([27.5, 19.5])
     turn = np.array([[cos, -sin], [sin, cos]])
-    matrix = np.column_stack([turn, centre - turn @ centre])
+    matrix = np.column_stack([turn, center - turn @ center])
     assert_warped(run(randaugment.rotate, image, magnitude, draw), image, matrix)
 
 
@@ -202,10 +202,10 @@ def test_solarize_add(channels, magnitude, added):
 def test_color(magnitude):
     image = photo(3, 200, 210)
     ours = run(randaugment.color, image, magnitude)
-    # Luma of shares of 255, times 255.5, rounded down: TensorFlow's grey of bytes.
+    # Luma of shares of 255, times 255.5, rounded down: TensorFlow's gray of bytes.
     shares = image @ np.array([0.2989, 0.5870, 0.1140]) / 255
-    grey = np.floor(255.5 * shares)[:, :, None]
-    off = ours != enhanced(image, grey, magnitude)
+    gray = np.floor(255.5 * shares)[:, :, None]
+    off = ours != enhanced(image, gray, magnitude)
     assert off.any(axis=2).mean() < 1e-3
     whole = np.abs(255.5 * shares - np.round(255.5 * shares)) < 1e-4
     assert not off[~whole].any()
@@ -216,13 +216,13 @@ def test_color_by_hand():
     image = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255]]], np.uint8)
     ours = run(randaugment.color, image, 10)
     np.testing.assert_array_equal(ours, [[[255, 0, 0], [0, 255, 0], [0, 0, 255]]])
-    ours = run(randaugment.color, image, 0)  # a tenth of the colour, nine of the grey
+    ours = run(randaugment.color, image, 0)  # a tenth of the color, nine of the gray
     expected = [[[93, 68, 68], [134, 159, 134], [26, 26, 51]]]
     np.testing.assert_array_equal(ours, expected)
 
 
 @each_magnitude
-def test_color_leaves_a_grey_image(magnitude):
+def test_color_leaves_a_gray_image(magnitude):
     image = photo(1)
     np.testing.assert_array_equal(run(randaugment.color, image, magnitude), image)
     three = np.repeat(image, 3, axis=2)

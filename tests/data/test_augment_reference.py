@@ -105,6 +105,6 @@ def test_solarize_and_contrast_by_hand():
     # 196 + 1.9 (v - 196) at magnitude 10, although the image is nearly black.
     changed = randaugment.contrast(large, 1.0, Draw(0.5))
     np.testing.assert_array_equal(changed[0, :6, 0], [0, 13, 64, 66, 203, 255])
-    # 196 + 0.1 (v - 196) at magnitude 0: nearly all of it is grey.
+    # 196 + 0.1 (v - 196) at magnitude 0: nearly all of it is gray.
     changed = randaugment.contrast(large, 0.0, Draw(0.5))
     np.testing.assert_array_equal(changed[0, :6, 0], [176, 186, 189, 189, 196, 201])

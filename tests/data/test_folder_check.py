@@ -14,8 +14,8 @@ from vit_jax.data.sources import open_source
 FILES = [f"{split}/{c}/{i}.jpg" for split in ("train", "val") for c in "ab" for i in range(3)]
 
 
-def check(root, **knobs):
-    data = config.Data(source="folder", root=str(root), eval_split="val", **knobs)
+def check(root, **options):
+    data = config.Data(source="folder", root=str(root), eval_split="val", **options)
     sources = {
         split: open_source(data, split, train=split == data.train_split)
         for split in (data.train_split, data.eval_split)

@@ -25,8 +25,8 @@ def fill(root: pathlib.Path, *files: str) -> pathlib.Path:
     return root
 
 
-def folder(root, split="train", train=True, **knobs) -> Source:
-    return open_source(config.Data(source="folder", root=str(root), **knobs), split, train=train)
+def folder(root, split="train", train=True, **options) -> Source:
+    return open_source(config.Data(source="folder", root=str(root), **options), split, train=train)
 
 
 def names(source: Source) -> list[str]:
@@ -68,7 +68,7 @@ def test_finds_every_image_below_the_class_folders(pets):
     assert names(pickle.loads(pickle.dumps(source))) == names(source)
 
 
-def test_other_splits_are_labelled_by_the_classes_of_train(pets):
+def test_other_splits_are_labeled_by_the_classes_of_train(pets):
     source = folder(pets, "test", train=False)
     assert source.classes == ("cat", "dog")
     assert names(source) == ["test/dog/t.jpg"]
@@ -166,9 +166,11 @@ def test_the_remedy_for_a_missing_split_is_one(tmp_path, there, remedy):
     fill(root, *(f"{name}/{c}/1.jpg" for name in there for c in "ab"))
     line = refusal(root, "test", train=False)
     assert line.endswith(f"; {remedy}")
-    knobs = {key: text.strip("'") for key, text in re.findall(r"data\.(\w+)=('[^']+'|\w+)", remedy)}
+    options = {
+        key: text.strip("'") for key, text in re.findall(r"data\.(\w+)=('[^']+'|\w+)", remedy)
+    }
     for split in ("train", "eval"):
-        data = config.Data(source="folder", root=str(root), **knobs)
+        data = config.Data(source="folder", root=str(root), **options)
         text = getattr(data, f"{split}_split")
         assert len(open_source(data, text, train=split == "train"))
 
@@ -232,9 +234,9 @@ def test_holdout_leaves_no_side_of_a_class_empty(tmp_path, holdout):
 
 def test_slices_are_random_samples_that_partition(tmp_path):
     root = numbered(tmp_path)
-    for knobs in ({"holdout": 0.1}, {"holdout": 0.1, "train_split": "train[:80%]"}):
-        whole = names(folder(root, "train", **knobs))
-        first, second = (folder(root, f"train[{part}]", **knobs) for part in (":80%", "80%:"))
+    for options in ({"holdout": 0.1}, {"holdout": 0.1, "train_split": "train[:80%]"}):
+        whole = names(folder(root, "train", **options))
+        first, second = (folder(root, f"train[{part}]", **options) for part in (":80%", "80%:"))
         assert sorted(names(first) + names(second)) == whole
         assert len(first) == round(0.8 * len(whole))
         assert names(first) == sorted(names(first))
@@ -254,9 +256,9 @@ def test_fingerprint_is_of_names_labels_and_sizes_not_of_the_root(tmp_path):
     assert folder(root).fingerprint() != first
 
 
-def refusal(root, split="train", train=True, **knobs) -> str:
+def refusal(root, split="train", train=True, **options) -> str:
     with pytest.raises((DataError, ConfigError)) as caught:
-        folder(root, split, train, **knobs)
+        folder(root, split, train, **options)
     return str(caught.value)
 
 

@@ -77,13 +77,13 @@ def test_palette_is_looked_up():
         np.testing.assert_array_equal(decode(encode(picture, kind)), expected)
 
 
-def test_grey_is_repeated():
-    grey = PIL.Image.fromarray(PIXELS[:, :, 1])
-    image = decode(encode(grey, "PNG"))
+def test_gray_is_repeated():
+    gray = PIL.Image.fromarray(PIXELS[:, :, 1])
+    image = decode(encode(gray, "PNG"))
     np.testing.assert_array_equal(image, np.repeat(PIXELS[:, :, 1:2], 3, axis=2))
 
 
-def test_alpha_is_dropped_and_the_colours_under_it_stay():
+def test_alpha_is_dropped_and_the_colors_under_it_stay():
     for kind, options in (("PNG", {}), ("WEBP", {"lossless": True, "exact": True})):
         picture = PICTURE.copy()
         picture.putalpha(PIL.Image.fromarray((X * 4).astype(np.uint8)))  # column 0 is clear
@@ -128,12 +128,12 @@ def test_one_channel_is_the_weighted_mean():
 
 
 def test_channels_of_arrays():
-    grey = PIXELS[:, :, 0]
-    for image in (grey, grey[:, :, None]):
+    gray = PIXELS[:, :, 0]
+    for image in (gray, gray[:, :, None]):
         np.testing.assert_array_equal(
-            decoding.with_channels(image, 3), np.stack([grey, grey, grey], axis=-1)
+            decoding.with_channels(image, 3), np.stack([gray, gray, gray], axis=-1)
         )
-        np.testing.assert_array_equal(decoding.with_channels(image, 1), grey[:, :, None])
+        np.testing.assert_array_equal(decoding.with_channels(image, 1), gray[:, :, None])
     np.testing.assert_array_equal(decoding.with_channels(PIXELS, 3), PIXELS)
 
 
@@ -232,7 +232,7 @@ def test_damage_gives_pixels_or_bad_image_and_nothing_else():
 
 
 def with_scans(number: int, side: int = 64, mode: str = "L") -> bytes:
-    """A progressive JPEG of one grey whose last scan is there again and again."""
+    """A progressive JPEG of one gray whose last scan is there again and again."""
     plain = encode(PIL.Image.new(mode, (side, side), 128), "JPEG", progressive=True)
     last = plain.rindex(b"\xff\xda")
     return plain[:last] + plain[last:-2] * (number - plain.count(b"\xff\xda") + 1) + b"\xff\xd9"

@@ -179,7 +179,7 @@ def test_channels_are_what_the_config_says():
 
 @pytest.fixture
 def photos(tmp_path):
-    """12 pictures of 2 classes, their grey level the number; 4 and 5 are broken, 9 is missing."""
+    """12 pictures of 2 classes, their gray level the number; 4 and 5 are broken, 9 is missing."""
     for number in range(12):
         path = tmp_path / f"train/{'ab'[number // 6]}/{number:02}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -378,11 +378,11 @@ def test_threads_processes_and_buffers_change_nothing(photos):
     data = dataclasses.replace(
         photos, max_bad_examples=3, image_size=(64, 64), train_crop="inception", rotation=10
     )
-    knobs = [{"threads": 4, "prefetch": 1}, {"threads": 3, "prefetch": 9}]
-    knobs += [{"workers": workers, "threads": 2} for workers in (1, 2, 4)]
+    options = [{"threads": 4, "prefetch": 1}, {"threads": 3, "prefetch": 9}]
+    options += [{"workers": workers, "threads": 2} for workers in (1, 2, 4)]
     expected = run(data=data, batch_size=100, rows=range(90), steps=(0, 6))
     assert set(joined(expected, "bad").tolist()) == {-1, 4, 5, 9}
-    for changed in knobs:
+    for changed in options:
         other = dataclasses.replace(data, **changed)
         assert_same(run(data=other, batch_size=100, rows=range(90), steps=(2, 6)), expected[2:])
     assert not multiprocessing.active_children()

@@ -82,14 +82,14 @@ def test_any_rectangle_is_that_of_the_whole_image(sampling, restart):
 
 @pytest.mark.parametrize("sampling", ["4:2:0", "4:2:2"])
 def test_every_edge_of_a_rectangle_around_the_blocks(sampling):
-    """Upsampling looks at neighbours: edges at every offset from the edges of blocks."""
+    """Upsampling looks at neighbors: edges at every offset from the edges of blocks."""
     encoded = encode(picture(70, 150), sampling).tobytes()
     edges = itertools.product(range(14, 34), (17, 31))
     assert_parts(encoded, [(t, t + 40, h, h + 3) for t, h in edges])
     assert_parts(encoded, [(3, left, 60, width) for left in (0, 40) for width in range(1, 90, 3)])
 
 
-def test_grey_files_and_all_qualities():
+def test_gray_files_and_all_qualities():
     rng = np.random.default_rng(1)
     assert_parts(pillow(picture(90, 120), "L"), random_rectangles(rng, 90, 120, 30))
     for quality in (1, 30, 60, 100):

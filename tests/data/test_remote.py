@@ -27,7 +27,7 @@ def test_errors_of_a_remote_path_are_one_line(error, reason):
         raise config.ConfigError("is one line already")
 
 
-def test_a_data_dir_that_cannot_be_read_names_the_knob(monkeypatch):
+def test_a_data_dir_that_cannot_be_read_names_the_option(monkeypatch):
     from vit_jax.data import tfds_source
 
     def fail(data):

@@ -106,7 +106,7 @@ def test_bad_slice(split):
     )
 
 
-def test_the_message_names_the_knob_of_the_split():
+def test_the_message_names_the_option_of_the_split():
     with pytest.raises(ConfigError, match=r"^data\.eval_split=val: no such split"):
         sources.open_source(DIGITS, "val", train=False)
 
@@ -146,8 +146,10 @@ def test_digest_separates_its_parts():
     assert digest(b"") != digest()
 
 
-def synthetic(split="train", num_classes=None, **knobs) -> sources.Source:
-    data = config.Data(source="synthetic", **{"image_size": (12, 20), "num_examples": 50, **knobs})
+def synthetic(split="train", num_classes=None, **options) -> sources.Source:
+    data = config.Data(
+        source="synthetic", **{"image_size": (12, 20), "num_examples": 50, **options}
+    )
     return sources.open_source(data, split, num_classes=num_classes, train=True)
 
 

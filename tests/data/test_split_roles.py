@@ -7,8 +7,8 @@ from vit_jax.config import ConfigError
 from vit_jax.data import split_roles
 
 
-def data(**knobs):
-    return config.build({"data": knobs}).data
+def data(**options):
+    return config.build({"data": options}).data
 
 
 @pytest.mark.parametrize(
@@ -87,20 +87,20 @@ def test_overlap(one, other, common):
 
 def test_a_test_split_is_neither_trained_nor_chosen_on():
     split_roles.check(data(eval_split="val", test_split="test"))
-    for knobs, key in (
+    for options, key in (
         ({"eval_split": "test", "test_split": "test"}, "eval_split=test"),
         ({"eval_split": "val", "test_split": "train[90%:]"}, "train_split=train"),
     ):
         with pytest.raises(ConfigError) as caught:
-            split_roles.check(data(**knobs))
+            split_roles.check(data(**options))
         assert str(caught.value) == (
-            f"data.test_split={knobs['test_split']}: has images of data.{key}; "
+            f"data.test_split={options['test_split']}: has images of data.{key}; "
             "name a split of its own, or none"
         )
 
 
 @pytest.mark.parametrize(
-    ("knobs", "metric"),
+    ("options", "metric"),
     [
         ({}, None),  # nothing is chosen on the test split
         ({"data": {"eval_split": "val"}}, "val/top1"),
@@ -109,17 +109,17 @@ def test_a_test_split_is_neither_trained_nor_chosen_on():
         ({"checkpoint": {"best": "loss"}}, "test/loss"),  # unless it is asked for
         ({"data": {"eval_split": "val"}, "checkpoint": {"best": None}}, None),
         (
-            {"data": {"eval_split": "val"}, "masked": {"target": "colour"}},
+            {"data": {"eval_split": "val"}, "masked": {"target": "color"}},
             "val/loss",
         ),
     ],
 )
-def test_what_chooses_the_best_checkpoint(knobs, metric):
-    assert split_roles.best_metric(config.build(knobs)) == metric
+def test_what_chooses_the_best_checkpoint(options, metric):
+    assert split_roles.best_metric(config.build(options)) == metric
 
 
 @pytest.mark.parametrize(
-    ("knobs", "evaluations", "lines"),
+    ("options", "evaluations", "lines"),
     [
         ({}, 1, []),
         (
@@ -150,8 +150,8 @@ def test_what_chooses_the_best_checkpoint(knobs, metric):
         ({"data": {"eval_split": "val"}}, 9, []),
     ],
 )
-def test_a_run_says_what_judges_it(knobs, evaluations, lines):
-    assert split_roles.notes(config.build(knobs), evaluations) == lines
+def test_a_run_says_what_judges_it(options, evaluations, lines):
+    assert split_roles.notes(config.build(options), evaluations) == lines
 
 
 FOLDERS = {
@@ -179,8 +179,8 @@ def test_auto_in_a_folder(tmp_path, there, expected):
 
 
 def test_auto_elsewhere(tmp_path):
-    def found(**knobs):
-        one = split_roles.resolved(data(eval_split="auto", test_split="auto", **knobs))
+    def found(**options):
+        one = split_roles.resolved(data(eval_split="auto", test_split="auto", **options))
         return one.eval_split, one.test_split
 
     assert found(source="folder", root=str(tmp_path), holdout=0.1) == ("validation", None)
@@ -198,6 +198,11 @@ def test_a_complete_config_names_its_splits(tmp_path):
     for name in ("train", "val", "test"):
         (tmp_path / name).mkdir()
     model = {"patch_size": 4, "width": 8, "depth": 1, "mlp_dim": 8, "heads": 1}
-    knobs = {"source": "folder", "root": str(tmp_path), "eval_split": "auto", "test_split": "auto"}
-    cfg = loading.complete(config.build({"model": model, "data": knobs}))
+    options = {
+        "source": "folder",
+        "root": str(tmp_path),
+        "eval_split": "auto",
+        "test_split": "auto",
+    }
+    cfg = loading.complete(config.build({"model": model, "data": options}))
     assert (cfg.data.eval_split, cfg.data.test_split) == ("val", "test")

@@ -63,8 +63,8 @@ def file(tmp_path):
     return path
 
 
-def listed(file, parts, split="train[:4]+test[:2]", **knobs):
-    data = config.Data(source="tfds", **{"name": "shapes:1.*.*", "examples": str(file)} | knobs)
+def listed(file, parts, split="train[:4]+test[:2]", **options):
+    data = config.Data(source="tfds", **{"name": "shapes:1.*.*", "examples": str(file)} | options)
     return example_lists.open_listed(data, split, lambda name: Listable(parts[name]))
 
 

@@ -53,6 +53,6 @@ def test_a_split_without_any_of_them():
     assert str(caught.value) == "data.classes=9: no example of data.eval_split is of these classes"
 
 
-def test_the_knob_on_the_command_line():
+def test_the_option_on_the_command_line():
     values = config.override({}, {"data.source": "digits", "data.classes": "0,1,2,3,4"})
     assert config.build(values).data.classes == ("0", "1", "2", "3", "4")

@@ -43,7 +43,7 @@ def photo(height: int, width: int, channels: int = 3) -> np.ndarray:
 
 
 def bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """tf.image.resize's bilinear in float64: half-pixel centres, clamped at the border."""
+    """tf.image.resize's bilinear in float64: half-pixel centers, clamped at the border."""
 
     def axis(size: int, old: int):
         place = np.clip((np.arange(size) + 0.5) * old / size - 0.5, 0, old - 1)
@@ -219,12 +219,12 @@ def test_affine_turns_counter_clockwise():
     np.testing.assert_array_equal(transform(image, source), np.rot90(image))
 
 
-def test_affine_zooms_in_about_the_centre():
+def test_affine_zooms_in_about_the_center():
     image = np.zeros((9, 9, 1), np.uint8)
     image[4, 4] = 200
     transform, source = affine(zoom=0.99999999)  # 1.5 times
     result = transform(image, source)[:, :, 0]
-    # Neighbours of the centre are 2/3 of a pixel away from it in the image.
+    # Neighbors of the center are 2/3 of a pixel away from it in the image.
     edge, corner = 200 / 3, 200 / 9
     expected = [[corner, edge, corner], [edge, 200, edge], [corner, edge, corner]]
     assert np.abs(result[3:6, 3:6] - np.array(expected)).max() < 0.51
@@ -242,8 +242,8 @@ def test_affine_is_the_inverse_map_in_float64(channels):
     # Back from (row, column) of the result: undo the move, the turn and the zoom.
     back = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
     back /= factor
-    centre = np.array([19.5, 14.5])
-    offset = centre - back @ (centre + move)
+    center = np.array([19.5, 14.5])
+    offset = center - back @ (center + move)
     for channel in range(channels):
         exact = scipy.ndimage.affine_transform(
             image[:, :, channel].astype(float), back, offset, order=1, mode="grid-constant"
@@ -265,8 +265,8 @@ def test_antialiased_resizing_weighs_every_pixel(resampling, degree, channels):
 
     def weights(old, new):
         factor = max(old / new, 1)
-        centre = (np.arange(new)[:, None] + 0.5) * old / new
-        w = kernel((np.arange(old) + 0.5 - centre) / factor)
+        center = (np.arange(new)[:, None] + 0.5) * old / new
+        w = kernel((np.arange(old) + 0.5 - center) / factor)
         return w / w.sum(axis=1, keepdims=True)
 
     image = photo(40, 30, channels)

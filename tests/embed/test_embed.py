@@ -23,8 +23,8 @@ FIXTURE = pathlib.Path(__file__).parent.parent / "fixtures" / "vit_tiny_token.np
 @pytest.fixture(scope="module")
 def opened():
     """A small model of digits whose classes have names, with random parameters."""
-    knobs = {"num_classes": 10, "unroll": 1, "dropout": 0.0}
-    cfg = runs.configure(model=knobs, data={"eval_split": "test[:37]"})
+    options = {"num_classes": 10, "unroll": 1, "dropout": 0.0}
+    cfg = runs.configure(model=options, data={"eval_split": "test[:37]"})
     params = jax.jit(loading.create_model(cfg).init)(jax.random.key(0))
     names = ("zero", "one", *map(str, range(2, 10)))
     return loading.LoadedModel(cfg=cfg, params=params, classes=names, kind="run")

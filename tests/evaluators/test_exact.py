@@ -20,7 +20,7 @@ from vit_jax.evaluators import (
 )
 from vit_jax.training import sharding
 
-KNOBS = {
+OPTIONS = {
     "data": {"train_split": "train[:301]", "eval_split": "test[:101]"},
     "model": {"num_classes": 10, "unroll": 1},
 }
@@ -38,7 +38,7 @@ class Named(sources.Digits):
 @pytest.fixture(scope="module")
 def parameters():
     """Random parameters with a head that is not zero, so that predictions differ."""
-    params = loading.create_model(runs.configure(**KNOBS)).init(jax.random.key(0))
+    params = loading.create_model(runs.configure(**OPTIONS)).init(jax.random.key(0))
     params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 10))
     return params
 
@@ -46,7 +46,7 @@ def parameters():
 def measure(parameters, batch_size, devices):
     """The results of every evaluator."""
     cfg = runs.configure(
-        **KNOBS,
+        **OPTIONS,
         train={"batch_size": batch_size},
         evaluation={"shots": (1, 5), "fewshot_seeds": 2, "fewshot_l2": (1024.0, 1.0)},
     )

@@ -109,9 +109,9 @@ def test_draws():
 
 def test_accuracies_are_means_over_draws_by_seed(monkeypatch):
     rng = np.random.default_rng(1)
-    centres = rng.integers(60, 190, (4, 4))
+    centers = rng.integers(60, 190, (4, 4))
     labels = [rng.permutation(np.repeat(np.arange(4), count)) for count in (10, 50)]
-    rows = [(centres[y] + rng.normal(0, 60, (len(y), 4))).clip(0, 255) for y in labels]
+    rows = [(centers[y] + rng.normal(0, 60, (len(y), 4))).clip(0, 255) for y in labels]
     cfg = toys.configure(8, shots=(1, 2), fewshot_l2=(1.0, 64.0), fewshot_seeds=5)
     passed = [toys.passing(toys.Toy(x, y), cfg) for x, y in zip(rows, labels, strict=True)]
     measure = fewshot.FewShot(toys.Echo(), cfg, {"toy": linear_data.Pair(*passed, 4)})

@@ -78,8 +78,8 @@ def test_a_stop_meanwhile_leaves_it_to_be_measured(tmp_path):
     assert measured(one, tmp_path, None, [])["test/top1"] == 0.5
 
 
-COLOURS = {"blue": (20, 30, 200), "red": (200, 30, 20)}
-KNOBS = {
+COLORS = {"blue": (20, 30, 200), "red": (200, 30, 20)}
+OPTIONS = {
     "model.patch_size": "4", "model.width": "8", "model.depth": "1", "model.mlp_dim": "8",
     "model.heads": "2", "model.unroll": "1", "data.image_size": "8", "data.threads": "1",
     "train.batch_size": "8", "train.duration": "12 steps", "schedule.warmup": "2 steps",
@@ -92,11 +92,11 @@ KNOBS = {
 def root(tmp_path):
     random = np.random.default_rng(0)
     for split, count in (("train", 8), ("val", 4), ("test", 5)):
-        for name, colour in COLOURS.items():
+        for name, color in COLORS.items():
             for number in range(count):
                 file = tmp_path / "images" / split / name / f"{number}.png"
                 file.parent.mkdir(parents=True, exist_ok=True)
-                image = random.normal(colour, 60, (20, 30, 3)).clip(0, 255).astype(np.uint8)
+                image = random.normal(color, 60, (20, 30, 3)).clip(0, 255).astype(np.uint8)
                 assert cv2.imwrite(str(file), image[:, :, ::-1])
     return tmp_path / "images"
 
@@ -121,7 +121,7 @@ def test_in_a_folder_validation_chooses_and_test_is_measured_once(
 
     monkeypatch.setattr(run.classification.Classification, "__call__", scored)
     workdir = tmp_path / "run"
-    flags = [f"--config.{key}={value}" for key, value in KNOBS.items()]
+    flags = [f"--config.{key}={value}" for key, value in OPTIONS.items()]
     flags += [f"--config.data.root={root}", f"--workdir={workdir}"]
     assert cli.main(["train", "image_folder-32", *flags]) == 0
     err = capsys.readouterr().err
@@ -158,7 +158,7 @@ def test_in_a_folder_validation_chooses_and_test_is_measured_once(
 
 
 def test_a_test_split_that_cannot_be_opened_is_said_at_the_start(root, tmp_path, capsys):
-    flags = [f"--config.{key}={value}" for key, value in KNOBS.items()]
+    flags = [f"--config.{key}={value}" for key, value in OPTIONS.items()]
     flags += [f"--config.data.root={root}", f"--workdir={tmp_path}/run"]
     for split, line in {
         "tset": "data.test_split=tset: no such folder in data.root=",

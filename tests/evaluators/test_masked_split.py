@@ -14,7 +14,7 @@ from vit_jax.training import sharding
 def measure(params, batch_size, devices, seed=0):
     cfg = runs.configure(
         model={"num_classes": 10, "unroll": 1, "patch_size": 2},
-        masked={"target": "colour"},
+        masked={"target": "color"},
         train={"batch_size": batch_size},
         checkpoint={"best": "loss"},
         seed=seed,

@@ -101,8 +101,12 @@ def test_a_run_and_the_command_line(tmp_path, capsys, monkeypatch, caplog):
 
 
 def test_weights_of_others_need_no_images_of_their_own():
-    knobs = {"evaluation.fewshot": "digits", "evaluation.shots": "2", "evaluation.batch_size": "64"}
-    assert list(run.evaluate(TOKEN, knobs)) == ["fewshot/digits/2shot"]
+    options = {
+        "evaluation.fewshot": "digits",
+        "evaluation.shots": "2",
+        "evaluation.batch_size": "64",
+    }
+    assert list(run.evaluate(TOKEN, options)) == ["fewshot/digits/2shot"]
     for own in ({"evaluation.probe": "self"}, {"evaluation.tasks": "imagenet-real"}):
         with pytest.raises(ConfigError, match="brings no images; set --config.data.source"):
             run.evaluate(TOKEN, own)

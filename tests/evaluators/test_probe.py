@@ -55,7 +55,7 @@ def test_a_fifth_of_each_class_is_held_out():
 
 def test_the_largest_of_equal_strengths_and_stopping(digits, monkeypatch):
     x, y = digits
-    monkeypatch.setattr(probe, "_minimise", lambda head, *_: head)
+    monkeypatch.setattr(probe, "_minimize", lambda head, *_: head)
     monkeypatch.setattr(probe, "STRENGTHS", (1.0, 0.5))
     monkeypatch.setattr(probe.fewshot, "accuracy", lambda linear, test: 0.5)
     mesh = sharding.create_mesh(1, jax.devices()[:1])

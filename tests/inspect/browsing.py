@@ -36,8 +36,8 @@ PROBE = """<script>(async () => {
 
 def create():
     """A model of digits with a class token, opened as a checkpoint is."""
-    knobs = {"num_classes": 10, "unroll": 1, "dropout": 0.0, "depth": LAYERS, "heads": HEADS}
-    cfg = runs.configure(name="mine", model=knobs, data={"eval_split": "test[:5]"})
+    options = {"num_classes": 10, "unroll": 1, "dropout": 0.0, "depth": LAYERS, "heads": HEADS}
+    cfg = runs.configure(name="mine", model=options, data={"eval_split": "test[:5]"})
     params = jax.jit(loading.create_model(cfg).init)(jax.random.key(0))
     for name in ("query", "key"):
         kernel = params["encoder"]["attention"][name]["kernel"]

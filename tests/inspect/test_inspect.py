@@ -283,7 +283,7 @@ def test_no_words_overlap(depth, heads, side, words):
 
 
 @pytest.mark.parametrize("side", [4, 14])
-def test_colours_of_positions_span_what_differs(side):
+def test_colors_of_positions_span_what_differs(side):
     """Sin-cos embeddings are all alike (0.6 and more): of -1 to 1 they took a fifth of the map."""
     table = np.asarray(positions.sincos_2d(side, side, 64)).reshape(side, side, 64)
     cosines = posemb.similarity(table)[None]
@@ -293,7 +293,7 @@ def test_colours_of_positions_span_what_differs(side):
     (image,) = figure.axes[0].images
     assert image.get_clim() == pytest.approx((min(others), max(others)), abs=1e-6)
     (least, greatest), itself = image.get_clim(), image.to_rgba(np.array([1.0]))[0]
-    np.testing.assert_allclose(itself, (0.75, 0.75, 0.75, 1.0))  # grey: it is beyond the colours
+    np.testing.assert_allclose(itself, (0.75, 0.75, 0.75, 1.0))  # gray: it is beyond the colors
     shades = image.to_rgba(np.array([least, greatest]))[:, :3] @ [0.2126, 0.7152, 0.0722]
     assert shades[1] - shades[0] > 0.7
     assert "itself" in figure.axes[-1].get_ylabel()

@@ -46,7 +46,7 @@ def test_attention_to_itself_reaches_nowhere(token):
     assert reach(of(np.eye(6 + token)), (2, 3), (24, 36), token) == 0
 
 
-def test_attention_to_a_neighbour_reaches_one_patch():
+def test_attention_to_a_neighbor_reaches_one_patch():
     # Rows of 3 patches 12 x 8 pixels each; all look right, the last ones at themselves.
     right = np.zeros((6, 6))
     right[range(6), [1, 2, 2, 4, 5, 5]] = 1
@@ -142,10 +142,10 @@ def test_similarity_of_known_positions():
     assert not found[1, 2].any()
 
 
-def opened(image_size=(8, 12), **knobs):
+def opened(image_size=(8, 12), **options):
     """Returns a tiny model with random parameters as if from a checkpoint."""
     tiny = {"patch_size": (4, 4), "width": 8, "depth": 2, "mlp_dim": 8, "heads": 2}
-    model = dataclasses.replace(config.Config().model, num_classes=3, **tiny | knobs)
+    model = dataclasses.replace(config.Config().model, num_classes=3, **tiny | options)
     data = dataclasses.replace(config.Config().data, image_size=image_size)
     cfg = loading.complete(dataclasses.replace(config.Config(), model=model, data=data))
     classifier = loading.create_model(cfg)
@@ -154,7 +154,7 @@ def opened(image_size=(8, 12), **knobs):
 
 
 @pytest.mark.parametrize(
-    ("knobs", "layers"),
+    ("options", "layers"),
     [
         ({}, 1),
         ({"pooling": "gap"}, 1),
@@ -171,11 +171,11 @@ def opened(image_size=(8, 12), **knobs):
     ],
     ids=str,
 )
-def test_tables_are_the_patches_embeddings(knobs, layers):
-    one = opened(**knobs)
+def test_tables_are_the_patches_embeddings(options, layers):
+    one = opened(**options)
     tables = posemb.tables(one)
     assert tables.shape == (layers, 2, 3, 8)
-    place = knobs.get("position_place", "stem")
+    place = options.get("position_place", "stem")
     flat = tree_utils.flatten(one.params)
     for layer, table in enumerate(tables):
         if one.cfg.model.position == "sincos_1d":
@@ -193,33 +193,33 @@ def test_tables_are_the_patches_embeddings(knobs, layers):
 
 
 @pytest.mark.parametrize(
-    ("knobs", "words"),
+    ("options", "words"),
     [
         ({"position": "none"}, "no position embedding"),
         ({"position": "relative"}, "how far they are apart"),
         ({"architecture": "resnet", "resnet_units": (1,), "pooling": "gap"}, "ResNet"),
     ],
 )
-def test_models_without_positions_say_so(knobs, words):
+def test_models_without_positions_say_so(options, words):
     with pytest.raises(CannotAnswer, match=words):
-        posemb.tables(opened(**knobs))
+        posemb.tables(opened(**options))
 
 
 @pytest.mark.parametrize(
-    ("knobs", "words"),
+    ("options", "words"),
     [
         ({"architecture": "axial_vit", "pooling": "gap"}, "within rows and columns"),
         ({"architecture": "resnet", "resnet_units": (1,)}, "ResNet"),
         ({"architecture": "axial_resnet", "resnet_units": (1,)}, "ResNet"),
     ],
 )
-def test_models_without_attention_between_all_tokens_say_so(knobs, words):
+def test_models_without_attention_between_all_tokens_say_so(options, words):
     with pytest.raises(CannotAnswer, match=words):
-        attention.check(opened(**knobs).cfg.model)
+        attention.check(opened(**options).cfg.model)
 
 
 @pytest.mark.parametrize(
-    "knobs",
+    "options",
     [
         {"unroll": 2, "remat": "full", "attention": "xla"},
         {"pooling": "gap", "position": "sincos_2d"},
@@ -227,8 +227,8 @@ def test_models_without_attention_between_all_tokens_say_so(knobs, words):
     ],
     ids=str,
 )
-def test_batches_of_attention_are_those_of_the_model(knobs):
-    one = opened(**knobs)
+def test_batches_of_attention_are_those_of_the_model(options):
+    one = opened(**options)
     views = np.random.default_rng(0).integers(0, 256, (5, 8, 12, 3), np.uint8)
     size = attention.bytes_per_image(one.cfg)
     tokens = 6 + (one.cfg.model.pooling == "token")
@@ -255,11 +255,11 @@ def test_the_output_looks_from_the_class_token_or_from_everywhere():
 def test_filters_are_of_the_layer_that_sees_pixels():
     one = opened()
     np.testing.assert_array_equal(filters.kernel(one), one.params["embedding"]["kernel"])
-    for knobs in (
+    for options in (
         {"resnet_units": (), "patch_size": (1, 1)},
         {"architecture": "resnet", "resnet_units": (1,)},
     ):
-        one = opened(**knobs)
+        one = opened(**options)
         found = filters.kernel(one)
         assert found.shape == (7, 7, 3, 64)
         np.testing.assert_array_equal(found, one.params["resnet"]["conv_root"]["kernel"])

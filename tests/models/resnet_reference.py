@@ -24,7 +24,7 @@ def windows(x, size, stride, same, fill=0.0):
         yield i, j, padded[:, i:, j:][:, ::stride, ::stride][:, :rows, :columns]
 
 
-def standardise(kernel, version):
+def standardize(kernel, version):
     kernel = kernel - kernel.mean((0, 1, 2))
     variance = (kernel**2).mean((0, 1, 2))
     scale = np.sqrt(variance) + 1e-5 if version == "v1" else np.sqrt(variance + 1e-10)
@@ -32,17 +32,17 @@ def standardise(kernel, version):
 
 
 def convolve(x, kernel, version, stride=1):
-    kernel = standardise(kernel, version)
+    kernel = standardize(kernel, version)
     seen = windows(x, kernel.shape[0], stride, same=version == "v1")
     return np.sum([part @ kernel[i, j] for i, j, part in seen], axis=0)
 
 
 def group_norm(x, scale, bias, version):
     grouped = x.reshape(*x.shape[:3], 32, -1)
-    centred = grouped - grouped.mean((1, 2, 4), keepdims=True)
-    variance = (centred**2).mean((1, 2, 4), keepdims=True)
+    centerd = grouped - grouped.mean((1, 2, 4), keepdims=True)
+    variance = (centerd**2).mean((1, 2, 4), keepdims=True)
     epsilon = 1e-6 if version == "v1" else 1e-5
-    return (centred / np.sqrt(variance + epsilon)).reshape(x.shape) * scale + bias
+    return (centerd / np.sqrt(variance + epsilon)).reshape(x.shape) * scale + bias
 
 
 def unit(p, x, version, stride):

@@ -165,9 +165,9 @@ def test_parameters_of_axial_vit_by_hand():
 def group_norm(x, scale, bias):
     """Over 32 groups of the last axis and all of an image."""
     groups = x.reshape(len(x), -1, 32, x.shape[-1] // 32)
-    centred = groups - groups.mean((1, 3), keepdims=True)
-    variance = (centred**2).mean((1, 3), keepdims=True)
-    return (centred / np.sqrt(variance + 1e-4)).reshape(x.shape) * scale + bias
+    centerd = groups - groups.mean((1, 3), keepdims=True)
+    variance = (centerd**2).mean((1, 3), keepdims=True)
+    return (centerd / np.sqrt(variance + 1e-4)).reshape(x.shape) * scale + bias
 
 
 def line_attention(p, x):
@@ -290,7 +290,7 @@ MODELS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_unrolled_rematerialised_split_or_in_bfloat16_the_loss_is_the_same(name):
+def test_unrolled_rematerialized_split_or_in_bfloat16_the_loss_is_the_same(name):
     model, changes = MODELS[name]
     plain = tiny(model, **changes)
     params = vit_reference.random_parameters(plain.shapes())

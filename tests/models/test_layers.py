@@ -28,7 +28,7 @@ def test_layer_norm_of_bfloat16_is_rounded_once():
     """Statistics of bfloat16 numbers with a large mean would be useless in bfloat16."""
     norm = nnx.LayerNorm(64, epsilon=1e-6, rngs=nnx.Rngs(0))
     x = np.random.default_rng(1).normal(20, 1, (3, 64)).astype(jnp.bfloat16)
-    given = jax.jit(lambda x: layers.normalise(norm, x))(x)
+    given = jax.jit(lambda x: layers.normalize(norm, x))(x)
     assert given.dtype == jnp.bfloat16
     wide = np.asarray(x, np.float64)
     exact = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-6)

@@ -11,11 +11,11 @@ from vit_jax.models.masked_vit import take
 from vit_reference import quick_jit
 
 MODEL = config.Model(patch_size=(4, 4), width=16, depth=2, mlp_dim=24, heads=2)
-COLOUR = config.Masked(target="colour")
+COLOR = config.Masked(target="color")
 PATCHES = 6
 
 
-def create(masked=COLOUR, channels=3, **changes):
+def create(masked=COLOR, channels=3, **changes):
     model = config.Model(**vars(MODEL) | changes)
     return models.create(model, image_size=(8, 12), channels=channels, masked=masked)
 
@@ -110,9 +110,9 @@ def test_rows_are_taken_exactly_and_so_are_their_gradients():
 @pytest.mark.parametrize(
     ("masked", "channels", "outputs"),
     [
-        (COLOUR, 3, 512),
-        (COLOUR, 1, 8),
-        (config.Masked(target="colour_4x4", rate=0.4), 3, 16 * 512),
+        (COLOR, 3, 512),
+        (COLOR, 1, 8),
+        (config.Masked(target="color_4x4", rate=0.4), 3, 16 * 512),
         (config.Masked(target="pixels", rate=0.2), 3, 48),
     ],
 )
@@ -126,7 +126,7 @@ def test_outputs_and_macs_are_those_of_the_program(masked, channels, outputs):
 
 
 def test_what_fills_no_patch_is_neither_corrupted_nor_predicted(params):
-    size = {"image_size": (9, 15), "masked": COLOUR}
+    size = {"image_size": (9, 15), "masked": COLOR}
     dropping = models.create(config.Model(**vars(MODEL) | {"patch_remainder": "drop"}), **size)
     images = np.pad(IMAGES, [(0, 0), (0, 1), (0, 3), (0, 0)], constant_values=1)
     whole = create().fill_in(params, IMAGES, OWN, CHOSEN)

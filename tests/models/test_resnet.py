@@ -130,22 +130,22 @@ def test_stem_alone_equals_float64(version):
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
-def test_standardisation_keeps_small_kernels_small_each_in_its_way(version):
+def test_standardization_keeps_small_kernels_small_each_in_its_way(version):
     """The features' deviations are 1, 1e-5 and 1e-7: the epsilons are of the size of the last."""
     kernel = np.random.default_rng(0).normal(2, 1, (3, 3, 8, 3)) * [1, 1e-5, 1e-7]
     kernel = kernel.astype(np.float32)
-    given = resnet.standardise(jnp.asarray(kernel), version)
-    expected = resnet_reference.standardise(kernel.astype(np.float64), version)
+    given = resnet.standardize(jnp.asarray(kernel), version)
+    expected = resnet_reference.standardize(kernel.astype(np.float64), version)
     np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5)
-    other = resnet_reference.standardise(kernel.astype(np.float64), {"v1": "v2"}.get(version, "v1"))
+    other = resnet_reference.standardize(kernel.astype(np.float64), {"v1": "v2"}.get(version, "v1"))
     assert np.abs(other - expected).max() > 0.1
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
-def test_standardisation_as_in_timm(version):
+def test_standardization_as_in_timm(version):
     kernel = np.random.default_rng(0).normal(2, 1, (3, 3, 8, 2)) * [1, 1e-4]
     kernel = kernel.astype(np.float32)
-    given = resnet.standardise(jnp.asarray(kernel), version, "timm")
+    given = resnet.standardize(jnp.asarray(kernel), version, "timm")
     wide = kernel.astype(np.float64)
     axes = {"axis": (0, 1, 2), "keepdims": True}
     expected = (wide - wide.mean(**axes)) / np.sqrt(wide.var(**axes) + 1e-8)
@@ -188,7 +188,7 @@ def test_neither_key_nor_capture_changes_anything():
     assert plain(params, images).out_avals == asked(params, images).out_avals
 
 
-# Unrolling, rematerialisation and sharding
+# Unrolling, rematerialization and sharding
 
 
 @pytest.fixture(scope="module")
@@ -308,7 +308,7 @@ def test_initial_kernels():
 
 
 def test_names_and_shapes():
-    """A stage of one unit has no stack; what v1 normalises after a convolution v2 does before."""
+    """A stage of one unit has no stack; what v1 normalizes after a convolution v2 does before."""
 
     def form(version):
         shapes = tiny(resnet_units=(1, 3), resnet_version=version).shapes()["resnet"]

@@ -49,10 +49,10 @@ def test_encoders(name, architecture, width, patch):
     ],
 )
 def test_hybrids(name, width, units, patch):
-    knobs = variants.parse(name)
-    assert (knobs["architecture"], knobs["width"]) == ("vit", width)
-    assert (knobs["resnet_units"], knobs["resnet_width"]) == (units, 1.0)
-    assert knobs["patch_size"] == (patch, patch)
+    options = variants.parse(name)
+    assert (options["architecture"], options["width"]) == ("vit", width)
+    assert (options["resnet_units"], options["resnet_width"]) == (units, 1.0)
+    assert options["patch_size"] == (patch, patch)
 
 
 @pytest.mark.parametrize(

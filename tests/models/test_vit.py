@@ -318,7 +318,7 @@ def test_cudnn_is_refused_where_it_cannot_run():
     assert str(raised.value) == message
 
 
-# Unrolling and rematerialisation
+# Unrolling and rematerialization
 
 
 LAYERS = {"position": "learned_2d", "position_place": "layers", "pooling": "map"}

@@ -9,13 +9,13 @@ from scipy import special
 
 from vit_jax import tree_utils
 
-# LLVM's optimisation is half of the compile time of a tiny program, and none of its meaning.
+# LLVM's optimization is half of the compile time of a tiny program, and none of its meaning.
 quick_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def norm(x, scale, bias, epsilon):
-    centred = x - x.mean(-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon) * scale + bias
+    centerd = x - x.mean(-1, keepdims=True)
+    return centerd / np.sqrt((centerd**2).mean(-1, keepdims=True) + epsilon) * scale + bias
 
 
 def activate(x, model):

@@ -17,10 +17,10 @@ pytestmark = [
 GIB = 2**30
 
 
-def prepare(name, **knobs):
-    """Returns a row of the paper in the quickest program to compile, with knobs changed."""
-    knobs = {"model.unroll": 1, "model.remat": "dots_no_batch", "schedule.warmup": 0} | knobs
-    texts = {key: str(value) for key, value in knobs.items()}
+def prepare(name, **options):
+    """Returns a row of the paper in the quickest program to compile, with options changed."""
+    options = {"model.unroll": 1, "model.remat": "dots_no_batch", "schedule.warmup": 0} | options
+    texts = {key: str(value) for key, value in options.items()}
     return preflight.prepare(config.build(config.override(catalog.load(name), texts)))
 
 

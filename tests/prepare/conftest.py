@@ -6,12 +6,12 @@ import pytest
 
 
 def structured(seed: int, height: int = 40, width: int = 48) -> np.ndarray:
-    """Soft colours that differ with the seed, a disc and a bar: uint8 `H W 3`."""
+    """Soft colors that differ with the seed, a disc and a bar: uint8 `H W 3`."""
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 256, (5, 6, 3), np.uint8)
     image = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
-    centre = (int(rng.integers(width)), int(rng.integers(height)))
-    cv2.circle(image, centre, height // 5, rng.integers(0, 256, 3).tolist(), -1)
+    center = (int(rng.integers(width)), int(rng.integers(height)))
+    cv2.circle(image, center, height // 5, rng.integers(0, 256, 3).tolist(), -1)
     top = int(rng.integers(height - 4))
     image[top : top + 4] = rng.integers(0, 256, 3)
     return image

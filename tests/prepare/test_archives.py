@@ -208,7 +208,7 @@ def test_the_directory_of_a_zip_is_bounded(tmp_path, monkeypatch):
 
 
 def test_sizes_beyond_all_numbers_can_be_listed(tmp_path):
-    """A zip may say that a member has 2^64 - 1 bytes, and so may its neighbour."""
+    """A zip may say that a member has 2^64 - 1 bytes, and so may its neighbor."""
     path = zipped(tmp_path / "huge.zip", {"a/1.jpg": b"x", "b/2.jpg": b"y"})
     data = path.read_bytes()
     at = data.index(b"PK\1\2")

@@ -38,7 +38,7 @@ def changes(encode):
         "smaller": lambda image: cv2.resize(image, (24, 20), interpolation=cv2.INTER_AREA),
         "mirrored": lambda image: np.ascontiguousarray(image[:, ::-1]),
         "brighter": lambda image: np.clip(image * 0.8 + 30, 0, 255).astype(np.uint8),
-        "grey": lambda image: cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)[:, :, None],
+        "gray": lambda image: cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)[:, :, None],
     }
 
 
@@ -69,8 +69,8 @@ def test_images_without_contrast_match_only_exactly():
 
 def test_the_hash_is_the_signs_of_the_lowest_frequencies(picture):
     image = picture(3, 32, 32)
-    grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY).astype(np.float64)
-    frequencies = scipy.fft.dctn(grey, norm="ortho")
+    gray = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY).astype(np.float64)
+    frequencies = scipy.fft.dctn(gray, norm="ortho")
     order = sorted(((v, u) for v in range(32) for u in range(32)), key=lambda f: (sum(f), f))[1:65]
     expected = sum(1 << bit for bit, place in enumerate(order) if frequencies[place] > 0)
     bits = dedup.take(image).bits
@@ -106,7 +106,7 @@ def test_prints_travel_through_a_file(index, originals, tmp_path):
     prints = Prints.of([dedup.take(image) for image in originals], ["n"] * COUNT)
     prints.save(tmp_path / "prints.npz")
     again = Prints.load(tmp_path / "prints.npz")
-    for name in ("names", "exact", "bits", "contrast", "grey"):
+    for name in ("names", "exact", "bits", "contrast", "gray"):
         mine, theirs = getattr(prints, name), getattr(again, name)
         assert mine.tobytes() == theirs.tobytes()
         assert mine.dtype == theirs.dtype

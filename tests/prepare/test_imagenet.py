@@ -280,7 +280,7 @@ def test_an_empty_folder(prepare, tmp_path):
 
 
 def cmyk(pixels):
-    """A JPEG of four colours, as 22 of ImageNet's are."""
+    """A JPEG of four colors, as 22 of ImageNet's are."""
     import PIL.Image
 
     buffer = io.BytesIO()
@@ -291,18 +291,18 @@ def cmyk(pixels):
 def test_cmyk_and_png_become_rgb_jpegs(prepare, tmp_path):
     """TFDS does so by name, with quality 100; every other image stays as it is."""
     pixels = official_fakes.pixels(3, height=64, width=64)
-    grey = cv2.imencode(".jpg", pixels[:, :, 0])[1].tobytes()
+    gray = cv2.imencode(".jpg", pixels[:, :, 0])[1].tobytes()
     files = {
         "n01739381_1309.JPEG": cmyk(pixels),
         "n02105855_2933.JPEG": official_fakes.picture(3, kind=".png", height=64, width=64),
-        "n01739381_1.JPEG": grey,
+        "n01739381_1.JPEG": gray,
     }
     official_fakes.write(tmp_path / "mine", {f"train/{n[:9]}/{n}": d for n, d in files.items()})
     assert prepare(f"--from={tmp_path / 'mine'}", "--partial")[0] == 0
     data = config.Data(source="tfds", name="imagenet2012", root=str(tmp_path / "data"))
     source = open_source(data, "train", train=True)
     found = {source.file_name(at): source[at].image for at in range(3)}
-    assert found["n01739381_1.JPEG"] == grey
+    assert found["n01739381_1.JPEG"] == gray
     for name in ("n01739381_1309.JPEG", "n02105855_2933.JPEG"):
         image = found[name]
         assert isinstance(image, bytes)
@@ -310,7 +310,7 @@ def test_cmyk_and_png_become_rgb_jpegs(prepare, tmp_path):
         again = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_UNCHANGED)
         assert again.shape == (64, 64, 3)
         before = cv2.imdecode(np.frombuffer(files[name], np.uint8), cv2.IMREAD_COLOR)
-        # Chroma has half the resolution, and JPEG rounds: one grey level on average.
+        # Chroma has half the resolution, and JPEG rounds: one gray level on average.
         assert np.abs(again.astype(int) - before).mean() < 1
 
 

@@ -276,7 +276,7 @@ def test_a_path_that_comes_twice_counts_once_and_the_later_one_wins(tmp_path):
     assert plan.ignored == ("a/1.jpg",)
 
 
-def test_layouts_that_cannot_be_labelled(tmp_path):
+def test_layouts_that_cannot_be_labeled(tmp_path):
     def reason(*names):
         with pytest.raises(DataError) as caught:
             arranged(names, tmp_path)

@@ -238,9 +238,9 @@ def test_figures_8_9_and_13_measure_5_shot_imagenet():
                 assert cell.printed == compute.get(cell.row)
                 continue
             assert (cell.measure, cell.printed) == ("fewshot/imagenet/5shot", None)
-            knobs = dict(cell.steps[0].measured)
+            options = dict(cell.steps[0].measured)
             every = {"evaluation.every": "1 epochs"} if cell.epoch else {}
-            assert knobs == FIVE | every
+            assert options == FIVE | every
     relative = {c.row: c.x for c in eight.cells}
     assert relative["base"] == 1
     # A layer is 4 d^2 + 2 d m products for each of 50 tokens, and 2 x 50 d for attention.

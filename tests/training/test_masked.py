@@ -23,28 +23,28 @@ def one_patch(pixels):
 
 
 @pytest.mark.parametrize(
-    ("pixels", "colour"),
+    ("pixels", "color"),
     [
         ([[[255, 0, 128]]], 7 * 64 + 0 * 8 + 4),
         ([[[0, 32, 31]]], 0 * 64 + 1 * 8 + 0),
         # Means of 95.5, 96 and 223.75: the first is just below a border, the second on it.
         ([[[95, 0, 255], [96, 192, 255]], [[95, 192, 255], [96, 0, 130]]], 2 * 64 + 3 * 8 + 6),
-        ([[[40]]], 1),  # of grey images there are eight
+        ([[[40]]], 1),  # of gray images there are eight
         ([[[224]]], 7),
     ],
 )
-def test_the_mean_colour_by_hand(pixels, colour):
-    assert masked_objective.colours(one_patch(pixels), 1).tolist() == [[[colour]]]
+def test_the_mean_color_by_hand(pixels, color):
+    assert masked_objective.colors(one_patch(pixels), 1).tolist() == [[[color]]]
 
 
-def test_four_by_four_colours_by_hand():
+def test_four_by_four_colors_by_hand():
     """A patch of 8 x 8: each part is the mean of 2 x 2 pixels."""
-    grey = np.full((8, 8, 1), 100)
-    grey[0:2, 0:2, 0] = [[0, 0], [0, 127]]  # 31.75: darkest
-    grey[0:2, 6:8, 0] = [[0, 0], [0, 128]]  # 32
-    grey[6:8, 0:2, 0] = 255
+    gray = np.full((8, 8, 1), 100)
+    gray[0:2, 0:2, 0] = [[0, 0], [0, 127]]  # 31.75: darkest
+    gray[0:2, 6:8, 0] = [[0, 0], [0, 128]]  # 32
+    gray[6:8, 0:2, 0] = 255
     expected = [0, 3, 3, 1] + [3] * 8 + [7, 3, 3, 3]
-    assert masked_objective.colours(one_patch(grey), 4).tolist() == [[expected]]
+    assert masked_objective.colors(one_patch(gray), 4).tolist() == [[expected]]
 
 
 @pytest.mark.parametrize("patch", [(4, 8), (6, 14), (5, 7)])
@@ -56,11 +56,11 @@ def test_parts_share_the_pixels_on_their_borders(patch):
     sums = large.reshape(2, 3, 4, h, 4, w, 3).sum(axis=(3, 5))
     bits = sums // (h * w) // 32
     expected = bits[..., 0] * 64 + bits[..., 1] * 8 + bits[..., 2]
-    given = masked_objective.colours(jnp.asarray(patches), 4)
+    given = masked_objective.colors(jnp.asarray(patches), 4)
     np.testing.assert_array_equal(given, expected.reshape(2, 3, 16))
 
 
-def test_colours_are_painted_as_the_middle_of_what_they_stand_for():
+def test_colors_are_painted_as_the_middle_of_what_they_stand_for():
     painted = np.asarray(masked_objective.paint(jnp.array([[[0, 1, 511, 64]]]), (2, 2), 3))[0, 0]
     low, high = 15.5, 239.5
     np.testing.assert_array_equal(painted[0, 0], [low, low, low])
@@ -70,16 +70,16 @@ def test_colours_are_painted_as_the_middle_of_what_they_stand_for():
 
 
 @pytest.mark.parametrize("side", [1, 4])
-def test_what_is_painted_has_the_colour(side):
+def test_what_is_painted_has_the_color(side):
     classes = np.random.default_rng(2).integers(0, 512, (2, 5, side * side)).astype(np.int32)
     painted = masked_objective.paint(jnp.asarray(classes), (8, 4), 3)
-    again = masked_objective.colours(jnp.round(painted).astype(jnp.uint8), side)
+    again = masked_objective.colors(jnp.round(painted).astype(jnp.uint8), side)
     np.testing.assert_array_equal(again, classes)
 
 
 # Corruption
 
-PAPER = config.Masked(target="colour")
+PAPER = config.Masked(target="color")
 
 
 def corrupted(rows, patches, cfg=PAPER, *, seed=0, number=0):
@@ -156,7 +156,7 @@ def reference(outputs, images, chosen, target):
                 continue
             parts = (
                 [patch]
-                if target == "colour"
+                if target == "color"
                 else [patch[i : i + 1, j : j + 1] for i in range(4) for j in range(4)]
             )
             for part, logits in zip(parts, row.reshape(-1, 512), strict=True):
@@ -170,7 +170,7 @@ def reference(outputs, images, chosen, target):
     return losses, errors
 
 
-@pytest.mark.parametrize(("target", "outputs"), [("colour", 512), ("colour_4x4", 8192),
+@pytest.mark.parametrize(("target", "outputs"), [("color", 512), ("color_4x4", 8192),
                                                   ("pixels", 48)])  # fmt: skip
 def test_losses_against_float64(target, outputs):
     rng = np.random.default_rng(3)
@@ -186,7 +186,7 @@ def test_losses_against_float64(target, outputs):
     assert set(found) == {"loss", *masked_objective.MEASURES[target]}
 
 
-def test_accuracy_counts_the_colours_predicted():
+def test_accuracy_counts_the_colors_predicted():
     image = np.zeros((1, 4, 8, 1), np.uint8)
     image[:, :, 4:] = 255
     logits = np.zeros((1, 2, 8), np.float32)
@@ -194,7 +194,7 @@ def test_accuracy_counts_the_colours_predicted():
     data = config.Data(image_size=(4, 8), channels=1)
     chosen = jnp.array([[0, 1]], jnp.int32)
     found = masked_objective.measure(
-        jnp.asarray(logits), jnp.asarray(image), chosen, (4, 4), "colour", data
+        jnp.asarray(logits), jnp.asarray(image), chosen, (4, 4), "color", data
     )
     assert found["accuracy"].tolist() == [[[False], [True]]]
     assert found["error"].tolist() == [(239.5 + 15.5) / 2]
@@ -212,12 +212,12 @@ def configure(**sections):
         },
         "data": {"image_size": 8, "channels": 3},
         "train": {"batch_size": BATCH, "duration": 10, "clip_norm": 1.0},
-        "masked": {"target": "colour", "rate": 0.75, "split": (0.34, 0.33, 0.33)},
+        "masked": {"target": "color", "rate": 0.75, "split": (0.34, 0.33, 0.33)},
         "optimizer": {"name": "sgd", "lr": 0.5},
         "mesh": {"fsdp_min_size": 1},
     }  # fmt: skip
-    for section, knobs in sections.items():
-        values[section] = values[section] | knobs
+    for section, options in sections.items():
+        values[section] = values[section] | options
     return config.build(values)
 
 
@@ -234,7 +234,7 @@ class Trainer:
         target = state.abstract_state(self.model, tx, cfg, self.mesh)
         pure = step.create(self.model, tx, schedule, cfg)
         self.compiled = step.compile_step(pure, target, cfg, self.mesh)
-        self.state = state.initialise(self.model, tx, cfg, self.mesh)
+        self.state = state.initialize(self.model, tx, cfg, self.mesh)
         kernel = self.state["params"]["prediction"]["kernel"]
         random = np.random.default_rng(0).normal(size=kernel.shape).astype(np.float32)
         place = target["params"]["prediction"]["kernel"].sharding
@@ -263,16 +263,16 @@ def alone():
 
 
 @pytest.mark.parametrize(
-    ("devices", "knobs", "traffic"),
+    ("devices", "options", "traffic"),
     [
         (8, {"mesh": {"fsdp": 4}}, {"all-gather", "all-reduce"}),
         (4, {"train": {"accumulation": 4}}, {"all-reduce"}),
         (1, {"model": {"unroll": 2}}, set()),
     ],
 )
-def test_however_it_is_computed_it_is_the_same(alone, devices, knobs, traffic):
+def test_however_it_is_computed_it_is_the_same(alone, devices, options, traffic):
     expected, params = alone
-    trainer = Trainer(configure(**knobs), devices=devices)
+    trainer = Trainer(configure(**options), devices=devices)
     assert collectives(trainer.compiled) == traffic  # nothing of the corruption moves
     given = trainer.losses()
     for key in ("loss", "error", "grad_norm"):
@@ -306,6 +306,6 @@ def test_a_new_head_knows_nothing():
     )
     outputs = model.fill_in(params, images, **corruption)
     found = masked_objective.measure(
-        outputs, jnp.zeros((2, 8, 8, 3), jnp.uint8), corruption["chosen"], (4, 4), "colour", RGB
+        outputs, jnp.zeros((2, 8, 8, 3), jnp.uint8), corruption["chosen"], (4, 4), "color", RGB
     )
     np.testing.assert_allclose(found["loss"], math.log(512), rtol=1e-6)

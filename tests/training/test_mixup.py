@@ -40,7 +40,7 @@ class Trainer(test_step.Trainer):
         self.target = state.abstract_state(self.model, self.tx, cfg, self.mesh)
         pure = step.create(self.model, self.tx, lambda count: 0.5, cfg)
         self.compiled = step.compile_step(pure, self.target, cfg, self.mesh)
-        self.state = state.initialise(self.model, self.tx, cfg, self.mesh)
+        self.state = state.initialize(self.model, self.tx, cfg, self.mesh)
 
 
 STEPS = 3000

@@ -26,8 +26,8 @@ def configure(**sections):
         "optimizer": {"name": "sgd", "lr": 0.5},
         "mesh": {"fsdp_min_size": 1},
     }  # fmt: skip
-    for section, knobs in sections.items():
-        values[section] = values[section] | knobs
+    for section, options in sections.items():
+        values[section] = values[section] | options
     return config.build(values)
 
 
@@ -49,7 +49,7 @@ class Trainer:
         self.target = state.abstract_state(self.model, self.tx, cfg, self.mesh)
         pure = step.create(self.model, self.tx, schedule, cfg)
         self.compiled = step.compile_step(pure, self.target, cfg, self.mesh)
-        self.state = state.initialise(self.model, self.tx, cfg, self.mesh)
+        self.state = state.initialize(self.model, self.tx, cfg, self.mesh)
         # Random heads: the zero one hides the encoder from the first gradients.
         params = self.state["params"]
         params["head"]["kernel"] = jax.device_put(
@@ -160,8 +160,8 @@ def test_collectives_are_those_the_sharding_needs():
     assert collectives(Trainer(configure(), devices=1).compiled) == set()
     assert collectives(Trainer(configure()).compiled) == {"all-reduce"}
     assert collectives(Trainer(configure(train={"accumulation": 2})).compiled) == {"all-reduce"}
-    for knobs in ({}, {"accumulation": 2}):
-        split = Trainer(configure(mesh={"fsdp": 8}, train=knobs))
+    for options in ({}, {"accumulation": 2}):
+        split = Trainer(configure(mesh={"fsdp": 8}, train=options))
         assert collectives(split.compiled) == {"all-gather", "all-reduce"}
 
 
@@ -241,9 +241,9 @@ def test_ema_by_hand():
     assert state.evaluated(trainer.state) is trainer.state["ema"]
 
 
-@pytest.mark.parametrize("knobs", [{"dropout": 0.3}, {"stochastic_depth": 0.5}])
-def test_dropout_is_a_function_of_seed_and_step(knobs):
-    cfg = configure(model=knobs, optimizer={"lr": 1e-30})
+@pytest.mark.parametrize("options", [{"dropout": 0.3}, {"stochastic_depth": 0.5}])
+def test_dropout_is_a_function_of_seed_and_step(options):
+    cfg = configure(model=options, optimizer={"lr": 1e-30})
     same = lambda _: batch_of(0)  # noqa: E731
     first, second = losses_of(Trainer(cfg).run(3, same)), losses_of(Trainer(cfg).run(3, same))
     np.testing.assert_array_equal(first, second)
@@ -283,7 +283,7 @@ def test_host_rows_and_put_batch_on_any_device_order():
 # Pixels
 
 
-def test_pixels_are_normalised_by_mean_and_deviation():
+def test_pixels_are_normalized_by_mean_and_deviation():
     images = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 3), np.uint8)
     plain = step.normalize_pixels(images, config.Data())
     np.testing.assert_array_equal(plain, images.astype(np.float32) / np.float32(127.5) - 1)

@@ -23,17 +23,17 @@ RATES, SEEDS = (0.003, 0.03), (0, 1)
 
 
 def plan(reference=NAME, *, rates=RATES, choose_seeds=(0,), seeds=SEEDS, tiny=False, **overrides):
-    """Returns a plan; overrides have `__` where knobs have a dot."""
-    knobs = {key.replace("__", "."): value for key, value in overrides.items()}
+    """Returns a plan; overrides have `__` where options have a dot."""
+    options = {key.replace("__", "."): value for key, value in overrides.items()}
     return transfer.create(
-        reference, TINY | knobs, rates=rates, choose_seeds=choose_seeds, seeds=seeds, tiny=tiny
+        reference, TINY | options, rates=rates, choose_seeds=choose_seeds, seeds=seeds, tiny=tiny
     )
 
 
 def flags(**overrides):
     """Returns the same as flags of the command line."""
-    knobs = TINY | {key.replace("__", "."): value for key, value in overrides.items()}
-    return [f"--config.{key}={value}" for key, value in knobs.items()]
+    options = TINY | {key.replace("__", "."): value for key, value in overrides.items()}
+    return [f"--config.{key}={value}" for key, value in options.items()]
 
 
 def here(cells, workdir, places, *, started, ended, look):

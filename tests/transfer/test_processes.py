@@ -29,13 +29,13 @@ def read(workdir):
     return json.loads((workdir / "transfer.json").read_text())
 
 
-def paint(folder, colours, count):
-    """Writes images of two classes that differ in colour."""
-    for name, colour in colours.items():
+def paint(folder, colors, count):
+    """Writes images of two classes that differ in color."""
+    for name, color in colors.items():
         (folder / name).mkdir(parents=True)
         for number in range(count):
             noise = np.random.default_rng(number).integers(0, 20, (8, 8, 3))
-            image = np.clip(np.array(colour) + noise, 0, 255).astype(np.uint8)
+            image = np.clip(np.array(color) + noise, 0, 255).astype(np.uint8)
             cv2.imwrite(str(folder / name / f"{number}.png"), image)
 
 
@@ -43,12 +43,12 @@ def paint(folder, colours, count):
 def test_images_that_do_not_exist_until_the_rate_is_chosen(tmp_path):
     """The choosing stage needs no test images: they are made when it is over."""
     data, workdir = tmp_path / "data", tmp_path / "run"
-    colours = {"dark": (0, 0, 0), "light": (200, 200, 200)}
-    paint(data / "train", colours, 40)
-    knobs = {"data__root": data, "data__channels": "3", "model__position": "none"}
+    colors = {"dark": (0, 0, 0), "light": (200, 200, 200)}
+    paint(data / "train", colors, 40)
+    options = {"data__root": data, "data__channels": "3", "model__position": "none"}
     environment = runs.environment()
     del environment["JAX_COMPILATION_CACHE_DIR"]  # as users have it
-    line = command(workdir, "image_folder-32", "--parallel=2", **knobs)
+    line = command(workdir, "image_folder-32", "--parallel=2", **options)
     one = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
     assert one.returncode == 2, one.stderr
     # Whichever of the two that run at once is first to say so.
@@ -59,7 +59,7 @@ def test_images_that_do_not_exist_until_the_rate_is_chosen(tmp_path):
     assert stored["chosen"] is not None
     assert stored["results"] is None
     assert {cell["state"] for cell in stored["cells"] if cell["stage"] == "choose"} == {"done"}
-    paint(data / "test", colours, 5)
+    paint(data / "test", colors, 5)
     two = subprocess.run(
         [*line, "--json"], env=environment, capture_output=True, text=True, check=False
     )

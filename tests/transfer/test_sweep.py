@@ -269,7 +269,7 @@ def test_another_seed_can_be_added_another_rate_cannot(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_cell_is_never_continued_with_other_knobs(tmp_path):
+def test_a_cell_is_never_continued_with_other_options(tmp_path):
     cell, other = sweeps.plan(train__duration="4 steps").candidates
     worker.work(cell.cfg, tmp_path, "final/seed0")
     with pytest.raises(config.ConfigError, match=r"another run \(optimizer.lr: 0.003 -> 0.03\)"):

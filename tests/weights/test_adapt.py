@@ -148,7 +148,7 @@ def test_a_resnet_takes_any_image_size():
     assert not report.resized
 
 
-def test_knobs_that_belong_to_the_weights():
+def test_options_that_belong_to_the_weights():
     source = facts(gelu="erf", norm_epsilon=1e-12)
     source = dataclasses.replace(source, data=config.Data(mean=(0.4, 0.5, 0.6), std=(0.2,)))
     kept = weights.numerics(source, keep_head=True)

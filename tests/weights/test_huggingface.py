@@ -106,7 +106,7 @@ def test_what_belongs_to_other_heads_is_dropped_with_the_reason(tmp_path):
     more = {"vit__pooler__dense__weight": (24, 24), "vit__embeddings__mask_token": (1, 1, 24)}
     report = weights.load(tiny(tmp_path, **more)).report
     assert report.dropped == {
-        "vit.embeddings.mask_token": "of masked image modelling",
+        "vit.embeddings.mask_token": "of masked image modeling",
         "vit.pooler.dense.weight": "a pooler that the classifier does not use",
     }
 
@@ -238,12 +238,12 @@ def test_config_of_a_bit_is_refused_in_one_line(tmp_path, fields, message):
         (
             {"image_std": [0.5, 0, 0.5]},
             "image_mean=[0.4, 0.5, 0.6], image_std=[0.5, 0.0, 0.5], rescale_factor=0.00392157: "
-            "normalise no pixels of 3 channels",
+            "normalize no pixels of 3 channels",
         ),
         (
             {"image_mean": [0.5, 0.5]},
             "image_mean=[0.5, 0.5], image_std=[0.2, 0.25, 0.3], rescale_factor=0.00392157: "
-            "normalise no pixels of 3 channels",
+            "normalize no pixels of 3 channels",
         ),
         ({"size": {"shortest_edge": -1}}, "shortest_edge=-1: is no positive whole number"),
     ],

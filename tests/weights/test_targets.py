@@ -59,8 +59,8 @@ def refusal(params, facts, kind, path):
 
 
 def source(folder, name):
-    """Returns the path of a fixture that is described, and the knobs it needs."""
-    knobs = {
+    """Returns the path of a fixture that is described, and the options it needs."""
+    options = {
         "timm_fc_norm": HEADS,
         "timm_map": {**HEADS, "model.gelu": "tanh"},
         "timm_wide": {**HEADS, "data.image_size": "16,40"},
@@ -69,7 +69,7 @@ def source(folder, name):
         "timm_hybrid_stem": HEADS,
     }
     folder.mkdir()
-    return foreign.write(folder, foreign.record(name)), knobs.get(name)
+    return foreign.write(folder, foreign.record(name)), options.get(name)
 
 
 # Round trips
@@ -95,11 +95,11 @@ def source(folder, name):
     ],
 )
 def test_out_and_in_again_is_lossless(tmp_path, name, kind, suffix):
-    path, knobs = source(tmp_path / "in", name)
-    loaded = weights.load(path, knobs)
+    path, options = source(tmp_path / "in", name)
+    loaded = weights.load(path, options)
     out = tmp_path / f"out{suffix}"
     weights.save(loaded.params, loaded.facts, kind, out)
-    again = weights.load(out, knobs if suffix else {})
+    again = weights.load(out, options if suffix else {})
     assert again.kind == kind
     same(loaded, again)
     assert again.facts.classes == loaded.facts.classes
@@ -112,7 +112,7 @@ def test_out_and_in_again_is_lossless(tmp_path, name, kind, suffix):
 
 
 @pytest.mark.parametrize(
-    ("path", "knobs", "kind", "suffix"),
+    ("path", "options", "kind", "suffix"),
     [
         (GOOGLE, {}, "google", ".npz"),
         (FIXTURES / "bv_vit_map.npz", {}, "google", ".npz"),
@@ -125,8 +125,8 @@ def test_out_and_in_again_is_lossless(tmp_path, name, kind, suffix):
         (HF, {}, "hf", ""),
     ],
 )
-def test_what_was_published_comes_out_as_it_went_in(tmp_path, path, knobs, kind, suffix):
-    loaded = weights.load(path, knobs)
+def test_what_was_published_comes_out_as_it_went_in(tmp_path, path, options, kind, suffix):
+    loaded = weights.load(path, options)
     out = tmp_path / f"out{suffix}"
     weights.save(loaded.params, loaded.facts, kind, out)
     before, after = stored(path), stored(out)
@@ -247,7 +247,7 @@ def test_the_share_timm_is_told_gives_the_same_short_side():
     assert timm_config.share(config.Data(eval_crop="central")) == 0.875
 
 
-def test_a_grey_model_says_its_channels(tmp_path):
+def test_a_gray_model_says_its_channels(tmp_path):
     params, facts = made(channels=1, size=(16, 16))
     for kind in ("timm", "hf"):
         weights.save(params, facts, kind, tmp_path / kind)
@@ -314,7 +314,7 @@ def test_resnets_of_other_epsilons_or_units_are_refused(tmp_path):
         assert text.endswith("set --config.model.resnet_epsilons=timm to write another function")
 
 
-def test_the_knob_that_a_refusal_names_does_it(tmp_path):
+def test_the_option_that_a_refusal_names_does_it(tmp_path):
     loaded = weights.load(FIXTURES / "bit_tiny_legacy.npz", {"model.resnet_epsilons": "timm"})
     weights.save(loaded.params, loaded.facts, "hf", tmp_path / "w")
     foreign.equal(weights.load(tmp_path / "w").params, loaded.params)
@@ -324,8 +324,8 @@ def test_the_knob_that_a_refusal_names_does_it(tmp_path):
 
 
 def test_resnets_whose_units_timm_cannot_be_told_are_refused_but_for_a_file(tmp_path):
-    path, knobs = source(tmp_path / "in", "timm_hybrid")
-    loaded = weights.load(path, knobs)
+    path, options = source(tmp_path / "in", "timm_hybrid")
+    loaded = weights.load(path, options)
     assert refusal(loaded.params, loaded.facts, "timm", tmp_path / "w") == (
         "model.resnet_units=1,2: timm makes no such model by a config.json; "
         "write the weights alone, to a path that ends in .safetensors"
@@ -333,8 +333,8 @@ def test_resnets_whose_units_timm_cannot_be_told_are_refused_but_for_a_file(tmp_
     assert refusal(loaded.params, loaded.facts, "hf", tmp_path / "w") == (
         "model.resnet_units=1,2: Hugging Face has no hybrids any more"
     )
-    path, knobs = source(tmp_path / "stem", "timm_hybrid_stem")
-    stem = weights.load(path, knobs)
+    path, options = source(tmp_path / "stem", "timm_hybrid_stem")
+    stem = weights.load(path, options)
     assert refusal(stem.params, stem.facts, "timm", tmp_path / "w").startswith(
         "model.resnet_width=0.5: timm makes no such model by a config.json; "
     )

@@ -10,7 +10,7 @@ from vit_jax import weights
 from vit_jax.weights import timm_config
 
 HEADS = {"model.heads": "3"}
-KNOBS = {
+OPTIONS = {
     "timm_fc_norm": HEADS,
     "timm_no_embed_class": HEADS,
     "timm_map": {**HEADS, "model.gelu": "tanh"},
@@ -25,7 +25,7 @@ KNOBS = {
 
 def load(folder, name, **changes):
     described = foreign.record(name)
-    return weights.load(foreign.write(folder, described, **changes), KNOBS[name])
+    return weights.load(foreign.write(folder, described, **changes), OPTIONS[name])
 
 
 def edited(folder, *, drop=(), **more):
@@ -38,7 +38,7 @@ def edited(folder, *, drop=(), **more):
 # Values
 
 
-@pytest.mark.parametrize("name", KNOBS)
+@pytest.mark.parametrize("name", OPTIONS)
 def test_logits_are_those_of_timm(tmp_path, name):
     described = foreign.record(name)
     loaded = load(tmp_path, name)
@@ -126,7 +126,7 @@ def test_a_model_without_head_gets_a_fresh_one(tmp_path):
     assert loaded.params["head"]["kernel"].shape == (24, 5)
 
 
-def test_a_class_token_may_be_normalised_after_it_is_picked(tmp_path):
+def test_a_class_token_may_be_normalized_after_it_is_picked(tmp_path):
     """`fc_norm` with a class token is the same function, where config.json says so."""
     arrays = safetensors.load_file(foreign.FOLDER / "timm_vit_tiny.safetensors")
     renamed = {name.replace("norm.", "fc_norm."): array for name, array in arrays.items()}
@@ -194,7 +194,7 @@ def test_preprocessing(tmp_path, fields, expected, assumed):
         ({"blocks__0__ls1__gamma": (24,)}, "LayerScale"),
         ({"reg_token": (1, 4, 24)}, "register tokens"),
         ({"dist_token": (1, 1, 24)}, "a distillation token"),
-        ({"blocks__1__attn__q_norm__weight": (8,)}, "normalised queries and keys"),
+        ({"blocks__1__attn__q_norm__weight": (8,)}, "normalized queries and keys"),
         ({"blocks__1__attn__norm__weight": (24,)}, "norms inside its layers"),
         ({"blocks__1__mlp__w12__weight": (96, 24)}, "SwiGLU"),
         ({"norm_pre__weight": (24,)}, "a LayerNorm before the encoder, as CLIP"),

@@ -187,9 +187,9 @@ def test_models(name, model):
 
 def test_preprocessing_says_the_side_that_timm_crops():
     sides = {e.preprocessing for e in ENTRIES if e.layout == "timm" and e.image_size == 224}
-    assert sides == {"bicubic, centre 0.9", "bilinear, centre 0.875", "bicubic, centre 0.875"}
+    assert sides == {"bicubic, center 0.9", "bilinear, center 0.875", "bicubic, center 0.875"}
     sides = {e.preprocessing for e in ENTRIES if e.layout == "timm" and e.image_size > 224}
-    assert sides == {"bicubic, centre 1", "bilinear, centre 1"}
+    assert sides == {"bicubic, center 1", "bilinear, center 1"}
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ PAPER = (  # ViT, figure 12
 SMALL = ("ViT-Ti/16", "ViT-S/32", "ViT-S/16", "ViT-B/32")  # what a few CPU cores can do
 SIZES = (64, 128, 224, 384, 512)  # ViT, appendix D.5
 CLASSES = 1000
-PIXELS = config.Data()  # how pixels are normalised
+PIXELS = config.Data()  # how pixels are normalized
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ MFU = 0.4  # share of peak that good runs reach
 
 
 def needs(variant: str, topology: str, per_core: float) -> list[tuple[str, str]]:
-    """Returns labelled lines for people.
+    """Returns labeled lines for people.
 
     Args:
       variant: a model by name, at 224 x 224 pixels.

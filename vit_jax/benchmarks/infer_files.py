@@ -15,7 +15,7 @@ from vit_jax.benchmarks.infer import Measured
 from vit_jax.benchmarks.max_batch import Largest
 
 # Okabe and Ito's, without the yellow, which is too light for lines; a marker each besides.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 MARKERS = "osD^vPX*"
 DPI = 150
 
@@ -71,9 +71,9 @@ def _lines(points: Sequence[tuple[str, int, float]]) -> Lines:
 
 def _panel(axes: Axes, lines: Lines, label: str) -> None:
     for index, (model, points) in enumerate(lines.items()):
-        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+        color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
         dashes = "--" if model.startswith("R") and "+" not in model else "-"
-        axes.plot(*zip(*points, strict=True), dashes, color=colour, marker=marker, label=model)
+        axes.plot(*zip(*points, strict=True), dashes, color=color, marker=marker, label=model)
     axes.set(xlabel="input size [pixels]", ylabel=label, yscale="log", xscale="log")
     sides = sorted({side for points in lines.values() for side, _ in points})
     axes.set_xticks(_apart(sides), [str(side) for side in _apart(sides)])
@@ -98,12 +98,12 @@ def _write(
     header: Sequence[str],
     rows: Sequence[Sequence[object]],
     figure: Figure,
-    labelled: Axes,
+    labeled: Axes,
     folder: pathlib.Path,
     where: str,
 ) -> list[pathlib.Path]:
     FigureCanvasAgg(figure)
-    handles, names = labelled.get_legend_handles_labels()
+    handles, names = labeled.get_legend_handles_labels()
     if handles:
         figure.legend(handles, names, loc="outside right upper", frameon=False)
     figure.suptitle(where, fontsize=10)

@@ -46,7 +46,7 @@ def make(folder: pathlib.Path, count: int) -> list[pathlib.Path]:
         picture = np.full((height, width, 3), 128, np.float32)
         for octave in range(2, 10):
             cells = rng.standard_normal((2**octave + 1, 2**octave + 1, 3), np.float32)
-            cells = 0.7 * cells[:, :, :1] + 0.3 * cells  # colours vary less than brightness
+            cells = 0.7 * cells[:, :, :1] + 0.3 * cells  # colors vary less than brightness
             grain = cv2.resize(cells, (width, height), interpolation=cv2.INTER_CUBIC)
             picture += 110 / octave**0.8 * grain
         file = folder / f"{number:03}.jpg"

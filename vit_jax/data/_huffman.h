@@ -368,7 +368,7 @@ static void take_over(j_decompress_ptr info, struct scan *scan, JDIMENSION first
                       JDIMENSION columns)
 {
     if (info->comps_in_scan < 2)
-        return; /* grey files are few, and small */
+        return; /* gray files are few, and small */
     memset(scan, 0, sizeof *scan);
     for (int component = 0; component < info->comps_in_scan; component++) {
         const jpeg_component_info *about = info->cur_comp_info[component];

@@ -1,7 +1,7 @@
 /* Part of a JPEG: decodes a rectangle without the work that the rest of the image would take.
  *
  * libjpeg-turbo can leave out rows (jpeg_skip_scanlines: nothing but Huffman decoding), columns
- * (jpeg_crop_scanline: no inverse DCT, no upsampling, no colours) and all that lies below. The
+ * (jpeg_crop_scanline: no inverse DCT, no upsampling, no colors) and all that lies below. The
  * pixels are those of a whole decoding, bit for bit, and every file that is in any way unusual is
  * left to the caller's other decoder: both functions say so, with None, and never raise for it.
  *
@@ -26,7 +26,7 @@
 
 typedef unsigned char byte;
 
-enum { COLOURS = 3 };
+enum { COLORS = 3 };
 
 /* The header ---------------------------------------------------------------------------------- */
 
@@ -76,7 +76,7 @@ static int is_upright(const byte *segment, size_t length)
 
 /* Reads the segments up to the scan (ITU-T T.81, B.2); returns 0 for what is not plain.
  *
- * Plain is: sequential, Huffman-coded, 8 bits, grey or three colours in one scan, upright, and with
+ * Plain is: sequential, Huffman-coded, 8 bits, gray or three colors in one scan, upright, and with
  * the marker that ends an image. Without that marker a file may have been cut off anywhere, which
  * would not be noticed above the cut.
  */
@@ -103,7 +103,7 @@ static int read_header(const byte *data, size_t size, struct header *header)
             header->height = (long)two(segment + 1, 0);
             header->width = (long)two(segment + 3, 0);
             header->components = segment[5];
-            if ((header->components != 1 && header->components != COLOURS) ||
+            if ((header->components != 1 && header->components != COLORS) ||
                 !header->height || !header->width)
                 return 0;
         } else if (marker > 0xC1 && marker < 0xD0 && marker != 0xC4) {
@@ -146,7 +146,7 @@ struct rectangle {
     JDIMENSION top, left, height, width;
 };
 
-/* Upsampling looks at neighbours, and acts differently at the edges of what is decoded and where
+/* Upsampling looks at neighbors, and acts differently at the edges of what is decoded and where
  * that is very narrow: so more is decoded than is wanted.
  */
 enum { MARGIN = 4, NARROWEST = 64, MOST_ROWS = 8 };
@@ -183,7 +183,7 @@ static enum outcome decode(const byte *data, size_t size, const struct header *h
         jpeg_has_multiple_scans(&info))
         goto end;
     jpeg_start_decompress(&info);
-    if (info.output_components != COLOURS)
+    if (info.output_components != COLORS)
         goto end;
 
     JDIMENSION left = wanted.left > MARGIN ? wanted.left - MARGIN : 0;
@@ -202,7 +202,7 @@ static enum outcome decode(const byte *data, size_t size, const struct header *h
     take_over(&info, &scan, *first, *columns);
     if (*first > wanted.left || *first + *columns < wanted.left + wanted.width)
         goto end;
-    if (room / COLOURS / *columns < wanted.height) {
+    if (room / COLORS / *columns < wanted.height) {
         outcome = NO_ROOM;
         goto end;
     }
@@ -211,7 +211,7 @@ static enum outcome decode(const byte *data, size_t size, const struct header *h
     if (above && jpeg_skip_scanlines(&info, above) != above)
         goto end;
     const JDIMENSION below = wanted.top + wanted.height;
-    const size_t stride = (size_t)*columns * COLOURS;
+    const size_t stride = (size_t)*columns * COLORS;
     while (info.output_scanline < below) {
         JSAMPROW rows[MOST_ROWS];
         for (JDIMENSION row = 0; row < MOST_ROWS; row++) {

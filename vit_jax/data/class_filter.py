@@ -16,7 +16,7 @@ class Subset:
     """
 
     def __init__(self, source: Source, classes: Sequence[str], key: str) -> None:
-        """Takes the source of the split that the knob `key` names; raises ConfigError."""
+        """Takes the source of the split that the option `key` names; raises ConfigError."""
         shown = f"data.classes={','.join(classes)}"
         for name in classes:
             if name not in source.classes:

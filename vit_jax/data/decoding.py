@@ -24,7 +24,7 @@ MOST_BYTES = 2**28  # of a file; 100 megapixels of 16 bits without compression a
 # photograph has at most 512 pixels a byte in a JPEG, or, with 10 scans, 5,120 visits of a pixel.
 MOST_SCANS = 50
 MOST_WORK = 10_000  # pixels x scans of a JPEG for each byte of its file
-# Other formats have no such bound for one colour; up to this size an image costs a second at most.
+# Other formats have no such bound for one color; up to this size an image costs a second at most.
 CHEAP_PIXELS = 2**24
 
 
@@ -56,10 +56,10 @@ def check_bytes(size: int) -> None:
 
 
 def decode(encoded: bytes, *, channels: int, max_pixels: int) -> np.ndarray:
-    """Returns the pixels of a JPEG, PNG, WebP, GIF or BMP file, RGB or grey, as uint8 `H W C`.
+    """Returns the pixels of a JPEG, PNG, WebP, GIF or BMP file, RGB or gray, as uint8 `H W C`.
 
     C is `channels`, 1 or 3. 16-bit samples keep their high byte, CMYK becomes RGB, palettes are
-    looked up, grey is repeated, alpha is dropped (the colours under it stay), an EXIF orientation
+    looked up, gray is repeated, alpha is dropped (the colors under it stay), an EXIF orientation
     is applied, and of an animation the first frame counts.
 
     Raises BadImage for anything but a whole image of at most `max_pixels`, whose size is read from
@@ -69,7 +69,7 @@ def decode(encoded: bytes, *, channels: int, max_pixels: int) -> np.ndarray:
 
     JPEGs come out as from TensorFlow with `dct_method="INTEGER_ACCURATE"`, bit for bit on 60
     photographs. TensorFlow's default, the fast transform with which the published models were
-    trained, differs from that by 1.2 grey levels on average and 22 at most.
+    trained, differs from that by 1.2 gray levels on average and 22 at most.
     """
     if not encoded:
         raise BadImage("is empty")
@@ -105,7 +105,7 @@ def load(image: bytes | np.ndarray, *, channels: int, max_pixels: int) -> np.nda
 def with_channels(image: np.ndarray, channels: int) -> np.ndarray:
     """Returns uint8 pixels `H W` or `H W C`, C = 1 or 3, as `H W channels`.
 
-    Grey is repeated; colour becomes grey by the weights of JPEG (0.299, 0.587, 0.114).
+    Gray is repeated; color becomes gray by the weights of JPEG (0.299, 0.587, 0.114).
     """
     image = image.reshape(*image.shape[:2], -1)
     if image.shape[2] == channels:

@@ -119,12 +119,12 @@ def open_listed(data: config.Data, split: str, open_: Callable[[str], Source]) -
     key = f"data.examples={data.examples}"
     listing = read(data.examples or "")
     name = (data.name or "").partition(":")[0]
-    for ours, theirs, knob in (
+    for ours, theirs, option in (
         (name, listing.dataset, "data.name"),
         (split, listing.split, "data.train_split"),
     ):
         if ours != theirs:
-            raise ConfigError(f"{key}: lists {theirs}, but {knob} is {ours or 'none'}")
+            raise ConfigError(f"{key}: lists {theirs}, but {option} is {ours or 'none'}")
     try:
         source = open_(split)
         if tuple(_identities(source)) == listing.examples:

@@ -26,7 +26,7 @@ class Folder:
     """Image files below a folder per class, at any depth; `skipped` counts what is not used.
 
     Without `data.holdout`, `root/SPLIT/CLASS/**` holds the splits. The classes are the folders of
-    `data.train_split`, sorted, and every split is labelled by that list: a class folder that is not
+    `data.train_split`, sorted, and every split is labeled by that list: a class folder that is not
     in it is an error; a class without a folder in another split is none.
 
     With `data.holdout` > 0, `root/CLASS/**` holds everything. A file belongs to `data.eval_split`

@@ -2,7 +2,7 @@
 
 A folder of images has a name; `folder_to_objectnet_label.json` has its label, and
 `objectnet_to_imagenet_1k.json` the names, parted by semicolons, of the ImageNet classes that an
-image so labelled may be called by. A line of `imagenet_to_label_2012_v2` is such a name, and
+image so labeled may be called by. A line of `imagenet_to_label_2012_v2` is such a name, and
 `pytorch_to_imagenet_2012_id.json` says which line belongs to each class in WordNet's order, in
 which heads have them. So 113 of the 313 classes have one class of ImageNet or several.
 """

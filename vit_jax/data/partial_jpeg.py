@@ -19,7 +19,7 @@ BESIDE = 96
 def size(encoded: bytes) -> tuple[int, int] | None:
     """Returns `(height, width)` of a JPEG whose rectangles can be decoded; None for all else.
 
-    It can be done with upright, sequential, grey or three-colour files that are not cut off.
+    It can be done with upright, sequential, gray or three-color files that are not cut off.
     """
     return _JPEG.size(encoded) if _JPEG else None
 

@@ -11,19 +11,19 @@ is not the identity. What looks like a slip there was trained with, so it is her
 - Solarize's threshold is 256 x level modulo 256, as it becomes a byte: magnitudes 10 and 20 invert
   all of an image, 15 what is 128 and above. Posterize's shift wraps alike: up to 22 it keeps more
   bits the larger the magnitude, 20 to 22 all eight, from 23 on a single one.
-- Grey values, Sharpness's smoothed image and blends are rounded down, not to the nearest.
+- Gray values, Sharpness's smoothed image and blends are rounded down, not to the nearest.
 
 What differs: Translate and Cutout are shares of a side, the reference's pixels for sides of 224,
-so that images of other sizes change alike. Where nine neighbours add up to a multiple of 13, the
+so that images of other sizes change alike. Where nine neighbors add up to a multiple of 13, the
 reference's smoothed value may be 1 too low, depending on its processor: that is in 1 of 100 pixels
-of Sharpness, and its blend is off by 1, at magnitude 20 by 3. Color may be off by 1 where a grey
+of Sharpness, and its blend is off by 1, at magnitude 20 by 3. Color may be off by 1 where a gray
 value or a blend is within float32's rounding of a whole number: in a few of 100,000 pixels, more at
 magnitudes 6, 23 and 26. Images of one channel, which the reference does not take, are changed as
 three equal channels would be, but Color leaves them as they are. The draws are ours.
 
 An operation takes uint8 `H W C` (C = 1 or 3), the level (magnitude / 10) and a generator, from
 which it draws only what its docstring says. It returns uint8 of the same shape and never writes
-into its argument, which it may return. Pixels that come in from outside are grey, 128.
+into its argument, which it may return. Pixels that come in from outside are gray, 128.
 """
 
 import dataclasses
@@ -102,7 +102,7 @@ def invert(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndar
 
 
 def rotate(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns the image turned about its centre by 30 degrees x level; draws the sense."""
+    """Returns the image turned about its center by 30 degrees x level; draws the sense."""
     angle = np.float32(_either(30 * level, rng)) * np.float32(math.pi / 180)
     cos, sin = np.cos(angle), np.sin(angle)
     height, width = (np.float32(side - 1) for side in image.shape[:2])
@@ -123,7 +123,7 @@ def solarize(image: np.ndarray, level: float, rng: np.random.Generator) -> np.nd
 
 
 def color(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns the difference from the grey image enhanced; an image of one channel stays."""
+    """Returns the difference from the gray image enhanced; an image of one channel stays."""
     if image.shape[2] == 1:
         return image
     return _enhance(image, cv2.cvtColor(cv2.transform(image, LUMA), cv2.COLOR_GRAY2RGB), level)
@@ -171,14 +171,14 @@ def translate_y(image: np.ndarray, level: float, rng: np.random.Generator) -> np
 
 
 def cutout(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns the image with a grey rectangle: 40/224 x level of the sides each way from a pixel.
+    """Returns the image with a gray rectangle: 40/224 x level of the sides each way from a pixel.
 
     Draws the row of that pixel, then its column; what sticks out of the image is lost.
     """
     part = []
     for side in image.shape[:2]:
-        centre, reach = int(rng.integers(side)), int(40 * level * side / SIDE)
-        part.append(slice(max(centre - reach, 0), centre + reach))
+        center, reach = int(rng.integers(side)), int(40 * level * side / SIDE)
+        part.append(slice(max(center - reach, 0), center + reach))
     image = image.copy()
     image[tuple(part)] = FILL
     return image

@@ -1,4 +1,4 @@
-"""What every source of labelled images has in common: the protocol, splits, errors."""
+"""What every source of labeled images has in common: the protocol, splits, errors."""
 
 import hashlib
 import re
@@ -22,7 +22,7 @@ class Record(NamedTuple):
 
 
 class Source(Protocol):
-    """Random access to labelled images; it is pickled to the loader processes."""
+    """Random access to labeled images; it is pickled to the loader processes."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ class Split(NamedTuple):
     def parse(cls, text: str, key: str) -> "Split":
         """Reads `name`, or `name[low:high]` with bounds as counts or percentages, either empty.
 
-        A negative bound counts from the end. Raises ConfigError, which names the knob `key`.
+        A negative bound counts from the end. Raises ConfigError, which names the option `key`.
         """
         match = re.fullmatch(r"([^\[\]]+)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?", text)
         if not match:

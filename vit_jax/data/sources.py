@@ -41,8 +41,8 @@ def open_source(
     """Returns the source that `data.source` names, cut to `split`.
 
     `num_classes` is the width of the head if the user fixed it: synthetic data draws that many
-    classes (else 10), other data must not have more. `train` or `key` says which knob `split` came
-    from, for messages. Raises ConfigError or DataError, each one line with the knob, its value and
+    classes (else 10), other data must not have more. `train` or `key` says which option `split` came
+    from, for messages. Raises ConfigError or DataError, each one line with the option, its value and
     a remedy.
     """
     key = key or ("data.train_split" if train else "data.eval_split")
@@ -82,7 +82,7 @@ def open_task(task: Task, split: str, data_dir: str | None = None) -> "Tfds":
 
 
 class Digits:
-    """The handwritten digits that ship with this package: 8 x 8 grey, 10 classes, 1437 + 360.
+    """The handwritten digits that ship with this package: 8 x 8 gray, 10 classes, 1437 + 360.
 
     UCI "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak, 1998; CC BY 4.0): its
     1,797 test images, by 13 writers, as scikit-learn 1.9.1 carries them and in that order. Every
@@ -131,7 +131,7 @@ class Synthetic:
 
     The label is the index mod `num_classes`. A class is a pattern of 4 x 4 blocks (levels 64 to
     191, drawn once per class); an example is its pattern plus noise of -64 to 63 levels a pixel,
-    drawn per (split name, index). So it can be learnt, and what is learnt on one split holds on the
+    drawn per (split name, index). So it can be learned, and what is learned on one split holds on the
     others.
     """
 

@@ -77,7 +77,7 @@ class Tfds:
         label = int(rule.label(example))
         if not 0 <= label < len(self.classes):
             raise DataError(
-                f"{self.name(index)}: label {label} is no class; choose a labelled split"
+                f"{self.name(index)}: label {label} is no class; choose a labeled split"
             )
         image = example[rule.image]
         if rule.pixels is not None:

@@ -25,10 +25,10 @@ Transform = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Resize:
-    """Stretches to `height x width`: bilinear, half-pixel centres, no antialiasing.
+    """Stretches to `height x width`: bilinear, half-pixel centers, no antialiasing.
 
     The same as `tf.image.resize(method="bilinear")`, except that weights are fixed-point and the
-    result is rounded: less than 0.8 grey levels from the real-valued one. The other `resampling`s
+    result is rounded: less than 0.8 gray levels from the real-valued one. The other `resampling`s
     are Pillow's, which antialiases.
     """
 
@@ -165,7 +165,7 @@ class FlipLeftRight:
 
 @dataclasses.dataclass(frozen=True)
 class RandomAffine:
-    """Turns, zooms and shifts about the image's centre, bilinearly; what comes in is black (0).
+    """Turns, zooms and shifts about the image's center, bilinearly; what comes in is black (0).
 
     Draws four numbers, uniform in [-1, 1): times `rotation`, degrees counter-clockwise; times
     `scale`, the zoom minus 1; times `shift`, the move down in heights, and to the right in widths.
@@ -199,7 +199,7 @@ class RandomAffine:
 
 
 def train_transforms(data: config.Data) -> tuple[Transform, ...]:
-    """Returns the training view that the knobs of `data` describe; it ends at `image_size`."""
+    """Returns the training view that the options of `data` describe; it ends at `image_size`."""
     height, width = data.image_size
     if data.train_crop == "resize":
         steps: list[Transform] = [Resize(height, width, data.resampling)]
@@ -219,7 +219,7 @@ def train_transforms(data: config.Data) -> tuple[Transform, ...]:
 
 
 def eval_transforms(data: config.Data) -> tuple[Transform, ...]:
-    """Returns the evaluation view that the knobs of `data` describe; it draws nothing."""
+    """Returns the evaluation view that the options of `data` describe; it draws nothing."""
     height, width = data.image_size
     if data.eval_crop == "resize":
         return (Resize(height, width, data.resampling),)

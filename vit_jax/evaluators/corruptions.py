@@ -9,7 +9,7 @@ from vit_jax.data.datasets import SEVERITIES
 from vit_jax.training import loop
 
 # AlexNet's top-1 error on each corruption, averaged over the severities, which the mean corruption
-# error is normalised by (Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to
+# error is normalized by (Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to
 # Common Corruptions and Perturbations"; the values are those of github.com/hendrycks/robustness).
 # The other four corruptions of TFDS are not part of it.
 ALEXNET = {

@@ -1,8 +1,8 @@
 """Few-shot linear evaluation in closed form: frozen features, least squares, a few images a class.
 
-ViT, section 4.1: regularised least squares from the features of some training images to targets
-{-1, 1}^K. The paper gives neither the regulariser nor the seeds; as in big_vision's fewshot_lsr.py
-the features are standardised by those images, a constant 100 is their bias (which is regularised
+ViT, section 4.1: regularized least squares from the features of some training images to targets
+{-1, 1}^K. The paper gives neither the regularizer nor the seeds; as in big_vision's fewshot_lsr.py
+the features are standardized by those images, a constant 100 is their bias (which is regularized
 too), l2 is 2^10, and accuracy is the mean over 3 draws.
 
 The squares are solved in this process in float64: at l2 = 2^-10 the matrix has a condition number
@@ -48,13 +48,13 @@ class Linear(NamedTuple):
 
 
 class FewShot:
-    """Measures features on pairs of splits, with the knobs of `evaluation`."""
+    """Measures features on pairs of splits, with the options of `evaluation`."""
 
     def __init__(
         self, model: models.Classifier, cfg: config.Config, pairs: Mapping[str, Pair]
     ) -> None:
         self._extract = Extractor(model, cfg.data)
-        self._knobs, self._pairs = cfg.evaluation, pairs
+        self._options, self._pairs = cfg.evaluation, pairs
 
     def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
         """Returns accuracies: `SET/5shot`, or with several l2, `SET/5shot/l2=1024`."""
@@ -66,7 +66,7 @@ class FewShot:
                 return None
             x, y = train.gathered()
             self._warn_of_few(name, y)
-            for shots in self._knobs.shots:
+            for shots in self._options.shots:
                 found = self._accuracies(x, y, pair.classes, shots, test, stop)
                 if found is None:
                     return None
@@ -75,7 +75,7 @@ class FewShot:
 
     def _warn_of_few(self, name: str, y: np.ndarray) -> None:
         least = int(np.unique(y, return_counts=True)[1].min())
-        for shots in self._knobs.shots:
+        for shots in self._options.shots:
             if least < shots:
                 logs.log.warning(
                     "evaluation.shots=%d: %s has a class with %d training images; all are used",
@@ -94,8 +94,8 @@ class FewShot:
         stop: Callable[[], bool],
     ) -> dict[str, float] | None:
         """Returns means over draws by `/l2=NUMBER`, or of a single l2 by nothing."""
-        strengths = self._knobs.fewshot_l2
-        each = np.zeros((self._knobs.fewshot_seeds, len(strengths)))
+        strengths = self._options.fewshot_l2
+        each = np.zeros((self._options.fewshot_seeds, len(strengths)))
         for seed, row in enumerate(each):
             few = choose(y, shots, seed)
             for column, linear in enumerate(solutions(x[few], y[few], classes, strengths)):
@@ -178,7 +178,7 @@ def _solved(
 
 
 def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns mean and deviation + 1e-5 of each feature, float64, which standardise them."""
+    """Returns mean and deviation + 1e-5 of each feature, float64, which standardize them."""
     mean = x.mean(axis=0, dtype=np.float64)
     squares = np.zeros_like(mean)
     for rows in _chunks(len(x)):

@@ -28,14 +28,14 @@ Sources = tuple[Source, Source]
 
 
 def asks_for_own(cfg: config.Config) -> bool:
-    """Returns whether images of the run's own splits are to be learnt from."""
+    """Returns whether images of the run's own splits are to be learned from."""
     return OWN in (*cfg.evaluation.fewshot, *cfg.evaluation.probe)
 
 
 def open_pairs(
     cfg: config.Config, key: str, pass_over: Callable[[Source], SplitRunner]
 ) -> dict[str, Pair]:
-    """Returns the sets that the knob `key` names and that are here, by their short names.
+    """Returns the sets that the option `key` names and that are here, by their short names.
 
     A name is a task with both splits (`imagenet` is `fewshot/imagenet`), a pattern of tasks,
     `digits`, which come with this package, or `self`, the run's own splits. Sets that are missing

@@ -22,7 +22,7 @@ class Masked:
         self._sums = functools.partial(_sums, model, cfg.data)
 
     def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
-        """Returns `loss`, `error` and `count` of images, of colours `accuracy` and its `count`.
+        """Returns `loss`, `error` and `count` of images, of colors `accuracy` and its `count`.
 
         They are those of `masked.measure`. What is corrupted depends on the number of an image in
         its split alone, so all of them are the same whatever the batch size, the number of devices

@@ -1,7 +1,7 @@
 """Linear probe: a softmax head on frozen features, trained on a whole training split.
 
-The recipe is ours, as the paper has none. Features are standardised by the training images. The
-mean cross-entropy plus l2 / 2 times the squared weights, not the biases, is minimised by L-BFGS on
+The recipe is ours, as the paper has none. Features are standardized by the training images. The
+mean cross-entropy plus l2 / 2 times the squared weights, not the biases, is minimized by L-BFGS on
 all images at once; for each l2 of STRENGTHS in turn, from the solution of the one before, on four
 fifths of the images of every class. The l2 that is best on the other fifth is that of the final
 head, trained on all of them and measured on test images once. Nothing is random but the fifth, and
@@ -81,12 +81,12 @@ def learn(
     tried: list[tuple[float, float, Head]] = []
     with jax.set_mesh(mesh):
         for l2 in STRENGTHS:
-            head = _minimise(head, values, fitted, l2)
+            head = _minimize(head, values, fitted, l2)
             tried.append((fewshot.accuracy(_linear(head), Features(mesh, values, held)), l2, head))
             if stop():
                 return None
         _, l2, head = max(tried, key=lambda one: one[0])  # the first, so the largest, of equals
-        head = _minimise(head, values, whole, l2)
+        head = _minimize(head, values, whole, l2)
     return _linear(head)._replace(mean=mean, scale=scale), l2
 
 
@@ -119,7 +119,7 @@ def _linear(head: Head) -> Linear:
 
 
 @jax.jit
-def _minimise(
+def _minimize(
     head: Head, values: list[jax.Array], labels: list[jax.Array], l2: jax.typing.ArrayLike
 ) -> Head:
     """Returns where L-BFGS, begun at `head`, ends."""

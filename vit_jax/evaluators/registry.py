@@ -147,7 +147,7 @@ def _check_names(task: Task, theirs: tuple[str, ...], ours: tuple[str, ...]) -> 
 
 
 def warn(key: str, entry: str, missing: list[str], root: str | None) -> None:
-    """Logs one line for an entry of a knob whose sets, or some of them, are not here."""
+    """Logs one line for an entry of a option whose sets, or some of them, are not here."""
     where = availability.directory(root)
     if len(missing) == 1:
         logs.log.warning(

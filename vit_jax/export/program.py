@@ -205,9 +205,9 @@ def _about(predictor: predict.Predictor, form: Form, exported: export.Exported) 
                 "image",
                 "row",
                 "column",
-                "red, green, blue" if data.channels == 3 else "grey",
+                "red, green, blue" if data.channels == 3 else "gray",
             ],
-            "meaning": f"pixels from 0 to 255, not normalised, of images {seen}",
+            "meaning": f"pixels from 0 to 255, not normalized, of images {seen}",
         },
         "view": {
             key: getattr(data, key)

@@ -30,13 +30,13 @@ class _Axis:
 def view(images: jax.Array, data: config.Data) -> jax.Array:
     """Returns the evaluation view that `data` describes, uint8 (B, *image_size, C).
 
-    Within one grey level of what evaluation and prediction see, with one exception: where the
+    Within one gray level of what evaluation and prediction see, with one exception: where the
     longer side of a central crop's resize falls exactly between two whole numbers, it may be
     rounded the other way. Exact for images that have the right size already.
 
     Args:
       images: uint8 (B, h, w, C); B, h and w may be symbolic.
-      data: the knobs of the pixels.
+      data: the options of the pixels.
     """
     vertical, horizontal = _axes(jnp.array(images.shape[1]), jnp.array(images.shape[2]), data)
     pixels = images.astype(jnp.float32)

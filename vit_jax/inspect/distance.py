@@ -6,7 +6,7 @@ import numpy as np
 def between(grid: tuple[int, int], image_size: tuple[int, int], *, token: bool) -> np.ndarray:
     """Returns the distance in pixels between all tokens, (N, N) float32.
 
-    Neighbours on the grid are as far apart as the image is high or wide divided by the rows or
+    Neighbors on the grid are as far apart as the image is high or wide divided by the rows or
     columns, so that hybrids count in pixels of the image too. Of a class token, which comes first,
     all distances are 0.
     """

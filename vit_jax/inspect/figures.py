@@ -7,28 +7,28 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-MAP = "viridis"  # even in lightness: safe for colour-blind eyes, and in grey
+MAP = "viridis"  # even in lightness: safe for color-blind eyes, and in gray
 SIDE = 224  # pixels of an image in a figure, at least
 TILE = 24  # pixels of a map in a figure, at least
 FLAT = 1e-4  # what rounding leaves of differences in a mask
 PAIRS = 4  # images side by side
-ITSELF = "0.75"  # the grey of a patch among those that it is compared with
+ITSELF = "0.75"  # the gray of a patch among those that it is compared with
 
 
 def filters(components: np.ndarray, shares: np.ndarray, of: str) -> Figure:
-    """Returns filters (n, h, w, C) as images, grey where a filter is zero, 7 in a row."""
+    """Returns filters (n, h, w, C) as images, gray where a filter is zero, 7 in a row."""
     scale = np.abs(components).max(axis=(1, 2, 3), keepdims=True)
-    colours = 0.5 + components / np.maximum(2 * scale, np.finfo(np.float32).tiny)
-    columns = min(7, len(colours))
-    rows = -(-len(colours) // columns)
-    blank = np.ones((rows * columns - len(colours), *colours.shape[1:]), np.float32)
-    grid = np.concatenate([colours, blank]).reshape(rows, columns, *colours.shape[1:])
+    colors = 0.5 + components / np.maximum(2 * scale, np.finfo(np.float32).tiny)
+    columns = min(7, len(colors))
+    rows = -(-len(colors) // columns)
+    blank = np.ones((rows * columns - len(colors), *colors.shape[1:]), np.float32)
+    grid = np.concatenate([colors, blank]).reshape(rows, columns, *colors.shape[1:])
     figure, axes = _single(0.75 * columns + 0.6, 0.75 * rows + 1.0)
     _bare(axes)
     framed = np.pad(_finer(grid), [(0, 0)] * 2 + [(1, 1)] * 2 + [(0, 0)])
     sheet = _sheet(framed, fill=1.0)
     axes.imshow(np.broadcast_to(sheet, (*sheet.shape[:2], 3)), interpolation="antialiased")
-    axes.set_title(f"{of}\n(first {len(colours)} principal components)")
+    axes.set_title(f"{of}\n(first {len(colors)} principal components)")
     axes.set_xlabel(f"together {100 * shares.sum():.0f} % of the variance")
     return figure
 
@@ -36,10 +36,10 @@ def filters(components: np.ndarray, shares: np.ndarray, of: str) -> Figure:
 def posemb(similarities: np.ndarray) -> Figure:
     """Returns tiles (T, rows, columns, rows, columns) of cosines; T > 1 is one sheet per layer.
 
-    Colours span the cosines of different patches; a patch itself, always 1, is grey.
+    Colors span the cosines of different patches; a patch itself, always 1, is gray.
     """
     low, high = between_patches(similarities)
-    colours = colormaps[MAP].with_extremes(over=ITSELF)
+    colors = colormaps[MAP].with_extremes(over=ITSELF)
     count, (rows, columns) = len(similarities), similarities.shape[1:3]
     across = min(4, count)
     down = -(-count // across)
@@ -50,11 +50,11 @@ def posemb(similarities: np.ndarray) -> Figure:
         axes.set_axis_off()
     for index in range(count):
         axes, tiles = places.flat[index], _finer(similarities[index])
-        axes.imshow(_sheet(tiles, fill=np.nan), cmap=colours, vmin=low, vmax=high)
+        axes.imshow(_sheet(tiles, fill=np.nan), cmap=colors, vmin=low, vmax=high)
         _number(axes, tiles)
         axes.set(xlabel="Input patch column", ylabel="Input patch row")
         axes.set_title(f"Layer {index + 1}" if count > 1 else title)
-    label = "Cosine similarity (grey: the patch itself, 1)"
+    label = "Cosine similarity (gray: the patch itself, 1)"
     figure.colorbar(places.flat[0].images[0], ax=places, shrink=0.8, label=label)
     if count > 1:
         figure.suptitle(title)

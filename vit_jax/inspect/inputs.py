@@ -13,7 +13,7 @@ from vit_jax.data import decoding, transforms
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """Images by name: `views` (B, H, W, C) uint8 are what the model sees before normalisation."""
+    """Images by name: `views` (B, H, W, C) uint8 are what the model sees before normalization."""
 
     names: Sequence[str]
     views: np.ndarray

@@ -112,7 +112,7 @@ def inspect(
     Args:
       what: one of KINDS, or `all`, which logs what it has to leave out.
       checkpoint: anything that `opening.open_` takes.
-      overrides: knobs by dotted name.
+      overrides: options by dotted name.
       at: of a run, a step number, `best`, or None for the newest.
       images: files and folders; none: the evaluation split of a run.
       count: images to look at, at most; None: COUNTS.
@@ -156,14 +156,14 @@ def _filters(subject: Subject) -> Answer:
     kernel = filters.kernel(subject.opened)
     components, shares = filters.components(kernel)
     height, width, channels, number = kernel.shape
-    colour = "RGB" if channels == 3 else "Grey"
+    color = "RGB" if channels == 3 else "Gray"
     first = subject.opened.cfg.model.resnet_units is None
     layer = "embedding filters" if first else "filters of the first convolution"
     caption = (
         f"The first {len(components)} principal components of the {number} filters of "
-        f"{height} x {width} pixels, each scaled to its largest number; grey is zero."
+        f"{height} x {width} pixels, each scaled to its largest number; gray is zero."
     )
-    figure = figures.filters(components, shares, f"{colour} {layer}")
+    figure = figures.filters(components, shares, f"{color} {layer}")
     return Answer(
         figures={"filters": (figure, caption)},
         arrays={"components": components, "share_of_variance": shares},
@@ -175,7 +175,7 @@ def _posemb(subject: Subject) -> Answer:
     similarity = np.stack([posemb.similarity(table) for table in tables])
     caption = (
         "Tile (r, c) shows how alike the position embedding of the patch in row r and column c is "
-        "to those of the other patches; grey is the patch itself."
+        "to those of the other patches; gray is the patch itself."
     )
     return Answer(
         figures={"posemb": (figures.posemb(similarity), caption)},

@@ -20,7 +20,7 @@ from vit_jax.models.patches import patchify, unpatchify
 from vit_jax.models.variants import required
 from vit_jax.training import masked_objective, step
 
-MASK = (86, 180, 233)  # Okabe and Ito's sky blue: no grey, as masked patches often are
+MASK = (86, 180, 233)  # Okabe and Ito's sky blue: no gray, as masked patches often are
 SIDE = 112  # pixels of an image in the figure, at least
 DOWN, ACROSS = 6, 3  # images below each other and beside each other in the figure
 
@@ -34,7 +34,7 @@ def fill_in(opened: loading.LoadedModel, images: np.ndarray) -> dict[str, np.nda
 
     Args:
       opened: a run of masked patch prediction; raises CannotAnswer for others.
-      images: (B, H, W, C) uint8, as the model sees them before normalisation. The first of them
+      images: (B, H, W, C) uint8, as the model sees them before normalization. The first of them
         is corrupted as the first of a split is in evaluation, and so on.
     """
     check(opened)

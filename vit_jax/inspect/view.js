@@ -58,7 +58,7 @@
     return { values: all.subarray(token ? 1 : 0), self: token ? all[0] : 0 };
   }
 
-  function colour(stops, share) {
+  function color(stops, share) {
     const at = Math.min(Math.max(share, 0), 1) * (stops.length - 1), low = Math.min(Math.floor(at), stops.length - 2);
     return stops[low].map((from, i) => Math.round(from + (stops[low + 1][i] - from) * (at - low)));
   }
@@ -77,7 +77,7 @@
     canvas.width = columns;
     canvas.height = rows;
     const context = canvas.getContext("2d"), pixels = context.createImageData(columns, rows), most = largest(values);
-    values.forEach((value, k) => pixels.data.set([...colour(HEAT, value / most), 255], 4 * k));
+    values.forEach((value, k) => pixels.data.set([...color(HEAT, value / most), 255], 4 * k));
     context.putImageData(pixels, 0, 0);
   }
 
@@ -92,9 +92,9 @@
     if (!state.plain && !(shown.mode === "position" && shown.patch === OUTPUT)) {
       const position = shown.mode === "position", most = largest(found.values);
       found.values.forEach((value, k) => {
-        // Coloured, not only lit: images may be black. The patch itself is as alike as can be.
+        // Colored, not only lit: images may be black. The patch itself is as alike as can be.
         const light = position ? Math.min(Math.max(alike(value), 0), 1) : Math.max(value, 0) / most;
-        context.fillStyle = `rgba(${colour(HEAT, light)}, ${0.7 - 0.3 * light})`;
+        context.fillStyle = `rgba(${color(HEAT, light)}, ${0.7 - 0.3 * light})`;
         const x = Math.round((k % columns) * w), y = Math.round(Math.floor(k / columns) * h);
         context.fillRect(x, y, Math.round((k % columns + 1) * w) - x, Math.round((Math.floor(k / columns) + 1) * h) - y);
       });
@@ -205,7 +205,7 @@
     const context = small.getContext("2d"), tile = context.createImageData(columns, rows);
     for (let q = 0; q < patches; q++) {
       for (let k = 0; k < patches; k++) {
-        const rgb = k === q ? ITSELF : colour(HEAT, alike(cosines[q * patches + k] / 127 - 1));
+        const rgb = k === q ? ITSELF : color(HEAT, alike(cosines[q * patches + k] / 127 - 1));
         tile.data.set([...rgb, 255], 4 * k);
       }
       context.putImageData(tile, (q % columns) * columns, Math.floor(q / columns) * rows);

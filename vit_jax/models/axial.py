@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax import config
-from vit_jax.models.layers import EncoderBlock, normalise
+from vit_jax.models.layers import EncoderBlock, normalize
 from vit_jax.models.positions import Offsets
 from vit_jax.models.resnet import GROUPS, Middle, Place, ResNet
 
@@ -86,7 +86,7 @@ class LineAttention(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns (B, lines, length, features) for the same."""
         features = x.shape[-1]
-        projected = normalise(self.norm, self.project(x))
+        projected = normalize(self.norm, self.project(x))
         query, key, value = (
             part.reshape(*part.shape[:-1], HEADS, -1)
             for part in jnp.split(projected, [features // 2, features], axis=-1)
@@ -144,7 +144,7 @@ class AxialResNet(ResNet):
 
     The paper says that rows and columns attend, with relative positions; eight heads, queries and
     keys half as wide as values, an epsilon of 1e-4 and the pooling follow the code that its authors
-    published later. Ours are: one projection for queries, keys and values, normalised once by
+    published later. Ours are: one projection for queries, keys and values, normalized once by
     GroupNorm and never again before the unit's own norm; logits divided by the root of a query's
     width; offsets that begin as normal(0.02); on an odd side the last mean is over what is there.
     """

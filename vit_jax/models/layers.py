@@ -43,12 +43,12 @@ REMAT_POLICIES = {
 }
 
 
-def rematerialise(layer: F, kind: str, unroll: int) -> F:
+def rematerialize(layer: F, kind: str, unroll: int) -> F:
     """Returns the body of a scan with what `model.remat` says its backward pass computes again."""
     if kind == "none":
         return layer
     # Inside a loop nothing can be shared between the passes, so the barrier would only cost;
-    # unrolled, the compiler would share it all and undo the rematerialisation.
+    # unrolled, the compiler would share it all and undo the rematerialization.
     again = jax.checkpoint(layer, policy=REMAT_POLICIES[kind], prevent_cse=unroll > 1)
     return again  # pyright: ignore[reportReturnType]
 
@@ -113,7 +113,7 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     return jnp.where(mask, x / kept, jnp.zeros_like(x))
 
 
-def normalise(norm: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
+def normalize(norm: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
     """Returns the norm of x, computed in float32 and rounded to the type of x once."""
     return norm(x.astype(jnp.float32)).astype(x.dtype)
 
@@ -261,9 +261,9 @@ class EncoderBlock(nnx.Module):
         keys = (None,) * 5 if key is None else jax.random.split(key, 5)
         if self.positioned:
             x = x + self.position().astype(x.dtype)
-        y, weights = self.attend(normalise(self.norm1, x), capture)
+        y, weights = self.attend(normalize(self.norm1, x), capture)
         x = x + self._thin(dropout(y, self.rate, keys[0]), share, keys[3])
-        y = self.mlp(normalise(self.norm2, x), keys[1])
+        y = self.mlp(normalize(self.norm2, x), keys[1])
         return x + self._thin(dropout(y, self.rate, keys[2]), share, keys[4]), weights
 
     def attend(self, x: jax.Array, capture: bool) -> tuple[jax.Array, jax.Array | None]:
@@ -289,11 +289,11 @@ class AttentionPooling(nnx.Module):
         probe = self.probe[...].astype(tokens.dtype)
         probe = jnp.broadcast_to(probe, (tokens.shape[0], 1, tokens.shape[2]))
         x, _ = self.attention(probe, to=tokens)
-        return (x + self.mlp(normalise(self.norm, x), None))[:, 0]
+        return (x + self.mlp(normalize(self.norm, x), None))[:, 0]
 
 
 class WithHead(nnx.Module):
-    """A network that ends in an optional dense layer and a zero-initialised linear one.
+    """A network that ends in an optional dense layer and a zero-initialized linear one.
 
     Both compute in float32: a thousandth of the arithmetic, and every digit of the logits.
     """

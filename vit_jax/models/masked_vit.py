@@ -6,7 +6,7 @@ from flax import nnx
 
 from vit_jax import config
 from vit_jax.models import masking
-from vit_jax.models.layers import constrain_batch, normalise
+from vit_jax.models.layers import constrain_batch, normalize
 from vit_jax.models.positions import normal
 from vit_jax.models.variants import required
 from vit_jax.models.vit import ViT
@@ -29,7 +29,7 @@ class MaskedViT(ViT):
         super().__init__(model, image_size, channels, dtype, rngs=rngs)
 
     def add_head(self, model: config.Model, features: int, *, rngs: nnx.Rngs) -> None:
-        """Makes the mask token and the prediction head, zero-initialised as other heads are."""
+        """Makes the mask token and the prediction head, zero-initialized as other heads are."""
         self.mask_token = nnx.Param(normal(rngs.params(), (1, 1, features)))
         self.prediction = nnx.Linear(
             features, self.outputs, kernel_init=nnx.initializers.zeros, rngs=rngs
@@ -50,7 +50,7 @@ class MaskedViT(ViT):
         token = jnp.broadcast_to(self.mask_token[...].astype(x.dtype), (len(x), 1, x.shape[2]))
         patches = take(jnp.concatenate([x, token], axis=1), source)
         tokens, _ = self.transform(patches, key, False)
-        tokens = normalise(self.encoder_norm, tokens)[:, -x.shape[1] :]  # without the class token
+        tokens = normalize(self.encoder_norm, tokens)[:, -x.shape[1] :]  # without the class token
         seen = constrain_batch(take(tokens, chosen).astype(jnp.float32))
         return constrain_batch(self.prediction(seen))
 

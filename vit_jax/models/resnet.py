@@ -1,6 +1,6 @@
-"""ResNets with GroupNorm and weight standardisation, by themselves or below an encoder.
+"""ResNets with GroupNorm and weight standardization, by themselves or below an encoder.
 
-A unit comes in two versions. `v1` normalises after each convolution (He et al. 2016, "Deep Residual
+A unit comes in two versions. `v1` normalizes after each convolution (He et al. 2016, "Deep Residual
 Learning"), as in the released hybrids of ViT; `v2` before ("Identity Mappings"), as Big Transfer.
 """
 
@@ -13,7 +13,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from vit_jax import config
-from vit_jax.models.layers import WithHead, constrain_batch, normalise, rematerialise
+from vit_jax.models.layers import WithHead, constrain_batch, normalize, rematerialize
 from vit_jax.models.variants import required
 
 EXPANSION = 4  # a unit gives out so many times the channels it works on
@@ -51,23 +51,23 @@ class Middle(Protocol):
         ...
 
 
-def standardise(kernel: jax.Array, version: str, epsilons: str = "version") -> jax.Array:
+def standardize(kernel: jax.Array, version: str, epsilons: str = "version") -> jax.Array:
     """Returns a float32 kernel (h, w, inputs, features) with mean 0, variance 1 in each feature.
 
     Released hybrids add to the deviation, Big Transfer and timm to the variance; all keep it from
     0. Args are the model's `resnet_version` and `resnet_epsilons`.
     """
-    centred = kernel - kernel.mean(axis=(0, 1, 2), keepdims=True)
-    variance = (centred**2).mean(axis=(0, 1, 2), keepdims=True)
+    centerd = kernel - kernel.mean(axis=(0, 1, 2), keepdims=True)
+    variance = (centerd**2).mean(axis=(0, 1, 2), keepdims=True)
     if epsilons == "timm":
-        return centred * jax.lax.rsqrt(variance + 1e-8)
+        return centerd * jax.lax.rsqrt(variance + 1e-8)
     if version == "v1":
-        return centred / (jnp.sqrt(variance) + 1e-5)
-    return centred * jax.lax.rsqrt(variance + 1e-10)
+        return centerd / (jnp.sqrt(variance) + 1e-5)
+    return centerd * jax.lax.rsqrt(variance + 1e-10)
 
 
 class Convolution(nnx.Module):
-    """A convolution with a standardised kernel and no bias."""
+    """A convolution with a standardized kernel and no bias."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Convolution(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns (B, ceil(h / stride), ceil(w / stride), features) in the compute type."""
-        kernel = standardise(self.kernel[...], self.version, self.epsilons)
+        kernel = standardize(self.kernel[...], self.version, self.epsilons)
         # They differ where a stride meets an even side: SAME pads that less at its start.
         margin = kernel.shape[0] // 2
         x = jax.lax.conv_general_dilated(
@@ -123,7 +123,7 @@ class GroupNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((features,), jnp.float32))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns the normalised map, (B, h, w, C) float32."""
+        """Returns the normalized map, (B, h, w, C) float32."""
         batch, channels = x.shape[0], x.shape[3]
 
         def of_groups(each: jax.Array) -> jax.Array:
@@ -153,7 +153,7 @@ class Unit(nnx.Module):
         self.conv1 = Convolution(model, inputs, features, size=1, dtype=dtype, rngs=rngs)
         self.conv2 = middle(model, place, dtype, rngs=rngs)
         self.conv3 = Convolution(model, features, outputs, size=1, dtype=dtype, rngs=rngs)
-        # What is normalised: the outputs of the convolutions in v1, their inputs in v2.
+        # What is normalized: the outputs of the convolutions in v1, their inputs in v2.
         self.gn1 = GroupNorm(model, features if self.post else inputs, rngs=rngs)
         self.gn2 = GroupNorm(model, features, rngs=rngs)
         self.projects = place.stride > 1 or inputs != outputs
@@ -174,16 +174,16 @@ class Unit(nnx.Module):
         return self._post_activation(x) if self.post else self._pre_activation(x)
 
     def _post_activation(self, x: jax.Array) -> jax.Array:
-        shortcut = normalise(self.gn_proj, self.conv_proj(x)) if self.projects else x
-        x = jax.nn.relu(normalise(self.gn1, self.conv1(x)))
-        x = jax.nn.relu(normalise(self.gn2, self.conv2(x)))
-        return jax.nn.relu(normalise(self.gn3, self.conv3(x)) + shortcut)
+        shortcut = normalize(self.gn_proj, self.conv_proj(x)) if self.projects else x
+        x = jax.nn.relu(normalize(self.gn1, self.conv1(x)))
+        x = jax.nn.relu(normalize(self.gn2, self.conv2(x)))
+        return jax.nn.relu(normalize(self.gn3, self.conv3(x)) + shortcut)
 
     def _pre_activation(self, x: jax.Array) -> jax.Array:
-        y = jax.nn.relu(normalise(self.gn1, x))
+        y = jax.nn.relu(normalize(self.gn1, x))
         shortcut = self.conv_proj(y) if self.projects else x
-        y = self.conv2(jax.nn.relu(normalise(self.gn2, self.conv1(y))))
-        return self.conv3(jax.nn.relu(normalise(self.gn3, y))) + shortcut
+        y = self.conv2(jax.nn.relu(normalize(self.gn2, self.conv1(y))))
+        return self.conv3(jax.nn.relu(normalize(self.gn3, y))) + shortcut
 
 
 class Stage(nnx.Module):
@@ -216,9 +216,9 @@ class Stage(nnx.Module):
             return constrain_batch(unit(constrain_batch(x))), None
 
         # The first unit stands outside the loop, so it needs the same guard as an unrolled one.
-        x, _ = rematerialise(apply, self.remat, unroll=2)(x, self.first)
+        x, _ = rematerialize(apply, self.remat, unroll=2)(x, self.first)
         if self.others:
-            layer = rematerialise(apply, self.remat, self.unroll)
+            layer = rematerialize(apply, self.remat, self.unroll)
             x, _ = jax.lax.scan(layer, x, self.rest, unroll=self.unroll)
         return x
 
@@ -265,7 +265,7 @@ class Backbone(nnx.Module):
         """Returns the last map (B, h, w, features) in the compute type, of images (B, H, W, C)."""
         x = self.conv_root(images)
         if self.version == "v1":
-            x = jax.nn.relu(normalise(self.gn_root, x))
+            x = jax.nn.relu(normalize(self.gn_root, x))
             x = nnx.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")
         else:
             # Nothing rectifies the root here: zeros count in the maximum.
@@ -274,7 +274,7 @@ class Backbone(nnx.Module):
             x = nnx.max_pool(x, (3, 3), strides=(2, 2), padding="VALID")
         for number in range(self.stages):
             x = getattr(self, self._name(number))(x)
-        return jax.nn.relu(normalise(self.gn_final, x)) if self.version == "v2" else x
+        return jax.nn.relu(normalize(self.gn_final, x)) if self.version == "v2" else x
 
     @staticmethod
     def _name(number: int) -> str:

@@ -12,8 +12,8 @@ from vit_jax.models.layers import (
     WithHead,
     constrain_batch,
     dropout,
-    normalise,
-    rematerialise,
+    normalize,
+    rematerialize,
     unstack,
 )
 from vit_jax.models.patches import patchify
@@ -23,7 +23,7 @@ Block = EncoderBlock | axial.AxialBlock
 
 
 class ViT(WithHead):
-    """Vision Transformer (ViT, section 3.1), initialised as in Google's released code."""
+    """Vision Transformer (ViT, section 3.1), initialized as in Google's released code."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class ViT(WithHead):
             x, weights = block(x, key, share, capture)
             return constrain_batch(x), weights
 
-        layer = rematerialise(layer, self.model.remat, self.model.unroll)
+        layer = rematerialize(layer, self.model.remat, self.model.unroll)
         share = jnp.arange(depth, dtype=jnp.float32) / max(depth - 1, 1)
         if self.model.unroll < depth:
             return jax.lax.scan(layer, x, (self.encoder, share, keys), unroll=self.model.unroll)
@@ -143,7 +143,7 @@ class ViT(WithHead):
         """Returns logits (B, K) and intermediates by name; see `Classifier.apply`."""
         x, weights = self.transform(self.patches(images), key, capture)
         late = self.model.norm_place == "pooled"
-        tokens = x if late else normalise(self.encoder_norm, x)
+        tokens = x if late else normalize(self.encoder_norm, x)
         out = {"tokens": tokens}
         if weights is not None:
             out["attention"] = weights
@@ -152,5 +152,5 @@ class ViT(WithHead):
             pooled, late = x[:, 0].astype(jnp.float32), True
         else:
             pooled = self.pool(tokens[:, int(self.token) :])
-        logits, x = self.classify(normalise(self.encoder_norm, pooled) if late else pooled)
+        logits, x = self.classify(normalize(self.encoder_norm, pooled) if late else pooled)
         return logits, out | {"pre_logits": x}

@@ -7,7 +7,7 @@ from vit_jax.preflight.topologies import GIB
 
 
 def lines(report: Report, mfu: float) -> list[tuple[str, str]]:
-    """Returns the report as labelled lines for people."""
+    """Returns the report as labeled lines for people."""
 
     def gib(value: float | None) -> str:
         if value is None:

@@ -21,7 +21,7 @@ BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "u16": 2, "s16": 2, "
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The knobs that decide how a step fits, none of which decides what it computes."""
+    """The options that decide how a step fits, none of which decides what it computes."""
 
     accumulation: int
     remat: str
@@ -112,7 +112,7 @@ def prepare(cfg: config.Config) -> config.Config:
     return cfg
 
 
-# Knobs that change constants of a compiled step, or nothing in it.
+# Options that change constants of a compiled step, or nothing in it.
 CONSTANTS = re.compile(
     r"name|seed|init_from|init_head|(schedule|checkpoint|evaluation|logging|data)\..*"
     r"|optimizer\.(lr|b1|b2|eps|momentum)|train\.duration|model\.(variant|head_bias)"
@@ -122,13 +122,13 @@ CONSTANTS = re.compile(
 def same_program(cfg: config.Config) -> str:
     """Returns a text that is equal for configs whose compiled steps differ in constants only.
 
-    Of the other knobs it has those that are not at their defaults, so that a new knob leaves the
+    Of the other options it has those that are not at their defaults, so that a new option leaves the
     texts of earlier results as they are.
     """
     plain = config.Config()
     values: dict[str, Any] = {
         key: config.get(cfg, key)
-        for key, _, _ in config.knobs()
+        for key, _, _ in config.options()
         if not CONSTANTS.fullmatch(key) and config.get(cfg, key) != config.get(plain, key)
     }
     for key in ("optimizer.weight_decay", "train.clip_norm"):
@@ -215,7 +215,7 @@ def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
 def step_flops(cfg: config.Config, plan: loop.Plan) -> float:
     """Returns XLA's count of the floating-point operations of one step over the whole batch.
 
-    Counted before optimisation on a program without loops, as XLA counts a loop's body once;
+    Counted before optimization on a program without loops, as XLA counts a loop's body once;
     microbatches are counted as one batch, which is the same arithmetic.
     """
     cfg = _without_loops(cfg)
@@ -230,7 +230,7 @@ def count_collectives(text: str) -> dict[str, dict[str, int]]:
     """Returns `{kind: {count, bytes}}` of a compiled program, per device and step.
 
     Args:
-      text: optimised HLO. What stands in the body of a loop counts as often as the loop turns.
+      text: optimized HLO. What stands in the body of a loop counts as often as the loop turns.
     """
     bodies: dict[str, list[str]] = {}
     entry, current = "", None

@@ -2,10 +2,10 @@
 
 The paper de-duplicates its pre-training sets against the test sets of its downstream tasks, after
 Big Transfer, which removes exact and near duplicates (section 3.1) and does not say how: the way
-is ours. An image is shrunk to 32 x 32 grey pixels; the signs of the 64 lowest frequencies of their
+is ours. An image is shrunk to 32 x 32 gray pixels; the signs of the 64 lowest frequencies of their
 discrete cosine transform, without the mean, are its 64-bit hash. Re-encoding, resizing and
 stretching hardly change it; mirroring flips the bits of the odd horizontal frequencies. Where two
-hashes differ in few bits, the 16 x 16 grey pixels decide: they must correlate.
+hashes differ in few bits, the 16 x 16 gray pixels decide: they must correlate.
 
 What is cropped, turned or drawn over is not found, and images without contrast are only compared
 exactly: their frequencies are noise.
@@ -23,7 +23,7 @@ import numpy as np
 SIDE, SMALL = 32, 16
 THRESHOLD = 8  # bits of 64
 CORRELATION = 0.95
-CONTRAST = 4.0  # grey levels, standard deviation of the 32 x 32 pixels
+CONTRAST = 4.0  # gray levels, standard deviation of the 32 x 32 pixels
 
 # The 64 lowest frequencies (row, column), diagonal by diagonal; the first is the mean.
 _DIAGONALS = sorted(((v, u) for v in range(12) for u in range(12)), key=lambda f: (sum(f), f))[1:65]
@@ -36,12 +36,12 @@ class Print(NamedTuple):
     """What is compared of an image.
 
     `exact` are 16 bytes of SHA-256 over the pixels; `bits` is the hash, None without contrast;
-    `grey` are the 16 x 16 pixels (256), float32, of mean 0 and length 1.
+    `gray` are the 16 x 16 pixels (256), float32, of mean 0 and length 1.
     """
 
     exact: bytes
     bits: np.uint64 | None
-    grey: np.ndarray
+    gray: np.ndarray
 
 
 class Match(NamedTuple):
@@ -58,13 +58,13 @@ def take(image: np.ndarray) -> Print:
     plain = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.shape[2] == 3 else image[:, :, 0]
     # Area averages alias least; where an image is smaller than the result OpenCV interpolates.
     square = cv2.resize(plain, (SIDE, SIDE), interpolation=cv2.INTER_AREA).astype(np.float32)
-    grey = square.reshape(SMALL, 2, SMALL, 2).mean((1, 3)).ravel()
-    grey = grey - grey.mean()
-    length = np.float32(np.linalg.norm(grey))
+    gray = square.reshape(SMALL, 2, SMALL, 2).mean((1, 3)).ravel()
+    gray = gray - gray.mean()
+    length = np.float32(np.linalg.norm(gray))
     if square.std() < CONTRAST or not length:
-        return Print(exact, None, np.zeros_like(grey))
+        return Print(exact, None, np.zeros_like(gray))
     signs = cv2.dct(square)[_ROWS, _COLUMNS] > 0
-    return Print(exact, np.uint64(_BITS[signs].sum(dtype=np.uint64)), grey / length)
+    return Print(exact, np.uint64(_BITS[signs].sum(dtype=np.uint64)), gray / length)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,14 +76,14 @@ class Prints:
       exact: (N) 16 bytes each.
       bits: (N) uint64; 0 where `contrast` is False.
       contrast: (N) bool.
-      grey: (N, 256) float16.
+      gray: (N, 256) float16.
     """
 
     names: np.ndarray
     exact: np.ndarray
     bits: np.ndarray
     contrast: np.ndarray
-    grey: np.ndarray
+    gray: np.ndarray
 
     @classmethod
     def of(cls, prints: Sequence[Print], names: Sequence[str]) -> "Prints":
@@ -93,24 +93,24 @@ class Prints:
             np.array([each.exact for each in prints], np.dtype("V16")),
             np.array([each.bits or 0 for each in prints], np.uint64),
             np.array([each.bits is not None for each in prints], bool),
-            np.array([each.grey for each in prints], np.float16).reshape(-1, SMALL * SMALL),
+            np.array([each.gray for each in prints], np.float16).reshape(-1, SMALL * SMALL),
         )
 
     def save(self, path: pathlib.Path) -> None:
         """Writes the arrays to a file, and the largest to another beside it."""
-        np.save(path.with_suffix(GREY), self.grey)
+        np.save(path.with_suffix(GRAY), self.gray)
         with path.open("wb") as file:
             np.savez(file, **{name: getattr(self, name) for name in SMALLER})
 
     @classmethod
     def load(cls, path: pathlib.Path) -> "Prints":
         """Reads the arrays that `save` wrote; all processes share the memory of the largest."""
-        grey = np.load(path.with_suffix(GREY), mmap_mode="r")
+        gray = np.load(path.with_suffix(GRAY), mmap_mode="r")
         with np.load(path) as file:
-            return cls(**{name: file[name] for name in SMALLER}, grey=grey)
+            return cls(**{name: file[name] for name in SMALLER}, gray=gray)
 
 
-SMALLER, GREY = ("names", "exact", "bits", "contrast"), ".grey.npy"
+SMALLER, GRAY = ("names", "exact", "bits", "contrast"), ".gray.npy"
 
 
 class Index:
@@ -125,7 +125,7 @@ class Index:
         self._by_pixels = {bytes(each): at for at, each in enumerate(prints.exact)}
         rows = np.flatnonzero(prints.contrast)
         self._bands: list[tuple[np.uint64, np.ndarray, np.ndarray]] = []
-        # Bits are dealt in turn: neighbouring frequencies are not independent.
+        # Bits are dealt in turn: neighboring frequencies are not independent.
         for band in range(threshold + 1):
             mask = np.uint64(_BITS[band :: threshold + 1].sum(dtype=np.uint64))
             keys = prints.bits[rows] & mask
@@ -140,13 +140,13 @@ class Index:
             return Match(self._name(at), -1)
         if mine.bits is None:
             return None
-        mirrored = np.ascontiguousarray(mine.grey.reshape(SMALL, SMALL)[:, ::-1]).ravel()
+        mirrored = np.ascontiguousarray(mine.gray.reshape(SMALL, SMALL)[:, ::-1]).ravel()
         best: tuple[int, int] | None = None
-        for bits, grey in ((mine.bits, mine.grey), (mine.bits ^ MIRROR, mirrored)):
+        for bits, gray in ((mine.bits, mine.gray), (mine.bits ^ MIRROR, mirrored)):
             for distance, at in self._near(bits):
                 if best is not None and distance >= best[0]:
                     break
-                if float(self._prints.grey[at].astype(np.float32) @ grey) >= CORRELATION:
+                if float(self._prints.gray[at].astype(np.float32) @ gray) >= CORRELATION:
                     best = distance, at
         return best and Match(self._name(best[1]), best[0])
 

@@ -35,7 +35,7 @@ def prints(tasks: Sequence[Task], data_dir: str | None, workers: int) -> dedup.P
                     numbers, pool.map(_take, itertools.repeat(source), numbers), strict=True
                 ):
                     if one is not None:
-                        found.append(one._replace(grey=one.grey.astype(np.float16)))
+                        found.append(one._replace(gray=one.gray.astype(np.float16)))
                         names.append(source.name(number))
                 progress.update(numbers.stop)
     return dedup.Prints.of(found, names)

@@ -74,7 +74,7 @@ def _together(items: Sequence[Run | Transfer], labels: Sequence[str]) -> Iterato
         yield Section(title="Curves", blocks=[Charts(charts=list(_charts(runs)))])
         rows = list(_differing([(label, run) for _, label, run in runs]))
         if rows:
-            table = Table(header=("knob", *(label for _, label, _ in runs)), rows=rows)
+            table = Table(header=("option", *(label for _, label, _ in runs)), rows=rows)
             yield Section(title="Where they differ", blocks=[table])
 
 
@@ -103,7 +103,7 @@ def _row(label: str, item: Run | Transfer) -> tuple[str, ...]:
 
 def _charts(runs: Sequence[tuple[int, str, Run]]) -> Iterator[Chart]:
     def series(key: str) -> list[Series]:
-        return [Series(name=label, points=run.points(key), colour=i) for i, label, run in runs]
+        return [Series(name=label, points=run.points(key), color=i) for i, label, run in runs]
 
     splits = {run.evaluated.name for _, _, run in runs}
     same = len(splits) == 1
@@ -113,7 +113,7 @@ def _charts(runs: Sequence[tuple[int, str, Run]]) -> Iterator[Chart]:
             Series(
                 name=label if same else f"{label}, {run.evaluated.name}",
                 points=run.points(f"{run.evaluated.name}/{key}"),
-                colour=i,
+                color=i,
                 marks=True,
             )
             for i, label, run in runs
@@ -129,7 +129,7 @@ def _charts(runs: Sequence[tuple[int, str, Run]]) -> Iterator[Chart]:
 
 def _differing(runs: Sequence[tuple[str, Run]]) -> Iterator[tuple[str, ...]]:
     configs = [run.cfg for _, run in runs]
-    for key, _, _ in config.knobs():
+    for key, _, _ in config.options():
         values = ["?" if cfg is None else config.show(config.get(cfg, key)) for cfg in configs]
         if len(set(values)) > 1 and key != "name":
             yield key, *values

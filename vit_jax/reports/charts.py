@@ -1,4 +1,4 @@
-"""Charts as SVG that takes its colours from the page, light or dark, and its width too."""
+"""Charts as SVG that takes its colors from the page, light or dark, and its width too."""
 
 import dataclasses
 import math
@@ -11,17 +11,17 @@ WIDTH, HEIGHT = 400, 240
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 38
 MOST_POINTS = 500  # of a line; more cannot be told apart
 CAP = 3.5  # half the width of the ends of error bars
-COLOURS = 8  # that the page has; then they begin again, dashed
+COLORS = 8  # that the page has; then they begin again, dashed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Series:
-    """Points of one colour: a line through them, marks on them, or both.
+    """Points of one color: a line through them, marks on them, or both.
 
     Attributes:
       name: what the legend calls it; empty: it is not in the legend.
       points: (x, y), in the order of the line.
-      colour: which of the page's colours, from 0.
+      color: which of the page's colors, from 0.
       line: `solid`, `dashed`, `faint`, or `none`.
       marks: whether every point is marked.
       hollow: whether the marks are not filled.
@@ -31,7 +31,7 @@ class Series:
 
     name: str
     points: Sequence[Point]
-    colour: int = 0
+    color: int = 0
     line: str = "solid"
     marks: bool = False
     hollow: bool = False
@@ -177,14 +177,14 @@ def _series(chart: Chart, one: Series, x: Axis, y: Axis) -> Iterable[Markup]:
     def place(point: Point) -> tuple[str, str]:
         return _across(x.place(point[0])), _down(y.place(point[1]))
 
-    colour = f"c{one.colour % COLOURS}"
-    line = "dashed" if one.line == "solid" and one.colour >= COLOURS else one.line
+    color = f"c{one.color % COLORS}"
+    line = "dashed" if one.line == "solid" and one.color >= COLORS else one.line
     if line != "none" and len(one.points) > 1:
         path = " ".join(",".join(place(p)) for p in _thin(one.points))
-        yield element("polyline", points=path, class_=f"line {line} {colour}")
+        yield element("polyline", points=path, class_=f"line {line} {color}")
     for point, error in zip(one.points, one.errors, strict=False):
         if error:
-            yield from _error_bar(point, error, x, y, colour)
+            yield from _error_bar(point, error, x, y, color)
     if not one.marks and len(one.points) > 1:
         return
     for index, point in enumerate(one.points):
@@ -196,7 +196,7 @@ def _series(chart: Chart, one: Series, x: Axis, y: Axis) -> Iterable[Markup]:
         cx, cy = place(point)
         yield element(
             "circle", element("title", f"{said} ({where})"), cx=cx, cy=cy, r=2.8,
-            class_=f"mark {'hollow ' if one.hollow else ''}{colour}",
+            class_=f"mark {'hollow ' if one.hollow else ''}{color}",
         )  # fmt: skip
         if label:
             far = x.place(point[0]) > 0.8
@@ -208,11 +208,11 @@ def _series(chart: Chart, one: Series, x: Axis, y: Axis) -> Iterable[Markup]:
             )
 
 
-def _error_bar(point: Point, error: float, x: Axis, y: Axis, colour: str) -> Iterable[Markup]:
+def _error_bar(point: Point, error: float, x: Axis, y: Axis, color: str) -> Iterable[Markup]:
     """Yields the bar and its two caps; what is off a logarithmic axis ends at that."""
     at = float(_across(x.place(point[0])))
     low, high = (_down(y.place(max(point[1] + e, y.low))) for e in (-error, error))
-    kind = f"error {colour}"
+    kind = f"error {color}"
     yield element("line", x1=f"{at:.1f}", x2=f"{at:.1f}", y1=low, y2=high, class_=kind)
     for end in (low, high):
         left, right = f"{at - CAP:.1f}", f"{at + CAP:.1f}"

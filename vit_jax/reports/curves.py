@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from vit_jax import logs
 from vit_jax.reports import charts
 
-# Okabe and Ito's blue, vermilion and green: safe for colour-blind eyes.
+# Okabe and Ito's blue, vermilion and green: safe for color-blind eyes.
 TRAIN, *MEASURED = "#0072b2", "#d55e00", "#009e73"
 
 
@@ -32,16 +32,16 @@ def draw(
     losses = [f"{split}/loss" for split in ("train", *splits)]
 
     _plot(loss, lines, "train/loss", TRAIN, "train (augmented)")
-    for split, colour in zip(splits, MEASURED, strict=False):
-        _plot(loss, lines, f"{split}/loss", colour, split, marker="o")
+    for split, color in zip(splits, MEASURED, strict=False):
+        _plot(loss, lines, f"{split}/loss", color, split, marker="o")
     loss.set(title="Loss")
     _logarithmic(loss, [line[key] for line in lines for key in losses if line.get(key)])
-    kinds = (("top1", "top-1", "-"), ("top5", "top-5", ":"), ("accuracy", "colours", "-"))
+    kinds = (("top1", "top-1", "-"), ("top5", "top-5", ":"), ("accuracy", "colors", "-"))
     for name, label, style in kinds:
         _plot(accuracy, lines, f"train/{name}", TRAIN, f"train {label}", style=style)
-        for split, colour in zip(splits, MEASURED, strict=False):
+        for split, color in zip(splits, MEASURED, strict=False):
             _plot(
-                accuracy, lines, f"{split}/{name}", colour, f"{split} {label}",
+                accuracy, lines, f"{split}/{name}", color, f"{split} {label}",
                 marker="o", style=style,
             )  # fmt: skip
     accuracy.set(title="Accuracy", ylim=(0, 1.02))
@@ -81,7 +81,7 @@ def _plot(
     axes: Axes,
     lines: Sequence[dict[str, Any]],
     key: str,
-    colour: str,
+    color: str,
     label: str,
     *,
     marker: str = "",
@@ -89,4 +89,4 @@ def _plot(
 ) -> None:
     points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
     if points:
-        axes.plot(*zip(*points, strict=True), style, color=colour, marker=marker, label=label)
+        axes.plot(*zip(*points, strict=True), style, color=color, marker=marker, label=label)

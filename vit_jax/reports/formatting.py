@@ -85,13 +85,13 @@ def model(cfg: config.Config) -> str:
 
 
 def differences(cfg: config.Config) -> list[tuple[str, str, str, str]]:
-    """Returns (knob, value, default, meaning) where a config is not as the schema has it.
+    """Returns (option, value, default, meaning) where a config is not as the schema has it.
 
     Sizes that its variant says are left out.
     """
     default = config.Config()
     rows = []
-    for key, field, _ in config.knobs():
+    for key, field, _ in config.options():
         value, usual = config.get(cfg, key), config.get(default, key)
         named = cfg.model.variant is not None and key.removeprefix("model.") in SIZES
         if value != usual and key != "name" and not named:

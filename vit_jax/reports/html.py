@@ -120,7 +120,7 @@ def _chart(chart: Chart) -> Markup:
     named = [one for one in chart.drawn if one.name]
     legend = [
         element(
-            "li", element("i", class_=f"key {_key(one)} c{one.colour % charts.COLOURS}"), one.name
+            "li", element("i", class_=f"key {_key(one)} c{one.color % charts.COLORS}"), one.name
         )
         for one in named
     ]

@@ -78,13 +78,13 @@ def sections(run: Run, predictions: Predictions | None, *, level: int = 2) -> It
 
 
 def setup(run: Run) -> Iterator[Block]:
-    """Yields the knobs that are not as the schema has them."""
+    """Yields the options that are not as the schema has them."""
     if run.cfg is None:
         yield Text(text="The config cannot be read.", note=True)
         return
     rows = formatting.differences(run.cfg)
-    yield Text(text=f"{run.name}: the knobs that are not as the schema has them.", note=True)
-    yield Table(header=("knob", "value", "default", "meaning"), rows=rows)
+    yield Text(text=f"{run.name}: the options that are not as the schema has them.", note=True)
+    yield Table(header=("option", "value", "default", "meaning"), rows=rows)
 
 
 def speed(run: Run) -> float | None:
@@ -100,8 +100,8 @@ def charts(run: Run) -> list[Chart]:
     def measured(key: str, more: str = "", line: str = "solid") -> list[Series]:
         return [
             Series(name=f"{split}{more}", points=run.points(f"{split}/{key}"),
-                   colour=colour, line=line, marks=True)
-            for colour, split in enumerate(splits, start=1)
+                   color=color, line=line, marks=True)
+            for color, split in enumerate(splits, start=1)
         ]  # fmt: skip
 
     def train(key: str, name: str) -> Series:
@@ -113,7 +113,7 @@ def charts(run: Run) -> list[Chart]:
         Chart(title="Accuracy", percent=True, zero=True,
               series=[train("top1", "train, augmented"), *measured("top1"),
                       *measured("top5", ", top 5", "dashed"),
-                      train("accuracy", "train, colours"), *measured("accuracy", ", colours")]),
+                      train("accuracy", "train, colors"), *measured("accuracy", ", colors")]),
         Chart(title="Learning rate", series=[train("lr", "")], zero=True),
         Chart(title="Images per second", zero=True,
               series=[Series(name="", points=run.points("speed/images_per_second"))]),

@@ -129,7 +129,7 @@ def _rates(transfer: Transfer) -> Chart:
         each = sorted(by_rate.items())
         points = [(lr, statistics.fmean(values)) for lr, values in each]
         errors = [intervals.half_width(values) for _, values in each]
-        series.append(Series(name=setup, points=points, colour=index, marks=True, errors=errors))
+        series.append(Series(name=setup, points=points, color=index, marks=True, errors=errors))
     title = f"{formatting.title(measure)} on held-out images".capitalize()
     ticks = sorted({(cell["lr"], f"{cell['lr']:g}") for cell in cells})
     return Chart(
@@ -177,7 +177,7 @@ def _curves(transfer: Transfer) -> Iterator[Chart]:
             Series(
                 name=_named(c, several=len({one.get("seed") for one in cells}) > 1),
                 points=transfer.runs[c["directory"]].points("train/loss"),
-                colour=index,
+                color=index,
             )
             for index, c in enumerate(cells)
         ]

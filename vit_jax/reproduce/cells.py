@@ -30,7 +30,7 @@ class Step:
       name: its config.
       kind: `train`, or `transfer` by the protocol.
       origin: the pre-training it begins with.
-      measured: knobs that make it measure what the table wants.
+      measured: options that make it measure what the table wants.
     """
 
     directory: str
@@ -179,6 +179,6 @@ def length_row(model: str, epochs: int) -> str:
 
 
 def few_shot(name: str, **more: str) -> Step:
-    """Returns a run that measures 5-shot ImageNet; `more` are further knobs of `evaluation`."""
-    knobs = paper.FIVE_SHOT | {f"evaluation.{key}": value for key, value in more.items()}
-    return dataclasses.replace(pretraining(name), measured=tuple(knobs.items()))
+    """Returns a run that measures 5-shot ImageNet; `more` are further options of `evaluation`."""
+    options = paper.FIVE_SHOT | {f"evaluation.{key}": value for key, value in more.items()}
+    return dataclasses.replace(pretraining(name), measured=tuple(options.items()))

@@ -256,7 +256,7 @@ def _value(cell: Cell, mean: float, half: float | None) -> str:
 def _chart(table: Table, cells: Sequence[Cell], known: Mapping[Cell, Number], what: str) -> Chart:
     series = []
     groups = dict.fromkeys(_group(table, cell) for cell in cells)
-    for colour, group in enumerate(groups):
+    for color, group in enumerate(groups):
         members = [c for c in cells if _group(table, c) == group and c.x is not None]
         printed = [(c.x or 0.0, c.printed) for c in members if c.printed is not None]
         ours = [c for c in members if c in known]
@@ -264,9 +264,9 @@ def _chart(table: Table, cells: Sequence[Cell], known: Mapping[Cell, Number], wh
         errors = [known[c].ci95 for c in ours]
         joined, faint = ("solid", "faint") if table.joined else ("none", "none")
         series += [
-            Series(name=f"{group}, paper", points=printed, colour=colour, marks=True, hollow=True,
+            Series(name=f"{group}, paper", points=printed, color=color, marks=True, hollow=True,
                    line=faint),
-            Series(name=f"{group}, here", points=measured, colour=colour, marks=True, line=joined,
+            Series(name=f"{group}, here", points=measured, color=color, marks=True, line=joined,
                    errors=errors),
         ]  # fmt: skip
     return Chart(title=f"{what}, %", series=series, x=table.x, log_x=table.log_x, ticks=table.ticks)

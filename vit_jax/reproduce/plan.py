@@ -56,7 +56,7 @@ def plan(
     Args:
       table: of the paper.
       workdir: the folder of all runs.
-      overrides: knobs of the user's data for runs whose own cannot be had.
+      overrides: options of the user's data for runs whose own cannot be had.
 
     Compiles nothing and asks no device.
     """
@@ -84,9 +84,9 @@ def plan(
     return list(planned.values()), found
 
 
-def words(step: Step, workdir: pathlib.Path, knobs: Mapping[str, str]) -> list[str]:
+def words(step: Step, workdir: pathlib.Path, options: Mapping[str, str]) -> list[str]:
     """Returns the words of the command that runs a step by itself."""
-    flags = [f"--config.{key}={value}" for key, value in knobs.items()]
+    flags = [f"--config.{key}={value}" for key, value in options.items()]
     return [step.kind, step.name, f"--workdir={workdir / step.directory}", *flags]
 
 
@@ -95,13 +95,13 @@ def spelled(words: list[str]) -> str:
     return f"vit_jax {shlex.join(words)}"
 
 
-def knobs(
+def options(
     step: Step,
     workdir: pathlib.Path,
     overrides: Mapping[str, str],
     found: Mapping[str, run_data.Run | run_data.Transfer | None],
 ) -> dict[str, str]:
-    """Returns the knobs that a step is run with: its start, what it measures, the user's data."""
+    """Returns the options that a step is run with: its start, what it measures, the user's data."""
     chosen = dict(step.measured)
     if catalog.about(step.name).needs:
         chosen |= overrides
@@ -127,7 +127,7 @@ def _state(
     there = found[step.directory]
     if measurements.finished(there):
         return DONE, "", ""
-    ours = knobs(step, workdir, overrides, found)
+    ours = options(step, workdir, overrides, found)
     run = spelled(words(step, workdir, ours))
     lack = _lacks(step, about, entry, ours, planned)
     if lack is not None:

@@ -27,7 +27,7 @@ def perform(
     Args:
       table: of the paper.
       workdir: the folder of all runs.
-      overrides: knobs of the user's data for runs whose own cannot be had.
+      overrides: options of the user's data for runs whose own cannot be had.
       smoke: run tiny copies of all steps, on random pixels.
 
     Returns the exit code of the last step that failed, else 0: the others still run. A step that
@@ -49,11 +49,11 @@ def _perform(
         if one.state == plan.DONE or reason:
             logs.log.info("%s: %s", step.directory, reason or "done")
             continue
-        knobs = plan.knobs(step, workdir, overrides, found)
+        options = plan.options(step, workdir, overrides, found)
         if smoke:
-            words = [*plan.words(step, workdir, _tiny_knobs(knobs)), *_tiny_flags(step)]
+            words = [*plan.words(step, workdir, _tiny_options(options)), *_tiny_flags(step)]
         else:
-            words = plan.words(step, workdir, knobs)
+            words = plan.words(step, workdir, options)
         logs.log.info("%s", plan.spelled(words))
         failed = _call(words)
         if failed == PREEMPTED:
@@ -86,11 +86,11 @@ def _left_out(one: Planned) -> str:
     return f"left out: no accelerator here, and a CPU would take some {days:,.0f} days"
 
 
-def _tiny_knobs(knobs: Mapping[str, str]) -> dict[str, str]:
-    """Returns the knobs of a tiny copy: its start, and few-shot on its own images."""
-    kept = {key: value for key, value in knobs.items() if key == "init_from"}
-    if "evaluation.fewshot" in knobs:
-        kept |= {"evaluation.fewshot": "self", "evaluation.shots": knobs["evaluation.shots"]}
+def _tiny_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Returns the options of a tiny copy: its start, and few-shot on its own images."""
+    kept = {key: value for key, value in options.items() if key == "init_from"}
+    if "evaluation.fewshot" in options:
+        kept |= {"evaluation.fewshot": "self", "evaluation.shots": options["evaluation.shots"]}
     return kept
 
 

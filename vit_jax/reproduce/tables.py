@@ -155,12 +155,12 @@ def _table9() -> Table:
 def _home() -> Table:
     """What Figures 3 to 5 ask, of the digits that come with the package: configs/home.py."""
     cells, shares = [], {"-25": 0.25, "-50": 0.5, "": 1.0}
-    knobs = (("evaluation.fewshot", "digits"), ("evaluation.shots", "5"))
+    options = (("evaluation.fewshot", "digits"), ("evaluation.shots", "5"))
     for model in ("ViT", "ResNet"):
         whole = catalog.about(f"home/{model}-half").images or 0
         for share, part in shares.items():
             images = float(round(part * whole))
-            first = dataclasses.replace(pretraining(f"home/{model}-half{share}"), measured=knobs)
+            first = dataclasses.replace(pretraining(f"home/{model}-half{share}"), measured=options)
             row = f"{model}, {images:.0f} images"
             cells.append(
                 Cell(

@@ -7,7 +7,7 @@ through the head. Which ones is drawn; `another` is any other patch of the same 
 that were corrupted may stand in for others, by their embedding as it was.
 
 Everything here is a function of arrays. Patches are in raster order; P patches of an image, M of
-them corrupted, h w their height and width in pixels, T parts of a patch that have a colour.
+them corrupted, h w their height and width in pixels, T parts of a patch that have a color.
 """
 
 import jax
@@ -21,12 +21,12 @@ from vit_jax.models.patches import patchify
 
 STREAM = 4  # of keys folded into the seed's; see `mixup.STREAM`
 
-LEVELS = 2 ** (8 - masking.BITS)  # grey levels that are one colour
+LEVELS = 2 ** (8 - masking.BITS)  # gray levels that are one color
 
 # What a step and an evaluation tell besides the loss, by target.
 MEASURES = {
-    "colour": ("accuracy", "error"),
-    "colour_4x4": ("accuracy", "error"),
+    "color": ("accuracy", "error"),
+    "color_4x4": ("accuracy", "error"),
     "pixels": ("error",),
 }
 
@@ -71,8 +71,8 @@ def corrupt(keys: jax.Array, patches: int, masked: config.Masked) -> dict[str, j
     return jax.vmap(one)(keys)
 
 
-def colours(patches: jax.Array, side: int) -> jax.Array:
-    """Returns the colours of the parts of patches, exactly, (B, P, T) int32 in [0, 8^C).
+def colors(patches: jax.Array, side: int) -> jax.Array:
+    """Returns the colors of the parts of patches, exactly, (B, P, T) int32 in [0, 8^C).
 
     A patch is down-sized to side x side parts, T of them in raster order; of the mean of each
     channel over a part its upper three bits count, those of the first channel most. Pixels on the
@@ -80,7 +80,7 @@ def colours(patches: jax.Array, side: int) -> jax.Array:
 
     Args:
       patches: uint8 (B, P, h, w, C).
-      side: parts along each side of a patch; 1 gives its mean colour.
+      side: parts along each side of a patch; 1 gives its mean color.
     """
     h, w, channels = patches.shape[2:]
     down, right = (jnp.asarray(_shares(side, n), jnp.int32) for n in (h, w))
@@ -91,17 +91,17 @@ def colours(patches: jax.Array, side: int) -> jax.Array:
 
 
 def paint(classes: jax.Array, patch: tuple[int, int], channels: int) -> jax.Array:
-    """Returns colours (B, M, T) int32 as pixels (B, M, h, w, C) float32, of 0 to 255.
+    """Returns colors (B, M, T) int32 as pixels (B, M, h, w, C) float32, of 0 to 255.
 
-    Each is painted as the middle of the grey levels it stands for.
+    Each is painted as the middle of the gray levels it stands for.
     """
     side = round(classes.shape[-1] ** 0.5)
     places = jnp.asarray(_places(channels), jnp.int32).reshape(1, 1, 1, -1)
     bits = classes[..., None] // places % 2**masking.BITS
-    grey = (bits.astype(jnp.float32) + 0.5) * LEVELS - 0.5
-    grey = grey.reshape(*classes.shape[:-1], side, side, channels)
+    gray = (bits.astype(jnp.float32) + 0.5) * LEVELS - 0.5
+    gray = gray.reshape(*classes.shape[:-1], side, side, channels)
     down, right = (jnp.asarray(_shares(side, n) / side, jnp.float32) for n in patch)
-    return jnp.einsum("sh,tw,bmstc->bmhwc", down, right, grey, precision=jax.lax.Precision.HIGHEST)
+    return jnp.einsum("sh,tw,bmstc->bmhwc", down, right, gray, precision=jax.lax.Precision.HIGHEST)
 
 
 def measure(
@@ -114,10 +114,10 @@ def measure(
 ) -> dict[str, jax.Array]:
     """Returns what the predictions of each image come to.
 
-    `loss` (B,) float32: the mean cross-entropy of the colours of its corrupted patches, or the mean
-    squared error of their pixels as the model sees them. `error` (B,) float32: how many grey levels
-    the pixels of the patches are from what is predicted, on average; colours are painted. Of
-    colours `accuracy` (B, M, T) bool: those that were predicted.
+    `loss` (B,) float32: the mean cross-entropy of the colors of its corrupted patches, or the mean
+    squared error of their pixels as the model sees them. `error` (B,) float32: how many gray levels
+    the pixels of the patches are from what is predicted, on average; colors are painted. Of
+    colors `accuracy` (B, M, T) bool: those that were predicted.
 
     Args:
       outputs: (B, M, outputs) float32, as of `Classifier.fill_in`.
@@ -125,7 +125,7 @@ def measure(
       chosen: (B, M) int32, the corrupted patches.
       patch: height and width.
       target: of `masked.target`.
-      data: how pixels are normalised.
+      data: how pixels are normalized.
     """
     truth = jnp.take_along_axis(patchify(images, patch), chosen[:, :, None, None, None], axis=1)
     pixels = truth.astype(jnp.float32)
@@ -135,7 +135,7 @@ def measure(
         scale = 255 * np.asarray(data.std, np.float32)
         off = (guess - pixels) / scale.reshape(1, 1, 1, 1, -1)
         return found | {"loss": jnp.mean(off**2, axis=(1, 2, 3, 4))}
-    classes = colours(truth, masking.SIDES[target])
+    classes = colors(truth, masking.SIDES[target])
     logits = jax.nn.log_softmax(_logits(outputs, target))
     own = jnp.take_along_axis(logits, classes[..., None], axis=-1)[..., 0]
     right = jnp.argmax(logits, axis=-1) == classes
@@ -147,7 +147,7 @@ def predictions(
 ) -> jax.Array:
     """Returns the pixels that outputs (B, M, outputs) stand for, (B, M, h, w, C) float32.
 
-    In grey levels, of colours 0 to 255; of pixels, which are regressed, a little more or less.
+    In gray levels, of colors 0 to 255; of pixels, which are regressed, a little more or less.
     """
     if target != "pixels":
         classes = jnp.argmax(_logits(outputs, target), axis=-1)
@@ -165,7 +165,7 @@ def _logits(outputs: jax.Array, target: str) -> jax.Array:
 
 
 def _places(channels: int) -> np.ndarray:
-    """Returns what the bits of each channel count in the number of a colour: 64, 8, 1 of RGB."""
+    """Returns what the bits of each channel count in the number of a color: 64, 8, 1 of RGB."""
     return 2 ** (masking.BITS * np.arange(channels)[::-1])
 
 

@@ -1,7 +1,7 @@
 """Mixup: training on blends of two images and of their labels (Zhang et al. 2018).
 
 As in big_vision, one ratio serves the whole batch, and of each blend it is the larger part that
-counts as the row's own. Rows are blended with their neighbour, 2i with 2i + 1, instead of with the
+counts as the row's own. Rows are blended with their neighbor, 2i with 2i + 1, instead of with the
 row before: where a device holds an even number of rows nothing moves between devices, where it does
 not the result is the same, and a microbatch made of whole pairs blends what the whole batch would.
 The price: a pair of images gives both of its two blends, so a batch has half as many pairs.
@@ -10,7 +10,7 @@ The price: a pair of images gives both of its two blends, so a batch has half as
 import jax
 import jax.numpy as jnp
 
-STREAM = 3  # of keys folded into the seed's: initialisation draws from 0, dropout from 1
+STREAM = 3  # of keys folded into the seed's: initialization draws from 0, dropout from 1
 
 
 def own_share(seed: int, step: jax.Array, p: float) -> jax.Array:
@@ -24,6 +24,6 @@ def own_share(seed: int, step: jax.Array, p: float) -> jax.Array:
 
 
 def blend(x: jax.Array, share: jax.Array) -> jax.Array:
-    """Returns `share` of every row of float `x` (B, ...), B even, and the rest of its neighbour."""
-    neighbours = x.reshape(x.shape[0] // 2, 2, *x.shape[1:])[:, ::-1].reshape(x.shape)
-    return share * x + (1 - share) * neighbours
+    """Returns `share` of every row of float `x` (B, ...), B even, and the rest of its neighbor."""
+    neighbors = x.reshape(x.shape[0] // 2, 2, *x.shape[1:])[:, ::-1].reshape(x.shape)
+    return share * x + (1 - share) * neighbors

@@ -19,7 +19,7 @@ BATCH = P(("data", "fsdp"))
 
 
 def create_mesh(fsdp: int, devices: Sequence[Any] | None = None) -> Mesh:
-    """Returns the ('data', 'fsdp') mesh over all devices, neighbours sharing parameters."""
+    """Returns the ('data', 'fsdp') mesh over all devices, neighbors sharing parameters."""
     devices = jax.devices() if devices is None else devices
     # Mesh, not jax.make_mesh: its Explicit axes refuse convolutions and concatenations.
     shape = (len(devices) // fsdp, fsdp)

@@ -39,7 +39,7 @@ def abstract_state(
     return sharding.placed(shapes, mesh, min_size=cfg.mesh.fsdp_min_size)
 
 
-def initialise(
+def initialize(
     model: models.Classifier, tx: optax.GradientTransformation, cfg: config.Config, mesh: Mesh
 ) -> dict[str, Any]:
     """Returns a new state, each shard created on its own device."""
@@ -51,7 +51,7 @@ def begin_with(state: dict[str, Any], params: Any) -> dict[str, Any]:
     """Returns a new state with some parameters replaced, and the same in their average.
 
     Args:
-      state: as from `initialise`.
+      state: as from `initialize`.
       params: numpy float32 arrays, nested by name; all of the state's parameters, or some.
     """
     given = tree_utils.flatten(params)

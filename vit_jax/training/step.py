@@ -172,7 +172,7 @@ def _kept(finite: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
 def _microbatches(x: jax.Array, count: int, together: int) -> jax.Array:
     """Returns (B, ...) as (count, B / count, ...), every microbatch spread over all devices.
 
-    Cut into groups of `together` rows, microbatch i takes groups i, i + count, ...: neighbours stay
+    Cut into groups of `together` rows, microbatch i takes groups i, i + count, ...: neighbors stay
     on their device, nothing moves.
     """
     rest = x.shape[1:]

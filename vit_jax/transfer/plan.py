@@ -17,7 +17,7 @@ class Cell:
 
     Attributes:
       stage: `choose`, on held-out images, or `final`, on test images.
-      setup: `vit`, the config's own knobs, or the name of other ones, such as `bit`.
+      setup: `vit`, the config's own options, or the name of other ones, such as `bit`.
       cfg: the whole run.
       seeded: whether its directory names the seed, as where a candidate has several.
     """
@@ -105,7 +105,7 @@ def create(
 
     Args:
       reference: the config's name.
-      overrides: knobs of every cell, by dotted name, as on the command line.
+      overrides: options of every cell, by dotted name, as on the command line.
       rates: learning rates to try; (): those that the config names.
       choose_seeds: to try each of them with; (): those that the config names, else its own seed.
       seeds: of the final runs, each once.
@@ -132,7 +132,9 @@ def create(
     else:
         splits = protocol.train, protocol.held_out
     tried = [("vit", _at_rate(base, lr)) for lr in rates or protocol.rates]
-    tried += [(name, resolve(_merged(values, knobs))) for name, knobs in protocol.setups.items()]
+    tried += [
+        (name, resolve(_merged(values, options))) for name, options in protocol.setups.items()
+    ]
     candidates = [_candidate(setup, cfg, *splits) for setup, cfg in tried]
     if not candidates:
         raise ConfigError(
@@ -171,10 +173,10 @@ def _cut(split: str) -> tuple[str, str]:
     return f"{split}[:{100 - HELD_OUT}%]", f"{split}[{100 - HELD_OUT}%:]"
 
 
-def _merged(values: Mapping[str, Any], knobs: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(values: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns nested values with others put in by dotted name."""
     result = {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items()}
-    for key, value in knobs.items():
+    for key, value in options.items():
         section, _, leaf = key.partition(".")
         result[section] = result.get(section, {}) | {leaf: value}
     return result

@@ -28,7 +28,7 @@ PIXEL = Form(
 SIZE = {"data.image_size": "as in training; a ResNet takes any"}
 
 
-def recognises(arrays: Arrays) -> bool:
+def recognizes(arrays: Arrays) -> bool:
     """Returns whether the arrays are a ResNet of this kind without an encoder."""
     names = arrays.specs
     return _root(names) is not None and not any(n.startswith("Transformer/") for n in names)
@@ -112,4 +112,4 @@ def _norm(theirs: str, ours: str) -> Iterator[Rule]:
     yield Rule(f"{theirs}/beta", f"{ours}/bias")
 
 
-LAYOUT = Layout("bit", recognises, facts, rules, google.DROPPED)
+LAYOUT = Layout("bit", recognizes, facts, rules, google.DROPPED)

@@ -2,9 +2,9 @@
 
 What a file of theirs cannot say would make another function of the same numbers. So what is about
 to be written is first read back as `sources` would: a model that comes back changed is refused, and
-the knob to set says what it comes back as. Google's .npz files, say, mean the tanh GELU and the
+the option to set says what it comes back as. Google's .npz files, say, mean the tanh GELU and the
 epsilon 1e-6; weights of timm's or Hugging Face's, which mean others, are written there only when
-these knobs are set to Google's: on purpose, and no longer the same function.
+these options are set to Google's: on purpose, and no longer the same function.
 
 Pixels are no part of the function. What a form cannot say of them is told, not refused.
 """
@@ -32,7 +32,7 @@ from vit_jax.weights import (
 from vit_jax.weights.readers import Arrays, Spec, WeightsError
 
 KINDS = ("google", "timm", "hf")
-# Knobs that decide what a model computes, and those that decide what pixels it is given.
+# Options that decide what a model computes, and those that decide what pixels it is given.
 ENCODER = (
     *("patch_size", "width", "depth", "mlp_dim", "heads", "pooling", "class_token", "position"),
     *("class_position", "position_place", "representation_size", "representation_activation"),

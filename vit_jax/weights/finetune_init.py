@@ -25,7 +25,7 @@ def fit(
 ) -> tuple[models.Params, mapping.Report]:
     """Returns the parameters that `target` can begin with, and what became of every array.
 
-    What is fresh is not among them: it keeps the values it is initialised with, a head its zeros.
+    What is fresh is not among them: it keeps the values it is initialized with, a head its zeros.
     Position embeddings are resized over the grid of patches, corners on corners; the row of a class
     token stays as it is.
 

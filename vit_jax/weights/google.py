@@ -34,7 +34,7 @@ CODE = "as in Google's code; the file does not say"
 PIXELS = ("data.mean", "data.std", "data.resampling", "data.eval_crop")
 
 
-def recognises(arrays: Arrays) -> bool:
+def recognizes(arrays: Arrays) -> bool:
     """Returns whether the arrays are an encoder of this kind, or of none that is known."""
     return any(name.startswith("Transformer/") for name in arrays.specs)
 
@@ -212,4 +212,4 @@ def _attention_and_mlp(theirs: str, ours: str, attention: int, mlp: int) -> Iter
             )
 
 
-LAYOUT = Layout("google", recognises, facts, rules, DROPPED)
+LAYOUT = Layout("google", recognizes, facts, rules, DROPPED)

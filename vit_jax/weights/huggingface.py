@@ -40,12 +40,12 @@ OLDER = (
 )
 NEWER = (*(f"attention.{name}_proj" for name in "qkvo"), "mlp.fc1", "mlp.fc2")
 DROPPED = (
-    (r"(vit\.)?embeddings\.mask_token|decoder\..*", "of masked image modelling"),
+    (r"(vit\.)?embeddings\.mask_token|decoder\..*", "of masked image modeling"),
     (r"vit\.pooler\..*", "a pooler that the classifier does not use"),
 )
 
 
-def recognises(arrays: Arrays) -> bool:
+def recognizes(arrays: Arrays) -> bool:
     """Returns whether the arrays are of this kind, or of a relative that `facts` refuses."""
     return any(name.endswith((PATCHES, ROOT)) for name in arrays.specs)
 
@@ -169,4 +169,4 @@ def _resnet_rules(prefix: str) -> Iterator[Rule]:
     yield from dense("classifier.1", "head")
 
 
-LAYOUT = Layout("hf", recognises, facts, rules, DROPPED)
+LAYOUT = Layout("hf", recognizes, facts, rules, DROPPED)

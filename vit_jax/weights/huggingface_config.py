@@ -64,7 +64,7 @@ def transformer(given: Given, width: int, *, pooler: bool) -> dict[str, Any]:
 
 
 def resnet(given: Given, units: tuple[int, ...]) -> dict[str, Any]:
-    """Returns the knobs of a BiT that its arrays do not show; raises WeightsError."""
+    """Returns the options of a BiT that its arrays do not show; raises WeightsError."""
     kind = json_fields.text(given, "layer_type", "preactivation")
     padding = (json_fields.text(given, "global_padding", "") or "none").lower()
     dynamic = given.get("embedding_dynamic_padding", False) is True
@@ -146,7 +146,7 @@ def data(hints: Hints, size: tuple[int, int], channels: int) -> tuple[config.Dat
     if type(resample) is not int or resample not in RESAMPLING:
         assumed["data.resampling"] = f"not resample={json_fields.shown(resample)}"
         resample = 2
-    mean, std = _normalisation(given, channels)
+    mean, std = _normalization(given, channels)
     return config.Data(
         image_size=size,
         channels=channels,
@@ -166,7 +166,7 @@ def _keys(size: Any) -> tuple[str, ...]:
     return tuple(size) if isinstance(size, dict) else ()
 
 
-def _normalisation(given: Given, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _normalization(given: Given, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns mean and deviation of pixels from 0 to 1."""
     mean, std = (0.0,), (1.0,)
     if given.get("do_normalize", True):
@@ -174,14 +174,14 @@ def _normalisation(given: Given, channels: int) -> tuple[tuple[float, ...], tupl
         usual = CLIP if of_bit else {"image_mean": STANDARD, "image_std": STANDARD}
         mean = json_fields.reals(given, "image_mean", usual["image_mean"])
         std = json_fields.reals(given, "image_std", usual["image_std"])
-    # What is normalised are pixels of 0 to 255 times this factor.
+    # What is normalized are pixels of 0 to 255 times this factor.
     scaled = given.get("do_rescale", True)
     factor = json_fields.real(given, "rescale_factor", 1 / 255) if scaled else 1.0
     white = 255 * factor if factor != 1 / 255 else 1.0
     if not white or not min(std) or len(mean) not in (1, channels) or len(std) not in (1, channels):
         raise WeightsError(
             f"image_mean={list(mean)}, image_std={list(std)}, rescale_factor={factor:g}: "
-            f"normalise no pixels of {channels} channels"
+            f"normalize no pixels of {channels} channels"
         )
     return _shortest(v / white for v in mean), _shortest(v / white for v in std)
 

@@ -1,4 +1,4 @@
-"""Any weights of another project, recognised by what is in them."""
+"""Any weights of another project, recognized by what is in them."""
 
 import dataclasses
 import pathlib
@@ -56,7 +56,7 @@ def load(
     """
     overrides = overrides or {}
     try:
-        arrays, chosen, own = _recognise(path, overrides, wanted)
+        arrays, chosen, own = _recognize(path, overrides, wanted)
         sizeless = {key: text for key, text in overrides.items() if key != "data.image_size"}
         facts = _override(own, sizeless)
         params, report = mapping.read(
@@ -85,7 +85,7 @@ def look(path: pathlib.Path, wanted: config.Config | None = None) -> mapping.Fac
       wanted: as of `load`.
     """
     try:
-        return _recognise(path, {}, wanted)[2]
+        return _recognize(path, {}, wanted)[2]
     except config.UserError as error:
         raise _at(path, error) from error
 
@@ -106,12 +106,12 @@ def _settled(
     return others - {"data.image_size"}
 
 
-def _recognise(
+def _recognize(
     path: pathlib.Path, overrides: Mapping[str, str], wanted: config.Config | None
 ) -> tuple[Arrays, mapping.Layout, mapping.Facts]:
     """Returns the arrays, their layout, and the model at the image size it was stored for."""
     arrays, beside = _open(path)
-    chosen = next((one for one in LAYOUTS if one.recognises(arrays)), None)
+    chosen = next((one for one in LAYOUTS if one.recognizes(arrays)), None)
     if chosen is None:
         names = ", ".join(sorted(arrays.specs)[:3]) or "no arrays at all"
         raise WeightsError(
@@ -169,7 +169,7 @@ def _without_prefix(path: pathlib.Path, arrays: Arrays) -> Arrays:
 
 
 def _override(facts: mapping.Facts, overrides: Mapping[str, str]) -> mapping.Facts:
-    """Returns the facts with the knobs that the user sets."""
+    """Returns the facts with the options that the user sets."""
     if not overrides:
         return facts
     values = config.to_dict(config.Config(model=facts.model, data=facts.data))

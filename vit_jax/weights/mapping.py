@@ -145,7 +145,7 @@ class Layout(NamedTuple):
     """One way of storing models, in and out."""
 
     name: str
-    recognises: Callable[[Arrays], bool]  # by the names of the arrays
+    recognizes: Callable[[Arrays], bool]  # by the names of the arrays
     facts: Callable[[Arrays, Hints], Facts]  # raises WeightsError
     rules: Callable[[Mapping[str, Spec] | None, Facts], list[Rule]]  # None: those to write by
     dropped: tuple[tuple[str, str], ...] = ()  # further names, and why they are left out

@@ -47,7 +47,7 @@ FOREIGN = (
     (r".*\.ls[12]\.gamma|.*\.gamma_[12]", "LayerScale"),
     (r"reg_token", "register tokens"),
     (r"dist_token|head_dist\..*", "a distillation token"),
-    (r".*\.attn\.[qk]_norm\..*|attn_pool\.[qk]_norm\..*", "normalised queries and keys"),
+    (r".*\.attn\.[qk]_norm\..*|attn_pool\.[qk]_norm\..*", "normalized queries and keys"),
     (r".*\.(attn|mlp)\.norm\..*", "norms inside its layers"),
     (r".*\.mlp\.(fc1_[gx]|w12|w[123])\..*", "SwiGLU"),
     (r"norm_pre\..*", "a LayerNorm before the encoder, as CLIP"),
@@ -59,7 +59,7 @@ FOREIGN = (
 )
 
 
-def recognises(arrays: Arrays) -> bool:
+def recognizes(arrays: Arrays) -> bool:
     """Returns whether the arrays are a state dict of this kind."""
     names = arrays.specs
     vit = "patch_embed.proj.weight" in names and any(n.startswith("blocks.0.") for n in names)
@@ -183,7 +183,7 @@ def _root(specs: Mapping[str, Spec]) -> str:
 
 
 def _units(specs: Mapping[str, Spec], root: str) -> dict[str, Any]:
-    """Returns the knobs of a ResNet whose root convolution follows `root`."""
+    """Returns the options of a ResNet whose root convolution follows `root`."""
     stages = re.escape(root.removesuffix("stem."))
     counts = (
         depth(specs, rf"{stages}stages\.{stage}\.blocks\.(\d{{1,3}})\.")
@@ -300,4 +300,4 @@ def _mlp(theirs: str, ours: str) -> Iterator[Rule]:
         yield from dense(f"{theirs}.{name}", f"{ours}/{name}")
 
 
-LAYOUT = Layout("timm", recognises, facts, rules)
+LAYOUT = Layout("timm", recognizes, facts, rules)

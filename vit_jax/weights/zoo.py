@@ -413,6 +413,6 @@ def _timm_model(name: str) -> str:
 def _timm_preprocessing(name: str, side: int) -> str:
     """Returns how timm prepares images: it crops less of larger ones."""
     if not name.startswith("resnetv2"):
-        return f"bicubic, centre {0.9 if side == 224 else 1:g}"
+        return f"bicubic, center {0.9 if side == 224 else 1:g}"
     soft = "goog_distilled" in name or "teacher" in name
-    return f"{'bicubic' if soft else 'bilinear'}, centre {0.875 if side == 224 else 1:g}"
+    return f"{'bicubic' if soft else 'bilinear'}, center {0.875 if side == 224 else 1:g}"

@@ -45,7 +45,7 @@ def look_for_svhn(archives: Archives) -> Contents:
         whole = images.shape == (32, 32, 3, len(labels)) and images.dtype == np.uint8
         if not whole or not np.isin(labels, range(1, 11)).all():
             raise DataError(f"{name}: X and y are not SVHN's images and digits 1 to 10")
-        # MATLAB's order: rows first, then columns, colours and images.
+        # MATLAB's order: rows first, then columns, colors and images.
         path = archives.spill(named(found), functools.partial(blocks, images.T))
         columns = [labels.astype(np.int64) % 10]
         splits[split] = Rows(str(path), 0, 3072, columns, f"{split}_{{:06d}}".format)
@@ -53,7 +53,7 @@ def look_for_svhn(archives: Archives) -> Contents:
 
 
 def look_for_smallnorb(archives: Archives) -> Contents:
-    """Finds pairs of grey images with the toy, its pose and the light."""
+    """Finds pairs of gray images with the toy, its pose and the light."""
     names = [name.format(kind) for name in NORB_FILES.values() for kind in ("dat", "cat", "info")]
     files = by_name(archives, names)
     splits = {}

@@ -25,13 +25,13 @@ def checked(encoded: bytes) -> bytes:
 
 
 def as_jpeg(encoded: bytes, quality: int, *, again: bool = False) -> bytes:
-    """Returns the bytes of a JPEG of one colour or three as they are, and others as such a JPEG.
+    """Returns the bytes of a JPEG of one color or three as they are, and others as such a JPEG.
 
     What is no such JPEG, or is to be encoded `again`, is decoded and encoded with `quality`. Raises
     BadImage for what is no picture.
     """
-    colours = _colours(checked(encoded))
-    if colours in (1, 3) and not again:
+    colors = _colors(checked(encoded))
+    if colors in (1, 3) and not again:
         return encoded
     pixels = decoding.decode(encoded, channels=3, max_pixels=Data().max_pixels)
     bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
@@ -48,7 +48,7 @@ def as_png(pixels: np.ndarray) -> bytes:
     return encoded.tobytes()
 
 
-def _colours(encoded: bytes) -> int | None:
+def _colors(encoded: bytes) -> int | None:
     """Returns the number of components in the frame header of a JPEG; None for another format."""
     if not encoded.startswith(JPEG):
         return None

@@ -110,7 +110,7 @@ def encode_sun397(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, A
 def encode_retinopathy(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
     """Makes an example as B. Graham did, who won the competition: all eyes of one radius.
 
-    An eye is scaled to a radius of 300 pixels, its local average is taken to grey, and what is
+    An eye is scaled to a radius of 300 pixels, its local average is taken to gray, and what is
     outside of 90 % of the radius is cut off.
     """
     name, label = values
