@@ -5,7 +5,7 @@
 #
 # Submits this script with those flags. Two minutes before its time is up, or when SLURM preempts it, the job is
 # told, saves, exits with 75 and is queued again, and so goes on until it is done; exit code 70 as well, up to
-# ten times in all (VIT_JAX_MAX_RESTARTS). DIR is on storage that all nodes share. --dry_run prints the command.
+# ten times in all (VIT_JAX_MAX_RESTARTS). DIR is on storage that all nodes share. --dry-run prints the command.
 set -euo pipefail
 
 PATIENCE=120 # seconds for an answer of SLURM
@@ -30,7 +30,7 @@ submit() {
       --nodes=*) nodes=${1#*=} flags+=("$1") ;;
       --gpus-per-node=*) gpus=${1##*[=:]} flags+=("$1") ;; # G, or TYPE:G
       --per_node) per_node=1 ;;
-      --dry_run) dry_run=1 ;;
+      --dry-run) dry_run=1 ;;
       *) flags+=("$1") ;;
     esac
     shift

@@ -5,142 +5,66 @@ import pathlib
 import subprocess
 import sys
 
-import pytest
-
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "vit_jax"
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if "configs" not in p.parts)
 
-# A module imports only from rooms to its left; rooms in one group do not know each other,
-# modules of one room may.
-LAYERS = [
-    {
-        "messages",
-        "options",
-        "config",
-        "arguments",
-        "checks",
-        "trees",
-        "logs",
-        "catalog",
-        "exhibits",
-        "paper",
-        "host",
-        "locking",
-        "peers",
-        "places",
-        "console",
-        "backend",
-        "progress",
-    },
-    {"models", "data"},
-    {"checkpoints", "weights"},
-    {"training"},
-    {"evaluators"},
-    {"reports"},
-    {
-        "opening",
-        "convert",
-        "embed",
-        "export",
-        "inspect",
-        "run",
-        "predict",
-        "report",
-        "bench",
-        "listing",
-        "smoke",
-        "preflight",
-        "prepare",
-        "transfer",
-    },
-    {"reproduce"},
-    {"commands"},
-    {"verbs"},
+# A module imports only from layers above its own; packages of one layer do not import each other,
+# modules of one package may.
+LAYERS = (
+    {"options", "paper", "tree_utils"},
+    {"config"},
+    {"catalog", "models", "storage", "validation"},
+    {"checkpoints", "listing", "logs", "smoke"},
+    {"data", "runtime", "weights"},
+    {"prepare", "reports", "training"},
+    {"evaluators", "loading", "preflight", "reproduce"},
+    {"benchmarks", "convert", "embed", "predict", "run"},
+    {"export", "inspect", "report", "transfer"},
     {"cli"},
-]
-# Files that stand on their own in a room of several: who among them may import whom.
-INSIDE = {
-    ("options", "messages"),
-    ("logs", "messages"),
-    ("arguments", "messages"),
-    ("arguments", "places"),
-    ("config", "options"),
-    ("checks", "config"),
-    ("bench", "preflight"),
-    ("catalog", "config"),
-    ("exhibits", "config"),
-    ("host", "config"),
-    ("locking", "config"),
-    ("locking", "logs"),
-    ("locking", "places"),
-    ("peers", "config"),
-    ("peers", "logs"),
-    ("peers", "messages"),
-    ("peers", "places"),
-    ("places", "config"),
-    ("logs", "places"),
-    ("logs", "config"),
-    ("progress", "logs"),
-    ("convert", "opening"),
-    ("embed", "opening"),
-    ("export", "predict"),
-    ("inspect", "opening"),
-    ("inspect", "predict"),
-    ("predict", "opening"),
-    ("report", "predict"),
-    ("run", "opening"),
-    ("run", "smoke"),
-    ("transfer", "opening"),
-    ("transfer", "run"),
-}
-EVERYWHERE = {"__version__"}
+    {"__main__"},
+)
+LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 
 
-def rank(room):
-    return next(i for i, layer in enumerate(LAYERS) if room in layer)
-
-
-def room_of(path):
+def package_of(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported_rooms(path):
-    """Yields the rooms of vit_jax that a file imports, wherever in the file it does."""
+def imported(path):
+    """Yields the modules and packages of vit_jax that a file imports, wherever in the file."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.startswith("vit_jax."):
-                    yield alias.name.split(".")[1]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            if node.module == "vit_jax":
-                yield from (a.name for a in node.names if a.name not in EVERYWHERE)
-            elif node.module.startswith("vit_jax."):
-                yield node.module.split(".")[1]
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level:
-            pytest.fail(f"{path}: relative import")
+            names = ["vit_jax.relative import"]
+        elif isinstance(node, ast.ImportFrom) and node.module == "vit_jax":
+            names = [f"vit_jax.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        else:
+            continue
+        yield from (name.split(".")[1] for name in names if name.startswith("vit_jax."))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_only_to_the_left(path):
-    room = room_of(path)
-    if room in ("__init__", "__main__"):
-        assert set(imported_rooms(path)) <= ({"cli"} if room == "__main__" else set())
-        return
-    for other in imported_rooms(path):
-        allowed = other == room or rank(other) < rank(room) or (room, other) in INSIDE
-        assert allowed, f"{path.name} ({room}) imports {other}"
+def test_every_package_is_in_one_layer():
+    packages = {package_of(path) for path in FILES} - {"__init__"}
+    assert packages == set(LAYER)
+    assert len(LAYER) == sum(map(len, LAYERS))
 
 
-def test_every_module_is_in_a_layer():
-    rooms = {room_of(path) for path in FILES} - {"__init__", "__main__"}
-    assert rooms == set().union(*LAYERS)
+def test_imports_only_from_layers_above():
+    offenders = [
+        f"{path.relative_to(PACKAGE)} imports {other}"
+        for path in FILES
+        for other in imported(path)
+        if other not in ("__version__", package_of(path))
+        and not LAYER.get(other, len(LAYERS)) < LAYER.get(package_of(path), 0)
+    ]
+    assert not offenders
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_public_things_have_docstrings(path):
-    tree = ast.parse(path.read_text())
-    assert ast.get_docstring(tree), path
+def test_public_things_have_docstrings():
     kinds = (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
 
     def public(body):
@@ -150,9 +74,13 @@ def test_public_things_have_docstrings(path):
                 if isinstance(node, ast.ClassDef):
                     yield from public(node.body)
 
-    missing = [node.name for node in public(tree.body) if not ast.get_docstring(node)]
-    # Protocol members and dataclass hooks say what they do in the class docstring.
-    assert not missing, f"{path}: {missing}"
+    offenders = []
+    for path in FILES:
+        tree = ast.parse(path.read_text())
+        if not ast.get_docstring(tree):
+            offenders.append(str(path))
+        offenders += [f"{path}: {n.name}" for n in public(tree.body) if not ast.get_docstring(n)]
+    assert not offenders
 
 
 def modules_after(statement):

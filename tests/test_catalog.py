@@ -134,3 +134,40 @@ def test_a_wrong_name_gets_one_readable_line():
         with pytest.raises(catalog.ConfigError) as caught:
             catalog.load(wrong)
         assert str(caught.value) == f"--config={wrong}: no such config{hint}"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog, "directory", lambda: tmp_path)
+    for stem in ("one", "two"):
+        body = MINE.replace('"mine", "other"', f'"{stem}", "{stem}/small"')
+        write(tmp_path / f"{stem}.py", body)
+    return tmp_path
+
+
+def test_a_bare_name_runs_only_its_own_file(folder):
+    write(folder / "two.py", "raise RuntimeError")
+    assert catalog.load("one/small")["seed"] == 8
+
+
+def test_a_broken_file_breaks_only_its_own_names(folder, caplog):
+    write(folder / "two.py", "1 / 0")
+    assert list(catalog.names()) == ["one", "one/small"]
+    assert f"--config={folder / 'two.py'}: ZeroDivisionError: division by zero" in caplog.text
+    with pytest.raises(catalog.ConfigError, match="two.py: ZeroDivisionError"):
+        catalog.load("two/small")
+
+
+def test_a_name_of_another_file_names_both(folder):
+    write(folder / "two.py", MINE.replace('"mine", "other"', '"two", "one"'))
+    with pytest.raises(catalog.ConfigError) as caught:
+        catalog.load("two")
+    assert str(caught.value) == (
+        f"--config={folder / 'two.py'}: its name one belongs to {folder / 'one.py'}; rename one"
+    )
+
+
+def test_a_name_twice_in_a_file(folder):
+    write(folder / "two.py", MINE.replace('"mine", "other"', '"two", "two"'))
+    with pytest.raises(catalog.ConfigError, match="has the name two twice; rename one$"):
+        catalog.load("two")

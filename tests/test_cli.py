@@ -291,7 +291,7 @@ def test_a_row_whose_data_is_not_here_says_what_to_run(capsys, tmp_path):
     assert cli.main(["train", "vtab/ViT-L_16-i21k-kitti-distance", *arguments]) == 2
     assert capsys.readouterr().err == (
         f"vit_jax: data.name=kitti:3.*.*: not in {tmp_path}; "
-        f"run `vit_jax prepare vtab/kitti-distance --data_dir={tmp_path}`\n"
+        f"run `vit_jax prepare vtab/kitti-distance --data-dir={tmp_path}`\n"
     )
     assert not list(tmp_path.iterdir())
 
@@ -321,16 +321,14 @@ def test_a_fine_tuning_says_what_it_begins_with(capsys, tmp_path):
     )
     assert second == (
         f"vit_jax: data.name=oxford_iiit_pet: not in {tmp_path}; "
-        f"run `vit_jax prepare pets --data_dir={tmp_path}`"
+        f"run `vit_jax prepare pets --data-dir={tmp_path}`"
     )
 
 
-@pytest.mark.parametrize(
-    "verb", ["", "train", "evaluate", "predict", "list", "show", "bench", "transfer"]
-)
-def test_help(verb, capsys):
+@pytest.mark.parametrize("command", ["", *cli.COMMANDS])
+def test_help(command, capsys):
     with pytest.raises(SystemExit) as caught:
-        cli.main([*([verb] if verb else []), "--help"])
+        cli.main([*([command] if command else []), "--help"])
     assert caught.value.code == 0
     out = capsys.readouterr().out
     assert len(out) > 150
@@ -387,12 +385,12 @@ NOWHERE = (
          "digits.py, figure10.py, figure4.py, finetune.py, home.py, image_folder.py, masked.py, "
          "pooling.py, posemb.py, pretrain.py, scaling.py, tfds.py, vtab.py"),
         (["show"], "show: name a config; see `vit_jax list`"),
-        (["list", "--config.seed=1"], "--config.seed: list takes no options"),
+        (["list", "--config.seed=1"], "--config.seed: list takes no config options"),
         (["predict", "--checkpoint=x"], "predict: give image files or folders, or --examples=N"),
         (["predict", "--checkpoint=x", "nofile.jpg"], "nofile.jpg: no such file or folder"),
         (["predict", "--checkpoint=nodir", "--examples=1"], NOWHERE),
         (["evaluate", "--checkpoint=nodir"], NOWHERE),
-        (["convert", "nodir", "--to=orbax", "--output=new"], NOWHERE),
+        (["convert", "--checkpoint", "nodir", "--to=orbax", "--output=new"], NOWHERE),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip
@@ -419,6 +417,27 @@ def test_wrong_flags_exit_2_in_one_line(arguments, capsys):
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert "--help" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (["trian"], "did you mean train?"),
+        (["train", "--lr=1"], "did you mean --config.optimizer.lr=1?"),
+        (["train", "--config_file=x"], "see vit_jax train --help"),
+        (["train", "--batch-size=64"], "did you mean --config.train.batch_size=64?"),
+        (["list", "--data_dir=x"], "did you mean --data-dir?"),
+        (["reproduce", "table5", "--dryrun"], "did you mean --dry-run?"),
+        (["report", "x", "--out=y"], "did you mean --output?"),
+    ],
+)
+def test_mistyped_commands_and_flags_get_the_nearest(arguments, remedy, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+    err = capsys.readouterr().err
+    assert remedy in err
+    assert err.count("\n") == 1
 
 
 def test_unreadable_checkpoints(trained, tmp_path, capsys):

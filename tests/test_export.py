@@ -224,7 +224,7 @@ def test_sides_are_rounded_as_python_rounds():
 
 def test_one_command_makes_a_program(tmp_path, capsys):
     source, output = FIXTURES / "vit_tiny_gap.npz", tmp_path / "gap.stablehlo"
-    arguments = ["export", str(source), "--to=stablehlo", f"--output={output}"]
+    arguments = ["export", "--checkpoint", str(source), "--to=stablehlo", f"--output={output}"]
     more = ["--platforms=tpu,cpu", "--batch=2", "--any-size", "--dtype=bfloat16"]
     assert cli.main([*arguments, *more]) == 0
     printed = capsys.readouterr().out
@@ -251,7 +251,7 @@ def test_mistakes_are_said_in_one_line(option, message, tmp_path, capsys, monkey
     monkeypatch.chdir(tmp_path)
     for name in ("OLD", "DESCRIBED.json"):
         pathlib.Path(name).write_text("precious")
-    arguments = ["export", "nowhere.npz", "--to=stablehlo", "--output=new", option]
+    arguments = ["export", "--checkpoint", "nowhere.npz", "--to=stablehlo", "--output=new", option]
     assert cli.main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"vit_jax: {message}")
@@ -260,7 +260,7 @@ def test_mistakes_are_said_in_one_line(option, message, tmp_path, capsys, monkey
 
 def test_another_kind_of_program_is_refused(capsys):
     with pytest.raises(SystemExit) as exit_:
-        cli.main(["export", "nowhere.npz", "--to=tflite", "--output=new"])
+        cli.main(["export", "--checkpoint", "nowhere.npz", "--to=tflite", "--output=new"])
     assert exit_.value.code == 2
     assert "invalid choice: 'tflite'" in capsys.readouterr().err
 

@@ -93,8 +93,8 @@ KNOWS_NONE = (
     "arguments",
     [
         ["predict", "--checkpoint=RUN", "--examples=1"],
-        ["convert", "RUN", "--to=google", "--output=OUT.npz"],
-        ["export", "RUN", "--to=stablehlo", "--output=OUT.stablehlo"],
+        ["convert", "--checkpoint", "RUN", "--to=google", "--output=OUT.npz"],
+        ["export", "--checkpoint", "RUN", "--to=stablehlo", "--output=OUT.stablehlo"],
     ],
 )
 def test_what_names_classes_says_that_it_knows_none(pretrained, tmp_path, capsys, arguments):
@@ -108,10 +108,13 @@ def test_what_names_classes_says_that_it_knows_none(pretrained, tmp_path, capsys
 @pytest.mark.slow
 def test_it_is_copied_and_reported(pretrained, tmp_path, capsys):
     copy = tmp_path / "copy"
-    assert cli.main(["convert", str(pretrained), "--to=orbax", f"--output={copy}"]) == 0
+    assert (
+        cli.main(["convert", "--checkpoint", str(pretrained), "--to=orbax", f"--output={copy}"])
+        == 0
+    )
     expected = run.evaluate(pretrained, {})
     assert run.evaluate(copy, {}) == expected
-    assert cli.main(["report", str(pretrained), f"--out={tmp_path / 'page'}"]) == 0
+    assert cli.main(["report", str(pretrained), f"--output={tmp_path / 'page'}"]) == 0
     text = (tmp_path / "page" / "report.md").read_text()
     assert f"accuracy | {100 * expected['test/accuracy']:.2f} %" in text
     assert f"error | {expected['test/error']:.4f}" in text
@@ -121,7 +124,7 @@ def test_it_is_copied_and_reported(pretrained, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_what_it_fills_in_is_drawn(pretrained, tmp_path):
-    words = ["inspect", "reconstruct", f"--checkpoint={pretrained}", f"--out={tmp_path}"]
+    words = ["inspect", "reconstruct", f"--checkpoint={pretrained}", f"--output={tmp_path}"]
     assert cli.main([*words, "--count=2"]) == 0
     assert {path.name for path in tmp_path.iterdir()} >= {"reconstruct.png", "reconstruct.npz"}
     height, width, _ = cv2.imread(str(tmp_path / "reconstruct.png")).shape

@@ -9,7 +9,6 @@ import foreign
 import runs
 from vit_jax import (
     cli,
-    commands,
     config,
     convert,
     loading,
@@ -19,6 +18,7 @@ from vit_jax import (
     tree_utils,
     weights,
 )
+from vit_jax.cli import convert as convert_command
 from vit_jax.training import optimizers, sharding, state
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
@@ -238,7 +238,7 @@ def test_a_crop_grows_with_the_image_size(tmp_path):
 
 def test_a_run_becomes_a_google_file_and_comes_back(begun, tmp_path):
     file = tmp_path / "run.npz"
-    assert cli.main(["convert", str(begun), "--to=google", f"--output={file}"]) == 0
+    assert cli.main(["convert", "--checkpoint", str(begun), "--to=google", f"--output={file}"]) == 0
     overrides = {"data.image_size": "16,24"}
     back = loading.load_checkpoint(file, overrides)
     ended = tree_utils.flatten(jax.device_get(loading.load_checkpoint(begun).params))
@@ -246,7 +246,10 @@ def test_a_run_becomes_a_google_file_and_comes_back(begun, tmp_path):
         np.testing.assert_array_equal(leaf, ended[name], err_msg=name)
     folder = tmp_path / "again"
     text = f"--config.data.image_size={overrides['data.image_size']}"
-    assert cli.main(["convert", str(file), "--to=orbax", f"--output={folder}", text]) == 0
+    assert (
+        cli.main(["convert", "--checkpoint", str(file), "--to=orbax", f"--output={folder}", text])
+        == 0
+    )
     again = loading.load_checkpoint(folder)
     assert again.kind == "run"
     assert again.cfg.model == back.cfg.model
@@ -255,14 +258,14 @@ def test_a_run_becomes_a_google_file_and_comes_back(begun, tmp_path):
 
 
 def test_the_command_line_knows_every_form():
-    assert commands.CONVERT == convert.KINDS
+    assert convert_command.KINDS == convert.KINDS
 
 
 def test_what_exists_is_not_overwritten(tmp_path, capsys):
     (tmp_path / "here").mkdir()
     for kind in convert.KINDS:
         output = f"--output={tmp_path / 'here'}"
-        assert cli.main(["convert", str(TOKEN), f"--to={kind}", output]) == 2
+        assert cli.main(["convert", "--checkpoint", str(TOKEN), f"--to={kind}", output]) == 2
         assert "exists already; choose another, or remove it" in capsys.readouterr().err
     assert not list((tmp_path / "here").iterdir())
 

@@ -1,19 +1,23 @@
-"""The config files: which names there are, and how a name becomes a config.
+"""Config files: the names they define, and how a name becomes a config.
 
 A config file is Python with two functions: `names()`, the names it knows, and `get_config(name)`,
-which returns an `ml_collections.ConfigDict` holding the options that differ from the schema. A third,
-`about(name)`, may say where the numbers come from: it returns an `About`.
+which returns an `ml_collections.ConfigDict` of the options that differ from the defaults. A third,
+`about(name)`, may return an `About`: the provenance of the numbers.
 """
 
 import dataclasses
 import functools
 import importlib.util
+import logging
 import pathlib
+import re
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vit_jax import config
+
+log = logging.getLogger("vit_jax")
 
 
 class Result(NamedTuple):
@@ -100,8 +104,17 @@ def directory() -> pathlib.Path:
 
 
 def names() -> dict[str, pathlib.Path]:
-    """Returns every name of the catalog with its file, in order."""
-    return dict(_names(directory()))
+    """Returns every name of the catalog with its file, in order.
+
+    A broken config file is logged and its names are missing; it breaks no others.
+    """
+    found: dict[str, pathlib.Path] = {}
+    for path in _files(directory()):
+        try:
+            found |= dict.fromkeys(_names(path), path)
+        except ConfigError as error:
+            log.warning("%s", error)
+    return found
 
 
 def load(reference: str) -> dict[str, Any]:
@@ -141,17 +154,43 @@ def _locate(reference: str) -> tuple[types.ModuleType, str]:
         file, name = reference, ""
     if file:
         module = _module(_find(file))
-        known: list[str] = list(module.names())
+        known: Sequence[str] = tuple(module.names())
         if not name and len(known) > 1:
             raise ConfigError(f"--config={file}: name one of its configs: {_each(file, known)}")
         name = name or known[0]
     else:
-        catalog = names()
-        known = list(catalog)
-        module = _module(catalog[name]) if name in catalog else None
+        path = directory() / f"{_prefix(name)}.py"
+        module, known = (_module(path), _names(path)) if path.is_file() else (None, ())
     if module is None or name not in known:
+        known = known if file else tuple(names())  # the nearest name may be in another file
         raise ConfigError(f"--config={reference}: no such config{_suggest(name, known)}")
     return module, name
+
+
+def _prefix(name: str) -> str:
+    """Returns the stem of the config file that a bare name belongs to: of `vtab/x`, `vtab`."""
+    return re.split("[/-]", name, maxsplit=1)[0]
+
+
+def _names(path: pathlib.Path) -> tuple[str, ...]:
+    return _checked_names(path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _checked_names(path: pathlib.Path, modified: int) -> tuple[str, ...]:
+    """Returns the names of a file of the catalog; raises ConfigError for one that is not its own.
+
+    A name begins with the stem of its file, so it is found without running the others, and no two
+    files can have the same.
+    """
+    found: tuple[str, ...] = tuple(_execute(path, modified).names())
+    for name in found:
+        if _prefix(name) != path.stem:
+            owner = directory() / f"{_prefix(name)}.py"
+            raise ConfigError(f"--config={path}: its name {name} belongs to {owner}; rename one")
+        if found.count(name) > 1:
+            raise ConfigError(f"--config={path}: has the name {name} twice; rename one")
+    return found
 
 
 def _suggest(name: str, known: Sequence[str]) -> str:
@@ -177,11 +216,6 @@ def _find(file: str) -> pathlib.Path:
 
 def _files(folder: pathlib.Path) -> list[pathlib.Path]:
     return sorted(path for path in folder.glob("*.py") if path.name != "__init__.py")
-
-
-@functools.cache
-def _names(folder: pathlib.Path) -> dict[str, pathlib.Path]:
-    return {name: path for path in _files(folder) for name in _module(path).names()}
 
 
 def _module(path: pathlib.Path) -> types.ModuleType:

@@ -48,7 +48,7 @@ def write(
         logs.write_atomically(page, html.page(document))
         logs.write_atomically(words, markdown.page(document))
     except OSError as error:
-        raise config.ConfigError(f"--out={page}: cannot be written: {error.strerror}") from error
+        raise config.ConfigError(f"--output={page}: cannot be written: {error.strerror}") from error
     return page, words
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import tfds_fakes
-from vit_jax import cli, verbs
+from vit_jax import cli
 from vit_jax.config import UserError
 from vit_jax.data import availability, sources, task_tables
 from vit_jax.data.tasks import TASKS
@@ -69,7 +69,7 @@ def test_a_name_is_looked_for_before_anything_is_fetched(tmp_path):
             availability.check(name, tmp_path)
         assert str(caught.value) == (
             f"data.name={name}: not in {tmp_path}; run `vit_jax prepare {task} "
-            f"--data_dir={tmp_path}`"
+            f"--data-dir={tmp_path}`"
         )
 
 
@@ -86,30 +86,30 @@ def test_configs_and_real(tmp_path):
 
 
 def test_every_missing_task_has_a_command_that_the_command_line_takes(tmp_path):
-    parser = verbs.parser()
+    parser = cli.parser_of("prepare")
     for entry in task_tables.entries(tmp_path):
         assert not entry.here
         words = shlex.split(entry.command)
-        assert words[0] == "vit_jax"
-        options = parser.parse_args(words[1:])
-        assert options.tasks == [entry.task.name]
-        assert options.data_dir == str(tmp_path)
-        assert bool(options.sources) == bool(entry.task.dataset.files)
+        assert words[:2] == ["vit_jax", "prepare"]
+        args = parser.parse_all(words[2:])
+        assert args.tasks == [entry.task.name]
+        assert args.data_dir == str(tmp_path)
+        assert bool(args.sources) == bool(entry.task.dataset.files)
 
 
 def test_the_tables(tmp_path, capsys):
     pretend(tmp_path / "cifar100", "3.0.2")
     pretend(tmp_path / "cifar10", "3.0.2", "tfrecord")
     pretend(tmp_path / "imagenet2012_corrupted/fog_1", "3.1.0")
-    assert cli.main(["list", "--tasks", f"--data_dir={tmp_path}"]) == 0
+    assert cli.main(["list", "--tasks", f"--data-dir={tmp_path}"]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = {line.split()[0]: line.split() for line in lines if line.strip()}
     assert rows["cifar100"][-1] == rows["vtab/cifar100"][-1] == "3.0.2"
     assert rows["cifar10"][-3:] == ["3.0.2", "as", "tfrecord"]
     assert rows["vtab/dtd"][-5:] == ["47", "train[:800]", "validation[:200]", "test", "no"]
     assert rows["imagenet-c/*"][-3:] == ["1", "of", "95"]
-    assert f"vit_jax prepare vtab/dtd --data_dir={tmp_path}" in lines
-    copy = f"--from={tmp_path}/cifar10/3.0.2 --data_dir=ANOTHER"
+    assert f"vit_jax prepare vtab/dtd --data-dir={tmp_path}" in lines
+    copy = f"--from={tmp_path}/cifar10/3.0.2 --data-dir=ANOTHER"
     assert f"vit_jax prepare cifar10 {copy}" in lines
     assert not any(line.startswith("vit_jax prepare cifar100 ") for line in lines)
     assert "# and so on for the other 93" in lines
@@ -119,7 +119,7 @@ def test_the_tables(tmp_path, capsys):
 
 def test_json(tmp_path, capsys):
     pretend(tmp_path / "cifar100", "3.0.2")
-    assert cli.main(["list", "--tasks", "--json", f"--data_dir={tmp_path}"]) == 0
+    assert cli.main(["list", "--tasks", "--json", f"--data-dir={tmp_path}"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert list(values) == list(TASKS)
     one, other = values["vtab/cifar100"], values["vtab/clevr-count"]
@@ -128,16 +128,16 @@ def test_json(tmp_path, capsys):
     assert one["records"] == {"train": 7, "test": 0}
     assert one["images"] == {"train": 800, "held_out": 200, "whole": 1000, "test": 10_000}
     assert not other["here"]
-    assert other["command"] == f"vit_jax prepare vtab/clevr-count --data_dir={tmp_path}"
+    assert other["command"] == f"vit_jax prepare vtab/clevr-count --data-dir={tmp_path}"
     assert (other["labels"], other["group"]) == ("clevr-count", "VTAB Structured")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--tasks", "--table=3"], "--tasks: --table is not of tasks"),
-        (["--tasks", "--weights"], "--tasks: --weights is not of tasks"),
-        (["--data_dir=x"], "--data_dir=x: goes with --tasks"),
+        (["--tasks", "--table=3"], "--table: does not go with --tasks"),
+        (["--tasks", "--weights"], "--weights: does not go with --tasks"),
+        (["--data-dir=x"], "--data-dir=x: needs --tasks"),
     ],
 )
 def test_flags_that_do_not_go_together(arguments, message, capsys):
@@ -150,16 +150,16 @@ def test_a_bucket_that_cannot_be_read_is_one_line(monkeypatch, capsys):
         raise PermissionError("anonymous caller")
 
     monkeypatch.setattr(type(availability.directory("gs://bucket")), "is_dir", fails)
-    assert cli.main(["list", "--tasks", "--data_dir=gs://bucket/x"]) == UserError.exit_code
+    assert cli.main(["list", "--tasks", "--data-dir=gs://bucket/x"]) == UserError.exit_code
     assert capsys.readouterr().err == (
-        "vit_jax: --data_dir=gs://bucket/x: cannot be read: anonymous caller; for a private bucket "
+        "vit_jax: --data-dir=gs://bucket/x: cannot be read: anonymous caller; for a private bucket "
         "first: gcloud auth application-default login\n"
     )
 
 
 def test_it_is_light():
     code = (
-        "import sys; from vit_jax import cli; cli.main(['list', '--tasks', '--data_dir=nowhere']);"
+        "import sys; from vit_jax import cli; cli.main(['list', '--tasks', '--data-dir=nowhere']);"
         "print(' '.join(sys.modules))"
     )
     run = subprocess.run(

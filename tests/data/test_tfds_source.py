@@ -194,17 +194,17 @@ def test_says_how_to_prepare(prepared, caplog):
         packed = refusal(prepared, name="imagenet21k")
     assert message == (
         f"data.name=cifar10: not prepared in {prepared}/cifar10/3.0.2; "
-        f"run `vit_jax prepare cifar10 --data_dir={prepared}`"
+        f"run `vit_jax prepare cifar10 --data-dir={prepared}`"
     )
     # No task has it, but TFDS.
     assert other == (
         f"data.name=mnist: not prepared in {prepared}/mnist/3.0.1; "
-        f"run `vit_jax prepare mnist --data_dir={prepared}`"
+        f"run `vit_jax prepare mnist --data-dir={prepared}`"
     )
     # TFDS does not know it, we do.
     assert packed == (
         f"data.name=imagenet21k: not in {prepared}; run `vit_jax prepare imagenet21k "
-        f"--from=FOLDER_OR_TARS --data_dir={prepared}`"
+        f"--from=FOLDER_OR_TARS --data-dir={prepared}`"
     )
     assert not caplog.records
 
@@ -216,7 +216,7 @@ def test_refuses_a_format_without_random_access(prepared, tmp_path):
     folder = f"{root}/tiny_shapes/1.2.0"
     assert refusal(root) == (
         f"data.name=tiny_shapes: prepared as tfrecord in {folder}, which has no random access; "
-        f"run `vit_jax prepare tiny_shapes --from={folder} --data_dir=ANOTHER`"
+        f"run `vit_jax prepare tiny_shapes --from={folder} --data-dir=ANOTHER`"
     )
 
 

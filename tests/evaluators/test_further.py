@@ -68,7 +68,7 @@ def test_further_sets_are_measured_at_every_evaluation(root, tmp_path, caplog, c
         results = run.train(cfg, tmp_path / "run").results
     assert [record.message for record in caplog.records] == [
         f"evaluation.tasks=imagenet-r: not in {root}, so it is left out; "
-        f"run `vit_jax prepare imagenet-r --data_dir={root}`"
+        f"run `vit_jax prepare imagenet-r --data-dir={root}`"
     ]
     assert results["validation/count"] == 20
     assert results["imagenet-v2/count"] == 27
@@ -111,7 +111,7 @@ def test_a_pattern_of_missing_sets_is_one_line(root, caplog):
     assert [record.message for record in caplog.records] == [
         f"evaluation.tasks=imagenet-c/*: 94 sets are not in {root}, so they are left out "
         "(imagenet-c/gaussian_noise_1, imagenet-c/gaussian_noise_2, imagenet-c/gaussian_noise_3, "
-        f"...); run `vit_jax list --tasks --data_dir={root}`, which says how to have them"
+        f"...); run `vit_jax list --tasks --data-dir={root}`, which says how to have them"
     ]
 
 
@@ -161,7 +161,7 @@ def test_a_missing_training_set_is_an_error_before_anything_is_compiled(
         run.train(configure(tmp_path / "nowhere"), tmp_path / "run")
     assert str(caught.value) == (
         f"data.name=imagenet2012: not prepared in {tmp_path}/nowhere/imagenet2012/5.1.0; run "
-        f"`vit_jax prepare imagenet --from=FOLDER --data_dir={tmp_path}/nowhere`"
+        f"`vit_jax prepare imagenet --from=FOLDER --data-dir={tmp_path}/nowhere`"
     )
     # The evaluation split is there, the one to train on is not.
     with pytest.raises(ConfigError, match=r"^data\.train_split=extra: no such split"):
@@ -179,7 +179,7 @@ def test_real_is_measured_on_the_same_pass(root, tmp_path, monkeypatch, caplog):
         results = run.train(cfg, tmp_path / "run").results
     assert [record.message for record in caplog.records] == [
         f"evaluation.tasks=imagenet-real: not in {data}, so it is left out; "
-        f"run `vit_jax prepare imagenet-real --from=real.json --data_dir={data}`"
+        f"run `vit_jax prepare imagenet-real --from=real.json --data-dir={data}`"
     ]
     assert not any("real" in key for key in results)
     assert results["imagenet-c/fog_1/count"] == 10
@@ -219,7 +219,7 @@ def test_objectnet_from_its_folders(root, tmp_path, capsys):
             pixels = np.full((8, 8, 3), 40 * number + index, np.uint8)
             cv2.imwrite(str(unpacked / "images" / name / f"{index}.png"), pixels)
     run.train(configure(data), tmp_path / "run")
-    prepare = ["prepare", "objectnet", f"--from={unpacked}", f"--data_dir={data}", "--workers=1"]
+    prepare = ["prepare", "objectnet", f"--from={unpacked}", f"--data-dir={data}", "--workers=1"]
     evaluate = ["evaluate", f"--checkpoint={tmp_path}/run", "--json"]
     evaluate.append("--config.evaluation.tasks=objectnet")
 
@@ -229,13 +229,13 @@ def test_objectnet_from_its_folders(root, tmp_path, capsys):
     assert capsys.readouterr().err == (
         f"vit_jax: evaluation.tasks=objectnet: {data}/objectnet/1.0.0/mappings/"
         "folder_to_objectnet_label.json: no such file, without which its classes are unknown; run "
-        f"`vit_jax prepare objectnet --from=FOLDER_OR_TARS --data_dir={data}` with the "
+        f"`vit_jax prepare objectnet --from=FOLDER_OR_TARS --data-dir={data}` with the "
         "objectnet-1.0 that was unpacked, which has images and mappings\n"
     )
     tfds_fakes.write_mappings(unpacked / "mappings")
     assert cli.main(prepare) == 0
     assert capsys.readouterr().out.endswith(f": in {data}/objectnet/1.0.0/mappings\n")
-    assert cli.main(["prepare", "objectnet", f"--data_dir={data}", "--verify"]) == 0
+    assert cli.main(["prepare", "objectnet", f"--data-dir={data}", "--verify"]) == 0
     capsys.readouterr()
     assert cli.main(evaluate) == 0
     results = json.loads(capsys.readouterr().out)

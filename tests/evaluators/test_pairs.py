@@ -44,7 +44,7 @@ def test_tasks(tmp_path, caplog):
     one, many = (record.message for record in caplog.records)
     assert one == (
         f"evaluation.fewshot=imagenet: not in {tmp_path}, so it is left out; "
-        f"run `vit_jax prepare fewshot/imagenet --from=FOLDER --data_dir={tmp_path}`"
+        f"run `vit_jax prepare fewshot/imagenet --from=FOLDER --data-dir={tmp_path}`"
     )
     assert many.startswith(
         f"evaluation.fewshot=fewshot: 6 sets are not in {tmp_path}, so they are left out ("

@@ -14,7 +14,8 @@ from matplotlib.text import Text
 import pages
 import runs
 import vit_reference
-from vit_jax import cli, commands, loading, report, run
+from vit_jax import cli, loading, report, run
+from vit_jax.cli import inspect as inspect_command
 from vit_jax.data import sampling
 from vit_jax.inspect import figures, outputs, posemb
 from vit_jax.models import positions
@@ -51,17 +52,17 @@ def numbers(folder, what):
 
 
 def test_help_names_every_kind(capsys):
-    assert set(commands.INSPECT) - {"all", "view"} == set(outputs.KINDS)
+    assert set(inspect_command.KINDS) - {"all", "view"} == set(outputs.KINDS)
     with pytest.raises(SystemExit):
         cli.main(["inspect", "--help"])
     said = capsys.readouterr().out
-    for what, text in commands.INSPECT.items():
+    for what, text in inspect_command.KINDS.items():
         assert re.search(rf"^  {what} +{re.escape(text)}$", said, re.MULTILINE)
 
 
 def test_everything_of_a_google_file(photos, tmp_path, capsys):
     out = tmp_path / "inspect"
-    assert inspect("all", GOOGLE, f"--images={photos}", f"--out={out}", "--format=both") == 0
+    assert inspect("all", GOOGLE, f"--images={photos}", f"--output={out}", "--format=both") == 0
     names = [*EVERY[:4], "attention-1", "attention-2", "attention-3"]
     files = {f"{name}.{form}" for name in names for form in ("png", "svg")}
     files |= {f"{what}.npz" for what in EVERY} | {"attention-distance.csv"}
@@ -125,7 +126,7 @@ def test_everything_of_a_google_file(photos, tmp_path, capsys):
 )
 def test_every_kind_of_weights(name, arguments, photos, tmp_path):
     out = tmp_path / "out"
-    arguments = [f"--images={photos}", f"--out={out}", "--count=1", *arguments]
+    arguments = [f"--images={photos}", f"--output={out}", "--count=1", *arguments]
     assert inspect("all", FIXTURES / name, *arguments) == 0
     assert {path.stem for path in out.glob("*.npz")} == set(EVERY)
     maps = numbers(out, "attention")["attention"]
@@ -134,7 +135,7 @@ def test_every_kind_of_weights(name, arguments, photos, tmp_path):
 
 
 def test_a_resnet_has_filters_alone(photos, tmp_path, capsys):
-    arguments = [f"--images={photos}", f"--out={tmp_path / 'out'}"]
+    arguments = [f"--images={photos}", f"--output={tmp_path / 'out'}"]
     assert inspect("all", FIXTURES / "bit_tiny_legacy.npz", *arguments) == 0
     assert {path.stem for path in (tmp_path / "out").glob("*.npz")} == {"filters"}
     said = re.findall("^(.*) left out: a ResNet has no ", capsys.readouterr().err, re.MULTILINE)
@@ -220,7 +221,11 @@ def test_mistakes_are_one_line(photos, tmp_path, capsys, monkeypatch):
         (GOOGLE, ["rollout", f"--images={tmp_path / 'none'}"], "none: no such file or folder"),
         (GOOGLE, ["rollout", f"--images={no_images}"], "empty: holds no .jpg"),
         (GOOGLE, ["all", f"--images={photos / 'sub'}"], "cut.png: is a truncated or damaged PNG"),
-        (GOOGLE, ["filters", f"--out={tmp_path / 'file' / 'x'}"], "cannot be written: Not a dir"),
+        (
+            GOOGLE,
+            ["filters", f"--output={tmp_path / 'file' / 'x'}"],
+            "cannot be written: Not a dir",
+        ),
         (GOOGLE, ["filters", "--step=3"], "--step=3: "),
         (resnet, ["posemb"], "inspect posemb: a ResNet has no position embedding"),
         (resnet, ["attention"], "inspect attention: a ResNet has no tokens"),

@@ -113,7 +113,7 @@ def test_what_is_missing_is_one_line(slurm, words, line):
 
 def test_a_dry_run_is_the_command(slurm, tmp_path):
     words = ["--nodes=2", "--gpus-per-node=4", "--", *TRAIN]
-    printed = slurm("--dry_run", *words)
+    printed = slurm("--dry-run", *words)
     assert not (tmp_path / "sbatch").exists()
     slurm(*words)
     assert shlex.split(printed) == ["sbatch", *noted(tmp_path)]

@@ -328,7 +328,7 @@ def test_without_gcloud(world):
     assert printed == (
         "tpu.sh: gcloud is not installed; see https://cloud.google.com/sdk/docs/install\n"
     )
-    assert here.tpu("create", *SLICE, "--dry_run").startswith("gcloud compute tpus queued-res")
+    assert here.tpu("create", *SLICE, "--dry-run").startswith("gcloud compute tpus queued-res")
 
 
 def test_setup_names_the_worker_that_fails(world):
@@ -511,7 +511,7 @@ def test_a_dry_run_is_the_commands(world):
     here = world()
     for verb in VERBS:
         printed = here.tpu(
-            verb, *RUN, *(["digits"] if verb in ("run", "supervise") else []), "--dry_run"
+            verb, *RUN, *(["digits"] if verb in ("run", "supervise") else []), "--dry-run"
         )
         assert "gcloud compute tpus " in printed
     assert not here.calls()
@@ -521,7 +521,7 @@ def test_a_dry_run_of_supervise_is_a_plan(world):
     here = world()
     printed = here.tpu(
         "supervise", *ADDRESS, "--slice=v3-128", "--capacity=spot", "--workdir=gs://b/l16",
-        "pretrain/ViT-L_16-i21k-90ep", "--config.train.duration=20 epochs", "--dry_run",
+        "pretrain/ViT-L_16-i21k-90ep", "--config.train.duration=20 epochs", "--dry-run",
     )  # fmt: skip
     where = "--project=p --zone=z --quiet"
     command = (

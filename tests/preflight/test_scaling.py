@@ -7,7 +7,7 @@ import pytest
 
 from vit_jax.preflight import batch, scaling
 
-RECORDED = pathlib.Path(__file__).parents[2] / "launch" / "preflight-scaling.jsonl"
+RECORDED = pathlib.Path(__file__).parents[2] / "docs" / "records" / "preflight-scaling.jsonl"
 
 
 @pytest.fixture(scope="module")

@@ -99,7 +99,7 @@ def test_hybrid_fits_and_too_large_a_batch_is_reported(slice_):
 
 
 def test_step_is_no_heavier_than_big_visions():
-    # Its step for the same model by the same compiler: README, "The step is lean".
+    # Its step for the same model by the same compiler: docs/preflight.md.
     where = preflight.open_slice("v3-128")
     cfg = prepare("pretrain/ViT-B_32-jft-7ep", **{
         "model.num_classes": 1000, "model.unroll": 12, "model.remat": "none",

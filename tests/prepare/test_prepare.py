@@ -28,7 +28,7 @@ def prepare(capsys, tmp_path):
 
     def run(*arguments):
         capsys.readouterr()
-        code = cli.main(["prepare", *arguments, f"--data_dir={tmp_path / 'data'}", "--workers=1"])
+        code = cli.main(["prepare", *arguments, f"--data-dir={tmp_path / 'data'}", "--workers=1"])
         captured = capsys.readouterr()
         return code, captured.out.splitlines(), captured.err.splitlines()
 
@@ -79,7 +79,7 @@ def test_packs_once_and_says_where(prepare, photos, data_dir):
     there = f"my_photos: is packed already, 30 images in {folder}"
     assert again == (0, [f"{there}; to pack others, remove it: rm -r {folder}"], [])
     assert "was packed with max_side None, not 20; to pack it anew, remove it: rm -r" in woe(
-        prepare("my_photos", f"--from={photos}", "--max_side=20")
+        prepare("my_photos", f"--from={photos}", "--max-side=20")
     )
     good = prepare("my_photos", "--verify")
     assert good == (0, [f"my_photos: 30 examples in {folder}, all good"], [])
@@ -219,7 +219,7 @@ def test_images_of_other_tasks_are_left_out(prepare, photos, data_dir):
     ]
     assert facts["dedup_against"] == ["flowers", "vtab/flowers102"]
     assert woe(prepare("more", f"--from={photos}", "--dedup-against=pets")) == (
-        f"--dedup-against=pets: is not prepared; first: vit_jax prepare pets --data_dir={data_dir}"
+        f"--dedup-against=pets: is not prepared; first: vit_jax prepare pets --data-dir={data_dir}"
     )
     assert woe(prepare("more", f"--from={photos}", "--dedup-against=imagenet-a")).startswith(
         "--dedup-against=imagenet-a: is not prepared"
@@ -294,8 +294,8 @@ def test_mistakes_are_one_line(prepare, photos, tmp_path, data_dir):
     assert "TFDS has a data set of this name" in woe(prepare("mnist", f"--from={photos}"))
     assert "small letters, digits and _" in woe(prepare("My-Photos", f"--from={photos}"))
     assert "is packed from files of yours: fall11_whole.tar" in woe(prepare("imagenet21k"))
-    assert woe(prepare("flowers", "--max_side=512")) == (
-        "--max_side: is for folders and tars that are packed, and flowers is not"
+    assert woe(prepare("flowers", "--max-side=512")) == (
+        "--max-side: is for folders and tars that are packed, and flowers is not"
     )
     partial = "--partial: is for data sets with an official number of images, and new has none"
     assert woe(prepare("new", f"--from={photos}", "--partial")) == partial
@@ -304,7 +304,7 @@ def test_mistakes_are_one_line(prepare, photos, tmp_path, data_dir):
     assert "only a folder of this machine" in woe(prepare("new", "--from", "a.tar", "gs://b/c.tar"))
     (tmp_path / "data").mkdir(exist_ok=True)
     (tmp_path / "data/file").write_text("")
-    code = cli.main(["prepare", "new", f"--from={photos}", f"--data_dir={data_dir}/file"])
+    code = cli.main(["prepare", "new", f"--from={photos}", f"--data-dir={data_dir}/file"])
     assert code == 2
 
 

@@ -229,7 +229,7 @@ def test_without_predictions_no_jax_is_imported(trained, tmp_path):
     workdir, _ = trained
     code = (
         "import sys\nfrom vit_jax import cli\n"
-        f"code = cli.main(['report', {str(workdir)!r}, '--no-predictions', '--out={tmp_path}'])\n"
+        f"code = cli.main(['report', {str(workdir)!r}, '--no-predictions', '--output={tmp_path}'])\n"
         "heavy = {'jax', 'flax', 'orbax', 'cv2', 'matplotlib', 'grain'} & set(sys.modules)\n"
         "sys.exit(code or (repr(heavy) if heavy else 0))"
     )
@@ -251,7 +251,7 @@ def test_mistakes_are_one_line(tmp_path, capsys):
         assert err.count("\n") == 1
     pages.write_run(tmp_path / "run")
     (tmp_path / "file").write_text("")
-    with pytest.raises(config.ConfigError, match="--out=.*cannot be written"):
+    with pytest.raises(config.ConfigError, match="--output=.*cannot be written"):
         report.write([tmp_path / "run"], tmp_path / "file" / "x.html", images=0)
     assert cli.main(["report", str(tmp_path / "run"), "--config.seed=1"]) == 2
 

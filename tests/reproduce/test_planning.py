@@ -267,7 +267,7 @@ def test_figures_draw_the_papers_points_hollow_and_ours_filled(tmp_path, figure,
 def test_a_dry_run_asks_for_no_device(tmp_path):
     """With a platform that does not exist, whatever asks for a device fails."""
     done = subprocess.run(
-        [sys.executable, "-m", "vit_jax", "reproduce", "table5", "--dry_run",
+        [sys.executable, "-m", "vit_jax", "reproduce", "table5", "--dry-run",
          f"--workdir={tmp_path}"],
         cwd=runs.ROOT, capture_output=True, text=True,
         env=runs.environment() | {"JAX_PLATFORMS": "no_such_platform"},
@@ -278,9 +278,9 @@ def test_a_dry_run_asks_for_no_device(tmp_path):
 
 
 def test_mistakes_are_one_line(tmp_path, capsys):
-    assert cli.main(["reproduce", "table1", "--dry_run"]) == 2
+    assert cli.main(["reproduce", "table1", "--dry-run"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     (tmp_path / "file").write_text("")
-    arguments = ["reproduce", "table8", "--dry_run", f"--output={tmp_path / 'file' / 'x.md'}"]
+    arguments = ["reproduce", "table8", "--dry-run", f"--output={tmp_path / 'file' / 'x.md'}"]
     assert cli.main(arguments) == 2
     assert "--output=" in capsys.readouterr().err

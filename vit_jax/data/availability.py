@@ -48,7 +48,7 @@ def find(dataset: Dataset, data_dir: str | os.PathLike[str] | None = None) -> Fo
         return _find(dataset, data_dir)
     from vit_jax.data import remote_paths  # imports numpy
 
-    with remote_paths.one_line(f"--data_dir={where}"):
+    with remote_paths.one_line(f"--data-dir={where}"):
         return _find(dataset, data_dir)
 
 
@@ -109,7 +109,7 @@ def command(name: str, data_dir: str | os.PathLike[str] | None = None) -> str | 
     tasks = [t for t in TASKS.values() if name == t.name or bare == t.dataset.tfds]
     if not tasks:
         return None
-    dataset, where = tasks[0].dataset, f" --data_dir={data_dir}" if data_dir else ""
+    dataset, where = tasks[0].dataset, f" --data-dir={data_dir}" if data_dir else ""
     files = ""
     if dataset.files:
         manual = "real.json" if dataset is REAL else "FOLDER"
@@ -120,7 +120,7 @@ def command(name: str, data_dir: str | os.PathLike[str] | None = None) -> str | 
 def conversion(name: str, path: Any) -> str:
     """Returns what makes a readable copy of a data set that is prepared in another format."""
     tasks = [t.name for t in TASKS.values() if name.partition(":")[0] == t.dataset.tfds]
-    return f"vit_jax prepare {(tasks or [name])[0]} --from={path} --data_dir=ANOTHER"
+    return f"vit_jax prepare {(tasks or [name])[0]} --from={path} --data-dir=ANOTHER"
 
 
 def _read(path: Any) -> Found | None:

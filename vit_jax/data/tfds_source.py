@@ -145,7 +145,7 @@ def _builder(data: config.Data) -> Any:
 
 def _command(data: config.Data) -> str:
     """Returns what to run so that a dataset TFDS knows is there."""
-    where = f" --data_dir={data.root}" if data.root else ""
+    where = f" --data-dir={data.root}" if data.root else ""
     return availability.command(data.name or "", data.root) or f"vit_jax prepare {data.name}{where}"
 
 

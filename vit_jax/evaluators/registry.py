@@ -167,5 +167,5 @@ def warn(key: str, entry: str, missing: list[str], root: str | None) -> None:
         len(missing),
         where,
         shown,
-        f" --data_dir={root}" if root else "",
+        f" --data-dir={root}" if root else "",
     )

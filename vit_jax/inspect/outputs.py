@@ -148,7 +148,7 @@ def inspect(
             yield from _write(folder, kind, answer, formats, opened.step)
         except OSError as error:
             raise config.ConfigError(
-                f"--out={folder}: cannot be written: {error.strerror}"
+                f"--output={folder}: cannot be written: {error.strerror}"
             ) from error
 
 

@@ -189,7 +189,7 @@ def write(text: str, output: pathlib.Path | None) -> pathlib.Path:
         output.parent.mkdir(parents=True, exist_ok=True)
         logs.write_atomically(output, text)
     except OSError as error:
-        raise config.ConfigError(f"--out={output}: cannot be written: {error.strerror}") from error
+        raise config.ConfigError(f"--output={output}: cannot be written: {error.strerror}") from error
     return output
 
 

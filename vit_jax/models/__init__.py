@@ -1,6 +1,10 @@
-"""Models: networks by name, as functions of plain nested dicts."""
+"""Models: networks by name, as functions of plain nested dicts.
 
-from vit_jax.models.classifier import Classifier, ParameterError, Params, create
+Names, sizes and FLOPs need no jax; the classes that do are imported on first use.
+"""
+
+from typing import TYPE_CHECKING, Any
+
 from vit_jax.models.variants import (
     check,
     complete,
@@ -9,6 +13,9 @@ from vit_jax.models.variants import (
     has_class_token,
     reduction,
 )
+
+if TYPE_CHECKING:
+    from vit_jax.models.classifier import Classifier, ParameterError, Params, create
 
 __all__ = [
     "Classifier",
@@ -22,3 +29,11 @@ __all__ = [
     "has_class_token",
     "reduction",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from vit_jax.models import classifier
+
+    return getattr(classifier, name)

@@ -5,6 +5,8 @@ convolution only the products with pixels of the image count, not those with its
 how the compiler counts, and the compute that ViT's table 6 prints.
 """
 
+import functools
+
 from vit_jax import config
 from vit_jax.models import masking, variants
 from vit_jax.models.variants import required
@@ -12,6 +14,7 @@ from vit_jax.models.variants import required
 Map = tuple[int, int]  # rows and columns of positions
 
 
+@functools.cache
 def count(
     model: config.Model,
     image_size: tuple[int, int],
@@ -102,6 +105,7 @@ def _strided(place: Map, stride: int) -> Map:
     return -(-place[0] // stride), -(-place[1] // stride)
 
 
+@functools.cache
 def _taps(place: Map, *, size: int, stride: int) -> int:
     """Returns how often a square kernel's elements meet a position of the map, over all outputs."""
     # Where v1 and v2 pad differently, one is the mirror image of the other.

@@ -143,7 +143,7 @@ def _one_line(name: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in NO_ROOM or "disk space" in str(error):
             raise PrepareError(
-                f"{name}: {reason(error)}; make room, or choose --data_dir"
+                f"{name}: {reason(error)}; make room, or choose --data-dir"
             ) from None
         raise PrepareError(f"{name}: {reason(error)}") from None
     except Exception as error:

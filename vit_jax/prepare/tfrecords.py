@@ -48,7 +48,7 @@ def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Pa
         raise DataError(f"--from={source}: is {info.file_format.value}; only tfrecord is converted")
     folder = data_dir / info.full_name
     if folder.exists():
-        raise DataError(f"--data_dir={data_dir}: {folder} exists; choose another, or remove it")
+        raise DataError(f"--data-dir={data_dir}: {folder} exists; choose another, or remove it")
     part = folder.with_name(f".{folder.name}.part")
     with shards.disk_errors(folder):
         part.mkdir(parents=True, exist_ok=True)

@@ -201,7 +201,7 @@ def _runs(about: catalog.About) -> int:
 
 def _slices() -> Iterator[tuple[str, list[str]]]:
     """Yields programs with the slices they fit on by preflight's stored results, in a checkout."""
-    file = catalog.directory().parent / "launch" / RECORDED
+    file = catalog.directory().parent / "docs" / "records" / RECORDED
     fits: dict[str, list[str]] = {}
     for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
         with contextlib.suppress(ValueError):  # the last one may be being written

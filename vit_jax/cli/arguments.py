@@ -1,9 +1,37 @@
-"""What an argument of the command line may be; what it may not is one line."""
+"""Argument types for argparse, and the arguments that several commands share."""
 
 import argparse
 import pathlib
 
 from vit_jax import messages
+
+CHECKPOINT = (
+    "run directory or one of its checkpoints; weights of Google, Big Transfer, timm or Hugging "
+    "Face (.npz, .safetensors, folder); or a published name, see `vit_jax list --weights`"
+)
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Adds NAME and --config, which name a config."""
+    parser.add_argument("name", nargs="?", metavar="NAME", help="config name; see `vit_jax list`")
+    parser.add_argument(
+        "--config", metavar="FILE.py:NAME", help="the same, also from a file of yours"
+    )
+
+
+def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """Adds --checkpoint and --step."""
+    parser.add_argument("--checkpoint", required=True, metavar="RUN_OR_FILE", help=CHECKPOINT)
+    parser.add_argument(
+        "--step", type=step, metavar="N|best", help="which checkpoint of a run (default: newest)"
+    )
+
+
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    """Adds --seed, which draws the images to show."""
+    parser.add_argument(
+        "--seed", type=seed, default=0, metavar="N", help="seed that draws the images (default: 0)"
+    )
 
 
 def profile(text: str) -> tuple[int, int]:
@@ -14,7 +42,7 @@ def profile(text: str) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def local(text: str) -> pathlib.Path:
+def local_path(text: str) -> pathlib.Path:
     """Returns a path on a disk."""
     if "://" in text:
         raise argparse.ArgumentTypeError(
@@ -23,27 +51,27 @@ def local(text: str) -> pathlib.Path:
     return pathlib.Path(text)
 
 
-def place(text: str) -> pathlib.Path:
+def path(text: str) -> pathlib.Path:
     """Returns a path on a disk or in a bucket."""
     if not text.startswith("gs://"):
-        return local(text)
-    from vit_jax import storage  # only where it is wanted: it costs time
+        return local_path(text)
+    from vit_jax import storage  # slow to import
 
     return storage.as_path(text)
 
 
-def local_output(text: str) -> pathlib.Path:
+def local_output_path(text: str) -> pathlib.Path:
     """Returns a path on a disk to write to."""
-    return local(_utf8(text))
+    return local_path(_check_utf8(text))
 
 
-def output(text: str) -> pathlib.Path:
+def output_path(text: str) -> pathlib.Path:
     """Returns a path on a disk or in a bucket to write to."""
-    return place(_utf8(text))
+    return path(_check_utf8(text))
 
 
-def _utf8(text: str) -> str:
-    """Refuses names that neither Orbax nor Arrow can open, before anything is computed."""
+def _check_utf8(text: str) -> str:
+    """Rejects names that neither Orbax nor Arrow can open, before anything is computed."""
     if not messages.is_utf8(text):
         raise argparse.ArgumentTypeError(
             f"{messages.printable(text)}: is not UTF-8; choose another name"
@@ -52,7 +80,7 @@ def _utf8(text: str) -> str:
 
 
 def step(text: str) -> int | str:
-    """Returns a step number, or best."""
+    """Returns a step number, or `best`."""
     if text == "best" or text.isdigit():
         return text if text == "best" else int(text)
     raise argparse.ArgumentTypeError(f"{text}: must be a step number or best")
@@ -65,15 +93,15 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def part(text: str) -> float:
-    """Returns a share of a whole that may be none of it."""
+def holdout(text: str) -> float:
+    """Returns a fraction to hold out: at least 0, below 1."""
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
-        found = -1.0
-    if not 0 <= found < 1:
-        raise argparse.ArgumentTypeError(f"{text}: must be a share from 0 on, below 1")
-    return found
+        value = -1.0
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be at least 0 and below 1, such as 0.1")
+    return value
 
 
 def port(text: str) -> int:
@@ -83,8 +111,8 @@ def port(text: str) -> int:
     return int(text)
 
 
-def rates(text: str) -> tuple[float, ...]:
-    """Returns learning rates."""
+def learning_rates(text: str) -> tuple[float, ...]:
+    """Returns learning rates, each once."""
     try:
         found = tuple(float(word) for word in text.split(","))
     except ValueError:
@@ -95,7 +123,7 @@ def rates(text: str) -> tuple[float, ...]:
 
 
 def seeds(text: str) -> tuple[int, ...]:
-    """Returns seeds."""
+    """Returns seeds, each once."""
     words = text.split(",")
     if not all(word.isdigit() and int(word) < 2**32 for word in words):
         raise argparse.ArgumentTypeError(f"{text}: must be seeds, such as 0,1,2")
@@ -115,16 +143,16 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for word in text.split(",") if word))
 
 
-def sides(text: str) -> tuple[int, ...]:
-    """Returns sides of images, in pixels."""
+def image_sizes(text: str) -> tuple[int, ...]:
+    """Returns sides of square images in pixels, each once."""
     words = text.split(",")
     if not all(word.isdigit() and 0 < int(word) <= 4096 for word in words):
         raise argparse.ArgumentTypeError(f"{text}: must be sides in pixels, such as 64,224")
     return tuple(dict.fromkeys(int(word) for word in words))
 
 
-def share(text: str) -> float:
-    """Returns a share of a whole."""
+def fraction(text: str) -> float:
+    """Returns a number above 0 and at most 1."""
     try:
         value = float(text)
     except ValueError:

@@ -1,15 +1,22 @@
-"""Tables for people."""
+"""Tables printed on a terminal."""
 
 import sys
 from collections.abc import Sequence
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
+
+def metric(key: str, value: float | str) -> str:
+    """Returns the value of a metric as text; split names stay as they are."""
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if key.endswith(("count", "step")) else f"{value:.4f}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints rows under a header, as wide as the terminal."""
+    from rich import box  # slow to import
+    from rich.console import Console
+    from rich.table import Table
+
     drawn = Table(*header, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     # What comes first is for copying: where a line is too long, other columns give way.
     drawn.columns[0].no_wrap = True

@@ -1,0 +1,233 @@
+"""The command line: parses it, runs one command, and reports a mistake in one line.
+
+Each command is a module of this package with `HELP`, `EPILOG`, `TAKES_CONFIG`,
+`add_arguments(parser)` and `run(args, overrides) -> exit code`. It imports what it needs inside
+`run`, so that help and mistakes cost no import of jax.
+"""
+
+import argparse
+import difflib
+import errno
+import importlib
+import io
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import NoReturn
+
+from vit_jax import __version__, config, messages
+from vit_jax.runtime import backend
+
+COMMANDS = (
+    "train",
+    "transfer",
+    "evaluate",
+    "predict",
+    "embed",
+    "inspect",
+    "reproduce",
+    "report",
+    "convert",
+    "export",
+    "list",
+    "show",
+    "preflight",
+    "prepare",
+    "bench",
+)
+FAILED = 70  # worth a retry, once there is room on the disk
+OUT_OF_MEMORY = 78  # would fail again
+# Errors of a path that the user gave and nothing has checked yet.
+PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EROFS)
+
+DESCRIPTION = """\
+Train Vision Transformers in JAX, by config name.
+
+  vit_jax train digits                          a whole run on embedded images, two minutes
+  vit_jax train image_folder --config.data.root=DIR --workdir=runs/mine
+  vit_jax train --workdir=runs/mine             resume it
+  vit_jax evaluate --checkpoint=runs/mine       top-1, top-5 and loss on the whole split
+  vit_jax predict --checkpoint=runs/mine cat.jpg photos/
+  vit_jax report runs/mine                      an HTML page: curves, mistakes, settings
+  vit_jax list --table=table3                   the paper's pre-training runs, by name
+  vit_jax reproduce table5 --dry-run            the runs of a table, their cost, what is done
+  vit_jax preflight pretrain/ViT-L_16-i21k-90ep --topology=v5e-256 --fit
+"""
+
+EXITS = """\
+exit codes: 0 done, 2 wrong usage or input, 70 failed but worth a retry (loss not finite, disk
+full), 75 stopped by a signal and saved (resume with the same command), 78 will fail again (out of
+memory, no usable checkpoint)
+"""
+
+OVERRIDES = """\
+Any option of the config can be set: --config.optimizer.lr=3e-4
+--config.train.duration='10 epochs' --config.data.image_size=32x48 --config.train.clip_norm=none.
+`vit_jax show NAME` prints them all.
+"""
+
+
+def entry() -> None:
+    """Runs the command of this process, then exits."""
+    # File names may hold characters that standard output cannot encode.
+    if isinstance(sys.stdout, io.TextIOWrapper):  # None where it is closed
+        sys.stdout.reconfigure(errors="backslashreplace")
+    code = main()
+    if not _flush():  # Python would flush again at exit, and change the exit code
+        if not code:
+            messages.print_error("standard output: cannot be written")
+        os._exit(code or FAILED)
+    if code:
+        from vit_jax.data import prefetch  # not needed at startup
+
+        if prefetch.stuck():  # exiting normally would wait for the loader's threads
+            os._exit(code)
+    sys.exit(code)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        arguments, overrides = _split_overrides(arguments)
+        args = _parse(arguments)
+        if overrides and not args.command.TAKES_CONFIG:
+            raise config.ConfigError(
+                f"--config.{next(iter(overrides))}: {args.name_of_command} takes no config options"
+            )
+        backend.choose()
+        return args.command.run(args, overrides)
+    except config.UserError as error:
+        messages.print_error(str(error))
+        return error.exit_code
+    except MemoryError as error:
+        messages.print_error(f"out of memory: {error}" if str(error) else "out of memory")
+        return OUT_OF_MEMORY
+    except KeyboardInterrupt:
+        messages.print_error("interrupted")
+        return 130
+    except BrokenPipeError:
+        return 0
+    except OSError as error:
+        if error.errno in PATH_ERRORS:
+            messages.print_error(f"{error.filename}: {error.strerror}")
+            return config.UserError.exit_code
+        if error.errno not in config.NO_ROOM:
+            raise
+        # A file without its own handler, or standard output redirected to a full disk.
+        messages.print_error(
+            f"{error.filename or 'standard output, or a file'}: cannot be written: {error.strerror}"
+        )
+        return FAILED
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line with the nearest valid flag."""
+
+    def __init__(self, *, description: str, epilog: str, **kwargs: str) -> None:
+        super().__init__(
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            **kwargs,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Prints the mistake and exits with code 2."""
+        messages.print_line(f"{self.prog}: {message}; see {self.prog} --help")
+        self.exit(2)
+
+    def parse_all(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parses every argument; an unknown flag ends with the nearest one."""
+        args, rest = self.parse_known_args(arguments)
+        if rest:
+            self.error(f"{rest[0]}: no such argument{self._nearest(rest[0])}")
+        return args
+
+    def _nearest(self, argument: str) -> str:
+        flag, equals, value = argument.partition("=")
+        if not flag.startswith("--"):
+            return ""
+        leaf = flag.removeprefix("--").replace("-", "_")
+        options = [key for key, _, _ in config.options()]
+        named = [key for key in options if leaf in (key, key.rpartition(".")[2])]
+        known = list(self._option_string_actions)
+        close = difflib.get_close_matches(flag.replace("_", "-"), known, n=1, cutoff=0.7)
+        if close:
+            return f"; did you mean {close[0]}?"
+        if named:
+            return f"; did you mean --config.{named[0]}{equals}{value}?"
+        return ""
+
+
+def parser_of(name: str) -> Parser:
+    """Returns the parser of one command."""
+    command = _module(name)
+    epilog = (command.EPILOG + "\n" if command.EPILOG else "") + (
+        OVERRIDES if command.TAKES_CONFIG else ""
+    )
+    parser = Parser(
+        prog=f"vit_jax {name}",
+        description=command.HELP[0].upper() + command.HELP[1:] + ".",
+        epilog=epilog,
+    )
+    command.add_arguments(parser)
+    parser.set_defaults(command=command, name_of_command=name)
+    return parser
+
+
+def _module(name: str) -> ModuleType:
+    # A module called `list` would hide the built-in in this package.
+    return importlib.import_module(f"vit_jax.cli.{'list_' if name == 'list' else name}")
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parses the arguments by the parser of the command they begin with."""
+    if arguments and arguments[0] in COMMANDS:
+        return parser_of(arguments[0]).parse_all(arguments[1:])
+    width = max(map(len, COMMANDS)) + 2
+    listed = "".join(f"  {name:{width}}{_module(name).HELP}\n" for name in COMMANDS)
+    top = Parser(
+        prog="vit_jax",
+        usage="vit_jax COMMAND ...",
+        description=f"{DESCRIPTION}\ncommands:\n{listed}",
+        epilog=EXITS,
+    )
+    top.add_argument("--version", action="version", version=f"vit_jax {__version__}")
+    _, rest = top.parse_known_args(arguments)
+    if not rest:
+        top.error(f"name a command: {', '.join(COMMANDS)}")
+    top.error(f"{rest[0]}: no such command{config.suggest(rest[0], COMMANDS)}")
+
+
+def _flush() -> bool:
+    """Returns whether everything printed could be written."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BrokenPipeError:  # the reader closed the pipe, as `head` does
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _split_overrides(arguments: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
+    """Takes `--config.KEY=VALUE` and `--config.KEY VALUE` out of the arguments."""
+    rest, overrides = [], {}
+    words = iter(arguments)
+    for word in words:
+        if not word.startswith("--config."):
+            rest.append(word)
+            continue
+        key, equals, value = word.removeprefix("--config.").partition("=")
+        if not equals:
+            value = next(words, "")
+            if not value or value.startswith("--"):
+                raise config.ConfigError(
+                    f"--config.{key}: needs a value, as in --config.{key}=VALUE"
+                )
+        overrides[key] = value
+    return rest, overrides

@@ -1,0 +1,196 @@
+"""`vit_jax bench`."""
+
+import argparse
+import os
+import sys
+from typing import Any
+
+from vit_jax import config
+from vit_jax.cli import arguments, tables
+
+HELP = "measure speed on this machine, as ratios to a named alternative"
+TAKES_CONFIG = False
+EPILOG = """\
+attention: the implementations of model.attention. startup: import, --help, and train to its first
+step.
+input: images/s from JPEG files to batches, on one core and on all of them, beside decoding whole
+images and, where TensorFlow is installed, beside tf.data, in turns.
+infer: images/s and the largest batch over models and input sizes, as in figure 12 of the paper;
+with --topology, the largest batch of a device (a core of v2 and v3, a chip of later ones) by its
+compiler. On a CPU the batch is limited by time, and the output says so.
+
+  vit_jax bench infer --models=ViT-Ti/16,R50x1 --sizes=64,224 --output=speed
+  vit_jax bench infer --models=ViT-B/16 --topology=v3-8
+"""
+
+# What can be measured, and the flags of each.
+KINDS = {
+    "attention": (),
+    "startup": (),
+    "input": ("data", "threads", "peer_python", "rounds", "feed", "topology"),
+    "infer": ("models", "sizes", "output", "rounds", "topology"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("what", choices=KINDS, help="what to measure; see below")
+    parser.add_argument(
+        "--data",
+        type=arguments.local_path,
+        metavar="FOLDER|TAR",
+        help="input: JPEG files to load (default: generated ones, similar to ImageNet's)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="input: loader threads to try (default: one per core)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=arguments.positive,
+        metavar="N",
+        help="input: turns of each; infer: passes of each (default: 5)",
+    )
+    parser.add_argument(
+        "--peer-python",
+        metavar="PATH",
+        help="input: an interpreter that has TensorFlow (default: this one)",
+    )
+    parser.add_argument(
+        "--feed",
+        metavar="MODEL",
+        help="input: print how many cores a model needs, such as ViT-B/32, with --topology",
+    )
+    parser.add_argument(
+        "--topology",
+        metavar="SLICE",
+        help="input: the slice to feed; infer: the one to compile for: v3-8, v5e:2x2, ...",
+    )
+    parser.add_argument(
+        "--models",
+        type=arguments.words,
+        metavar="MODEL,...",
+        help="infer: models by name (default: the paper's eight; on a CPU four small ones)",
+    )
+    parser.add_argument(
+        "--sizes",
+        type=arguments.image_sizes,
+        metavar="PIXELS,...",
+        help="infer: sides of the images, rounded to a multiple of a model's patch "
+        "(default: 64,128,224,384,512)",
+    )
+    parser.add_argument(
+        "--output",
+        type=arguments.local_output_path,
+        metavar="DIR",
+        help="infer: write infer.csv and infer.png there",
+    )
+
+
+def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Prints measurements of this machine."""
+    _check_flags(args)
+    if args.what == "input":
+        return _input(args)
+    if args.what == "infer":
+        return _fitting_batches(args) if args.topology else _infer(args)
+    from vit_jax.benchmarks import compute
+
+    measure = {"attention": compute.attention, "startup": compute.startup}[args.what]
+    tables.table(*measure())
+    return 0
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    """Raises ConfigError for a flag that the chosen measurement does not have."""
+    for key in dict.fromkeys(flag for flags in KINDS.values() for flag in flags):
+        value = getattr(args, key)
+        if value is not None and key not in KINDS[args.what]:
+            having = " or ".join(f"bench {kind}" for kind, flags in KINDS.items() if key in flags)
+            raise config.ConfigError(
+                f"--{key.replace('_', '-')}={_shown(value)}: only {having} has this flag"
+            )
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def _infer(args: argparse.Namespace) -> int:
+    import jax
+
+    from vit_jax.benchmarks import forward, infer, infer_files
+
+    device = jax.devices()[0]
+    names = args.models or (forward.SMALL if device.platform == "cpu" else forward.PAPER)
+    forwards = forward.create(names, args.sizes or forward.SIZES, device.platform)
+    if args.output is not None:
+        infer_files.check(args.output)
+    rounds = args.rounds or infer.ROUNDS
+    for line in infer.title(rounds):
+        print(line, flush=True)
+    results = list(infer.measure(forwards, rounds=rounds, say=_print_progress))
+    tables.table(*infer.table(results))
+    if args.output is not None:
+        where = f"{device.device_kind}, vit_jax bench infer"
+        for path in infer_files.write_measured(results, args.output, where):
+            print(path)
+    return 0
+
+
+def _fitting_batches(args: argparse.Namespace) -> int:
+    if args.rounds is not None:
+        raise config.ConfigError(f"--rounds={args.rounds}: nothing runs with --topology")
+    os.environ["JAX_PLATFORMS"] = "cpu"  # the target device need not be here
+    from vit_jax import preflight
+    from vit_jax.benchmarks import forward, infer, infer_files, max_batch
+
+    if args.topology in ("cpu", "gpu"):
+        raise config.ConfigError(
+            f"--topology={args.topology}: name a TPU slice, or leave it out to measure here"
+        )
+    names, sizes = args.models or forward.PAPER, args.sizes or forward.SIZES
+    forwards = forward.create(names, sizes, "tpu")
+    if args.output is not None:
+        infer_files.check(args.output)
+    where = preflight.open_slice(args.topology)
+    found = list(max_batch.search(forwards, where, _print_progress))
+    tables.table(*infer.table_of_fits(found))
+    if args.output is not None:
+        title = f"{args.topology}, by its compiler, vit_jax bench infer"
+        for path in infer_files.write_fits(found, args.output, title):
+            print(path)
+    return 0
+
+
+def _print_progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _input(args: argparse.Namespace) -> int:
+    if bool(args.feed) != bool(args.topology):
+        raise config.ConfigError("bench input: --feed=MODEL and --topology=SLICE go together")
+    from vit_jax.benchmarks import host_cores, input
+
+    if args.feed:  # a mistake is reported before a minute of measuring
+        host_cores.needs(args.feed, args.topology, 1.0)
+    given = {
+        "data": args.data,
+        "threads": args.threads and tuple(args.threads),
+        "peer_python": args.peer_python,
+        "rounds": args.rounds,
+    }
+    chosen = input.Input(**{key: value for key, value in given.items() if value is not None})
+    for line in input.title(chosen):
+        print(line)
+    results = input.measure(chosen)
+    tables.table(*input.table(results))
+    if args.feed:
+        print()
+        last = [one for one in results if one.name.startswith(input.OURS)][-2]
+        per_core = last.rate / last.cores
+        tables.table(("host", ""), host_cores.needs(args.feed, args.topology, per_core))
+    return 0

@@ -1,0 +1,37 @@
+"""`vit_jax convert`."""
+
+import argparse
+
+from vit_jax.cli import arguments
+
+KINDS = ("google", "timm", "hf", "orbax")  # those of `convert.KINDS`, without importing jax
+HELP = "write a checkpoint in the format of another project"
+TAKES_CONFIG = True
+EPILOG = """\
+google: the .npz files of vision_transformer and big_transfer; timm: a .safetensors file, or a
+folder with its config.json; hf: a folder for Hugging Face transformers; orbax: a checkpoint of
+this project, for every command here.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    arguments.add_checkpoint(parser)
+    parser.add_argument("--to", required=True, choices=KINDS, help="format to write")
+    parser.add_argument(
+        "--output",
+        type=arguments.local_output_path,
+        required=True,
+        metavar="PATH",
+        help="file or folder to write",
+    )
+
+
+def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Writes a checkpoint in the format of another project."""
+    from vit_jax import convert, logs
+
+    logs.setup()
+    for line in convert.convert(args.checkpoint, args.to, args.output, overrides, at=args.step):
+        print(line)
+    return 0

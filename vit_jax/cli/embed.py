@@ -1,0 +1,66 @@
+"""`vit_jax embed`."""
+
+import argparse
+
+from vit_jax.cli import arguments
+
+HELP = "write the features of images to a file: the head's input, or every token"
+TAKES_CONFIG = True
+EPILOG = """\
+  vit_jax embed --checkpoint=runs/mine --images=photos/ --output=photos.npz
+  vit_jax embed --checkpoint=augreg/ViT-B_16 --output=pets.parquet \\
+      --config.data.source=tfds --config.data.name=oxford_iiit_pet
+
+Rows keep the order of the paths or of the data set, and depend on batch size and devices only by
+rounding. FILE.npz has features, names, labels (-1: unknown) and classes; FILE.parquet has the
+columns name, label, features. Features are float32; only a few batches are in memory at a time.
+A file in a folder named after a class of the model has that label. An unreadable image is an
+error or, within data.max_bad_examples, a row of NaN.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    arguments.add_checkpoint(parser)
+    parser.add_argument(
+        "--images",
+        type=arguments.local_path,
+        metavar="FOLDER",
+        help="image files at any depth (default: data.eval_split of the config's data set)",
+    )
+    parser.add_argument(
+        "--output",
+        type=arguments.local_output_path,
+        required=True,
+        metavar="FILE.npz|.parquet",
+        help="file to write",
+    )
+    parser.add_argument(
+        "--features",
+        choices=("pre_logits", "tokens"),
+        default="pre_logits",
+        help="pre_logits: the head's input (default); tokens: all of them, the class token first",
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=arguments.positive,
+        metavar="N",
+        help="images at a time, over all devices (default: 32 per device)",
+    )
+
+
+def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Writes the features of images to a file."""
+    from vit_jax import embed, loading, logs
+
+    logs.setup()
+    request = embed.Request(
+        output=args.output,
+        images=args.images,
+        features=args.features,
+        batch_size=args.batch_size,
+    )
+    embed.check(request, args.checkpoint, overrides)
+    loaded = loading.load_checkpoint(args.checkpoint, overrides, at=args.step)
+    print(f"{args.output}: {embed.embed(loaded, request):,} images")
+    return 0

@@ -1,0 +1,64 @@
+"""`vit_jax export`."""
+
+import argparse
+
+from vit_jax.cli import arguments, tables
+
+HELP = "write a checkpoint as one program that JAX runs without vit_jax"
+TAKES_CONFIG = True
+EPILOG = """\
+The program takes uint8 pixels (B, H, W, C), normalizes them, and returns a dict of float32
+`logits` and `probabilities`, both (B, K); it contains the parameters. FILE.json has the class
+names, the preprocessing and the shapes. To run it with jax, numpy and flatbuffers alone:
+
+  program = jax.export.deserialize(bytearray(pathlib.Path(FILE).read_bytes()))
+  outputs = jax.jit(program.call)(images)
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    arguments.add_checkpoint(parser)
+    parser.add_argument("--to", required=True, choices=("stablehlo",), help="format to write")
+    parser.add_argument(
+        "--output", type=arguments.local_output_path, required=True, metavar="FILE", help="file to write"
+    )
+    parser.add_argument(
+        "--platforms",
+        default="cpu,cuda,tpu",
+        metavar="P,...",
+        help="platforms to run on, of cpu, cuda, rocm, tpu (default: cpu,cuda,tpu)",
+    )
+    parser.add_argument(
+        "--batch", type=int, metavar="N", help="images at a time (default: any number)"
+    )
+    parser.add_argument(
+        "--any-size",
+        action="store_true",
+        help="take images of any size and resize them inside, as evaluation does; each new size "
+        "compiles again",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="compute type (default: float32, in full precision on every platform); bfloat16 is "
+        "faster on TPU and GPU, and halves the file of a Vision Transformer",
+    )
+
+
+def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Writes a checkpoint as a program that runs without vit_jax."""
+    from vit_jax import export, logs, predict
+
+    logs.setup()
+    form = export.Form(
+        platforms=tuple(dict.fromkeys(args.platforms.split(","))),
+        batch=args.batch,
+        any_size=args.any_size,
+        dtype=args.dtype,
+    )
+    export.check_output(args.output)
+    predictor = predict.load(args.checkpoint, overrides, at=args.step)
+    tables.table(("program", ""), export.lines(export.write(predictor, form, args.output)))
+    return 0

@@ -1,0 +1,127 @@
+"""`vit_jax inspect`."""
+
+import argparse
+import contextlib
+
+from vit_jax import config
+from vit_jax.cli import arguments
+
+# The kinds of `inspect.outputs.KINDS`, listed here without importing jax.
+KINDS = {
+    "filters": "principal components of the patch embedding's filters (ViT, figure 7 left)",
+    "posemb": "similarity of the position embeddings of patches (figures 7 and 10)",
+    "attention-distance": "mean attention distance of each head in pixels (figures 7 and 11)",
+    "rollout": "attention rollout as brightness of the image (figures 6 and 14)",
+    "attention": "attention of the output in every layer and head",
+    "reconstruct": "predictions of a model trained by masked patch prediction",
+    "all": "each of these that the model supports",
+    "view": "an interactive page: attention of each patch, head and layer (FILE.html)",
+}
+HELP = "draw the filters, position embeddings and attention of a model"
+TAKES_CONFIG = True
+EPILOG = (
+    "".join(f"  {kind:20}{text}\n" for kind, text in KINDS.items())
+    + """
+The numbers are written beside the figures (.npz, .csv). `vit_jax report` shows the figures in a
+run directory.
+"""
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("what", choices=KINDS, metavar="WHAT", help="see below")
+    arguments.add_checkpoint(parser)
+    parser.add_argument(
+        "--images",
+        nargs="+",
+        action="extend",
+        default=[],
+        type=arguments.local_path,
+        metavar="FILE_OR_FOLDER",
+        help="images to show (default: the evaluation split of a run)",
+    )
+    parser.add_argument(
+        "--count",
+        type=arguments.positive,
+        metavar="N",
+        help="images, at most, drawn by --seed (default: 128 for attention-distance, 32 for "
+        "rollout, 18 for reconstruct, 8 for view, 4 for attention)",
+    )
+    arguments.add_seed(parser)
+    parser.add_argument(
+        "--output",
+        type=arguments.output_path,
+        metavar="DIR|FILE.html",
+        help="folder to write to (default: inspect in the run directory, else inspect/CHECKPOINT); "
+        "view: FILE.html (default: view.html)",
+    )
+    parser.add_argument(
+        "--format", choices=("png", "svg", "both"), default="png", help="of figures (default: png)"
+    )
+    parser.add_argument(
+        "--serve",
+        nargs="?",
+        const=0,
+        type=arguments.port,
+        metavar="PORT",
+        help="view: serve the page on 127.0.0.1 instead, where it also takes your images "
+        "(default port: any free one)",
+    )
+
+
+def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Writes figures of a model, or the interactive page."""
+    for path in args.images:
+        if not path.exists():
+            raise config.ConfigError(f"--images={path}: no such file or folder")
+    if args.what == "view":
+        return _view(args, overrides)
+    if args.serve is not None:
+        raise config.ConfigError(f"--serve={args.serve}: only `inspect view` has it")
+    from vit_jax import logs
+    from vit_jax.inspect import outputs
+
+    logs.setup()
+    for path in outputs.inspect(
+        args.what,
+        args.checkpoint,
+        overrides,
+        at=args.step,
+        images=args.images,
+        count=args.count,
+        seed=args.seed,
+        output=args.output,
+        formats=("png", "svg") if args.format == "both" else (args.format,),
+    ):
+        print(path)
+    return 0
+
+
+def _view(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    if args.format != "png":
+        raise config.ConfigError(f"--format={args.format}: `inspect view` draws no figures")
+    if args.output is not None and args.serve is not None:
+        raise config.ConfigError(f"--output={args.output}: --serve writes no file; leave one out")
+    from vit_jax import logs
+    from vit_jax.inspect import serve, view
+
+    logs.setup()
+    viewer, pictures = view.open_(
+        args.checkpoint,
+        overrides,
+        at=args.step,
+        paths=args.images,
+        count=args.count,
+        seed=args.seed,
+        needed=args.serve is None,
+    )
+    if args.serve is None:
+        print(view.write(view.page(viewer, pictures), args.output))
+        return 0
+    page = view.page(viewer, pictures, live=True)
+    with serve.Server(viewer, page, args.serve) as server:
+        print(f"{server.url} (on this machine only; Ctrl-C ends it)", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+    return 0

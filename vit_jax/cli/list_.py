@@ -1,0 +1,116 @@
+"""`vit_jax list`."""
+
+import argparse
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from vit_jax import config
+from vit_jax.cli import tables
+
+HELP = "list config names, published checkpoints, or tasks"
+TAKES_CONFIG = False
+EPILOG = """\
+A name is all that `vit_jax train` and `vit_jax show` need. exaFLOPs are counted from the model;
+`paper` and core-days (TPUv3) are as printed, and so are the results: top-1 in % on ImageNet (IN),
+CIFAR-10 and -100 (C10, C100), ... after fine-tuning.
+--weights: published checkpoints to start from or predict with; top-1 on ImageNet as their source
+reports it, for models trained on ImageNet-21k alone after fine-tuning.
+--tasks: data sets with their splits, whether they are on this machine, and the command for each
+that is not.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument(
+        "--table", metavar="T", help="only this table or figure: table3, figure8 (D.2), augreg, ..."
+    )
+    parser.add_argument("--model", metavar="PATTERN", help="only these models: 'ViT-L*'")
+    parser.add_argument(
+        "--weights", action="store_true", help="published checkpoints instead of configs"
+    )
+    parser.add_argument("--tasks", action="store_true", help="data sets instead of configs")
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="with --tasks: where data sets are (default: TFDS's)"
+    )
+    parser.add_argument(
+        "--augreg-index",
+        nargs="?",
+        const="gs://vit_models/augreg/index.csv",
+        metavar="PATH_OR_URL",
+        help="the best checkpoints of How to train your ViT by its index.csv (default: downloaded)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Prints the catalog, the published checkpoints, or the tasks."""
+    if args.tasks:
+        return _tasks(args)
+    if args.data_dir:
+        raise config.ConfigError(f"--data-dir={args.data_dir}: needs --tasks")
+    from vit_jax import listing
+
+    if args.table and (args.weights or args.augreg_index):
+        raise config.ConfigError(
+            f"--table={args.table}: selects configs; drop it, or list without --weights"
+        )
+    if args.weights or args.augreg_index:
+        return _weights(args)
+    chosen = listing.entries(table=args.table, model=args.model)
+    if args.json:
+        print(json.dumps({entry.name: listing.to_dict(entry) for entry in chosen}))
+        return 0
+    _print_groups(listing.groups(chosen))
+    return 0
+
+
+def _print_groups(groups: Iterable[Any]) -> None:
+    for group in groups:
+        print(group.title)
+        if group.shared:
+            print(f"all: {group.shared}")
+        tables.table(group.header, group.rows)
+        print()
+
+
+def _weights(args: argparse.Namespace) -> int:
+    from vit_jax.cli import weights_tables
+
+    if args.augreg_index:
+        best = weights_tables.augreg_best(args.augreg_index, args.model)
+        values, groups = (
+            {one.model: one._asdict() for one in best},
+            [weights_tables.augreg_group(best)],
+        )
+    else:
+        published = weights_tables.published(args.model)
+        values = {entry.name: weights_tables.to_dict(entry) for entry in published}
+        groups = weights_tables.groups(published)
+    if args.json:
+        print(json.dumps(values))
+        return 0
+    _print_groups(groups)
+    return 0
+
+
+def _tasks(args: argparse.Namespace) -> int:
+    for flag in ("table", "model", "weights", "augreg_index"):
+        if getattr(args, flag):
+            raise config.ConfigError(f"--{flag.replace('_', '-')}: does not go with --tasks")
+    from vit_jax.data import availability, task_tables
+
+    chosen = task_tables.entries(args.data_dir)
+    if args.json:
+        print(json.dumps({entry.task.name: task_tables.to_dict(entry) for entry in chosen}))
+        return 0
+    for group in task_tables.groups(chosen):
+        print(group.title)
+        tables.table(task_tables.HEADER, group.rows)
+        for command in group.commands:
+            print(command)
+        print()
+    here = sum(entry.here for entry in chosen)
+    print(f"{here} of {len(chosen)} are in {availability.directory(args.data_dir)}")
+    return 0

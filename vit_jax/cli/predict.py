@@ -1,0 +1,84 @@
+"""`vit_jax predict`."""
+
+import argparse
+import csv
+import json
+import sys
+
+from vit_jax import config, messages
+from vit_jax.cli import arguments, tables
+
+HELP = "classify images"
+TAKES_CONFIG = True
+EPILOG = """\
+Preprocessing and class names come from the checkpoint, or from the JSON file beside it. Classes
+without a name, such as those of .npz files, are shown as numbers.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    arguments.add_checkpoint(parser)
+    parser.add_argument(
+        "images",
+        nargs="*",
+        type=arguments.local_path,
+        metavar="IMAGE_OR_FOLDER",
+        help="image files, or folders of them",
+    )
+    parser.add_argument(
+        "--examples",
+        type=int,
+        default=0,
+        metavar="N",
+        help="instead of files: N examples of the evaluation split, drawn by --seed",
+    )
+    arguments.add_seed(parser)
+    parser.add_argument(
+        "--top", type=int, default=3, metavar="K", help="classes per image (default: 3)"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one line of JSON per image")
+    form.add_argument("--csv", action="store_true", help="print image,rank,class,probability rows")
+
+
+def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Prints the top classes of images."""
+    if bool(args.images) == bool(args.examples):
+        raise config.ConfigError("predict: give image files or folders, or --examples=N")
+    if args.top < 1 or args.examples < 0:
+        raise config.ConfigError("predict: --top and --examples must be at least 1")
+    for path in args.images:
+        if not path.exists():
+            raise config.ConfigError(f"{path}: no such file or folder")
+    from vit_jax import loading, logs, predict
+
+    logs.setup()
+    if args.examples:
+        loading.check_images(args.checkpoint, overrides)
+    predictor = predict.load(args.checkpoint, overrides, at=args.step)
+    if args.images:
+        images = predict.files(args.images)
+    else:
+        images = predict.examples(predictor.cfg, args.examples, args.seed)
+    unreadable, rows = 0, []
+    writer = csv.writer(sys.stdout)
+    if args.csv:
+        writer.writerow(("image", "rank", "class", "probability"))
+    for one in predictor(images, args.top):
+        if one.error:
+            unreadable += 1
+            messages.print_error(f"{one.image}: {one.error}")
+        if args.json:
+            print(json.dumps(predict.as_dict(one)))
+        elif args.csv:
+            writer.writerows(
+                (one.image, rank, name, f"{value:.6f}")
+                for rank, (name, value) in enumerate(one.top, start=1)
+            )
+        elif not one.error:
+            classes = "  ".join(f"{name} {value:.1%}" for name, value in one.top)
+            rows.append((one.image, classes, *((one.truth,) if one.truth is not None else ())))
+    if rows:
+        tables.table(("image", "prediction", "truth")[: len(rows[0])], rows)
+    return 2 if unreadable else 0

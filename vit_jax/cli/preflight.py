@@ -1,0 +1,113 @@
+"""`vit_jax preflight`."""
+
+import argparse
+import json
+import os
+import sys
+
+from vit_jax import catalog, config
+from vit_jax.cli import arguments, tables
+
+HELP = "compile a run for a TPU slice, from any machine: memory, FLOPs, days"
+TAKES_CONFIG = True
+EPILOG = """\
+Nothing runs and no data is read; the TPU compiler comes with pip install 'vit_jax[tpu]'. With
+several runs or slices the result is a Markdown table of settings; peak GiB per device; core-days.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("names", nargs="*", metavar="NAME", help="config names; see `vit_jax list`")
+    parser.add_argument("--table", metavar="T", help="instead of names: those of a paper table")
+    parser.add_argument(
+        "--topology",
+        required=True,
+        metavar="SLICE,...",
+        help="v3:8x8 by chips, v3-128 by Google's name; also v2, v4, v5e, v5p, v6e, cpu, gpu",
+    )
+    parser.add_argument(
+        "--fit",
+        action="store_true",
+        help="search accumulation x rematerialization x fsdp for the fastest that fits",
+    )
+    parser.add_argument(
+        "--loops",
+        action="store_true",
+        help="with --fit: only programs that loop over layers; they compile several times faster",
+    )
+    parser.add_argument(
+        "--scaling",
+        action="store_true",
+        help="print the bytes that all-reduces move in a step, and the scaling efficiency",
+    )
+    parser.add_argument(
+        "--mfu",
+        type=arguments.fraction,
+        default=0.4,
+        metavar="SHARE",
+        help="share of peak FLOP/s to estimate days with (default: 0.4, as in the paper's runs)",
+    )
+    parser.add_argument(
+        "--examples",
+        type=int,
+        metavar="N",
+        help="images of an epoch, where the config does not know",
+    )
+    parser.add_argument(
+        "--output",
+        type=arguments.local_output_path,
+        metavar="FILE.jsonl",
+        help="keep every result in a file; results in it are not compiled again",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per result")
+
+
+def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Prints the compiler's memory, FLOPs and cost of runs; 78 if one does not fit."""
+    if bool(args.names) == bool(args.table):
+        raise config.ConfigError("preflight: name a config (see `vit_jax list`), or a --table")
+    if args.topology != "gpu":  # the target device need not be here
+        os.environ["JAX_PLATFORMS"] = "cpu"
+    from vit_jax import listing, logs, preflight
+
+    logs.setup()
+    slices = [preflight.open_slice(name) for name in args.topology.split(",")]
+    names = args.names or [e.name for e in listing.entries(table=args.table)]
+    reports = []
+    for report in preflight.measure_all(
+        [_run(name, overrides, args.examples) for name in names],
+        slices,
+        fit=args.fit,
+        loops=args.loops,
+        output=args.output,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
+    ):
+        reports.append(report)
+        if args.json:
+            print(json.dumps(preflight.as_dict(report, args.mfu)), flush=True)
+    if not args.json and args.scaling:
+        print("\n".join(preflight.scaling_table(reports, args.mfu)))
+    elif not args.json and len(reports) == 1:
+        rows = preflight.lines(reports[0], args.mfu)
+        if args.fit:
+            rows.append(("flags", reports[0].settings.flags()))
+        tables.table(("preflight", ""), rows)
+    elif not args.json:
+        printed = {name: catalog.about(name).core_days for name in names}
+        print("\n".join(preflight.markdown(reports, args.mfu, printed)))
+    return 0 if all(report.fits for report in reports) else 78
+
+
+def _run(name: str, overrides: dict[str, str], examples: int | None) -> tuple[config.Config, int]:
+    """Returns a config and the images of its epoch."""
+    from vit_jax import preflight
+
+    cfg = preflight.prepare(config.build(config.override(catalog.load(name), overrides)))
+    examples = examples or catalog.about(name).images
+    if examples is None and cfg.train.duration.unit == "epochs":
+        raise config.ConfigError(
+            f"{name}: its length is {cfg.train.duration} and its number of images is not known; "
+            "set --examples=N"
+        )
+    return cfg, examples or 1

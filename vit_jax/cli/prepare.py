@@ -1,0 +1,114 @@
+"""`vit_jax prepare`."""
+
+import argparse
+import os
+
+from vit_jax import config, messages
+from vit_jax.cli import arguments
+
+HELP = "prepare data sets: download, convert, pack, de-duplicate, verify"
+TAKES_CONFIG = False
+EPILOG = """\
+  vit_jax prepare flowers                          a data set that can be downloaded
+  vit_jax prepare imagenet --from=FOLDER           one that you have: tars, or unpacked
+  vit_jax prepare imagenet --from=FOLDER --partial     even if images are missing
+  vit_jax prepare cifar10 --from=cifar-10-python.tar.gz
+  vit_jax prepare cifar10 --from=OLD --data-dir=NEW    a copy in TFRecord files
+  vit_jax prepare my_photos --from=FOLDER          CLASS/IMAGE or SPLIT/CLASS/IMAGE
+  vit_jax prepare imagenet21k --from=fall11_whole.tar --max-side=512 \\
+      --dedup-against=imagenet,cifar10,pets        class tars; nothing is unpacked
+  vit_jax prepare imagenet-real --from=real.json
+  vit_jax prepare flowers --verify                 read every record again
+
+The same command continues where it was stopped.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument(
+        "tasks",
+        nargs="+",
+        metavar="TASK",
+        help="tasks, see `vit_jax list --tasks`; 'vtab/*'; a data set of TFDS; a new name of yours",
+    )
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="where data sets are (default: TFDS's data_dir)"
+    )
+    parser.add_argument(
+        "--from",
+        dest="sources",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FOLDER|TAR|ZIP",
+        help="files to make it from (default: download them)",
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="read every record again and name the bad ones"
+    )
+    parser.add_argument(
+        "--partial",
+        action="store_true",
+        help="pack a data set of a known size even if images are missing",
+    )
+    parser.add_argument(
+        "--holdout",
+        type=arguments.holdout,
+        metavar="FRACTION",
+        help="fraction of each class of your images to hold out as a validation split, if there is "
+        "none (default: 0.1; 0: none)",
+    )
+    parser.add_argument(
+        "--max-side",
+        type=arguments.positive,
+        metavar="N",
+        help="shrink packed images whose longer side is more, as JPEG of quality 95",
+    )
+    parser.add_argument(
+        "--dedup-against",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="TASK,...",
+        help="leave out exact and near duplicates of the test images of these tasks",
+    )
+    parser.add_argument(
+        "--dedup-distance",
+        type=int,
+        choices=range(17),
+        default=8,
+        metavar="N",
+        help="largest distance of a near duplicate: 0 to 16 bits of its 64-bit hash (default: 8)",
+    )
+    parser.add_argument(
+        "--workers", type=arguments.positive, metavar="N", help="processes (default: one per core)"
+    )
+
+
+def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Prepares data sets, one after another, and prints what was done for each."""
+    from vit_jax import logs
+    from vit_jax.prepare import tasks
+
+    logs.setup()
+    request = tasks.Request(
+        data_dir=args.data_dir,
+        sources=tuple(args.sources),
+        verify=args.verify,
+        holdout=args.holdout,
+        max_side=args.max_side,
+        against=tuple(name for names in args.dedup_against for name in names.split(",")),
+        distance=args.dedup_distance,
+        partial=args.partial,
+        workers=args.workers or len(os.sched_getaffinity(0)),
+    )
+    code = 0
+    for name in tasks.names(args.tasks, request):
+        try:
+            for line in tasks.prepare(name, request):
+                print(line, flush=True)
+        except config.UserError as error:  # the other tasks can still be prepared
+            messages.print_error(str(error))
+            code = max(code, error.exit_code)
+    return code

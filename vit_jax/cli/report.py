@@ -1,0 +1,50 @@
+"""`vit_jax report`."""
+
+import argparse
+
+from vit_jax.cli import arguments
+
+HELP = "write a page about runs: curves, metrics, settings, predictions"
+TAKES_CONFIG = False
+EPILOG = """\
+The output is one self-contained HTML file, and the same as Markdown. Several runs are compared
+first. An unfinished run is shown as far as it is.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument(
+        "workdirs",
+        nargs="+",
+        type=arguments.path,
+        metavar="WORKDIR",
+        help="directories of runs, or of transfers",
+    )
+    parser.add_argument(
+        "--output",
+        type=arguments.output_path,
+        metavar="FILE.html|DIR",
+        help="file to write (default: report.html and report.md in the first WORKDIR)",
+    )
+    parser.add_argument(
+        "--images",
+        type=arguments.positive,
+        default=512,
+        metavar="N",
+        help="images of the evaluation split to classify with each model, at most (default: 512)",
+    )
+    arguments.add_seed(parser)
+    parser.add_argument(
+        "--no-predictions", action="store_true", help="load no model: quick, needs no jax"
+    )
+
+
+def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Writes a report of run directories."""
+    from vit_jax import report
+
+    images = 0 if args.no_predictions else args.images
+    for path in report.write(args.workdirs, args.output, images=images, seed=args.seed):
+        print(path)
+    return 0

@@ -1,0 +1,74 @@
+"""`vit_jax reproduce`."""
+
+import argparse
+import json
+import pathlib
+
+from vit_jax.cli import arguments, tables
+
+HELP = "run a table or figure of the paper, and show its numbers beside the paper's"
+TAKES_CONFIG = True
+EPILOG = """\
+Pre-training runs first, then fine-tuning by the protocol of `vit_jax transfer`. Finished runs in
+--workdir are not repeated; whatever is missing (private JFT-300M, data that is not prepared) is
+listed with the command that provides it. Options such as --config.data.root=DIR
+--config.data.name=NAME replace JFT-300M by a data set of yours. Tables and figures have the names
+that `list --table` takes.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument(
+        "table",
+        metavar="TABLE",
+        help="table2, table4 to table9, figure2 to figure5, figure8 (D.2), figure9 (D.3), "
+        "figure13 (D.6), masked, home",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="run nothing: print the plan and what is done"
+    )
+    parser.add_argument(
+        "--workdir",
+        type=arguments.local_output_path,
+        metavar="DIR",
+        help="the folder of all runs (default: runs)",
+    )
+    parser.add_argument(
+        "--smoke",
+        action="store_true",
+        help="run tiny copies of all runs on random pixels, in runs/smoke",
+    )
+    parser.add_argument(
+        "--output",
+        type=arguments.local_output_path,
+        metavar="FILE.md",
+        help="also write Markdown, and beside it HTML, which for figures has the plot",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Runs what this machine can run of a table, and prints it beside the paper's numbers."""
+    from vit_jax import reproduce
+
+    table, code = reproduce.table(args.table), 0
+    workdir = args.workdir or pathlib.Path("runs", *(("smoke",) if args.smoke else ()))
+    if args.smoke:
+        table = reproduce.tiny(table)
+    if not args.dry_run:
+        from vit_jax import logs
+
+        logs.setup()
+        code = reproduce.perform(table, workdir, overrides, smoke=args.smoke)
+    planned, found = reproduce.plan(table, workdir, overrides)
+    if args.output is not None:
+        reproduce.write(table, planned, found, args.output)
+    if args.json:
+        print(json.dumps(reproduce.as_dict(table, planned, found, workdir)))
+        return code
+    for title, block in reproduce.blocks(table, planned, found):
+        print(title)
+        tables.table(block.header, block.rows)
+        print(f"{block.caption}\n" if block.caption else "")
+    return code

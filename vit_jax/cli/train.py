@@ -1,0 +1,62 @@
+"""`vit_jax train`."""
+
+import argparse
+
+from vit_jax import config, progress
+from vit_jax.cli import arguments, launch, tables
+
+HELP = "train a model, or resume a run"
+TAKES_CONFIG = True
+EPILOG = """\
+The same command resumes: a run lives in its --workdir and continues from its newest good
+checkpoint, bit for bit. SIGTERM or Ctrl-C saves first (exit code 75).
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    arguments.add_config(parser)
+    parser.add_argument(
+        "--workdir",
+        type=arguments.output_path,
+        metavar="DIR|gs://...",
+        help="run directory (default: runs/NAME); without a NAME, the run to resume",
+    )
+    parser.add_argument(
+        "--smoke",
+        action="store_true",
+        help="two steps of a tiny copy on random pixels, from scratch in runs/smoke/NAME",
+    )
+    parser.add_argument(
+        "--profile",
+        type=arguments.profile,
+        metavar="FIRST:LAST",
+        help="write a profiler trace of these steps to DIR/profile (TensorBoard, Perfetto)",
+    )
+
+
+def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Trains or resumes a run, and prints its results."""
+    reference = launch.reference(args.name, args.config)
+    if reference is None and args.workdir is None:
+        raise config.ConfigError(
+            "train: name a config (see `vit_jax list`), or a --workdir to resume"
+        )
+    if reference is None and args.smoke:
+        raise config.ConfigError("--smoke: name a config to try; see `vit_jax list`")
+    workdir = args.workdir
+    if reference is not None:
+        workdir = launch.check(reference, overrides, workdir, smoke=args.smoke)
+    with progress.doing("loading libraries"):
+        from vit_jax import logs
+        from vit_jax import run as runs
+
+    logs.setup()
+    cfg = runs.config_for_workdir(workdir, reference, overrides, tiny=args.smoke)
+    outcome = runs.train(cfg, workdir, profile=args.profile)
+    rows = [(f"{name}/split", split) for name, split in outcome.splits.items() if name != split]
+    rows += [(key, tables.metric(key, value)) for key, value in outcome.results.items()]
+    rows += [("steps", f"{outcome.steps:,}"), ("time", logs.duration(outcome.seconds))]
+    rows += [(path.name, str(path)) for path in outcome.files]
+    tables.table(("result", ""), rows)
+    return 0

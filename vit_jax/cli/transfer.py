@@ -1,0 +1,104 @@
+"""`vit_jax transfer`."""
+
+import argparse
+import json
+
+from vit_jax.cli import arguments, launch, tables
+
+HELP = "fine-tune by the paper's protocol: choose a learning rate, train with it, test once"
+TAKES_CONFIG = True
+EPILOG = """\
+Every learning rate of the config is trained on part of the training images and measured on the
+rest. The best one is trained on all of them, once per seed, and measured once on the test images,
+which are not read before. With several --choose-seeds the mean over them counts, and the lowest
+rate within one standard error of the best is taken; a rate that diverges with any of them is
+excluded. Means are printed with 95 % confidence intervals over seeds (Student's t) and the number
+of seeds. Each cell is a run directory below DIR; the same command continues
+where it was stopped or killed. DIR/transfer.json and transfer.md hold the results.
+
+  vit_jax transfer finetune/ViT-B_16-i21k-cifar10
+  vit_jax transfer 'vtab/ViT-L_16-i21k-*' --parallel=4
+  vit_jax transfer image_folder --rates=0.003,0.01,0.03 --config.data.root=DIR \\
+      --config.init_from=augreg/ViT-S_16 --config.optimizer.name=sgd
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument(
+        "names", nargs="+", metavar="NAME", help="config names or patterns; see `vit_jax list`"
+    )
+    parser.add_argument(
+        "--workdir",
+        type=arguments.local_output_path,
+        metavar="DIR",
+        help="where the cells' run directories are (default: runs/NAME; of several, DIR/NAME)",
+    )
+    parser.add_argument(
+        "--rates",
+        type=arguments.learning_rates,
+        default=(),
+        metavar="LR,...",
+        help="learning rates to choose among (default: the config's)",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=arguments.seeds,
+        default=(0, 1, 2),
+        metavar="N,...",
+        help="seeds of the final runs (default: 0,1,2)",
+    )
+    parser.add_argument(
+        "--choose-seeds",
+        type=arguments.seeds,
+        default=(),
+        metavar="N,...",
+        help="seeds to try each learning rate with (default: the config's, which for the paper's "
+        "rows is one run per rate, as in the paper)",
+    )
+    parser.add_argument(
+        "--parallel",
+        type=arguments.positive,
+        default=1,
+        metavar="N",
+        help="cells at a time, each on its share of the devices (default: 1, on all of them)",
+    )
+    parser.add_argument(
+        "--smoke",
+        action="store_true",
+        help="the whole protocol on tiny copies and random pixels, from scratch in runs/smoke/NAME",
+    )
+    parser.add_argument("--json", action="store_true", help="print one line of JSON per config")
+
+
+def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Runs the transfer protocol for each config, and prints the results."""
+    names = launch.matching_names(args.names)
+    starts = []
+    for name in names:  # a mistake in the last one is reported before the first one runs
+        given = args.workdir / name if args.workdir and len(names) > 1 else args.workdir
+        starts.append((name, launch.check(name, overrides, given, smoke=args.smoke)))
+    from vit_jax import logs, transfer
+
+    logs.setup()
+    choices = {
+        "rates": args.rates,
+        "choose_seeds": args.choose_seeds,
+        "seeds": args.seeds,
+        "tiny": args.smoke,
+    }
+    plans = [(transfer.create(name, overrides, **choices), workdir) for name, workdir in starts]
+    devices, finished = transfer.shares(args.parallel), []
+    for plan, workdir in plans:
+        finished.append(transfer.sweep(plan, workdir, devices))
+        if args.json:
+            print(json.dumps(finished[-1]), flush=True)
+        else:
+            tables.table(*transfer.table(finished[-1]))
+            print(f"\n{workdir / 'transfer.md'}\n", flush=True)
+    for model, means in transfer.vtab_means(finished).items():
+        if args.json:
+            print(json.dumps({"name": model, "results": means}))
+        else:
+            tables.table(*transfer.spreads(model, means))
+    return 0

@@ -1,0 +1,82 @@
+"""Published checkpoints as tables for `vit_jax list --weights`."""
+
+import dataclasses
+import fnmatch
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from vit_jax import config, listing
+from vit_jax.weights import augreg, download, zoo
+
+
+def published(model: str | None) -> list[zoo.Entry]:
+    """Returns the published checkpoints; raises ConfigError where none is of this model."""
+    chosen = zoo.entries(model)
+    if not chosen:
+        listed = ", ".join(sorted({entry.model for entry in zoo.entries()}))
+        raise config.ConfigError(f"--model={model}: nobody publishes such a model; known: {listed}")
+    return chosen
+
+
+def to_dict(entry: zoo.Entry) -> dict[str, Any]:
+    """Returns plain values that JSON holds."""
+    values = dataclasses.asdict(entry) | {"reported_by": entry.reported_by}
+    return {key: value for key, value in values.items() if key not in ("name", "optional")}
+
+
+def groups(chosen: Sequence[zoo.Entry]) -> Iterator[listing.Group]:
+    """Yields a table per collection of published checkpoints."""
+    header = ("name", "model", "pixels", "MiB", "top-1", "reported by", "trained on")
+    for collection in dict.fromkeys(entry.collection for entry in chosen):
+        members = [entry for entry in chosen if entry.collection == collection]
+        rows = [
+            (
+                entry.name,
+                entry.model,
+                "" if entry.image_size is None else str(entry.image_size),
+                "" if entry.mib is None else f"{entry.mib:.0f}",
+                "" if entry.top1 is None else f"{entry.top1:.2f}",
+                entry.reported_by,
+                entry.data,
+            )
+            for entry in members
+        ]
+        filled = [i for i in range(len(header)) if i == 0 or any(row[i] for row in rows)]
+        layouts = ", ".join(dict.fromkeys(entry.layout for entry in members))
+        yield listing.Group(
+            f"{collection}: in the layout of {layouts}",
+            "",
+            tuple(header[i] for i in filled),
+            [tuple(row[i] for i in filled) for row in rows],
+        )
+
+
+def augreg_best(index: str, model: str | None) -> list[augreg.Upstream]:
+    """Returns the best of every model in an index of How to train your ViT; raises UserError.
+
+    Args:
+      index: path or address of index.csv.
+      model: only those whose variant this pattern matches, such as `B/16`.
+    """
+    path = pathlib.Path(index).expanduser()
+    best = augreg.every(download.fetch(index) if "://" in index else path)
+    pattern = zoo.variant(model or "*")
+    chosen = [one for name, one in sorted(best.items()) if fnmatch.fnmatchcase(name, pattern)]
+    if not chosen:
+        raise config.ConfigError(
+            f"--model={model}: not in {index}; known: {', '.join(sorted(best))}"
+        )
+    return chosen
+
+
+def augreg_group(chosen: Sequence[augreg.Upstream]) -> listing.Group:
+    """Returns the best models of an index as a table, two lines each: upstream, fine-tuned."""
+    rows = []
+    for one in chosen:
+        rows.append((one.file, one.model, zoo.DATA.get(one.data, one.data), f"{one.val:.4f}"))
+        if one.tuned_val is not None:
+            adapted = f"ImageNet, {one.resolution} pixels"
+            rows.append((one.tuned_file, "", adapted, f"{one.tuned_val:.4f}"))
+    title = "augreg: best by upstream validation accuracy, and their best on ImageNet"
+    return listing.Group(title, "", ("name", "model", "on", "val"), rows)
