@@ -12,11 +12,12 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py") if "configs" not in p.parts)
 # A module imports only from layers above its own; packages of one layer do not import each other,
 # modules of one package may.
 LAYERS = (
-    {"options", "paper", "tree_utils"},
+    {"messages", "paper", "tree_utils"},
+    {"options"},
     {"config"},
-    {"catalog", "models", "storage", "validation"},
+    {"catalog", "models", "storage", "table_names", "validation"},
     {"checkpoints", "listing", "logs", "smoke"},
-    {"data", "runtime", "weights"},
+    {"data", "locking", "progress", "runtime", "weights"},
     {"prepare", "reports", "training"},
     {"evaluators", "loading", "preflight", "reproduce"},
     {"benchmarks", "convert", "embed", "predict", "run"},

@@ -63,7 +63,10 @@ def opened(path, options):
 def test_a_checkpoint_of_ours_computes_the_same(source, photos, tmp_path, capsys):
     path, options, _ = source
     run, found = tmp_path / "run", []
-    assert cli.main(["convert", str(path), "--to=orbax", f"--output={run}", *options]) == 0
+    assert (
+        cli.main(["convert", "--checkpoint", str(path), "--to=orbax", f"--output={run}", *options])
+        == 0
+    )
     for checkpoint, more in ((path, options), (run, [])):
         capsys.readouterr()
         arguments = [f"--checkpoint={checkpoint}", "--json", str(photos), *more]
@@ -104,7 +107,7 @@ def test_programs_and_embeddings_give_the_same_numbers(source, photos, tmp_path)
 def test_figures_show_what_lies_in_patches(source, photos, tmp_path):
     path, options, covered = source
     out = tmp_path / "out"
-    arguments = [f"--checkpoint={path}", f"--images={photos}", f"--out={out}", "--count=2"]
+    arguments = [f"--checkpoint={path}", f"--images={photos}", f"--output={out}", "--count=2"]
     assert cli.main(["inspect", "all", *arguments, *options]) == 0
     model = opened(path, options)
     grid = variants.grid(model.cfg.model, model.cfg.data.image_size)
@@ -116,7 +119,7 @@ def test_figures_show_what_lies_in_patches(source, photos, tmp_path):
         far = distance.between(grid, covered, token=False)
         assert file["pixels"].max() < far.max()
         assert far[0, 1] == 8
-    arguments = [f"--checkpoint={path}", f"--images={photos}", f"--out={tmp_path / 'v.html'}"]
+    arguments = [f"--checkpoint={path}", f"--images={photos}", f"--output={tmp_path / 'v.html'}"]
     assert cli.main(["inspect", "view", *arguments, *options]) == 0
     page = (tmp_path / "v.html").read_text()
     assert f'"side":[{covered[0]},{covered[1]}]' in page

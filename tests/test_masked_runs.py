@@ -147,9 +147,9 @@ def test_images_are_filled_in(pretrained):
     assert found["masked"].sum() == 3 * 6 * 4
     assert (found["corrupted"][found["masked"]] == 127).all()
     assert set(np.unique(found["predicted"][pixels])) <= {*range(16, 256, 32)}
+    other = loading.LoadedModel(cfg=runs.configure(), params={}, classes=(), kind="run")
     with pytest.raises(CannotAnswer, match="the model fills in no patches; train one"):
-        reconstruct.fill_in(loading.LoadedModel(cfg=runs.configure(), params={}, classes=(), kind="run"),
-                            images)  # fmt: skip
+        reconstruct.fill_in(other, images)
 
 
 def test_what_fills_no_patch_is_not_filled_in():

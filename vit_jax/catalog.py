@@ -160,7 +160,8 @@ def _locate(reference: str) -> tuple[types.ModuleType, str]:
         name = name or known[0]
     else:
         path = directory() / f"{_prefix(name)}.py"
-        module, known = (_module(path), _names(path)) if path.is_file() else (None, ())
+        module = _module(path) if path.is_file() else None
+        known = _names(path) if module else ()
     if module is None or name not in known:
         known = known if file else tuple(names())  # the nearest name may be in another file
         raise ConfigError(f"--config={reference}: no such config{_suggest(name, known)}")

@@ -260,7 +260,7 @@ def _train(
         distributed.initialize(directory, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
         if refusal := collectives.first_problem(refusal):
             raise locking.InUse(refusal)
-        # Everything: options that do not change a result must be equal too, or a process would wait.
+        # Options that do not change a result must be equal too, or a process would wait.
         whole = digest(repr(cfg).encode())
         _agree(workdir, config=whole, code=consistency.code(), jax=jax.__version__)
         shown.doing("opening the data")

@@ -33,7 +33,7 @@ def packed(tmp_path_factory):
         bgr = cv2.cvtColor(bordered(pixels), cv2.COLOR_RGB2BGR)
         assert cv2.imwrite(str(root / f"images/{name}/1.png"), bgr)
     for name in ("objectnet", "my_photos"):
-        command = ["prepare", name, f"--from={root}/images", f"--data_dir={root}/data"]
+        command = ["prepare", name, f"--from={root}/images", f"--data-dir={root}/data"]
         assert cli.main([*command, "--workers=1"]) == 0
     return root / "data", inside
 

@@ -373,7 +373,7 @@ def test_a_table_is_reproduced_by_one_process_at_a_time(tmp_path, capsys):
     with locking.exclusive(tmp_path, "reproduce-table9.lock"):
         with pytest.raises(locking.InUse, match="in use by process"):
             reproduce.perform(reproduce.table("table9"), tmp_path, {}, smoke=True)
-        assert cli.main(["reproduce", "table9", "--dry_run", f"--workdir={tmp_path}"]) == 0
+        assert cli.main(["reproduce", "table9", "--dry-run", f"--workdir={tmp_path}"]) == 0
     capsys.readouterr()
 
 

@@ -38,7 +38,7 @@ def prepare(capsys, tmp_path):
 
     def run(*arguments, data_dir="data"):
         capsys.readouterr()
-        command = ["prepare", "imagenet", f"--data_dir={tmp_path / data_dir}", "--workers=1"]
+        command = ["prepare", "imagenet", f"--data-dir={tmp_path / data_dir}", "--workers=1"]
         code = cli.main([*command, *map(str, arguments)])
         captured = capsys.readouterr()
         return code, captured.out.splitlines(), captured.err.splitlines()
@@ -276,7 +276,7 @@ def test_an_empty_folder(prepare, tmp_path):
     assert woe(prepare(f"--from={tmp_path / 'none'}")) == (
         f"--from={tmp_path / 'none'}: no such file or folder"
     )
-    assert "--max_side: is for folders" in woe(prepare(f"--from={tmp_path}", "--max_side=64"))
+    assert "--max-side: is for folders" in woe(prepare(f"--from={tmp_path}", "--max-side=64"))
 
 
 def cmyk(pixels):

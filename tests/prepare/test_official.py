@@ -85,7 +85,7 @@ def prepare(capsys, tmp_path):
     def run(*arguments, data_dir="data", workers=1):
         capsys.readouterr()
         code = cli.main(
-            ["prepare", *arguments, f"--data_dir={tmp_path / data_dir}", f"--workers={workers}"]
+            ["prepare", *arguments, f"--data-dir={tmp_path / data_dir}", f"--workers={workers}"]
         )
         captured = capsys.readouterr()
         return code, captured.out.splitlines(), captured.err.splitlines()

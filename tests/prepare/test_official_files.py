@@ -31,7 +31,7 @@ def prepare(capsys, tmp_path):
 
     def run(*arguments, data_dir="data"):
         capsys.readouterr()
-        command = ["prepare", *map(str, arguments), f"--data_dir={tmp_path / data_dir}"]
+        command = ["prepare", *map(str, arguments), f"--data-dir={tmp_path / data_dir}"]
         code = cli.main([*command, "--workers=1"])
         captured = capsys.readouterr()
         return code, captured.out.splitlines(), captured.err.splitlines()

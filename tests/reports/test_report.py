@@ -229,7 +229,8 @@ def test_without_predictions_no_jax_is_imported(trained, tmp_path):
     workdir, _ = trained
     code = (
         "import sys\nfrom vit_jax import cli\n"
-        f"code = cli.main(['report', {str(workdir)!r}, '--no-predictions', '--output={tmp_path}'])\n"
+        f"words = ['report', {str(workdir)!r}, '--no-predictions', '--output={tmp_path}']\n"
+        "code = cli.main(words)\n"
         "heavy = {'jax', 'flax', 'orbax', 'cv2', 'matplotlib', 'grain'} & set(sys.modules)\n"
         "sys.exit(code or (repr(heavy) if heavy else 0))"
     )

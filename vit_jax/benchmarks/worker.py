@@ -1,4 +1,4 @@
-"""A process that loads batches on command, with this package: `python -m vit_jax.benchmarks.worker`.
+"""Loads batches on command, in a process of its own: `python -m vit_jax.benchmarks.worker`.
 
 For every line on standard input, the number of batches to load, it prints one line of JSON: images,
 seconds, seconds of CPU time, and the most memory it has held, in MiB. Its arguments are the cores

@@ -125,13 +125,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line with the nearest valid flag."""
 
-    def __init__(self, *, description: str, epilog: str, **kwargs: str) -> None:
+    def __init__(
+        self, *, prog: str, description: str, epilog: str, usage: str | None = None
+    ) -> None:
         super().__init__(
+            prog=prog,
+            usage=usage,
             description=description,
             epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
-            **kwargs,
         )
 
     def error(self, message: str) -> NoReturn:

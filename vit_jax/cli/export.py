@@ -21,7 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_checkpoint(parser)
     parser.add_argument("--to", required=True, choices=("stablehlo",), help="format to write")
     parser.add_argument(
-        "--output", type=arguments.local_output_path, required=True, metavar="FILE", help="file to write"
+        "--output",
+        type=arguments.local_output_path,
+        required=True,
+        metavar="FILE",
+        help="file to write",
     )
     parser.add_argument(
         "--platforms",

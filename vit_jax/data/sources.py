@@ -41,9 +41,8 @@ def open_source(
     """Returns the source that `data.source` names, cut to `split`.
 
     `num_classes` is the width of the head if the user fixed it: synthetic data draws that many
-    classes (else 10), other data must not have more. `train` or `key` says which option `split` came
-    from, for messages. Raises ConfigError or DataError, each one line with the option, its value and
-    a remedy.
+    classes (else 10), other data must not have more. `train` or `key` says which option `split`
+    came from, for messages. Raises ConfigError or DataError.
     """
     key = key or ("data.train_split" if train else "data.eval_split")
 
@@ -131,8 +130,7 @@ class Synthetic:
 
     The label is the index mod `num_classes`. A class is a pattern of 4 x 4 blocks (levels 64 to
     191, drawn once per class); an example is its pattern plus noise of -64 to 63 levels a pixel,
-    drawn per (split name, index). So it can be learned, and what is learned on one split holds on the
-    others.
+    drawn per (split name, index). A model that learns one split generalizes to the others.
     """
 
     def __init__(self, data: config.Data, split: str, key: str, num_classes: int) -> None:

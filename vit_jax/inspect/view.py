@@ -189,7 +189,9 @@ def write(text: str, output: pathlib.Path | None) -> pathlib.Path:
         output.parent.mkdir(parents=True, exist_ok=True)
         logs.write_atomically(output, text)
     except OSError as error:
-        raise config.ConfigError(f"--output={output}: cannot be written: {error.strerror}") from error
+        raise config.ConfigError(
+            f"--output={output}: cannot be written: {error.strerror}"
+        ) from error
     return output
 
 
@@ -200,8 +202,8 @@ def _lead(cfg: config.Config, step_number: int | None) -> str:
     name = f"{model.variant}, " if model.variant else ""
     at = "" if step_number is None else f", step {step_number:,}"
     return (
-        f"{name}{required(model.depth)} layers of {required(model.heads)} heads, {rows} \u00d7 {columns} "
-        f"patches of {height // rows} \u00d7 {width // columns} pixels{at}"
+        f"{name}{required(model.depth)} layers of {required(model.heads)} heads, "
+        f"{rows} \u00d7 {columns} patches of {height // rows} \u00d7 {width // columns} pixels{at}"
     )
 
 

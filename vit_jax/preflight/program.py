@@ -122,8 +122,8 @@ CONSTANTS = re.compile(
 def same_program(cfg: config.Config) -> str:
     """Returns a text that is equal for configs whose compiled steps differ in constants only.
 
-    Of the other options it has those that are not at their defaults, so that a new option leaves the
-    texts of earlier results as they are.
+    Other options are part of it only if they differ from their defaults, so a new option does not
+    change the texts of earlier results.
     """
     plain = config.Config()
     values: dict[str, Any] = {

@@ -224,7 +224,7 @@ def _check_room(packing: Packing, listing: image_listing.Listing, missing: list[
     if packing.max_side is not None:
         return  # how much it will be is not known
     needed = sum(int(listing.sizes()[one.positions].sum()) for one in missing)
-    remedy = "make room, choose another --data_dir, or shrink images with --max_side=512"
+    remedy = "make room, choose another --data-dir, or shrink images with --max-side=512"
     staging.check_room(packing.part, needed, remedy)
 
 

@@ -98,7 +98,7 @@ def _start(make: Make, images: Any, stop: Any) -> None:
         with images:
             images.value += 1
         if stop.is_set():
-            raise futures.CanceledError
+            raise futures.CancelledError
 
     global _pack
     _pack = make(count)

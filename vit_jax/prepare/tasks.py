@@ -122,8 +122,8 @@ def _local(path: str, key: str) -> pathlib.Path:
 def _data_dir(request: Request) -> pathlib.Path:
     folder = str(availability.directory(request.data_dir))
     if not messages.is_utf8(folder):  # array_record could not open a file there
-        raise config.ConfigError(f"--data_dir={folder}: is not UTF-8; choose another folder")
-    return _local(folder, "--data_dir")
+        raise config.ConfigError(f"--data-dir={folder}: is not UTF-8; choose another folder")
+    return _local(folder, "--data-dir")
 
 
 def _prepared(name: str, task: Task | None, request: Request) -> epath.Path | None:
@@ -274,7 +274,7 @@ def _check_format(name: str, one: Any) -> None:
     if there := download.prepared(one):
         raise DataError(
             f"{name}: is prepared as {there} in {one.data_path}; convert it: vit_jax prepare "
-            f"{name} --from={one.data_path} --data_dir=ANOTHER"
+            f"{name} --from={one.data_path} --data-dir=ANOTHER"
         )
 
 

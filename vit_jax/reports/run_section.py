@@ -226,7 +226,8 @@ def _machine(run: Run) -> Table:
     mfu = run.points("speed/mfu")
     spent = goodput.read(run.directory / goodput.FILE)
     rows = [
-        ("device", formatting.machine(record.get("device"), formatting.devices(record), record.get("host"))),
+        ("device", formatting.machine(record.get("device"), formatting.devices(record),
+                                      record.get("host"))),
         ("versions", versions),
         ("date", run.date),
         ("waiting for data", f"{statistics.mean(waits):.1%} of the time" if waits else ""),

@@ -152,7 +152,8 @@ def _cells(transfer: Transfer, stage: str) -> Table:
         rows.append(
             (str(cell.get("setup", "")), f"{cell.get('lr', 0):g}", f"{cell.get('seed', '')}",
              ": ".join(filter(None, (str(cell.get("state", "")), cell.get("why")))),
-             *(formatting.measured(key, results[key]) if key in results else "" for key in measures),
+             *(formatting.measured(key, results[key]) if key in results else ""
+               for key in measures),
              logs.duration(cell["seconds"]) if cell.get("seconds") else "")
         )  # fmt: skip
     header = ("setup", "rate", "seed", "state", *map(formatting.title, measures), "time")

@@ -89,7 +89,7 @@ def build(job: Job) -> dict[str, Any]:
         done = {one.path: known for one in planned if (known := shards.outcome(one.path))}
         missing = [one for one in planned if one.path not in done]
         needed = sum(int(contents.splits[p.split].sizes()[p.positions].sum()) for p in missing)
-        staging.check_room(part, needed, "make room, or choose another --data_dir")
+        staging.check_room(part, needed, "make room, or choose another --data-dir")
         if done:
             logs.log.info(f"{job.name}: {len(done)} of {len(planned)} shards are there already")
         ready = sum(len(one.positions) for one in planned if one.path in done)
