@@ -1,4 +1,4 @@
-"""The home study again and again, from other pre-training seeds: README's table and its tests.
+"""The home study again and again, from other pre-training seeds: the table of docs/paper.md and its tests.
 
     python tests/home_repetitions.py run --seeds=0,1,2 --rows=ViT-100,ResNet-100
     python tests/home_repetitions.py table
@@ -7,7 +7,7 @@ A repetition is what `vit_jax reproduce home` does for a row: pre-training, here
 own, 5-shot, the choice of the rate, the final runs. It is done in memory, each run one compiled
 loop over its batches, without the checkpoints, logs and processes of a run directory: the same
 batches, steps and choice, several times as fast. `run` adds a line for each repetition to
-launch/home.jsonl; what is there is not run again.
+docs/records/home.jsonl; what is there is not run again.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from vit_jax.data import pipeline, sources, transforms
 from vit_jax.reports import intervals
 from vit_jax.training import optimizers, schedules, state, step
 
-RESULTS = runs.ROOT / "launch" / "home.jsonl"
+RESULTS = runs.ROOT / "docs" / "records" / "home.jsonl"
 NETWORKS, SHARES = ("ViT", "ResNet"), (25, 50, 100)
 IMAGES = {25: 180, 50: 360, 100: 719}
 INTERACTION = {(network, share) for network in NETWORKS for share in (100, 25)}
@@ -53,7 +53,7 @@ def values(lines, network, share, measure):
 
 
 def spelled(each):
-    """Returns values as README has them: mean +- half the 95 % interval, and n."""
+    """Returns values as docs/paper.md shows them: mean +- half the 95 % interval, and n."""
     half = intervals.half_width(each)
     return (
         f"{statistics.fmean(each):.1f} +- {half:.1f} %" if half is not None else f"{each[0]:.1f} %"
@@ -61,7 +61,7 @@ def spelled(each):
 
 
 def table(lines):
-    """Yields the rows of README's table."""
+    """Yields the rows of the table of docs/paper.md."""
     for network in NETWORKS:
         for share in SHARES:
             cells = [list(values(lines, network, share, m).values()) for m in MEASURES]

@@ -1,4 +1,4 @@
-"""What README says of the home study is what launch/home.jsonl holds, and a paired test bears out.
+"""The home study in docs/paper.md agrees with docs/records/home.jsonl and a paired test.
 
 The results were computed by `python tests/home_repetitions.py run`.
 """
@@ -20,7 +20,7 @@ TINY = {
     "data.eval_split": "test[:40]", "evaluation.batch_size": "8",
 }  # fmt: skip
 LINES = home_repetitions.read()
-README = (runs.ROOT / "README.md").read_text()
+PAGE = (runs.ROOT / "docs" / "paper.md").read_text()
 
 
 def test_every_line_is_a_whole_repetition_of_its_own():
@@ -43,11 +43,11 @@ def test_ten_pre_trainings_agree_within_three_points():
     assert max(means.values()) - min(means.values()) <= 3.0
 
 
-def test_the_readme_has_the_table():
+def test_the_page_has_the_table():
     rows = list(home_repetitions.table(LINES))
     assert rows
     heading = "| network | images of 0 to 4 | n | 5-shot, all ten digits | fine-tuned |"
-    assert f"{heading}\n|---|---|---|---|---|\n{chr(10).join(rows)}\n" in README
+    assert f"{heading}\n|---|---|---|---|---|\n{chr(10).join(rows)}\n" in PAGE
 
 
 def test_means_and_intervals_by_hand():
