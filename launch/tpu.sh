@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-#: launch/tpu.sh VERB [SETTINGS] [NAME [--config.KEY=VALUE ...]]
+#: launch/tpu.sh COMMAND [SETTINGS] [NAME [--config.KEY=VALUE ...]]
 #:
 #: Trains on a Cloud TPU slice from this machine, through gcloud.
 #:
@@ -12,8 +12,8 @@
 #:   supervise   all of it: create, setup, run, and again after each preemption, to the end
 #:   delete      give the slice back
 #:
-#: launch/tpu.sh VERB --help explains one. Every setting is a flag or a variable: --zone=Z is VIT_JAX_ZONE=Z.
-#: --dry_run prints the gcloud commands instead. Exit codes are those of vit_jax.
+#: launch/tpu.sh COMMAND --help explains one. Every setting is a flag or a variable: --zone=Z is VIT_JAX_ZONE=Z.
+#: --dry-run prints the gcloud commands instead. Exit codes are those of vit_jax.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -39,14 +39,14 @@ runtime=${VIT_JAX_RUNTIME:-}
 #:   --workdir=DIR       the run directory: gs://BUCKET/DIR, which the slice's service account may write, or /DIR on
 #:                       a disk that all workers have mounted there, such as Filestore
 workdir=${VIT_JAX_WORKDIR:-}
-#:   --create_flags=...  more flags for gcloud, such as '--service-account=A --network=N --labels=K=V'
+#:   --create-flags=...  more flags for gcloud, such as '--service-account=A --network=N --labels=K=V'
 create_flags=${VIT_JAX_CREATE_FLAGS:-}
-#:   --ssh_flags=...     more flags for its ssh and scp, such as --internal-ip
+#:   --ssh-flags=...     more flags for its ssh and scp, such as --internal-ip
 ssh_flags=${VIT_JAX_SSH_FLAGS:-}
-#:   --timeout_seconds=S how long gcloud may take for an answer (default: 120); five times that to make or delete a
+#:   --timeout-seconds=S how long gcloud may take for an answer (default: 120); five times that to make or delete a
 #:                       slice, 30 times to install; `logs` takes as long as the run
 timeout_seconds=${VIT_JAX_TIMEOUT_SECONDS:-120}
-# Those of single verbs; their --help has them.
+# Settings of single commands, explained by their --help.
 wheel=${VIT_JAX_WHEEL:-} python=${VIT_JAX_PYTHON:-} worker=${VIT_JAX_WORKER:-0} lines=${VIT_JAX_LINES:-100}
 grace=${VIT_JAX_GRACE:-600} examples=${VIT_JAX_EXAMPLES:-} max_restarts=${VIT_JAX_MAX_RESTARTS:-10}
 poll_seconds=${VIT_JAX_POLL_SECONDS:-30} backoff_seconds=${VIT_JAX_BACKOFF_SECONDS:-30}
@@ -73,9 +73,11 @@ parse() { # parse WORDS...: settings, wherever they stand; what is for `vit_jax 
   RUN=()
   while (($#)); do
     word=$1 key=${1%%=*} key=${key#--}
+    [[ $key != *_* ]] || key='' # flags have dashes, variables underscores
+    key=${key//-/_}
     shift
     case $word in
-      -h | --help) explain "$VERB" && exit 0 ;;
+      -h | --help) explain "$COMMAND" && exit 0 ;;
       --config.*=* | --smoke | --profile=*) RUN+=("$word") ;;
       --config.*)
         (($#)) || fail 2 "$word: needs a value, as in $word=VALUE"
@@ -88,7 +90,7 @@ parse() { # parse WORDS...: settings, wherever they stand; what is for `vit_jax 
         elif [[ $word == *=* && $VALUES == *" $key "* ]]; then
           printf -v "$key" %s "${word#*=}"
         else
-          fail 2 "$word: no such setting, or not in the form --KEY=VALUE; see launch/tpu.sh $VERB --help"
+          fail 2 "$word: no such setting, or not in the form --KEY=VALUE; see launch/tpu.sh $COMMAND --help"
         fi
         ;;
       *)
@@ -104,22 +106,22 @@ check_numbers() { # before any of them is in an arithmetic expression
   for setting in max_restarts backoff_seconds steady_seconds timeout_seconds grace lines examples; do
     value=${!setting}
     [[ $setting == examples && -z $value ]] || is_whole "$value" ||
-      fail 2 "--$setting=$(shown "$value"): must be a whole number, at most 999999999"
+      fail 2 "--${setting//_/-}=$(shown "$value"): must be a whole number, at most 999999999"
   done
-  [ "$timeout_seconds" != 0 ] || fail 2 "--timeout_seconds=0: must be at least 1"
+  [ "$timeout_seconds" != 0 ] || fail 2 "--timeout-seconds=0: must be at least 1"
   [[ $poll_seconds =~ ^[0-9]{1,9}(\.[0-9]{1,9})?$ ]] ||
-    fail 2 "--poll_seconds=$(shown "$poll_seconds"): must be a number of seconds"
+    fail 2 "--poll-seconds=$(shown "$poll_seconds"): must be a number of seconds"
   [ "$worker" = all ] || is_whole "$worker" || fail 2 "--worker=$(shown "$worker"): must be a number, or all"
 }
 
-explain() { # explain VERB: what these files say of it in lines that begin with `#:`; without VERB, of everything
+explain() { # explain COMMAND: prints its `#:` lines in these files; without COMMAND, those of all
   local text="$ROOT/launch/tpu.sh"
   if [ -z "${1:-}" ]; then
     sed -n '2,/^set /s/^#: \{0,1\}//p' "$text"
   else
     cat "$text" "$ROOT/launch/tpu_supervise.sh" | sed -n "/^#: launch\/tpu.sh $1 /,/^[^#]/s/^#: \{0,1\}//p"
   fi
-  printf '\nFor every verb:\n'
+  printf '\nFor every command:\n'
   sed -n '/^source/,/^VALUES/s/^#: //p' "$text"
 }
 
@@ -160,7 +162,7 @@ understand_slice() { # sets KIND (gcloud's flags), CHIPS and RUNTIME for --slice
 }
 
 require_run() {
-  ((${#RUN[@]})) && [[ ${RUN[0]} != --* ]] || fail 2 "$VERB: which config? see vit_jax list"
+  ((${#RUN[@]})) && [[ ${RUN[0]} != --* ]] || fail 2 "$COMMAND: which config? see vit_jax list"
   case $workdir in
     /?* | gs://?*/?*) ;;
     '') fail 2 "no workdir; set --workdir=gs://BUCKET/DIR or VIT_JAX_WORKDIR" ;;
@@ -169,7 +171,7 @@ require_run() {
   TRAIN=(train "${RUN[@]}" "--workdir=$workdir")
 }
 
-# --- Verbs --------------------------------------------------------------------------------------------------
+# --- Commands --------------------------------------------------------------------------------------------------
 
 #: launch/tpu.sh create --name=NAME --slice=SLICE [--capacity=spot]
 #:
@@ -309,11 +311,11 @@ delete() {
 
 ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || fail 2 "needs bash 4.4 or newer; on macOS: brew install bash"
 command -v timeout >/dev/null || fail 2 "timeout is not installed; on macOS: brew install coreutils"
-VERB=${1:-}
-case $VERB in
+COMMAND=${1:-}
+case $COMMAND in
   create | setup | run | logs | status | stop | supervise | delete) ;;
   '' | -h | --help | help) explain '' && exit 0 ;;
-  *) fail 2 "$VERB: no such verb; see launch/tpu.sh --help" ;;
+  *) fail 2 "$COMMAND: no such command; see launch/tpu.sh --help" ;;
 esac
 parse "${@:2}"
 check_numbers
@@ -325,4 +327,4 @@ fi
 trap 'end_child; exit 130' INT TERM
 ERRORS=$SCRATCH/errors
 exec 3>&1 # for traps, which run amid redirections; not for what is started, which may outlive this
-"$VERB"
+"$COMMAND"

@@ -31,7 +31,7 @@ bounded() { # bounded SECONDS COMMAND...: ended with exit code 124 after so long
   return "$code"
 }
 
-apart() { # apart VERB: in a shell of its own, so that a failure there does not end this one
+apart() { # apart COMMAND: in a shell of its own, so that a failure there does not end this one
   local code=0
   ("$@") &
   CHILD=$!
@@ -65,12 +65,12 @@ cloud() { # cloud WORDS...: one command of gcloud, or what it would be; ERRORS h
   fi
   bounded "$seconds" "$@" 2>"$ERRORS" || code=$?
   if ((code && seconds && SECONDS - began >= seconds)); then
-    echo "ERROR: gcloud $4 $5 did not answer within $seconds s (--timeout_seconds)" >"$ERRORS"
+    echo "ERROR: gcloud $4 $5 did not answer within $seconds s (--timeout-seconds)" >"$ERRORS"
   fi
   return "$code"
 }
 
-queue() { # queue VERB [FLAGS]: the request for the slice
+queue() { # queue COMMAND [FLAGS]: the request for the slice
   cloud queued-resources "$1" "$name" "${@:2}"
 }
 
@@ -122,7 +122,7 @@ is_absent() {
   grep -qE 'NOT_FOUND|not found' "$ERRORS"
 }
 
-fail_for() { # fail_for VERB [MORE]: with what gcloud said, and 78 where it would say so again
+fail_for() { # fail_for COMMAND [MORE]: with what gcloud said, and 78 where it would say so again
   local code=70
   ! is_permanent || code=78
   fail "$code" "$1: $(reason)${2:-}"

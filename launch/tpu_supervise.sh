@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2154
-# Sourced by tpu.sh: its verb `supervise`.
+# Sourced by tpu.sh: its command `supervise`.
 
 MISSES=5 # polls in a row that may fail, each after gcloud's own ten attempts to connect
 STRANGE=20 # polls in a row that may see a state we do not know
@@ -12,10 +12,10 @@ INSTALLED='' # on this slice, by this supervisor
 #: so again, until the run ends with exit code 0, 2 or 78 or by `stop`. Ctrl-C leaves slice and run as they are; the
 #: same command takes them up again, also from another machine. What gcloud would refuse again, such as a missing
 #: permission or quota, ends it at once with 78; a state that is not known, after 20 polls with 70: nothing is deleted.
-#:   --max_restarts=N    in a row, none of which ran for --steady_seconds=1800 (default: 10)
-#:   --backoff_seconds=S before the first restart; doubled for each further one (default: 30)
-#:   --poll_seconds=S    between two looks (default: 30)
-#:   --then_delete       give the slice back at the end
+#:   --max-restarts=N    in a row, none of which ran for --steady-seconds=1800 (default: 10)
+#:   --backoff-seconds=S before the first restart; doubled for each further one (default: 30)
+#:   --poll-seconds=S    between two looks (default: 30)
+#:   --then-delete       give the slice back at the end
 #:
 supervise() {
   local restarts=0 pause
@@ -40,7 +40,7 @@ supervise() {
     esac
     if ((RAN >= steady_seconds)); then restarts=0; fi
     ((restarts < max_restarts)) ||
-      finish 70 "$OUTCOME; no more of it after $restarts restarts in a row (--max_restarts)"
+      finish 70 "$OUTCOME; no more of it after $restarts restarts in a row (--max-restarts)"
     pause=$((backoff_seconds * (1 << (restarts < 6 ? restarts : 6))))
     ((++restarts))
     say "$OUTCOME; restart $restarts of $max_restarts in $pause s"
@@ -68,7 +68,7 @@ attempt() { # brings the run to its end on the slice, made if need be; OUTCOME: 
   RAN=$((SECONDS - began))
 }
 
-trouble() { # trouble VERB: OUTCOME of a command that failed
+trouble() { # trouble COMMAND: OUTCOME of a command that failed
   OUTCOME="$1 failed: $(reason)"
   if is_permanent; then
     OUTCOME="refused $1: $(reason)"
@@ -250,6 +250,6 @@ plan() { # what supervise would do
   echo "# 9. If the slice is gone (SUSPENDED, FAILED; PREEMPTED, TERMINATED) it is deleted first, and again from 2"
   give_back
   if [ -z "$then_delete" ]; then
-    echo "# 10. At the end the slice stays, and costs money: launch/tpu.sh delete --name=$name, or --then_delete"
+    echo "# 10. At the end the slice stays, and costs money: launch/tpu.sh delete --name=$name, or --then-delete"
   fi
 }

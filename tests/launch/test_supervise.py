@@ -88,9 +88,9 @@ def test_three_preemptions_and_an_end(world):
 def test_the_budget_ends_it(world):
     here = world(lives=[{"runs": ["70"] * 9}])
     here.make_ready()
-    printed = here.tpu("supervise", *RUN, "--max_restarts=2", "--then_delete", "digits", code=70)
+    printed = here.tpu("supervise", *RUN, "--max-restarts=2", "--then-delete", "digits", code=70)
     assert told(printed)[-1] == (
-        "exit code 70; no more of it after 2 restarts in a row (--max_restarts)"
+        "exit code 70; no more of it after 2 restarts in a row (--max-restarts)"
     )
     assert (here.worker(0) / "attempts").read_text().count("attempt") == 3
     assert here.calls()[-1][:4] == ["compute", "tpus", "queued-resources", "delete"]
@@ -99,7 +99,7 @@ def test_the_budget_ends_it(world):
 def test_a_steady_run_renews_the_budget(world):
     here = world(lives=[{"runs": ["70", "70", "0"]}])
     here.make_ready()
-    here.tpu("supervise", *RUN, "--max_restarts=1", "--steady_seconds=0", "digits")
+    here.tpu("supervise", *RUN, "--max-restarts=1", "--steady-seconds=0", "digits")
 
 
 def test_back_off_doubles(world):
@@ -179,19 +179,19 @@ def test_a_worker_that_hangs_is_killed_before_the_next_attempt(world):
 def test_a_slice_that_cannot_be_reached_is_made_again(world):
     here = world(failures={"ssh0": 99}, lives=[{"runs": ["0"]}, {"runs": ["0"]}])
     here.make_ready()
-    printed = here.tpu("supervise", *RUN, "--max_restarts=1", "digits", code=70)
+    printed = here.tpu("supervise", *RUN, "--max-restarts=1", "digits", code=70)
     assert "tpu.sh: setup: worker 0: exit status 255\n" in printed
 
 
 def test_a_slice_taken_just_after_its_run_ended_is_gone(world):
     here = world(lives=[{"runs": ["75"], "meets": {"status": "taken"}}, {"runs": ["0"]}])
-    printed = here.tpu("supervise", *RUN, "--max_restarts=1", "digits")
+    printed = here.tpu("supervise", *RUN, "--max-restarts=1", "digits")
     assert "slice s is gone (lost, SUSPENDED); restart 1 of 1 in 0 s" in told(printed)
 
 
 def test_a_run_that_cannot_be_followed_says_what_ssh_said(world):
     here = world(lives=[{"runs": ["run"], "meets": {"poll": "refused"}}, {"runs": ["0"]}])
-    printed = here.tpu("supervise", *RUN, "--max_restarts=1", "digits")
+    printed = here.tpu("supervise", *RUN, "--max-restarts=1", "digits")
     expected = "slice s cannot be reached: [255] Connection refused; restart 1 of 1 in 0 s"
     assert expected in told(printed)
 
@@ -315,7 +315,7 @@ def test_gcloud_that_hangs_is_asked_again(world):
     }
     here = world(failures=failures, lives=[{"runs": ["0"]}])
     here.make_ready()
-    printed = here.tpu("supervise", *RUN, "--timeout_seconds=2", "digits")
+    printed = here.tpu("supervise", *RUN, "--timeout-seconds=2", "digits")
     assert "gcloud queued-resources describe did not answer within 2 s" in printed
     assert told(printed)[-2:] == ["done", REMINDER]
 
@@ -326,7 +326,7 @@ def test_a_slice_that_cannot_be_given_back_is_tried_again(world):
         failures={"queued-resources delete": ["ERROR: (gcloud.x) UNAVAILABLE: later"] * 2},
     )
     here.make_ready()
-    printed = here.tpu("supervise", *RUN, "--then_delete", "digits")
+    printed = here.tpu("supervise", *RUN, "--then-delete", "digits")
     assert told(printed)[-2:] == ["delete: UNAVAILABLE: later; again in 0 s"] * 2
     assert len(here.calls("delete")) == 3
 

@@ -247,7 +247,7 @@ def test_a_worker_that_was_killed_says_so(world):
 def test_what_is_missing_or_wrong_is_one_line(world):
     here = world()
     for words, line in (
-        (["fly"], "fly: no such verb; see launch/tpu.sh --help"),
+        (["fly"], "fly: no such command; see launch/tpu.sh --help"),
         (["create", "--slice=v5e-8"], "no name; set --name=... or VIT_JAX_NAME"),
         (["create", "--name=s"], "no project; set --project=... or VIT_JAX_PROJECT"),
         (["create", *ADDRESS], "no slice; set --slice=... or VIT_JAX_SLICE"),
@@ -390,12 +390,12 @@ def test_no_number_is_run_as_a_command(world, number, tmp_path, monkeypatch):
         if (number, value) == ("poll_seconds", "08"):
             continue  # which goes to `sleep` alone
         for words, variables in (
-            ([f"--{number}={value}"], {}),
+            ([f"--{number.replace('_', '-')}={value}"], {}),
             ([], {f"VIT_JAX_{number.upper()}": value}),
         ):
             printed = here.tpu("supervise", *RUN, *words, "digits", code=2, **variables)
             shown = value.replace("\n", " ")
-            assert printed.startswith(f"tpu.sh: --{number}={shown}: must be a "), printed
+            assert printed.startswith(f"tpu.sh: --{number.replace('_', '-')}={shown}: must be a "), printed
             assert printed.count("\n") == 1
     assert not (tmp_path / "executed").exists()
     assert not here.calls()
@@ -452,15 +452,15 @@ def test_a_command_that_hangs_is_ended(world, verb, words, monkeypatch):
         hasty = hasty.replace(f"{factor} timeout", "timeout")
     (here.checkout / "launch/tpu_cloud.sh").write_text(hasty)
     code = 0 if words[0] == "status" else 70  # which says what it could not learn
-    printed = here.tpu(*words, "--timeout_seconds=1", code=code)
+    printed = here.tpu(*words, "--timeout-seconds=1", code=code)
     seconds = 2 if words[0] == "stop" else 1
-    assert f"gcloud {verb} did not answer within {seconds} s (--timeout_seconds)" in printed
+    assert f"gcloud {verb} did not answer within {seconds} s (--timeout-seconds)" in printed
     wait_for(lambda: gone(here))
 
 
 def test_a_project_that_cannot_be_looked_up_is_asked_for(world):
     here = world(configured="hangs")
-    printed = here.tpu("create", "--name=s", "--timeout_seconds=1", code=2)
+    printed = here.tpu("create", "--name=s", "--timeout-seconds=1", code=2)
     assert printed == "tpu.sh: no project; set --project=... or VIT_JAX_PROJECT\n"
     wait_for(lambda: gone(here))
 
