@@ -61,6 +61,7 @@ setuptools.setup(
     package_data={
         "vit_jax.data": ["*.npz"],
         "vit_jax.reports": ["*.css"],
+        "vit_jax.weights": ["*.csv"],
         "vit_jax.inspect": ["*.html", "*.css", "*.js"],
     },
     ext_modules=[DECODER],

@@ -255,6 +255,11 @@ class Data:
     max_pixels: int = option(
         100_000_000, "Largest image, in pixels, that is decoded at all.", at_least=1, free=True
     )
+    partial_decoding: bool = option(
+        True,
+        "Decode only the part of a JPEG that a training crop needs; pixels are the same.",
+        free=True,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

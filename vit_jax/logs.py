@@ -8,7 +8,7 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vit_jax import config, messages, storage
@@ -151,6 +151,17 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
     except BaseException:  # on a full disk what was written would be in the way
         part.unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def writing(flag: str, path: pathlib.Path) -> Iterator[None]:
+    """Raises an OSError of the block as a ConfigError that names the flag and its path."""
+    try:
+        yield
+    except OSError as error:
+        raise config.ConfigError(
+            f"{flag}={path}: cannot be written: {error.strerror or error}"
+        ) from error
 
 
 class Timer:

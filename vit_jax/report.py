@@ -43,12 +43,10 @@ def write(
     facts = {"made": f"{now:%Y-%m-%d %H:%M} UTC", "by": f"vit_jax {__version__}"}
     document = assembly.document(items, predictions, facts)
     words = page.with_suffix(".md")
-    try:
+    with logs.writing("--output", page):
         page.parent.mkdir(parents=True, exist_ok=True)
         logs.write_atomically(page, html.page(document))
         logs.write_atomically(words, markdown.page(document))
-    except OSError as error:
-        raise config.ConfigError(f"--output={page}: cannot be written: {error.strerror}") from error
     return page, words
 
 

@@ -35,7 +35,7 @@ def test_files_come_from_a_folder_or_a_tar(tmp_path):
 def test_a_worker_loads_what_it_is_asked_for(tmp_path):
     files = sample_images.make(tmp_path, 2)
     source = worker.Files([str(file) for file in files])
-    answer = worker.load(source, threads=1, count=1)
+    answer = worker.load(source, config.Data(train_crop="inception", threads=1), count=1)
     assert answer["images"] == 256
     assert answer["seconds"] > 0
     assert answer["cpu"] > 0

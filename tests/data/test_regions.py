@@ -1,5 +1,6 @@
 """Parts of JPEGs are the pixels of the whole, and nothing but speed depends on the extension."""
 
+import dataclasses
 import io
 import itertools
 
@@ -228,7 +229,7 @@ def test_batches_are_the_same_without_the_extension(monkeypatch, channels, more)
     )
     source = Mixed()
 
-    def batches():
+    def batches(data=data):
         arguments = {"seed": 1, "batch_size": 24, "rows": range(24), "train": True}
         steps = transforms.train_transforms(data)
         with pipeline.batches(source, steps, data, stop_step=3, **arguments) as made:
@@ -244,10 +245,13 @@ def test_batches_are_the_same_without_the_extension(monkeypatch, channels, more)
     monkeypatch.setattr(partial_jpeg, "decode", decode)
     some = batches()
     assert set(seen) == {0, 1, 2, 3, 9, 10}
+    seen.clear()
+    switched_off = batches(dataclasses.replace(data, partial_decoding=False))
+    assert not seen
     monkeypatch.setattr(partial_jpeg, "_JPEG", None)
     others = batches()
-    for one, other in zip(some, others, strict=True):
-        for name in one:
+    for one, *rest in zip(some, switched_off, others, strict=True):
+        for other, name in itertools.product(rest, one):
             np.testing.assert_array_equal(one[name], other[name], err_msg=name)
     assert set(np.concatenate([batch["bad"] for batch in some]).tolist()) == {-1, 8, 11}
 

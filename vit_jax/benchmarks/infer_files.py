@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from vit_jax import config, logs
+from vit_jax import logs
 from vit_jax.benchmarks.infer import Measured
 from vit_jax.benchmarks.max_batch import Largest
 
@@ -24,12 +24,8 @@ Lines = Mapping[str, Sequence[tuple[int, float]]]  # points by model
 
 def check(folder: pathlib.Path) -> None:
     """Raises ConfigError for a folder that cannot be made; that costs no minutes of measuring."""
-    try:
+    with logs.writing("--output", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise config.ConfigError(
-            f"--output={folder}: cannot be written: {error.strerror}"
-        ) from error
 
 
 def write_measured(

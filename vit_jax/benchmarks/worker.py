@@ -14,7 +14,7 @@ import sys
 import time
 
 from vit_jax import config
-from vit_jax.data import partial_jpeg, pipeline, transforms
+from vit_jax.data import pipeline, transforms
 from vit_jax.data.source import Record, Source
 
 BATCH = 256
@@ -44,9 +44,8 @@ class Files:
         return ""
 
 
-def load(source: Source, threads: int, count: int) -> dict[str, float]:
+def load(source: Source, data: config.Data, count: int) -> dict[str, float]:
     """Returns images, seconds and CPU seconds of `count` batches, after one that is not counted."""
-    data = config.Data(train_crop="inception", flip=False, threads=threads)
     with pipeline.batches(
         source,
         transforms.train_transforms(data),
@@ -67,11 +66,15 @@ def load(source: Source, threads: int, count: int) -> dict[str, float]:
 def main(cores: str, threads: str, decoder: str, names: str) -> None:
     """Answers until standard input ends."""
     os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
-    if decoder == "whole":
-        partial_jpeg.decode_whole_images()
+    data = config.Data(
+        train_crop="inception",
+        flip=False,
+        threads=int(threads),
+        partial_decoding=decoder == "parts",
+    )
     source = Files(os.fsdecode(pathlib.Path(names).read_bytes()).split("\n")[:-1])
     for line in sys.stdin:
-        answer = load(source, int(threads), int(line))
+        answer = load(source, data, int(line))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(json.dumps(answer | {"peak": peak}), flush=True)
 

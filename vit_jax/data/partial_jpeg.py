@@ -59,12 +59,6 @@ def decoder() -> str:
     return f"libjpeg-turbo {version[0] // 1000}.{version[0] % 1000}.{version[1]}, parts of images"
 
 
-def decode_whole_images() -> None:
-    """Leaves all files of this process to OpenCV from now on, to compare the two."""
-    global _JPEG
-    _JPEG = None
-
-
 def _load() -> types.ModuleType | None:
     """Returns the extension if it is here and decodes as OpenCV does."""
     try:

@@ -1,7 +1,8 @@
 """From an image, as a source gives it, to a row of a batch: decoding and transforms together.
 
 A training view that begins with an Inception crop draws its rectangle from the size in the header
-and decodes nothing else, where `regions` can. The draws are the same either way.
+and decodes nothing else where `partial_jpeg` can; `data.partial_decoding=False` turns that off. The
+draws, and the pixels, are the same either way.
 """
 
 from collections.abc import Sequence
@@ -41,7 +42,8 @@ class Views:
     def __init__(self, transforms: Sequence[Transform], data: config.Data, seed: int) -> None:
         self._transforms, self._data = tuple(transforms), data
         first = self._transforms[0] if self._transforms else None
-        self._crop = first if isinstance(first, InceptionCrop) else None
+        partial = data.partial_decoding and isinstance(first, InceptionCrop)
+        self._crop = first if partial else None
         self._randomness = Randomness(seed)
         self._scratch = np.empty(0, np.uint8)
         self._small = np.empty((*data.image_size, data.channels), np.uint8)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from vit_jax import __version__, config, models, predict, tree_utils
+from vit_jax import __version__, config, logs, models, predict, tree_utils
 from vit_jax.export import resizing
 from vit_jax.training import step
 
@@ -149,11 +149,9 @@ def write(predictor: predict.Predictor, form: Form, path: pathlib.Path) -> dict[
         "sha256": hashlib.sha256(content).hexdigest(),
     }
     text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
-    try:
+    with logs.writing("--output", path):
         # The program last: where it stands, its description does.
         _write_whole({description(path): text.encode(errors="backslashreplace"), path: content})
-    except OSError as error:
-        raise config.ConfigError(f"--output={path}: cannot be written: {error.strerror}") from error
     return about
 
 

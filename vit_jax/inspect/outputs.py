@@ -12,7 +12,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from vit_jax import config, loading, logs, storage
+from vit_jax import loading, logs, storage
 from vit_jax.inspect import (
     CannotAnswer,
     attention,
@@ -144,12 +144,8 @@ def inspect(
                 raise CannotAnswer(f"inspect {kind}: {error}") from error
             logs.log.info("%s left out: %s", kind, error)
             continue
-        try:
+        with logs.writing("--output", folder):
             yield from _write(folder, kind, answer, formats, opened.step)
-        except OSError as error:
-            raise config.ConfigError(
-                f"--output={folder}: cannot be written: {error.strerror}"
-            ) from error
 
 
 def _filters(subject: Subject) -> Answer:

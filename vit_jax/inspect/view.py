@@ -185,13 +185,9 @@ def write(text: str, output: pathlib.Path | None) -> pathlib.Path:
     output = output or pathlib.Path()
     if output.suffix not in (".html", ".htm"):
         output = output / "view.html"
-    try:
+    with logs.writing("--output", output):
         output.parent.mkdir(parents=True, exist_ok=True)
         logs.write_atomically(output, text)
-    except OSError as error:
-        raise config.ConfigError(
-            f"--output={output}: cannot be written: {error.strerror}"
-        ) from error
     return output
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from vit_jax.preflight.program import Report
 from vit_jax.preflight.topologies import GIB
+from vit_jax.reports import markdown as tables
 
 
 def lines(report: Report, mfu: float) -> list[tuple[str, str]]:
@@ -84,11 +85,11 @@ def markdown(reports: Iterable[Report], mfu: float, printed: dict[str, float | N
     cells = {(one.name, one.topology): cell(one, mfu) for one in reports}
     names = list(dict.fromkeys(name for name, _ in cells))
     slices = list(dict.fromkeys(topology for _, topology in cells))
-    rows = [["run", *slices, "paper"], ["---"] * (len(slices) + 2)]
+    rows = []
     for name in names:
         paper = printed.get(name)
         rows.append(
             [name, *(cells.get((name, where), "") for where in slices),
              "" if paper is None else f"{paper:,.0f}"]
         )  # fmt: skip
-    return [f"| {' | '.join(row)} |" for row in rows]
+    return tables.grid(["run", *slices, "paper"], rows)

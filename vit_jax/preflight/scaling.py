@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from vit_jax.preflight.program import Report
+from vit_jax.reports import markdown as tables
 
 HEADER = (
     "run", "slice", "images a device", "all-reduces", "GB a step", "links, ms",
@@ -62,8 +63,7 @@ def rows(reports: Iterable[Report], mfu: float) -> list[Sequence[str]]:
 
 def markdown(reports: Iterable[Report], mfu: float) -> list[str]:
     """Returns the lines of a Markdown table."""
-    table = [HEADER, ["---"] * len(HEADER), *rows(reports, mfu)]
-    return [f"| {' | '.join(row)} |" for row in table]
+    return tables.grid(HEADER, rows(reports, mfu))
 
 
 def _moved(report: Report) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """A report as Markdown: what can be said in words and tables."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from vit_jax.reports.confusion import Confusion
 from vit_jax.reports.elements import (
@@ -31,12 +31,12 @@ def page(document: Document) -> str:
 
 def table(block: Table) -> list[str]:
     """Returns the lines of a table; the rows that stand out are bold."""
-    lines = [_row(block.header), _row(["---"] * len(block.header))]
+    rows = []
     for index, row in enumerate(block.rows):
         cells = [escape(cell) for cell in row]
         bold = index in block.chosen
-        lines.append(_row([f"**{cell}**" if bold and cell else cell for cell in cells]))
-    return [*lines, *(["", escape(block.caption)] if block.caption else []), ""]
+        rows.append([f"**{cell}**" if bold and cell else cell for cell in cells])
+    return [*grid(block.header, rows), *(["", escape(block.caption)] if block.caption else []), ""]
 
 
 def escape(text: str) -> str:
@@ -44,8 +44,9 @@ def escape(text: str) -> str:
     return SIGNS.sub(r"\\\g<0>", text).replace("\n", " ")
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Returns the lines of a table whose cells are Markdown already."""
+    return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
 
 
 def _section(section: Section) -> Iterator[str]:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from vit_jax import logs
 from vit_jax.data import split_roles
-from vit_jax.reports import formatting, inspect_figures
-from vit_jax.reports.charts import Chart, Series
+from vit_jax.reports import formatting, inspect_figures, run_charts
 from vit_jax.reports.confusion import Confusion
 from vit_jax.reports.elements import Block, Charts, Gallery, Numbers, Sample, Section, Table, Text
 from vit_jax.reports.run_data import Run
@@ -65,7 +64,8 @@ def sections(run: Run, predictions: Predictions | None, *, level: int = 2) -> It
     if tables:
         yield Section(title="Measured", blocks=tables, level=level)
     picture = "curves.png" if (run.directory / "curves.png").exists() else None
-    curves = Charts(charts=charts(run), picture=picture)
+    splits = [run.evaluated.name, *([run.tested.name] if run.tested else [])]
+    curves = Charts(charts=run_charts.charts(run.points, splits), picture=picture)
     yield Section(title="Curves", blocks=[curves], level=level)
     if predictions is not None:
         yield Section(title="Predictions", blocks=list(shown(predictions)), level=level)
@@ -91,33 +91,6 @@ def speed(run: Run) -> float | None:
     """Returns the median of the measured images per second."""
     values = [value for _, value in run.points("speed/images_per_second")]
     return statistics.median(values) if values else None
-
-
-def charts(run: Run) -> list[Chart]:
-    """Returns loss, accuracy, learning rate and speed over the steps."""
-    splits = [run.evaluated.name, *([run.tested.name] if run.tested else [])]
-
-    def measured(key: str, more: str = "", line: str = "solid") -> list[Series]:
-        return [
-            Series(name=f"{split}{more}", points=run.points(f"{split}/{key}"),
-                   color=color, line=line, marks=True)
-            for color, split in enumerate(splits, start=1)
-        ]  # fmt: skip
-
-    def train(key: str, name: str) -> Series:
-        return Series(name=name, points=run.points(f"train/{key}"))
-
-    return [
-        Chart(title="Loss", series=[train("loss", "train, augmented"), *measured("loss")],
-              log_y=True),
-        Chart(title="Accuracy", percent=True, zero=True,
-              series=[train("top1", "train, augmented"), *measured("top1"),
-                      *measured("top5", ", top 5", "dashed"),
-                      train("accuracy", "train, colors"), *measured("accuracy", ", colors")]),
-        Chart(title="Learning rate", series=[train("lr", "")], zero=True),
-        Chart(title="Images per second", zero=True,
-              series=[Series(name="", points=run.points("speed/images_per_second"))]),
-    ]  # fmt: skip
 
 
 def shown(predictions: Predictions) -> Iterator[Block]:

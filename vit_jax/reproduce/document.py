@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vit_jax import __version__, logs
-from vit_jax.config import ConfigError
 from vit_jax.reports import formatting, html, markdown, run_data
 from vit_jax.reports.charts import Chart, Series
 from vit_jax.reports.elements import Block, Charts, Document, Section, Text
@@ -169,12 +168,10 @@ def write(
     facts = {"made": f"{now:%Y-%m-%d %H:%M} UTC", "by": f"vit_jax {__version__}"}
     whole = document(table, planned, found, facts)
     page = output.with_suffix(".html")
-    try:
+    with logs.writing("--output", output):
         output.parent.mkdir(parents=True, exist_ok=True)
         logs.write_atomically(output, markdown.page(whole))
         logs.write_atomically(page, html.page(whole))
-    except OSError as error:
-        raise ConfigError(f"--output={output}: cannot be written: {error.strerror}") from error
     return output, page
 
 

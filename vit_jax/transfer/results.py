@@ -145,13 +145,9 @@ class Results:
 
     def write(self) -> None:
         """Writes the file, whole or not at all."""
-        try:
+        with logs.writing("--workdir", self._file.parent):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             logs.write_atomically(self._file, json.dumps(self.as_dict(), indent=1) + "\n")
-        except OSError as error:
-            raise ConfigError(
-                f"--workdir={self._file.parent}: cannot be written: {error.strerror}"
-            ) from error
 
     def _read(self) -> Mapping[str, Any]:
         if not self._file.exists():

@@ -1,12 +1,12 @@
 """`transfer.md`: what a transfer came to, beside what the paper printed."""
 
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vit_jax import logs
 from vit_jax.data import split_roles
-from vit_jax.reports import formatting
+from vit_jax.reports import formatting, markdown
 from vit_jax.transfer.plan import CHOSEN_BY, Plan
 from vit_jax.transfer.results import Entry, Results, spread
 
@@ -52,19 +52,19 @@ def _lines(plan: Plan, results: Results) -> Iterator[str]:
             f"of {equal} the lowest rate.\n"
         )
         header = ("setup", "learning rate", "held-out top-1", formatting.INTERVAL, "n", "")
-        yield from _table(header, _choice(results))
+        yield from markdown.grid(header, _choice(results))
     else:
         (only,) = plan.candidates
         yield f"One learning rate, {only.lr:g}: nothing to choose.\n"
     measured = split_roles.final(data) or split_roles.evaluation(data)
     yield f"\nThen trained on `{data.train_split}` and measured once on `{measured.split}`.\n"
     final = [entry for entry in results.entries if entry["stage"] == "final"]
-    yield from _table(
+    yield from markdown.grid(
         ("seed", f"{measured.name} top-1"), [(str(entry["seed"]), _top1(entry)) for entry in final]
     )
     yield ""
     header = ("measure", "mean", formatting.INTERVAL, "n", "paper", "table")
-    yield from _table(header, _means(plan, results))
+    yield from markdown.grid(header, _means(plan, results))
     deviation = "; the paper's ± is a standard deviation" if plan.results else ""
     yield f"\n{formatting.PLUS_MINUS}, all from the same weights{deviation}."
     machine = results.machine or {}
@@ -105,8 +105,3 @@ def _spread(key: str, one: Mapping[str, Any]) -> tuple[str, str, str]:
 def percent(share: float) -> str:
     """Returns a share of 1 as the paper prints it."""
     return f"{100 * share:.2f} %"
-
-
-def _table(header: Sequence[str], rows: Any) -> Iterator[str]:
-    for row in (header, ("---",) * len(header), *rows):
-        yield f"| {' | '.join(row)} |"
