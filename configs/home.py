@@ -103,7 +103,7 @@ def about(name: str) -> catalog.About:
             Choice(
                 "label smoothing 0.1 and every rate with two seeds",
                 "the paper says neither; of 1,437 images a single run is a matter of chance",
-                "--config.train.label_smoothing=0 --choose_seeds=0",
+                "--config.train.label_smoothing=0 --choose-seeds=0",
             ),
         ),
         origin=origin,

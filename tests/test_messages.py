@@ -230,7 +230,7 @@ def test_files_that_are_not_utf8_go_through_every_command(latin, tmp_path):
     for form in ("--csv", "--top=2"):
         assert r"n\xe90.png" in run("predict", checkpoint, form, str(latin / "test"))
     for form in ("timm", "hf"):
-        run("convert", workdir, f"--to={form}", f"--output={tmp_path / form}")
+        run("convert", f"--checkpoint={workdir}", f"--to={form}", f"--output={tmp_path / form}")
     moved = pathlib.Path(workdir).rename(tmp_path / os.fsdecode(b"r\xe9sultat"))
     with pytest.raises(config.ConfigError, match=r"r\\xe9sultat.* is not UTF-8; rename"):
         loading.load_checkpoint(moved)

@@ -155,9 +155,9 @@ def test_a_resnet_has_nothing_to_click(opened):
     ("flags", "message"),
     [
         (["view", "--output=a.html", "--serve"], "--output=a.html: --serve writes no file"),
-        (["view", "--format=svg"], "--format=svg: is of figures"),
+        (["view", "--format=svg"], "--format=svg: `inspect view` draws no figures"),
         (["view", "--images=gone"], "--images=gone: no such file or folder"),
-        (["all", "--serve=80"], "--serve=80: is of inspect view"),
+        (["all", "--serve=80"], "--serve=80: only `inspect view` has it"),
         (["view"], "inspect view: needs images"),
     ],
 )

@@ -27,7 +27,7 @@ def pretend(tmp_path, monkeypatch):
 
 
 def test_a_config(tmp_path, capsys):
-    begun = ["transfer", sweeps.NAME, "--rates=0.03,0.01,0.03", "--choose_seeds=0", *NO_DATA]
+    begun = ["transfer", sweeps.NAME, "--rates=0.03,0.01,0.03", "--choose-seeds=0", *NO_DATA]
     assert cli.main(begun) == 0
     out, err = capsys.readouterr()
     assert re.search(r"choose/vit-lr0.01 +0.01 +50.00 % +chosen", out)
@@ -60,7 +60,7 @@ def test_all_tasks_of_vtab_and_their_means(tmp_path, capsys):
 
 
 def test_seeds_of_the_choice(tmp_path, capsys):
-    begun = ["transfer", sweeps.NAME, "--rates=0.03,0.01", "--choose_seeds=4,5", *NO_DATA]
+    begun = ["transfer", sweeps.NAME, "--rates=0.03,0.01", "--choose-seeds=4,5", *NO_DATA]
     assert cli.main(begun) == 0
     capsys.readouterr()
     stored = json.loads((tmp_path / f"runs/{sweeps.NAME}/transfer.json").read_text())
@@ -89,7 +89,7 @@ def test_what_is_wrong_with_the_last_is_said_before_the_first_runs(tmp_path, cap
         ([sweeps.NAME, "--rates=0.1,x"], "0.1,x: must be learning rates, such as 0.003,0.01"),
         ([sweeps.NAME, "--rates=-1"], "-1: must be learning rates"),
         ([sweeps.NAME, "--seeds=a"], "a: must be seeds, such as 0,1,2"),
-        ([sweeps.NAME, "--choose_seeds=1,"], "1,: must be seeds, such as 0,1,2"),
+        ([sweeps.NAME, "--choose-seeds=1,"], "1,: must be seeds, such as 0,1,2"),
         ([sweeps.NAME, "--parallel=0"], "0: must be a number, at least 1"),
         ([sweeps.NAME, *NO_DATA, "--config.seed=1"], "seed=1: differs between cells"),
     ],

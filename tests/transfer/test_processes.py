@@ -20,7 +20,7 @@ import sweeps
 
 def command(workdir, name=sweeps.NAME, *arguments, **overrides):
     """Returns the command line of a tiny transfer."""
-    cut = ["--rates=0.003,0.03", "--choose_seeds=0", "--seeds=0,1"]
+    cut = ["--rates=0.003,0.03", "--choose-seeds=0", "--seeds=0,1"]
     flags = [*cut, *sweeps.flags(**overrides), *arguments]
     return [sys.executable, "-m", "vit_jax", "transfer", name, f"--workdir={workdir}", *flags]
 
@@ -140,7 +140,7 @@ def test_five_kills_and_the_same_table(tmp_path):
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
 
     def begun(workdir):
-        return command(workdir, sweeps.NAME, "--choose_seeds=0,1")
+        return command(workdir, sweeps.NAME, "--choose-seeds=0,1")
 
     began = time.monotonic()
     subprocess.run(begun(unbroken), env=environment(), check=True, capture_output=True)

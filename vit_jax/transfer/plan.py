@@ -152,7 +152,7 @@ def create(
 
 
 def _check(name: str, overrides: Mapping[str, str], protocol: catalog.Transfer) -> None:
-    instead = {"optimizer.lr": "--rates=LR,...", "seed": "--seeds=N,... or --choose_seeds=N,..."}
+    instead = {"optimizer.lr": "--rates=LR,...", "seed": "--seeds=N,... or --choose-seeds=N,..."}
     for key, flag in instead.items():
         if key in overrides:
             raise ConfigError(f"{key}={overrides[key]}: differs between cells; set {flag}")
