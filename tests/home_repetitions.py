@@ -1,4 +1,4 @@
-"""The home study again and again, from other pre-training seeds: the table of docs/paper.md and its tests.
+"""Repeats the home study with other pre-training seeds: the table of docs/paper.md and its tests.
 
     python tests/home_repetitions.py run --seeds=0,1,2 --rows=ViT-100,ResNet-100
     python tests/home_repetitions.py table

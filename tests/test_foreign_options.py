@@ -81,7 +81,8 @@ def test_programs_and_embeddings_give_the_same_numbers(source, photos, tmp_path)
     path, options, _ = source
     model = opened(path, options)
     file, features = tmp_path / "m.stablehlo", tmp_path / "f.npz"
-    arguments = [f"--checkpoint={path}", "--to=stablehlo", f"--output={file}", "--platforms=cpu", *options]
+    arguments = [f"--checkpoint={path}", "--to=stablehlo", f"--output={file}"]
+    arguments += ["--platforms=cpu", *options]
     assert cli.main(["export", *arguments]) == 0
     size = model.cfg.data.image_size
     pixels = np.random.default_rng(1).integers(0, 256, (2, *size, 3), np.uint8)

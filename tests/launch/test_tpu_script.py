@@ -394,8 +394,8 @@ def test_no_number_is_run_as_a_command(world, number, tmp_path, monkeypatch):
             ([], {f"VIT_JAX_{number.upper()}": value}),
         ):
             printed = here.tpu("supervise", *RUN, *words, "digits", code=2, **variables)
-            shown = value.replace("\n", " ")
-            assert printed.startswith(f"tpu.sh: --{number.replace('_', '-')}={shown}: must be a "), printed
+            shown = f"--{number.replace('_', '-')}={value}".replace("\n", " ")
+            assert printed.startswith(f"tpu.sh: {shown}: must be a "), printed
             assert printed.count("\n") == 1
     assert not (tmp_path / "executed").exists()
     assert not here.calls()

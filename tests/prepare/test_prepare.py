@@ -155,7 +155,7 @@ def test_a_holdout_is_a_share(prepare, capsys, share):
     with pytest.raises(SystemExit) as caught:
         prepare("my_photos", f"--holdout={share}")
     assert caught.value.code == 2
-    assert f"{share}: must be a share from 0 on, below 1" in capsys.readouterr().err
+    assert f"{share}: must be at least 0 and below 1" in capsys.readouterr().err
 
 
 def test_gifs_and_bitmaps_are_packed_as_png(prepare, photos, data_dir):

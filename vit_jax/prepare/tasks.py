@@ -214,7 +214,7 @@ def _from_sources(name: str, task: Task | None, request: Request) -> Iterator[st
 def _check_packing_alone(request: Request, name: str) -> None:
     for flag, value in (
         ("holdout", request.holdout),
-        ("max_side", request.max_side),
+        ("max-side", request.max_side),
         ("dedup-against", request.against),
     ):
         if value:

@@ -9,9 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from vit_jax import catalog, locking, logs
-from vit_jax.reproduce import plan
 from vit_jax.reproduce.cells import FEW_SHOT, Step, Table
-from vit_jax.reproduce.plan import Planned
+from vit_jax.reproduce.plan import DONE, Planned, plan
 
 PREEMPTED = 75
 CPU_FLOPS = 1e11  # per second, about what a few cores of a CPU train at
@@ -43,10 +42,10 @@ def _perform(
 ) -> int:
     code = 0
     for step in table.steps:
-        planned, found = plan.plan(table, workdir, overrides)
+        planned, found = plan(table, workdir, overrides)
         one = next(p for p in planned if p.step.directory == step.directory)
         reason = "" if smoke else _left_out(one)
-        if one.state == plan.DONE or reason:
+        if one.state == DONE or reason:
             logs.log.info("%s: %s", step.directory, reason or "done")
             continue
         options = plan.options(step, workdir, overrides, found)
