@@ -177,7 +177,8 @@ def test_no_more_is_unpacked_than_a_member_says_it_has(tmp_path):
     struct.pack_into("<I", data, at + 24, 9)
     path.write_bytes(data)
     code = (
-        "import resource, sys; from vit_jax.prepare import image_listing; from pathlib import Path\n"
+        "import resource, sys; from pathlib import Path\n"
+        "from vit_jax.prepare import image_listing\n"
         "from vit_jax.data.decoding import BadImage\n"
         "listing, read = image_listing.scan([Path(sys.argv[1])]), image_listing.Reader()\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"

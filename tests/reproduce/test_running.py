@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from vit_jax import cli, reproduce, transfer
-from vit_jax.reproduce import plan, runner, tables
+from vit_jax.reproduce import planning, runner, tables
 from vit_jax.training import sharding
 from vit_jax.transfer import worker
 
@@ -73,7 +73,7 @@ def test_few_shot_is_measured_while_training(name, row, tmp_path):
     values = reproduce.as_dict(small, planned, found, tmp_path)
     (cell,) = values["cells"]
     assert 0 <= cell["ours"]["mean"] <= 100
-    assert [one.state for one in planned] == [plan.DONE]
+    assert [one.state for one in planned] == [planning.DONE]
 
 
 @pytest.fixture

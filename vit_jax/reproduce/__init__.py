@@ -7,7 +7,7 @@ came to; `page` puts it side by side.
 """
 
 from vit_jax.reproduce.document import as_dict, blocks, write
-from vit_jax.reproduce.plan import plan
+from vit_jax.reproduce.planning import plan
 from vit_jax.reproduce.runner import perform, tiny
 from vit_jax.reproduce.tables import NAMES, table
 

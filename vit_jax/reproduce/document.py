@@ -13,7 +13,7 @@ from vit_jax.reports.elements import Table as Grid
 from vit_jax.reproduce import measurements
 from vit_jax.reproduce.cells import Cell, Table
 from vit_jax.reproduce.measurements import Number
-from vit_jax.reproduce.plan import Planned
+from vit_jax.reproduce.planning import Planned
 
 NOT_RUN = "not run"
 OTHERS = "others' model"  # with no run in the catalog

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from vit_jax import catalog, locking, logs
+from vit_jax.reproduce import planning
 from vit_jax.reproduce.cells import FEW_SHOT, Step, Table
-from vit_jax.reproduce.plan import DONE, Planned, plan
+from vit_jax.reproduce.planning import Planned
 
 PREEMPTED = 75
 CPU_FLOPS = 1e11  # per second, about what a few cores of a CPU train at
@@ -42,18 +43,18 @@ def _perform(
 ) -> int:
     code = 0
     for step in table.steps:
-        planned, found = plan(table, workdir, overrides)
+        planned, found = planning.plan(table, workdir, overrides)
         one = next(p for p in planned if p.step.directory == step.directory)
         reason = "" if smoke else _left_out(one)
-        if one.state == DONE or reason:
+        if one.state == planning.DONE or reason:
             logs.log.info("%s: %s", step.directory, reason or "done")
             continue
-        options = plan.options(step, workdir, overrides, found)
+        options = planning.options(step, workdir, overrides, found)
         if smoke:
-            words = [*plan.words(step, workdir, _tiny_options(options)), *_tiny_flags(step)]
+            words = [*planning.words(step, workdir, _tiny_options(options)), *_tiny_flags(step)]
         else:
-            words = plan.words(step, workdir, options)
-        logs.log.info("%s", plan.spelled(words))
+            words = planning.words(step, workdir, options)
+        logs.log.info("%s", planning.spelled(words))
         failed = _call(words)
         if failed == PREEMPTED:
             return failed
@@ -77,7 +78,7 @@ def tiny(table: Table) -> Table:
 
 def _left_out(one: Planned) -> str:
     """Returns why a step is left out, or nothing."""
-    if one.state in (plan.WAITS, plan.LACKS):
+    if one.state in (planning.WAITS, planning.LACKS):
         return f"left out: {one.state} {one.why}"
     days = (one.exaflops or 0.0) * 1e18 / CPU_FLOPS / 86_400
     if days <= MOST_DAYS or _backend() != "cpu":
