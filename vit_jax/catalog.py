@@ -157,7 +157,7 @@ def _locate(reference: str) -> tuple[types.ModuleType, str]:
         known: Sequence[str] = tuple(module.names())
         if not name and len(known) > 1:
             raise ConfigError(f"--config={file}: name one of its configs: {_each(file, known)}")
-        name = name or known[0]
+        name = name or next(iter(known), "")
     else:
         path = directory() / f"{_prefix(name)}.py"
         module = _module(path) if path.is_file() else None
