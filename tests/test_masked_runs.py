@@ -188,7 +188,7 @@ def test_what_fills_no_patch_is_not_filled_in():
         ({"model.pooling": "map"}, "model.pooling=map: masked patch prediction would leave"),
         ({"model.norm_place": "pooled"}, "model.norm_place=pooled: masked patch prediction"),
         ({"masked.target": "color_4x4"}, "masked.target=color_4x4: patches of 2,2 pixels have"),
-        ({"masked.target": "color"}, "masked.target=color: no such choice; did you mean color?"),
+        ({"masked.target": "colors"}, "masked.target=colors: no such choice; did you mean color?"),
         ({"masked.split": "0.8,0.1"}, "masked.split=0.8,0.1: needs three shares that add up to 1"),
         ({"masked.split": "0.8,0.1,0.2"}, "masked.split=0.8,0.1,0.2: needs three shares"),
         ({"masked.rate": "0.03"}, "masked.rate=0.03: none of 16 patches; more than 0.03125"),

@@ -128,7 +128,7 @@ def test_what_belongs_to_the_weights_is_taken_over(tmp_path):
     assert weights.numerics(facts, keep_head=False)["model.gelu"] == "erf"
     cfg = run.resolve("digits", BEGIN)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading, "facts", lambda reference, wanted: facts)
+        patch.setattr(loading, "describe", lambda reference, wanted: facts)
         taken = run.as_in_weights(cfg, BEGIN)
         kept = run.as_in_weights(cfg, BEGIN | {"model.gelu": "tanh"})
     assert (taken.model.gelu, taken.model.norm_epsilon) == ("erf", 1e-12)

@@ -116,7 +116,9 @@ def test_a_pattern_of_missing_sets_is_one_line(root, caplog):
 
 
 def test_what_another_process_lacks_is_left_out_here_too(root, monkeypatch):
-    monkeypatch.setattr(collectives, "agree", lambda problem: problem or "elsewhere it is missing")
+    monkeypatch.setattr(
+        collectives, "first_problem", lambda problem: problem or "elsewhere it is missing"
+    )
     classes = registry.sources.open_task(registry.tasks.find("imagenet"), "train", root).classes
     assert registry.sets(configure(root, "imagenet-v2"), classes) == {}
 
@@ -186,9 +188,9 @@ def test_real_is_measured_on_the_same_pass(root, tmp_path, monkeypatch, caplog):
     assert "imagenet-c/mce" not in results
 
     passes = []
-    outputs = registry.Pass.outputs
+    outputs = registry.SplitRunner.outputs
     monkeypatch.setattr(
-        registry.Pass, "outputs", lambda *a, **k: passes.append(a[0]) or outputs(*a, **k)
+        registry.SplitRunner, "outputs", lambda *a, **k: passes.append(a[0]) or outputs(*a, **k)
     )
     (data / "imagenet_real").mkdir()
 

@@ -352,17 +352,8 @@ def test_commands_tell_what_is_assumed(tmp_path, capsys, verb):
         "predict": ["--examples=1", "--config.data.source=synthetic"],
         "convert": ["--to=orbax", f"--output={tmp_path / 'out'}"],
     }[verb]
-    assert (
-        cli.main(
-            [
-                verb,
-                f"--checkpoint={TOKEN}" if verb == "predict" else str(TOKEN),
-                *arguments,
-                "--config.model.gelu=erf",
-            ]
-        )
-        == 0
-    )
+    words = [verb, f"--checkpoint={TOKEN}", *arguments, "--config.model.gelu=erf"]
+    assert cli.main(words) == 0
     said = capsys.readouterr().err.splitlines()
     assert [line for line in said if line.endswith(google.CODE) and "model.norm_epsilon" in line]
     assert [line for line in said if "data.image_size=32,32: 16 positions as a square" in line]
