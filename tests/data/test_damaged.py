@@ -104,7 +104,7 @@ def make(number: int, rng: np.random.Generator) -> bytes:
 SCRIPT = """
 import json, logging, resource, sys
 from vit_jax import config
-from vit_jax.data import images, pipeline, sources, transforms
+from vit_jax.data import decoding, pipeline, sources, transforms
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -129,8 +129,8 @@ def main():
     bad = []
     for index in range(0, 100):  # what decoding needs at most is not the pipeline's
         try:
-            images.decode(source[index].image, channels=3, max_pixels=data.max_pixels)
-        except images.BadImage:
+            decoding.decode(source[index].image, channels=3, max_pixels=data.max_pixels)
+        except decoding.BadImage:
             pass
     before = peak()
     named = {}
@@ -144,7 +144,7 @@ def main():
     for index in range(2000):
         try:
             images.load(source[index].image, channels=3, max_pixels=data.max_pixels)
-        except images.BadImage:
+        except decoding.BadImage:
             bad.append(source.name(index))
     errors = []
     for budget, train in ((len(bad) - 1, True), (len(bad) - 1, False), (0, True)):

@@ -22,8 +22,8 @@ from vit_jax.locking.holder import Holder, machine
 ELSEWHERE = dataclasses.replace(Holder.me(), host="far", pid=7, machine="another boot")
 HOLD = """
 import pathlib, sys
-from vit_jax import locking, places
-with locking.exclusive(places.place(sys.argv[1])):
+from vit_jax import locking, storage
+with locking.exclusive(storage.as_path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """

@@ -15,10 +15,10 @@ ROOT = pathlib.Path(__file__).parents[2]
 STUCK = """
 import ctypes, sys, time
 from vit_jax import logs
-from vit_jax.training import phases, watchdog
+from vit_jax.runtime import phase_timer, watchdog
 logs.setup()
 watchdog.GRACE = 0.5
-now = phases.Phases("start")
+now = phase_timer.PhaseTimer("start")
 def blocked_in_a_read():
     time.sleep(100)
 def holding_the_lock():

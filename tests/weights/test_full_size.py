@@ -28,7 +28,7 @@ BIT = config.Model(variant="R152x2", resnet_version="v2", resnet_pool="zeros")
 PROGRAM = """
 import json, pathlib, re, sys, time
 import numpy as np
-from vit_jax import trees, weights
+from vit_jax import tree_utils, weights
 
 def most():  # ru_maxrss begins with what the process had that started this one
     status = pathlib.Path("/proc/self/status").read_text()
@@ -38,7 +38,7 @@ weights.load(pathlib.Path(sys.argv[1]))
 before, start, busy = most(), time.perf_counter(), time.process_time()
 loaded = weights.load(pathlib.Path(sys.argv[2]))
 seconds, busy, memory = time.perf_counter() - start, time.process_time() - busy, most() - before
-sums = {name: float(a.sum(dtype=np.float64)) for name, a in trees.flatten(loaded.params).items()}
+sums = {name: float(a.sum(dtype=np.float64)) for name, a in tree_utils.flatten(loaded.params).items()}
 print(json.dumps([memory, seconds, busy, sums]))
 """
 
