@@ -38,7 +38,8 @@ weights.load(pathlib.Path(sys.argv[1]))
 before, start, busy = most(), time.perf_counter(), time.process_time()
 loaded = weights.load(pathlib.Path(sys.argv[2]))
 seconds, busy, memory = time.perf_counter() - start, time.process_time() - busy, most() - before
-sums = {name: float(a.sum(dtype=np.float64)) for name, a in tree_utils.flatten(loaded.params).items()}
+flat = tree_utils.flatten(loaded.params)
+sums = {name: float(a.sum(dtype=np.float64)) for name, a in flat.items()}
 print(json.dumps([memory, seconds, busy, sums]))
 """
 

@@ -35,7 +35,7 @@ RULES = [
 def model(monkeypatch):
     """The model of SHAPES, whatever the facts."""
     shapes = {n: jax.ShapeDtypeStruct(shape, np.float32) for n, shape in SHAPES.items()}
-    nested = mapping.trees.nest(shapes)
+    nested = mapping.tree_utils.nest(shapes)
     fake = types.SimpleNamespace(shapes=lambda: nested)
     monkeypatch.setattr(mapping, "classifier_of", lambda facts: fake)
 
@@ -78,7 +78,7 @@ def held(arrays, reads=None):
 
 def read(arrays, rules=RULES, dropped=(), facts=FACTS):
     params, report = mapping.read(held(arrays), rules, dropped, facts)
-    return mapping.trees.flatten(params), report
+    return mapping.tree_utils.flatten(params), report
 
 
 def refusal(arrays, rules=RULES, dropped=()):
@@ -98,7 +98,7 @@ def equal(given, expected):
 def test_in_and_out(flat, theirs):
     reads = []
     params, report = mapping.read(held(theirs, reads), RULES, (), FACTS)
-    equal(mapping.trees.flatten(params), flat)
+    equal(mapping.tree_utils.flatten(params), flat)
     assert report == Report(used=9)
     assert sorted(reads) == sorted(theirs), "an array of several parts is read once"
     out = mapping.write(params, RULES, FACTS)
@@ -139,7 +139,7 @@ def test_of_several_rules_the_first_that_is_there_holds(flat, theirs):
     for name in ("newest", "token", "older"):
         del given[name]
     assert refusal(given, rules) == "older is missing"
-    assert "older" in mapping.write(mapping.trees.nest(flat), rules, FACTS)
+    assert "older" in mapping.write(mapping.tree_utils.nest(flat), rules, FACTS)
 
 
 def test_what_is_wrong_with_arrays(theirs):
@@ -184,7 +184,7 @@ def test_parameters_that_the_source_lacks(flat, theirs):
     params, report = read(theirs, facts=facts)
     equal(params, flat | {"head/kernel": np.zeros((4, 5), np.float32)})
     assert report == Report(used=8, fresh={"head/kernel": "it has no head"})
-    equal(mapping.write(mapping.trees.nest(flat), RULES, facts), theirs)
+    equal(mapping.write(mapping.tree_utils.nest(flat), RULES, facts), theirs)
 
 
 def test_parameters_that_the_layout_has_no_place_for(flat, theirs):
@@ -193,7 +193,7 @@ def test_parameters_that_the_layout_has_no_place_for(flat, theirs):
     with pytest.raises(weights.WeightsError, match=message):
         read(theirs, rules)
     with pytest.raises(weights.WeightsError, match=message):
-        mapping.write(mapping.trees.nest(flat), rules, FACTS)
+        mapping.write(mapping.tree_utils.nest(flat), rules, FACTS)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, "bfloat16"])

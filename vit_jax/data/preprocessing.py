@@ -51,7 +51,7 @@ class Views:
     def __call__(self, image: bytes | np.ndarray, epoch: int, index: int, row: np.ndarray) -> None:
         """Writes the view of an image by the stream (epoch, index) into `row`, uint8 `H W C`.
 
-        Raises `images.BadImage` before anything is written.
+        Raises `decoding.BadImage` before anything is written.
         """
         data, steps = self._data, self._transforms
         rng = self._randomness.at(epoch, index)
