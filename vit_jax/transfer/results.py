@@ -1,4 +1,4 @@
-"""What the cells of a transfer came to: `transfer.json`, written anew after each."""
+"""Results of a transfer's cells: `transfer.json`, rewritten after each cell."""
 
 import datetime
 import json
@@ -13,8 +13,8 @@ from vit_jax.reports import intervals
 from vit_jax.transfer.plan import CHOSEN_BY, Cell, Plan
 
 FILE = "transfer.json"
-SETTLED = ("done", "failed")  # not to be run again: a run that diverged would do so again
-ROUNDING = 1e-9  # means of the same numbers of right answers may differ by so much
+SETTLED = ("done", "failed")  # not rerun: a diverged run would diverge again
+ROUNDING = 1e-9  # equal means may differ by this much
 
 Entry = dict[str, Any]
 
@@ -26,7 +26,7 @@ class Failed(config.UserError):
 
 
 class Candidate(NamedTuple):
-    """What a candidate of the choice came to.
+    """The result of a candidate.
 
     Attributes:
       cell: the candidate, as the plan has it.
@@ -45,10 +45,10 @@ class Candidate(NamedTuple):
 
 
 class Results:
-    """The state and the numbers of every cell; what a killed transfer had is read back."""
+    """The state and results of every cell; restores those of a killed transfer."""
 
     def __init__(self, plan: Plan, workdir: pathlib.Path) -> None:
-        """Reads what `workdir` holds; raises ConfigError where that is another transfer."""
+        """Reads the results in `workdir`; raises ConfigError if they belong to another transfer."""
         self._plan, self._file = plan, workdir / FILE
         stored = self._read()
         self.entries: list[Entry] = [_entry(cell) for cell in plan.choosing()]
@@ -65,20 +65,20 @@ class Results:
         self._take_stored()
 
     def of(self, cell: Cell) -> Entry:
-        """Returns what is known of a cell."""
+        """Returns the entry of a cell."""
         return next(entry for entry in self.entries if entry["directory"] == cell.directory)
 
     def left(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Returns the cells that are still to be run, or to be finished."""
+        """Returns the cells that still have to start or finish."""
         return [cell for cell in cells if self.of(cell)["state"] not in SETTLED]
 
     def update(self, cell: Cell, **values: Any) -> None:
-        """Puts values into the entry of a cell, and writes the file."""
+        """Updates the entry of a cell and writes the file."""
         self.of(cell).update(values)
         self.write()
 
     def candidates(self) -> list[Candidate]:
-        """Returns what every candidate came to, in the order of the plan."""
+        """Returns the result of every candidate, in the order of the plan."""
         found = []
         for candidate in self._plan.candidates:
             cells = [self._plan.with_seed(candidate, seed) for seed in self._plan.choose_seeds]
@@ -90,7 +90,7 @@ class Results:
         return found
 
     def choose(self) -> Cell:
-        """Returns the candidate that did best on the held-out images, and keeps it.
+        """Selects and stores the candidate with the best held-out accuracy.
 
         The mean over its seeds counts. With several seeds, all candidates within one standard
         error of the best mean count as equal. Of equal ones that of the lower learning rate is
@@ -112,7 +112,7 @@ class Results:
         return self.chosen
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns what the file holds."""
+        """Returns the contents of the file."""
         chosen = self.chosen and {"setup": self.chosen.setup, "lr": self.chosen.lr}
         return {
             "name": self._plan.name,
@@ -144,7 +144,7 @@ class Results:
         }
 
     def write(self) -> None:
-        """Writes the file, whole or not at all."""
+        """Writes the file atomically."""
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             logs.write_atomically(self._file, json.dumps(self.as_dict(), indent=1) + "\n")
@@ -178,7 +178,7 @@ class Results:
         return stored
 
     def _take_stored(self) -> None:
-        """Fills in what a transfer that was stopped had come to; what was running waits again."""
+        """Restores the entries of a stopped transfer; running cells become pending again."""
         for entry in self.entries:
             entry.update(self._stored.pop(entry["directory"], {}))
             if entry["state"] == "running":
