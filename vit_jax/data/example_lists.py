@@ -60,7 +60,7 @@ def path(data_dir: Path, task: str) -> epath.Path:
 def write(source: Source, path: Path, *, task: str, dataset: str, version: str, split: str) -> str:
     """Writes the list of all images of a source, which is `split` of a data set.
 
-    Returns its digest. Raises `images.BadImage` or OSError for an image that cannot be read.
+    Returns its digest. Raises `decoding.BadImage` or OSError for an image that cannot be read.
     """
     examples = tuple(identity(source[index]) for index in range(len(source)))
     listing = Listing(task, dataset, version, split, examples)

@@ -34,7 +34,7 @@ def decode(encoded: bytes, rectangle: Rectangle, scratch: np.ndarray) -> np.ndar
     """Returns a rectangle of a JPEG that has a `size`, uint8 `height width 3`, RGB, in `scratch`.
 
     `scratch` is a uint8 vector of `room` bytes. Returns None if the part that was read is damaged;
-    the caller then falls back to `images.decode`. Releases the GIL while decoding.
+    the caller then falls back to `decoding.decode`. Releases the GIL while decoding.
     """
     found = _JPEG and _JPEG.decode(encoded, scratch, *rectangle)
     if not found:
