@@ -21,7 +21,7 @@ log = logging.getLogger("vit_jax")
 
 
 class Result(NamedTuple):
-    """A number of the paper to compare a run with: what was measured, in which table."""
+    """A published number to compare a run with, and the table that prints it."""
 
     what: str
     value: float
@@ -39,16 +39,16 @@ class Choice(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """How `vit_jax transfer` chooses a config's learning rate; its splits are for the final runs.
+    """How `vit_jax transfer` selects a config's learning rate; final runs use the config's splits.
 
     Attributes:
-      task: what it is transferred to, as `vit_jax list --tasks` calls it.
-      rates: learning rates to choose among.
-      train: images to train on meanwhile; empty: the first 90 % of the config's.
-      held_out: images to choose on; empty: the rest of them.
-      setups: other settings to choose among, options by dotted name.
-      choose_seeds: a candidate is run with each of these seeds, and its mean counts; empty: once,
-        with the config's seed, as in the paper.
+      task: target task, by its name in `vit_jax list --tasks`.
+      rates: candidate learning rates.
+      train: training split of the search; empty: the first 90 % of the config's.
+      held_out: split that ranks the candidates; empty: the remaining images.
+      setups: other candidate settings, options by dotted name.
+      choose_seeds: seeds to run each candidate with, ranked by the mean; empty: one run with the
+        config's seed, as in the paper.
     """
 
     task: str = ""
@@ -61,23 +61,24 @@ class Transfer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class About:
-    """Where a config comes from and what it came to there; empty for files that do not say.
+    """Provenance of a config and the published results it should reproduce; empty if unknown.
 
     Attributes:
-      tables: tables and figures it belongs to, such as `3`, `D.6`, `figure 4`.
-      row: the row, in words.
-      dataset: the data set as people call it.
-      images: images of its training split.
+      tables: tables and figures that contain it, such as `3`, `D.6`, `figure 4`.
+      row: description of the row.
+      dataset: common name of the data set.
+      images: number of training images.
       exaflops: compute as printed.
       core_days: TPUv3-core-days as printed.
       results: numbers to compare with.
-      measure: what is compared, where a run must be told to measure it.
-      choices: what its source leaves open.
-      origin: the name whose weights it begins with.
-      warning: a line that training begins with, unless `init_from` is set.
-      needs: a line that training on its data set ends with, until one of `lifted_by` is set.
+      measure: the compared quantity and how to measure it, if a run does not by default.
+      choices: decisions that its source leaves open.
+      origin: config whose weights initialize it.
+      warning: line shown when training starts without `init_from`.
+      needs: error shown when its data set is unavailable; suppressed if a `lifted_by` option is
+      set.
       lifted_by: options.
-      transfer: how its learning rate is chosen, where it fine-tunes.
+      transfer: learning rate search, for fine-tuning configs.
     """
 
     tables: tuple[str, ...] = ()
@@ -97,16 +98,16 @@ class About:
 
 
 def directory() -> pathlib.Path:
-    """Returns the folder of the config files: in the installed package, or beside a checkout."""
+    """Returns the folder of the config files: in the installed package or in the checkout."""
     package = pathlib.Path(__file__).resolve().parent
     installed = package / "configs"
     return installed if installed.is_dir() else package.parent / "configs"
 
 
 def names() -> dict[str, pathlib.Path]:
-    """Returns every name of the catalog with its file, in order.
+    """Returns every catalog name with its file, in order.
 
-    A broken config file is logged and its names are missing; it breaks no others.
+    Logs a broken config file and omits its names; the other files still load.
     """
     found: dict[str, pathlib.Path] = {}
     for path in _files(directory()):
@@ -120,7 +121,7 @@ def names() -> dict[str, pathlib.Path]:
 def load(reference: str) -> dict[str, Any]:
     """Returns the options that `NAME`, `FILE.py:NAME` or `FILE.py` sets.
 
-    Raises ConfigError for a name or file that does not exist, or a file that is no config file.
+    Raises ConfigError for a missing name or file, or for a file that is not a config file.
     """
     module, name = _locate(reference)
     parts = pathlib.PurePath(name).parts
@@ -134,7 +135,7 @@ def load(reference: str) -> dict[str, Any]:
 
 
 def about(reference: str) -> About:
-    """Returns what `NAME`, `FILE.py:NAME` or `FILE.py` says about itself; raises like `load`."""
+    """Returns the `About` of `NAME`, `FILE.py:NAME` or `FILE.py`; raises like `load`."""
     module, name = _locate(reference)
     return module.about(name) if hasattr(module, "about") else About()
 
@@ -148,7 +149,7 @@ ConfigError = config.ConfigError
 
 
 def _locate(reference: str) -> tuple[types.ModuleType, str]:
-    """Returns the config file that a reference means, and the name in it."""
+    """Resolves a reference to a config file and the name within it."""
     file, _, name = reference.rpartition(":") if ".py:" in reference else ("", "", reference)
     if reference.endswith(".py"):
         file, name = reference, ""
@@ -169,7 +170,7 @@ def _locate(reference: str) -> tuple[types.ModuleType, str]:
 
 
 def _prefix(name: str) -> str:
-    """Returns the stem of the config file that a bare name belongs to: of `vtab/x`, `vtab`."""
+    """Returns the stem of the config file that defines a bare name: `vtab` for `vtab/x`."""
     return re.split("[/-]", name, maxsplit=1)[0]
 
 
@@ -179,7 +180,7 @@ def _names(path: pathlib.Path) -> tuple[str, ...]:
 
 @functools.cache
 def _checked_names(path: pathlib.Path, modified: int) -> tuple[str, ...]:
-    """Returns the names of a file of the catalog; raises ConfigError for one that is not its own.
+    """Returns the names of a catalog file; raises ConfigError for a name without its prefix.
 
     A name begins with the stem of its file, so it is found without running the others, and no two
     files can have the same.
@@ -195,7 +196,7 @@ def _checked_names(path: pathlib.Path, modified: int) -> tuple[str, ...]:
 
 
 def _suggest(name: str, known: Sequence[str]) -> str:
-    """Returns the nearest of `known`, or, where none is near, all of them or how to see them."""
+    """Suggests the nearest of `known`; without a near match, lists all or says how to list them."""
     hint = config.suggest(name, known)
     many = len(known) > 20 and "did you mean" not in hint
     return "; `vit_jax list` shows all" if many else hint
@@ -225,7 +226,7 @@ def _module(path: pathlib.Path) -> types.ModuleType:
 
 @functools.cache
 def _execute(path: pathlib.Path, modified: int) -> types.ModuleType:
-    """Returns the config file as a module, run once for every time it was `modified`."""
+    """Executes a config file and returns the module; cached until the `modified` time changes."""
     # By path, never by import: `configs` is too common a name to claim.
     spec = importlib.util.spec_from_file_location(f"vit_jax_config_{path.stem}", path)
     assert spec is not None

@@ -1,4 +1,4 @@
-"""The catalog as tables: what each name is, what it costs, and what the paper got for it."""
+"""The catalog as tables: the configs, their compute and the published results."""
 
 import dataclasses
 import fnmatch
@@ -13,7 +13,7 @@ from vit_jax.models import flop_count
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A name of the catalog: its file, its config with the sizes of its model, and its source."""
+    """A catalog entry: its file, its config with the model sizes filled in, and its provenance."""
 
     name: str
     file: pathlib.Path
@@ -22,7 +22,7 @@ class Entry:
 
     @property
     def model(self) -> str:
-        """The variant, or the sizes of a model that has no name."""
+        """The variant, or the sizes of an unnamed model."""
         model = self.cfg.model
         if model.variant is not None:
             return model.variant
@@ -31,13 +31,13 @@ class Entry:
 
     @property
     def dataset(self) -> str:
-        """The data set as people call it, else as its source does."""
+        """The common name of the data set, else the name that its source uses."""
         data = self.cfg.data
         return self.about.dataset or data.name or data.source
 
     @property
     def steps(self) -> int | None:
-        """The length of the run; None where that depends on the user's data."""
+        """The training steps; None if they depend on the user's data."""
         train = self.cfg.train
         if train.duration.unit == "epochs" and self.about.images is None:
             return None
@@ -45,7 +45,7 @@ class Entry:
 
     @property
     def epochs(self) -> float | None:
-        """The times every image is seen; None where that depends on the user's data."""
+        """The training epochs; None if they depend on the user's data."""
         train = self.cfg.train
         if train.duration.unit == "epochs":
             return train.duration.amount
@@ -65,13 +65,14 @@ class Entry:
 
 
 def entries(*, table: str | None = None, model: str | None = None) -> list[Entry]:
-    """Returns the names of the catalog, in order.
+    """Returns the catalog entries, in order.
 
     Args:
-      table: only those of this table or figure, such as `table3` or `figure8`; see `exhibits`.
-      model: only those whose variant this pattern matches, such as `ViT-L*`.
+      table: restricts entries to this table or figure, such as `table3` or `figure8`; see
+        `exhibits`.
+      model: restricts entries to variants that match this pattern, such as `ViT-L*`.
 
-    Raises ConfigError where nothing is left.
+    Raises ConfigError if no entry matches.
     """
     everything = [_entry(name, file) for name, file in catalog.names().items()]
     chosen = everything
@@ -90,7 +91,7 @@ def entries(*, table: str | None = None, model: str | None = None) -> list[Entry
 
 
 def entry(name: str) -> Entry:
-    """Returns a name of the catalog."""
+    """Returns one catalog entry."""
     return _entry(name, catalog.names()[name])
 
 
@@ -101,7 +102,7 @@ def _entry(name: str, file: pathlib.Path) -> Entry:
 
 
 def to_dict(entry: Entry) -> dict[str, Any]:
-    """Returns plain values that JSON holds: what the table shows, and every option."""
+    """Returns JSON-compatible values: the columns of the table and every option."""
     cfg, about = entry.cfg, entry.about
     return {
         "file": entry.file.name,
@@ -127,7 +128,7 @@ def to_dict(entry: Entry) -> dict[str, Any]:
 
 
 def about_dict(about: catalog.About) -> dict[str, Any]:
-    """Returns plain values that JSON holds."""
+    """Returns the provenance as JSON-compatible values."""
     return dataclasses.asdict(about) | {
         "results": [result._asdict() for result in about.results],
         "choices": [choice._asdict() for choice in about.choices],
@@ -138,7 +139,7 @@ SHORT = {"ImageNet": "IN", "CIFAR-10": "C10", "CIFAR-100": "C100", "Average": "a
 
 
 class Group(NamedTuple):
-    """The names of one config file as a table; `shared` is what holds for all of them."""
+    """The entries of one config file as a table; `shared` holds the values common to all."""
 
     title: str
     shared: str
@@ -147,9 +148,9 @@ class Group(NamedTuple):
 
 
 def groups(chosen: Sequence[Entry]) -> Iterator[Group]:
-    """Yields a table per config file; columns of one value are left out, and said once.
+    """Yields a table per config file; a constant column moves to `shared`.
 
-    So is the model where the names say it.
+    The model column is dropped if the names contain it.
     """
     for file in dict.fromkeys(entry.file for entry in chosen):
         members = [entry for entry in chosen if entry.file == file]
@@ -169,7 +170,7 @@ def groups(chosen: Sequence[Entry]) -> Iterator[Group]:
 
 
 def options(cfg: config.Config) -> list[tuple[str, str, str]]:
-    """Returns key, value and meaning of every option."""
+    """Returns the key, value and description of every option."""
     rows = []
     for key, field, _ in config.options():
         choices = field.metadata["choices"]
@@ -179,7 +180,7 @@ def options(cfg: config.Config) -> list[tuple[str, str, str]]:
 
 
 def notes(about: catalog.About) -> Iterator[str]:
-    """Yields lines: where a config comes from, what it came to there, what it cannot do yet."""
+    """Yields lines on a config's provenance, published results and limitations."""
     if about.origin:
         yield f"pre-training: {about.origin}"
     if about.tables:
@@ -195,7 +196,7 @@ def notes(about: catalog.About) -> Iterator[str]:
 
 
 def _cells(entry: Entry) -> dict[str, str]:
-    """Returns the row of an entry by column."""
+    """Returns an entry's table cells by column."""
     cfg, about = entry.cfg, entry.about
     tables = (re.sub("^figure ", "fig", table) for table in sorted(about.tables, key=_order))
     return {

@@ -1,4 +1,4 @@
-"""What a run says: metrics.jsonl, TensorBoard events, messages for people."""
+"""Run output: metrics.jsonl, TensorBoard events and log messages."""
 
 import contextlib
 import json
@@ -35,19 +35,19 @@ PEAK_FLOPS = {
 
 
 class NotWritten(config.UserError):
-    """The run's numbers cannot be written, as on a full disk."""
+    """The metrics cannot be written, for example because the disk is full."""
 
     exit_code = 70
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Returns a device's dense bfloat16 peak in FLOP/s, or None where it is not known."""
+    """Returns a device's dense bfloat16 peak in FLOP/s, or None if unknown."""
     matches = [kind for kind in PEAK_FLOPS if kind in device_kind]
     return PEAK_FLOPS[max(matches, key=len)] if matches else None
 
 
 def setup(*, verbose: bool = True) -> None:
-    """Sends this package's messages to standard error as single lines, and hushes libraries."""
+    """Logs this package's messages to standard error as single lines and silences libraries."""
     handler = _Stderr()
     handler.setFormatter(_Line("%(message)s"))
     log.handlers = [handler]
@@ -57,17 +57,17 @@ def setup(*, verbose: bool = True) -> None:
 
 
 class _Line(logging.Formatter):
-    """Every message on one line; warnings and errors, which quote what others gave, are bounded."""
+    """Formats messages as single lines; bounds warnings and errors, which quote foreign text."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
-        if record.levelno < logging.WARNING:  # a command to copy, say, is of use only as a whole
+        if record.levelno < logging.WARNING:  # e.g. a command to copy must stay whole
             return messages.printable(text)
         return messages.one_line(text, limit=messages.LIMIT)
 
 
 class _Stderr(logging.StreamHandler):
-    """Writes to standard error as it is now: a live line puts itself in its place for a while."""
+    """Writes to the current `sys.stderr`, which a live line may temporarily replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.setStream(sys.stderr)
@@ -79,7 +79,7 @@ class Metrics:
 
     def __init__(self, directory: pathlib.Path, *, tensorboard: bool) -> None:
         path = directory / "metrics.jsonl"
-        # A line cut short by a kill must not swallow the first line of the resumed run.
+        # A line truncated by a kill must not absorb the resumed run's first line.
         cut = path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n")
         self._file = path.open("a", encoding="utf-8")
         if cut:
@@ -91,9 +91,9 @@ class Metrics:
             self._events = SummaryWriter(str(directory / "tensorboard"))
 
     def write(self, step: int, values: Mapping[str, float | str]) -> None:
-        """Writes one line of numbers; keys are `group/name`. What is not finite becomes null.
+        """Writes one line of numbers with keys `group/name`; non-finite values become null.
 
-        Text, such as a split, stands in the line, but not in TensorBoard.
+        Text values, such as a split, go to metrics.jsonl only, not to TensorBoard.
         """
         line = {
             name: value if isinstance(value, str) or math.isfinite(value) else None
@@ -111,7 +111,7 @@ class Metrics:
 
     def close(self) -> None:
         """Flushes and closes both files."""
-        with contextlib.suppress(OSError):  # of a line that could not be written before
+        with contextlib.suppress(OSError):  # raised again for a line that failed earlier
             self._file.close()
         if self._events is not None:
             self._events.close()
@@ -120,8 +120,8 @@ class Metrics:
 def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
     """Returns the lines of a metrics.jsonl in step order.
 
-    A resumed run repeats the steps after its checkpoint; of lines with equal step and keys the
-    last counts. Lines cut short by a kill, or damaged, are left out.
+    A resumed run repeats the steps after its checkpoint, so the last of several lines with equal
+    step and keys wins. Truncated or damaged lines are skipped.
     """
     lines: dict[tuple[int, tuple[str, ...]], dict[str, Any]] = {}
     for text in path.read_bytes().decode(errors="replace").splitlines():
@@ -135,9 +135,9 @@ def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
-    """Writes a file so that its final name never holds half of it; raises OSError."""
+    """Writes a file atomically: the final name never holds partial content; raises OSError."""
     content = content.encode(errors="backslashreplace") if isinstance(content, str) else content
-    if storage.is_remote(path):  # an object appears whole or not at all
+    if storage.is_remote(path):  # object writes are atomic
         with storage.os_errors():
             path.write_bytes(content)
         return
@@ -148,7 +148,7 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
-    except BaseException:  # on a full disk what was written would be in the way
+    except BaseException:  # free the space on a full disk
         part.unlink(missing_ok=True)
         raise
 
@@ -165,7 +165,7 @@ def writing(flag: str, path: pathlib.Path) -> Iterator[None]:
 
 
 class Timer:
-    """Splits wall time into waiting for data, evaluating and saving, and the rest: training."""
+    """Splits wall time into data wait, evaluation and saving, and training (the remainder)."""
 
     def __init__(self) -> None:
         self.window = time.monotonic()
@@ -177,16 +177,16 @@ class Timer:
         self.waited += seconds
 
     def pause(self, seconds: float) -> None:
-        """Takes time that is not training (evaluation, saving) out of the window."""
+        """Excludes time spent outside training (evaluation, saving) from the window."""
         self.paused += seconds
 
     def now(self) -> tuple[float, float]:
-        """Returns steps per second and the share of time spent waiting, of the window so far."""
+        """Returns the window's steps per second and its fraction of time spent waiting."""
         seconds = max(time.monotonic() - self.window - self.paused, 1e-9)
         return self.steps / seconds, min(self.waited / seconds, 1.0)
 
     def lap(self) -> tuple[float, float]:
-        """Returns the same, and starts a new window."""
+        """Returns the same values and starts a new window."""
         result = self.now()
         self.window, self.waited, self.paused, self.steps = time.monotonic(), 0.0, 0.0, 0
         return result

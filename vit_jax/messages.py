@@ -1,24 +1,24 @@
-"""Text for people: one line of bounded length that no terminal, file or format refuses."""
+"""Message text: one line of bounded length that is safe in any terminal, file or format."""
 
 import contextlib
 import sys
 import unicodedata
 
-LIMIT = 500  # characters of a line on standard error, its prefix included
+LIMIT = 500  # characters per line on standard error, including the prefix
 PREFIX = "vit_jax: "
 TEXT = LIMIT - len(PREFIX)
 
 # Control characters, lone surrogates, and the separators of lines and paragraphs.
 UNSAFE = frozenset(("Cc", "Cs", "Zl", "Zp"))
-# They make a terminal show text in another order than it has.
+# Bidirectional controls, which make a terminal display text out of order.
 DIRECTIONS = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def printable(text: str) -> str:
     r"""Returns text as valid Unicode on one line: everything else becomes an escape.
 
-    A byte that is not UTF-8, which Python reads as a lone surrogate in names of files and in
-    arguments, becomes `\xe9`; a newline becomes `\n`.
+    Python reads a non-UTF-8 byte in a file name or argument as a lone surrogate; that byte becomes
+    `\xe9`; a newline becomes `\n`.
     """
     if text.isprintable():
         return text
@@ -29,7 +29,7 @@ def printable(text: str) -> str:
 
 
 def is_utf8(name: str) -> bool:
-    """Returns whether a name is text, so that libraries in C++ can open the file."""
+    """Returns whether a name is valid UTF-8, so that C++ libraries can open the file."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -40,9 +40,9 @@ def is_utf8(name: str) -> bool:
 def one_line(text: str, *, limit: int = TEXT, encoding: str = "utf-8") -> str:
     """Returns `printable` text of at most `limit` characters; the middle of longer text is cut.
 
-    Characters that `encoding` does not have become escapes, which count.
+    Characters outside `encoding` become escapes, which count toward the limit.
     """
-    if len(text) > 2 * limit:  # a value may have millions of characters
+    if len(text) > 2 * limit:  # a value may contain millions of characters
         text = text[:limit] + text[-limit:]
     shown = printable(text).encode(encoding, "backslashreplace").decode(encoding)
     if len(shown) <= limit:
@@ -53,13 +53,13 @@ def one_line(text: str, *, limit: int = TEXT, encoding: str = "utf-8") -> str:
 
 
 def print_error(text: str) -> None:
-    """Prints a line to standard error, if that can be done: the exit code says the rest."""
+    """Prints a line to standard error, ignoring failures: the exit code still signals the error."""
     print_line(PREFIX + text)
 
 
 def print_line(text: str) -> None:
-    """Prints a line to standard error without the name of the program before it."""
-    if sys.stderr is None:  # where it was closed before Python began
+    """Prints a line to standard error without the program name as prefix."""
+    if sys.stderr is None:  # closed before Python started
         return
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
     with contextlib.suppress(OSError):

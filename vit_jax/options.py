@@ -1,7 +1,7 @@
-"""Options: typed, bounded, documented fields of frozen dataclasses, read from values or from texts.
+"""Options: typed, bounded, documented fields of frozen dataclasses, parsed from values or text.
 
-The mechanism behind `config.py`: every mistake ends in one line that names the key, the value and
-the nearest valid choice.
+This is the mechanism behind `config.py`: every error is one line that names the key, the value
+and the nearest valid choice.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from vit_jax import messages
 T = TypeVar("T")
 
 
-MOST = 10**15  # of anything that is counted
+MOST = 10**15  # upper bound of every count
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk
 
 
@@ -36,7 +36,7 @@ class UserError(Exception):
 
 
 class ConfigError(UserError):
-    """A option that does not exist, has the wrong type, or cannot hold the value given."""
+    """An unknown option, a wrong type, or a value out of bounds."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """The tables of the paper as data: "An Image is Worth 16x16 Words" (arXiv 2010.11929v2).
 
-One frozen row per row of a table, numbers as printed; what the paper leaves open is not here but
-in the config files, as their choices. Networks go by the names of `models.variants` (the paper's
-ResNet50x1 is R50x1, its R50x1+ViT-B/32 is R50+ViT-B/32), data sets by those of `data.tasks`, where
-their splits and labels are; but in pre-training by the shorter ones of `DATASETS`.
+One frozen row per row of a table, numbers as printed; the config files record, as choices, the
+settings that the paper leaves open. Networks use the names of `models.variants` (the paper's
+ResNet50x1 is R50x1, its R50x1+ViT-B/32 is R50+ViT-B/32). Data sets use the names of `data.tasks`,
+which defines their splits and labels, except in pre-training, which uses the shorter names of
+`DATASETS`.
 """
 
 from typing import NamedTuple
@@ -16,7 +17,7 @@ SIZES = {  # layers and width D: Table 1, and "How to train your ViT"
 
 
 class Pretraining(NamedTuple):
-    """A row of Table 3, its braces written out."""
+    """A row of Table 3, with its braces expanded."""
 
     models: tuple[str, ...]
     dataset: str
@@ -53,7 +54,7 @@ TABLE_3 = (
 
 
 class Scores(NamedTuple):
-    """Top-1 in % after fine-tuning at 384 pixels, without averaging of parameters."""
+    """Top-1 in % after fine-tuning at 384 pixels, without parameter averaging."""
 
     imagenet: float
     real: float
@@ -88,7 +89,7 @@ TABLE_5 = {  # (network, pre-trained on)
 
 
 class Scaling(NamedTuple):
-    """A row of Table 6: what pre-training on JFT-300M cost and came to."""
+    """A row of Table 6: cost and results of pre-training on JFT-300M."""
 
     scores: Scores
     exaflops: float
@@ -148,7 +149,7 @@ FIVE_SHOT = {"evaluation.fewshot": "imagenet", "evaluation.shots": "5"}
 
 
 def five_shot(exhibit: str) -> str:
-    """Returns what a table or figure measures, and the commands that measure it, in one line."""
+    """Returns one line with the measurement of a table or figure and the commands that run it."""
     flags = " ".join(f"--config.{key}={value}" for key, value in FIVE_SHOT.items())
     return f"5-shot linear accuracy on ImageNet, by `vit_jax reproduce {exhibit}` or {flags}"
 
@@ -179,8 +180,9 @@ FINETUNE_BATCH, FINETUNE_PIXELS = 512, 384
 class BigTransfer(NamedTuple):
     """How Big Transfer fine-tunes, by the size of the data set (BiT, section 3.3).
 
-    SGD, momentum 0.9, batch 512; the rate is divided by 10 at 30, 60 and 90 % of the run. ViT's
-    ResNets are fine-tuned so too, and the better result is reported (appendix B.1.1).
+    SGD, momentum 0.9, batch 512; the learning rate is divided by 10 at 30, 60 and 90 % of the run.
+    The ViT paper also fine-tunes its ResNets this way and reports the better result (appendix
+    B.1.1).
     """
 
     fewer_than: float  # training images
@@ -199,7 +201,7 @@ BIT_LR, BIT_DROPS = 0.003, (0.3, 0.6, 0.9)
 class BigTransferPretraining(NamedTuple):
     """How BiT-L was pre-trained on JFT-300M (BiT, section 3.3): SGD, momentum 0.9, batch 4096.
 
-    The rate is divided by 10 after each of `drops`, in epochs.
+    The learning rate is divided by 10 after each epoch in `drops`.
     """
 
     model: str
@@ -251,8 +253,8 @@ TABLE_2_BIT = Transfer(
     (87.54, 0.02), (90.54, None), (99.37, 0.06), (93.51, 0.08), (96.62, 0.23), (99.63, 0.03),
     (76.29, 1.70), 9900, 480,
 )  # fmt: skip
-# The column "Noisy Student (EfficientNet-L2)", of which no other cell is printed. Beside 88.4
-# stands 88.5, which Touvron et al. (2020) report of the same network.
+# The column "Noisy Student (EfficientNet-L2)", which prints no other cell. Next to 88.4 the paper
+# prints 88.5, reported by Touvron et al. (2020) for the same network.
 TABLE_2_NOISY_STUDENT = {"ImageNet": 88.4, "ReaL": 90.55, "core-days": 12_300}
 FIGURE_2_OTHERS = ("VIVI-Ex-100% (R50x3)", "S4L (R50x1)")  # bars without a number
 
@@ -284,7 +286,7 @@ class MaskedPatches(NamedTuple):
 
     place: str
     steps: int
-    short_steps: int  # after which more gains little
+    short_steps: int  # longer training gains little
     lr: float
     rate: float
     ablated_rate: float

@@ -1,4 +1,4 @@
-"""What a run shows while it works: a live line on a terminal, elsewhere a line now and then."""
+"""Run progress: a live line on a terminal, periodic log lines elsewhere."""
 
 import contextlib
 import sys
@@ -19,11 +19,11 @@ BAR = 24  # cells
 
 
 class Field(NamedTuple):
-    """A part of the line.
+    """A part of the status line.
 
     Attributes:
-      rank: where the line is too long, the fields of the highest rank go first; 0 never does.
-      text: what it shows.
+      rank: drop order if the line is too long, highest rank first; rank 0 is never dropped.
+      text: displayed text.
     """
 
     rank: int
@@ -31,7 +31,7 @@ class Field(NamedTuple):
 
 
 def fit(fields: Sequence[Field], width: int) -> str:
-    """Returns the fields as one line of at most `width` cells, without those it has no room for."""
+    """Joins the fields into a line of at most `width` cells, dropping those that do not fit."""
     kept = list(fields)
 
     def line() -> str:
@@ -45,18 +45,18 @@ def fit(fields: Sequence[Field], width: int) -> str:
 
 
 class Progress:
-    """Shows what a run is doing, from its first moment on.
+    """Shows the current activity of a run from its start.
 
-    On a terminal that is one live line; lines that are said, or logged, appear above it. Elsewhere
-    each is a line of the log: what is done when it takes long, and the state of the run.
+    A terminal gets one live line; printed and logged lines scroll above it. A log gets a line for
+    each slow activity and for the periodic state of the run.
     """
 
     # How often the state of the run is shown: on a terminal, and at least and at most elsewhere.
     LIVE_SECONDS, LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0, 10.0
-    SLOW = 2.0  # seconds after which a log says what is being done
+    SLOW = 2.0  # seconds after which a log line names the activity
 
     def __init__(self, what: str = "starting", *, active: bool = True) -> None:
-        """Begins to show that it is doing `what`, unless another process is the one to show it."""
+        """Shows the activity `what`, unless another process owns the display."""
         self.active = active
         self.total = 0
         self._doing, self._since = what, time.monotonic()
@@ -68,7 +68,7 @@ class Progress:
         if not (active and sys.stderr.isatty()):
             return
         console = Console(stderr=True)
-        if console.is_interactive:  # no dumb terminal
+        if console.is_interactive:  # not a dumb terminal
             self._spinner = Spinner("dots" if console.encoding.startswith("utf") else "line")
             self._live = Live(
                 self,
@@ -79,9 +79,9 @@ class Progress:
             self._live.start(refresh=True)
 
     def doing(self, what: str, *, slow: float = SLOW) -> None:
-        """Shows what is being done, and for how long, until it is said anew or a step is shown.
+        """Shows an activity and its duration until the next activity or step.
 
-        A log gets a line once it takes `slow` seconds. Nothing (""): the run trains.
+        Logs a line once the activity takes `slow` seconds. An empty string means training.
         """
         self._quiet()
         self._doing, self._since = what, time.monotonic()
@@ -95,14 +95,14 @@ class Progress:
             self._late.start()
 
     def begin(self, total: int, step: int = 0) -> None:
-        """Begins the steps of a run, `total` in all, after `step`."""
+        """Starts showing the steps of a run of `total` steps, after `step`."""
         self.doing("")
         self.total, self._reached = total, step
 
     def due(self, step: int) -> bool:
-        """Returns whether the state of the run should be shown at `step`, the newest one.
+        """Returns whether to show the state of the run at `step`, the newest one.
 
-        That of its first step should, at once, and then now and then.
+        True for the first step, then periodically.
         """
         self._reached = step
         if not self.active:
@@ -124,7 +124,7 @@ class Progress:
             texts = (field.text for field in fields)
             logs.log.info("  ".join((f"step {step}/{self.total}", *texts)))
         elif self._shown is None:
-            self._live.refresh()  # at once: the next steps may be there before a frame
+            self._live.refresh()  # immediately: more steps may finish before the next frame
         self._shown = now
 
     def say(self, text: str) -> None:
@@ -132,13 +132,13 @@ class Progress:
         if not self.active:
             return
         if self._live is not None:
-            # The terminal wraps it, so that what is copied from there is one line.
+            # Leave wrapping to the terminal, so that copied text stays one line.
             self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
             logs.log.info(text)
 
     def close(self) -> None:
-        """Leaves the terminal as it was; what the last step showed stays."""
+        """Restores the terminal; the line of the last step stays."""
         self._quiet()
         if self._live is not None:
             self._doing, self._updated = "", time.monotonic()
@@ -146,7 +146,7 @@ class Progress:
             self._live.stop()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """Gives the line as it is now, as wide as the terminal."""
+        """Renders the current line at the width of the terminal."""
         yield Text(fit(self._line(ascii_only=options.ascii_only), options.max_width), no_wrap=True)
 
     def _line(self, *, ascii_only: bool) -> list[Field]:
@@ -172,7 +172,7 @@ class Progress:
         return [*fields, *self._fields, *late]
 
     def _quiet(self) -> None:
-        """Takes back the line that a log would get."""
+        """Cancels the pending log line."""
         late, self._late = self._late, None
         if late is not None:
             late.cancel()
@@ -180,7 +180,7 @@ class Progress:
 
 @contextlib.contextmanager
 def doing(what: str) -> Iterator[None]:
-    """Shows what is being done until the `with` statement ends, on a terminal only."""
+    """Shows an activity until the `with` statement ends, on a terminal only."""
     shown = Progress(what, active=sys.stderr.isatty())
     try:
         yield

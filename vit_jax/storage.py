@@ -1,4 +1,4 @@
-"""Where a run directory is: on a disk, or in a bucket, which knows no appends and no renames."""
+"""Run directories on a local disk or in a bucket, which supports neither append nor rename."""
 
 import atexit
 import contextlib
@@ -16,21 +16,21 @@ from vit_jax.config import ConfigError, UserError
 log = logging.getLogger("vit_jax")
 
 BUCKET = "gs://"
-KEPT = ("metrics.jsonl", "sessions.json")  # what a resumed run goes on writing
-PERIOD = 30.0  # seconds; Google takes one write a second of the same object
+KEPT = ("metrics.jsonl", "sessions.json")  # files that a resumed run appends to
+PERIOD = 30.0  # seconds; GCS allows one write per second to an object
 
 
 class BucketError(OSError):
-    """What a bucket or the way to it has refused."""
+    """A bucket request failed."""
 
     def __str__(self) -> str:
         return str(self.strerror)
 
 
 def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Returns a path on a disk, or one that begins with gs://.
+    """Returns a local path, or a remote one that begins with gs://.
 
-    The latter is etils' Path, which has the methods of pathlib's that run directories need.
+    A remote path is an etils Path, which provides the pathlib methods that run directories need.
     """
     text = os.fspath(path)
     if not is_remote(text):
@@ -38,7 +38,7 @@ def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
     import fsspec.config
     from etils import epath
 
-    # gcsfs would remember listings for good: what other hosts and tensorstore write went unseen.
+    # gcsfs caches listings forever and would miss files written by other hosts or tensorstore.
     fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
     return cast(pathlib.Path, epath.Path(text))
 
@@ -49,21 +49,21 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """Returns what an error of another library says, in one line of at most 300 characters."""
+    """Returns a library error's message as one line of at most 300 characters."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 @contextlib.contextmanager
 def readable_errors(what: str, kind: type[UserError] = ConfigError) -> Iterator[None]:
-    """Turns what a file system that is not local raises into one line that begins with `what`.
+    """Turns remote file system errors into a one-line error that begins with `what`.
 
-    Without gs:// or the like in `what`, everything passes.
+    Errors pass unchanged if `what` contains no remote scheme such as gs://.
     """
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # gcsfs passes on what aiohttp and google-auth raise
+    except Exception as error:  # gcsfs propagates aiohttp and google-auth errors
         if "://" not in what:
             raise
         if isinstance(error, ImportError):
@@ -76,7 +76,7 @@ def readable_errors(what: str, kind: type[UserError] = ConfigError) -> Iterator[
 
 @contextlib.contextmanager
 def os_errors() -> Iterator[None]:
-    """Turns what gcsfs raises into OSErrors, as a disk would raise them."""
+    """Turns gcsfs errors into OSErrors, as a local disk would raise."""
     try:
         yield
     except (OSError, UserError):
@@ -86,21 +86,21 @@ def os_errors() -> Iterator[None]:
 
 
 def modified(path: pathlib.Path) -> float:
-    """Returns when a file was written, in seconds since the epoch."""
+    """Returns a file's modification time in seconds since the epoch."""
     found: Any = path.stat()
     return found.mtime if is_remote(path) else found.st_mtime
 
 
 class RemoteSync:
-    """A folder of this machine that stands for a run directory in a bucket.
+    """A local folder that mirrors a run directory in a bucket.
 
-    What grows line by line (metrics, TensorBoard events) is written there, and brought into the
-    bucket now and then, before every checkpoint, and at the end: objects are replaced as a whole.
-    A run directory on a disk is its own folder.
+    Append-only files (metrics, TensorBoard events) are written locally and uploaded
+    periodically, before every checkpoint, and at the end, because objects can only be replaced
+    whole. A local run directory needs no mirror and serves as its own folder.
     """
 
     def __init__(self, directory: pathlib.Path) -> None:
-        """Takes over what an earlier process of the run has brought into the bucket."""
+        """Downloads the files that an earlier process of the run uploaded."""
         self.folder = self._directory = directory
         self._remote = is_remote(directory)
         if not self._remote:
@@ -114,9 +114,9 @@ class RemoteSync:
                 (self.folder / name).write_bytes((directory / name).read_bytes())
 
     def bring(self, *, now: bool = False) -> None:
-        """Brings what has changed into the bucket, at most every 30 s or `now`; warns if it fails.
+        """Uploads changed files, at most every 30 s or immediately if `now`; warns on failure.
 
-        A bucket that cannot be reached for a while costs nothing: the whole is kept here.
+        A temporary outage loses nothing: the local folder keeps the complete files.
         """
         if not self._remote or (not now and time.monotonic() - self._at < PERIOD):
             return
@@ -129,7 +129,7 @@ class RemoteSync:
                     (self._directory / file.relative_to(self.folder)).write_bytes(file.read_bytes())
                     self._done[file] = state
             self._failing = False
-        except Exception as error:  # whatever gcsfs passes on; a run does not end for a curve
+        except Exception as error:  # any gcsfs error; a failed metrics upload must not end the run
             if not self._failing:
                 log.warning("%s: cannot be written now: %s", self._directory, reason(error))
             self._failing = True

@@ -1,7 +1,7 @@
-"""Tables and figures by name: the one set that `list`, `preflight` and `reproduce` accept.
+"""Names of tables and figures, shared by `list`, `preflight` and `reproduce`.
 
-A name is `table5` or `figure8`. What the paper calls the place besides is accepted too, in any
-spelling: `5`, `Table 5`, `fig. 8`, `D.2`.
+A name is `table5` or `figure8`. The paper's other labels are accepted too, in any spelling: `5`,
+`Table 5`, `fig. 8`, `D.2`.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from vit_jax import config
 
-# Each name with the labels that `About.tables` of the configs behind it may have.
+# Each name with the labels that its configs may list in `About.tables`.
 EXHIBITS = {
     "table2": ("2",),
     "table3": ("3",),
@@ -33,7 +33,7 @@ EXHIBITS = {
     "baseline": ("baseline",),
 }
 DRAWN_FROM = {"figure5": "table6"}  # the same runs
-# Those that `reproduce` has no measure for, and what is there instead.
+# Names without a measurement in `reproduce`, and the alternative.
 UNMEASURED = {
     "table3": "its columns are settings; tables 5 to 7 measure its runs",
     "figure10": "it is a picture: `vit_jax inspect positions` draws it of each of its runs",
@@ -44,13 +44,13 @@ MEASURED = tuple(name for name in EXHIBITS if name not in UNMEASURED)
 
 
 def find(typed: str, where: str) -> str:
-    """Returns the name of a table or figure that someone typed.
+    """Returns the canonical name of a table or figure that the user typed.
 
     Args:
       typed: such as `figure8`, `fig. 8` or `D.2`.
-      where: what the error names, such as `--table=`.
+      where: option named in the error, such as `--table=`.
 
-    Raises ConfigError with the nearest name, and all of them with what else they are called.
+    Raises ConfigError with the nearest name and all names with their other labels.
     """
     known = {_key(label): name for name, labels in EXHIBITS.items() for label in (name, *labels)}
     if _key(typed) in known:
@@ -74,7 +74,7 @@ def measured(typed: str) -> str:
 
 
 def of(labels: Iterable[str], config_name: str) -> set[str]:
-    """Returns the tables and figures that a config belongs to.
+    """Returns the tables and figures that contain a config.
 
     Args:
       labels: its `About.tables`.
@@ -86,13 +86,13 @@ def of(labels: Iterable[str], config_name: str) -> set[str]:
 
 
 def _key(typed: str) -> str:
-    """Returns a name without what people spell differently: `Table D.2` is `d2`."""
+    """Normalizes a name's spelling: `Table D.2` becomes `d2`."""
     letters = re.sub(r"[^a-z0-9]", "", typed.lower())
     letters = re.sub(r"^(table|section|appendix)(?=[a-z]?[0-9])", "", letters)
     return re.sub(r"^fig(ure)?(?=[0-9])", "figure", letters)
 
 
 def _shown(name: str) -> str:
-    """Returns a name with its appendix, where that is how people look for it."""
+    """Returns a name, with its appendix label if it is known by that label."""
     also = [label for label in EXHIBITS[name] if re.match(r"[A-Z]\.|section", label)]
     return f"{name} ({', '.join(also)})" if also else name

@@ -1,1 +1,1 @@
-"""What a run leaves behind and comes back from: checkpoints, and foreign weights."""
+"""Durable checkpoints: saving, verification and recovery."""

@@ -1,4 +1,4 @@
-"""Agreement between processes about what happens to the checkpoints they share."""
+"""Collectives that keep processes consistent about their shared checkpoints."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from vit_jax.checkpoints.record import CheckpointError, DamagedCheckpoint
 
 
 def broadcast_from_main(function: Callable[[], Any]) -> Any:
-    """Returns in every process what process 0 computes, as JSON holds it, or raises its error."""
+    """Returns process 0's result, passed as JSON, in every process, or raises its error."""
     if jax.process_count() == 1:
         return function()
     outcome, error = {}, None
@@ -37,7 +37,7 @@ def broadcast_from_main(function: Callable[[], Any]) -> Any:
 
 
 def first_problem(problem: str | None) -> str | None:
-    """Returns in every process the first problem that any of them has."""
+    """Returns the first problem of any process, in every process."""
     if jax.process_count() == 1:
         return problem
     text = np.zeros(512, np.uint8)

@@ -1,17 +1,17 @@
-"""Digests of arrays that do not depend on how, or over how many devices, they are spread out.
+"""Array digests that do not depend on the sharding or the number of devices.
 
-The digest of a leaf is a sum over its elements, so every device adds up what it holds and one
-all-reduce of a few integers finishes it: no host ever gathers a sharded array, as a SHA-256 of its
-bytes would need, and the cost is one pass over memory. Each element's bits are mixed with its
+The digest of a leaf is a sum over its elements, so every device sums its own shards and one
+all-reduce of a few integers completes it. Unlike a SHA-256 of the bytes, this never gathers a
+sharded array on a host and costs one pass over memory. Each element's bits are mixed with its
 logical position by MurmurHash3's 32-bit finalizer (a bijection that changes about half of the
 output bits for any input bit); a second lane sums another bijection of the same word. Both lanes
 are sums modulo 2**32.
 
-What this gives: damage to a single element is always seen, for its term in the sum changes; damage
-to more of them, or elements in each other's places, goes unseen with a probability near 2**-64.
+Damage to a single element is always detected, since its term in the sum changes. Damage to several
+elements, or swapped elements, escapes detection with a probability near 2**-64.
 Two lanes are enough for that and cost the same as one (memory traffic dominates: 0.07 s for 100 MB
-on one CPU core, four lanes 0.13 s). What it does not give: this is no cryptographic hash, and
-protects against damage, not against somebody who wants to deceive.
+on one CPU core, four lanes 0.13 s). This is not a cryptographic hash: it protects against damage,
+not against tampering.
 """
 
 import functools
@@ -30,15 +30,15 @@ SECOND = np.uint32(0x7FEB352D)
 
 
 def compute(leaves: dict[str, jax.Array]) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Returns `{name: {"dtype", "shape", "digest"}}` and the names of leaves that are not finite.
+    """Returns `{name: {"dtype", "shape", "digest"}}` and the names of non-finite leaves.
 
-    Blocks until the arrays are ready, and for the pass over them. With several processes all of
-    them must call it, from the thread that runs the other collectives; all get the same answer.
+    Blocks until the arrays are ready and the pass is done. All processes must call it, from the
+    thread that runs the other collectives; all get the same result.
 
     Args:
-      leaves: arrays by name; floating, integer or boolean, 1 to 8 bytes an element.
+      leaves: arrays by name; floating, integer or boolean, 1 to 8 bytes per element.
 
-    Raises TypeError for another kind of array.
+    Raises TypeError for any other dtype.
     """
     if not leaves:
         return {}, []
@@ -61,14 +61,15 @@ def compute(leaves: dict[str, jax.Array]) -> tuple[dict[str, dict[str, Any]], li
 
 @functools.cache
 def _program(whole: NamedSharding | None) -> Any:
-    """Returns the compiled pass; its small result is on every device, hence on every host."""
+    """Returns the compiled pass; its small result is replicated on every device, hence host."""
     return jax.jit(lambda arrays: jnp.stack([_sums(x) for x in arrays]), out_shardings=whole)
 
 
 def _sums(x: jax.Array) -> jax.Array:
-    """Returns the lanes and the number of elements that are not finite, (3,) uint32."""
+    """Returns the two lanes and the number of non-finite elements, (3,) uint32."""
     words = _words(x)
-    # The logical position in row-major order, built per axis: a reshape would move shards about.
+    # The logical position in row-major order, built per axis: a reshape would move shards between
+    # devices.
     position, stride = jnp.zeros(words.shape, jnp.uint32), 1
     for axis in reversed(range(words.ndim)):
         along = jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis)
@@ -82,7 +83,7 @@ def _sums(x: jax.Array) -> jax.Array:
 
 
 def _words(x: jax.Array) -> jax.Array:
-    """Returns the bits of every element as uint32; of an 8-byte one as a last axis of two."""
+    """Returns every element's bits as uint32; 8-byte elements add a last axis of two."""
     if x.dtype == jnp.bool_:
         return x.astype(jnp.uint32)
     kinds = (jnp.floating, jnp.integer)

@@ -1,15 +1,15 @@
-"""Durable checkpoints: saved behind the training step, committed last, verified when restored.
+"""Durable checkpoints: saved asynchronously, committed last, verified on restore.
 
-Orbax writes and reads the arrays, in parallel and for any mesh, but it does not look at what it
-reads (59 of 60 flipped bits came back as wrong weights), has no older step to fall back to, and
-takes a save that failed for one that succeeded. So a checkpoint counts only once its commit record
-(`record`) has been written, flushed and read back; restoring compares every array with the digest
-in that record; what differs is set aside and the step before it restored. Orbax's own
-CheckpointManager is not used: keeping the best by it evicts the newest, and after a rollback it
-silently stops saving.
+Orbax writes and reads the arrays, in parallel and for any mesh, but it does not verify them (59 of
+60 flipped bits came back as wrong weights), cannot fall back to an older step, and mistakes a
+failed save for a successful one. So a checkpoint counts only once its commit record (`record`) has
+been written, flushed and read back; restoring compares every array with the digest in that record,
+and on a mismatch sets the checkpoint aside and restores the step before it. This replaces Orbax's
+own CheckpointManager, which evicts the newest checkpoint when it keeps the best, and silently stops
+saving after a rollback.
 
-With several processes, each calls every method in the same order; process 0 alone writes records,
-renames and deletes, and decides which step is restored.
+All processes must call every method in the same order; only process 0 writes records, renames and
+deletes, and it chooses the step to restore.
 """
 
 import concurrent.futures
@@ -39,19 +39,19 @@ __all__ = [
 ]  # fmt: skip
 
 log = logging.getLogger("vit_jax")
-# Of the state's size; orbax writes a little metadata besides.
+# Relative to the state's size; orbax also writes a little metadata.
 FREE_SPACE = 1.1
-TRIES = 10  # to remove what a failed save has left, a tenth of a second apart
+TRIES = 10  # to clean up after a failed save, 0.1 s apart
 
 
 class AllCheckpointsBad(CheckpointError):
-    """There are checkpoints, but none can be restored; starting over is for the user to decide."""
+    """Checkpoints exist but none can be restored; only the user may decide to start over."""
 
     exit_code = 78
 
 
 class SaveFailed(UserError):
-    """A checkpoint could not be saved; those saved before are untouched."""
+    """A checkpoint could not be saved; earlier ones are untouched."""
 
     exit_code = 70
 
@@ -60,13 +60,13 @@ class Manager:
     """Saves and restores a training state in a directory, and keeps the newest and the best."""
 
     def __init__(self, directory: epath.PathLike, *, keep: int, best: str | None) -> None:
-        """Makes the directory and removes what interrupted saves left in it.
+        """Creates the directory and removes the remains of interrupted saves.
 
         Args:
-          directory: shared by all processes; made if missing.
-          keep: newest checkpoints kept; the best one is kept besides.
+          directory: shared by all processes; created if missing.
+          keep: number of newest checkpoints to keep, in addition to the best one.
           best: metric that chooses the best, such as `validation/top1`: higher is better, except
-            for a `loss`. None: no checkpoint is the best.
+            for a `loss`. None: keep no best checkpoint.
 
         Raises CheckpointError if the directory cannot be written or is not shared.
         """
@@ -85,7 +85,7 @@ class Manager:
             probe.unlink(missing_ok=True)
         if alone:
             raise CheckpointError(f"{self._directory}: {alone}; it must be on shared storage")
-        # Kept in memory: a look at the directory might show processes different things.
+        # Kept in memory: processes might see different directory contents.
         self._score: float | None = collectives.broadcast_from_main(self._best_score)
 
     def save(
@@ -96,20 +96,21 @@ class Manager:
         record: Mapping[str, Any],
         metrics: Mapping[str, float] | None,
     ) -> None:
-        """Begins to save a state, after waiting for the save before it; `wait` ends it.
+        """Starts saving a state after the previous save has finished; `wait` completes it.
 
         The state may be donated as soon as this returns.
 
         Args:
-          step: number of the step the state belongs to.
+          step: step of the state.
           state: tree of jax arrays.
-          record: facts about the run that JSON can hold; they come back from `restore`.
-          metrics: of an evaluation of this state; they choose the best checkpoint.
+          record: JSON-compatible facts about the run, which `restore` returns.
+          metrics: evaluation of this state, which selects the best checkpoint.
 
         Raises SaveFailed: the save before failed, a leaf is not finite, or there is no room.
         """
         self.wait()
-        # A copy, as the record is written later; what JSON cannot hold fails here, at its cause.
+        # Copy, as the record is written later; values that JSON cannot hold fail here, at the
+        # cause.
         facts = json.loads(json.dumps(record, allow_nan=False))
         leaves = tree_utils.flatten(state)
         found, bad = digests.compute(leaves)
@@ -135,7 +136,7 @@ class Manager:
             if collectives.broadcast_from_main(lambda: self._make_room(step, commit, size)):
                 return
             path = records.folder(self._directory, step) / records.STATE
-            # Orbax refuses arrays without elements; the commit record says all about them.
+            # Orbax rejects empty arrays; the commit record describes them completely.
             full = tree_utils.nest({name: leaf for name, leaf in leaves.items() if leaf.size})
             self._checkpointer.save(path, args=ocp.args.PyTreeSave(full))  # pyright: ignore
         except Exception as error:
@@ -143,7 +144,7 @@ class Manager:
         self._pending = self._background.submit(self._finish, step, commit)
 
     def poll(self) -> None:
-        """Raises SaveFailed if a save has failed meanwhile; costs nothing otherwise."""
+        """Raises SaveFailed if a background save has failed; otherwise free."""
         if self._pending is not None and self._pending.done():
             error = self._pending.exception()
             if error is not None:
@@ -163,7 +164,7 @@ class Manager:
             raise SaveFailed(problem)
 
     def steps(self) -> list[int]:
-        """Returns the committed steps, ascending, as they stand in the directory now."""
+        """Returns the committed steps in the directory, ascending."""
         return records.steps(self._directory)
 
     def best_step(self) -> int | None:
@@ -171,28 +172,28 @@ class Manager:
         return records.best(records.readable(self._directory), self._metric)
 
     def is_best(self, metrics: Mapping[str, float] | None) -> bool:
-        """Returns whether metrics are better than those of every state saved so far."""
+        """Returns whether the metrics beat those of every state saved so far."""
         score = records.score(metrics, self._metric)
         return score is not None and (self._score is None or score > self._score)
 
     def restore(
         self, target: Any, *, step: int | None = None, avoid: Collection[int] = ()
     ) -> tuple[Any, dict[str, Any]] | None:
-        """Returns the newest sound state and its record, None if nothing was ever committed.
+        """Restores the newest intact state and its record; None if nothing was ever committed.
 
-        A damaged checkpoint is renamed to NUMBER.bad and the one before it restored.
+        Renames a damaged checkpoint to NUMBER.bad and restores the one before it.
 
         Args:
           target: tree of ShapeDtypeStructs with the shardings to restore to, whatever mesh the
             state was saved from.
           step: restore this step or nothing.
-          avoid: steps to pass over, as long as there are others.
+          avoid: steps to skip, as long as others exist.
 
         Returns the state, equal to the saved one bit for bit, and the record given to `save` with
         `step` and `metrics` added.
 
         Raises:
-          AllCheckpointsBad: there are checkpoints, and none is sound.
+          AllCheckpointsBad: checkpoints exist, but none is intact.
           CheckpointError: `step` is missing or damaged, or the target does not fit the checkpoint.
         """
         self.wait()
@@ -225,7 +226,7 @@ class Manager:
         return None
 
     def close(self) -> None:
-        """Waits for a save under way, logs instead of raising if it fails, and frees threads."""
+        """Waits for a running save, logs its failure instead of raising, and frees threads."""
         pending, self._pending = self._pending, None
         if pending is not None and (error := pending.exception()) is not None:
             log.error("%s", error)
@@ -233,7 +234,7 @@ class Manager:
         self._checkpointer.close()
 
     def _make_room(self, step: int, commit: Mapping[str, Any], size: int) -> bool:
-        """Clears the way for a step's folder; returns whether it is there already, committed."""
+        """Makes room for a step's folder; returns whether a committed one already exists."""
         path = records.folder(self._directory, step)
         if (path / records.COMMIT).exists():
             try:
@@ -245,7 +246,8 @@ class Manager:
                     merged = old["metrics"] | commit["metrics"]
                     records.write(path, {**commit, "metrics": merged})
                     return True
-                # A trajectory before a rollback came by here too; it stays until this one commits.
+                # A trajectory before a rollback also saved this step; keep it until this one
+                # commits.
                 records.move(path, path.with_name(f"{path.name}.old"))
         path.rmtree(missing_ok=True)
         if not storage.is_remote(path):
@@ -277,8 +279,8 @@ class Manager:
     def _failed(self, step: int, error: Exception) -> SaveFailed:
         """Frees the space of a save that failed and returns the error to raise."""
         if jax.process_index() == 0:
-            # Writers that orbax abandoned may still put files into a folder that is being removed,
-            # or make it anew; what they leave after this, the next start removes.
+            # Writers that orbax abandoned may still add files to a folder during its removal, or
+            # recreate it; the next start removes any leftovers.
             for _ in range(TRIES):
                 with contextlib.suppress(OSError), storage.os_errors():
                     if not records.tidy(self._directory):
@@ -294,7 +296,7 @@ class Manager:
         return f"step {steps[-1]}" if steps else "none"
 
     def _retire(self, step: int) -> None:
-        """Deletes committed steps that are neither among the newest nor the best, and bad ones."""
+        """Deletes bad steps and committed steps that are neither among the newest nor the best."""
         for path, match in records.own(self._directory):
             if int(match["step"]) == step and match["suffix"]:
                 path.rmtree(missing_ok=True)
@@ -302,7 +304,7 @@ class Manager:
         kept = {*sorted(commits)[-self._keep :], records.best(commits, self._metric)}
         for old in commits.keys() - kept:
             path = records.folder(self._directory, old)
-            # Without its record it is no checkpoint any more, however far the deletion gets.
+            # Delete the record first: an interrupted deletion must not leave a valid checkpoint.
             (path / records.COMMIT).unlink(missing_ok=True)
             path.rmtree(missing_ok=True)
 

@@ -1,7 +1,7 @@
-"""Keeps orbax's chatter from the terminal: every failure is raised or logged here, in one line.
+"""Suppresses orbax's log noise: this package raises or logs every failure in one line.
 
-When one of the arrays it works on fails, orbax closes its event loop under the others. Each of
-these then complains through a channel of its own, with tracebacks of several kilobytes.
+When one array fails, orbax closes the event loop that the others still use. Each of those then
+reports through its own channel, with tracebacks of several kilobytes.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from typing import Any
 
 
 def silence_orbax() -> None:
-    """Drops orbax's log entries and the complaints of what it abandons; nothing else."""
+    """Drops orbax's log entries and the errors of its abandoned tasks, and nothing else."""
     logging.getLogger("absl").addFilter(_not_orbax)
     logging.getLogger("asyncio").addFilter(_not_abandoned)
-    # Nobody else here starts coroutines; at interpreter exit theirs would have the last word.
+    # Only orbax starts coroutines here; its leftovers would still warn at interpreter exit.
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     if not isinstance(sys.unraisablehook, _Hook):
         sys.unraisablehook = _Hook(sys.unraisablehook)
@@ -33,7 +33,7 @@ def _not_abandoned(entry: logging.LogRecord) -> bool:
 
 
 class _Hook:
-    """Passes on errors that nobody can catch, except where orbax left its work half done."""
+    """Forwards unraisable errors, except those of orbax's abandoned work."""
 
     def __init__(self, previous: Callable[[Any], object]) -> None:
         self.previous = previous

@@ -1,4 +1,4 @@
-"""Which data sets are on this machine, and what to run for the others; neither TFDS nor jax."""
+"""Finds the data sets on this machine and the commands for missing ones; needs no TFDS or jax."""
 
 import dataclasses
 import fnmatch
@@ -28,7 +28,7 @@ class Found(NamedTuple):
 
     @property
     def readable(self) -> bool:
-        """Whether training can read it as it is."""
+        """Whether training can read it without conversion."""
         return self.format in READABLE
 
 
@@ -39,9 +39,9 @@ def directory(data_dir: str | os.PathLike[str] | None) -> Any:
 
 
 def find(dataset: Dataset, data_dir: str | os.PathLike[str] | None = None) -> Found | None:
-    """Returns the newest prepared version that will do, one that can be read first; else None.
+    """Returns the newest suitable prepared version, preferring a readable one; else None.
 
-    Raises DataError where the data_dir is gs:// or the like, and cannot be read.
+    Raises DataError if the data_dir is remote and cannot be read.
     """
     where = str(directory(data_dir))
     if "://" not in where:
@@ -85,13 +85,13 @@ def check(name: str, data_dir: str | os.PathLike[str] | None = None) -> None:
 
 
 def known(name: str) -> Dataset | None:
-    """Returns the data set of the tasks that a `data.name` means; None for one that no task has."""
+    """Returns the tasks' data set that `data.name` refers to; None if no task uses it."""
     bare = name.partition(":")[0]
     return next((t.dataset for t in TASKS.values() if t.dataset.tfds == bare), None)
 
 
 def splits(name: str, data_dir: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
-    """Returns the splits of a prepared data set that have labels, as far as can be seen.
+    """Returns the labeled splits of a prepared data set, as far as the metadata tells.
 
     What `vit_jax prepare` packed has labels everywhere; of others, test splits are left out.
     """
@@ -104,7 +104,7 @@ def splits(name: str, data_dir: str | os.PathLike[str] | None = None) -> tuple[s
 
 
 def command(name: str, data_dir: str | os.PathLike[str] | None = None) -> str | None:
-    """Returns what prepares a task or a `data.name`; None for data sets that no task has."""
+    """Returns the command that prepares a task or `data.name`; None if no task uses it."""
     bare = name.partition(":")[0]
     tasks = [t for t in TASKS.values() if name == t.name or bare == t.dataset.tfds]
     if not tasks:
@@ -118,13 +118,13 @@ def command(name: str, data_dir: str | os.PathLike[str] | None = None) -> str | 
 
 
 def conversion(name: str, path: Any) -> str:
-    """Returns what makes a readable copy of a data set that is prepared in another format."""
+    """Returns the command that converts a prepared data set to a readable format."""
     tasks = [t.name for t in TASKS.values() if name.partition(":")[0] == t.dataset.tfds]
     return f"vit_jax prepare {(tasks or [name])[0]} --from={path} --data-dir=ANOTHER"
 
 
 def _read(path: Any) -> Found | None:
-    """Returns what dataset_info.json says, or None where there is none or it is cut short."""
+    """Returns the contents of dataset_info.json; None if it is missing or truncated."""
     try:
         file = path / INFO
         if file.stat().length > MOST_BYTES:

@@ -1,4 +1,4 @@
-"""Some of the classes of a source: `data.classes`."""
+"""Restricts a source to some of its classes: `data.classes`."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ from vit_jax.data.source import Record, Source, digest
 
 
 class Subset:
-    """The examples of some classes, in the order of the source; a label is a place in `classes`.
+    """The examples of some classes, in the order of the source; a label is an index into `classes`.
 
-    Every example is read once to begin with, for its label.
+    Reads every example once at construction, for its label.
     """
 
     def __init__(self, source: Source, classes: Sequence[str], key: str) -> None:
@@ -47,9 +47,9 @@ class Subset:
         return Record(self._source[position].image, int(self._labels[position]))
 
     def name(self, index: int) -> str:
-        """Returns what the source calls the example."""
+        """Returns the source's name of the example."""
         return self._source.name(int(self._positions[index]))
 
     def fingerprint(self) -> str:
-        """Covers what the source's does, and the classes."""
+        """Covers the source's fingerprint and the classes."""
         return digest(self._source.fingerprint().encode(), repr(self.classes).encode())

@@ -1,4 +1,4 @@
-"""The data sets of the tasks: what TFDS calls them, how many images they have, whence they come.
+"""The data sets of the tasks: TFDS names, image counts and origins.
 
 Sizes are TFDS's. `images` need not be complete: only splits that a task cuts by percentage or from
 the end need a number here. Sources of the facts: the paper, google-research/task_adaptation at
@@ -17,13 +17,13 @@ class Dataset:
 
     Attributes:
       tfds: its name there, `name` or `name/config`.
-      version: pattern of the versions that will do, such as `3.*.*`; empty: any.
+      version: pattern of suitable versions, such as `3.*.*`; empty: any.
       classes: number of classes of its own label; 0: it has none.
       images: number of images by split, where known.
       obtained: `downloaded` by its builder; `manual`: files of yours, which its builder reads;
         `packed`: from a folder or from tars, as no builder is there.
       files: which files, from where; empty for what is downloaded.
-      packages: what preparing it takes besides what this project needs anyway: `tensorflow` where
+      packages: extra packages needed to prepare it: `tensorflow` where
         TFDS's builder does it.
       border: pixels on every side of an image that are not part of it; they are cut off when it is
         read.

@@ -1,4 +1,4 @@
-"""Encoded bytes to pixels: the right ones, or one clear error."""
+"""Decodes image files to correct pixels, or raises one clear error."""
 
 import io
 import os
@@ -35,7 +35,7 @@ class BadImage(UserError):
 def read(path: str | os.PathLike[str]) -> bytes:
     """Returns the bytes of a file; raises OSError, or BadImage for one too large, or no file.
 
-    A pipe of that name would otherwise keep the reader for ever.
+    A pipe of that name would otherwise block the reader forever.
     """
     with io.FileIO(path, opener=_open) as file:
         status = os.fstat(file.fileno())
@@ -50,7 +50,7 @@ def _open(path: str, flags: int) -> int:
 
 
 def check_bytes(size: int) -> None:
-    """Raises BadImage where an image takes so many bytes that they are not read."""
+    """Raises BadImage for a file too large to read."""
     if size > MOST_BYTES:
         raise BadImage(f"has {size:,} bytes, more than {MOST_BYTES:,}")
 
@@ -118,7 +118,7 @@ def with_channels(image: np.ndarray, channels: int) -> np.ndarray:
 def without_border(image: np.ndarray, border: int) -> np.ndarray:
     """Returns pixels `H W C` without `border` rows and columns on every side.
 
-    Raises BadImage where nothing would be left.
+    Raises BadImage if no pixels would remain.
     """
     height, width = image.shape[:2]
     if min(height, width) <= 2 * border:

@@ -30,12 +30,12 @@ Path = str | os.PathLike[str]
 
 
 class Listing(NamedTuple):
-    """What a file of `write` says.
+    """The contents of a file written by `write`.
 
     Attributes:
       task: the task it was written for, as `vit_jax prepare` calls it.
       dataset: TFDS's name, such as `clevr` or `eurosat/rgb`.
-      version: the version it was written of.
+      version: version of that data set.
       split: the split, as `data.train_split` has it.
       examples: `identity` of every image of it, in order.
     """
@@ -53,14 +53,14 @@ class Listing(NamedTuple):
 
 
 def path(data_dir: Path, task: str) -> epath.Path:
-    """Returns where the list of a task is kept, below TFDS's data_dir."""
+    """Returns the path of a task's list, below TFDS's data_dir."""
     return epath.Path(data_dir) / "examples" / f"{task}.json"
 
 
 def write(source: Source, path: Path, *, task: str, dataset: str, version: str, split: str) -> str:
     """Writes the list of all images of a source, which is `split` of a data set.
 
-    Returns its digest. Raises `images.BadImage` or OSError for an image that cannot be read.
+    Returns its digest. Raises `decoding.BadImage` or OSError for an image that cannot be read.
     """
     examples = tuple(identity(source[index]) for index in range(len(source)))
     listing = Listing(task, dataset, version, split, examples)
@@ -69,7 +69,7 @@ def write(source: Source, path: Path, *, task: str, dataset: str, version: str, 
     facts["examples"] = facts.pop("examples")
     text = json.dumps(facts, indent=1) + "\n"
     epath.Path(path).parent.mkdir(parents=True, exist_ok=True)
-    if "://" in os.fspath(path):  # objects of a store appear whole
+    if "://" in os.fspath(path):  # object writes are atomic
         epath.Path(path).write_text(text)
     else:
         logs.write_atomically(pathlib.Path(path), text)
@@ -77,7 +77,7 @@ def write(source: Source, path: Path, *, task: str, dataset: str, version: str, 
 
 
 def read(path: Path) -> Listing:
-    """Returns what a file of `write` says; raises DataError for another, or a damaged one."""
+    """Reads a file written by `write`; raises DataError for any other or damaged file."""
     key = f"data.examples={path}"
     try:
         with remote_paths.one_line(key):
@@ -162,7 +162,7 @@ class Listed:
         return self._source[int(self._positions[index])]
 
     def name(self, index: int) -> str:
-        """Returns what the source calls the example."""
+        """Returns the source's name of the example."""
         return self._source.name(int(self._positions[index]))
 
     @property

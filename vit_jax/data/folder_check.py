@@ -1,7 +1,7 @@
-"""A folder of images is checked before a run begins: what is used, what is not, what is broken.
+"""Checks a folder of images before a run: used, skipped and broken files.
 
-Files are looked at, not read: a link to nothing, an empty file or a pipe that is called `x.jpg`
-would otherwise end the run when its turn comes, maybe after hours.
+Checks file metadata without reading the files: otherwise a dangling link, an empty file or a pipe
+named `x.jpg` could end the run after hours.
 """
 
 import concurrent.futures
@@ -46,7 +46,7 @@ def check(data: config.Data, sources: Mapping[str, Source | None]) -> str | None
         if looked < len(folder):
             notes.append(f"of {split} {looked:,} files were looked at within {SECONDS:.0f} s")
     skipped = Skipped()
-    # Both sides of a holdout are of one folder.
+    # Both sides of a holdout share one folder.
     for one in {folder.top: folder.skipped for _, _, folder in folders}.values():
         skipped.add(one)
     left_out = skipped.describe()
@@ -56,7 +56,7 @@ def check(data: config.Data, sources: Mapping[str, Source | None]) -> str | None
 
 
 def unreadable(folder: Folder) -> tuple[list[tuple[str, str]], int]:
-    """Returns the files that cannot be read, each with the reason, and how many were looked at."""
+    """Returns the unreadable files, each with the reason, and the number of files checked."""
     end = time.monotonic() + SECONDS
     bad: list[tuple[str, str]] = []
     looked = 0

@@ -15,7 +15,7 @@ from vit_jax.data import decoding, split_names
 from vit_jax.data.skipped_files import Skipped, shown
 from vit_jax.data.source import DataError, Record, Split, digest
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")  # what `images.decode` reads
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")  # what `decoding.decode` reads
 
 DEEPEST = 100  # folders within folders
 

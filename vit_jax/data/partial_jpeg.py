@@ -1,8 +1,8 @@
-"""A rectangle of a JPEG without decoding the rest of the image, where that can be had.
+"""Decodes a rectangle of a JPEG without the rest of the image, if supported.
 
-It takes a small extension (`_jpeg.c`), which is built where a compiler and libjpeg-turbo's headers
-are; without it OpenCV decodes whole images. Nothing but speed depends on it: the extension is used
-only if it gives the very pixels that OpenCV gives for a picture made here.
+This needs a small extension (`_jpeg.c`), built if a compiler and libjpeg-turbo's headers are
+present; without it OpenCV decodes whole images. Only speed depends on it: the extension is used
+only if it decodes a test image to exactly OpenCV's pixels.
 """
 
 import types
@@ -33,8 +33,8 @@ def room(rectangle: Rectangle) -> int:
 def decode(encoded: bytes, rectangle: Rectangle, scratch: np.ndarray) -> np.ndarray | None:
     """Returns a rectangle of a JPEG that has a `size`, uint8 `height width 3`, RGB, in `scratch`.
 
-    That is a uint8 vector with `room`. Returns None for a file that is damaged as far as it was
-    read: what it is worth is for `images.decode` to say. Lets other threads run meanwhile.
+    `scratch` is a uint8 vector of `room` bytes. Returns None if the part that was read is damaged;
+    the caller then falls back to `decoding.decode`. Releases the GIL while decoding.
     """
     found = _JPEG and _JPEG.decode(encoded, scratch, *rectangle)
     if not found:
@@ -46,12 +46,12 @@ def decode(encoded: bytes, rectangle: Rectangle, scratch: np.ndarray) -> np.ndar
 
 
 def has_parts() -> bool:
-    """Returns whether rectangles can be decoded here at all."""
+    """Returns whether this installation can decode rectangles."""
     return _JPEG is not None
 
 
 def decoder() -> str:
-    """Returns what decodes JPEGs here, in words."""
+    """Returns a description of the JPEG decoder in use."""
     whole = f"OpenCV {cv2.__version__}"
     if not _JPEG:
         return f"{whole}, whole images (no extension)"

@@ -284,7 +284,7 @@ class Batches(Iterator[Batch]):
         }
 
     def _check(self, part: dict[str, Any]) -> None:
-        """Raises DataError for a part that could not be made, or a bad example too many."""
+        """Raises DataError for a part that could not be made, or too many bad examples."""
         if "error" in part:
             raise DataError(part["error"])
         budget = self._loader.data.max_bad_examples

@@ -1,4 +1,4 @@
-"""Waits for batches so that a stop can end the wait: a disk may never answer."""
+"""Waits for batches interruptibly, because a disk may never respond."""
 
 import queue
 import threading
@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 Batch = Mapping[str, Any]  # of numpy arrays
 
-POLL = 0.5  # seconds after which a wait asks whether to go on
+POLL = 0.5  # seconds between checks whether to stop waiting
 THREADS = ("feed", "grain-prefetch")  # how the threads that load are called: ours, and Grain's
 
 
 class GivenUp(Exception):
-    """The run was to stop while a batch was waited for that did not come."""
+    """The run was asked to stop while waiting for a batch."""
 
 
 class Batches(Iterator[Batch], Protocol):

@@ -32,7 +32,7 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Record:
-        """Returns an example; raises `images.BadImage` or OSError where it cannot be read."""
+        """Returns an example; raises `decoding.BadImage` or OSError if unreadable."""
         ...
 
     def name(self, index: int) -> str:

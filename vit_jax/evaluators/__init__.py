@@ -1,1 +1,1 @@
-"""Evaluators: parameters in, numbers out."""
+"""Evaluators: functions from parameters to metrics."""

@@ -1,9 +1,9 @@
-"""Sets with few of ImageNet's classes: only outputs for classes that occur in them compete.
+"""Top-1 and top-5 restricted to the classes present in the data set (ImageNet-A/-R).
 
-ImageNet-A and ImageNet-R have 200 of the 1,000 classes each, and are measured so by their authors
-(Hendrycks et al., "Natural Adversarial Examples" and "The Many Faces of Robustness"). Which classes
-these are is read off the labels, so the logits of the pass are kept until its end: N x K x 4 bytes,
-over all devices; 120 MB for ImageNet-R.
+ImageNet-A and ImageNet-R contain 200 of the 1,000 classes each; their authors use this metric
+(Hendrycks et al., "Natural Adversarial Examples" and "The Many Faces of Robustness"). The labels
+determine the classes, so the logits stay in memory until the end of the pass: N x K x 4 bytes over
+all devices, 120 MB for ImageNet-R.
 """
 
 import functools
@@ -22,7 +22,7 @@ from vit_jax.training import losses, sharding, step
 
 
 class Present:
-    """Measures parameters on a split, among the classes that it has."""
+    """Evaluates parameters on a split, restricted to the classes present in it."""
 
     def __init__(self, model: models.Classifier, cfg: config.Config, split: SplitRunner) -> None:
         self._split = split
@@ -46,7 +46,7 @@ class Present:
 def _look(
     model: models.Classifier, data: config.Data, params: Any, batch: dict[str, jax.Array]
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Returns logits (B, K), labels, mask, and which classes occur, (K,) bool."""
+    """Returns logits (B, K), labels, mask, and the classes present, (K,) bool."""
     logits, _ = model.apply(params, step.normalize_pixels(batch["image"], data))
     label, mask = batch["label"], batch["mask"]
     present = jnp.zeros(logits.shape[-1], bool).at[label].max(mask)

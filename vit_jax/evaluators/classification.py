@@ -1,4 +1,4 @@
-"""Top-1, top-5 and loss over a whole split, exactly: padded rows are masked, sums divided once."""
+"""Exact top-1, top-5 and loss over a whole split: masks padded rows and divides the sums once."""
 
 import functools
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from vit_jax.training import losses, step
 
 
 class Classification:
-    """Measures parameters on a split whose images have one right class each."""
+    """Evaluates parameters on a split with one label per image."""
 
     def __init__(
         self,
@@ -24,16 +24,16 @@ class Classification:
         split: SplitRunner,
         reassessed: Reassessed | None = None,
     ) -> None:
-        """Takes the source of the split where that has ReaL's labels too."""
+        """Takes the source of the split if it also provides ReaL labels."""
         self._split, self._reassessed = split, reassessed
         self._sums = functools.partial(_sums, model, cfg.data, cfg.train.loss)
 
     def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
         """Returns `top1`, `top5`, `loss` (of cfg.train.loss, unsmoothed) and `count`.
 
-        With ReaL's labels also `real/top1` and `real/count`, from the same predictions.
-        The result is that of one pass over every example, whatever the batch size and the
-        number of devices; None if `stop()` turned true before the end.
+        With ReaL labels, adds `real/top1` and `real/count` from the same predictions. The result
+        covers every example exactly once, independent of the batch size and the number of
+        devices; None if `stop()` turned true before the end.
         """
         function = functools.partial(self._sums, params)
         sums = self._split.outputs(function, stop=stop, inputs=self._inputs)

@@ -8,10 +8,10 @@ import numpy as np
 from vit_jax.data.datasets import SEVERITIES
 from vit_jax.training import loop
 
-# AlexNet's top-1 error on each corruption, averaged over the severities, which the mean corruption
-# error is normalized by (Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to
-# Common Corruptions and Perturbations"; the values are those of github.com/hendrycks/robustness).
-# The other four corruptions of TFDS are not part of it.
+# AlexNet's top-1 error on each corruption, averaged over the severities, which normalizes the mean
+# corruption error (Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common
+# Corruptions and Perturbations"; the values are those of github.com/hendrycks/robustness). It
+# excludes the other four corruptions of TFDS.
 ALEXNET = {
     "gaussian_noise": 0.886428,
     "shot_noise": 0.894468,
@@ -32,14 +32,14 @@ ALEXNET = {
 
 
 class Corruptions:
-    """Measures parameters on the sets of ImageNet-C that are here."""
+    """Evaluates parameters on the available ImageNet-C sets."""
 
     def __init__(self, evaluators: Mapping[str, loop.Evaluator]) -> None:
-        """Takes an evaluator for each set, by names such as `fog_3`."""
+        """Takes an evaluator for each set, keyed by names such as `fog_3`."""
         self._evaluators = evaluators
 
     def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
-        """Returns the results of each set as `fog_3/top1`, and `mce` if all of its 75 are here."""
+        """Returns each set's results as `fog_3/top1`, and `mce` if all 75 sets are available."""
         results: dict[str, float] = {}
         for name, evaluator in self._evaluators.items():
             one = evaluator(params, stop=stop)
@@ -52,9 +52,9 @@ class Corruptions:
 
 
 def mean_corruption_error(top1: Mapping[str, float]) -> float:
-    """Returns the mean over corruptions of error / AlexNet's error: 1 is as good as AlexNet.
+    """Returns the mean over corruptions of error / AlexNet's error: 1 matches AlexNet.
 
-    `top1` has the accuracy of each set, by names such as `fog_3`.
+    `top1` holds each set's accuracy, keyed by names such as `fog_3`.
     """
     each = [
         np.mean([1 - top1[f"{kind}_{severity}"] for severity in SEVERITIES]) / alexnet

@@ -1,4 +1,4 @@
-"""The frozen representation of a whole split: what the head sees, `pre_logits`."""
+"""Frozen features of a whole split: the input of the head, `pre_logits`."""
 
 import functools
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from vit_jax import config, models
 from vit_jax.evaluators.runner import SplitRunner
 from vit_jax.training import sharding, step
 
-PADDING = -1  # label of a row that is no example
+PADDING = -1  # label of a padded row
 
 
 class Features(NamedTuple):
@@ -22,8 +22,8 @@ class Features(NamedTuple):
 
     Attributes:
       mesh: the devices.
-      values: (B, D) float32 for each batch, its rows over all devices.
-      labels: (B,) int32 for each batch, likewise; PADDING where there is no example.
+      values: (B, D) float32 per batch, rows sharded over all devices.
+      labels: (B,) int32 per batch, likewise; PADDING for padded rows.
     """
 
     mesh: Mesh
@@ -31,7 +31,7 @@ class Features(NamedTuple):
     labels: list[jax.Array]
 
     def gathered(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns all examples in this process's memory: (N, D) float32 and their labels (N,)."""
+        """Gathers all examples into this process's memory: (N, D) float32 and their labels (N,)."""
         whole = jax.jit(lambda x: x, out_shardings=NamedSharding(self.mesh, P()))
         values, labels = (
             np.concatenate([np.asarray(whole(part).addressable_data(0)) for part in parts])

@@ -1,4 +1,4 @@
-"""Few-shot linear evaluation in closed form: frozen features, least squares, a few images a class.
+"""Few-shot linear evaluation in closed form: least squares on frozen features.
 
 ViT, section 4.1: regularized least squares from the features of some training images to targets
 {-1, 1}^K. The paper gives neither the regularizer nor the seeds; as in big_vision's fewshot_lsr.py
@@ -29,7 +29,7 @@ from vit_jax.evaluators.features import PADDING, Extractor, Features
 from vit_jax.evaluators.linear_data import Pair
 
 BIAS = 100.0
-CHUNK = 4096  # examples that are float64 at a time
+CHUNK = 4096  # examples converted to float64 at a time
 
 
 class Linear(NamedTuple):
@@ -48,7 +48,7 @@ class Linear(NamedTuple):
 
 
 class FewShot:
-    """Measures features on pairs of splits, with the options of `evaluation`."""
+    """Evaluates features on pairs of splits, with the options of `evaluation`."""
 
     def __init__(
         self, model: models.Classifier, cfg: config.Config, pairs: Mapping[str, Pair]
@@ -93,7 +93,7 @@ class FewShot:
         test: Features,
         stop: Callable[[], bool],
     ) -> dict[str, float] | None:
-        """Returns means over draws by `/l2=NUMBER`, or of a single l2 by nothing."""
+        """Returns means over draws, keyed by `/l2=NUMBER`, or by an empty key for a single l2."""
         strengths = self._options.fewshot_l2
         each = np.zeros((self._options.fewshot_seeds, len(strengths)))
         for seed, row in enumerate(each):
@@ -107,9 +107,9 @@ class FewShot:
 
 
 def choose(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
-    """Returns the positions of `shots` examples of every class, or all where it has fewer.
+    """Returns the positions of `shots` examples per class, or of all if a class has fewer.
 
-    They are the first of a permutation by `seed`, so that more shots contain fewer.
+    They come first in a permutation by `seed`, so that larger draws contain smaller ones.
     """
     order = np.random.default_rng(seed).permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
@@ -121,7 +121,7 @@ def choose(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
 def solutions(
     x: np.ndarray, y: np.ndarray, classes: int, strengths: Sequence[float]
 ) -> Iterator[Linear]:
-    """Gives the solution for features (N, D) and labels (N,), one l2 of `strengths` after another.
+    """Yields the solution for features (N, D) and labels (N,) for each l2 in `strengths`.
 
     It is W = (X'X + l2 I)^-1 X'Y; with fewer examples than columns of X, in the dual form,
     X'(XX' + l2 I)^-1 Y.
@@ -170,7 +170,7 @@ def _dual(
 def _solved(
     square: np.ndarray, right: np.ndarray, strengths: Sequence[float]
 ) -> Iterator[np.ndarray]:
-    """Gives (square + l2 I)^-1 right, one l2 after another; `square` is written to."""
+    """Yields (square + l2 I)^-1 right for each l2; overwrites `square`."""
     diagonal = square.diagonal().copy()
     for l2 in strengths:
         np.fill_diagonal(square, diagonal + l2)
@@ -178,7 +178,7 @@ def _solved(
 
 
 def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns mean and deviation + 1e-5 of each feature, float64, which standardize them."""
+    """Returns each feature's mean and deviation + 1e-5, float64, for standardization."""
     mean = x.mean(axis=0, dtype=np.float64)
     squares = np.zeros_like(mean)
     for rows in _chunks(len(x)):
@@ -187,7 +187,7 @@ def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def accuracy(linear: Linear, test: Features) -> float:
-    """Returns the share of examples whose largest score is that of their class."""
+    """Returns the fraction of examples whose largest score belongs to their class."""
     place = NamedSharding(test.mesh, P())
     replicated = [jax.device_put(part.astype(np.float32), place) for part in linear]
     with jax.set_mesh(test.mesh):
@@ -208,7 +208,7 @@ def _hits(
     values: jax.Array,
     labels: jax.Array,
 ) -> jax.Array:
-    """Returns how many of a batch are right, and how many are examples: (2,) int32."""
+    """Returns the correct predictions and the examples in a batch: (2,) int32."""
     inputs = (values - mean[None]) / scale[None]
     scores = jnp.dot(inputs, weights, precision=jax.lax.Precision.HIGHEST) + bias[None]
     right = jnp.argmax(scores, axis=-1).astype(labels.dtype) == labels

@@ -1,4 +1,4 @@
-"""Sets to learn a linear classifier on: images to learn from, and images to measure it on."""
+"""Train/test splits for linear evaluation."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,7 +17,7 @@ FEW_SHOT = "fewshot/"
 
 
 class Pair(NamedTuple):
-    """Passes over the two splits of a set, in their order and without augmentation."""
+    """The two splits of a data set, read in order and without augmentation."""
 
     train: SplitRunner
     test: SplitRunner
@@ -28,18 +28,18 @@ Sources = tuple[Source, Source]
 
 
 def asks_for_own(cfg: config.Config) -> bool:
-    """Returns whether images of the run's own splits are to be learned from."""
+    """Returns whether linear evaluation uses the run's own splits."""
     return OWN in (*cfg.evaluation.fewshot, *cfg.evaluation.probe)
 
 
 def open_pairs(
     cfg: config.Config, key: str, pass_over: Callable[[Source], SplitRunner]
 ) -> dict[str, Pair]:
-    """Returns the sets that the option `key` names and that are here, by their short names.
+    """Returns the available data sets that the option `key` names, by their short names.
 
     A name is a task with both splits (`imagenet` is `fewshot/imagenet`), a pattern of tasks,
-    `digits`, which come with this package, or `self`, the run's own splits. Sets that are missing
-    are warned of and left out. Raises ConfigError for other names.
+    `digits`, which come with this package, or `self`, the run's own splits. Missing sets are
+    skipped with a warning. Raises ConfigError for other names.
     """
     opened = _open(cfg, key)
     return {

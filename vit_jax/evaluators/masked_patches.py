@@ -1,4 +1,4 @@
-"""Masked patch prediction over a whole split: each image corrupted as always, sums divided once."""
+"""Masked patch prediction over a whole split: fixed corruption per image, sums divided once."""
 
 import functools
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from vit_jax.training import masked_objective, step
 
 
 class Masked:
-    """Measures parameters on a split whose labels do not matter."""
+    """Evaluates parameters on a split, ignoring its labels."""
 
     def __init__(self, model: models.Classifier, cfg: config.Config, split: SplitRunner) -> None:
         self._split = split
@@ -24,9 +24,9 @@ class Masked:
     def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
         """Returns `loss`, `error` and `count` of images, of colors `accuracy` and its `count`.
 
-        They are those of `masked.measure`. What is corrupted depends on the number of an image in
-        its split alone, so all of them are the same whatever the batch size, the number of devices
-        and the seed of the run; None if `stop()` turned true before the end.
+        `masked.measure` defines them. The corruption depends only on an image's index in its split,
+        so the results do not depend on the batch size, the number of devices or the seed of the
+        run; None if `stop()` turned true before the end.
         """
         function = functools.partial(self._sums, params)
         sums = self._split.outputs(function, stop=stop, inputs=_inputs)

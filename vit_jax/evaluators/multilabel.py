@@ -1,6 +1,6 @@
-"""Images with several right classes, or none: a prediction is right if it is one of them.
+"""Multi-label accuracy (ObjectNet): a prediction is correct if it is in the label set.
 
-Images without a right class are in neither numerator nor denominator.
+Images with an empty label set count in neither numerator nor denominator.
 """
 
 import functools
@@ -18,7 +18,7 @@ from vit_jax.training import losses, step
 
 
 def ranks(logits: jax.Array, right: jax.Array) -> jax.Array:
-    """Returns how many classes are predicted before the first right one, (B,) int32.
+    """Returns the number of classes ranked above the first correct one, (B,) int32.
 
     `right` is (B, M) int32, padded with NONE; without a right class it is the number of classes.
     """
@@ -29,17 +29,17 @@ def ranks(logits: jax.Array, right: jax.Array) -> jax.Array:
 
 
 class MultiLabel:
-    """Measures parameters on a split whose label stands for several classes of the head."""
+    """Evaluates parameters on a split whose labels map to several classes of the head."""
 
     def __init__(
         self, model: models.Classifier, cfg: config.Config, split: SplitRunner, right: np.ndarray
     ) -> None:
-        """Takes the right classes of each label, (labels, M) int32, padded with NONE."""
+        """Takes the correct classes of each label, (labels, M) int32, padded with NONE."""
         self._split, self._right = split, right
         self._sums = functools.partial(_sums, model, cfg.data)
 
     def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
-        """Returns `top1`, `top5` and `count`, of all 1,000 outputs; None if `stop()` was true."""
+        """Returns `top1`, `top5` and `count` over all 1,000 outputs; None if `stop()` was true."""
         function = functools.partial(self._sums, params)
         sums = self._split.outputs(function, stop=stop, inputs=self._inputs)
         return None if sums is None else means(sums, of=("top1", "top5"))

@@ -1,13 +1,13 @@
 """Linear probe: a softmax head on frozen features, trained on a whole training split.
 
-The recipe is ours, as the paper has none. Features are standardized by the training images. The
+The paper gives no recipe; this one is ours. Features are standardized by the training images. The
 mean cross-entropy plus l2 / 2 times the squared weights, not the biases, is minimized by L-BFGS on
 all images at once; for each l2 of STRENGTHS in turn, from the solution of the one before, on four
 fifths of the images of every class. The l2 that is best on the other fifth is that of the final
 head, trained on all of them and measured on test images once. Nothing is random but the fifth, and
 that is of a fixed permutation.
 
-Features lie over the devices, N x D x 4 bytes, and scores exist for BLOCK images at a time.
+Features are sharded over the devices, N x D x 4 bytes; scores exist for BLOCK images at a time.
 """
 
 import math
@@ -37,7 +37,7 @@ Head = dict[str, jax.Array]  # `weights` (D, K) and `bias` (K,), float32
 
 
 class Probe:
-    """Trains and measures linear heads on pairs of splits."""
+    """Trains and evaluates linear heads on pairs of splits."""
 
     def __init__(
         self, model: models.Classifier, cfg: config.Config, pairs: Mapping[str, Pair]
@@ -46,7 +46,7 @@ class Probe:
         self._pairs = pairs
 
     def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
-        """Returns `SET/top1`, and of the l2 chosen `SET/log10_l2`; None if `stop()` was true."""
+        """Returns `SET/top1` and the selected `SET/log10_l2`; None if `stop()` was true."""
         results: dict[str, float] = {}
         for name, pair in self._pairs.items():
             train = self._extract(params, pair.train, stop=stop)
@@ -91,7 +91,7 @@ def learn(
 
 
 def _fifth(labels: np.ndarray) -> np.ndarray:
-    """Returns the positions of about a fifth of every class, none of a class with fewer."""
+    """Returns the positions of about a fifth of every class, none for classes with fewer."""
     order = np.random.default_rng(0).permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     _, first = np.unique(labels[order], return_index=True)
@@ -100,7 +100,7 @@ def _fifth(labels: np.ndarray) -> np.ndarray:
 
 
 def _blocks(array: np.ndarray, mesh: Mesh, fill: int) -> list[jax.Array]:
-    """Returns an array in blocks of rows over all devices, the last one filled up."""
+    """Returns an array in row blocks sharded over all devices, with the last one padded."""
     rows = -(-BLOCK // mesh.size) * mesh.size
     array = np.pad(
         array,
@@ -122,7 +122,7 @@ def _linear(head: Head) -> Linear:
 def _minimize(
     head: Head, values: list[jax.Array], labels: list[jax.Array], l2: jax.typing.ArrayLike
 ) -> Head:
-    """Returns where L-BFGS, begun at `head`, ends."""
+    """Runs L-BFGS from `head` and returns the result."""
     x, y = jnp.stack(values), jnp.stack(labels)
     count = jnp.sum(y != PADDING).astype(jnp.float32)
 
@@ -134,7 +134,7 @@ def _minimize(
             )
             return total + jnp.sum(jnp.where(block[1] != PADDING, each, 0.0)), None
 
-        # Scores are made again for the gradient, so that those of one block exist at a time.
+        # Recompute scores for the gradient, so that only one block's scores exist at a time.
         total, _ = jax.lax.scan(jax.checkpoint(add), jnp.zeros(()), (x, y))
         return total / count + l2 / 2 * jnp.sum(jnp.square(head["weights"]))
 

@@ -1,4 +1,4 @@
-"""Sets to measure beside the evaluation split: those of `evaluation.tasks` that are here."""
+"""Builds evaluators for the available data sets in `evaluation.tasks`."""
 
 from collections.abc import Callable
 
@@ -24,12 +24,12 @@ REAL, IMAGENET_C = "imagenet-real", "imagenet-c/"
 
 
 def sets(cfg: config.Config, classes: tuple[str, ...]) -> dict[str, Source]:
-    """Returns the test split of every set that is here, by the name of its task.
+    """Returns the test split of every available data set, by task name.
 
-    `classes` are those of the head. ReaL is not among them, as its images are those of the
-    evaluation split. Sets that are missing are warned of, in a line for each entry of
-    `evaluation.tasks`, and left out; in a run of several processes those that any of them lacks.
-    Raises ConfigError for a set whose classes are not those.
+    `classes` are the head's class names. ReaL is excluded because it shares the images of the
+    evaluation split. Missing sets are skipped, with one warning per entry of
+    `evaluation.tasks`; a multi-process run skips the sets that any process lacks. Raises
+    ConfigError for a set with other classes.
     """
     root = _root(cfg)
     found: dict[str, Source] = {}
@@ -52,16 +52,16 @@ def sets(cfg: config.Config, classes: tuple[str, ...]) -> dict[str, Source]:
 
 
 def asks_for_real(cfg: config.Config) -> bool:
-    """Returns whether ReaL is to be measured on the evaluation split."""
+    """Returns whether to evaluate ReaL labels on the evaluation split."""
     return any(
         tasks.TASKS[REAL] in tasks.select(entry, f"{KEY}=") for entry in cfg.evaluation.tasks
     )
 
 
 def reassess(cfg: config.Config, source: Source) -> Reassessed | None:
-    """Returns the evaluation split with ReaL's labels, if they are asked for and here.
+    """Returns the evaluation split with ReaL labels if requested and available.
 
-    Raises ConfigError where that split is not of ImageNet's validation images.
+    Raises ConfigError if that split does not hold ImageNet's validation images.
     """
     if not asks_for_real(cfg):
         return None
@@ -80,7 +80,7 @@ def evaluators(
     classes: tuple[str, ...],
     pass_over: Callable[[Source], SplitRunner],
 ) -> dict[str, loop.Evaluator]:
-    """Returns what measures each of `sets`, ImageNet-C's together; raises likewise."""
+    """Returns an evaluator for each of `sets`, one for all of ImageNet-C; raises likewise."""
     found: dict[str, loop.Evaluator] = {}
     corrupted: dict[str, loop.Evaluator] = {}
     for name, source in sets(cfg, classes).items():
@@ -103,7 +103,7 @@ def _root(cfg: config.Config) -> str | None:
 
 
 def _open(task: Task, root: str | None) -> tuple[Source | None, str | None]:
-    """Returns the test split of a task, or why it cannot be opened."""
+    """Returns the test split of a task, or the reason it cannot be opened."""
     try:
         return sources.open_task(task, task.test, root), None
     except DataError as error:
@@ -135,7 +135,7 @@ def _check(task: Task, classes: int) -> None:
 
 
 def _check_names(task: Task, theirs: tuple[str, ...], ours: tuple[str, ...]) -> None:
-    """Raises ConfigError where both have names for their classes, and the names differ."""
+    """Raises ConfigError if both have class names and the names differ."""
     if all(name.isdigit() for name in theirs) or all(name.isdigit() for name in ours):
         return
     for number, (their, our) in enumerate(zip(theirs, ours, strict=True)):
@@ -147,7 +147,7 @@ def _check_names(task: Task, theirs: tuple[str, ...], ours: tuple[str, ...]) -> 
 
 
 def warn(key: str, entry: str, missing: list[str], root: str | None) -> None:
-    """Logs one line for an entry of a option whose sets, or some of them, are not here."""
+    """Logs one line for an option's entry with missing data sets."""
     where = availability.directory(root)
     if len(missing) == 1:
         logs.log.warning(

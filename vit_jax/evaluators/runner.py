@@ -1,4 +1,4 @@
-"""One pass over a split: every batch of it through one function on the devices."""
+"""One pass over a split: applies a function to every batch on the devices."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
@@ -16,18 +16,18 @@ T = TypeVar("T")
 
 
 def needed(batch: Batch) -> Inputs:
-    """Returns what of a batch goes to the devices: `image`, `label` and `mask`."""
+    """Returns the parts of a batch that go to the devices: `image`, `label` and `mask`."""
     return {key: batch[key] for key in ("image", "label", "mask")}
 
 
 class SplitRunner:
-    """A split in global batches of `rows`, begun anew by every call of `outputs`.
+    """A split in global batches of `rows`; every call of `outputs` restarts it.
 
     Rows beyond the end of the split, and unreadable images, are padding: their `mask` is False.
     """
 
     def __init__(self, mesh: Mesh, rows: int, batches: Callable[[], prefetch.Batches]) -> None:
-        """Takes `batches`, which begins to load the split from its start."""
+        """Takes `batches`, which starts loading the split from its beginning."""
         self.mesh, self._rows, self._batches = mesh, rows, batches
         self._local = sharding.host_rows(mesh, rows)
 
@@ -38,9 +38,9 @@ class SplitRunner:
         stop: Callable[[], bool],
         inputs: Callable[[Batch], Inputs] = needed,
     ) -> list[T] | None:
-        """Returns what `function` makes of each batch, in order; None if `stop()` turned true.
+        """Returns the outputs of `function` for each batch, in order; None if `stop()` turned true.
 
-        `inputs` chooses the arrays of a batch; their rows are spread over all devices.
+        `inputs` selects the arrays of a batch; their rows are sharded over all devices.
         """
         found: list[T] = []
         batches = self._batches()

@@ -1,4 +1,4 @@
-"""The test split, measured once: when training is over, on the state that the run comes to."""
+"""The test split, measured once, after training, on the run's final or best state."""
 
 import dataclasses
 import pathlib
@@ -13,13 +13,13 @@ from vit_jax.training import loop
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Final:
-    """What it takes to measure a test split.
+    """Everything needed to measure a test split.
 
     Attributes:
       test: the split.
-      evaluator: measures parameters on it.
-      steps: of the whole run.
-      metric: what chooses the best checkpoint, such as `validation/top1`; None: the last state.
+      evaluator: evaluates parameters on it.
+      steps: total steps of the run.
+      metric: selects the best checkpoint, such as `validation/top1`; None: the last state.
       load: returns the parameters of a checkpoint by its step.
     """
 
@@ -39,19 +39,19 @@ class Final:
         stop: Callable[[], bool],
         say: Callable[[str], None],
     ) -> dict[str, float]:
-        """Returns metrics such as `test/top1`, and the step of the state they are of, `test/step`.
+        """Returns metrics such as `test/top1`, and the step of the measured state, `test/step`.
 
-        What the run has measured before is read, not measured again. All processes call this.
+        Reads an earlier result of the run instead of measuring it again. All processes call this.
 
         Args:
           params: those after the last step.
-          saver: of the run, all its saves done.
-          metrics: gets the numbers; only in process 0.
+          saver: checkpoint manager of the run, with no save pending.
+          metrics: receives the numbers; only in process 0.
           file: the metrics.jsonl behind it; only in process 0.
           stop: asked after every batch.
           say: shows a line.
 
-        Raises Preempted where asked to stop meanwhile.
+        Raises Preempted if asked to stop meanwhile.
         """
         known = collectives.broadcast_from_main(
             lambda: {} if file is None else self._recorded(file)
@@ -79,7 +79,7 @@ class Final:
         return results
 
     def _recorded(self, file: pathlib.Path) -> dict[str, float]:
-        """Returns what a metrics.jsonl says of this split after the last step, or nothing."""
+        """Returns this split's metrics after the last step in a metrics.jsonl, or nothing."""
         prefix, found = f"{self.test.name}/", {}
         for line in logs.read_metrics(file) if file.exists() else ():
             if line["step"] == self.steps and line.get(f"{prefix}split") == self.test.split:

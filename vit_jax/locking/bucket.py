@@ -1,4 +1,4 @@
-"""A lease object in a bucket: made, renewed and taken over only from the state last seen."""
+"""A lease object in a bucket: every write is conditional on the generation last seen."""
 
 import contextlib
 import pathlib
@@ -12,7 +12,7 @@ ABSENT = 0
 
 
 class BucketLock:
-    """An object that names its holder, who writes it anew every `RENEW` seconds."""
+    """An object that names its holder, which rewrites it every `RENEW` seconds."""
 
     def __init__(self, path: pathlib.Path, me: Holder) -> None:
         import fsspec
@@ -23,11 +23,11 @@ class BucketLock:
         self._generation: Version = ABSENT
 
     def take(self) -> bool:
-        """Takes the lease if there is none."""
+        """Takes the lease if none exists."""
         return self._write(ABSENT)
 
     def look(self) -> tuple[Version | None, Holder | None]:
-        """Returns what changes with each renewal, and the holder; None for what is not there."""
+        """Returns the version, which each renewal changes, and the holder; None if missing."""
         try:
             with storage.os_errors():
                 about = self._fs.call("GET", "b/{}/o/{}", self._bucket, self._name, json_out=True)
@@ -40,11 +40,11 @@ class BucketLock:
         return self._write(version)
 
     def renew(self) -> bool:
-        """Shows that the holder is alive; returns False where another process has the lease."""
+        """Renews the lease; returns False if another process holds it."""
         return self._write(self._generation)
 
     def release(self) -> None:
-        """Gives the lease back; one that cannot be deleted now runs out."""
+        """Releases the lease; if deletion fails, the lease expires."""
         if self._generation == ABSENT:
             return
         only = {"ifGenerationMatch": str(self._generation)}
@@ -53,7 +53,7 @@ class BucketLock:
         self._generation = ABSENT
 
     def _write(self, expected: Version) -> bool:
-        """Writes the object if it is what was seen; returns whether it is this process's now."""
+        """Writes the object if unchanged since seen; returns whether this process now owns it."""
         try:
             with storage.os_errors():
                 about = self._fs.call(
@@ -71,7 +71,7 @@ class BucketLock:
         except OSError as error:
             if not _is_precondition(error):
                 raise
-        # An answer may be lost on the way, and gcsfs ask again: then what is there is our own.
+        # After a lost response gcsfs retries: the object found then may be our own.
         found, holder = self.look()
         if found is None or holder is None or holder.token != self._me.token:
             return False
@@ -80,6 +80,6 @@ class BucketLock:
 
 
 def _is_precondition(error: OSError) -> bool:
-    """Returns whether Google refused as the object is not what was expected (HTTP 412)."""
+    """Returns whether GCS rejected the write because the object changed (HTTP 412)."""
     cause = error.__cause__  # HttpError with a code, in releases of gcsfs before 2026
     return isinstance(error, FileExistsError) or str(getattr(cause, "code", "")) == "412"

@@ -1,4 +1,4 @@
-"""A lock file on a disk, which the kernel or the server of the file system locks."""
+"""A lock file on a disk, locked by the kernel or the file server."""
 
 import contextlib
 import errno
@@ -11,17 +11,18 @@ from vit_jax import logs
 from vit_jax.locking.holder import Holder
 
 NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
-ATTEMPTS = 100  # to make the folder and open the file in it
-SETTLE = 2.0  # seconds until a lock that was taken over is looked at again
+ATTEMPTS = 100  # to create the folder and open the file in it
+SETTLE = 2.0  # seconds until a seized lock is checked again
 
-Version = tuple[int, int]  # inode and time of modification, which each renewal sets
+Version = tuple[int, int]  # inode and modification time, which each renewal sets
 
 
 class DiskLock:
     """A file under `flock`; its content names the holder.
 
-    The file is deleted when the lock is released. So whoever locks one checks that it still has its
-    name. On a file system without locks a warning says that nothing keeps others out.
+    The file is deleted when the lock is released. A process that locks a file therefore checks that
+    its name still exists. On a file system without locks, a warning says that the directory is
+    unprotected.
     """
 
     def __init__(self, path: pathlib.Path, me: Holder) -> None:
@@ -30,7 +31,7 @@ class DiskLock:
         self._made: list[pathlib.Path] = []
 
     def take(self) -> bool:
-        """Takes the lock if it is free; raises OSError where the file cannot be made."""
+        """Takes the lock if it is free; raises OSError if the file cannot be created."""
         descriptor = self._open()
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,16 +56,16 @@ class DiskLock:
         return True
 
     def look(self) -> tuple[Version | None, Holder | None]:
-        """Returns what changes with each renewal, and the holder; None for what is not there."""
+        """Returns the version, which each renewal changes, and the holder; None if missing."""
         try:
-            with self._path.open("rb") as file:  # opening asks a server anew: no stale times
+            with self._path.open("rb") as file:  # opening avoids stale times
                 status = os.fstat(file.fileno())
                 return (status.st_ino, status.st_mtime_ns), Holder.parse(file.read(4096))
         except OSError:
             return None, None
 
     def seize(self, version: Version) -> bool:
-        """Takes a lock that has not been renewed since `version`, as of a machine that is gone."""
+        """Takes a lock that has not been renewed since `version`, e.g. from a vanished machine."""
         if self.look()[0] == version:
             with contextlib.suppress(OSError):
                 self._path.unlink()
@@ -75,14 +76,14 @@ class DiskLock:
         return self.renew()
 
     def renew(self) -> bool:
-        """Shows that the holder is alive; returns False where another process has the lock."""
+        """Renews the lock; returns False if another process holds it."""
         assert self._descriptor is not None
         os.utime(self._descriptor)
         # Without a name it was deleted together with its folder: that is not another's lock.
         return self._inode() in (None, os.fstat(self._descriptor).st_ino)
 
     def release(self) -> None:
-        """Gives the lock back, and deletes the folders that were made for nothing else."""
+        """Releases the lock and deletes the folders created only for it."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 if self._inode() == os.fstat(self._descriptor).st_ino:
@@ -94,7 +95,7 @@ class DiskLock:
                 folder.rmdir()
 
     def _open(self) -> int:
-        """Opens the file, after making its folder, which another holder may delete meanwhile."""
+        """Opens the file after creating its folder, which another holder may delete meanwhile."""
         attempts = 0
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Who holds a lock: what the file or the lease object says."""
+"""The holder of a lock, as recorded in the file or lease object."""
 
 import dataclasses
 import functools
@@ -17,10 +17,10 @@ class Holder:
     """A process that holds a lock.
 
     Attributes:
-      host: its name.
-      pid: its number on that host.
+      host: host name.
+      pid: process ID on that host.
       began: when it took the lock, in seconds since the epoch by its own clock.
-      machine: the boot and the process namespace that `pid` belongs to; empty if not known.
+      machine: boot ID and process namespace of `pid`; empty if unknown.
       started: when the process was started, in ticks since that boot; a number alone is reused.
       token: random, different each time a lock is taken.
     """
@@ -46,7 +46,7 @@ class Holder:
 
     @classmethod
     def parse(cls, content: bytes) -> "Holder | None":
-        """Reads what `dump` wrote; None where it is something else, or not whole yet."""
+        """Parses the output of `dump`; returns None for other or incomplete text."""
         try:
             values = json.loads(content)
             found = cls(**{field.name: values[field.name] for field in dataclasses.fields(cls)})
@@ -64,7 +64,7 @@ class Holder:
         return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
 
     def here(self) -> bool:
-        """Returns whether its process number means something on this machine."""
+        """Returns whether its process ID is valid on this machine."""
         return bool(self.machine) and self.machine == machine()
 
     def ended(self) -> bool:
@@ -74,9 +74,9 @@ class Holder:
 
 @functools.cache
 def machine() -> str:
-    """Returns what tells this boot and process namespace from all others; empty if not known.
+    """Returns a unique ID of this boot and process namespace; empty if unknown.
 
-    Names of hosts do not: containers often share one.
+    A host name is not unique: containers often share one.
     """
     try:
         boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
@@ -86,9 +86,9 @@ def machine() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """Returns when a process was started; None where there is none, or only its remains."""
+    """Returns the start time of a process; None if it does not exist or is a zombie."""
     try:
-        # The name, in parentheses, may hold anything; after it come state and numbers.
+        # The name, in parentheses, may contain any character; the state and numbers follow it.
         fields = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
         return None if fields[0] in (b"Z", b"X") else int(fields[19])
     except (OSError, ValueError, IndexError):

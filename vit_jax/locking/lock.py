@@ -1,4 +1,4 @@
-"""Taking, keeping and releasing a lock, wherever it is."""
+"""Acquires, renews and releases a lock on any storage."""
 
 import contextlib
 import os
@@ -16,11 +16,11 @@ from vit_jax.locking.disk import DiskLock
 from vit_jax.locking.holder import Holder
 
 NAME = "run.lock"
-RENEW = 15.0  # seconds between signs of life
-LEASE = 90.0  # seconds without one after which a lock is taken over
-NEAR = 3.0  # seconds that a process of this machine may take to end, as one whose parent was killed
-LOOK = 0.2  # seconds between two tries
-LOST = 70  # exit code of a process whose lock another one has taken over
+RENEW = 15.0  # seconds between renewals
+LEASE = 90.0  # seconds without renewal after which a lock is taken over
+NEAR = 3.0  # seconds to wait for a process on this machine to end, e.g. after its parent was killed
+LOOK = 0.2  # seconds between attempts
+LOST = 70  # exit code of a process that lost its lock
 
 
 class InUse(config.ConfigError):
@@ -28,14 +28,14 @@ class InUse(config.ConfigError):
 
 
 class Lock(Protocol):
-    """A lock in one kind of storage; `disk.DiskLock` says what the methods do."""
+    """A lock on one kind of storage; `disk.DiskLock` documents the methods."""
 
     def take(self) -> bool:
         """Takes the lock if it is free."""
         ...
 
     def look(self) -> tuple[Any, Holder | None]:
-        """Returns what changes with each renewal, and the holder."""
+        """Returns the version, which each renewal changes, and the holder."""
         ...
 
     def seize(self, version: Any) -> bool:
@@ -43,24 +43,24 @@ class Lock(Protocol):
         ...
 
     def renew(self) -> bool:
-        """Shows that the holder is alive; False: another process has the lock."""
+        """Renews the lock; returns False if another process holds it."""
         ...
 
     def release(self) -> None:
-        """Gives the lock back."""
+        """Releases the lock."""
         ...
 
 
 @contextlib.contextmanager
 def exclusive(workdir: pathlib.Path, name: str = NAME) -> Iterator[None]:
-    """Holds the lock of a directory; raises InUse where another process holds it.
+    """Holds the lock on a directory; raises InUse if another process holds it.
 
     Args:
-      workdir: the directory, on a disk or in a bucket; one on a disk is made if need be.
-      name: of the file or object in it.
+      workdir: the directory, on a disk or in a bucket; one on a disk is created if missing.
+      name: file or object name in it.
 
-    A holder on this machine that lives is waited for `NEAR` seconds; one elsewhere until it shows
-    that it is alive, at most `LEASE` seconds.
+    Waits `NEAR` seconds for a live holder on this machine, and for one elsewhere until its first
+    renewal, at most `LEASE` seconds.
     """
     lock: Lock = (BucketLock if storage.is_remote(workdir) else DiskLock)(
         workdir / name, Holder.me()
@@ -76,9 +76,9 @@ def exclusive(workdir: pathlib.Path, name: str = NAME) -> Iterator[None]:
 
 @contextlib.contextmanager
 def attempt(workdir: pathlib.Path, *, wanted: bool) -> Iterator[str | None]:
-    """Holds the lock where it can be had, and says why not instead of raising it.
+    """Holds the lock if available; otherwise reports the reason instead of raising.
 
-    Of several processes of a run the first one takes the lock for all (`wanted`), and tells the
+    In a multi-process run the first process takes the lock for all (`wanted`), and tells the
     others once they have joined.
     """
     with contextlib.ExitStack() as held:
@@ -92,7 +92,7 @@ def attempt(workdir: pathlib.Path, *, wanted: bool) -> Iterator[str | None]:
 
 
 def clear(workdir: pathlib.Path) -> None:
-    """Deletes all that is in a directory on a disk; raises InUse where a run is going on there."""
+    """Deletes the contents of a directory on a disk; raises InUse if a run is active there."""
     if not workdir.is_dir():
         return
     with exclusive(workdir):
@@ -106,7 +106,7 @@ def clear(workdir: pathlib.Path) -> None:
 def _take(lock: Lock, workdir: pathlib.Path) -> None:
     """Waits until the lock is this process's, or raises InUse."""
     began = time.monotonic()
-    first: Any = None  # as which the lock was first seen, and when
+    first: Any = None  # first version seen, and when
     since, told = began, False
     while not _try(lock.take, workdir):
         time.sleep(LOOK)
@@ -114,7 +114,7 @@ def _take(lock: Lock, workdir: pathlib.Path) -> None:
         version, holder = lock.look()
         if version is None:  # released just now
             continue
-        if holder is None and now - began <= NEAR:  # just taken: it has no name yet
+        if holder is None and now - began <= NEAR:  # just taken: holder not written yet
             continue
         if holder is not None and holder.here() and not holder.ended():
             if now - began > NEAR:
@@ -125,7 +125,7 @@ def _take(lock: Lock, workdir: pathlib.Path) -> None:
             first, since = version, now
         elif version != first and not ended:
             raise _in_use(workdir, holder)
-        # The lock of a dead process of this machine: on a disk the kernel frees it in a moment.
+        # The holder died on this machine: on a disk the kernel frees its lock in a moment.
         if now - since > LEASE or (ended and storage.is_remote(workdir)):
             if not _try(partial(lock.seize, version), workdir):
                 raise _in_use(workdir, lock.look()[1])
@@ -164,10 +164,10 @@ def _in_use(workdir: pathlib.Path, holder: Holder | None) -> InUse:
 
 
 class _Renewal:
-    """A thread that shows every `RENEW` seconds that the holder of a lock is alive.
+    """A thread that renews a lock every `RENEW` seconds.
 
-    Where another process has taken the lock over, as this one was suspended or cut off for longer
-    than the lease, this process ends at once: both would write the same files.
+    If another process took the lock because this one was suspended or disconnected for longer than
+    the lease, this process ends at once: otherwise both would write the same files.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class _Renewal:
                     continue
                 holder = self._lock.look()[1]
             except OSError:
-                continue  # a bucket or server that does not answer now
+                continue  # the bucket or server is temporarily unreachable
             text = "--workdir=%s: taken over by %s, so this process ends"
             logs.log.error(text, self._workdir, _name(holder))
             self._end(LOST)

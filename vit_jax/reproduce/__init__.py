@@ -1,9 +1,9 @@
-"""The paper's tables from runs: which runs they take, what is there, and the numbers beside.
+"""Reproduces the paper's tables from runs and compares the numbers.
 
-A table or figure is data (`tables`, `figures`, made of `cells`): each cell says which runs it is
-measured on, by which measure, and what the paper printed. `planning` says of every run whether it
-is here, what it costs and what it lacks; `running` runs what can be run; `numbers` reads what they
-came to; `page` puts it side by side.
+A table or figure is data (`tables`, `figures`, made of `cells`): each cell names its runs, its
+measure and the paper's number. `plan` reports every run's state, cost and missing requirements;
+`runner` runs those that can run; `measurements` reads their results; `document` prints both sides
+next to each other.
 """
 
 from vit_jax.reproduce.document import as_dict, blocks, write

@@ -1,11 +1,11 @@
-"""What tables and figures are made of: runs, and numbers that are measured on them."""
+"""The building blocks of tables and figures: runs, and numbers measured on them."""
 
 import dataclasses
 
 from vit_jax import catalog, paper
 from vit_jax.data.tasks import TASKS
 
-# Columns of Tables 2, 5 and 6: where a network was transferred to, and what was measured there.
+# Columns of Tables 2, 5 and 6: the target data set and the measure.
 TARGETS = {
     "ImageNet": ("imagenet", "top1"),
     "ReaL": ("imagenet", "real/top1"),
@@ -23,14 +23,14 @@ HELD_OUT = "held-out/"  # a measure of the choosing stage, followed by the learn
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
-    """A run that a table takes.
+    """A run that a table needs.
 
     Attributes:
-      directory: where it is below the folder of all runs.
+      directory: path below the folder of all runs.
       name: its config.
       kind: `train`, or `transfer` by the protocol.
-      origin: the pre-training it begins with.
-      measured: options that make it measure what the table wants.
+      origin: the pre-training run that initializes it.
+      measured: options that enable the table's measurements.
     """
 
     directory: str
@@ -42,20 +42,20 @@ class Step:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One number: of several steps it is the mean.
+    """One number: the mean over its steps.
 
     Attributes:
-      row, column: where it stands.
-      steps: what it is measured on.
+      row, column: position in the table.
+      steps: runs it is measured on.
       measure: the result that is meant.
       printed: the paper's number, in % where it is a share; None where it is only drawn.
       std: the standard deviation printed with it.
       best: whether the best evaluation counts instead of the last.
       epoch: the epoch after which it is measured, in runs that evaluate after each; None: the last.
-      x: where it stands in a figure.
-      series: the line of a figure that it is on; empty: that of its row.
+      x: x coordinate in a figure.
+      series: its line in a figure; empty: the line of its row.
 
-    A number of others' models, which cannot be run here, has no steps.
+    A number of another project's model, which cannot be run here, has no steps.
     """
 
     row: str
@@ -71,7 +71,7 @@ class Cell:
 
     @property
     def share(self) -> bool:
-        """Whether the number is a share, shown in %."""
+        """Whether the number is a fraction, shown in %."""
         return self.measure not in (CORE_DAYS, EXAFLOPS)
 
 

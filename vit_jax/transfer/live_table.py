@@ -32,18 +32,18 @@ class Show:
             self._live.stop()
 
     def started(self, cell: Cell) -> None:
-        """Says that a cell begins."""
+        """Shows that a cell started."""
         if self._live is None:
             logs.log.info("%s: lr %g, seed %d", cell.directory, cell.lr, cell.cfg.seed)
 
     def ended(self, cell: Cell) -> None:
-        """Says what a cell came to."""
+        """Shows the result of a cell."""
         if self._live is None:
             state, measured, seconds = _state(self._results.of(cell))
             logs.log.info("%s: %s", cell.directory, f"{state}  {measured}  {seconds}".strip())
 
     def look(self, news: dict[str, str]) -> None:
-        """Shows the newest line of every cell that runs, by directory."""
+        """Shows the newest line of every running cell, by directory."""
         if self._live is None or (news and news == self._news):
             return
         from rich import box

@@ -1,4 +1,4 @@
-"""What a transfer consists of: the cells to choose among, and the final ones."""
+"""The cells of a transfer: the candidates and the final runs."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from vit_jax import catalog, config, run, validation
 from vit_jax.config import ConfigError
 
 CHOSEN_BY = "top1"
-HELD_OUT = 10  # percent, for configs that do not say
+HELD_OUT = 10  # percent, unless the config sets a split
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,9 +17,9 @@ class Cell:
 
     Attributes:
       stage: `choose`, on held-out images, or `final`, on test images.
-      setup: `vit`, the config's own options, or the name of other ones, such as `bit`.
+      setup: `vit` for the config's own options, or the name of another setup, such as `bit`.
       cfg: the whole run.
-      seeded: whether its directory names the seed, as where a candidate has several.
+      seeded: whether its directory names the seed, as for candidates with several seeds.
     """
 
     stage: str
@@ -47,9 +47,9 @@ class Plan:
 
     Attributes:
       name: of the config.
-      task: what is transferred to.
+      task: the target task.
       results: the paper's, to compare with.
-      base: the config as it is without a choice: its splits are those of the final stage.
+      base: the config before selection, with the splits of the final stage.
       candidates: what to choose among, each as the cell of its first seed; of a single one there
         is nothing to choose.
       choose_seeds: of each candidate's cells; the mean over them counts.
@@ -65,7 +65,7 @@ class Plan:
     seeds: tuple[int, ...]
 
     def choosing(self) -> tuple[Cell, ...]:
-        """Returns the cells to run before there is a choice: all candidates, seed by seed."""
+        """Returns the cells to run before the selection: all candidates, seed by seed."""
         if len(self.candidates) == 1:
             return ()
         return tuple(
@@ -111,7 +111,7 @@ def create(
       seeds: of the final runs, each once.
       tiny: cut every cell down, to two steps on random pixels.
 
-    Reads at most the description of the weights to begin with. Raises ConfigError.
+    Reads at most the metadata of the initial weights. Raises ConfigError.
     """
     about = catalog.about(reference)
     protocol = about.transfer or catalog.Transfer()
@@ -164,7 +164,7 @@ def _check(name: str, overrides: Mapping[str, str], protocol: catalog.Transfer) 
 
 
 def _cut(split: str) -> tuple[str, str]:
-    """Returns the part of a split to train on while choosing, and the part to choose on."""
+    """Returns the training and held-out parts of a split for the selection stage."""
     if "[" in split or "+" in split:
         raise ConfigError(
             f"data.train_split={split}: transfer holds out a part of it, so it must be a whole "
@@ -174,7 +174,7 @@ def _cut(split: str) -> tuple[str, str]:
 
 
 def _merged(values: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns nested values with others put in by dotted name."""
+    """Returns nested values updated with others given by dotted name."""
     result = {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items()}
     for key, value in options.items():
         section, _, leaf = key.partition(".")
@@ -192,7 +192,7 @@ def _on_splits(cfg: config.Config, train: str, evaluated: str) -> config.Config:
 
 
 def _candidate(setup: str, cfg: config.Config, train: str, held_out: str) -> Cell:
-    # Nothing but the held-out images is measured: further sets are test images too.
+    # Measure only the held-out images: the additional sets contain test images too.
     evaluation = config.Evaluation(batch_size=cfg.evaluation.batch_size, every=None)
     cfg = dataclasses.replace(_on_splits(cfg, train, held_out), evaluation=evaluation)
     validation.check_options(cfg)

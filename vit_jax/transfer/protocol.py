@@ -13,7 +13,7 @@ from vit_jax.transfer.results import Failed, Results
 
 
 class Run(Protocol):
-    """Runs cells, as `cells.run` does."""
+    """Runs cells, as `subprocesses.run` does."""
 
     def __call__(
         self,
@@ -25,7 +25,7 @@ class Run(Protocol):
         ended: Callable[[Cell, float, dict[str, Any]], None],
         look: Callable[[dict[str, str]], None],
     ) -> None:
-        """Calls `started` and `ended` with each of them."""
+        """Calls `started` and `ended` with each cell."""
         ...
 
 
@@ -36,17 +36,16 @@ def sweep(
     *,
     run: Run = subprocesses.run,
 ) -> dict[str, Any]:
-    """Brings a transfer to its end, from wherever it was, and returns what transfer.json holds.
+    """Runs or resumes a transfer until its end and returns the contents of transfer.json.
 
     Args:
-      plan: what there is to run.
-      workdir: gets the cells' run directories, transfer.json and transfer.md.
+      plan: the cells to run.
+      workdir: receives the cells' run directories, transfer.json and transfer.md.
       places: of each process at a time, the environment variables that give it its devices.
       run: runs cells.
 
-    Raises Preempted (exit 75), Failed (70) where no candidate or no final cell has a finite result,
-    InUse (2) where another process is at work in `workdir`, or another UserError; the same call
-    then goes on.
+    Raises Preempted (exit 75), Failed (70) if no candidate or no final cell has a finite result,
+    InUse (2) if another process uses `workdir`, or another UserError; the same call then resumes.
     """
     with locking.exclusive(workdir):
         return _sweep(plan, workdir, places, run)

@@ -1,4 +1,4 @@
-"""Cells as processes: some at a time, each on its share of the devices, stopped when asked."""
+"""Runs cells as subprocesses, several at a time, each on its share of the devices."""
 
 import collections
 import contextlib
@@ -22,7 +22,7 @@ LOOK_EVERY = 0.1  # seconds
 
 
 class CellStopped(config.UserError):
-    """A cell ended for a reason that is none of its learning rate's."""
+    """A cell ended for a reason unrelated to its learning rate."""
 
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
@@ -92,16 +92,16 @@ class Process:
         return self._popen.poll() is not None
 
     def stop(self) -> None:
-        """Asks it to save and to end."""
+        """Asks it to save and exit."""
         self._popen.terminate()
 
     def kill(self) -> None:
-        """Ends it at once."""
+        """Kills it immediately."""
         self._popen.kill()
         self._popen.communicate()
 
     def answer(self) -> dict[str, Any]:
-        """Returns what it came to: a `worker.work`, or `stopped` with the reason."""
+        """Returns the result of `worker.work`, or `stopped` with the reason."""
         output, _ = self._popen.communicate()
         code = self._popen.returncode
         if code == 0:
@@ -129,11 +129,11 @@ def run(
       workdir: that of the transfer.
       places: environment variables that give a process its share of the devices.
       started: called with a cell that begins.
-      ended: called with a cell, the seconds it took, and what it came to.
-      look: called now and then with the newest line of every cell that runs, by directory.
+      ended: called with a cell, its duration in seconds, and its result.
+      look: called periodically with the newest line of every running cell, by directory.
 
-    Raises Preempted where a signal asked to stop, CellStopped where a cell could not go on: both
-    when the cells that ran have saved what they had.
+    Raises Preempted if a signal asked to stop, CellStopped if a cell could not continue; both after
+    the running cells have saved their state.
     """
     waiting, free = collections.deque(cells), collections.deque(places)
     running: list[tuple[Process, Environment]] = []

@@ -1,4 +1,4 @@
-"""`transfer.md`: what a transfer came to, beside what the paper printed."""
+"""`transfer.md`: the results of a transfer next to the paper's."""
 
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ def write(plan: Plan, results: Results, workdir: pathlib.Path) -> None:
 
 
 def table(transfer: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Returns header and rows of what `transfer.json` holds, for people."""
+    """Returns the header and rows of a readable table of `transfer.json`."""
     rows = []
     for cell in transfer["cells"]:
         chosen = {"setup": cell["setup"], "lr": cell["lr"]} == transfer["chosen"]
@@ -103,5 +103,5 @@ def _spread(key: str, one: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def percent(share: float) -> str:
-    """Returns a share of 1 as the paper prints it."""
+    """Returns a fraction in percent, as the paper prints it."""
     return f"{100 * share:.2f} %"

@@ -1,8 +1,8 @@
 """A cell in a process of its own: config in on standard input, one line of JSON out.
 
-A process for each cell: what one leaves in memory, on the devices too, ends with it, and several
-can run at a time, each on its own devices. It costs the imports, some seconds a cell; programs
-that are compiled already are found in the cache that the cells share.
+A process per cell frees all host and device memory when it ends, and allows several cells to run at
+a time, each on its own devices. The imports cost some seconds per cell; the cells share a
+compilation cache.
 """
 
 import json
@@ -23,14 +23,14 @@ from vit_jax.training import loop
 
 
 def work(cfg: config.Config, workdir: pathlib.Path, directory: str) -> dict[str, Any]:
-    """Trains a cell to its end, or goes on with it, and returns what it came to.
+    """Trains or resumes a cell until its end and returns its result.
 
     Args:
       cfg: the run.
       workdir: that of the transfer, where compiled programs are kept.
       directory: that of the cell, below it.
 
-    A cell whose loss is not finite comes to `failed`. Raises UserError, as `run.train` does.
+    A cell with a non-finite loss returns `failed`. Raises UserError, as `run.train` does.
     """
     _check(cfg, workdir / directory)
     device.cache_programs(workdir)
@@ -65,7 +65,7 @@ def work(cfg: config.Config, workdir: pathlib.Path, directory: str) -> dict[str,
 
 
 def _check(cfg: config.Config, path: pathlib.Path) -> None:
-    """Raises ConfigError where a cell's directory holds another run."""
+    """Raises ConfigError if a cell's directory contains another run."""
     if not (path / "config.json").exists():
         return
     changed = config.differences(run.config_for_workdir(path, None, {}), loading.complete(cfg))
@@ -79,14 +79,14 @@ def _check(cfg: config.Config, path: pathlib.Path) -> None:
 
 
 def _follow() -> None:
-    """Ends this process when the one that started it is gone, however that ended."""
+    """Ends this process when its parent is gone, for any reason."""
     while os.read(0, 1):
         pass
     os._exit(1)
 
 
 def main() -> None:
-    """Runs the cell that standard input describes, until that is closed."""
+    """Runs the cell described on standard input until that is closed."""
     workdir, directory = sys.argv[1:]
     backend.choose()
     values = json.loads(sys.stdin.readline())
