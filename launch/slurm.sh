@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The same run on a SLURM cluster of GPUs, with one process for each GPU, or one for each node.
 #
-#   launch/slurm.sh --nodes=N --gpus-per-node=G [--per_node] [FLAGS OF SBATCH] -- NAME --workdir=DIR [OVERRIDES]
+#   launch/slurm.sh --nodes=N --gpus-per-node=G [--per-node] [FLAGS OF SBATCH] -- NAME --workdir=DIR [OVERRIDES]
 #
 # Submits this script with those flags. Two minutes before its time is up, or when SLURM preempts it, the job is
 # told, saves, exits with 75 and is queued again, and so goes on until it is done; exit code 70 as well, up to
@@ -29,7 +29,7 @@ submit() {
     case $1 in
       --nodes=*) nodes=${1#*=} flags+=("$1") ;;
       --gpus-per-node=*) gpus=${1##*[=:]} flags+=("$1") ;; # G, or TYPE:G
-      --per_node) per_node=1 ;;
+      --per-node) per_node=1 ;;
       --dry-run) dry_run=1 ;;
       *) flags+=("$1") ;;
     esac

@@ -79,7 +79,7 @@ def test_one_process_for_each_gpu(slurm, tmp_path):
 
 
 def test_one_process_for_each_node_has_all_its_gpus(slurm, tmp_path):
-    printed = slurm("--nodes=2", "--gpus-per-node=4", "--per_node", "--", *TRAIN[:2])
+    printed = slurm("--nodes=2", "--gpus-per-node=4", "--per-node", "--", *TRAIN[:2])
     assert "--ntasks-per-node=1" in noted(tmp_path)
     assert tasks(printed) == [
         f"gpu3:61007 {n} of 2 on 0,1,2,3: train digits --workdir=/shared/run" for n in range(2)
@@ -91,7 +91,7 @@ def test_one_process_for_each_node_has_all_its_gpus(slurm, tmp_path):
     [((75, 70, 0), 3, 0), ((2,), 1, 2), ((78,), 1, 78), ((75,) * 9, 3, 75)],
 )
 def test_what_is_worth_another_turn_is_queued_again(slurm, codes, runs, code):
-    words = ("--nodes=2", "--gpus-per-node=4", "--per_node", "--", *TRAIN[:2])
+    words = ("--nodes=2", "--gpus-per-node=4", "--per-node", "--", *TRAIN[:2])
     printed = slurm(*words, codes=codes, code=code, VIT_JAX_MAX_RESTARTS="2")
     assert len(tasks(printed)) == 2 * runs
 
