@@ -143,7 +143,7 @@ def main():
     after = peak()
     for index in range(2000):
         try:
-            images.load(source[index].image, channels=3, max_pixels=data.max_pixels)
+            decoding.load(source[index].image, channels=3, max_pixels=data.max_pixels)
         except decoding.BadImage:
             bad.append(source.name(index))
     errors = []
