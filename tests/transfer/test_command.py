@@ -104,3 +104,33 @@ def test_mistakes(arguments, line, capsys, tmp_path):
     assert line in err
     assert err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_writes_nothing_and_says_what_is_done(tmp_path, capsys):
+    begun = ["transfer", sweeps.NAME, "--rates=0.03,0.01", "--choose-seeds=0", *NO_DATA]
+    assert cli.main([*begun, "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+    assert re.search(r"choose/vit-lr0.01 +0.01 +0 +[\d.]+ steps +waiting", out)
+    assert re.search(r"final/seed2 +the chosen one +2 +[\d.]+ steps +waiting", out)
+    assert "left" not in out
+    assert cli.main(begun) == 0
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    capsys.readouterr()
+    assert cli.main([*begun, "--dry-run", "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    assert [(one["lr"], one["state"]) for one in cells] == [
+        (0.03, "done"), (0.01, "done"), (0.01, "done"), (0.01, "done"), (0.01, "done"),
+    ]  # fmt: skip
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    assert cli.main(["transfer", sweeps.NAME, "--rates=0.5,0.01", *NO_DATA, "--dry-run"]) == 2
+    assert "holds another transfer" in capsys.readouterr().err
+    assert cli.main([*begun, "--dry-run", "--smoke"]) == 2
+    assert capsys.readouterr().err.startswith("vit_jax: --dry-run: does not go with --smoke")
+
+
+def test_the_time_that_is_left_is_that_of_the_cells_done():
+    cells = [{"state": "done", "seconds": 10.0}, {"state": "done", "seconds": 20.0}]
+    waiting = [{"state": "waiting", "seconds": 0.0}] * 3
+    assert transfer.time_left({"cells": cells + waiting}) == 45
+    assert transfer.time_left({"cells": waiting}) is None

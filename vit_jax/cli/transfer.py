@@ -2,7 +2,9 @@
 
 import argparse
 import json
+from typing import Any
 
+from vit_jax import config
 from vit_jax.cli import arguments, launch, tables
 
 HELP = "fine-tune by the paper's protocol: choose a learning rate, train with it, test once"
@@ -68,11 +70,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the whole protocol on tiny copies and random pixels, from scratch in runs/smoke/NAME",
     )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="run nothing: print the cells and what is done"
+    )
     parser.add_argument("--json", action="store_true", help="print one line of JSON per config")
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Runs the transfer protocol for each config, and prints the results."""
+    if args.dry_run and args.smoke:
+        raise config.ConfigError("--dry-run: does not go with --smoke, which starts anew")
     names = launch.matching_names(args.names)
     starts = []
     for name in names:  # a mistake in the last one is reported before the first one runs
@@ -88,6 +95,10 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         "tiny": args.smoke,
     }
     plans = [(transfer.create(name, overrides, **choices), workdir) for name, workdir in starts]
+    if args.dry_run:
+        for plan, workdir in plans:
+            _preview(transfer.preview(plan, workdir), as_json=args.json)
+        return 0
     devices, finished = transfer.shares(args.parallel), []
     for plan, workdir in plans:
         finished.append(transfer.sweep(plan, workdir, devices))
@@ -102,3 +113,16 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         else:
             tables.table(*transfer.spreads(model, means))
     return 0
+
+
+def _preview(planned: dict[str, Any], *, as_json: bool) -> None:
+    from vit_jax import logs, transfer
+
+    if as_json:
+        print(json.dumps(planned))
+        return
+    tables.table(*transfer.preview_table(planned))
+    left = transfer.time_left(planned)
+    if left:
+        print(f"\nabout {logs.duration(left)} left, one cell at a time")
+    print()

@@ -7,8 +7,20 @@ stage repeat the best of them on the whole training set, each with another seed.
 
 from vit_jax.transfer.devices import shares
 from vit_jax.transfer.plan import Cell, Plan, create
-from vit_jax.transfer.protocol import sweep
-from vit_jax.transfer.tables import spreads, table
+from vit_jax.transfer.protocol import preview, sweep
+from vit_jax.transfer.tables import preview_table, spreads, table, time_left
 from vit_jax.transfer.vtab import vtab_means
 
-__all__ = ["Cell", "Plan", "create", "shares", "spreads", "sweep", "table", "vtab_means"]
+__all__ = [
+    "Cell",
+    "Plan",
+    "create",
+    "preview",
+    "preview_table",
+    "shares",
+    "spreads",
+    "sweep",
+    "table",
+    "time_left",
+    "vtab_means",
+]

@@ -9,7 +9,7 @@ from vit_jax.transfer import subprocesses, tables
 from vit_jax.transfer.devices import Environment
 from vit_jax.transfer.live_table import Show
 from vit_jax.transfer.plan import Cell, Plan
-from vit_jax.transfer.results import Failed, Results
+from vit_jax.transfer.results import Failed, Results, entry
 
 
 class Run(Protocol):
@@ -49,6 +49,21 @@ def sweep(
     """
     with locking.exclusive(workdir):
         return _sweep(plan, workdir, places, run)
+
+
+def preview(plan: Plan, workdir: pathlib.Path) -> dict[str, Any]:
+    """Returns what `sweep` would run and what is done, as in transfer.json; writes nothing.
+
+    Until a learning rate is chosen, the final cells have none. Raises ConfigError where `workdir`
+    holds another transfer, and Failed where every candidate failed.
+    """
+    results = Results(plan, workdir)
+    if not results.left(plan.choosing()):
+        results.expect(plan.final(results.choose()))
+        return results.as_dict()
+    found = results.as_dict()
+    final = [entry(cell) | {"lr": None} for cell in plan.final(plan.candidates[0])]
+    return found | {"cells": [*found["cells"], *final]}
 
 
 def _sweep(

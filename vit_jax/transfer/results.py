@@ -51,7 +51,7 @@ class Results:
         """Reads what `workdir` holds; raises ConfigError where that is another transfer."""
         self._plan, self._file = plan, workdir / FILE
         stored = self._read()
-        self.entries: list[Entry] = [_entry(cell) for cell in plan.choosing()]
+        self.entries: list[Entry] = [entry(cell) for cell in plan.choosing()]
         self.machine: dict[str, Any] | None = stored.get("machine")
         self.chosen: Cell | None = None
         self._stored: dict[str, Entry] = {
@@ -61,7 +61,7 @@ class Results:
 
     def expect(self, cells: Sequence[Cell]) -> None:
         """Adds the cells of another stage."""
-        self.entries += [_entry(cell) for cell in cells]
+        self.entries += [entry(cell) for cell in cells]
         self._take_stored()
 
     def of(self, cell: Cell) -> Entry:
@@ -195,7 +195,8 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _entry(cell: Cell) -> Entry:
+def entry(cell: Cell) -> Entry:
+    """Returns the entry of a cell that has not run."""
     return {
         "stage": cell.stage,
         "setup": cell.setup,

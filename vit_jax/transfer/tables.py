@@ -30,6 +30,29 @@ def table(transfer: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str,
     return (transfer["name"], "lr", CHOSEN_BY, f"± {formatting.INTERVAL}"), rows
 
 
+def preview_table(transfer: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Returns the header and rows of a readable table of `protocol.preview`."""
+    rows = [
+        (
+            cell["directory"],
+            "the chosen one" if cell["lr"] is None else f"{cell['lr']:g}",
+            str(cell["seed"]),
+            str(transfer["config"]["train"]["duration"]),
+            cell["state"],
+            logs.duration(cell["seconds"]) if cell["seconds"] else "",
+        )
+        for cell in transfer["cells"]
+    ]
+    return (transfer["name"], "lr", "seed", "length", "state", "time"), rows
+
+
+def time_left(transfer: Mapping[str, Any]) -> float | None:
+    """Returns seconds until all cells are done, one at a time, as long as those done; or None."""
+    done = [cell["seconds"] for cell in transfer["cells"] if cell["state"] == "done"]
+    left = sum(cell["state"] == "waiting" for cell in transfer["cells"])
+    return left * sum(done) / len(done) if done else None
+
+
 def spreads(
     title: str, results: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
