@@ -7,8 +7,8 @@ import re
 import pytest
 
 import sweeps
-from vit_jax import cli, paper, transfer
-from vit_jax.transfer import protocol
+from vit_jax import cli, paper, transfer_learning
+from vit_jax.transfer_learning import protocol
 
 NO_DATA = ["--config.data.source=synthetic", "--config.init_from=none"]
 
@@ -23,7 +23,7 @@ def pretend(tmp_path, monkeypatch):
             return 0.5
 
     run = functools.partial(protocol.sweep, run=sweeps.pretending(Half()))
-    monkeypatch.setattr(transfer, "sweep", run)
+    monkeypatch.setattr(transfer_learning, "sweep", run)
 
 
 def test_a_config(tmp_path, capsys):

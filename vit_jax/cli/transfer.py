@@ -78,7 +78,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     for name in names:  # a mistake in the last one is reported before the first one runs
         given = args.workdir / name if args.workdir and len(names) > 1 else args.workdir
         starts.append((name, launch.check(name, overrides, given, smoke=args.smoke)))
-    from vit_jax import logs, transfer
+    from vit_jax import api, logs, transfer_learning
 
     logs.setup()
     choices = {
@@ -87,18 +87,20 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         "seeds": args.seeds,
         "tiny": args.smoke,
     }
-    plans = [(transfer.create(name, overrides, **choices), workdir) for name, workdir in starts]
-    devices, finished = transfer.shares(args.parallel), []
+    plans = [
+        (transfer_learning.create(name, overrides, **choices), workdir) for name, workdir in starts
+    ]
+    finished = []
     for plan, workdir in plans:
-        finished.append(transfer.sweep(plan, workdir, devices))
+        finished.append(api.transfer(plan, workdir, parallel=args.parallel))
         if args.json:
             print(json.dumps(finished[-1]), flush=True)
         else:
-            tables.table(*transfer.table(finished[-1]))
+            tables.table(*transfer_learning.table(finished[-1]))
             print(f"\n{workdir / 'transfer.md'}\n", flush=True)
-    for model, means in transfer.vtab_means(finished).items():
+    for model, means in transfer_learning.vtab_means(finished).items():
         if args.json:
             print(json.dumps({"name": model, "results": means}))
         else:
-            tables.table(*transfer.spreads(model, means))
+            tables.table(*transfer_learning.spreads(model, means))
     return 0
