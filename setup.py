@@ -59,6 +59,7 @@ setuptools.setup(
     packages=["vit_jax.configs", *setuptools.find_packages(include=["vit_jax", "vit_jax.*"])],
     package_dir={"vit_jax.configs": "configs"},
     package_data={
+        "vit_jax": ["py.typed"],
         "vit_jax.data": ["*.npz"],
         "vit_jax.reports": ["*.css"],
         "vit_jax.weights": ["*.csv"],

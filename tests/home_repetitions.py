@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 import runs
-from vit_jax import __version__, loading, logs, run, transfer, weights
+from vit_jax import __version__, loading, logs, run, transfer_learning, weights
 from vit_jax.data import pipeline, sources, transforms
 from vit_jax.reports import intervals
 from vit_jax.training import optimizers, schedules, state, step
@@ -172,9 +172,9 @@ def repeat(network, share, seed):
                 results = measured(cfg, found["params"])
                 ended(cell, 0.0, {"state": "done", "steps": int(found["step"]), "results": results})
 
-    plan = transfer.create(f"home/{network}-digits", {"init_from": "none"})
+    plan = transfer_learning.create(f"home/{network}-digits", {"init_from": "none"})
     with tempfile.TemporaryDirectory() as folder:
-        found = transfer.sweep(plan, pathlib.Path(folder), run=run_cells)
+        found = transfer_learning.sweep(plan, pathlib.Path(folder), run=run_cells)
     held_out = {}
     for cell in found["cells"]:
         if cell["stage"] == "choose":

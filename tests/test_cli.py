@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import pytest
 
-from vit_jax import catalog, cli, config, logs, predict, run
+from vit_jax import catalog, cli, config, loading, logs, run
 
 COLORS = {"blue": (0, 0, 200), "green": (0, 180, 0), "red": (220, 0, 0)}
 
@@ -156,12 +156,12 @@ def test_predictions_equal_the_reference(tmp_path):
     """Whole path: weights in, PNG in, probabilities out, against the fixture's logits."""
     stored = np.load("tests/fixtures/vit_tiny_token.io.npz")
     images = np.clip(np.round((stored["images"] + 1) * 127.5), 0, 255).astype(np.uint8)
-    predictor = predict.load("tests/fixtures/vit_tiny_token.npz")
+    predictor = loading.load("tests/fixtures/vit_tiny_token.npz")
     named = [
         (str(i), cv2.imencode(".png", im[:, :, ::-1])[1].tobytes(), None)
         for i, im in enumerate(images)
     ]
-    for one, logits in zip(predictor(named, 7), stored["logits"], strict=True):
+    for one, logits in zip(predictor.classify(named, 7), stored["logits"], strict=True):
         p = np.exp(logits.astype(np.float64) - logits.max())
         ours = dict(one.top)
         # 8-bit pixels, not the float ones of the fixture: a few parts in a thousand.

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import cli, config, export, loading, predict, tree_utils
+from vit_jax import cli, config, export, loading, tree_utils
 from vit_jax.data import transforms
 from vit_jax.export import program, resizing
 from vit_jax.training import step
@@ -53,23 +53,23 @@ def digits():
     params = jax.tree.map(
         lambda leaf: random.normal(0, 0.2, leaf.shape).astype(np.float32), model.shapes()
     )
-    return predict.Predictor(
-        cfg=cfg, model=model, params=params, classes=tuple(map(str, range(10)))
+    return loading.LoadedModel(
+        config=cfg, params=params, classes=tuple(map(str, range(10))), kind="run"
     )
 
 
 def with_loss(predictor, loss):
     cfg = dataclasses.replace(
-        predictor.cfg, train=dataclasses.replace(predictor.cfg.train, loss=loss)
+        predictor.config, train=dataclasses.replace(predictor.config.train, loss=loss)
     )
-    return dataclasses.replace(predictor, cfg=cfg)
+    return dataclasses.replace(predictor, config=cfg)
 
 
 @pytest.fixture(scope="module")
 def exported(digits, tmp_path_factory):
     """Predictors and forms by name, written to a folder and run in another process."""
-    vit = predict.load(FIXTURES / "vit_tiny_token.npz")
-    hybrid = predict.load(FIXTURES / "hybrid_tiny.npz")
+    vit = loading.load(FIXTURES / "vit_tiny_token.npz")
+    hybrid = loading.load(FIXTURES / "hybrid_tiny.npz")
     grown = jax.tree.map(lambda leaf: leaf * np.float32(1.5), vit.params)  # to feel bfloat16
     cases = {
         "vit": (vit, export.Form()),
@@ -83,9 +83,9 @@ def exported(digits, tmp_path_factory):
         export.write(predictor, form, folder / f"{name}.stablehlo")
         images = {}
         for batch in (1, 5) if form.batch is None else (form.batch,):
-            sizes = [predictor.cfg.data.image_size, *([(21, 13)] if form.any_size else [])]
+            sizes = [predictor.config.data.image_size, *([(21, 13)] if form.any_size else [])]
             for height, width in sizes:
-                shape = (batch, height, width, predictor.cfg.data.channels)
+                shape = (batch, height, width, predictor.config.data.channels)
                 images[f"{batch}x{height}x{width}"] = rng().integers(0, 256, shape, np.uint8)
         np.savez(folder / f"{name}.npz", **images)
     process = subprocess.run(
@@ -106,25 +106,25 @@ def test_a_program_gives_what_the_model_gives(exported, name):
 
     @jax.jit
     def logits_of(params, pixels):
-        return model.apply(params, step.normalize_pixels(pixels, predictor.cfg.data))[0]
+        return model.apply(params, step.normalize_pixels(pixels, predictor.config.data))[0]
 
     with np.load(folder / f"{name}.npz") as images:
         assert len(images) == {"fives": 1, "half": 1, "digits": 4}.get(name, 2)
         for key in images:
             batch = images[key]
-            for transform in transforms.eval_transforms(predictor.cfg.data):
+            for transform in transforms.eval_transforms(predictor.config.data):
                 batch = np.stack([transform(image, rng()) for image in batch])
             logits = np.asarray(logits_of(predictor.params, batch))
             got = results[f"{name}/{key}/logits"]
             assert got.dtype == np.float32
-            if not key.endswith("x".join(map(str, predictor.cfg.data.image_size))):
+            if not key.endswith("x".join(map(str, predictor.config.data.image_size))):
                 tolerance = 0.02  # resized inside, some pixels by a gray level more or less
             else:
                 tolerance = 1e-6 if name == "hybrid" else 0
             np.testing.assert_allclose(got, logits, rtol=0, atol=tolerance)
             assert np.ptp(got) > 0.1
             wide = got.astype(np.float64)
-            if predictor.cfg.train.loss == "sigmoid":
+            if predictor.config.train.loss == "sigmoid":
                 expected = 1 / (1 + np.exp(-wide))
             else:
                 expected = np.exp(wide) / np.exp(wide).sum(axis=1, keepdims=True)
@@ -163,7 +163,7 @@ def test_the_description_says_what_a_user_needs(exported):
     assert about["classes"] == [str(digit) for digit in range(10)]
     assert about["platforms"] == ["cpu", "cuda", "tpu"]
     assert about["versions"]["jax"] == jax.__version__
-    assert config.build(about["config"]) == predictor.cfg
+    assert config.build(about["config"]) == predictor.config
     fives = json.loads((folder / "fives.stablehlo.json").read_text())
     assert fives["input"]["shape"] == [5, 32, 32, 3]
     assert fives["outputs"]["probabilities"]["meaning"] == "sigmoid of the logits"
@@ -295,8 +295,8 @@ def test_a_model_too_large_for_a_program_is_refused(digits, monkeypatch):
 
 
 def test_attention_of_one_kind_of_device_is_left_behind(digits):
-    model = dataclasses.replace(digits.cfg.model, attention="cudnn")
-    predictor = dataclasses.replace(digits, cfg=dataclasses.replace(digits.cfg, model=model))
+    model = dataclasses.replace(digits.config.model, attention="cudnn")
+    predictor = dataclasses.replace(digits, config=dataclasses.replace(digits.config, model=model))
     exported = export.trace(predictor, export.Form(dtype="bfloat16"))
     assert "cudnn" not in exported.mlir_module()
     assert exported.platforms == ("cpu", "cuda", "tpu")

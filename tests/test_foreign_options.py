@@ -55,9 +55,7 @@ def photos(tmp_path):
 
 
 def opened(path, options):
-    return loading.load_checkpoint(
-        path, dict(o.removeprefix("--config.").split("=") for o in options)
-    )
+    return loading.load(path, dict(o.removeprefix("--config.").split("=") for o in options))
 
 
 def test_a_checkpoint_of_ours_computes_the_same(source, photos, tmp_path, capsys):
@@ -73,7 +71,7 @@ def test_a_checkpoint_of_ours_computes_the_same(source, photos, tmp_path, capsys
         assert cli.main(["predict", *arguments]) == 0
         found.append(capsys.readouterr().out)
     assert found[0] == found[1]
-    first, again = opened(path, options).cfg.model, loading.load_checkpoint(run).cfg.model
+    first, again = opened(path, options).config.model, loading.load(run).config.model
     assert first == again
 
 
@@ -84,14 +82,14 @@ def test_programs_and_embeddings_give_the_same_numbers(source, photos, tmp_path)
     arguments = [f"--checkpoint={path}", "--to=stablehlo", f"--output={file}"]
     arguments += ["--platforms=cpu", *options]
     assert cli.main(["export", *arguments]) == 0
-    size = model.cfg.data.image_size
+    size = model.config.data.image_size
     pixels = np.random.default_rng(1).integers(0, 256, (2, *size, 3), np.uint8)
     program = export.deserialize(bytearray(file.read_bytes()))
     given = jax.jit(program.call)(pixels)["logits"]
     mean, std = (
-        np.asarray(value, np.float32) for value in (model.cfg.data.mean, model.cfg.data.std)
+        np.asarray(value, np.float32) for value in (model.config.data.mean, model.config.data.std)
     )
-    classifier = loading.create_model(model.cfg)
+    classifier = loading.create_model(model.config)
     scaled = np.asarray((pixels / 255 - mean) / std, np.float32)
     with jax.default_matmul_precision("highest"):
         expected, out = jax.jit(classifier.apply)(model.params, scaled)
@@ -101,7 +99,7 @@ def test_programs_and_embeddings_give_the_same_numbers(source, photos, tmp_path)
     assert cli.main(["embed", *arguments, "--features=tokens"]) == 0
     with np.load(features) as file:
         assert file["features"].shape[1:] == out["tokens"].shape[1:]
-        tokens = classifier.patches + models.has_class_token(model.cfg.model)
+        tokens = classifier.patches + models.has_class_token(model.config.model)
         assert file["features"].shape[1] == tokens
 
 
@@ -111,7 +109,7 @@ def test_figures_show_what_lies_in_patches(source, photos, tmp_path):
     arguments = [f"--checkpoint={path}", f"--images={photos}", f"--output={out}", "--count=2"]
     assert cli.main(["inspect", "all", *arguments, *options]) == 0
     model = opened(path, options)
-    grid = variants.grid(model.cfg.model, model.cfg.data.image_size)
+    grid = variants.grid(model.config.model, model.config.data.image_size)
     assert (8 * grid[0], 8 * grid[1]) == covered
     with np.load(out / "attention.npz") as file:
         assert file["attention"].shape[-2:] == grid
@@ -124,12 +122,12 @@ def test_figures_show_what_lies_in_patches(source, photos, tmp_path):
     assert cli.main(["inspect", "view", *arguments, *options]) == 0
     page = (tmp_path / "v.html").read_text()
     assert f'"side":[{covered[0]},{covered[1]}]' in page
-    single = model.cfg.model.pooling in ("token", "first")
+    single = model.config.model.pooling in ("token", "first")
     assert f'"single":{str(single).lower()}' in page
 
 
 def test_what_the_output_looks_at():
-    cfg = opened(FIXTURES / "bv_vit_tok.npz", []).cfg
+    cfg = opened(FIXTURES / "bv_vit_tok.npz", []).config
     rows = np.arange(17 * 17, dtype=np.float32).reshape(17, 17)
 
     def seen(**changes):

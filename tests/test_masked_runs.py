@@ -65,7 +65,7 @@ def test_fine_tuning_drops_what_only_filled_in(pretrained, tmp_path, caplog):
     )
     assert "  fresh: head/bias, head/kernel (the head is new)" in lines
     given, ended = (
-        tree_utils.flatten(jax.device_get(loading.load_checkpoint(where).params))
+        tree_utils.flatten(jax.device_get(loading.load(where).params))
         for where in (pretrained, tmp_path / "run")
     )
     assert set(ended) - set(given) == {"head/kernel", "head/bias"}
@@ -136,7 +136,7 @@ def test_what_it_fills_in_is_drawn(pretrained, tmp_path):
 
 @pytest.mark.slow
 def test_images_are_filled_in(pretrained):
-    opened = loading.load_checkpoint(pretrained)
+    opened = loading.load(pretrained)
     images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1), np.uint8)
     found = reconstruct.fill_in(opened, images)
     chosen = np.zeros((3, 16), bool)
@@ -147,7 +147,7 @@ def test_images_are_filled_in(pretrained):
     assert found["masked"].sum() == 3 * 6 * 4
     assert (found["corrupted"][found["masked"]] == 127).all()
     assert set(np.unique(found["predicted"][pixels])) <= {*range(16, 256, 32)}
-    other = loading.LoadedModel(cfg=runs.configure(), params={}, classes=(), kind="run")
+    other = loading.LoadedModel(config=runs.configure(), params={}, classes=(), kind="run")
     with pytest.raises(CannotAnswer, match="the model fills in no patches; train one"):
         reconstruct.fill_in(other, images)
 
@@ -160,7 +160,7 @@ def test_what_fills_no_patch_is_not_filled_in():
         checkpoint={"best": "loss"},
     )
     params = loading.create_model(cfg).init(jax.random.key(0))
-    opened = loading.LoadedModel(cfg=cfg, params=params, classes=(), kind="run")
+    opened = loading.LoadedModel(config=cfg, params=params, classes=(), kind="run")
     images = np.random.default_rng(0).integers(0, 256, (2, 9, 14, 1), np.uint8)
     found = reconstruct.fill_in(opened, images)
     assert found["original"].shape == found["predicted"].shape == (2, 8, 12, 1)

@@ -233,7 +233,7 @@ def test_files_that_are_not_utf8_go_through_every_command(latin, tmp_path):
         run("convert", f"--checkpoint={workdir}", f"--to={form}", f"--output={tmp_path / form}")
     moved = pathlib.Path(workdir).rename(tmp_path / os.fsdecode(b"r\xe9sultat"))
     with pytest.raises(config.ConfigError, match=r"r\\xe9sultat.* is not UTF-8; rename"):
-        loading.load_checkpoint(moved)
+        loading.load(moved)
     moved.rename(workdir)
     run("inspect", "view", checkpoint, f"--images={latin}", f"--output={tmp_path}/v.html")
     assert re.search(r"/n\\\\xe9\d\.png", (tmp_path / "v.html").read_text())

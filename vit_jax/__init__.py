@@ -1,10 +1,52 @@
 """vit_jax: train Vision Transformers in JAX, on a laptop or a TPU slice, by config name.
 
-A module imports only from rooms to its left; rooms joined by `|` do not know each other:
-
-    options, config, checks, trees, logs, catalog, paper, host, console, backend
-      < models | data < checkpoints | weights < training < evaluators < reports
-      < opening, run, predict, convert, export, bench, listing, smoke, preflight < commands < cli
+>>> import vit_jax
+>>> vit_jax.list_configs("digits")
+['digits']
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vit_jax.api import evaluate, get_config, list_configs, train, transfer
+    from vit_jax.components import register
+    from vit_jax.conversion import convert
+    from vit_jax.embedding import embed
+    from vit_jax.loading import create_model, load
+    from vit_jax.prediction import predict
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "convert",
+    "create_model",
+    "embed",
+    "evaluate",
+    "get_config",
+    "list_configs",
+    "load",
+    "predict",
+    "register",
+    "train",
+    "transfer",
+]
+
+_MODULES = {  # imported on first use: jax takes a second
+    "convert": "conversion",
+    "create_model": "loading",
+    "embed": "embedding",
+    "load": "loading",
+    "predict": "prediction",
+    "register": "components",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'vit_jax' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"vit_jax.{_MODULES.get(name, 'api')}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -44,6 +44,12 @@ def register(kind: str, name: str) -> Callable[[C], C]:
     """Returns a decorator that makes a class or function a component.
 
     Raises ValueError for an unknown kind, and for a name that another component has.
+
+    >>> @register("schedule", "example_constant")
+    ... def constant(*, lr, steps, warmup):
+    ...     return lambda step: lr
+    >>> find("schedule", "example_constant", "schedule.decay") is constant
+    True
     """
     if kind not in _TABLES:
         raise ValueError(f"{kind}: no such kind of component{suggest(kind, KINDS)}")

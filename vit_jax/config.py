@@ -491,14 +491,24 @@ class Config:
     watchdog: Watchdog = Watchdog()
     mesh: Mesh = Mesh()
 
+    def __repr__(self) -> str:
+        """Returns the options that differ from their defaults, one per line."""
+        default = Config()
+        lines = [
+            f"  {key}={_options.get(self, key)!r},\n"
+            for key, _, _ in options()
+            if _options.get(self, key) != _options.get(default, key)
+        ]
+        return f"Config(\n{''.join(lines)})"
+
 
 def build(values: Mapping[str, Any]) -> Config:
     """Returns the config that nested `values` describe, or raises ConfigError."""
     return _options.build(Config, values)
 
 
-def override(values: Mapping[str, Any], assignments: Mapping[str, str]) -> dict[str, Any]:
-    """Returns nested `values` with command-line texts such as `optimizer.lr`: `3e-4` put in."""
+def override(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns nested `values` with texts or values at dotted keys, such as `optimizer.lr`."""
     return _options.override(Config, values, assignments)
 
 

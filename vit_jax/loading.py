@@ -11,91 +11,73 @@ import jax
 from vit_jax import config, logs, messages, models, storage, validation, weights
 from vit_jax.checkpoints import manager
 from vit_jax.data import folders, split_roles
+from vit_jax.loaded_model import LoadedModel, Prediction, check_features, class_names, create_model
 from vit_jax.training import sharding
+
+__all__ = [
+    "LoadedModel",
+    "Prediction",
+    "check_features",
+    "check_images",
+    "class_names",
+    "complete",
+    "create_model",
+    "describe",
+    "find_checkpoint",
+    "has_images",
+    "is_run",
+    "load",
+    "load_params",
+]
 
 EVALUATED_AT_ONCE = 128  # images, of weights whose config says nothing
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LoadedModel:
-    """A model with its parameters and all that is needed to show it pictures."""
-
-    cfg: config.Config  # complete, its number of classes known
-    params: Any
-    classes: tuple[str, ...]
-    kind: str  # `run`, or the layout the weights came in
-    notes: tuple[str, ...] = ()  # what became of the arrays of other projects
-    fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)  # what they did not hold
-    step: int | None = None  # of a run
-
-    @property
-    def facts(self) -> weights.Facts:
-        """The model as the room of weights describes one."""
-        numbered = self.classes == class_names((), self.cfg)
-        return weights.Facts(
-            model=self.cfg.model,
-            data=self.cfg.data,
-            classes=() if numbered else self.classes,
-            fresh=self.fresh,
-        )
-
-    def check_head(self) -> None:
-        """Raises WeightsError where there is no head to name classes with."""
-        self.check_whole()
-        if "head/kernel" in self.fresh:
-            raise weights.WeightsError(
-                f"{self.cfg.name}: holds no head, so it knows no classes; train one: "
-                f"vit_jax train NAME --config.init_from={self.cfg.name}"
-            )
-
-    def check_whole(self) -> None:
-        """Raises WeightsError where the model fills in patches: it has no other form."""
-        if self.cfg.masked.target is not None:
-            raise weights.WeightsError(
-                f"{self.cfg.name}: learned to fill in masked patches, so it knows no classes; "
-                "fine-tune it: vit_jax train NAME --config.init_from=DIR, its run directory"
-            )
-
-
-def load_checkpoint(
+def load(
     reference: str | os.PathLike[str],
-    overrides: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    step: int | str | None = None,
     *,
-    at: int | str | None = None,
     wanted: config.Config | None = None,
 ) -> LoadedModel:
-    """Returns the checkpoint that a reference means.
+    """Returns the model of any checkpoint, with its parameters, classes and preprocessing.
+
+    Never imports a module that a run directory names.
 
     Args:
-      reference: a run directory, one of its checkpoints, a file or folder of weights, or the name
-        or address of published ones, which are downloaded.
-      overrides: options by dotted name, as on the command line.
-      at: of a run, a step number, `best`, or None for the newest.
-      wanted: what the weights are for, which tells of them what their files leave open.
+      reference: a run directory, one of its checkpoints, a file or folder of weights (Google .npz,
+        timm, Hugging Face), or the name or address of published weights, which are downloaded.
+      overrides: options by dotted name, as values or as texts of the command line.
+      step: which checkpoint of a run: its number, `best`, or None for the newest.
+      wanted: the config to start from these weights, for options that their files leave open.
 
-    Logs what had to be assumed; raises CheckpointError, WeightsError or ConfigError.
+    Logs assumptions. Raises CheckpointError, WeightsError or ConfigError.
+
+    >>> model = load(RUN)
+    >>> model.config.model.width, model.classes[:2], model.step
+    (16, ('0', '1'), 2)
     """
     if is_run(reference):
-        directory, number, record = find_checkpoint(storage.as_path(reference), at)
+        directory, number, record = find_checkpoint(storage.as_path(reference), step)
         if not messages.is_utf8(str(directory)):  # which Orbax would call damaged
             raise config.ConfigError(f"--checkpoint={directory}: is not UTF-8; rename the folder")
         cfg = complete(config.build(config.override(record["config"], overrides or {})))
         return LoadedModel(
-            cfg=cfg,
+            config=cfg,
             params=load_params(directory, number, cfg),
             classes=class_names(record["classes"], cfg),
             kind="run",
             step=number,
         )
-    if at is not None:
-        raise config.ConfigError(f"--step={at}: {reference} is no run directory")
+    if step is not None:
+        raise config.ConfigError(f"--step={step}: {reference} is no run directory")
     path = weights.resolve(os.fspath(reference))
     found = weights.load(path, overrides, wanted=wanted)
     cfg = _config(str(reference), found.facts, overrides or {})
     for line in found.assumed:
         logs.log.info("%s: %s", reference, line)
     return LoadedModel(
-        cfg=cfg,
+        config=cfg,
         params=found.params,
         classes=class_names(found.facts.classes, cfg),
         kind=found.kind,
@@ -108,8 +90,8 @@ def describe(reference: str, wanted: config.Config | None = None) -> weights.Fac
     """Returns what a checkpoint says of its model, without reading its arrays; raises likewise.
 
     Args:
-      reference: as of `open_`.
-      wanted: as of `open_`.
+      reference: as in `load`.
+      wanted: as in `load`.
     """
     if is_run(reference):
         _, _, record = find_checkpoint(storage.as_path(reference))
@@ -188,26 +170,6 @@ def load_params(directory: pathlib.Path, step_number: int, cfg: config.Config) -
     shapes = {name: create_model(cfg).shapes()}
     target = sharding.placed(shapes, mesh, min_size=cfg.mesh.fsdp_min_size)
     return manager.restore_subtree(directory, step_number, target)[name]
-
-
-def create_model(cfg: config.Config) -> models.Classifier:
-    """Returns the model in the compute type of this backend; num_classes must be known."""
-    dtype = cfg.model.dtype
-    if dtype == "auto":
-        dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
-    return models.create(
-        cfg.model,
-        image_size=cfg.data.image_size,
-        channels=cfg.data.channels,
-        dtype=dtype,
-        masked=cfg.masked,
-    )
-
-
-def class_names(classes: tuple[str, ...] | list[str], cfg: config.Config) -> tuple[str, ...]:
-    """Returns a name for every output of the head: those known, as text, then numbers."""
-    more = range(len(classes), cfg.model.num_classes or 0)
-    return (*map(messages.printable, classes), *(f"class {index}" for index in more))
 
 
 def _config(name: str, facts: weights.Facts, overrides: Mapping[str, str]) -> config.Config:

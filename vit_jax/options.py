@@ -100,11 +100,13 @@ def build(schema: type[T], values: Mapping[str, Any]) -> T:
 
 
 def override(
-    schema: type, values: Mapping[str, Any], assignments: Mapping[str, str]
+    schema: type, values: Mapping[str, Any], assignments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns nested `values` with texts from a command line, such as `optimizer.lr`: `3e-4`.
+    """Returns nested `values` with others at dotted keys, such as `optimizer.lr`.
 
-    Raises ConfigError for an unknown key or a text its type cannot hold.
+    Texts are read as on a command line (`"3e-4"`), other values must have the option's type.
+
+    Raises ConfigError for an unknown key or a value its type cannot hold.
     """
     result = _plain(values)
     for key, text in assignments.items():
@@ -113,7 +115,11 @@ def override(
         node = result
         for section in sections:
             node = node.setdefault(section, {})
-        node[leaf] = _from_text(key, text, hint, field)
+        if isinstance(text, str):
+            node[leaf] = _from_text(key, text, hint, field)
+        else:
+            node[leaf] = _convert(key, text, hint)
+            _check_bounds(key, node[leaf], field)
     return result
 
 

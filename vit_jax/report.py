@@ -80,15 +80,15 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
     import cv2
     import numpy as np
 
-    from vit_jax import predict
+    from vit_jax import loading
     from vit_jax.data import decoding as pictures
     from vit_jax.data import sampling, sources, split_roles
 
     with _quietly():
-        predictor = predict.load(directory)
-    data = predictor.cfg.data
+        predictor = loading.load(directory)
+    data = predictor.config.data
     source = sources.open_source(
-        data, data.eval_split, num_classes=predictor.cfg.model.num_classes, train=False
+        data, data.eval_split, num_classes=predictor.config.model.num_classes, train=False
     )
     drawn = sampling.draw(len(source), images, seed)
 
@@ -97,9 +97,9 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
             record = source[index]
             yield str(index), record.image, source.classes[record.label]
 
-    seen = [one for one in predictor(examples(), 3) if one.truth is not None and one.top]
+    seen = [one for one in predictor.classify(examples(), 3) if one.truth is not None and one.top]
 
-    def sample(one: predict.Prediction) -> Sample:
+    def sample(one: loading.Prediction) -> Sample:
         image = pictures.load(
             source[int(one.image)].image, channels=data.channels, max_pixels=data.max_pixels
         )

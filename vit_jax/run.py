@@ -452,12 +452,12 @@ def evaluate(
         split = loading.has_images(checkpoint, overrides) or not SETS & set(overrides)
         if split:
             loading.check_images(checkpoint, overrides)
-        opened = loading.load_checkpoint(checkpoint, overrides, at=at)
-        if registry.asks_for_real(opened.cfg) or linear_data.asks_for_own(opened.cfg):
+        opened = loading.load(checkpoint, overrides, step=at)
+        if registry.asks_for_real(opened.config) or linear_data.asks_for_own(opened.config):
             loading.check_images(checkpoint, overrides)
-        if opened.cfg.masked.target is None and (split or opened.cfg.evaluation.tasks):
+        if opened.config.masked.target is None and (split or opened.config.evaluation.tasks):
             opened.check_head()
-        objects = Objects(opened.cfg, split=split)
+        objects = Objects(opened.config, split=split)
         results: dict[str, Any] = {}
         for name, evaluator in objects.evaluators.items():
             one = evaluator(opened.params, stop=lambda: False)
@@ -505,7 +505,7 @@ def _load_init_weights(
 ) -> tuple[dict[str, Any], list[str]]:
     """Returns a new state with the weights that a run begins with, and what became of them."""
     # On every device whole: each process needs all of it.
-    opened = loading.load_checkpoint(cfg.init_from or "", {"mesh.fsdp": "1"}, wanted=cfg)
+    opened = loading.load(cfg.init_from or "", {"mesh.fsdp": "1"}, wanted=cfg)
     params, report = weights.fit(
         jax.device_get(opened.params), opened.facts, model, keep_head=cfg.init_head == "keep"
     )

@@ -122,13 +122,13 @@ def test_a_run_says_it_or_ends_before_it_has_written_anything(tmp_path, capsys):
 
 
 def test_images_for_embedding_and_prediction_are_counted_too(tmp_path, caplog):
-    from vit_jax import predict
+    from vit_jax import prediction
     from vit_jax.data import unlabeled_folder
 
     caplog.set_level("INFO", "vit_jax")
     root = fill(tmp_path, "a/1.jpg", "a/2.tif", ".hidden.jpg")
     unlabeled_folder.Loose(root, (), "--images")
-    list(predict.files([root]))
+    list(prediction.files([root]))
     said = "1 images; not used: 1 .tif (a format that is not read; save as .png), 1 hidden"
     assert caplog.messages == [f"--images={root}: {said}", f"{root}: {said}"]
     with pytest.raises(config.ConfigError, match=r"holds no .*; it holds 1 \.tif"):

@@ -11,10 +11,10 @@ import pyarrow.parquet
 import pytest
 
 import runs
-from vit_jax import cli, config, embed, loading
+from vit_jax import cli, config, embedding, loading
 from vit_jax.data import decoding, sources, transforms, unlabeled_folder
 from vit_jax.data.source import DataError
-from vit_jax.embed import writers
+from vit_jax.embedding import writers
 from vit_jax.training import step
 
 FIXTURE = pathlib.Path(__file__).parent.parent / "fixtures" / "vit_tiny_token.npz"
@@ -27,12 +27,12 @@ def opened():
     cfg = runs.configure(model=options, data={"eval_split": "test[:37]"})
     params = jax.jit(loading.create_model(cfg).init)(jax.random.key(0))
     names = ("zero", "one", *map(str, range(2, 10)))
-    return loading.LoadedModel(cfg=cfg, params=params, classes=names, kind="run")
+    return loading.LoadedModel(config=cfg, params=params, classes=names, kind="run")
 
 
 def expected(opened, pictures, kind):
     """What the model says of images all at once."""
-    model, data = loading.create_model(opened.cfg), opened.cfg.data
+    model, data = loading.create_model(opened.config), opened.config.data
     views = []
     for view in pictures:
         for transform in transforms.eval_transforms(data):
@@ -43,7 +43,7 @@ def expected(opened, pictures, kind):
 
 
 def digits(opened):
-    source = sources.open_source(opened.cfg.data, "test[:37]", train=False)
+    source = sources.open_source(opened.config.data, "test[:37]", train=False)
     return [source[i].image for i in range(37)], [source[i].label for i in range(37)]
 
 
@@ -69,8 +69,8 @@ def test_a_data_set_is_exact_for_all_batches_and_devices(
     monkeypatch.setattr(jax, "devices", lambda: some)
     monkeypatch.setattr(jax, "device_count", lambda: devices)
     output = tmp_path / "out.npz"
-    request = embed.Request(output=output, batch_size=batch_size)
-    assert embed.embed(opened, request) == 37
+    request = embedding.Request(output=output, batch_size=batch_size)
+    assert embedding.write(opened, request) == 37
     pictures, labels = digits(opened)
     with np.load(output) as file:
         assert file["labels"].tolist() == labels
@@ -83,8 +83,8 @@ def test_a_data_set_is_exact_for_all_batches_and_devices(
 
 def test_a_folder_in_the_order_of_its_paths(opened, folder, tmp_path):
     output = tmp_path / "out.parquet"
-    request = embed.Request(output=output, images=folder, features="tokens", batch_size=4)
-    assert embed.embed(opened, request) == 6
+    request = embedding.Request(output=output, images=folder, features="tokens", batch_size=4)
+    assert embedding.write(opened, request) == 6
     table = pyarrow.parquet.read_table(output)
     names = ["a.png", "b/c.PNG", "b/one/2.png", "one/1.png", "z.png", "zero/x.png"]
     assert table["name"].to_pylist() == names
@@ -101,18 +101,18 @@ def test_a_folder_in_the_order_of_its_paths(opened, folder, tmp_path):
 
 def test_an_unreadable_image_is_an_error_or_a_row_of_nan(opened, folder, tmp_path):
     (folder / "b" / "c.PNG").write_bytes(b"\x89PNG\r\n\x1a\n")
-    request = embed.Request(output=tmp_path / "out.npz", images=folder)
+    request = embedding.Request(output=tmp_path / "out.npz", images=folder)
     with pytest.raises(DataError, match=r"b/c\.PNG: is a truncated or damaged PNG"):
-        embed.embed(opened, request)
+        embedding.write(opened, request)
     assert not [p for p in tmp_path.iterdir() if "out" in p.name]
-    values = config.override(config.to_dict(opened.cfg), {"data.max_bad_examples": "1"})
+    values = config.override(config.to_dict(opened.config), {"data.max_bad_examples": "1"})
     lenient = loading.LoadedModel(
-        cfg=loading.complete(config.build(values)),
+        config=loading.complete(config.build(values)),
         params=opened.params,
         classes=opened.classes,
         kind="run",
     )
-    embed.embed(lenient, request)
+    embedding.write(lenient, request)
     with np.load(request.output) as file:
         bad = np.isnan(file["features"]).all(axis=1)
         assert bad.tolist() == [False, True, False, False, False, False]

@@ -44,7 +44,7 @@ def create():
         params["encoder"]["attention"][name]["kernel"] = 5 * kernel
     params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 10))
     return loading.LoadedModel(
-        cfg=cfg, params=params, classes=tuple("0123456789"), kind="run", step=7
+        config=cfg, params=params, classes=tuple("0123456789"), kind="run", step=7
     )
 
 

@@ -79,13 +79,13 @@ def test_everything_of_a_google_file(photos, tmp_path, capsys):
     assert "Inside the model" in page.words
 
     # All numbers once more, from the weights and the files, in float64.
-    opened = loading.load_checkpoint(GOOGLE)
-    height, width = opened.cfg.data.image_size
+    opened = loading.load(GOOGLE)
+    height, width = opened.config.data.image_size
     views = [cv2.imread(str(photos / f"{name}.png"))[:, :, ::-1] for name in "abc"]
     views = np.stack([cv2.resize(view, (width, height)) for view in views])
-    mean, std = (np.asarray(v) for v in (opened.cfg.data.mean, opened.cfg.data.std))
+    mean, std = (np.asarray(v) for v in (opened.config.data.mean, opened.config.data.std))
     images = (views / 255 - mean) / std
-    *_, weights = vit_reference.forward(opened.cfg.model, opened.params, images)
+    *_, weights = vit_reference.forward(opened.config.model, opened.params, images)
     maps = numbers(out, "attention")["attention"]
     np.testing.assert_allclose(
         maps.reshape(3, *weights.shape[0:3:2], -1),

@@ -150,7 +150,7 @@ def opened(image_size=(8, 12), **options):
     cfg = loading.complete(dataclasses.replace(config.Config(), model=model, data=data))
     classifier = loading.create_model(cfg)
     params = vit_reference.random_parameters(classifier.shapes())
-    return loading.LoadedModel(cfg=cfg, params=params, classes=("a", "b", "c"), kind="run")
+    return loading.LoadedModel(config=cfg, params=params, classes=("a", "b", "c"), kind="run")
 
 
 @pytest.mark.parametrize(
@@ -178,16 +178,16 @@ def test_tables_are_the_patches_embeddings(options, layers):
     place = options.get("position_place", "stem")
     flat = tree_utils.flatten(one.params)
     for layer, table in enumerate(tables):
-        if one.cfg.model.position == "sincos_1d":
+        if one.config.model.position == "sincos_1d":
             expected = vit_reference.sincos_1d(6, 8)
-        elif one.cfg.model.position == "sincos_2d":
+        elif one.config.model.position == "sincos_2d":
             expected = vit_reference.sincos(2, 3, 8)
         else:
             own = "encoder/" if place == "layers" else ""
-            own += "row/" if one.cfg.model.architecture == "axial_vit" else ""
+            own += "row/" if one.config.model.architecture == "axial_vit" else ""
             p = vit_reference.under(flat, f"{own}position/")
             p = {name: leaf[layer] for name, leaf in p.items()} if own else p
-            token = one.cfg.model.pooling == "token"
+            token = one.config.model.pooling == "token"
             expected = vit_reference.learned(p, (2, 3))[token:]
         np.testing.assert_allclose(table.reshape(6, 8), expected, rtol=0, atol=1e-6)
 
@@ -215,7 +215,7 @@ def test_models_without_positions_say_so(options, words):
 )
 def test_models_without_attention_between_all_tokens_say_so(options, words):
     with pytest.raises(CannotAnswer, match=words):
-        attention.check(opened(**options).cfg.model)
+        attention.check(opened(**options).config.model)
 
 
 @pytest.mark.parametrize(
@@ -230,25 +230,25 @@ def test_models_without_attention_between_all_tokens_say_so(options, words):
 def test_batches_of_attention_are_those_of_the_model(options):
     one = opened(**options)
     views = np.random.default_rng(0).integers(0, 256, (5, 8, 12, 3), np.uint8)
-    size = attention.bytes_per_image(one.cfg)
-    tokens = 6 + (one.cfg.model.pooling == "token")
+    size = attention.bytes_per_image(one.config)
+    tokens = 6 + (one.config.model.pooling == "token")
     assert size == 4 * 2 * 2 * tokens**2
     batches = list(attention.weights(one, views, at_most=2 * size + 1))
     assert [batch.shape[1] for batch in batches] == [2, 2, 1]
     found = np.concatenate(batches, axis=1)
     assert found.dtype == np.float32
     images = views / 127.5 - 1
-    *_, expected = vit_reference.forward(one.cfg.model, one.params, images)
+    *_, expected = vit_reference.forward(one.config.model, one.params, images)
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
     np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-6)
 
 
 def test_the_output_looks_from_the_class_token_or_from_everywhere():
     rows = np.arange(49, dtype=np.float32).reshape(1, 7, 7)
-    seen = attention.of_output(rows, opened().cfg)
+    seen = attention.of_output(rows, opened().config)
     assert seen.tolist() == [[[1, 2, 3], [4, 5, 6]]]
     rows = np.arange(36, dtype=np.float32).reshape(1, 6, 6)
-    seen = attention.of_output(rows, opened(pooling="gap").cfg)
+    seen = attention.of_output(rows, opened(pooling="gap").config)
     assert seen.tolist() == [[[15, 16, 17], [18, 19, 20]]]
 
 
@@ -267,8 +267,8 @@ def test_filters_are_of_the_layer_that_sees_pixels():
 
 def test_distances_of_a_hybrid_are_in_pixels_of_the_image():
     one = opened((8, 12), resnet_units=(), patch_size=(1, 1))
-    grid = models.grid(one.cfg.model, one.cfg.data.image_size)
+    grid = models.grid(one.config.model, one.config.data.image_size)
     assert grid == (2, 3)
-    far = distance.between(grid, one.cfg.data.image_size, token=False)
+    far = distance.between(grid, one.config.data.image_size, token=False)
     assert far[0].tolist() == pytest.approx([0, 4, 8, 4, 4 * ROOT2, math.hypot(4, 8)])
     assert jax.numpy.asarray(far).dtype == np.float32

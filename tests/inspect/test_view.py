@@ -12,7 +12,7 @@ import pytest
 
 import browsing
 import runs
-from vit_jax import cli, loading, predict
+from vit_jax import cli, loading, prediction
 from vit_jax.inspect import CannotAnswer, attention, encoding, posemb, rollout, view
 
 HEADS = browsing.HEADS
@@ -33,7 +33,7 @@ def viewer(opened):
 
 
 def digits(opened):
-    return list(predict.examples(opened.cfg, 5))
+    return list(prediction.read_examples(opened.config, 5))
 
 
 def unpacked(text, layers, heads, tokens):
@@ -88,13 +88,7 @@ def test_a_page_holds_what_the_model_does(opened, viewer):
         encoded = base64.b64decode(one["picture"].partition(",")[2])
         shown = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_GRAYSCALE)
         np.testing.assert_array_equal(shown, views[i, :, :, 0])
-    predictor = predict.Predictor(
-        cfg=opened.cfg,
-        model=loading.create_model(opened.cfg),
-        params=opened.params,
-        classes=opened.classes,
-    )
-    for one, other in zip(known["images"], predictor(pictures, view.TOP), strict=True):
+    for one, other in zip(known["images"], opened.classify(pictures, view.TOP), strict=True):
         assert [name for name, _ in one["top"]] == [name for name, _ in other.top]
         np.testing.assert_allclose(
             [p for _, p in one["top"]], [p for _, p in other.top], rtol=1e-4, atol=1e-6
@@ -135,7 +129,7 @@ def test_a_model_without_positions_has_no_tiles_and_one_without_a_head_no_classe
     cfg = runs.configure(model={"position": "none", "pooling": "gap", "num_classes": 10})
     params = jax.jit(loading.create_model(cfg).init)(jax.random.key(0))
     bare = loading.LoadedModel(
-        cfg=cfg, params=params, classes=opened.classes, kind="x", fresh={"head/kernel": "none"}
+        config=cfg, params=params, classes=opened.classes, kind="x", fresh={"head/kernel": "none"}
     )
     known = facts(view.page(view.Viewer(bare), digits(opened)[:1]))
     assert "positions" not in known
@@ -146,7 +140,7 @@ def test_a_model_without_positions_has_no_tiles_and_one_without_a_head_no_classe
 def test_a_resnet_has_nothing_to_click(opened):
     values = {"model": {"variant": "R50x1", "num_classes": 10}, "data": {"source": "digits"}}
     cfg = runs.config.build(values)
-    resnet = loading.LoadedModel(cfg=loading.complete(cfg), params={}, classes=(), kind="run")
+    resnet = loading.LoadedModel(config=loading.complete(cfg), params={}, classes=(), kind="run")
     with pytest.raises(CannotAnswer, match="a ResNet has no tokens"):
         view.Viewer(resnet)
 

@@ -6,10 +6,10 @@ import json
 import jax
 import pytest
 
-from vit_jax import cli, reproduce, transfer
+from vit_jax import cli, reproduce, transfer_learning
 from vit_jax.reproduce import planning, runner, tables
 from vit_jax.training import sharding
-from vit_jax.transfer import worker
+from vit_jax.transfer_learning import worker
 
 
 def cut(name, keep):
@@ -29,8 +29,8 @@ def in_process(cells, workdir, places, *, started, ended, look):
 def here(monkeypatch):
     """Runs commands in this process, on the first device alone: that is quicker to compile."""
     monkeypatch.setattr(runner, "_call", cli.main)
-    sweep, create = transfer.sweep, sharding.create_mesh
-    monkeypatch.setattr(transfer, "sweep", lambda p, w, _: sweep(p, w, run=in_process))
+    sweep, create = transfer_learning.sweep, sharding.create_mesh
+    monkeypatch.setattr(transfer_learning, "sweep", lambda p, w, _: sweep(p, w, run=in_process))
     monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
 
 

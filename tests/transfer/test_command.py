@@ -7,8 +7,8 @@ import re
 import pytest
 
 import sweeps
-from vit_jax import cli, paper, transfer
-from vit_jax.transfer import protocol
+from vit_jax import cli, paper, transfer_learning
+from vit_jax.transfer_learning import protocol
 
 NO_DATA = ["--config.data.source=synthetic", "--config.init_from=none"]
 
@@ -23,7 +23,7 @@ def pretend(tmp_path, monkeypatch):
             return 0.5
 
     run = functools.partial(protocol.sweep, run=sweeps.pretending(Half()))
-    monkeypatch.setattr(transfer, "sweep", run)
+    monkeypatch.setattr(transfer_learning, "sweep", run)
 
 
 def test_a_config(tmp_path, capsys):
@@ -132,5 +132,5 @@ def test_a_dry_run_writes_nothing_and_says_what_is_done(tmp_path, capsys):
 def test_the_time_that_is_left_is_that_of_the_cells_done():
     cells = [{"state": "done", "seconds": 10.0}, {"state": "done", "seconds": 20.0}]
     waiting = [{"state": "waiting", "seconds": 0.0}] * 3
-    assert transfer.time_left({"cells": cells + waiting}) == 45
-    assert transfer.time_left({"cells": waiting}) is None
+    assert transfer_learning.time_left({"cells": cells + waiting}) == 45
+    assert transfer_learning.time_left({"cells": waiting}) is None

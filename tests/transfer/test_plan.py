@@ -7,8 +7,8 @@ import pytest
 
 import runs
 import sweeps
-from vit_jax import config, transfer
-from vit_jax.transfer import devices
+from vit_jax import config, transfer_learning
+from vit_jax.transfer_learning import devices
 
 
 def test_cells_of_the_choosing_stage_see_no_test_image():
@@ -47,15 +47,17 @@ def test_rates_are_tried_with_every_seed_of_the_choice():
 
 @pytest.mark.parametrize("name", ["finetune/R50x1-jft7ep-cifar100", "vtab/ViT-L_16-i21k-dtd"])
 def test_the_papers_rows_are_one_run_a_rate_unless_the_user_asks(name):
-    plan = transfer.create(name, {"init_from": "none"}, rates=(0.01, 0.03))
+    plan = transfer_learning.create(name, {"init_from": "none"}, rates=(0.01, 0.03))
     assert plan.choose_seeds == (0,)
     assert plan.choosing() == plan.candidates
-    plan = transfer.create(name, {"init_from": "none"}, rates=(0.01, 0.03), choose_seeds=(3, 4))
+    plan = transfer_learning.create(
+        name, {"init_from": "none"}, rates=(0.01, 0.03), choose_seeds=(3, 4)
+    )
     assert len(plan.choosing()) == 2 * len(plan.candidates)
 
 
 def test_a_resnet_tries_the_setup_of_big_transfer():
-    plan = transfer.create("finetune/R50x1-jft7ep-cifar100", {})
+    plan = transfer_learning.create("finetune/R50x1-jft7ep-cifar100", {})
     *ours, bit = plan.candidates
     assert [cell.lr for cell in ours] == [0.001, 0.003, 0.01, 0.03]
     assert (bit.setup, bit.directory) == ("bit", "choose/bit-lr0.003")
@@ -72,7 +74,7 @@ def test_a_resnet_tries_the_setup_of_big_transfer():
 
 
 def test_one_rate_is_not_chosen():
-    plan = transfer.create("vtab/ViT-L_16-i21k-dtd", {"init_from": "none"})
+    plan = transfer_learning.create("vtab/ViT-L_16-i21k-dtd", {"init_from": "none"})
     assert plan.choosing() == ()
     assert [cell.lr for cell in plan.candidates] == [0.01]
     assert plan.task == "vtab/dtd"
@@ -91,7 +93,7 @@ def test_a_config_without_a_protocol_holds_out_a_tenth():
 
 
 def test_a_tiny_copy_has_every_cell():
-    plan = transfer.create("finetune/R50x1-jft7ep-cifar10", {}, tiny=True)
+    plan = transfer_learning.create("finetune/R50x1-jft7ep-cifar10", {}, tiny=True)
     assert len(plan.candidates) == 5
     for cell in plan.candidates:
         assert str(cell.cfg.train.duration) == "2 steps"
@@ -110,13 +112,13 @@ def test_a_tiny_copy_has_every_cell():
 )
 def test_what_the_protocol_decides_cannot_be_set(key, says):
     with pytest.raises(config.ConfigError, match=rf"^{key}=1: {says}"):
-        transfer.create(sweeps.NAME, {key: "1"})
+        transfer_learning.create(sweeps.NAME, {key: "1"})
 
 
 def test_planning_leaves_the_devices_alone():
     """A TPU has one owner, and the first process to touch a GPU takes most of its memory."""
     code = (
-        "from vit_jax import transfer; from jax._src import xla_bridge;"
+        "from vit_jax import transfer_learning as transfer; from jax._src import xla_bridge;"
         "transfer.create('finetune/ViT-B_16-jft-pets', {}); assert not xla_bridge._backends"
     )
     subprocess.run([sys.executable, "-c", code], cwd=runs.ROOT, check=True)
@@ -126,7 +128,7 @@ def test_shares_of_the_devices(monkeypatch):
     def shares(platform, count, parallel, visible=""):
         monkeypatch.setattr(devices, "_devices", lambda: (platform, count))
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        return transfer.shares(parallel)
+        return transfer_learning.shares(parallel)
 
     assert shares("gpu", 4, 1) == [{}]
     assert shares("cpu", 8, 3) == [{}] * 3
@@ -140,4 +142,4 @@ def test_shares_of_the_devices(monkeypatch):
         shares("gpu", 2, 3)
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
     with pytest.raises(config.ConfigError, match="^transfer: its cells run on one host"):
-        transfer.shares(1)
+        transfer_learning.shares(1)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import sweeps
-from vit_jax import config, paper, transfer
+from vit_jax import config, paper, transfer_learning
 from vit_jax.data import sources
 from vit_jax.training import loop, sharding
-from vit_jax.transfer import results, vtab, worker
+from vit_jax.transfer_learning import results, vtab, worker
 
 CHOOSE = ("choose/vit-lr0.003", "choose/vit-lr0.03")
 FINAL = ("final/seed0", "final/seed1")
@@ -34,7 +34,7 @@ def read(workdir):
 )
 def test_the_best_finite_rate_is_chosen(candidates, chosen, tmp_path):
     run = sweeps.pretending(GOOD | dict(zip(CHOOSE, candidates, strict=True)))
-    found = transfer.sweep(sweeps.plan(), tmp_path, run=run)
+    found = transfer_learning.sweep(sweeps.plan(), tmp_path, run=run)
     assert found["chosen"] == {"setup": "vit", "lr": chosen}
     final = [cell for cell in found["cells"] if cell["stage"] == "final"]
     assert [cell["lr"] for cell in final] == [chosen] * 2
@@ -65,7 +65,7 @@ def test_the_best_mean_over_seeds_is_chosen(lowest, middle, highest, chosen, tmp
     values = dict(zip(SEEDED, each, strict=True))
     assert [cell.directory for cell in plan.choosing()] == SEEDED
     run = sweeps.pretending(values | dict.fromkeys(FINAL, 0.5))
-    found = transfer.sweep(plan, tmp_path, run=run)
+    found = transfer_learning.sweep(plan, tmp_path, run=run)
     assert found["chosen"] == {"setup": "vit", "lr": chosen}
     assert found["choose_seeds"] == [0, 1, 2]
     assert [cell["lr"] for cell in found["cells"][9:]] == [chosen] * 2
@@ -77,7 +77,9 @@ def test_the_choice_is_shown_with_intervals(tmp_path):
     plan = sweeps.plan(rates=(0.01, 0.03, 0.1), choose_seeds=(0, 1, 2))
     values = dict.fromkeys(SEEDED, 0.5) | {SEEDED[1]: 0.9, SEEDED[4]: 0.8, SEEDED[7]: 0.7}
     values |= {SEEDED[5]: "step 3: loss nan"}
-    transfer.sweep(plan, tmp_path, run=sweeps.pretending(values | dict.fromkeys(FINAL, 0.5)))
+    transfer_learning.sweep(
+        plan, tmp_path, run=sweeps.pretending(values | dict.fromkeys(FINAL, 0.5))
+    )
     text = (tmp_path / "transfer.md").read_text()
     # The deviation is 0.1, and 4.3027 standard errors are 0.2484.
     assert "| vit | 0.03 | 80.00 % | ± 24.84 % | 3 | chosen |" in text
@@ -93,7 +95,7 @@ def test_a_choice_over_seeds_that_was_killed_goes_on(tmp_path):
     plan = sweeps.plan(rates=(0.01, 0.03, 0.1), choose_seeds=(0, 1, 2))
     values = {place: 0.5 + index / 100 for index, place in enumerate(SEEDED)}
     values |= dict.fromkeys(FINAL, 0.5)
-    unbroken = transfer.sweep(plan, tmp_path / "whole", run=sweeps.pretending(values))
+    unbroken = transfer_learning.sweep(plan, tmp_path / "whole", run=sweeps.pretending(values))
     for stop in range(1, 11):
         log, workdir = [], tmp_path / f"{stop}"
 
@@ -105,36 +107,38 @@ def test_a_choice_over_seeds_that_was_killed_goes_on(tmp_path):
                 sweeps.pretending(values, log)([cell], *places, started=started, **keywords)
 
         with pytest.raises(Killed):
-            transfer.sweep(plan, workdir, run=run)
+            transfer_learning.sweep(plan, workdir, run=run)
         again = sweeps.pretending(values, log)
-        assert transfer.sweep(plan, workdir, run=again) == unbroken
+        assert transfer_learning.sweep(plan, workdir, run=again) == unbroken
         assert log == [*SEEDED, *FINAL]
 
 
 def test_a_transfer_of_one_seed_from_before_there_were_several_goes_on(tmp_path):
-    found = transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD))
+    found = transfer_learning.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD))
     stored = read(tmp_path)
     stored.pop("choose_seeds")
     for result in stored["results"].values():
         result.pop("ci95")
     (tmp_path / "transfer.json").write_text(json.dumps(stored))
     log = []
-    assert transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log)) == found
+    assert (
+        transfer_learning.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log)) == found
+    )
     assert not log
     with pytest.raises(config.ConfigError, match=r"\(choose_seeds: 0 -> 0,1\)"):
-        transfer.sweep(sweeps.plan(choose_seeds=(0, 1)), tmp_path)
+        transfer_learning.sweep(sweeps.plan(choose_seeds=(0, 1)), tmp_path)
     stored["choose_seeds"] = 3
     (tmp_path / "transfer.json").write_text(json.dumps(stored))
     with pytest.raises(config.ConfigError, match=r"transfer.json is unreadable"):
-        transfer.sweep(sweeps.plan(), tmp_path)
+        transfer_learning.sweep(sweeps.plan(), tmp_path)
 
 
 def test_the_better_setup_is_chosen_and_of_equal_ones_the_configs_own(tmp_path):
-    plan = transfer.create("finetune/R50x1-jft7ep-pets", {}, rates=(0.003,))
+    plan = transfer_learning.create("finetune/R50x1-jft7ep-pets", {}, rates=(0.003,))
     for number, (ours, bit, setup) in enumerate(((0.5, 0.6, "bit"), (0.6, 0.6, "vit"))):
         top1 = {"choose/vit-lr0.003": ours, "choose/bit-lr0.003": bit}
         run = sweeps.pretending(top1 | {f"final/seed{seed}": 0.5 for seed in range(3)})
-        found = transfer.sweep(plan, tmp_path / str(number), run=run)
+        found = transfer_learning.sweep(plan, tmp_path / str(number), run=run)
         assert found["chosen"] == {"setup": setup, "lr": 0.003}
         assert {c["setup"] for c in found["cells"] if c["stage"] == "final"} == {setup}
 
@@ -142,7 +146,7 @@ def test_the_better_setup_is_chosen_and_of_equal_ones_the_configs_own(tmp_path):
 def test_all_failed_is_one_line_and_no_test_image(tmp_path):
     run = sweeps.pretending(dict.fromkeys(CHOOSE, "loss is nan"))
     with pytest.raises(results.Failed) as caught:
-        transfer.sweep(sweeps.plan(), tmp_path, run=run)
+        transfer_learning.sweep(sweeps.plan(), tmp_path, run=run)
     assert str(caught.value) == (
         "transfer: every candidate failed, so none is chosen: choose/vit-lr0.003: loss is nan"
     )
@@ -153,7 +157,7 @@ def test_all_failed_is_one_line_and_no_test_image(tmp_path):
 
 
 def test_mean_and_deviation(tmp_path):
-    found = transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD))
+    found = transfer_learning.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD))
     top1 = found["results"]["top1"]
     assert top1["values"] == [0.5, 0.625]
     assert top1["mean"] == np.mean(top1["values"])
@@ -166,14 +170,16 @@ def test_mean_and_deviation(tmp_path):
     assert "| top1 | 56.25 % | ± 79.41 % | 2 |  |  |" in text
     assert "± is half the 95 % confidence interval of the mean over n seeds" in text
     assert "| vit | 0.03 | 80.00 % |  | 1 | chosen |" in text  # one run: no interval
-    one = transfer.sweep(sweeps.plan(seeds=(0,)), tmp_path / "one", run=sweeps.pretending(GOOD))
+    one = transfer_learning.sweep(
+        sweeps.plan(seeds=(0,)), tmp_path / "one", run=sweeps.pretending(GOOD)
+    )
     assert one["results"]["top1"] == {"mean": 0.5, "std": None, "ci95": None, "values": [0.5]}
     assert "| top1 | 50.00 % |  | 1 |  |  |" in (tmp_path / "one" / "transfer.md").read_text()
 
 
 def test_the_papers_number_is_beside_ours(tmp_path):
-    plan = transfer.create("finetune/ViT-L_16-jft-cifar10", {}, rates=(0.01,), seeds=(0,))
-    transfer.sweep(plan, tmp_path, run=sweeps.pretending({"final/seed0": 0.9}))
+    plan = transfer_learning.create("finetune/ViT-L_16-jft-cifar10", {}, rates=(0.01,), seeds=(0,))
+    transfer_learning.sweep(plan, tmp_path, run=sweeps.pretending({"final/seed0": 0.9}))
     mean, std = paper.TABLE_2["ViT-L/16", "jft"].cifar10
     text = (tmp_path / "transfer.md").read_text()
     assert f"{mean:g} ± {std:g} % | 5, 6, 2 |" in text
@@ -196,7 +202,7 @@ def test_no_test_image_is_opened_before_the_choice(tmp_path, monkeypatch):
         sweeps.here(cells, *places, started=starting, **keywords)
 
     monkeypatch.setattr(sources.Digits, "__init__", spy)
-    transfer.sweep(sweeps.plan(seeds=(0,)), tmp_path, run=run)
+    transfer_learning.sweep(sweeps.plan(seeds=(0,)), tmp_path, run=run)
     before = opened[: opened.index("final")]
     assert set(before) == {"choose", "train[:80%]", "train[80%:]"}
     after = opened[opened.index("final") :]
@@ -214,7 +220,7 @@ def test_a_terminal_shows_a_table_of_cells(tmp_path, monkeypatch):
 
     monkeypatch.setattr(sys, "stderr", Terminal())
     failing = GOOD | {CHOOSE[0]: "loss is nan"}
-    transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(failing))
+    transfer_learning.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(failing))
     shown = sys.stderr.getvalue()
     for words in ("choose/vit-lr0.003", "failed", "loss is nan", "0.8000", "final/seed1"):
         assert words in shown
@@ -239,33 +245,37 @@ def test_what_is_finished_is_not_run_again(tmp_path):
     for stop, expected in ((1, CHOOSE[:1]), (1, CHOOSE[1:]), (1, FINAL[:1])):
         run, log = killed_after(stop)
         with pytest.raises(Killed):
-            transfer.sweep(sweeps.plan(), tmp_path, run=run)
+            transfer_learning.sweep(sweeps.plan(), tmp_path, run=run)
         assert tuple(log) == expected
     log = []
-    found = transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log))
+    found = transfer_learning.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log))
     assert tuple(log) == FINAL[1:]
-    unbroken = transfer.sweep(sweeps.plan(), tmp_path / "other", run=sweeps.pretending(GOOD))
+    unbroken = transfer_learning.sweep(
+        sweeps.plan(), tmp_path / "other", run=sweeps.pretending(GOOD)
+    )
     assert found == unbroken
     log.clear()
-    assert transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log)) == found
+    assert (
+        transfer_learning.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log)) == found
+    )
     assert not log
 
 
 def test_another_seed_can_be_added_another_rate_cannot(tmp_path):
-    transfer.sweep(sweeps.plan(seeds=(0,)), tmp_path, run=sweeps.pretending(GOOD))
+    transfer_learning.sweep(sweeps.plan(seeds=(0,)), tmp_path, run=sweeps.pretending(GOOD))
     log = []
-    found = transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log))
+    found = transfer_learning.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log))
     assert log == ["final/seed1"]
     assert found["results"]["top1"]["values"] == [0.5, 0.625]
     with pytest.raises(config.ConfigError) as caught:
-        transfer.sweep(sweeps.plan(rates=(0.003,), train__batch_size="8"), tmp_path)
+        transfer_learning.sweep(sweeps.plan(rates=(0.003,), train__batch_size="8"), tmp_path)
     assert str(caught.value) == (
         f"--workdir={tmp_path}: holds another transfer (train.batch_size: 32 -> 8, rates: "
         "0.003,0.03 -> 0.003); go on without these changes, or choose another --workdir"
     )
     (tmp_path / "transfer.json").write_text("{")
     with pytest.raises(config.ConfigError, match=r"transfer.json is unreadable"):
-        transfer.sweep(sweeps.plan(), tmp_path)
+        transfer_learning.sweep(sweeps.plan(), tmp_path)
 
 
 @pytest.mark.slow
@@ -318,10 +328,10 @@ def test_vtab_means():
             assert found[name]["std"] == pytest.approx(2**0.5)
             assert found[name]["ci95"] == pytest.approx(12.706205)
         named = [t | {"name": f"vtab/ViT-{t['task'].removeprefix('vtab/')}"} for t in tasks]
-        assert transfer.vtab_means([*named, {"name": "other", "task": "pets"}]) == {
+        assert transfer_learning.vtab_means([*named, {"name": "other", "task": "pets"}]) == {
             "vtab/ViT": found
         }
-        assert transfer.vtab_means(named[1:]) == {}
+        assert transfer_learning.vtab_means(named[1:]) == {}
         assert vtab.means(tasks[:-1]) is None
         assert vtab.means([*tasks[:-1], one("dtd", [1.0, 2.0])]) is None
 
@@ -329,10 +339,10 @@ def test_vtab_means():
 def test_a_tiny_copy_of_a_whole_transfer(tmp_path, monkeypatch):
     create = sharding.create_mesh
     monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
-    plan = transfer.create(
+    plan = transfer_learning.create(
         "finetune/ViT-H_14-jft-imagenet-518", {}, rates=(0.003, 0.06), seeds=(0,), tiny=True
     )
-    found = transfer.sweep(plan, tmp_path, run=sweeps.here)
+    found = transfer_learning.sweep(plan, tmp_path, run=sweeps.here)
     assert [cell["steps"] for cell in found["cells"]] == [2, 2, 2]
     assert [cell["results"]["count"] for cell in found["cells"]] == [3, 3, 32]
     assert found["results"]["top1"]["values"] == [found["cells"][-1]["results"]["top1"]]

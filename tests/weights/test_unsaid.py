@@ -189,7 +189,7 @@ def test_a_run_begins_with_the_grid_of_its_own_images(oblong, caplog):
         "model.position": "learned_1d", "model.num_classes": "10",
     }  # fmt: skip
     cfg = run.as_in_weights(run.resolve("digits", overrides), overrides)
-    opened = loading.load_checkpoint(str(path), wanted=cfg)
+    opened = loading.load(str(path), wanted=cfg)
     params, report = weights.fit(
         opened.params, opened.facts, loading.create_model(cfg), keep_head=False
     )
@@ -210,7 +210,7 @@ def test_a_run_tells_the_heads_that_a_file_does_not():
     }  # fmt: skip
     cfg = run.as_in_weights(run.resolve("digits", overrides), overrides)
     assert (cfg.model.gelu, cfg.model.norm_epsilon) == ("erf", 1e-6)
-    found = loading.load_checkpoint(str(path), wanted=cfg)
+    found = loading.load(str(path), wanted=cfg)
     foreign.equal(found.params, weights.load(path, HEADS).params)
 
 

@@ -29,9 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Writes a checkpoint in the format of another project."""
-    from vit_jax import convert, logs
+    from vit_jax import conversion, logs
 
     logs.setup()
-    for line in convert.convert(args.checkpoint, args.to, args.output, overrides, at=args.step):
+    for line in conversion.convert(
+        args.checkpoint, args.to, args.output, overrides, step=args.step
+    ):
         print(line)
     return 0

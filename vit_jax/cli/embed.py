@@ -51,16 +51,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Writes the features of images to a file."""
-    from vit_jax import embed, loading, logs
+    from vit_jax import embedding, logs
 
     logs.setup()
-    request = embed.Request(
-        output=args.output,
-        images=args.images,
+    count = embedding.embed(
+        args.checkpoint,
+        args.output,
+        args.images,
+        overrides,
+        step=args.step,
         features=args.features,
         batch_size=args.batch_size,
     )
-    embed.check(request, args.checkpoint, overrides)
-    loaded = loading.load_checkpoint(args.checkpoint, overrides, at=args.step)
-    print(f"{args.output}: {embed.embed(loaded, request):,} images")
+    print(f"{args.output}: {count:,} images")
     return 0

@@ -20,11 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prints the metrics of a checkpoint."""
+    import vit_jax
     from vit_jax import logs
-    from vit_jax import run as runs
 
     logs.setup()
-    results = runs.evaluate(args.checkpoint, overrides, at=args.step)
+    results = vit_jax.evaluate(args.checkpoint, overrides, args.step)
     if args.json:
         print(json.dumps(results))
         return 0

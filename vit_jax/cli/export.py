@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Writes a checkpoint as a program that runs without vit_jax."""
-    from vit_jax import export, logs, predict
+    from vit_jax import export, loading, logs
 
     logs.setup()
     form = export.Form(
@@ -63,6 +63,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         dtype=args.dtype,
     )
     export.check_output(args.output)
-    predictor = predict.load(args.checkpoint, overrides, at=args.step)
+    predictor = loading.load(args.checkpoint, overrides, args.step)
+    predictor.check_head()
     tables.table(("program", ""), export.lines(export.write(predictor, form, args.output)))
     return 0

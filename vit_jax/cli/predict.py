@@ -51,26 +51,28 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     for path in args.images:
         if not path.exists():
             raise config.ConfigError(f"{path}: no such file or folder")
-    from vit_jax import loading, logs, predict
+    from vit_jax import logs, prediction
 
     logs.setup()
-    if args.examples:
-        loading.check_images(args.checkpoint, overrides)
-    predictor = predict.load(args.checkpoint, overrides, at=args.step)
-    if args.images:
-        images = predict.files(args.images)
-    else:
-        images = predict.examples(predictor.cfg, args.examples, args.seed)
+    predictions = prediction.predict(
+        args.checkpoint,
+        args.images,
+        overrides,
+        step=args.step,
+        top=args.top,
+        examples=args.examples,
+        seed=args.seed,
+    )
     unreadable, rows = 0, []
     writer = csv.writer(sys.stdout)
     if args.csv:
         writer.writerow(("image", "rank", "class", "probability"))
-    for one in predictor(images, args.top):
+    for one in predictions:
         if one.error:
             unreadable += 1
             messages.print_error(f"{one.image}: {one.error}")
         if args.json:
-            print(json.dumps(predict.as_dict(one)))
+            print(json.dumps(prediction.as_dict(one)))
         elif args.csv:
             writer.writerows(
                 (one.image, rank, name, f"{value:.6f}")

@@ -85,7 +85,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     for name in names:  # a mistake in the last one is reported before the first one runs
         given = args.workdir / name if args.workdir and len(names) > 1 else args.workdir
         starts.append((name, launch.check(name, overrides, given, smoke=args.smoke)))
-    from vit_jax import logs, transfer
+    from vit_jax import api, logs, transfer_learning
 
     logs.setup()
     choices = {
@@ -94,35 +94,37 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         "seeds": args.seeds,
         "tiny": args.smoke,
     }
-    plans = [(transfer.create(name, overrides, **choices), workdir) for name, workdir in starts]
+    plans = [
+        (transfer_learning.create(name, overrides, **choices), workdir) for name, workdir in starts
+    ]
     if args.dry_run:
         for plan, workdir in plans:
-            _preview(transfer.preview(plan, workdir), as_json=args.json)
+            _preview(transfer_learning.preview(plan, workdir), as_json=args.json)
         return 0
-    devices, finished = transfer.shares(args.parallel), []
+    finished = []
     for plan, workdir in plans:
-        finished.append(transfer.sweep(plan, workdir, devices))
+        finished.append(api.transfer(plan, workdir, parallel=args.parallel))
         if args.json:
             print(json.dumps(finished[-1]), flush=True)
         else:
-            tables.table(*transfer.table(finished[-1]))
+            tables.table(*transfer_learning.table(finished[-1]))
             print(f"\n{workdir / 'transfer.md'}\n", flush=True)
-    for model, means in transfer.vtab_means(finished).items():
+    for model, means in transfer_learning.vtab_means(finished).items():
         if args.json:
             print(json.dumps({"name": model, "results": means}))
         else:
-            tables.table(*transfer.spreads(model, means))
+            tables.table(*transfer_learning.spreads(model, means))
     return 0
 
 
 def _preview(planned: dict[str, Any], *, as_json: bool) -> None:
-    from vit_jax import logs, transfer
+    from vit_jax import logs, transfer_learning
 
     if as_json:
         print(json.dumps(planned))
         return
-    tables.table(*transfer.preview_table(planned))
-    left = transfer.time_left(planned)
+    tables.table(*transfer_learning.preview_table(planned))
+    left = transfer_learning.time_left(planned)
     if left:
         print(f"\nabout {logs.duration(left)} left, one cell at a time")
     print()

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from vit_jax import __version__, config, logs, models, predict, tree_utils
+from vit_jax import __version__, config, loading, logs, models, tree_utils
 from vit_jax.export import resizing
 from vit_jax.training import step
 
@@ -61,14 +61,14 @@ def description(path: pathlib.Path) -> pathlib.Path:
     return path.with_name(f"{path.name}.json")
 
 
-def trace(predictor: predict.Predictor, form: Form) -> export.Exported:
+def trace(predictor: loading.LoadedModel, form: Form) -> export.Exported:
     """Returns the program of a checkpoint.
 
     It maps uint8 (B, H, W, C) to a dict of float32 `logits` and `probabilities`, both (B, K).
     Float32 means float32 everywhere: matrix products ask for the highest precision, which a TPU or
     GPU would otherwise lower. Raises ConfigError for a checkpoint that is too large.
     """
-    cfg, model = predictor.cfg, _portable(predictor, form)
+    cfg, model = predictor.config, _portable(predictor, form)
     _check_size(predictor, form)
     params = _constants(predictor.params, form.dtype)
     activation = jax.nn.softmax if cfg.train.loss == "softmax" else jax.nn.sigmoid
@@ -90,7 +90,7 @@ def trace(predictor: predict.Predictor, form: Form) -> export.Exported:
     return export.export(jax.jit(vit_jax), platforms=form.platforms)(pixels)
 
 
-def _check_size(predictor: predict.Predictor, form: Form) -> None:
+def _check_size(predictor: loading.LoadedModel, form: Form) -> None:
     """Raises ConfigError unless the parameters fit the file that holds a program."""
 
     def stored(dtype: str) -> int:
@@ -101,7 +101,7 @@ def _check_size(predictor: predict.Predictor, form: Form) -> None:
 
     if stored(form.dtype) <= MAX_BYTES:
         return
-    cfg = predictor.cfg
+    cfg = predictor.config
     smaller = "; set --dtype=bfloat16, which takes half" if stored("bfloat16") <= MAX_BYTES else ""
     raise config.ConfigError(
         f"{cfg.model.variant or cfg.name}: has {stored(form.dtype) / 1e9:.2f} GB of parameters, "
@@ -109,9 +109,9 @@ def _check_size(predictor: predict.Predictor, form: Form) -> None:
     )
 
 
-def _portable(predictor: predict.Predictor, form: Form) -> models.Classifier:
+def _portable(predictor: loading.LoadedModel, form: Form) -> models.Classifier:
     """Returns the model in the program's compute type, with attention that runs anywhere."""
-    cfg = predictor.cfg
+    cfg = predictor.config
     model = cfg.model
     if model.attention == "cudnn":
         model = dataclasses.replace(model, attention="explicit")
@@ -133,7 +133,7 @@ def _type(name: str, dtype: str) -> str:
     return dtype if CAST_BEFORE_USE.fullmatch(name) else "float32"
 
 
-def write(predictor: predict.Predictor, form: Form, path: pathlib.Path) -> dict[str, Any]:
+def write(predictor: loading.LoadedModel, form: Form, path: pathlib.Path) -> dict[str, Any]:
     """Writes the program of a checkpoint to `path` and its description beside it.
 
     Returns the description. Both files appear whole or not at all; raises ConfigError for files
@@ -190,9 +190,9 @@ def _write_whole(files: dict[pathlib.Path, bytes | bytearray]) -> None:
             part.unlink(missing_ok=True)
 
 
-def _about(predictor: predict.Predictor, form: Form, exported: export.Exported) -> dict[str, Any]:
+def _about(predictor: loading.LoadedModel, form: Form, exported: export.Exported) -> dict[str, Any]:
     """Returns what the users of a program need to know, as JSON-able values."""
-    data, loss = predictor.cfg.data, predictor.cfg.train.loss
+    data, loss = predictor.config.data, predictor.config.train.loss
     (pixels,), (logits, probabilities) = exported.in_avals, exported.out_avals
     seen = "of any size, resized inside as `view` says" if form.any_size else "as `view` says"
     return {
@@ -218,7 +218,7 @@ def _about(predictor: predict.Predictor, form: Form, exported: export.Exported) 
         "classes": predictor.classes,
         "platforms": exported.platforms,
         "dtype": form.dtype,
-        "config": config.to_dict(predictor.cfg),
+        "config": config.to_dict(predictor.config),
         "versions": {
             "vit_jax": __version__,
             "jax": jax.__version__,

@@ -33,8 +33,8 @@ def weights(
       at_most: bytes of a batch; one image is taken at the least.
     """
     # A loop over the layers needs one copy of the weights less than layers side by side.
-    model = dataclasses.replace(opened.cfg.model, attention="explicit", remat="none", unroll=1)
-    cfg = dataclasses.replace(opened.cfg, model=model)
+    model = dataclasses.replace(opened.config.model, attention="explicit", remat="none", unroll=1)
+    cfg = dataclasses.replace(opened.config, model=model)
     size = max(1, min(at_most // bytes_per_image(cfg), len(views)))
     for start in range(0, len(views), size):
         batch = views[start : start + size]

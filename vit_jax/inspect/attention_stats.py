@@ -30,7 +30,7 @@ def look(opened: loading.LoadedModel, pictures: Pictures, *, maps: int) -> Seen:
 
     Only of a model for which `attention.check` has nothing to say.
     """
-    cfg = opened.cfg
+    cfg = opened.config
     token = variants.has_class_token(cfg.model)
     grid = variants.grid(cfg.model, cfg.data.image_size)
     far = distance.between(grid, variants.covered(cfg.model, cfg.data.image_size), token=token)

@@ -12,7 +12,7 @@ def kernel(opened: loading.LoadedModel) -> np.ndarray:
 
     They are the patch embedding's, or the first convolution's in a hybrid or a ResNet.
     """
-    if opened.cfg.model.resnet_units is not None:
+    if opened.config.model.resnet_units is not None:
         return np.asarray(opened.params["resnet"]["conv_root"]["kernel"])
     return np.asarray(opened.params["embedding"]["kernel"])
 

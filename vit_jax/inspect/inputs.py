@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax import config, loading, predict
+from vit_jax import config, loading, prediction
 from vit_jax.data import decoding, transforms
 
 
@@ -33,12 +33,12 @@ def of_files(
     for path in paths:
         if not path.exists():
             raise config.ConfigError(f"--images={path}: no such file or folder")
-    return _seen(opened.cfg.data, predict.files(paths, count, seed))
+    return _seen(opened.config.data, prediction.files(paths, count, seed))
 
 
 def of_split(opened: loading.LoadedModel, count: int, seed: int = 0) -> Pictures:
     """Returns at most `count` images of the evaluation split, drawn by seed."""
-    return _seen(opened.cfg.data, predict.examples(opened.cfg, count, seed))
+    return _seen(opened.config.data, prediction.read_examples(opened.config, count, seed))
 
 
 def _seen(data: config.Data, pictures: Iterable[tuple[str, Any, Any]]) -> Pictures:

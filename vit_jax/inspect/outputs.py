@@ -69,7 +69,7 @@ class Subject:
     @functools.cached_property
     def seen(self) -> attention_stats.Seen:
         """What attention does in the images; raises CannotAnswer where there is none."""
-        attention.check(self.opened.cfg.model)
+        attention.check(self.opened.config.model)
         return attention_stats.look(
             self.opened, self.pictures, maps=self.counts.get("attention", 0)
         )
@@ -77,12 +77,12 @@ class Subject:
     @property
     def grid(self) -> tuple[int, int]:
         """The rows and columns of patches."""
-        return variants.grid(self.opened.cfg.model, self.opened.cfg.data.image_size)
+        return variants.grid(self.opened.config.model, self.opened.config.data.image_size)
 
     @property
     def viewer(self) -> str:
         """Who looks at the patches in the end, in words."""
-        model = self.opened.cfg.model
+        model = self.opened.config.model
         if model.pooling in ("token", "first"):
             return "the class token" if variants.has_class_token(model) else "the first token"
         if variants.has_class_token(model):
@@ -91,7 +91,9 @@ class Subject:
 
     def under_patches(self, views: np.ndarray) -> np.ndarray:
         """Returns images (B, H, W, C) without the pixels that fill no whole patch."""
-        height, width = variants.covered(self.opened.cfg.model, self.opened.cfg.data.image_size)
+        height, width = variants.covered(
+            self.opened.config.model, self.opened.config.data.image_size
+        )
         return views[:, :height, :width]
 
 
@@ -111,7 +113,7 @@ def inspect(
 
     Args:
       what: one of KINDS, or `all`, which logs what it has to leave out.
-      checkpoint: anything that `opening.open_` takes.
+      checkpoint: a checkpoint, as in `loading.load`.
       overrides: options by dotted name.
       at: of a run, a step number, `best`, or None for the newest.
       images: files and folders; none: the evaluation split of a run.
@@ -122,7 +124,7 @@ def inspect(
 
     Raises CannotAnswer where the model has no answer; UserError for other mistakes.
     """
-    opened = loading.load_checkpoint(checkpoint, overrides, at=at)
+    opened = loading.load(checkpoint, overrides, step=at)
     asked = list(KINDS) if what == "all" else [what]
     counts = {kind: count or COUNTS[kind] for kind in asked if kind in COUNTS}
     given = None
@@ -153,7 +155,7 @@ def _filters(subject: Subject) -> Answer:
     components, shares = filters.components(kernel)
     height, width, channels, number = kernel.shape
     color = "RGB" if channels == 3 else "Gray"
-    first = subject.opened.cfg.model.resnet_units is None
+    first = subject.opened.config.model.resnet_units is None
     layer = "embedding filters" if first else "filters of the first convolution"
     caption = (
         f"The first {len(components)} principal components of the {number} filters of "
@@ -180,7 +182,7 @@ def _posemb(subject: Subject) -> Answer:
 
 
 def _attention_distance(subject: Subject) -> Answer:
-    cfg, distances = subject.opened.cfg, subject.seen.distance
+    cfg, distances = subject.opened.config, subject.seen.distance
     mean = distances.mean(axis=0, dtype=np.float64)
     token = variants.has_class_token(cfg.model)
     far = distance.between(

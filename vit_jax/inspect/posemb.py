@@ -15,7 +15,10 @@ def tables(opened: loading.LoadedModel) -> np.ndarray:
     T is the number of layers where each has its own, else 1; the class token's is left out.
     Raises CannotAnswer for a model that has no such table.
     """
-    model, grid = opened.cfg.model, variants.grid(opened.cfg.model, opened.cfg.data.image_size)
+    model, grid = (
+        opened.config.model,
+        variants.grid(opened.config.model, opened.config.data.image_size),
+    )
     if model.architecture in ("resnet", "axial_resnet"):
         raise CannotAnswer("a ResNet has no position embedding")
     if model.position == "none":
@@ -32,7 +35,7 @@ def tables(opened: loading.LoadedModel) -> np.ndarray:
             else positions.sincos_1d(patches, width)
         )
         return np.asarray(fixed).reshape(1, *grid, width)
-    module = loading.create_model(opened.cfg).bind(opened.params)
+    module = loading.create_model(opened.config).bind(opened.params)
     if model.position_place == "layers":
         blocks = module.encoder.row if model.architecture == "axial_vit" else module.encoder
         learned = jax.vmap(lambda block: block.position()[0])(blocks)

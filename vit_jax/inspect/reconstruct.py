@@ -38,7 +38,7 @@ def fill_in(opened: loading.LoadedModel, images: np.ndarray) -> dict[str, np.nda
         is corrupted as the first of a split is in evaluation, and so on.
     """
     check(opened)
-    cfg = opened.cfg
+    cfg = opened.config
     found = _fill_in(loading.create_model(cfg), cfg.data, opened.params, jnp.asarray(images))
     height, width = variants.covered(cfg.model, cfg.data.image_size)
     return {"original": images[:, :height, :width]} | {
@@ -48,7 +48,7 @@ def fill_in(opened: loading.LoadedModel, images: np.ndarray) -> dict[str, np.nda
 
 def check(opened: loading.LoadedModel) -> None:
     """Raises CannotAnswer for a model that does not fill in patches."""
-    if opened.cfg.masked.target is None:
+    if opened.config.masked.target is None:
         raise CannotAnswer("the model fills in no patches; train one: vit_jax train masked/digits")
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import __version__, config, loading, logs, models, predict
+from vit_jax import __version__, config, loading, logs, models, prediction
 from vit_jax.data import decoding, transforms
 from vit_jax.inspect import CannotAnswer, attention, encoding, figures, posemb, rollout
 from vit_jax.models import variants
@@ -39,12 +39,12 @@ class Viewer:
     opened: loading.LoadedModel
 
     def __post_init__(self) -> None:
-        attention.check(self.opened.cfg.model)
+        attention.check(self.opened.config.model)
 
     def look(self, picture: Picture) -> Fields:
         """Returns what the page is to know of an image; raises BadImage."""
         name, encoded, truth = picture
-        cfg = self.opened.cfg
+        cfg = self.opened.config
         view = decoding.load(encoded, channels=cfg.data.channels, max_pixels=cfg.data.max_pixels)
         for transform in transforms.eval_transforms(cfg.data):
             view = transform(view, np.random.default_rng(0))
@@ -64,7 +64,7 @@ class Viewer:
     @functools.cached_property
     def facts(self) -> Fields:
         """What the page is to know of the model."""
-        model, data = self.opened.cfg.model, self.opened.cfg.data
+        model, data = self.opened.config.model, self.opened.config.data
         rows, columns = variants.grid(model, data.image_size)
         facts: Fields = {
             "layers": required(model.depth),
@@ -89,12 +89,12 @@ class Viewer:
     @property
     def _side(self) -> tuple[int, int]:
         """The height and width of what the patches lie on."""
-        return variants.covered(self.opened.cfg.model, self.opened.cfg.data.image_size)
+        return variants.covered(self.opened.config.model, self.opened.config.data.image_size)
 
     @functools.cached_property
     def _model(self) -> models.Classifier:
         # A loop over the layers needs one copy of the weights less than layers side by side.
-        cfg = self.opened.cfg
+        cfg = self.opened.config
         model = dataclasses.replace(cfg.model, attention="explicit", remat="none", unroll=1)
         return loading.create_model(dataclasses.replace(cfg, model=model))
 
@@ -130,12 +130,12 @@ def open_(
     Where there are more than `count`, they are drawn by `seed`. Raises CannotAnswer where there are
     none, if they are `needed`.
     """
-    opened = loading.load_checkpoint(checkpoint, overrides, at=at)
+    opened = loading.load(checkpoint, overrides, step=at)
     viewer = Viewer(opened)
     if paths:
-        return viewer, predict.files(paths, count or COUNT, seed)
+        return viewer, prediction.files(paths, count or COUNT, seed)
     if loading.has_images(checkpoint, overrides):
-        return viewer, predict.examples(opened.cfg, count or COUNT, seed)
+        return viewer, prediction.read_examples(opened.config, count or COUNT, seed)
     if needed:
         raise CannotAnswer("inspect view: needs images; set --images=FILE_OR_FOLDER")
     return viewer, ()
@@ -166,7 +166,7 @@ def page(viewer: Viewer, pictures: Iterable[Picture], *, live: bool = False) -> 
             "%d images left out: a page takes %d MB of them", left_out, round(LIMIT / 1e6)
         )
     facts = viewer.facts | {"live": live, "leftOut": left_out, "images": seen}
-    cfg = viewer.opened.cfg
+    cfg = viewer.opened.config
     title = f"{cfg.name}: where it looks"
     body = string.Template(_file("view.html")).substitute(
         name=text(cfg.name),

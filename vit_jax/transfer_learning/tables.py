@@ -7,8 +7,8 @@ from typing import Any
 from vit_jax import logs
 from vit_jax.data import split_roles
 from vit_jax.reports import formatting, markdown
-from vit_jax.transfer.plan import CHOSEN_BY, Plan
-from vit_jax.transfer.results import Entry, Results, spread
+from vit_jax.transfer_learning.plan import CHOSEN_BY, Plan
+from vit_jax.transfer_learning.results import Entry, Results, spread
 
 FILE = "transfer.md"
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from vit_jax import config, logs
 from vit_jax.config import ConfigError
 from vit_jax.reports import intervals
-from vit_jax.transfer.plan import CHOSEN_BY, Cell, Plan
+from vit_jax.transfer_learning.plan import CHOSEN_BY, Cell, Plan
 
 FILE = "transfer.json"
 SETTLED = ("done", "failed")  # not to be run again: a run that diverged would do so again

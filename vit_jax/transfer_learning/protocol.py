@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from vit_jax import locking
-from vit_jax.transfer import subprocesses, tables
-from vit_jax.transfer.devices import Environment
-from vit_jax.transfer.live_table import Show
-from vit_jax.transfer.plan import Cell, Plan
-from vit_jax.transfer.results import Failed, Results, entry
+from vit_jax.transfer_learning import subprocesses, tables
+from vit_jax.transfer_learning.devices import Environment
+from vit_jax.transfer_learning.live_table import Show
+from vit_jax.transfer_learning.plan import Cell, Plan
+from vit_jax.transfer_learning.results import Failed, Results, entry
 
 
 class Run(Protocol):

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 
@@ -16,25 +17,31 @@ KINDS = (*weights.KINDS, "orbax")
 def convert(
     reference: str | os.PathLike[str],
     kind: str,
-    output: pathlib.Path,
-    overrides: Mapping[str, str] | None = None,
+    output: str | os.PathLike[str],
+    overrides: Mapping[str, Any] | None = None,
     *,
-    at: int | str | None = None,
+    step: int | str | None = None,
 ) -> list[str]:
-    """Writes a checkpoint in another form and returns what became of its arrays, for people.
+    """Writes a checkpoint in another format and returns lines about its arrays, for people.
 
     Args:
-      reference: of the checkpoint, as `opening.open_` takes it.
-      kind: one of KINDS; `orbax` is a checkpoint of ours, which all verbs open.
+      reference: a checkpoint, as in `load`.
+      kind: `google`, `timm`, `hf`, or `orbax` for a checkpoint of this project.
       output: the file or folder to write, which must not exist.
-      overrides: options by dotted name, as on the command line.
-      at: of a run, a step number, `best`, or None for the newest.
+      overrides: options, as in `load`.
+      step: as in `load`.
 
-    Raises a UserError, and leaves nothing behind, where the form has no place for the model.
+    Raises a UserError, and leaves nothing behind, where the format cannot hold the model.
+
+    >>> convert(RUN, "orbax", FOLDER / "copy")[-1].endswith("(orbax, from run)")
+    True
+    >>> load(FOLDER / "copy").step
+    2
     """
+    output = pathlib.Path(output)
     if os.path.lexists(output):
         raise config.ConfigError(f"--output={output}: exists already; choose another, or remove it")
-    opened = loading.load_checkpoint(reference, overrides, at=at)
+    opened = loading.load(reference, overrides, step)
     params, unsaid = jax.device_get(opened.params), ()
     if kind == "orbax":
         _save(opened, params, output)
@@ -46,7 +53,9 @@ def convert(
 
 def _save(opened: loading.LoadedModel, params: object, output: pathlib.Path) -> None:
     # What is saved are the parameters alone, those that the run would have evaluated.
-    cfg = dataclasses.replace(opened.cfg, train=dataclasses.replace(opened.cfg.train, ema=None))
+    cfg = dataclasses.replace(
+        opened.config, train=dataclasses.replace(opened.config.train, ema=None)
+    )
     try:
         output.mkdir(parents=True)
     except OSError as error:

@@ -5,11 +5,11 @@ learning rate (ResNets try Big Transfer's setup besides) and see no test image; 
 stage repeat the best of them on the whole training set, each with another seed.
 """
 
-from vit_jax.transfer.devices import shares
-from vit_jax.transfer.plan import Cell, Plan, create
-from vit_jax.transfer.protocol import preview, sweep
-from vit_jax.transfer.tables import preview_table, spreads, table, time_left
-from vit_jax.transfer.vtab import vtab_means
+from vit_jax.transfer_learning.devices import shares
+from vit_jax.transfer_learning.plan import Cell, Plan, create
+from vit_jax.transfer_learning.protocol import preview, sweep
+from vit_jax.transfer_learning.tables import preview_table, spreads, table, time_left
+from vit_jax.transfer_learning.vtab import vtab_means
 
 __all__ = [
     "Cell",

@@ -10,10 +10,10 @@ import runs
 from vit_jax import (
     cli,
     config,
-    convert,
+    conversion,
     loading,
     models,
-    predict,
+    prediction,
     run,
     tree_utils,
     weights,
@@ -60,7 +60,7 @@ def begun(tmp_path_factory):
 def test_a_run_begins_with_weights(begun):
     """Almost without learning, so that what it ends with is what it began with."""
     given = tree_utils.flatten(weights.load(TOKEN, {"data.image_size": "16,24"}).params)
-    opened = loading.load_checkpoint(begun)
+    opened = loading.load(begun)
     ended = tree_utils.flatten(jax.device_get(opened.params))
     assert opened.kind == "run"
     assert opened.step == 2
@@ -99,10 +99,10 @@ def test_a_begun_run_resumes_without_its_weights(begun, tmp_path):
     moved.write_bytes(TOKEN.read_bytes())
     workdir = tmp_path / "run"
     begin(workdir, init_from=str(moved))
-    before = tree_utils.flatten(jax.device_get(loading.load_checkpoint(workdir).params))
+    before = tree_utils.flatten(jax.device_get(loading.load(workdir).params))
     moved.unlink()
     begin(workdir, init_from=str(moved))
-    after = tree_utils.flatten(jax.device_get(loading.load_checkpoint(workdir).params))
+    after = tree_utils.flatten(jax.device_get(loading.load(workdir).params))
     for name in before:
         np.testing.assert_array_equal(after[name], before[name])
     with pytest.raises(config.ConfigError, match="holds another run"):
@@ -113,7 +113,7 @@ def test_a_run_begins_with_another_run_and_its_head(begun, tmp_path):
     again = {"init_from": str(begun), "init_head": "keep", "optimizer.lr": "1e-9"}
     begin(tmp_path / "run", **again)
     first, second = (
-        tree_utils.flatten(jax.device_get(loading.load_checkpoint(workdir).params))
+        tree_utils.flatten(jax.device_get(loading.load(workdir).params))
         for workdir in (begun, tmp_path / "run")
     )
     for name in first:
@@ -164,9 +164,9 @@ def test_weights_of_a_file_are_evaluated_on_images_of_the_user(tmp_path):
     where = {"data.source": "folder", "data.root": str(tmp_path / "data")}
     results = run.evaluate(TOKEN, where)
     assert results["test/count"] == 21
-    predictor = predict.load(TOKEN)
-    files = list(predict.files([tmp_path / "data" / "test"]))
-    top = [one.top[0][0].removeprefix("class ") for one in predictor(files, 1)]
+    predictor = loading.load(TOKEN)
+    files = list(prediction.files([tmp_path / "data" / "test"]))
+    top = [one.top[0][0].removeprefix("class ") for one in predictor.classify(files, 1)]
     truth = [pathlib.Path(name).parent.name.removeprefix("c") for name, _, _ in files]
     assert results["test/top1"] == sum(a == b for a, b in zip(top, truth, strict=True)) / 21
     # A size of another number of patches, for which the positions are resized.
@@ -214,7 +214,7 @@ def test_weights_without_a_head_name_nothing(tmp_path, capsys):
 
 def test_what_is_assumed_is_said_unless_it_is_set(said):
     file = FIXTURES / "weights" / "timm_vit_tiny.safetensors"
-    loading.load_checkpoint(file, {"model.heads": "3", "data.std": "0.5"})
+    loading.load(file, {"model.heads": "3", "data.std": "0.5"})
     start = f"{file}: assumed data.mean=0.5: as of the weights that Google trained"
     assert [line for line in said() if line.startswith(start)]
     assert not [line for line in said() if "data.std" in line]
@@ -222,14 +222,12 @@ def test_what_is_assumed_is_said_unless_it_is_set(said):
 
 def test_a_crop_grows_with_the_image_size(tmp_path):
     folder = foreign.write(tmp_path, foreign.record("timm_folder"))
-    own = loading.load_checkpoint(folder).cfg.data
+    own = loading.load(folder).config.data
     assert own.eval_crop == "central"
     twice = ",".join(str(2 * side) for side in own.image_size)
-    data = loading.load_checkpoint(folder, {"data.image_size": twice}).cfg.data
+    data = loading.load(folder, {"data.image_size": twice}).config.data
     assert data.resize_to == 2 * own.resize_to
-    data = loading.load_checkpoint(
-        folder, {"data.image_size": twice, "data.resize_to": "999"}
-    ).cfg.data
+    data = loading.load(folder, {"data.image_size": twice, "data.resize_to": "999"}).config.data
     assert data.resize_to == 999
 
 
@@ -240,8 +238,8 @@ def test_a_run_becomes_a_google_file_and_comes_back(begun, tmp_path):
     file = tmp_path / "run.npz"
     assert cli.main(["convert", "--checkpoint", str(begun), "--to=google", f"--output={file}"]) == 0
     overrides = {"data.image_size": "16,24"}
-    back = loading.load_checkpoint(file, overrides)
-    ended = tree_utils.flatten(jax.device_get(loading.load_checkpoint(begun).params))
+    back = loading.load(file, overrides)
+    ended = tree_utils.flatten(jax.device_get(loading.load(begun).params))
     for name, leaf in tree_utils.flatten(back.params).items():
         np.testing.assert_array_equal(leaf, ended[name], err_msg=name)
     folder = tmp_path / "again"
@@ -250,20 +248,20 @@ def test_a_run_becomes_a_google_file_and_comes_back(begun, tmp_path):
         cli.main(["convert", "--checkpoint", str(file), "--to=orbax", f"--output={folder}", text])
         == 0
     )
-    again = loading.load_checkpoint(folder)
+    again = loading.load(folder)
     assert again.kind == "run"
-    assert again.cfg.model == back.cfg.model
+    assert again.config.model == back.config.model
     for name, leaf in tree_utils.flatten(jax.device_get(again.params)).items():
         np.testing.assert_array_equal(leaf, ended[name], err_msg=name)
 
 
 def test_the_command_line_knows_every_form():
-    assert convert_command.KINDS == convert.KINDS
+    assert convert_command.KINDS == conversion.KINDS
 
 
 def test_what_exists_is_not_overwritten(tmp_path, capsys):
     (tmp_path / "here").mkdir()
-    for kind in convert.KINDS:
+    for kind in conversion.KINDS:
         output = f"--output={tmp_path / 'here'}"
         assert cli.main(["convert", "--checkpoint", str(TOKEN), f"--to={kind}", output]) == 2
         assert "exists already; choose another, or remove it" in capsys.readouterr().err
@@ -274,9 +272,9 @@ def test_what_exists_is_not_overwritten(tmp_path, capsys):
 def test_the_average_of_a_run_is_what_is_converted(tmp_path):
     workdir = tmp_path / "run"
     begin(workdir, **{"train.ema": "0.5", "optimizer.lr": "0.1"})
-    averaged = tree_utils.flatten(jax.device_get(loading.load_checkpoint(workdir).params))
-    convert.convert(workdir, "orbax", tmp_path / "copy")
-    copied = tree_utils.flatten(jax.device_get(loading.load_checkpoint(tmp_path / "copy").params))
+    averaged = tree_utils.flatten(jax.device_get(loading.load(workdir).params))
+    conversion.convert(workdir, "orbax", tmp_path / "copy")
+    copied = tree_utils.flatten(jax.device_get(loading.load(tmp_path / "copy").params))
     for name, leaf in averaged.items():
         np.testing.assert_array_equal(copied[name], leaf)
-    assert models.complete(loading.load_checkpoint(tmp_path / "copy").cfg.model).depth == 2
+    assert models.complete(loading.load(tmp_path / "copy").config.model).depth == 2

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vit_jax.data.tasks import TASKS
-from vit_jax.transfer.plan import CHOSEN_BY
-from vit_jax.transfer.results import spread
+from vit_jax.transfer_learning.plan import CHOSEN_BY
+from vit_jax.transfer_learning.results import spread
 
 NAMES = tuple(name for name in TASKS if name.startswith("vtab/"))
 OVERALL = "vtab/overall"

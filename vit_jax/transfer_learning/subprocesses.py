@@ -14,8 +14,8 @@ from typing import Any
 
 from vit_jax import config, logs
 from vit_jax.training.loop import Preempted
-from vit_jax.transfer.devices import Environment
-from vit_jax.transfer.plan import Cell
+from vit_jax.transfer_learning.devices import Environment
+from vit_jax.transfer_learning.plan import Cell
 
 LOG = "log.txt"
 LOOK_EVERY = 0.1  # seconds
@@ -57,7 +57,13 @@ class Process:
     def __init__(self, cell: Cell, workdir: pathlib.Path, environment: Environment) -> None:
         self.cell, self._log = cell, workdir / cell.directory / LOG
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "vit_jax.transfer.worker", str(workdir), cell.directory]
+        command = [
+            sys.executable,
+            "-m",
+            "vit_jax.transfer_learning.worker",
+            str(workdir),
+            cell.directory,
+        ]
         with self._log.open("ab") as log:
             self._popen = subprocess.Popen(
                 command,

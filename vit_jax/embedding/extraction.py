@@ -15,10 +15,11 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, loading, logs, messages, models
 from vit_jax.data import pipeline, sources, transforms, unlabeled_folder
-from vit_jax.embed import writers
+from vit_jax.embedding import writers
 from vit_jax.evaluators import runner
 from vit_jax.runtime import device, distributed
-from vit_jax.training import sharding, step
+from vit_jax.training import sharding
+from vit_jax.training import step as step_functions
 
 AT_ONCE = 32  # images on a device
 SAY_SECONDS = 10.0
@@ -43,6 +44,46 @@ class Request:
     batch_size: int | None = None
 
 
+def embed(
+    reference: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    images: str | os.PathLike[str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    step: int | str | None = None,
+    features: str = "pre_logits",
+    batch_size: int | None = None,
+) -> int:
+    """Writes the features of a folder or a data set to a file; returns the number of images.
+
+    For images in memory use `load(reference).embed(images)`.
+
+    Args:
+      reference: a checkpoint, as in `load`.
+      output: the .npz or .parquet file to write, which must not exist.
+      images: a folder of image files; None: the evaluation split of the config.
+      overrides: options, as in `load`.
+      step: as in `load`.
+      features: `pre_logits`, the head's input; or `tokens`.
+      batch_size: images at a time, over all devices.
+
+    Raises a UserError.
+
+    >>> embed(RUN, FOLDER / "features.npz", overrides={"data.eval_split": "test[:5]"})
+    5
+    >>> np.load(FOLDER / "features.npz")["features"].shape
+    (5, 16)
+    """
+    request = Request(
+        output=pathlib.Path(output),
+        images=None if images is None else pathlib.Path(images),
+        features=features,
+        batch_size=batch_size,
+    )
+    check(request, reference, overrides or {})
+    return write(loading.load(reference, overrides, step), request)
+
+
 def check(
     request: Request, reference: str | os.PathLike[str], overrides: Mapping[str, str]
 ) -> None:
@@ -55,7 +96,7 @@ def check(
         raise config.ConfigError(f"--images={request.images}: {what}")
 
 
-def embed(opened: loading.LoadedModel, request: Request) -> int:
+def write(opened: loading.LoadedModel, request: Request) -> int:
     """Writes the features of every image in the order of the source; returns how many there are.
 
     Each row is the image's alone: it depends on neither batch size nor devices but for rounding.
@@ -63,11 +104,11 @@ def embed(opened: loading.LoadedModel, request: Request) -> int:
     with its name, or within `data.max_bad_examples` its row is NaN. Every process of several
     computes its share, and the first one writes.
     """
-    cfg = opened.cfg
+    cfg = opened.config
     distributed.initialize(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
     source = _source(opened, request)
-    model = loading.create_model(cfg)
-    shape = _shape(model, request.features)
+    model = opened.model
+    shape = loading.check_features(model, request.features)
     rows = -(-(request.batch_size or AT_ONCE * jax.device_count()) // jax.device_count())
     rows *= jax.device_count()
     split = _pass(source, cfg, rows)
@@ -116,19 +157,10 @@ class _Pour:
 
 
 def _source(opened: loading.LoadedModel, request: Request) -> sources.Source:
-    data = opened.cfg.data
+    data = opened.config.data
     if request.images is not None:
         return unlabeled_folder.Loose(request.images, opened.classes, "--images")
     return sources.open_source(data, data.eval_split, train=False)
-
-
-def _shape(model: models.Classifier, kind: str) -> tuple[int, ...]:
-    """Returns the shape of one image's features; raises ConfigError where there are none."""
-    images = jax.ShapeDtypeStruct((1, *model.image_size, model.channels), jnp.float32)
-    _, out = jax.eval_shape(model.apply, model.shapes(), images)
-    if kind not in out:
-        raise config.ConfigError(f"--features={kind}: a ResNet has no tokens; set pre_logits")
-    return out[kind].shape[1:]
 
 
 def _pass(source: sources.Source, cfg: config.Config, rows: int) -> runner.SplitRunner:
@@ -163,7 +195,7 @@ def _wide(mask: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _features(
     model: models.Classifier, data: config.Data, kind: str, params: Any, batch: Arrays
 ) -> Arrays:
-    _, out = model.apply(params, step.normalize_pixels(batch["image"], data))
+    _, out = model.apply(params, step_functions.normalize_pixels(batch["image"], data))
     values = out[kind].astype(jnp.float32)
     found = {"values": values, "label": batch["label"], "mask": batch["mask"]}
     return jax.lax.with_sharding_constraint(found, P())

@@ -4,8 +4,8 @@ import sys
 from typing import Any
 
 from vit_jax import logs
-from vit_jax.transfer.plan import CHOSEN_BY, Cell
-from vit_jax.transfer.results import Entry, Results
+from vit_jax.transfer_learning.plan import CHOSEN_BY, Cell
+from vit_jax.transfer_learning.results import Entry, Results
 
 HEADER = ("cell", "lr", "seed", "state", CHOSEN_BY, "time", "now")
 

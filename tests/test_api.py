@@ -1,0 +1,166 @@
+"""The Python API as a user meets it: its examples run, it imports lightly, scripts type-check."""
+
+import doctest
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import runs
+import vit_jax
+from vit_jax import (
+    api,
+    components,
+    config,
+    conversion,
+    embedding,
+    loaded_model,
+    loading,
+    prediction,
+)
+from vit_jax.data import decoding
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+OPTIONS = {
+    "model.width": 16,
+    "model.depth": 1,
+    "model.mlp_dim": 32,
+    "model.heads": 2,
+    "model.unroll": 1,
+    "data.eval_split": "test[:100]",
+    "train.duration": "2",
+    "train.batch_size": 16,
+    "schedule.warmup": "1",
+    "checkpoint.every": "2",
+    "evaluation.every": None,
+    "logging.tensorboard": False,
+}
+IMAGES = np.random.default_rng(0).integers(0, 256, (2, 20, 30, 3), np.uint8)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Two steps on the digits, from Python."""
+    workdir = tmp_path_factory.mktemp("api") / "run"
+    assert vit_jax.train("digits", workdir, OPTIONS).steps == 2
+    return workdir
+
+
+def find_examples():
+    modules = (
+        vit_jax,
+        api,
+        components,
+        conversion,
+        embedding.extraction,
+        loaded_model,
+        loading,
+        prediction,
+    )
+    found = (t for m in modules for t in doctest.DocTestFinder().find(m) if t.examples)
+    return {test.name.removeprefix("vit_jax."): test for test in found}
+
+
+EXAMPLES = find_examples()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_runs(name, run, tmp_path):
+    names = {name: getattr(vit_jax, name) for name in vit_jax.__all__}
+    test = EXAMPLES[name]
+    test.globs = names | {
+        "find": components.find,
+        "RUN": run,
+        "FOLDER": tmp_path,
+        "IMAGES": IMAGES,
+        "OPTIONS": OPTIONS,
+        "np": np,
+    }
+    assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_every_public_function_has_an_example():
+    documented = {name.rpartition(".")[2] for name in EXAMPLES}
+    assert set(vit_jax.__all__) <= documented
+
+
+def test_importing_is_light():
+    code = (
+        "import sys, vit_jax, json; vit_jax.register;"
+        "print(json.dumps([m for m in ('jax', 'numpy', 'flax', 'PIL') if m in sys.modules]))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+    assert json.loads(out.stdout) == []
+
+
+def test_the_names_stay_functions():
+    """No module of the package takes the place of a public function once it is imported."""
+    modules = {path.stem for path in (ROOT / "vit_jax").iterdir()}
+    assert not modules & set(vit_jax.__all__)
+
+
+def test_images_of_every_form_are_the_same(run, tmp_path):
+    model = vit_jax.load(run)
+    Image.fromarray(IMAGES[0]).save(tmp_path / "a.png")
+    forms = (IMAGES[0], IMAGES[:1], [IMAGES[0]], Image.fromarray(IMAGES[0]), tmp_path / "a.png")
+    first, *others = (np.asarray(model.preprocess(form)) for form in forms)
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+    assert first.dtype == np.float32
+    predicted = model.predict([tmp_path / "a.png", IMAGES[1]], top=10)
+    for i, one in enumerate(predicted):
+        logits = np.asarray(model.apply(model.params, model.preprocess(IMAGES[i]))[0][0])
+        exact = np.exp(logits) / np.exp(logits).sum()
+        assert [name for name, _ in one.top] == [str(c) for c in np.argsort(-exact)]
+        np.testing.assert_allclose([p for _, p in one.top], -np.sort(-exact), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("images", "line"),
+    [
+        (np.zeros((8, 8, 3), np.float32), r"images: is float32 \(8, 8, 3\); expected uint8"),
+        (np.zeros((8, 8, 4), np.uint8), r"images: is uint8 \(8, 8, 4\); expected uint8"),
+        ([IMAGES[0], np.zeros(8, np.uint8)], r"images\[1\]: is uint8 \(8,\); expected uint8"),
+        (7, "images: has type int; expected a path"),
+        ([], "images: is empty; expected at least one image"),
+        ("nofile.png", "nofile.png: No such file"),
+    ],
+)
+def test_other_images_are_one_line(images, line, run):
+    with pytest.raises(decoding.BadImage, match=line) as caught:
+        vit_jax.load(run).preprocess(images)
+    assert "\n" not in str(caught.value)
+
+
+def test_typed_and_text_overrides_are_equal():
+    typed = {"optimizer.lr": 3e-4, "model.patch_size": (4, 4), "evaluation.every": None}
+    texts = {"optimizer.lr": "3e-4", "model.patch_size": "4", "evaluation.every": "none"}
+    assert vit_jax.get_config("digits", typed) == vit_jax.get_config("digits", texts)
+    with pytest.raises(config.ConfigError, match=r"optimizer\.lr=-1: must be more than 0"):
+        vit_jax.get_config("digits", {"optimizer.lr": -1})
+    with pytest.raises(config.ConfigError, match=r"model\.depth=2\.5: must be a whole number"):
+        vit_jax.get_config("digits", {"model.depth": 2.5})
+
+
+def test_a_config_trains_like_its_name(run, tmp_path):
+    cfg = vit_jax.get_config("digits", OPTIONS)
+    assert repr(cfg).startswith("Config(\n  name='digits',\n")
+    assert vit_jax.train(cfg, tmp_path / "run").steps == 2
+    assert runs.digests(tmp_path / "run") == runs.digests(run)
+    with pytest.raises(config.ConfigError, match="holds another run"):
+        vit_jax.train(cfg, tmp_path / "run", {"seed": 1})
+
+
+def test_a_script_of_a_user_type_checks(tmp_path):
+    script = ROOT / "tests" / "fixtures" / "api_script.py"
+    done = subprocess.run(
+        [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, str(script)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout

@@ -1,5 +1,0 @@
-"""Features of a folder or a data set as a file: what the head sees, or every token."""
-
-from vit_jax.embed.extraction import Request, check, embed
-
-__all__ = ["Request", "check", "embed"]

@@ -1,0 +1,271 @@
+"""A checkpoint in memory: a model with its parameters, classes and preprocessing."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax import config, messages, models, weights
+from vit_jax.config import Config
+from vit_jax.data import decoding, image_inputs, transforms
+from vit_jax.training import step as step_functions
+
+BATCH = 32  # images at a time in `predict` and `embed`
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """One image: its best classes with probabilities, or why it could not be read.
+
+    Attributes:
+      image: a path, or the position in the images given, such as `images[0]`.
+      top: classes and probabilities, the most probable first.
+      truth: the true class, if known.
+      error: why the image could not be read.
+    """
+
+    image: str
+    top: tuple[tuple[str, float], ...] = ()
+    truth: str | None = None
+    error: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """A model with its parameters, class names and preprocessing; `load` returns one.
+
+    Attributes:
+      config: the complete config, with the number of classes.
+      params: float32 arrays, nested by name.
+      classes: the name of each output.
+      kind: `run`, or the format of the weights.
+      notes: how the arrays of another project were used.
+      fresh: parameters that the checkpoint lacks, and why.
+      step: the step of a run's checkpoint.
+    """
+
+    config: Config
+    params: Any
+    classes: tuple[str, ...]
+    kind: str
+    notes: tuple[str, ...] = ()
+    fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    step: int | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"LoadedModel({self.config.name}: {self.model.num_params:,} parameters, "
+            f"{len(self.classes)} classes, images {(*self.model.image_size, self.model.channels)})"
+        )
+
+    @functools.cached_property
+    def model(self) -> models.Classifier:
+        """The network as functions of its parameters."""
+        return create_model(self.config)
+
+    def preprocess(self, images: Any) -> jax.Array:
+        """Returns images as `apply` takes them: resized, cropped and normalized as in evaluation.
+
+        Args:
+          images: a path, a Pillow image, a uint8 array (H, W, C) or (B, H, W, C) of any size, or a
+            list of these.
+
+        Returns:
+          float32 (B, H, W, C).
+
+        Raises BadImage for a file that cannot be decoded, or another type or shape.
+
+        >>> model = load(RUN)
+        >>> model.preprocess(np.zeros((20, 30, 3), np.uint8)).shape
+        (1, 8, 8, 1)
+        """
+        views = []
+        for name, image in image_inputs.read(images):
+            try:
+                views.append(self._view(image))
+            except decoding.BadImage as error:
+                raise decoding.BadImage(f"{name}: {error}") from error
+        if not views:
+            raise decoding.BadImage("images: is empty; expected at least one image")
+        return step_functions.normalize_pixels(jnp.asarray(np.stack(views)), self.config.data)
+
+    def apply(
+        self,
+        params: Any,
+        images: jax.Array,
+        *,
+        key: jax.Array | None = None,
+        capture: bool = False,
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Returns logits (B, K) and intermediates by name; a pure function, for jit and grad.
+
+        Args:
+          params: parameters like `self.params`.
+          images: normalized float images (B, H, W, C); see `preprocess`.
+          key: dropout key; None: no dropout.
+          capture: whether to return attention weights.
+
+        >>> model = load(RUN)
+        >>> logits, out = model.apply(model.params, model.preprocess(IMAGES))
+        >>> logits.shape, out["pre_logits"].shape
+        ((2, 10), (2, 16))
+        """
+        return self.model.apply(params, images, key=key, capture=capture)
+
+    def predict(self, images: Any, *, top: int = 3) -> list[Prediction]:
+        """Returns the `top` classes of each image; `images` as in `preprocess`.
+
+        A file that cannot be decoded has an `error` instead. Raises WeightsError for a model
+        without a head.
+
+        >>> (first, second) = load(RUN).predict(IMAGES, top=2)
+        >>> first.image, len(first.top)
+        ('images[0]', 2)
+        """
+        return list(self.classify(((n, i, None) for n, i in image_inputs.read(images)), top))
+
+    def embed(self, images: Any, *, features: str = "pre_logits") -> np.ndarray:
+        """Returns features of images, float32; `images` as in `preprocess`.
+
+        Args:
+          images: as in `preprocess`.
+          features: `pre_logits`, the head's input, (B, D); or `tokens`, (B, N, D).
+
+        >>> load(RUN).embed(IMAGES).shape
+        (2, 16)
+        """
+        check_features(self.model, features)
+        batch = self.preprocess(images)
+        parts = []
+        for first in range(0, len(batch), BATCH):
+            part = batch[first : first + BATCH]
+            padded = jnp.pad(part, [(0, BATCH - len(part)), (0, 0), (0, 0), (0, 0)])
+            parts.append(np.asarray(_embed(self.model, features, self.params, padded))[: len(part)])
+        return np.concatenate(parts)
+
+    def classify(
+        self, images: Iterable[tuple[str, bytes | np.ndarray, str | None]], top: int
+    ) -> Iterator[Prediction]:
+        """Yields a prediction for each (name, encoded or uint8 HWC image, true class or None)."""
+        self.check_head()
+        waiting: list[tuple[str, np.ndarray, str | None]] = []
+        for name, image, truth in images:
+            try:
+                waiting.append((name, self._view(image), truth))
+            except decoding.BadImage as error:
+                yield Prediction(image=name, error=str(error))
+            if len(waiting) == BATCH:
+                yield from self._classify(waiting, top)
+                waiting = []
+        if waiting:
+            yield from self._classify(waiting, top)
+
+    def _view(self, image: bytes | np.ndarray) -> np.ndarray:
+        data = self.config.data
+        view = decoding.load(image, channels=data.channels, max_pixels=data.max_pixels)
+        for transform in transforms.eval_transforms(data):
+            view = transform(view, np.random.default_rng(0))
+        return view
+
+    def _classify(
+        self, waiting: Sequence[tuple[str, np.ndarray, str | None]], top: int
+    ) -> Iterator[Prediction]:
+        batch = np.stack([view for _, view, _ in waiting])
+        # One batch size, one compilation.
+        batch = np.pad(batch, [(0, BATCH - len(waiting)), (0, 0), (0, 0), (0, 0)])
+        count, cfg = min(top, len(self.classes)), self.config
+        values, indices = map(
+            np.asarray, _top(self.model, cfg.data, count, cfg.train.loss, self.params, batch)
+        )
+        for row, (name, _, truth) in enumerate(waiting):
+            pairs = zip(indices[row], values[row], strict=True)
+            best = tuple((self.classes[index], float(value)) for index, value in pairs)
+            yield Prediction(image=name, top=best, truth=truth)
+
+    @property
+    def facts(self) -> weights.Facts:
+        """The model as the room of weights describes one."""
+        numbered = self.classes == class_names((), self.config)
+        return weights.Facts(
+            model=self.config.model,
+            data=self.config.data,
+            classes=() if numbered else self.classes,
+            fresh=self.fresh,
+        )
+
+    def check_head(self) -> None:
+        """Raises WeightsError where there is no head to name classes with."""
+        self.check_whole()
+        if "head/kernel" in self.fresh:
+            raise weights.WeightsError(
+                f"{self.config.name}: holds no head, so it knows no classes; train one: "
+                f"vit_jax train NAME --config.init_from={self.config.name}"
+            )
+
+    def check_whole(self) -> None:
+        """Raises WeightsError where the model fills in patches: it has no other form."""
+        if self.config.masked.target is not None:
+            raise weights.WeightsError(
+                f"{self.config.name}: learned to fill in masked patches, so it knows no classes; "
+                "fine-tune it: vit_jax train NAME --config.init_from=DIR, its run directory"
+            )
+
+
+def create_model(cfg: config.Config) -> models.Classifier:
+    """Returns the model of a config in the compute type of this backend.
+
+    Args:
+      cfg: a complete config, such as that of `get_config`; `model.num_classes` must be set.
+
+    >>> import jax
+    >>> model = create_model(get_config("digits"))
+    >>> params = model.init(jax.random.key(0))
+    >>> logits, out = model.apply(params, jax.numpy.zeros((1, 8, 8, 1)))
+    >>> logits.shape
+    (1, 10)
+    """
+    dtype = cfg.model.dtype
+    if dtype == "auto":
+        dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    return models.create(
+        cfg.model,
+        image_size=cfg.data.image_size,
+        channels=cfg.data.channels,
+        dtype=dtype,
+        masked=cfg.masked,
+    )
+
+
+def class_names(classes: tuple[str, ...] | list[str], cfg: config.Config) -> tuple[str, ...]:
+    """Returns a name for every output of the head: those known, as text, then numbers."""
+    more = range(len(classes), cfg.model.num_classes or 0)
+    return (*map(messages.printable, classes), *(f"class {index}" for index in more))
+
+
+def check_features(model: models.Classifier, features: str) -> tuple[int, ...]:
+    """Returns the shape of one image's features; raises ConfigError where there are none."""
+    images = jax.ShapeDtypeStruct((1, *model.image_size, model.channels), jnp.float32)
+    _, out = jax.eval_shape(model.apply, model.shapes(), images)
+    if features not in ("pre_logits", "tokens"):
+        raise config.ConfigError(f"features={features}: must be pre_logits or tokens")
+    if features not in out:
+        raise config.ConfigError(f"--features={features}: a ResNet has no tokens; set pre_logits")
+    return out[features].shape[1:]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _embed(model: models.Classifier, features: str, params: Any, batch: jax.Array) -> jax.Array:
+    return model.apply(params, batch)[1][features].astype(jnp.float32)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _top(
+    model: models.Classifier, data: config.Data, k: int, loss: str, params: Any, batch: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    logits, _ = model.apply(params, step_functions.normalize_pixels(jnp.asarray(batch), data))
+    activation = jax.nn.softmax if loss == "softmax" else jax.nn.sigmoid
+    return jax.lax.top_k(activation(logits), k)
