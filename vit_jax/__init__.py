@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vit_jax.api import evaluate, get_config, list_configs, train, transfer
-    from vit_jax.components import register
     from vit_jax.conversion import convert
     from vit_jax.embedding import embed
     from vit_jax.loading import create_model, load
@@ -27,7 +26,6 @@ __all__ = [
     "list_configs",
     "load",
     "predict",
-    "register",
     "train",
     "transfer",
 ]
@@ -38,7 +36,6 @@ _MODULES = {  # imported on first use: jax takes a second
     "embed": "embedding",
     "load": "loading",
     "predict": "prediction",
-    "register": "components",
 }
 
 
