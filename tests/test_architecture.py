@@ -57,6 +57,12 @@ def test_every_package_is_in_one_layer():
     assert len(LAYER) == sum(map(len, LAYERS))
 
 
+def test_the_documentation_shows_these_layers():
+    text = (ROOT / "docs" / "design.md").read_text().replace("      < ", "    ")
+    shown = [set(line.strip().split(", ")) for line in text.split("\n") if line[:4] == "    "]
+    assert shown == [names for names in LAYERS if names != {"__main__"}]
+
+
 def test_imports_only_from_layers_above():
     offenders = [
         f"{path.relative_to(PACKAGE)} imports {other}"
