@@ -1,6 +1,6 @@
 """Any folder of images: `--config.data.root=DIR` with DIR/train/CLASS/... and DIR/test/CLASS/...
 
-With DIR/val/CLASS/... (or valid, validation, dev, eval) besides, that split is evaluated while
+If DIR/val/CLASS/... (or valid, validation, dev, eval) exists, that split is evaluated while
 training and chooses the best checkpoint; the test images are measured once, at the end. A folder
 without splits, DIR/CLASS/..., needs `--config.data.holdout=0.1`, the share of each class to
 evaluate on. `image_folder` is ViT-S/16 at 224 pixels; `image_folder-32` is a small ViT with 4-pixel

@@ -173,20 +173,22 @@ def test_weights_of_a_file_are_evaluated_on_images_of_the_user(tmp_path):
     assert run.evaluate(TOKEN, where | {"data.image_size": "48,40"})["test/count"] == 21
 
 
-@pytest.mark.parametrize("verb", [["evaluate"], ["predict", "--examples=1"]])
-def test_weights_bring_no_images(verb, capsys):
-    assert cli.main([verb[0], f"--checkpoint={TOKEN}", *verb[1:]]) == 2
+@pytest.mark.parametrize("command", [["evaluate"], ["predict", "--examples=1"]])
+def test_weights_bring_no_images(command, capsys):
+    assert cli.main([command[0], f"--checkpoint={TOKEN}", *command[1:]]) == 2
     assert capsys.readouterr().err == (
         f"vit_jax: {TOKEN} brings no images; set --config.data.source=folder and "
         "--config.data.root=DIR, or --config.data.source=tfds and --config.data.name=NAME\n"
     )
 
 
-@pytest.mark.parametrize("verb", [["evaluate"], ["predict", "--examples=1"], ["predict", "IMAGE"]])
-def test_a_folder_that_is_no_checkpoint_is_called_that(verb, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "command", [["evaluate"], ["predict", "--examples=1"], ["predict", "IMAGE"]]
+)
+def test_a_folder_that_is_no_checkpoint_is_called_that(command, tmp_path, capsys):
     """And not told to bring images, whatever else it holds."""
     (tmp_path / "image.png").write_bytes(b"")
-    words = [str(tmp_path / "image.png") if word == "IMAGE" else word for word in verb]
+    words = [str(tmp_path / "image.png") if word == "IMAGE" else word for word in command]
     line = "is no checkpoint: neither a run directory (no checkpoints/ in it) nor a folder of "
     for name in ("empty", "begun"):
         folder = tmp_path / name
@@ -204,10 +206,10 @@ def test_a_folder_that_is_no_checkpoint_is_called_that(verb, tmp_path, capsys):
 def test_weights_without_a_head_name_nothing(tmp_path, capsys):
     folder = foreign.write(tmp_path, foreign.record("hf_model"))
     line = f"{folder}: holds no head, so it knows no classes; train one: vit_jax train NAME "
-    for verb in ("evaluate", "predict"):
-        more = ["--examples=1"] if verb == "predict" else []
+    for command in ("evaluate", "predict"):
+        more = ["--examples=1"] if command == "predict" else []
         arguments = [f"--checkpoint={folder}", *more, "--config.data.source=digits"]
-        assert cli.main([verb, *arguments]) == 2
+        assert cli.main([command, *arguments]) == 2
         *_, said = capsys.readouterr().err.splitlines()  # after what had to be assumed
         assert said == f"vit_jax: {line}--config.init_from={folder}"
 

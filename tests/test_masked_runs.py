@@ -1,4 +1,4 @@
-"""Runs of masked patch prediction: resumed, fine-tuned, opened by every verb."""
+"""Runs of masked patch prediction: resumed, fine-tuned, loaded by every command."""
 
 import cv2
 import jax

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax import catalog, config, transfer_learning
+from vit_jax import catalog, config, storage, transfer_learning
 from vit_jax import run as experiment
 
 Overrides = Mapping[str, Any] | None
@@ -61,7 +61,7 @@ def train(
     2
     """
     given = dict(overrides or {})
-    directory = workdir if isinstance(workdir, pathlib.Path) else _path(workdir)
+    directory = storage.as_path(workdir)
     if not isinstance(name_or_config, config.Config):
         cfg = experiment.config_for_workdir(directory, name_or_config, given, tiny=smoke)
     elif smoke:
@@ -130,9 +130,3 @@ def transfer(
         choices = {"rates": rates, "choose_seeds": choose_seeds, "seeds": seeds, "tiny": smoke}
         plan = transfer_learning.create(plan, overrides or {}, **choices)
     return transfer_learning.sweep(plan, pathlib.Path(workdir), transfer_learning.shares(parallel))
-
-
-def _path(workdir: str | os.PathLike[str]) -> pathlib.Path:
-    from vit_jax import storage
-
-    return storage.as_path(workdir)

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vit_jax import config
+from vit_jax.config import ConfigError
 
 log = logging.getLogger("vit_jax")
 
@@ -143,9 +144,6 @@ def about(reference: str) -> About:
 def summary(path: pathlib.Path) -> str:
     """Returns the first line of a config file's docstring."""
     return (_module(path).__doc__ or "").strip().split("\n")[0]
-
-
-ConfigError = config.ConfigError
 
 
 def _locate(reference: str) -> tuple[types.ModuleType, str]:

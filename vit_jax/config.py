@@ -373,7 +373,7 @@ class Checkpoint:
         None, "Save this often by the clock; none: not by time.", above=0, free=True
     )
     keep: int = option(
-        2, "Newest checkpoints kept; the best one is kept besides.", at_least=1, free=True
+        2, "Newest checkpoints to keep, in addition to the best one.", at_least=1, free=True
     )
     best: str | None = option(
         "auto",
@@ -385,7 +385,7 @@ class Checkpoint:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """When data.eval_split is measured, and what is measured besides."""
+    """When data.eval_split is measured, and the additional measurements."""
 
     every: Duration | None = option(
         Duration(1000, "steps"), "Evaluate this often; none: only at the end.", free=True
@@ -395,7 +395,7 @@ class Evaluation:
     )
     tasks: tuple[str, ...] = option(
         (),
-        "Sets to measure besides, such as imagenet-v2,imagenet-c/*; see `vit_jax list --tasks`.",
+        "Additional sets to measure, such as imagenet-v2,imagenet-c/*; see `vit_jax list --tasks`.",
         free=True,
     )
     fewshot: tuple[str, ...] = option(

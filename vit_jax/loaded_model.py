@@ -164,10 +164,14 @@ class LoadedModel:
         if waiting:
             yield from self._classify(waiting, top)
 
+    @functools.cached_property
+    def _transforms(self) -> Sequence[transforms.Transform]:
+        return transforms.eval_transforms(self.config.data)
+
     def _view(self, image: bytes | np.ndarray) -> np.ndarray:
         data = self.config.data
         view = decoding.load(image, channels=data.channels, max_pixels=data.max_pixels)
-        for transform in transforms.eval_transforms(data):
+        for transform in self._transforms:
             view = transform(view, np.random.default_rng(0))
         return view
 
@@ -188,7 +192,7 @@ class LoadedModel:
 
     @property
     def facts(self) -> weights.Facts:
-        """The model as the room of weights describes one."""
+        """The model as `weights` describes one."""
         numbered = self.classes == class_names((), self.config)
         return weights.Facts(
             model=self.config.model,

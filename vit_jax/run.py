@@ -1,4 +1,4 @@
-"""From a config to live objects: the only module that knows every room."""
+"""From a config to live objects: the only module that knows every package."""
 
 import contextlib
 import dataclasses
@@ -444,7 +444,7 @@ def evaluate(
     """Returns the metrics of a checkpoint on its evaluation split, or on the one overridden.
 
     They are called after that split, such as `test/top1`, and `test/split` is the expression, such
-    as `test[:100]`. Those of `evaluation.tasks` besides are called `TASK/top1` and so on, of
+    as `test[:100]`. Those of `evaluation.tasks` are called `TASK/top1` and so on, of
     `evaluation.fewshot` `fewshot/SET/5shot`. Weights of other projects bring no images: for them
     `overrides` must name some, or such sets, which are then all that is measured.
     """

@@ -25,7 +25,7 @@ def create(evaluator, **changes):
 
 
 def measured(one, tmp_path, best, said):
-    """Calls it as a run of 20 steps does, whose best checkpoint is of the step `best`."""
+    """Calls it like a run of 20 steps whose best checkpoint is at step `best`."""
     metrics = logs.Metrics(tmp_path, tensorboard=False)
     try:
         return one(
@@ -142,7 +142,7 @@ def test_in_a_folder_validation_chooses_and_test_is_measured_once(
     assert (stored["eval_split"], stored["test_split"]) == ("val", "test")
     commit = json.loads((workdir / "checkpoints/00000008/commit.json").read_text())["commit"]
     assert (commit["best"], commit["metrics"]["val/top1"]) == ("val/top1", 0.875)
-    # It is what the best checkpoint comes to, by another way.
+    # The result equals that of evaluating the best checkpoint.
     test = {"data.eval_split": "test", "data.test_split": "none"}
     again = run.evaluate(workdir, test, at="best")
     assert again["step"] == 8

@@ -211,7 +211,7 @@ ZONE = "ERROR: (gcloud.x) INVALID_ARGUMENT: location z is not valid"
 
 
 @pytest.mark.parametrize(
-    ("verb", "error", "line"),
+    ("command", "error", "line"),
     [
         ("queued-resources create", QUOTA, "create: RESOURCE_EXHAUSTED: Quota limit"),
         ("queued-resources create", ZONE, "create: INVALID_ARGUMENT: location z"),
@@ -221,13 +221,13 @@ ZONE = "ERROR: (gcloud.x) INVALID_ARGUMENT: location z is not valid"
         ("tpu-vm ssh", REFUSED, "PERMISSION_DENIED: Permission"),
     ],
 )
-def test_what_is_refused_for_good_ends_it_at_once(world, verb, error, line):
-    here = world(failures={verb: [error] * 50})
+def test_what_is_refused_for_good_ends_it_at_once(world, command, error, line):
+    here = world(failures={command: [error] * 50})
     printed = here.tpu("supervise", *RUN, "digits", code=78)
     last = printed.splitlines()[-1]
     assert last.startswith("tpu.sh: ")
     assert line in last
-    assert len(here.calls(verb.split()[1])) <= 3  # ssh: a look, clear, setup
+    assert len(here.calls(command.split()[1])) <= 3  # ssh: a look, clear, setup
     assert not here.calls("delete")  # nobody knows what became of the slice
     assert told(printed)[-1] == REMINDER
 

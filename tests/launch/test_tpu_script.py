@@ -14,7 +14,7 @@ from worlds import ADDRESS, RUN, SLICE, wait_for
 
 TPUS = ["compute", "tpus"]
 WHERE = ["--project=p", "--zone=z", "--quiet"]
-VERBS = ("create", "setup", "run", "logs", "status", "stop", "supervise", "delete")
+COMMANDS = ("create", "setup", "run", "logs", "status", "stop", "supervise", "delete")
 
 
 @pytest.fixture
@@ -435,7 +435,7 @@ def gone(here):
 
 
 @pytest.mark.parametrize(
-    ("verb", "words"),
+    ("command", "words"),
     [
         ("queued-resources create", ["create", *SLICE]),
         ("queued-resources describe", ["status", *ADDRESS]),
@@ -445,8 +445,8 @@ def gone(here):
         ("tpu-vm ssh", ["stop", *ADDRESS, "--grace=1"]),
     ],
 )
-def test_a_command_that_hangs_is_ended(world, verb, words, monkeypatch):
-    here = ready(world, failures={verb: [{"hang": 600}]})
+def test_a_command_that_hangs_is_ended(world, command, words, monkeypatch):
+    here = ready(world, failures={command: [{"hang": 600}]})
     hasty = (here.checkout / "launch/tpu_cloud.sh").read_text()
     for factor in ("5 *", "10 *"):
         hasty = hasty.replace(f"{factor} timeout", "timeout")
@@ -454,7 +454,7 @@ def test_a_command_that_hangs_is_ended(world, verb, words, monkeypatch):
     code = 0 if words[0] == "status" else 70  # which says what it could not learn
     printed = here.tpu(*words, "--timeout-seconds=1", code=code)
     seconds = 2 if words[0] == "stop" else 1
-    assert f"gcloud {verb} did not answer within {seconds} s (--timeout-seconds)" in printed
+    assert f"gcloud {command} did not answer within {seconds} s (--timeout-seconds)" in printed
     wait_for(lambda: gone(here))
 
 
@@ -468,15 +468,15 @@ def test_a_project_that_cannot_be_looked_up_is_asked_for(world):
 @pytest.mark.parametrize("send", [os.kill, os.killpg])  # a terminal signals the group
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
-    ("verb", "words"),
+    ("command", "words"),
     [
         ("create", ["create", *SLICE]),
         ("describe", ["status", *ADDRESS]),
         ("create", ["supervise", *RUN, "digits", "--force"]),
     ],
 )
-def test_a_signal_ends_what_hangs_at_once(world, number, send, verb, words):
-    here = world(failures={f"queued-resources {verb}": [{"hang": 600}]})
+def test_a_signal_ends_what_hangs_at_once(world, number, send, command, words):
+    here = world(failures={f"queued-resources {command}": [{"hang": 600}]})
     process = here.start(*words, start_new_session=True)
     wait_for((here.cloud / "hanging").exists)
     send(process.pid, number)
@@ -499,19 +499,19 @@ def test_every_verb_explains_itself(world):
     here = world()
     printed = here.tpu("--help")
     assert here.tpu() == printed
-    for verb in VERBS:
-        assert re.search(rf"^  {verb} ", printed, re.MULTILINE)
-        told = here.tpu(verb, "--help")
-        assert told.startswith(f"launch/tpu.sh {verb} --name=NAME")
+    for command in COMMANDS:
+        assert re.search(rf"^  {command} ", printed, re.MULTILINE)
+        told = here.tpu(command, "--help")
+        assert told.startswith(f"launch/tpu.sh {command} --name=NAME")
         assert "\n  --project, --zone " in told
     assert not here.calls()
 
 
 def test_a_dry_run_is_the_commands(world):
     here = world()
-    for verb in VERBS:
+    for command in COMMANDS:
         printed = here.tpu(
-            verb, *RUN, *(["digits"] if verb in ("run", "supervise") else []), "--dry-run"
+            command, *RUN, *(["digits"] if command in ("run", "supervise") else []), "--dry-run"
         )
         assert "gcloud compute tpus " in printed
     assert not here.calls()

@@ -1,5 +1,6 @@
 """Pictures with structure, and folders of them."""
 
+import commands
 import cv2
 import numpy as np
 import pytest
@@ -33,6 +34,17 @@ def picture():
 def encode():
     """Returns `jpeg`."""
     return jpeg
+
+
+@pytest.fixture
+def prepare(capsys, tmp_path):
+    """Runs the command; returns exit code, lines printed, lines of woe."""
+
+    def run(*arguments, data_dir="data", workers=1):
+        where = f"--data-dir={tmp_path / data_dir}"
+        return commands.run(capsys, "prepare", *arguments, where, f"--workers={workers}")
+
+    return run
 
 
 @pytest.fixture

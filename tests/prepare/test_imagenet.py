@@ -1,6 +1,7 @@
 """ImageNet from what its users have: tars, trees, Kaggle's archive; and what is wrong with them."""
 
 import dataclasses
+import functools
 import io
 import json
 import pathlib
@@ -11,10 +12,11 @@ import time
 import cv2
 import numpy as np
 import pytest
+from commands import woe
 
 import official_fakes
 from official_fakes import VALIDATION, WORDNET
-from vit_jax import cli, config
+from vit_jax import config
 from vit_jax.data import real_labels
 from vit_jax.data.sources import open_source
 from vit_jax.prepare import download
@@ -33,26 +35,9 @@ def small(monkeypatch):
 
 
 @pytest.fixture
-def prepare(capsys, tmp_path):
-    """Runs the command on a folder; returns exit code, lines printed, lines of woe."""
-
-    def run(*arguments, data_dir="data"):
-        capsys.readouterr()
-        command = ["prepare", "imagenet", f"--data-dir={tmp_path / data_dir}", "--workers=1"]
-        code = cli.main([*command, *map(str, arguments)])
-        captured = capsys.readouterr()
-        return code, captured.out.splitlines(), captured.err.splitlines()
-
-    return run
-
-
-def woe(result):
-    """The one line of an error."""
-    code, lines, errors = result
-    assert (code, lines) == (2, [])
-    (line,) = errors
-    assert len(line) < 500
-    return line.removeprefix("vit_jax: ")
+def prepare(prepare):
+    """Runs the command on a folder."""
+    return functools.partial(prepare, "imagenet")
 
 
 def label(name):

@@ -13,7 +13,6 @@ import tensorflow_datasets as tfds
 
 import official_fakes
 import tfds_reference
-from vit_jax import cli
 from vit_jax.prepare import vtab_lists
 from vit_jax.prepare.official import recipes
 
@@ -78,21 +77,6 @@ def sized(monkeypatch):
     return change
 
 
-@pytest.fixture
-def prepare(capsys, tmp_path):
-    """Runs the command; returns exit code, lines printed, lines of woe."""
-
-    def run(*arguments, data_dir="data", workers=1):
-        capsys.readouterr()
-        code = cli.main(
-            ["prepare", *arguments, f"--data-dir={tmp_path / data_dir}", f"--workers={workers}"]
-        )
-        captured = capsys.readouterr()
-        return code, captured.out.splitlines(), captured.err.splitlines()
-
-    return run
-
-
 # Splits that TFDS has, and the paper has no use for.
 UNUSED = {
     "svhn_cropped": {"extra"},
@@ -103,14 +87,6 @@ UNUSED = {
 
 # Features that TFDS has in a version later than the one that is packed, which is VTAB's.
 LATER = {"clevr": ("question_answer",)}
-
-
-def woe(result):
-    """The one line of an error."""
-    code, lines, errors = result
-    assert (code, lines) == (2, [])
-    (line,) = errors
-    return line.removeprefix("vit_jax: ")
 
 
 def examples(builder, split):

@@ -15,37 +15,14 @@ import numpy as np
 import pytest
 import scipy.io
 import tensorflow_datasets as tfds
+from commands import woe
 from tensorflow_datasets.core.download import checksums
 
 import official_fakes
-from vit_jax import cli
 from vit_jax.data.source import DataError
 from vit_jax.prepare import download
 from vit_jax.prepare.official import cifar, mat, pickles, recipes
 from vit_jax.prepare.official.archives import Archives
-
-
-@pytest.fixture
-def prepare(capsys, tmp_path):
-    """Runs the command; returns exit code, lines printed, lines of woe."""
-
-    def run(*arguments, data_dir="data"):
-        capsys.readouterr()
-        command = ["prepare", *map(str, arguments), f"--data-dir={tmp_path / data_dir}"]
-        code = cli.main([*command, "--workers=1"])
-        captured = capsys.readouterr()
-        return code, captured.out.splitlines(), captured.err.splitlines()
-
-    return run
-
-
-def woe(result):
-    """The one line of an error."""
-    code, lines, errors = result
-    assert (code, lines) == (2, [])
-    (line,) = errors
-    assert len(line) < 500
-    return line.removeprefix("vit_jax: ")
 
 
 def records(root, name):

@@ -13,6 +13,7 @@ import pytest
 import tensorflow_datasets as tfds
 import test_tfrecords
 from array_record.python.array_record_data_source import ArrayRecordDataSource
+from commands import woe
 
 import tfds_fakes
 from vit_jax import cli, config
@@ -23,30 +24,8 @@ from vit_jax.prepare import dataset_info, download, tfrecords
 
 
 @pytest.fixture
-def prepare(capsys, tmp_path):
-    """Runs the command below an empty data_dir; returns exit code, lines printed, lines of woe."""
-
-    def run(*arguments):
-        capsys.readouterr()
-        code = cli.main(["prepare", *arguments, f"--data-dir={tmp_path / 'data'}", "--workers=1"])
-        captured = capsys.readouterr()
-        return code, captured.out.splitlines(), captured.err.splitlines()
-
-    return run
-
-
-@pytest.fixture
 def data_dir(tmp_path):
     return tmp_path / "data"
-
-
-def woe(result):
-    """The one line of an error."""
-    code, lines, errors = result
-    assert code == 2
-    assert not lines
-    (line,) = errors
-    return line.removeprefix("vit_jax: ")
 
 
 def test_help_fits_a_terminal(capsys):

@@ -346,13 +346,13 @@ def test_files_without_a_head(tmp_path, name):
 # What people see
 
 
-@pytest.mark.parametrize("verb", ["predict", "convert"])
-def test_commands_tell_what_is_assumed(tmp_path, capsys, verb):
+@pytest.mark.parametrize("command", ["predict", "convert"])
+def test_commands_tell_what_is_assumed(tmp_path, capsys, command):
     arguments = {
         "predict": ["--examples=1", "--config.data.source=synthetic"],
         "convert": ["--to=orbax", f"--output={tmp_path / 'out'}"],
-    }[verb]
-    words = [verb, f"--checkpoint={TOKEN}", *arguments, "--config.model.gelu=erf"]
+    }[command]
+    words = [command, f"--checkpoint={TOKEN}", *arguments, "--config.model.gelu=erf"]
     assert cli.main(words) == 0
     said = capsys.readouterr().err.splitlines()
     assert [line for line in said if line.endswith(google.CODE) and "model.norm_epsilon" in line]

@@ -4,7 +4,7 @@ import argparse
 
 from vit_jax.cli import arguments
 
-KINDS = ("google", "timm", "hf", "orbax")  # those of `convert.KINDS`, without importing jax
+KINDS = ("google", "timm", "hf", "orbax")  # those of `conversion.KINDS`, without importing jax
 HELP = "write a checkpoint in the format of another project"
 TAKES_CONFIG = True
 EPILOG = """\

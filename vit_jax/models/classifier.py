@@ -1,6 +1,6 @@
 """`Classifier`: any network of `config.Model` as functions of plain nested dicts.
 
-Outside this room a model is a plain nested dict of float32 arrays and a `Classifier` that knows
+Outside this package a model is a plain nested dict of float32 arrays and a `Classifier` that knows
 what to do with it; the NNX module exists only while a function is traced.
 """
 

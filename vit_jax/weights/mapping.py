@@ -101,13 +101,13 @@ class Report:
     def lines(self) -> list[str]:
         """Returns the report for people, a line for each kind of thing and reason."""
         lines = [f"used: {self.used} arrays"]
-        for verb in ("dropped", "fresh", "resized"):
+        for use in ("dropped", "fresh", "resized"):
             reasons: dict[str, list[str]] = {}
-            for name, reason in getattr(self, verb).items():
+            for name, reason in getattr(self, use).items():
                 reasons.setdefault(reason, []).append(name)
             for reason, names in reasons.items():
                 shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" * (len(names) > 4))
-                lines.append(f"{verb}: {shown} ({reason})")
+                lines.append(f"{use}: {shown} ({reason})")
         return lines
 
 

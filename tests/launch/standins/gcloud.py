@@ -115,9 +115,13 @@ def scp(state, words):
 
 def ssh(state, words):
     flags = dict(word.removeprefix("--").split("=", 1) for word in words if "=" in word)
-    # What a verb of the worker's script meets: the slice is "taken" by then, or ssh is "refused".
+    # What one of the worker's commands meets: the slice is "taken" by then, or ssh is "refused".
     life = SCENARIO["lives"][max(state["life"], 0)]
-    met = {what for verb, what in life.get("meets", {}).items() if verb in flags["command"].split()}
+    met = {
+        what
+        for command, what in life.get("meets", {}).items()
+        if command in flags["command"].split()
+    }
     if "taken" in met:
         (CLOUD / f"life{state['life']}" / "taken").touch()
     reach(state)
@@ -158,12 +162,12 @@ def main(words):
     assert words[:2] == ["compute", "tpus"], words
     assert "--quiet" in words, words
     state = load()
-    verb, rest = " ".join(words[2:4]), words[4:]
+    command, rest = " ".join(words[2:4]), words[4:]
     for word in rest:
-        if word.startswith("--") and word[2:].partition("=")[0] not in FLAGS[verb]:
-            fail(f"ERROR: (gcloud.{verb}) unrecognized arguments: {word}", 2)
-    if state["failures"].get(verb):
-        met = state["failures"][verb].pop(0)
+        if word.startswith("--") and word[2:].partition("=")[0] not in FLAGS[command]:
+            fail(f"ERROR: (gcloud.{command}) unrecognized arguments: {word}", 2)
+    if state["failures"].get(command):
+        met = state["failures"][command].pop(0)
         STATE.write_text(json.dumps(state))
         if isinstance(met, dict):
             misbehave(**met)
@@ -176,7 +180,7 @@ def main(words):
         "tpu-vm describe": describe_node,
         "tpu-vm scp": scp,
         "tpu-vm ssh": ssh,
-    }[verb]
+    }[command]
     before = json.dumps(state)
     code = do(state, rest)
     if json.dumps(state) != before:  # else, a command that takes long would undo another's change

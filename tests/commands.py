@@ -1,0 +1,20 @@
+"""What a command printed, for tests that run it in their own process."""
+
+from vit_jax import cli
+
+
+def run(capsys, *words):
+    """Runs a command; returns exit code, lines printed, lines on standard error."""
+    capsys.readouterr()
+    code = cli.main([*map(str, words)])
+    captured = capsys.readouterr()
+    return code, captured.out.splitlines(), captured.err.splitlines()
+
+
+def woe(result):
+    """The one line of an error."""
+    code, lines, errors = result
+    assert (code, lines) == (2, [])
+    (line,) = errors
+    assert len(line) < 500
+    return line.removeprefix("vit_jax: ")
