@@ -14,6 +14,7 @@ import runs
 import vit_jax
 from vit_jax import (
     api,
+    components,
     config,
     conversion,
     embedding,
@@ -53,6 +54,7 @@ def find_examples():
     modules = (
         vit_jax,
         api,
+        components,
         conversion,
         embedding.extraction,
         loaded_model,
@@ -71,6 +73,7 @@ def test_an_example_runs(name, run, tmp_path):
     names = {name: getattr(vit_jax, name) for name in vit_jax.__all__}
     test = EXAMPLES[name]
     test.globs = names | {
+        "find": components.find,
         "RUN": run,
         "FOLDER": tmp_path,
         "IMAGES": IMAGES,
@@ -87,7 +90,7 @@ def test_every_public_function_has_an_example():
 
 def test_importing_is_light():
     code = (
-        "import sys, vit_jax, json; dir(vit_jax);"
+        "import sys, vit_jax, json; vit_jax.register;"
         "print(json.dumps([m for m in ('jax', 'numpy', 'flax', 'PIL') if m in sys.modules]))"
     )
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)

@@ -14,6 +14,7 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py") if "configs" not in p.parts)
 LAYERS = (
     {"messages", "paper", "tree_utils"},
     {"options"},
+    {"components"},
     {"config"},
     {"catalog", "models", "storage", "table_names", "validation"},
     {"checkpoints", "listing", "logs", "smoke"},

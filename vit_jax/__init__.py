@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vit_jax.api import evaluate, get_config, list_configs, train, transfer
+    from vit_jax.components import register
     from vit_jax.conversion import convert
     from vit_jax.embedding import embed
     from vit_jax.loading import create_model, load
@@ -26,6 +27,7 @@ __all__ = [
     "list_configs",
     "load",
     "predict",
+    "register",
     "train",
     "transfer",
 ]
@@ -36,6 +38,7 @@ _MODULES = {  # imported on first use: jax takes a second
     "embed": "embedding",
     "load": "loading",
     "predict": "prediction",
+    "register": "components",
 }
 
 

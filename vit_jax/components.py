@@ -1,0 +1,126 @@
+"""Components that a config names: the built-in ones, and those that a plug-in registers.
+
+A component is a class or function under a kind and a name. A config names it, with arguments where
+it takes some: `lion`, or `lion(b1=0.9, b2=0.95)`. Arguments are numbers, text, booleans, none, or
+lists of these; nothing is evaluated. A plug-in is a Python module that calls `register` when it is
+imported; only modules that the user names (`--plugins=my_project`) are ever imported.
+"""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from vit_jax.options import ConfigError, suggest
+
+KINDS = (
+    "model",
+    "source",
+    "transform",
+    "batch_augmentation",
+    "loss",
+    "optimizer",
+    "schedule",
+    "evaluator",
+    "logger",
+)
+
+C = TypeVar("C", bound=Callable[..., Any])
+_TABLES: dict[str, dict[str, Callable[..., Any]]] = {kind: {} for kind in KINDS}
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """A component as a config names it: `name(argument=value, ...)`."""
+
+    name: str
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def register(kind: str, name: str) -> Callable[[C], C]:
+    """Returns a decorator that makes a class or function a component.
+
+    Raises ValueError for an unknown kind, and for a name that another component has.
+
+    >>> @register("schedule", "example_constant")
+    ... def constant(*, lr, steps, warmup):
+    ...     return lambda step: lr
+    >>> find("schedule", "example_constant", "schedule.decay") is constant
+    True
+    """
+    if kind not in _TABLES:
+        raise ValueError(f"{kind}: no such kind of component{suggest(kind, KINDS)}")
+    if not re.fullmatch(r"\w+", name):
+        raise ValueError(f"{name!r}: a component's name has only letters, digits and _")
+
+    def add(component: C) -> C:
+        other = _TABLES[kind].get(name)
+        if other is not None and (other.__module__, other.__qualname__) != (
+            component.__module__,
+            component.__qualname__,
+        ):
+            raise ValueError(
+                f"{kind} {name}: {component.__module__} and {other.__module__} both register it"
+            )
+        _TABLES[kind][name] = component
+        return component
+
+    return add
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """Returns the names of the registered components of a kind."""
+    return tuple(_TABLES[kind])
+
+
+def find(kind: str, name: str, key: str) -> Callable[..., Any]:
+    """Returns a component; raises ConfigError, with the option `key` that names it, if unknown."""
+    if name not in _TABLES[kind]:
+        raise ConfigError(f"{key}={name}: no such {kind}{suggest(name, names(kind))}")
+    return _TABLES[kind][name]
+
+
+def parse(text: str, key: str) -> Spec:
+    """Reads `name` or `name(argument=value, ...)`; raises ConfigError."""
+    wrong = ConfigError(f"{key}={text}: must be NAME or NAME(argument=value, ...)")
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        raise wrong from None
+    if isinstance(node, ast.Name):
+        return Spec(node.id)
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
+        raise wrong
+    arguments = {}
+    for keyword in node.keywords:
+        if keyword.arg is None:
+            raise wrong
+        try:
+            arguments[keyword.arg] = ast.literal_eval(keyword.value)
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            raise wrong from None
+    return Spec(node.func.id, arguments)
+
+
+def call(component: Callable[..., Any], spec: Spec, key: str, /, *given: Any, **named: Any) -> Any:
+    """Returns `component(*given, **named, **spec.arguments)`.
+
+    Raises ConfigError for an argument that the component does not take, or lacks.
+    """
+    try:
+        inspect.signature(component).bind(*given, **named, **spec.arguments)
+    except TypeError as error:
+        raise ConfigError(f"{key}={spec.name}: {error}") from None
+    return component(*given, **named, **spec.arguments)
+
+
+def load_plugins(modules: tuple[str, ...] | list[str]) -> None:
+    """Imports the modules that the user names; raises ConfigError where one cannot be imported."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            raise ConfigError(f"--plugins={module}: {type(error).__name__}: {error}") from error
