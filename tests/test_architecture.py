@@ -21,7 +21,8 @@ LAYERS = (
     {"data", "locking", "progress", "runtime", "weights"},
     {"prepare", "reports", "training"},
     {"evaluators", "loading", "preflight", "reproduce"},
-    {"benchmarks", "convert", "embed", "predict", "run"},
+    {"run_config"},
+    {"benchmarks", "convert", "embed", "experiment", "predict"},
     {"export", "inspect", "report", "transfer"},
     {"cli"},
     {"__main__"},
@@ -111,7 +112,7 @@ def test_importing_the_package_and_the_command_line_is_light():
 
 def test_no_tensorflow_or_torch_at_run_time():
     loaded = modules_after(
-        "import vit_jax.run, vit_jax.predict, vit_jax.benchmarks, vit_jax.reports.curves"
+        "import vit_jax.experiment, vit_jax.predict, vit_jax.benchmarks, vit_jax.reports.curves"
     )
     assert "jax" in loaded
     assert not loaded & {"tensorflow", "torch", "timm", "transformers", "tensorflow_datasets"}

@@ -20,11 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prints the metrics of a checkpoint."""
-    from vit_jax import logs
-    from vit_jax import run as runs
+    from vit_jax import experiment, logs
 
     logs.setup()
-    results = runs.evaluate(args.checkpoint, overrides, at=args.step)
+    results = experiment.evaluate(args.checkpoint, overrides, at=args.step)
     if args.json:
         print(json.dumps(results))
         return 0

@@ -48,12 +48,11 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     if reference is not None:
         workdir = launch.check(reference, overrides, workdir, smoke=args.smoke)
     with progress.doing("loading libraries"):
-        from vit_jax import logs
-        from vit_jax import run as runs
+        from vit_jax import experiment, logs, run_config
 
     logs.setup()
-    cfg = runs.config_for_workdir(workdir, reference, overrides, tiny=args.smoke)
-    outcome = runs.train(cfg, workdir, profile=args.profile)
+    cfg = run_config.config_for_workdir(workdir, reference, overrides, tiny=args.smoke)
+    outcome = experiment.train(cfg, workdir, profile=args.profile)
     rows = [(f"{name}/split", split) for name, split in outcome.splits.items() if name != split]
     rows += [(key, tables.metric(key, value)) for key, value in outcome.results.items()]
     rows += [("steps", f"{outcome.steps:,}"), ("time", logs.duration(outcome.seconds))]
