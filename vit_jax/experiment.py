@@ -14,6 +14,7 @@ import jax
 
 from vit_jax import (
     __version__,
+    components,
     config,
     loading,
     locking,
@@ -33,11 +34,12 @@ from vit_jax.evaluators import (
     fewshot,
     linear_data,
     masked_patches,
+    named,
     probe,
     registry,
-    runner,
     test_split,
 )
+from vit_jax.evaluators.runner import SplitRunner
 from vit_jax.runtime import (
     consistency,
     device,
@@ -94,23 +96,30 @@ class Objects:
         if self.eval_source is not None:
             real = cfg.data.test_split is None
             found[self.evaluated.name] = self.of_split(self.eval_source, real=real)
-        found |= registry.evaluators(model, cfg, self.classes, self._pass)
+        found |= registry.evaluators(model, cfg, self.classes, self.runner)
         for name, kind in (("fewshot", fewshot.FewShot), ("probe", probe.Probe)):
-            opened = linear_data.open_pairs(cfg, f"evaluation.{name}", self._pass)
+            opened = linear_data.open_pairs(cfg, f"evaluation.{name}", self.runner)
             if opened:
                 found[name] = kind(model, cfg, opened)
-        return found
+        return found | named.create(self, found)
 
     def of_split(self, source: sources.Source, *, real: bool) -> loop.Evaluator:
         """Returns what measures a split; with `real`, by ReaL's labels too where they are asked."""
         model, cfg = self.model, self.cfg
         if cfg.masked.target is not None:
-            return masked_patches.Masked(model, cfg, self._pass(source))
+            return masked_patches.Masked(model, cfg, self.runner(source))
         labels = registry.reassess(cfg, source) if real else None
-        split = self._pass(labels or source)
+        split = self.runner(labels or source)
         return classification.Classification(model, cfg, split, labels)
 
-    def _pass(self, source: sources.Source) -> runner.SplitRunner:
+    def open_split(self, split: str) -> sources.Source:
+        """Opens a split of the run's data, such as `test[:100]`, without augmentation."""
+        return sources.open_source(
+            self.cfg.data, split, num_classes=self.cfg.model.num_classes, train=False
+        )
+
+    def runner(self, source: sources.Source) -> SplitRunner:
+        """Returns what runs a function over every batch of a source."""
         data, rows = self.cfg.data, self.cfg.evaluation.batch_size or self.cfg.train.batch_size
 
         def batches() -> prefetch.Batches:
@@ -126,7 +135,7 @@ class Objects:
             )
             return prefetch.Feed(loaded, self._stop)
 
-        return runner.SplitRunner(self.mesh, rows, batches)
+        return SplitRunner(self.mesh, rows, batches)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -232,7 +241,9 @@ def _train(
             mirror = storage.RemoteSync(workdir) if main else None
         metrics = None
         if mirror is not None:
-            metrics = logs.Metrics(mirror.folder, tensorboard=cfg.logging.tensorboard)
+            metrics = logs.Metrics(
+                mirror.folder, tensorboard=cfg.logging.tensorboard, loggers=cfg.logging.loggers
+            )
         kept: goodput.GoodputLog | None = None
         try:
             shown.say(_banner(cfg, model, len(source), plan, workdir))
@@ -300,6 +311,9 @@ def _train(
                 sessions=kept,
                 mirror=mirror,
                 flops_per_image=6.0 * model.macs,
+                shown=tuple(
+                    components.parse(text, named.KEY).name for text in cfg.evaluation.evaluators
+                ),
                 splits={f"{evaluated.name}/split": evaluated.split},
                 profile=profile,
                 profile_directory=str(workdir / "profile"),
