@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 import runs
-from vit_jax import __version__, loading, logs, run, transfer_learning, weights
+from vit_jax import __version__, experiment, loading, logs, run_config, transfer_learning, weights
 from vit_jax.data import pipeline, sources, transforms
 from vit_jax.reports import intervals
 from vit_jax.training import optimizers, schedules, state, step
@@ -143,7 +143,7 @@ def trained(cfg, start=None):
 def measured(cfg, params):
     """Returns what evaluation at the end of a run measures."""
     results = {}
-    for name, evaluator in run.Objects(cfg).evaluators.items():
+    for name, evaluator in experiment.Objects(cfg).evaluators.items():
         prefix = "" if name == "test" else f"{name}/"
         found = evaluator(params, stop=lambda: False)
         results |= {f"{prefix}{key}": value for key, value in found.items()}
@@ -158,7 +158,7 @@ def repeat(network, share, seed):
     """Returns the line of one repetition."""
     name = f"home/{network}-half" + ("" if share == 100 else f"-{share}")
     few = {"evaluation.fewshot": "digits", "evaluation.shots": "5"}
-    half = with_classes(run.resolve(name, few | {"seed": str(seed)}), 5)
+    half = with_classes(run_config.resolve(name, few | {"seed": str(seed)}), 5)
     params = trained(half)["params"]
 
     def run_cells(cells, workdir, places, *, started, ended, look):

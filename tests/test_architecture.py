@@ -22,7 +22,8 @@ LAYERS = (
     {"prepare", "reports", "training"},
     {"evaluators", "loaded_model", "preflight", "reproduce"},
     {"loading"},
-    {"benchmarks", "conversion", "embedding", "prediction", "run"},
+    {"run_config"},
+    {"benchmarks", "conversion", "embedding", "experiment", "prediction"},
     {"export", "inspect", "report", "transfer_learning"},
     {"api"},
     {"__init__"},
@@ -120,7 +121,7 @@ def test_importing_the_package_and_the_command_line_is_light():
 
 def test_no_tensorflow_or_torch_at_run_time():
     loaded = modules_after(
-        "import vit_jax.run, vit_jax.prediction, vit_jax.benchmarks, vit_jax.reports.curves"
+        "import vit_jax.experiment, vit_jax.prediction, vit_jax.benchmarks, vit_jax.reports.curves"
     )
     assert "jax" in loaded
     assert not loaded & {"tensorflow", "torch", "timm", "transformers", "tensorflow_datasets"}

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from vit_jax import catalog, config, models, run
+from vit_jax import catalog, config, models, run_config
 
 NAMES = catalog.names()
 UNPRINTED = ("digits", "posemb/sincos", "home/", "masked/digits")  # in no table of the paper
@@ -39,7 +39,7 @@ def test_every_name_is_a_config_that_fits_together(file):
         if path.name != file:
             continue
         overrides = {"data.root": "somewhere"} if "image_folder" in name else {}
-        cfg = run.resolve(name, overrides)
+        cfg = run_config.resolve(name, overrides)
         assert cfg.name == name
         assert catalog.summary(path)
         if cfg.model.num_classes is None:

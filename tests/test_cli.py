@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import pytest
 
-from vit_jax import catalog, cli, config, loading, logs, run
+from vit_jax import catalog, cli, config, experiment, loading, logs
 
 COLORS = {"blue": (0, 0, 200), "green": (0, 180, 0), "red": (220, 0, 0)}
 
@@ -300,10 +300,10 @@ def test_a_row_of_private_data_takes_a_folder_of_the_user(folder, tmp_path, monk
     started = []
 
     def train(cfg, workdir, profile):
-        started.append(run.Objects(cfg).eval_source)
+        started.append(experiment.Objects(cfg).eval_source)
         raise config.UserError("enough")
 
-    monkeypatch.setattr(run, "train", train)
+    monkeypatch.setattr(experiment, "train", train)
     more = {"data.source": "folder", "data.eval_split": "test", "model.unroll": "1"}
     arguments = [f"--workdir={tmp_path / 'run'}", *options(folder, **more)]
     assert cli.main(["train", "pretrain/ViT-B_16-jft-7ep", *arguments]) == 2

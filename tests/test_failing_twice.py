@@ -6,14 +6,14 @@ import pytest
 
 import runs
 from test_trouble import weights_that_overflow
-from vit_jax import run
+from vit_jax import experiment
 from vit_jax.runtime import goodput
 from vit_jax.training import loop
 
 
 def fail(workdir):
     with pytest.raises(loop.Diverged):
-        run.train(runs.configure(), workdir)
+        experiment.train(runs.configure(), workdir)
     kept = json.loads((workdir / goodput.FILE).read_text())
     return kept[-1]["first_step"], kept[-1].get("failed")
 
@@ -27,8 +27,8 @@ def test_the_checkpoint_before_is_taken_after_two_failures(tmp_path, monkeypatch
     assert found == [(0, True), (10, True), (10, True), (5, True), (5, True), (10, True)]
     monkeypatch.undo()
     oracle = tmp_path / "oracle"
-    assert run.train(runs.configure(), workdir).steps == runs.STEPS
-    run.train(runs.configure(), oracle)
+    assert experiment.train(runs.configure(), workdir).steps == runs.STEPS
+    experiment.train(runs.configure(), oracle)
     assert runs.digests(workdir) == runs.digests(oracle)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import home_repetitions
 import runs
-from vit_jax import catalog, run
+from vit_jax import catalog, experiment, run_config
 from vit_jax.training import sharding
 
 TINY = {
@@ -74,14 +74,14 @@ def test_a_repetition_in_memory_has_the_numbers_of_the_run_directories(
     create = sharding.create_mesh
     monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
     short = TINY | {"train.duration": "12 steps", "schedule.warmup": "3 steps"}
-    half = run.resolve(f"home/{network}-half", short | {"seed": "3"})
+    half = run_config.resolve(f"home/{network}-half", short | {"seed": "3"})
     here = home_repetitions.with_classes(half, 5)
     params = home_repetitions.trained(here)["params"]
-    found = run.train(half, tmp_path / "half").results
+    found = experiment.train(half, tmp_path / "half").results
     assert home_repetitions.measured(here, params) == strip(found)
     begun = short | {"init_from": str(tmp_path / "half"), "seed": "4", "optimizer.lr": "0.12"}
-    digits = run.resolve(f"home/{network}-digits", begun)
-    found = run.train(digits, tmp_path / "digits").results
+    digits = run_config.resolve(f"home/{network}-digits", begun)
+    found = experiment.train(digits, tmp_path / "digits").results
     there = home_repetitions.with_classes(digits, 10)
     params = home_repetitions.trained(there, (here, params))["params"]
     assert home_repetitions.measured(there, params) == strip(found)

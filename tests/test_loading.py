@@ -11,10 +11,11 @@ from vit_jax import (
     cli,
     config,
     conversion,
+    experiment,
     loading,
     models,
     prediction,
-    run,
+    run_config,
     tree_utils,
     weights,
 )
@@ -46,8 +47,8 @@ BEGIN = {
 
 
 def begin(workdir, **more):
-    cfg = run.config_for_workdir(workdir, "digits", BEGIN | more)
-    return run.train(cfg, workdir)
+    cfg = run_config.config_for_workdir(workdir, "digits", BEGIN | more)
+    return experiment.train(cfg, workdir)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,7 @@ def test_a_begun_run_resumes_without_its_weights(begun, tmp_path):
     for name in before:
         np.testing.assert_array_equal(after[name], before[name])
     with pytest.raises(config.ConfigError, match="holds another run"):
-        run.config_for_workdir(workdir, "digits", BEGIN)
+        run_config.config_for_workdir(workdir, "digits", BEGIN)
 
 
 def test_a_run_begins_with_another_run_and_its_head(begun, tmp_path):
@@ -126,11 +127,11 @@ def test_what_belongs_to_the_weights_is_taken_over(tmp_path):
     )
     facts = weights.Facts(model=other.model, data=other.data)
     assert weights.numerics(facts, keep_head=False)["model.gelu"] == "erf"
-    cfg = run.resolve("digits", BEGIN)
+    cfg = run_config.resolve("digits", BEGIN)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "describe", lambda reference, wanted: facts)
-        taken = run.as_in_weights(cfg, BEGIN)
-        kept = run.as_in_weights(cfg, BEGIN | {"model.gelu": "tanh"})
+        taken = run_config.as_in_weights(cfg, BEGIN)
+        kept = run_config.as_in_weights(cfg, BEGIN | {"model.gelu": "tanh"})
     assert (taken.model.gelu, taken.model.norm_epsilon) == ("erf", 1e-12)
     assert (taken.data.mean, taken.data.std) == ((0.3,), (1.0,))
     assert (kept.model.gelu, kept.model.norm_epsilon) == ("tanh", 1e-12)
@@ -162,7 +163,7 @@ def test_weights_of_a_file_are_evaluated_on_images_of_the_user(tmp_path):
                 picture = rng.integers(0, 256, (32, 32, 3), np.uint8)
                 cv2.imwrite(str(folder / f"{index}.png"), picture)
     where = {"data.source": "folder", "data.root": str(tmp_path / "data")}
-    results = run.evaluate(TOKEN, where)
+    results = experiment.evaluate(TOKEN, where)
     assert results["test/count"] == 21
     predictor = loading.load(TOKEN)
     files = list(prediction.files([tmp_path / "data" / "test"]))
@@ -170,7 +171,7 @@ def test_weights_of_a_file_are_evaluated_on_images_of_the_user(tmp_path):
     truth = [pathlib.Path(name).parent.name.removeprefix("c") for name, _, _ in files]
     assert results["test/top1"] == sum(a == b for a, b in zip(top, truth, strict=True)) / 21
     # A size of another number of patches, for which the positions are resized.
-    assert run.evaluate(TOKEN, where | {"data.image_size": "48,40"})["test/count"] == 21
+    assert experiment.evaluate(TOKEN, where | {"data.image_size": "48,40"})["test/count"] == 21
 
 
 @pytest.mark.parametrize("command", [["evaluate"], ["predict", "--examples=1"]])

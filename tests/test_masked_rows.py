@@ -2,7 +2,7 @@
 
 import pytest
 
-from vit_jax import catalog, config, listing, run
+from vit_jax import catalog, config, listing, run_config
 from vit_jax.reproduce import tables
 
 ENTRIES = {e.name: e for e in listing.entries() if e.file.name == "masked.py"}
@@ -27,7 +27,7 @@ def test_the_printed_number_is_that_of_a_million_steps_of_jft():
 def test_what_the_paper_says_of_every_pre_training():
     assert len(PRETRAINING) == 9
     for name in PRETRAINING:
-        cfg = run.resolve(name, {})
+        cfg = run_config.resolve(name, {})
         steps = 100_000 if "-100k" in name else 1_000_000
         assert str(cfg.train.duration) == f"{steps} steps"
         assert (cfg.optimizer.name, cfg.optimizer.lr) == ("adam", 2e-4)
@@ -43,7 +43,7 @@ def test_what_the_paper_says_of_every_pre_training():
         # Of Table 3's row, what is not stated here.
         data = name.split("-")[2]
         epochs = {"jft": 7, "i21k": 90, "imagenet": 300}[data]
-        like = run.resolve(f"pretrain/ViT-B_16-{data}-{epochs}ep", {})
+        like = run_config.resolve(f"pretrain/ViT-B_16-{data}-{epochs}ep", {})
         assert cfg.data == like.data
         for key in ("optimizer.weight_decay", "model.dropout", "train.clip_norm"):
             assert config.get(cfg, key) == config.get(like, key)
@@ -51,9 +51,9 @@ def test_what_the_paper_says_of_every_pre_training():
 
 
 def test_fine_tuning_is_that_of_table_4():
-    like = run.resolve("finetune/ViT-B_16-jft-imagenet", {})
+    like = run_config.resolve("finetune/ViT-B_16-jft-imagenet", {})
     for name in PRETRAINING:
-        cfg = run.resolve(f"{name}-to-imagenet", {})
+        cfg = run_config.resolve(f"{name}-to-imagenet", {})
         assert config.differences(like, cfg) == {}
         about = catalog.about(f"{name}-to-imagenet")
         assert about.origin == name
@@ -61,7 +61,9 @@ def test_fine_tuning_is_that_of_table_4():
 
 
 def test_both_ways_of_beginning_at_home_differ_in_nothing_else():
-    begun, scratch = (run.resolve(f"masked/digits-{kind}", {}) for kind in ("tenth", "scratch"))
+    begun, scratch = (
+        run_config.resolve(f"masked/digits-{kind}", {}) for kind in ("tenth", "scratch")
+    )
     assert config.differences(begun, scratch) == {}
     one, other = (catalog.about(f"masked/digits-{kind}") for kind in ("tenth", "scratch"))
     assert one.transfer == other.transfer
@@ -71,5 +73,5 @@ def test_both_ways_of_beginning_at_home_differ_in_nothing_else():
 
 @pytest.mark.parametrize("name", ["masked/ViT-B_16-jft", "masked/digits"])
 def test_tiny_copies_predict_what_the_row_predicts(name):
-    tiny, whole = run.resolve(name, {}, tiny=True), run.resolve(name, {})
+    tiny, whole = run_config.resolve(name, {}, tiny=True), run_config.resolve(name, {})
     assert tiny.masked == whole.masked

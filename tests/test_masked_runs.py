@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import cli, config, loading, run, tree_utils
+from vit_jax import cli, config, experiment, loading, run_config, tree_utils
 from vit_jax.inspect import CannotAnswer, reconstruct
 from vit_jax.training import loop
 
@@ -32,7 +32,7 @@ def configure(**sections):
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("masked") / "run"
-    run.train(configure(), workdir)
+    experiment.train(configure(), workdir)
     return workdir
 
 
@@ -40,8 +40,8 @@ def pretrained(tmp_path_factory):
 def test_it_resumes_bit_for_bit(pretrained, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     with runs.stopping_at(monkeypatch, 4), pytest.raises(loop.Preempted):
-        run.train(configure(), workdir)
-    run.train(configure(), workdir)
+        experiment.train(configure(), workdir)
+    experiment.train(configure(), workdir)
     for key in ("train/loss", "train/accuracy", "train/error", "test/loss", "test/accuracy"):
         given, expected = runs.trace(workdir, key), runs.trace(pretrained, key)
         assert given.items() <= expected.items()
@@ -57,7 +57,7 @@ def test_fine_tuning_drops_what_only_filled_in(pretrained, tmp_path, caplog):
         train={"duration": "1", "ema": None}, schedule={"warmup": 0},
         checkpoint={"best": "top1"},
     )  # fmt: skip
-    run.train(cfg, tmp_path / "run")
+    experiment.train(cfg, tmp_path / "run")
     lines = [record.message for record in caplog.records]
     assert (
         "  dropped: mask_token, prediction/bias, prediction/kernel (of masked patch prediction)"
@@ -75,11 +75,11 @@ def test_fine_tuning_drops_what_only_filled_in(pretrained, tmp_path, caplog):
 
 @pytest.mark.slow
 def test_evaluation_repeats_that_of_training(pretrained):
-    results = run.evaluate(pretrained, {})
+    results = experiment.evaluate(pretrained, {})
     for key in ("loss", "accuracy", "error"):
         expected = runs.trace(pretrained, f"test/{key}")[6]
         assert results[f"test/{key}"] == pytest.approx(expected, rel=1e-6)
-    few = run.evaluate(pretrained, {"evaluation.fewshot": "self", "evaluation.shots": "1"})
+    few = experiment.evaluate(pretrained, {"evaluation.fewshot": "self", "evaluation.shots": "1"})
     assert 0 <= few["fewshot/self/1shot"] <= 1
 
 
@@ -112,8 +112,8 @@ def test_it_is_copied_and_reported(pretrained, tmp_path, capsys):
         cli.main(["convert", "--checkpoint", str(pretrained), "--to=orbax", f"--output={copy}"])
         == 0
     )
-    expected = run.evaluate(pretrained, {})
-    assert run.evaluate(copy, {}) == expected
+    expected = experiment.evaluate(pretrained, {})
+    assert experiment.evaluate(copy, {}) == expected
     assert cli.main(["report", str(pretrained), f"--output={tmp_path / 'page'}"]) == 0
     text = (tmp_path / "page" / "report.md").read_text()
     assert f"accuracy | {100 * expected['test/accuracy']:.2f} %" in text
@@ -198,7 +198,7 @@ def test_what_fills_no_patch_is_not_filled_in():
 )
 def test_what_cannot_work_is_one_line(options, line):
     with pytest.raises(config.ConfigError) as caught:
-        run.resolve("masked/digits", options)
+        run_config.resolve("masked/digits", options)
     assert str(caught.value).startswith(line)
     assert "\n" not in str(caught.value)
 
@@ -215,6 +215,6 @@ def test_it_is_transferred_from_not_transferred(capsys):
 def test_labels_do_not_matter(pretrained, tmp_path):
     """The same images under other labels: the same run, bit for bit."""
     classes = tuple("9876543210")
-    run.train(configure(data={"classes": classes}), tmp_path / "run")
+    experiment.train(configure(data={"classes": classes}), tmp_path / "run")
     assert runs.trace(tmp_path / "run") == runs.trace(pretrained)
     assert runs.trace(tmp_path / "run", "test/loss") == runs.trace(pretrained, "test/loss")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import config, loading, run, tree_utils
+from vit_jax import config, experiment, loading, tree_utils
 
 # SGD: under Adam the key bias, whose true gradient is zero, amplifies rounding. Its rate is low:
 # at 0.1 training amplifies the order of sums thirtyfold within 25 steps, at 0.01 not at all.
@@ -54,7 +54,7 @@ def assert_close(workdir, oracle):
 )
 def test_processes_train_as_one(count, fsdp, tmp_path):
     cfg = runs.configure(**SGD | {"mesh": {"fsdp": fsdp, "fsdp_min_size": 1}})
-    run.train(cfg, tmp_path / "one")
+    experiment.train(cfg, tmp_path / "one")
     # Each loads its part of each batch: same images, same order, same numbers.
     finish(start_many(tmp_path / "many", cfg, count))
     assert_close(tmp_path / "many", tmp_path / "one")

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import runs
-from vit_jax import config, run
+from vit_jax import config, experiment, run_config
 from vit_jax.evaluators import classification
 from vit_jax.training import loop
 
@@ -19,7 +19,7 @@ from vit_jax.training import loop
 def oracle(tmp_path_factory):
     """The unbroken run, in this process on eight simulated devices."""
     workdir = tmp_path_factory.mktemp("oracle") / "run"
-    outcome = run.train(runs.configure(), workdir)
+    outcome = experiment.train(runs.configure(), workdir)
     assert outcome.steps == runs.STEPS == len(runs.trace(workdir))
     return workdir
 
@@ -33,20 +33,20 @@ def test_stop_at_random_steps_and_resume(oracle, tmp_path, monkeypatch):
         with runs.stopping_at(monkeypatch, *stops) as left:
             for step in stops:
                 with pytest.raises(loop.Preempted, match=f"saved at step {step};") as caught:
-                    run.train(runs.configure(), workdir)
+                    experiment.train(runs.configure(), workdir)
                 assert caught.value.exit_code == 75
             assert not left
-            run.train(runs.configure(), workdir)
+            experiment.train(runs.configure(), workdir)
         runs.assert_equal_runs(workdir, oracle)
 
 
 def test_resume_from_the_workdir_alone(oracle, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     with runs.stopping_at(monkeypatch, 7), pytest.raises(loop.Preempted):
-        run.train(runs.configure(), workdir)
-    again = run.config_for_workdir(workdir, None, {})
+        experiment.train(runs.configure(), workdir)
+    again = run_config.config_for_workdir(workdir, None, {})
     assert again.model.num_classes == 10
-    run.train(again, workdir)
+    experiment.train(again, workdir)
     runs.assert_equal_runs(workdir, oracle)
 
 
@@ -61,12 +61,12 @@ def test_an_evaluation_that_a_signal_kept_off_is_made_up_for(oracle, tmp_path, m
         patch.setattr(classification.Classification, "__call__", interrupted)
         for _ in range(2):  # the first time after step 10, the second when it is made up for
             with pytest.raises(loop.Preempted, match="saved at step 10;"):
-                run.train(runs.configure(), workdir)
+                experiment.train(runs.configure(), workdir)
     with runs.stopping_at(monkeypatch, 12), pytest.raises(loop.Preempted):
-        run.train(runs.configure(), workdir)
+        experiment.train(runs.configure(), workdir)
     commit = json.loads((workdir / "checkpoints/00000010/commit.json").read_text())
     assert commit["commit"]["metrics"]["test/top1"] == runs.trace(oracle, "test/top1")[10]
-    run.train(runs.configure(), workdir)
+    experiment.train(runs.configure(), workdir)
     runs.assert_equal_runs(workdir, oracle)
 
 
@@ -74,29 +74,29 @@ def test_an_evaluation_that_a_signal_kept_off_is_made_up_for(oracle, tmp_path, m
 def test_loader_and_speed_options_may_change_on_resume(oracle, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     with runs.stopping_at(monkeypatch, 12), pytest.raises(loop.Preempted):
-        run.train(runs.configure(), workdir)
+        experiment.train(runs.configure(), workdir)
     changes = {"data.threads": "1", "data.prefetch": "1", "checkpoint.keep": "1"}
-    run.train(run.config_for_workdir(workdir, None, changes), workdir)
+    experiment.train(run_config.config_for_workdir(workdir, None, changes), workdir)
     runs.assert_equal_runs(workdir, oracle)
 
 
 @pytest.mark.slow
 def test_saves_by_the_clock(tmp_path):
     cfg = runs.configure(checkpoint={"every": None, "minutes": 1e-6, "keep": 100})
-    run.train(cfg, tmp_path / "run")
+    experiment.train(cfg, tmp_path / "run")
     saved = [int(p.parent.name) for p in (tmp_path / "run").glob("checkpoints/*/commit.json")]
     assert sorted(saved) == list(range(1, runs.STEPS + 1))
 
 
 def test_another_config_is_refused(oracle):
     with pytest.raises(config.ConfigError) as caught:
-        run.config_for_workdir(oracle, None, {"optimizer.lr": "0.1", "data.threads": "1"})
+        run_config.config_for_workdir(oracle, None, {"optimizer.lr": "0.1", "data.threads": "1"})
     assert str(caught.value) == (
         f"--workdir={oracle}: holds another run (optimizer.lr: 0.001 -> 0.1); "
         "resume it without these changes, or choose another --workdir"
     )
     with pytest.raises(config.ConfigError, match="holds another run .*model.width: 16 -> 64"):
-        run.config_for_workdir(oracle, "digits", {})
+        run_config.config_for_workdir(oracle, "digits", {})
 
 
 def test_other_data_is_refused(oracle, tmp_path, monkeypatch):
@@ -104,12 +104,12 @@ def test_other_data_is_refused(oracle, tmp_path, monkeypatch):
 
     monkeypatch.setattr(sources.Digits, "fingerprint", lambda self: "0123456789abcdef")
     with pytest.raises(config.ConfigError, match="0123456789abcdef.* not those this run began"):
-        run.train(run.config_for_workdir(oracle, None, {}), oracle)
+        experiment.train(run_config.config_for_workdir(oracle, None, {}), oracle)
 
 
 def test_finished_run_only_evaluates(oracle):
     before = runs.digests(oracle)
-    outcome = run.train(run.config_for_workdir(oracle, None, {}), oracle)
+    outcome = experiment.train(run_config.config_for_workdir(oracle, None, {}), oracle)
     assert outcome.results["test/count"] == 100
     assert outcome.results["test/top1"] == runs.trace(oracle, "test/top1")[runs.STEPS]
     assert runs.digests(oracle) == before
@@ -117,10 +117,10 @@ def test_finished_run_only_evaluates(oracle):
 
 def test_empty_and_foreign_workdirs(tmp_path):
     with pytest.raises(config.ConfigError, match="holds no run to resume"):
-        run.config_for_workdir(tmp_path, None, {})
+        run_config.config_for_workdir(tmp_path, None, {})
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(config.ConfigError, match="config.json is unreadable"):
-        run.config_for_workdir(tmp_path, None, {})
+        run_config.config_for_workdir(tmp_path, None, {})
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 import rotation
-from vit_jax import catalog, cli, config, listing, loading, logs, run, smoke
+from vit_jax import catalog, cli, config, experiment, listing, loading, logs, run_config, smoke
 from vit_jax.training import sharding
 
 NAMES = list(catalog.names())
@@ -18,7 +18,7 @@ def distinct():
     """Returns the smoke configs that differ by more than their name, each with its names."""
     found = {}
     for name in NAMES:
-        cfg = run.resolve(name, {}, tiny=True)
+        cfg = run_config.resolve(name, {}, tiny=True)
         found.setdefault(dataclasses.replace(cfg, name=""), []).append(name)
     return found
 
@@ -36,8 +36,8 @@ def one_device(monkeypatch):
 
 def train(name, workdir):
     """Trains the smoke copy of `name`, and looks at what it left."""
-    cfg = run.resolve(name, {"logging.tensorboard": "false"}, tiny=True)
-    outcome = run.train(cfg, workdir)
+    cfg = run_config.resolve(name, {"logging.tensorboard": "false"}, tiny=True)
+    outcome = experiment.train(cfg, workdir)
     assert outcome.steps == 2
     lines = logs.read_metrics(workdir / "metrics.jsonl")
     losses = [line["train/loss"] for line in lines if "train/loss" in line]
@@ -139,10 +139,10 @@ def test_a_tiny_copy_keeps_what_makes_the_row():
 
 def test_what_is_overridden_is_not_cut_down():
     overrides = {"model.depth": "3", "train.batch_size": "8", "optimizer.lr": "0.5"}
-    cfg = run.resolve("pretrain/ViT-L_16-jft-7ep", overrides, tiny=True)
+    cfg = run_config.resolve("pretrain/ViT-L_16-jft-7ep", overrides, tiny=True)
     assert (cfg.model.depth, cfg.model.width) == (3, smoke.WIDTH)
     assert (cfg.train.batch_size, cfg.optimizer.lr) == (8, 0.5)
-    cfg = run.resolve("pretrain/ViT-L_16-jft-7ep", {"train.accumulation": "2"}, tiny=True)
+    cfg = run_config.resolve("pretrain/ViT-L_16-jft-7ep", {"train.accumulation": "2"}, tiny=True)
     assert cfg.train.batch_size == 32
 
 

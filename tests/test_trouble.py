@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import run
+from vit_jax import experiment
 from vit_jax.data import source
 from vit_jax.training import loop
 
@@ -39,7 +39,7 @@ def test_not_finite_stops_with_exit_70_and_saves_nothing_bad(tmp_path, monkeypat
     workdir = tmp_path / "run"
     weights_that_overflow(monkeypatch, 13)
     with pytest.raises(loop.Diverged) as caught:
-        run.train(runs.configure(), workdir)
+        experiment.train(runs.configure(), workdir)
     assert caught.value.exit_code == 70
     line = str(caught.value)
     assert line.startswith("step 13: loss nan")
@@ -51,12 +51,12 @@ def test_not_finite_stops_with_exit_70_and_saves_nothing_bad(tmp_path, monkeypat
     assert max(runs.trace(workdir)) == 12
     # The same command goes on from the last good state.
     monkeypatch.undo()
-    assert run.train(runs.configure(), workdir).steps == runs.STEPS
+    assert experiment.train(runs.configure(), workdir).steps == runs.STEPS
 
 
 @pytest.mark.slow
 def test_a_bad_step_within_the_budget_is_skipped_and_counted(tmp_path, monkeypatch, caplog):
-    run.train(runs.configure(), tmp_path / "oracle")
+    experiment.train(runs.configure(), tmp_path / "oracle")
     original = loop.Loop.run
 
     def patched(self, state, start, **keywords):
@@ -78,8 +78,8 @@ def test_a_bad_step_within_the_budget_is_skipped_and_counted(tmp_path, monkeypat
         return original(self, state, start, **keywords)
 
     monkeypatch.setattr(loop.Loop, "run", patched)
-    run.logs.log.propagate = True
-    run.train(runs.configure(train={"max_bad_steps": 1}), tmp_path / "run")
+    experiment.logs.log.propagate = True
+    experiment.train(runs.configure(train={"max_bad_steps": 1}), tmp_path / "run")
     assert any("step 13: loss nan" in m and "1 of 1 allowed" in m for m in caplog.messages)
     counts = runs.trace(tmp_path / "run", "train/bad_steps")
     assert (counts[12], counts[13], counts[runs.STEPS]) == (0, 1, 1)
@@ -113,33 +113,33 @@ def folder_config(root, allowed):
 def test_bad_images_stop_the_run_by_name_or_are_replaced(tmp_path, caplog):
     root = broken_folder(tmp_path, 2)
     with pytest.raises(source.DataError) as caught:
-        run.train(folder_config(root, 0), tmp_path / "strict")
+        experiment.train(folder_config(root, 0), tmp_path / "strict")
     assert "data/train/a/" in str(caught.value)
     assert "max_bad_examples" in str(caught.value)
     with pytest.raises(source.DataError, match="data/train/a/"):
-        run.train(folder_config(root, 1), tmp_path / "one")
-    run.logs.log.propagate = True
-    run.train(folder_config(root, 2), tmp_path / "two")
+        experiment.train(folder_config(root, 1), tmp_path / "one")
+    experiment.logs.log.propagate = True
+    experiment.train(folder_config(root, 2), tmp_path / "two")
     named = {m.partition(":")[0] for m in caplog.messages if "data/train/a/" in m}
     assert len(named) == 2
     # Replacements are part of the recipe: a second run sees the same images.
-    run.train(folder_config(root, 2), tmp_path / "again")
+    experiment.train(folder_config(root, 2), tmp_path / "again")
     runs.assert_equal_runs(tmp_path / "two", tmp_path / "again")
 
 
 @pytest.mark.slow
 def test_damaged_newest_checkpoint_falls_back_and_ends_the_same(tmp_path, monkeypatch, caplog):
-    run.train(runs.configure(), tmp_path / "oracle")
+    experiment.train(runs.configure(), tmp_path / "oracle")
     workdir = tmp_path / "run"
     with runs.stopping_at(monkeypatch, 14), pytest.raises(loop.Preempted):
-        run.train(runs.configure(), workdir)
+        experiment.train(runs.configure(), workdir)
     newest = workdir / "checkpoints" / "00000014"
     largest = max((p for p in newest.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
     content = bytearray(largest.read_bytes())
     content[len(content) // 2] ^= 1
     largest.write_bytes(content)
-    run.logs.log.propagate = True
-    run.train(runs.configure(), workdir)
+    experiment.logs.log.propagate = True
+    experiment.train(runs.configure(), workdir)
     assert any("00000014 is damaged" in message for message in caplog.messages)
     assert any("restored the checkpoint of step 10" in message for message in caplog.messages)
     assert (workdir / "checkpoints" / "00000014.bad").is_dir()

@@ -6,8 +6,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax import catalog, config, storage, transfer_learning
-from vit_jax import run as experiment
+from vit_jax import catalog, config, experiment, run_config, storage, transfer_learning
 
 Overrides = Mapping[str, Any] | None
 
@@ -35,7 +34,7 @@ def get_config(name: str, overrides: Overrides = None) -> config.Config:
     0.0003
     """
     given = overrides or {}
-    return experiment.as_in_weights(experiment.resolve(name, given), given)
+    return run_config.as_in_weights(run_config.resolve(name, given), given)
 
 
 def train(
@@ -63,15 +62,15 @@ def train(
     given = dict(overrides or {})
     directory = storage.as_path(workdir)
     if not isinstance(name_or_config, config.Config):
-        cfg = experiment.config_for_workdir(directory, name_or_config, given, tiny=smoke)
+        cfg = run_config.config_for_workdir(directory, name_or_config, given, tiny=smoke)
     elif smoke:
         raise config.ConfigError("smoke=True: needs the name of a config")
     else:
         values = config.override(config.to_dict(name_or_config), given)
-        cfg = experiment.config_from_values(values, {})
+        cfg = run_config.config_from_values(values, {})
         if (directory / "config.json").exists():  # every option must be that of the run
             every = {key: config.get(cfg, key) for key, _, _ in config.options()}
-            cfg = experiment.config_for_workdir(directory, None, every)
+            cfg = run_config.config_for_workdir(directory, None, every)
     return experiment.train(cfg, directory, profile=profile)
 
 

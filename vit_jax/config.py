@@ -415,6 +415,11 @@ class Evaluation:
     probe: tuple[str, ...] = option(
         (), "Sets to train a linear head on frozen features on; named as in fewshot.", free=True
     )
+    evaluators: tuple[str, ...] = option(
+        (),
+        "Further evaluators by name, built-in or of a plug-in, such as my_metric(k=5).",
+        free=True,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -423,6 +428,7 @@ class Logging:
 
     every: int = option(50, "Steps between lines of metrics.jsonl.", at_least=1, free=True)
     tensorboard: bool = option(True, "Write TensorBoard event files too.", free=True)
+    loggers: tuple[str, ...] = option((), "Further loggers by name, of a plug-in.", free=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

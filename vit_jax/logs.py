@@ -8,12 +8,14 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
-from vit_jax import config, messages, storage
+from vit_jax import components, config, messages, storage
 
 log = logging.getLogger("vit_jax")
+
+LOGGERS = "logging.loggers"  # the option
 
 # Dense bfloat16 peak, FLOP/s per jax device (v2 and v3: per core, half a chip).
 # TPU: cloud.google.com/tpu/docs/system-architecture; GPU: NVIDIA's data sheets, without sparsity.
@@ -74,27 +76,32 @@ class _Stderr(logging.StreamHandler):
         super().emit(record)
 
 
-class Metrics:
-    """Appends scalars to `metrics.jsonl` and TensorBoard event files in a run directory."""
+class Logger(Protocol):
+    """Writes the numbers of a run somewhere; made by a component as `factory(directory)`."""
 
-    def __init__(self, directory: pathlib.Path, *, tensorboard: bool) -> None:
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes the numbers of a step; keys are `group/name`."""
+        ...
+
+    def close(self) -> None:
+        """Flushes and closes what is open."""
+        ...
+
+
+@components.register("logger", "jsonl")
+class JsonLines:
+    """Appends lines to `metrics.jsonl`; the only logger that gets text, such as a split, too."""
+
+    def __init__(self, directory: pathlib.Path) -> None:
         path = directory / "metrics.jsonl"
         # A line truncated by a kill must not absorb the resumed run's first line.
         cut = path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n")
         self._file = path.open("a", encoding="utf-8")
         if cut:
             self._file.write("\n")
-        self._events = None
-        if tensorboard:
-            from tensorboardX import SummaryWriter  # slow to import
-
-            self._events = SummaryWriter(str(directory / "tensorboard"))
 
     def write(self, step: int, values: Mapping[str, float | str]) -> None:
-        """Writes one line of numbers with keys `group/name`; non-finite values become null.
-
-        Text values, such as a split, go to metrics.jsonl only, not to TensorBoard.
-        """
+        """Writes one line; numbers that are not finite become null."""
         line = {
             name: value if isinstance(value, str) or math.isfinite(value) else None
             for name, value in values.items()
@@ -104,17 +111,69 @@ class Metrics:
             self._file.flush()
         except OSError as error:
             raise NotWritten(f"{self._file.name}: cannot be written: {error.strerror}") from error
-        if self._events is not None:
-            for name, value in values.items():
-                if not isinstance(value, str):
-                    self._events.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Flushes and closes both files."""
+        """Closes the file."""
         with contextlib.suppress(OSError):  # raised again for a line that failed earlier
             self._file.close()
-        if self._events is not None:
-            self._events.close()
+
+
+@components.register("logger", "tensorboard")
+class TensorBoard:
+    """Writes TensorBoard event files to `tensorboard/`."""
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        from tensorboardX import SummaryWriter  # slow to import
+
+        self._events = SummaryWriter(str(directory / "tensorboard"))
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes one scalar per name."""
+        for name, value in values.items():
+            self._events.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Flushes and closes the event file."""
+        self._events.close()
+
+
+class Metrics:
+    """Writes scalars to `metrics.jsonl`, and to every other logger of a run."""
+
+    def __init__(
+        self, directory: pathlib.Path, *, tensorboard: bool, loggers: Sequence[str] = ()
+    ) -> None:
+        """Opens the loggers; raises ConfigError for one of `loggers` that cannot be made."""
+        chosen = [components.Spec("jsonl")]
+        for text in (*(["tensorboard"] if tensorboard else []), *loggers):
+            spec = components.parse(text, LOGGERS)
+            components.find("logger", spec.name, LOGGERS)
+            if spec not in chosen:
+                chosen.append(spec)
+        self._others: list[Logger] = []
+        with contextlib.ExitStack() as failing:  # one that cannot be made closes the others
+            self._lines = JsonLines(directory)
+            failing.callback(self.close)
+            for spec in chosen[1:]:
+                factory = components.find("logger", spec.name, LOGGERS)
+                self._others.append(components.call(factory, spec, LOGGERS, directory))
+            failing.pop_all()
+
+    def write(self, step: int, values: Mapping[str, float | str]) -> None:
+        """Writes the numbers of a step; keys are `group/name`.
+
+        Text, such as a split, stands in metrics.jsonl only.
+        """
+        self._lines.write(step, values)
+        numbers = {name: value for name, value in values.items() if not isinstance(value, str)}
+        for logger in self._others:
+            logger.write(step, numbers)
+
+    def close(self) -> None:
+        """Flushes and closes every logger."""
+        with contextlib.ExitStack() as closing:
+            for logger in (self._lines, *self._others):
+                closing.callback(logger.close)
 
 
 def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from vit_jax import cli, logs, run
+from vit_jax import cli, experiment, logs
 from vit_jax.data import folders
 from vit_jax.data.split_roles import Role
 from vit_jax.evaluators import test_split
@@ -113,13 +113,13 @@ def test_in_a_folder_validation_chooses_and_test_is_measured_once(
 
     scores = iter([0.5, 0.875, 0.25])
     monkeypatch.setattr(folders.Folder, "__getitem__", spy)
-    evaluate = run.classification.Classification.__call__
+    evaluate = experiment.classification.Classification.__call__
 
     def scored(self, params, *, stop):
         results = evaluate(self, params, stop=stop)
         return results if results["count"] == 10 else results | {"top1": next(scores)}
 
-    monkeypatch.setattr(run.classification.Classification, "__call__", scored)
+    monkeypatch.setattr(experiment.classification.Classification, "__call__", scored)
     workdir = tmp_path / "run"
     flags = [f"--config.{key}={value}" for key, value in OPTIONS.items()]
     flags += [f"--config.data.root={root}", f"--workdir={workdir}"]
@@ -144,7 +144,7 @@ def test_in_a_folder_validation_chooses_and_test_is_measured_once(
     assert (commit["best"], commit["metrics"]["val/top1"]) == ("val/top1", 0.875)
     # The result equals that of evaluating the best checkpoint.
     test = {"data.eval_split": "test", "data.test_split": "none"}
-    again = run.evaluate(workdir, test, at="best")
+    again = experiment.evaluate(workdir, test, at="best")
     assert again["step"] == 8
     for key in ("test/top1", "test/count", "test/loss"):
         assert again[key] == pytest.approx(tested[key], rel=1e-6)

@@ -9,7 +9,7 @@ import pytest
 
 import runs
 import tfds_fakes
-from vit_jax import cli, config, run
+from vit_jax import cli, config, experiment
 from vit_jax.config import ConfigError
 from vit_jax.evaluators import linear_data
 from vit_jax.training import sharding
@@ -79,7 +79,7 @@ def test_a_run_and_the_command_line(tmp_path, capsys, monkeypatch, caplog):
         evaluation={"every": 2, "fewshot": ("self",), "shots": (1, 40), "fewshot_seeds": 1},
     )
     with caplog.at_level(logging.WARNING, "vit_jax"):
-        results = run.train(cfg, tmp_path / "run").results
+        results = experiment.train(cfg, tmp_path / "run").results
     assert set(results) == {
         "test/top1", "test/top5", "test/loss", "test/count",
         "fewshot/self/1shot", "fewshot/self/40shot",
@@ -106,7 +106,7 @@ def test_weights_of_others_need_no_images_of_their_own():
         "evaluation.shots": "2",
         "evaluation.batch_size": "64",
     }
-    assert list(run.evaluate(TOKEN, options)) == ["fewshot/digits/2shot"]
+    assert list(experiment.evaluate(TOKEN, options)) == ["fewshot/digits/2shot"]
     for own in ({"evaluation.probe": "self"}, {"evaluation.tasks": "imagenet-real"}):
         with pytest.raises(ConfigError, match="brings no images; set --config.data.source"):
-            run.evaluate(TOKEN, own)
+            experiment.evaluate(TOKEN, own)

@@ -14,7 +14,7 @@ from matplotlib.text import Text
 import pages
 import runs
 import vit_reference
-from vit_jax import cli, loading, report, run
+from vit_jax import cli, experiment, loading, report
 from vit_jax.cli import inspect as inspect_command
 from vit_jax.data import sampling
 from vit_jax.inspect import figures, outputs, posemb
@@ -163,7 +163,7 @@ def test_a_run_is_looked_at_with_its_own_images(tmp_path, capsys):
     cfg = runs.configure(
         model={"dropout": 0.0}, data={"rotation": 0.0}, train=plain, evaluation={"every": None}
     )
-    run.train(cfg, workdir)
+    experiment.train(cfg, workdir)
     capsys.readouterr()
     assert inspect("all", workdir, "--count=5") == 0
     folder = workdir / "inspect"

@@ -11,7 +11,7 @@ import pytest
 
 import pages
 import runs
-from vit_jax import cli, config, report, run
+from vit_jax import cli, config, experiment, report
 from vit_jax.reports import assembly, html, markdown, run_data, run_section
 from vit_jax.reports.confusion import Confusion
 from vit_jax.reports.elements import Sample
@@ -195,7 +195,7 @@ def trained(tmp_path_factory):
     workdir, create = tmp_path_factory.mktemp("runs") / "digits", sharding.create_mesh
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
-        outcome = run.train(runs.configure(train={"duration": "10 steps"}), workdir)
+        outcome = experiment.train(runs.configure(train={"duration": "10 steps"}), workdir)
     return workdir, outcome
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import run
+from vit_jax import experiment
 from vit_jax.data import sources
 from vit_jax.training import loop
 
@@ -16,7 +16,9 @@ DATA = {"threads": 1, "prefetch": 1}
 
 @pytest.mark.slow
 def test_the_share_of_waiting_is_that_of_a_slow_source(tmp_path, monkeypatch):
-    fast = run.train(runs.configure(data=DATA, train={"duration": "6 steps"}), tmp_path / "fast")
+    fast = experiment.train(
+        runs.configure(data=DATA, train={"duration": "6 steps"}), tmp_path / "fast"
+    )
     assert fast.steps == 6
     original = sources.Digits.__getitem__
 
@@ -27,7 +29,7 @@ def test_the_share_of_waiting_is_that_of_a_slow_source(tmp_path, monkeypatch):
         return original(self, index)
 
     monkeypatch.setattr(sources.Digits, "__getitem__", slow)
-    run.train(runs.configure(data=DATA, train={"duration": "6 steps"}), tmp_path / "slow")
+    experiment.train(runs.configure(data=DATA, train={"duration": "6 steps"}), tmp_path / "slow")
     shares = [runs.trace(tmp_path / name, "data/wait_share") for name in ("fast", "slow")]
     for share in shares:
         assert all(0 <= value <= 1 for value in share.values())
@@ -65,7 +67,7 @@ def test_batches_travel_as_bytes_and_a_step_is_looked_at_after_the_next(tmp_path
 
     monkeypatch.setattr(loop.Loop, "run", patched)
     quiet = {"evaluation": {"every": None}, "checkpoint": {"every": None}}
-    run.train(runs.configure(train={"duration": "5 steps"}, **quiet), tmp_path / "run")
+    experiment.train(runs.configure(train={"duration": "5 steps"}, **quiet), tmp_path / "run")
     # One step is always under way while the one before it is looked at.
     assert events == ["step", "step", "look 1", "step", "look 2", "step", "look 3", "step",
                       "look 4", "look 5"]  # fmt: skip

@@ -294,14 +294,14 @@ def test_a_run_that_diverges_fails(tmp_path, monkeypatch):
 
     cell, _ = sweeps.plan().candidates
     with monkeypatch.context() as patch:
-        patch.setattr(worker.run, "train", diverge)
+        patch.setattr(worker.experiment, "train", diverge)
         answer = worker.work(cell.cfg, tmp_path, "a")
     assert (answer["state"], answer["why"]) == ("failed", "step 3: loss nan")
     # Finite steps, but parameters whose held-out loss is not.
-    outcome = worker.run.Outcome(
+    outcome = worker.experiment.Outcome(
         workdir=tmp_path, steps=3, seconds=1.0, results={"validation/loss": float("inf")}, files=()
     )
-    monkeypatch.setattr(worker.run, "train", lambda cfg, workdir: outcome)
+    monkeypatch.setattr(worker.experiment, "train", lambda cfg, workdir: outcome)
     answer = worker.work(cell.cfg, tmp_path, "a")
     assert (answer["state"], answer["why"]) == ("failed", "loss is inf after step 3")
 

@@ -58,7 +58,7 @@ def mean_of(result: Mapping[str, Any]) -> str:
 def measured(key: str, value: float) -> str:
     """Returns the value of a result such as `real/top1` or `loss`."""
     last = key.rpartition("/")[2]
-    if last not in COUNTED:
+    if last not in COUNTED and not abs(value) > 1:  # no share: of a plug-in, in its own units
         return percent(value)
     return f"{value:,.0f}" if last in ("count", "step") else f"{value:.4f}"
 

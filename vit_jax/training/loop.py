@@ -6,7 +6,7 @@ import os
 import signal
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NoReturn, Protocol
 
 import jax
@@ -119,7 +119,8 @@ class Loop:
     """Everything a run needs, made elsewhere; `run` trains from `state` to the end.
 
     The first of `evaluators` measures the split that may choose the best checkpoint; each is called
-    as its metrics are. `splits` is written beside them: what a name stands for.
+    as its metrics are. `splits` is written beside them: what a name stands for. Of evaluators after
+    the first, only the main numbers are displayed, except for those in `shown`.
     """
 
     cfg: config.Config
@@ -139,6 +140,7 @@ class Loop:
     mirror: storage.RemoteSync | None
     flops_per_image: float
     splits: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    shown: Collection[str] = ()
     profile: tuple[int, int] | None = None
     profile_directory: str = ""
     _tracing: bool = dataclasses.field(default=False, init=False)
@@ -291,12 +293,13 @@ class Loop:
         self.progress.doing("")
         if self.metrics is not None:
             self.metrics.write(step, {**results, **self.splits})
-        further = tuple(f"{name}/" for name in list(self.evaluators)[1:])
+        further = [name for name in list(self.evaluators)[1:] if name not in self.shown]
+        brief = tuple(f"{name}/" for name in further)
         shown = "  ".join(
             f"{key} {value:.4f}"
             for key, value in results.items()
             if "count" not in key
-            and (key.endswith(("top1", "shot", "mce")) or not key.startswith(further))
+            and (key.endswith(("top1", "shot", "mce")) or not key.startswith(brief))
         )
         self.progress.say(f"step {step}/{self.plan.steps}  {shown}")
         return results

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax import catalog, config, run, validation
+from vit_jax import catalog, config, run_config, validation
 from vit_jax.config import ConfigError
 
 CHOSEN_BY = "top1"
@@ -119,7 +119,9 @@ def create(
     _check(values["name"], overrides, protocol)
 
     def resolve(values: Mapping[str, Any]) -> config.Config:
-        return run.as_in_weights(run.config_from_values(values, overrides, tiny=tiny), overrides)
+        return run_config.as_in_weights(
+            run_config.config_from_values(values, overrides, tiny=tiny), overrides
+        )
 
     base = resolve(values)
     if base.masked.target is not None:

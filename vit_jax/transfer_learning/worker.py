@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from vit_jax import __version__, config, loading, logs, run
+from vit_jax import __version__, config, experiment, loading, logs, run_config
 from vit_jax.data import split_roles
 from vit_jax.runtime import backend, device
 from vit_jax.training import loop
@@ -30,7 +30,7 @@ def work(cfg: config.Config, workdir: pathlib.Path, directory: str) -> dict[str,
       workdir: that of the transfer, where compiled programs are kept.
       directory: that of the cell, below it.
 
-    A cell with a non-finite loss returns `failed`. Raises UserError, as `run.train` does.
+    A cell with a non-finite loss returns `failed`. Raises UserError, as `experiment.train` does.
     """
     _check(cfg, workdir / directory)
     device.cache_programs(workdir)
@@ -46,7 +46,7 @@ def work(cfg: config.Config, workdir: pathlib.Path, directory: str) -> dict[str,
     }
     failed: dict[str, Any] = {"state": "failed", "machine": machine}
     try:
-        outcome = run.train(cfg, workdir / directory)
+        outcome = experiment.train(cfg, workdir / directory)
     except loop.Diverged as error:
         return failed | {"why": str(error)}
     evaluated = split_roles.evaluation(cfg.data)
@@ -68,7 +68,9 @@ def _check(cfg: config.Config, path: pathlib.Path) -> None:
     """Raises ConfigError if a cell's directory contains another run."""
     if not (path / "config.json").exists():
         return
-    changed = config.differences(run.config_for_workdir(path, None, {}), loading.complete(cfg))
+    changed = config.differences(
+        run_config.config_for_workdir(path, None, {}), loading.complete(cfg)
+    )
     if cfg.model.num_classes is None:  # the data's, which the stored config knows
         changed.pop("model.num_classes", None)
     if changed:

@@ -1,4 +1,4 @@
-"""From a config to live objects: the only module that knows every package."""
+"""From a config to live objects, and from those to results: train and evaluate."""
 
 import contextlib
 import dataclasses
@@ -14,14 +14,14 @@ import jax
 
 from vit_jax import (
     __version__,
-    catalog,
+    components,
     config,
     loading,
     locking,
     logs,
     models,
     progress,
-    smoke,
+    run_config,
     storage,
     validation,
     weights,
@@ -34,11 +34,12 @@ from vit_jax.evaluators import (
     fewshot,
     linear_data,
     masked_patches,
+    named,
     probe,
     registry,
-    runner,
     test_split,
 )
+from vit_jax.evaluators.runner import SplitRunner
 from vit_jax.runtime import (
     consistency,
     device,
@@ -51,87 +52,6 @@ from vit_jax.runtime import (
 from vit_jax.training import loop, optimizers, schedules, sharding, state, step
 
 SETS = {f"evaluation.{option}" for option in ("tasks", "fewshot", "probe")}
-
-
-def resolve(reference: str, overrides: Mapping[str, str], *, tiny: bool = False) -> config.Config:
-    """Returns the checked config of a catalog name or file, sizes filled in; `tiny`, cut down.
-
-    Raises ConfigError; reads no data and compiles nothing.
-    """
-    return config_from_values(catalog.load(reference), overrides, tiny=tiny)
-
-
-def config_from_values(
-    values: Mapping[str, Any], overrides: Mapping[str, str], *, tiny: bool = False
-) -> config.Config:
-    """Returns the same of nested options."""
-    cfg = config.build(config.override(values, overrides))
-    if tiny:  # what is overridden is not cut down
-        cfg = config.build(config.override(config.to_dict(smoke.shrink(cfg)), overrides))
-    return loading.complete(cfg)
-
-
-def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Config:
-    """Returns the config with the options that belong to the weights it begins with.
-
-    Whoever made the weights chose them: the form of GELU, epsilons, how pixels are scaled.
-    What `overrides` set stays.
-    """
-    if cfg.init_from is None:
-        return cfg
-    facts, keep = loading.describe(cfg.init_from, cfg), cfg.init_head == "keep"
-    return _with_options(cfg, weights.numerics(facts, keep_head=keep), overrides)
-
-
-def config_for_workdir(
-    workdir: pathlib.Path,
-    reference: str | None,
-    overrides: Mapping[str, str],
-    *,
-    tiny: bool = False,
-) -> config.Config:
-    """Returns the config to run in `workdir`: a new one, or the one of the run it holds.
-
-    A run in progress may change only the options that do not decide its result; anything else
-    raises ConfigError, naming each difference.
-    """
-    file = workdir / "config.json"
-    with storage.readable_errors(f"--workdir={workdir}"):
-        exists = file.exists()
-    if not exists:
-        if reference is None:
-            raise config.ConfigError(
-                f"--workdir={workdir}: holds no run to resume (no config.json); "
-                "name a config to start one"
-            )
-        return as_in_weights(resolve(reference, overrides, tiny=tiny), overrides)
-    try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise config.ConfigError(
-            f"--workdir={workdir}: config.json is unreadable: {error}"
-        ) from error
-    old = loading.complete(config.build(stored))
-    if reference is None:
-        new = loading.complete(config.build(config.override(stored, overrides)))
-    else:
-        new = resolve(reference, overrides, tiny=tiny)
-    if new.model.num_classes is None:  # the data's, which the stored config knows already
-        new = _with_classes(new, old.model.num_classes)
-    if new.init_from is not None and new.init_from == old.init_from:
-        facts = weights.Facts(model=old.model, data=old.data)
-        keep = new.init_head == "keep"
-        new = _with_options(new, weights.numerics(facts, keep_head=keep), overrides)
-    changed = config.differences(old, new)
-    if changed:
-        listed = ", ".join(
-            f"{key}: {before} -> {after}" for key, (before, after) in changed.items()
-        )
-        raise config.ConfigError(
-            f"--workdir={workdir}: holds another run ({listed}); "
-            "resume it without these changes, or choose another --workdir"
-        )
-    return new
 
 
 class Objects:
@@ -161,7 +81,7 @@ class Objects:
                 cfg.data, cfg.data.eval_split, num_classes=cfg.model.num_classes, train=False
             )
             self.classes = tuple(self.eval_source.classes)
-        self.cfg = cfg = _with_classes(cfg, len(self.classes))
+        self.cfg = cfg = run_config.with_classes(cfg, len(self.classes))
         self.mesh = sharding.create_mesh(cfg.mesh.fsdp)
         self.model = loading.create_model(cfg)
         self.evaluators = self._evaluators()
@@ -176,23 +96,30 @@ class Objects:
         if self.eval_source is not None:
             real = cfg.data.test_split is None
             found[self.evaluated.name] = self.of_split(self.eval_source, real=real)
-        found |= registry.evaluators(model, cfg, self.classes, self._pass)
+        found |= registry.evaluators(model, cfg, self.classes, self.runner)
         for name, kind in (("fewshot", fewshot.FewShot), ("probe", probe.Probe)):
-            opened = linear_data.open_pairs(cfg, f"evaluation.{name}", self._pass)
+            opened = linear_data.open_pairs(cfg, f"evaluation.{name}", self.runner)
             if opened:
                 found[name] = kind(model, cfg, opened)
-        return found
+        return found | named.create(self, found)
 
     def of_split(self, source: sources.Source, *, real: bool) -> loop.Evaluator:
         """Returns what measures a split; with `real`, by ReaL's labels too where they are asked."""
         model, cfg = self.model, self.cfg
         if cfg.masked.target is not None:
-            return masked_patches.Masked(model, cfg, self._pass(source))
+            return masked_patches.Masked(model, cfg, self.runner(source))
         labels = registry.reassess(cfg, source) if real else None
-        split = self._pass(labels or source)
+        split = self.runner(labels or source)
         return classification.Classification(model, cfg, split, labels)
 
-    def _pass(self, source: sources.Source) -> runner.SplitRunner:
+    def open_split(self, split: str) -> sources.Source:
+        """Opens a split of the run's data, such as `test[:100]`, without augmentation."""
+        return sources.open_source(
+            self.cfg.data, split, num_classes=self.cfg.model.num_classes, train=False
+        )
+
+    def runner(self, source: sources.Source) -> SplitRunner:
+        """Returns what runs a function over every batch of a source."""
         data, rows = self.cfg.data, self.cfg.evaluation.batch_size or self.cfg.train.batch_size
 
         def batches() -> prefetch.Batches:
@@ -208,7 +135,7 @@ class Objects:
             )
             return prefetch.Feed(loaded, self._stop)
 
-        return runner.SplitRunner(self.mesh, rows, batches)
+        return SplitRunner(self.mesh, rows, batches)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -314,7 +241,9 @@ def _train(
             mirror = storage.RemoteSync(workdir) if main else None
         metrics = None
         if mirror is not None:
-            metrics = logs.Metrics(mirror.folder, tensorboard=cfg.logging.tensorboard)
+            metrics = logs.Metrics(
+                mirror.folder, tensorboard=cfg.logging.tensorboard, loggers=cfg.logging.loggers
+            )
         kept: goodput.GoodputLog | None = None
         try:
             shown.say(_banner(cfg, model, len(source), plan, workdir))
@@ -382,6 +311,9 @@ def _train(
                 sessions=kept,
                 mirror=mirror,
                 flops_per_image=6.0 * model.macs,
+                shown=tuple(
+                    components.parse(text, named.KEY).name for text in cfg.evaluation.evaluators
+                ),
                 splits={f"{evaluated.name}/split": evaluated.split},
                 profile=profile,
                 profile_directory=str(workdir / "profile"),
@@ -511,24 +443,6 @@ def _load_init_weights(
     )
     notes = (f"  {line}" for line in (*opened.notes, *report.lines()))
     return state.begin_with(live, params), [f"begins with {cfg.init_from}", *notes]
-
-
-def _with_options(
-    cfg: config.Config, options: Mapping[str, Any], overrides: Mapping[str, str]
-) -> config.Config:
-    """Returns the config with values by dotted name, except where the user set others."""
-    for key, value in options.items():
-        if key not in overrides:
-            section, _, leaf = key.partition(".")
-            part = dataclasses.replace(getattr(cfg, section), **{leaf: value})
-            cfg = dataclasses.replace(cfg, **{section: part})
-    return cfg
-
-
-def _with_classes(cfg: config.Config, classes: int | None) -> config.Config:
-    """Returns the config with num_classes filled in where the user left it to the data."""
-    model = dataclasses.replace(cfg.model, num_classes=cfg.model.num_classes or classes)
-    return dataclasses.replace(cfg, model=model)
 
 
 def _prepare(workdir: pathlib.Path, cfg: config.Config) -> None:
