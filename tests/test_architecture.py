@@ -16,8 +16,8 @@ LAYERS = (
     {"options"},
     {"components"},
     {"config"},
-    {"catalog", "models", "storage", "table_names", "validation"},
-    {"checkpoints", "listing", "logs", "smoke"},
+    {"catalog", "models", "storage", "table_names"},
+    {"checkpoints", "listing", "logs", "smoke", "validation"},
     {"data", "locking", "progress", "runtime", "weights"},
     {"prepare", "reports", "training"},
     {"evaluators", "loaded_model", "preflight", "reproduce"},
@@ -72,6 +72,24 @@ def test_imports_only_from_layers_above():
         for other in imported(path)
         if other not in ("__version__", package_of(path))
         and not LAYER.get(other, len(LAYERS)) < LAYER.get(package_of(path), 0)
+    ]
+    assert not offenders
+
+
+def test_architectures_are_compared_only_in_models():
+    """Elsewhere a family answers: a comparison with a name would leave plug-ins out."""
+
+    def named(node):
+        return (isinstance(node, ast.Attribute) and node.attr == "architecture") or any(
+            isinstance(child, ast.Attribute) and child.attr == "architecture"
+            for child in ast.iter_child_nodes(node)
+        )
+
+    offenders = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Compare) and any(map(named, (node.left, *node.comparators)))
     ]
     assert not offenders
 

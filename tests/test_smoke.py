@@ -9,6 +9,7 @@ import pytest
 
 import rotation
 from vit_jax import catalog, cli, config, experiment, listing, loading, logs, run_config, smoke
+from vit_jax.models.families import vit
 from vit_jax.training import sharding
 
 NAMES = list(catalog.names())
@@ -140,7 +141,7 @@ def test_a_tiny_copy_keeps_what_makes_the_row():
 def test_what_is_overridden_is_not_cut_down():
     overrides = {"model.depth": "3", "train.batch_size": "8", "optimizer.lr": "0.5"}
     cfg = run_config.resolve("pretrain/ViT-L_16-jft-7ep", overrides, tiny=True)
-    assert (cfg.model.depth, cfg.model.width) == (3, smoke.WIDTH)
+    assert (cfg.model.depth, cfg.model.width) == (3, vit.WIDTH)
     assert (cfg.train.batch_size, cfg.optimizer.lr) == (8, 0.5)
     cfg = run_config.resolve("pretrain/ViT-L_16-jft-7ep", {"train.accumulation": "2"}, tiny=True)
     assert cfg.train.batch_size == 32

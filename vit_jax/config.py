@@ -32,7 +32,6 @@ class Model:
     architecture: str | None = option(
         None,
         "Kind of network; none: what the variant names, else vit.",
-        choices=("vit", "resnet", "axial_vit", "axial_resnet"),
     )
     resnet_units: tuple[int, ...] | None = option(
         None,

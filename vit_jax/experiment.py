@@ -150,6 +150,14 @@ class Outcome:
     splits: Mapping[str, str] = dataclasses.field(default_factory=dict)  # by name of the metrics
 
 
+def _flops_per_image(model: models.Classifier) -> float | None:
+    """Returns the FLOPs of training on one image; logs a line where they are not counted."""
+    if model.flops is None:
+        logs.log.info("model.architecture=%s: counts no FLOPs; no MFU", model.config.architecture)
+        return None
+    return 3.0 * model.flops
+
+
 def train(
     cfg: config.Config, workdir: pathlib.Path, *, profile: tuple[int, int] | None = None
 ) -> Outcome:
@@ -310,7 +318,7 @@ def _train(
                 phases=spent,
                 sessions=kept,
                 mirror=mirror,
-                flops_per_image=6.0 * model.macs,
+                flops_per_image=_flops_per_image(model),
                 shown=tuple(
                     components.parse(text, named.KEY).name for text in cfg.evaluation.evaluators
                 ),

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from vit_jax import catalog, config, models, table_names
-from vit_jax.models import flop_count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,13 +54,15 @@ class Entry:
 
     @property
     def exaflops(self) -> float | None:
-        """The compute of the run: 6 per multiply-accumulate of a forward pass, in 1e18."""
+        """The compute of the run: three forward passes per image, in 1e18."""
         cfg = self.cfg
         known = cfg.model.num_classes is not None or cfg.masked.target is not None
         if self.steps is None or not known:
             return None
-        forward = flop_count.count(cfg.model, cfg.data.image_size, cfg.data.channels, cfg.masked)
-        return 6 * forward * self.steps * cfg.train.batch_size / 1e18
+        forward = models.flops(cfg.model, cfg.data.image_size, cfg.data.channels, cfg.masked)
+        if forward is None:
+            return None
+        return 3 * forward * self.steps * cfg.train.batch_size / 1e18
 
 
 def entries(*, table: str | None = None, model: str | None = None) -> list[Entry]:

@@ -3,13 +3,9 @@
 import dataclasses
 
 from vit_jax import config, models
-from vit_jax.models import variants
-from vit_jax.models.variants import required
 
 STEPS = config.Duration(2, "steps")
 BATCH, CLASSES, EXAMPLES = 16, 10, 32
-DEPTH, WIDTH, MLP, HEADS = 2, 32, 64, 2
-UNITS = (2, 1)  # a stage that loops over its units, a stage that changes size
 
 
 def shrink(cfg: config.Config) -> config.Config:
@@ -19,7 +15,9 @@ def shrink(cfg: config.Config) -> config.Config:
     augmentation, update rule, learning rate, the shape of the schedule, clipping, averaging, types,
     mesh; not the weights it begins with. Raises ConfigError for a model that cannot be completed.
     """
-    model = _model(models.complete(cfg.model))
+    model = models.complete(cfg.model)
+    model = dataclasses.replace(model, variant=None, num_classes=CLASSES)
+    model, image_size = models.family(model).shrink(model, cfg.data.image_size)
     data = dataclasses.replace(
         cfg.data,
         source="synthetic",
@@ -32,7 +30,7 @@ def shrink(cfg: config.Config) -> config.Config:
         eval_split="test" if cfg.data.test_split is None else "validation",
         test_split=cfg.data.test_split and "test",
         holdout=0.0,
-        image_size=_image_size(model),
+        image_size=image_size,
         resize_to=None,
         num_examples=EXAMPLES,
         workers=0,
@@ -51,37 +49,3 @@ def shrink(cfg: config.Config) -> config.Config:
         evaluation=dataclasses.replace(cfg.evaluation, every=STEPS, batch_size=None, tasks=()),
         logging=dataclasses.replace(cfg.logging, every=1),
     )
-
-
-def _model(model: config.Model) -> config.Model:
-    """Returns the complete `model` with every size cut down."""
-    units = model.resnet_units
-    small = dataclasses.replace(
-        model,
-        variant=None,
-        num_classes=CLASSES,
-        representation_size=None if model.representation_size is None else WIDTH,
-        resnet_units=None if units is None else UNITS[: len(units)],
-        # Half of 64 channels: one for each group of GroupNorm.
-        resnet_width=None if units is None else 0.5,
-        unroll=min(model.unroll, DEPTH),
-    )
-    if model.architecture in ("resnet", "axial_resnet"):
-        return small
-    height, width = required(model.patch_size)
-    most = 4 if units is None else 2
-    return dataclasses.replace(
-        small,
-        patch_size=(min(height, most), min(width, most)),
-        width=WIDTH,
-        depth=DEPTH,
-        mlp_dim=MLP,
-        heads=HEADS,
-    )
-
-
-def _image_size(model: config.Model) -> tuple[int, int]:
-    """Returns the pixels of two by two tokens, or of a last map of two by two positions."""
-    height, width = model.patch_size or (1, 1)
-    factor = variants.reduction(model)
-    return 2 * factor * height, 2 * factor * width

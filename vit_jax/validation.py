@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from vit_jax import config
+from vit_jax import config, models
 
 
 def check_options(cfg: config.Config) -> None:
@@ -122,7 +122,7 @@ def _check_randaugment(pair: tuple[int, ...]) -> None:
 def _check_masked(cfg: config.Config) -> None:
     masked, model = cfg.masked, cfg.model
     key = f"masked.target={masked.target}"
-    if model.architecture in ("resnet", "axial_resnet"):
+    if not models.family(model).maskable:
         raise config.ConfigError(f"{key}: {model.architecture} has no patches to mask; set none")
     if model.resnet_units is not None:
         raise config.ConfigError(

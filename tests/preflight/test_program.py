@@ -66,7 +66,7 @@ def test_report_of_a_step_on_eight_devices(here):
     assert report.params == 4 * model.num_params
     # Two moments, two counters, and the average of the parameters, which is kept besides.
     assert report.optimizer == 3 * 4 * model.num_params + 4
-    assert report.model_flops == 6 * model.macs * 4
+    assert report.model_flops == 3 * model.flops * 4
     # The rest of XLA's count is softmax, norms, dropout and Adam, of which a tiny model has much.
     assert 1 < report.compiler_flops / report.model_flops < 3
     assert set(report.collectives) == {"all-reduce"}

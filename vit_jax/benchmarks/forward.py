@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
 from vit_jax import config, models
-from vit_jax.models import variants
 from vit_jax.training import step
 
 PAPER = (  # ViT, figure 12
@@ -76,9 +75,7 @@ def create(names: Sequence[str], sizes: Sequence[int], platform: str) -> list[Fo
 
 
 def _side(model: config.Model, size: int) -> int:
-    if model.architecture in ("resnet", "axial_resnet"):
-        return size
-    patch = max(variants.required(model.patch_size)) * variants.reduction(model)
+    patch = max(models.family(model).multiple(model))
     return max(1, round(size / patch)) * patch
 
 

@@ -1,7 +1,7 @@
 """How many host cores a model on a slice eats: its roofline rate over what a core loads."""
 
 from vit_jax import config, models
-from vit_jax.models import flop_count
+from vit_jax.models import variants
 from vit_jax.preflight import topologies
 
 TRAINING = 3  # a backward pass is two products for each one of the forward pass
@@ -22,7 +22,7 @@ def needs(variant: str, topology: str, per_core: float) -> list[tuple[str, str]]
         chips *= side
     size = (224, 224)
     model = models.complete(config.Model(variant=variant, num_classes=1000))
-    flops = 2 * TRAINING * flop_count.count(model, size, 3)
+    flops = TRAINING * variants.required(variants.flops(model, size, 3))
     peak = chips * chip.flops
     rate = peak / flops
     return [

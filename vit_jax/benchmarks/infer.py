@@ -75,7 +75,7 @@ def measure(
             model=forward.model,
             size=forward.size,
             side=forward.side,
-            flops=2.0 * forward.network.macs,
+            flops=float(forward.network.flops or 0),
             timed=timed,
             limit=limit,
         )

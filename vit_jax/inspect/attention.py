@@ -45,12 +45,8 @@ def weights(
 
 def check(model: config.Model) -> None:
     """Raises CannotAnswer for a complete model that has no weights between all its tokens."""
-    if model.architecture in ("resnet", "axial_resnet"):
-        raise CannotAnswer("a ResNet has no tokens that attend to each other")
-    if model.architecture == "axial_vit":
-        raise CannotAnswer(
-            "an axial_vit attends within rows and columns, never from any token to any other"
-        )
+    if reason := models.family(model).lacks(model, "attention"):
+        raise CannotAnswer(reason)
 
 
 def bytes_per_image(cfg: config.Config) -> int:

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from vit_jax import loading
+from vit_jax import loading, models
+from vit_jax.inspect import CannotAnswer
 
 COUNT = 28  # as many as the paper shows
 
@@ -12,9 +13,14 @@ def kernel(opened: loading.LoadedModel) -> np.ndarray:
 
     They are the patch embedding's, or the first convolution's in a hybrid or a ResNet.
     """
-    if opened.config.model.resnet_units is not None:
-        return np.asarray(opened.params["resnet"]["conv_root"]["kernel"])
-    return np.asarray(opened.params["embedding"]["kernel"])
+    model = opened.config.model
+    family = models.family(model)
+    if reason := family.lacks(model, "filters"):
+        raise CannotAnswer(reason)
+    found = opened.params
+    for name in family.filters(model):
+        found = found[name]
+    return np.asarray(found)
 
 
 def components(filters: np.ndarray, count: int = COUNT) -> tuple[np.ndarray, np.ndarray]:

@@ -1,12 +1,9 @@
 """How alike the position embeddings of patches are (ViT, figures 7 and 10)."""
 
-import jax
 import numpy as np
 
-from vit_jax import loading
+from vit_jax import loading, models
 from vit_jax.inspect import CannotAnswer
-from vit_jax.models import positions, variants
-from vit_jax.models.variants import required
 
 
 def tables(opened: loading.LoadedModel) -> np.ndarray:
@@ -15,34 +12,12 @@ def tables(opened: loading.LoadedModel) -> np.ndarray:
     T is the number of layers where each has its own, else 1; the class token's is left out.
     Raises CannotAnswer for a model that has no such table.
     """
-    model, grid = (
-        opened.config.model,
-        variants.grid(opened.config.model, opened.config.data.image_size),
-    )
-    if model.architecture in ("resnet", "axial_resnet"):
-        raise CannotAnswer("a ResNet has no position embedding")
-    if model.position == "none":
-        raise CannotAnswer("the model has no position embedding (model.position=none)")
-    if model.position == "relative":
-        raise CannotAnswer(
-            "the model embeds no positions, only how far they are apart (model.position=relative)"
-        )
-    if model.position.startswith("sincos"):
-        width, patches = required(model.width), grid[0] * grid[1]
-        fixed = (
-            positions.sincos_2d(*grid, width)
-            if model.position == "sincos_2d"
-            else positions.sincos_1d(patches, width)
-        )
-        return np.asarray(fixed).reshape(1, *grid, width)
-    module = loading.create_model(opened.config).bind(opened.params)
-    if model.position_place == "layers":
-        blocks = module.encoder.row if model.architecture == "axial_vit" else module.encoder
-        learned = jax.vmap(lambda block: block.position()[0])(blocks)
-    else:
-        learned = module.position()
-    patches = np.asarray(learned)[:, int(variants.has_class_token(model)) :]
-    return patches.reshape(patches.shape[0], *grid, patches.shape[2])
+    model = opened.config.model
+    if reason := models.family(model).lacks(model, "posemb"):
+        raise CannotAnswer(reason)
+    grid = models.grid(model, opened.config.data.image_size)
+    tables = np.asarray(loading.create_model(opened.config).bind(opened.params).position_tables())
+    return tables.reshape(tables.shape[0], *grid, tables.shape[2])
 
 
 def similarity(table: np.ndarray) -> np.ndarray:

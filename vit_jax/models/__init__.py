@@ -5,9 +5,13 @@ Names, sizes and FLOPs need no jax; the classes that do are imported on first us
 
 from typing import TYPE_CHECKING, Any
 
+import vit_jax.models.families  # noqa: F401 (registers the built-in families)
+from vit_jax.models.family import Family
 from vit_jax.models.variants import (
     check,
     complete,
+    family,
+    flops,
     grid,
     has_class_position,
     has_class_token,
@@ -19,11 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Classifier",
+    "Family",
     "ParameterError",
     "Params",
     "check",
     "complete",
     "create",
+    "family",
+    "flops",
     "grid",
     "has_class_position",
     "has_class_token",

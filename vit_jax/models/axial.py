@@ -12,6 +12,7 @@ from vit_jax import config
 from vit_jax.models.layers import EncoderBlock, normalize
 from vit_jax.models.positions import Offsets
 from vit_jax.models.resnet import GROUPS, Middle, Place, ResNet
+from vit_jax.models.vit import ViT
 
 HEADS = 8  # of the attention in a ResNet
 NORM_EPSILON = 1e-4  # of its GroupNorm
@@ -66,6 +67,17 @@ class AxialBlock(nnx.Module):
         x, _ = self.row(x, keys[0], share, capture)
         x, _ = self.column(x, keys[1], share, capture)
         return x, None
+
+
+class AxialViT(ViT):
+    """A Vision Transformer of axial blocks."""
+
+    block = AxialBlock
+
+    @property
+    def positioned_blocks(self) -> AxisBlock:
+        """The blocks along rows: positions are added once per layer."""
+        return self.encoder.row
 
 
 class LineAttention(nnx.Module):

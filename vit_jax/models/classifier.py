@@ -14,15 +14,9 @@ from flax import nnx
 
 from vit_jax import config, tree_utils
 from vit_jax.config import Masked
-from vit_jax.models import flop_count, masking, variants
-from vit_jax.models.axial import AxialResNet
-from vit_jax.models.masked_vit import MaskedViT
-from vit_jax.models.resnet import ResNet
-from vit_jax.models.vit import ViT
+from vit_jax.models import masking, variants
 
 Params = dict[str, Any]
-
-NETWORKS = {"vit": ViT, "axial_vit": ViT, "resnet": ResNet, "axial_resnet": AxialResNet}
 
 
 class ParameterError(config.UserError):
@@ -43,20 +37,12 @@ class Classifier:
     masked: Masked = masking.OFF
 
     def _module(self, key: jax.Array) -> Any:
-        if self.masked.target is not None:
-            return MaskedViT(
-                self.config,
-                self.image_size,
-                self.channels,
-                jnp.dtype(self.dtype),
-                self.masked,
-                rngs=nnx.Rngs(key),
-            )
-        return NETWORKS[variants.required(self.config.architecture)](
+        return variants.family(self.config).network(
             self.config,
             self.image_size,
             self.channels,
             jnp.dtype(self.dtype),
+            self.masked,
             rngs=nnx.Rngs(key),
         )
 
@@ -165,9 +151,9 @@ class Classifier:
         return tree_utils.count(self._abstract[1])
 
     @property
-    def macs(self) -> int:
-        """Multiply-accumulates of the forward pass of one image, matrix products only."""
-        return flop_count.count(self.config, self.image_size, self.channels, self.masked)
+    def flops(self) -> int | None:
+        """FLOPs of the forward pass of one image, matrix products only; None: not counted."""
+        return variants.flops(self.config, self.image_size, self.channels, self.masked)
 
 
 def create(

@@ -262,15 +262,15 @@ class EncoderBlock(nnx.Module):
         if self.positioned:
             x = x + self.position().astype(x.dtype)
         y, weights = self.attend(normalize(self.norm1, x), capture)
-        x = x + self._thin(dropout(y, self.rate, keys[0]), share, keys[3])
+        x = x + self._drop_path(dropout(y, self.rate, keys[0]), share, keys[3])
         y = self.mlp(normalize(self.norm2, x), keys[1])
-        return x + self._thin(dropout(y, self.rate, keys[2]), share, keys[4]), weights
+        return x + self._drop_path(dropout(y, self.rate, keys[2]), share, keys[4]), weights
 
     def attend(self, x: jax.Array, capture: bool) -> tuple[jax.Array, jax.Array | None]:
         """Returns what tokens x (B, N, D) attend to and, on request, the weights."""
         return self.attention(x, capture=capture)
 
-    def _thin(self, branch: jax.Array, share: jax.Array, key: jax.Array | None) -> jax.Array:
+    def _drop_path(self, branch: jax.Array, share: jax.Array, key: jax.Array | None) -> jax.Array:
         return drop_path(branch, self.paths * share, key) if self.paths else branch
 
 

@@ -6,6 +6,7 @@ from flax import nnx
 
 from vit_jax import config
 from vit_jax.models import masking
+from vit_jax.models.axial import AxialViT
 from vit_jax.models.layers import constrain_batch, normalize
 from vit_jax.models.positions import normal
 from vit_jax.models.variants import required
@@ -53,6 +54,10 @@ class MaskedViT(ViT):
         tokens = normalize(self.encoder_norm, tokens)[:, -x.shape[1] :]  # without the class token
         seen = constrain_batch(take(tokens, chosen).astype(jnp.float32))
         return constrain_batch(self.prediction(seen))
+
+
+class MaskedAxialViT(MaskedViT, AxialViT):
+    """An AxialViT that predicts masked patches."""
 
 
 def take(x: jax.Array, index: jax.Array) -> jax.Array:

@@ -19,7 +19,7 @@ def patchify(images: jax.Array, patch: tuple[int, int]) -> jax.Array:
 
 
 def unpatchify(patches: jax.Array, size: tuple[int, int]) -> jax.Array:
-    """Returns patches (B, P, h, w, C) as images (B, H, W, C), `size` being H, W; undoes `cut`.
+    """Returns patches (B, P, h, w, C) as images (B, H, W, C), `size` being H, W; undoes `patchify`.
 
     Both must be multiples of the patch's.
     """

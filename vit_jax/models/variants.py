@@ -2,13 +2,18 @@
 
 import dataclasses
 import difflib
+import functools
 import itertools
 import re
 from typing import Any, NamedTuple, TypeVar
 
-from vit_jax import config
+from vit_jax import components, config
+from vit_jax.models import masking
+from vit_jax.models.family import Family
 
 T = TypeVar("T")
+
+KEY = "model.architecture"
 
 
 class Size(NamedTuple):
@@ -122,7 +127,8 @@ def complete(model: config.Model) -> config.Model:
     if named.get("resnet_width") is None and model.resnet_units is not None:
         named["resnet_width"] = 1.0
     missing = {key: value for key, value in named.items() if getattr(model, key) is None}
-    return dataclasses.replace(model, **missing)
+    model = dataclasses.replace(model, **missing)
+    return family(model).complete(model)
 
 
 def reduction(model: config.Model) -> int:
@@ -133,27 +139,46 @@ def reduction(model: config.Model) -> int:
     return 1 if model.resnet_units is None else 4 * 2 ** max(len(model.resnet_units) - 1, 0)
 
 
+def reduced(model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
+    """Returns the rows and columns of the ResNet's last map, or the pixels without a ResNet."""
+    factor = reduction(model)
+    return -(-image_size[0] // factor), -(-image_size[1] // factor)  # a ResNet rounds up
+
+
+def family(model: config.Model) -> Family:
+    """Returns the family that `model.architecture` names; raises ConfigError."""
+    spec = components.parse(model.architecture or "vit", KEY)
+    made = components.call(components.find("model", spec.name, KEY), spec, KEY)
+    if not isinstance(made, Family):
+        raise config.ConfigError(f"{KEY}={spec.name}: must be a subclass of models.Family")
+    return made
+
+
 def grid(model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
     """Returns the rows and columns of tokens of an encoder, or of the last map of a ResNet."""
-    factor = reduction(model)
-    height, width = (-(-side // factor) for side in image_size)  # a ResNet rounds up
-    if model.architecture in ("resnet", "axial_resnet"):
-        return height, width
-    patch = required(model.patch_size)
-    return height // patch[0], width // patch[1]
+    return family(model).grid(model, image_size)
 
 
 def covered(model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
-    """Returns height and width of the pixels that the patches of an image lie on.
+    """Returns the height and width of the pixels that the tokens cover.
 
-    That is the image itself but where `model.patch_remainder` drops what fills no whole patch.
+    That is the image itself unless `model.patch_remainder` drops pixels that fill no whole patch.
     """
-    if model.architecture in ("resnet", "axial_resnet"):
-        return image_size
-    factor, patch = reduction(model), required(model.patch_size)
-    rows, columns = grid(model, image_size)
-    whole = rows * patch[0] * factor, columns * patch[1] * factor
-    return min(whole[0], image_size[0]), min(whole[1], image_size[1])
+    return family(model).covered(model, image_size)
+
+
+@functools.cache
+def flops(
+    model: config.Model,
+    image_size: tuple[int, int],
+    channels: int,
+    masked: config.Masked = masking.OFF,
+) -> int | None:
+    """Returns the FLOPs of the forward pass of one image, two per multiply-accumulate.
+
+    None if the family of the model does not count them.
+    """
+    return family(model).flops(model, image_size, channels, masked)
 
 
 def has_class_token(model: config.Model) -> bool:
@@ -168,90 +193,7 @@ def has_class_position(model: config.Model) -> bool:
 
 def check(model: config.Model, image_size: tuple[int, int]) -> None:
     """Raises ConfigError for a complete `model` whose parts do not fit each other or the images."""
-    convolutional = model.architecture in ("resnet", "axial_resnet")
-    if convolutional:
-        _check_resnet(model)
-        return
-    sizes = ("patch_size", "width", "depth", "mlp_dim", "heads")
-    missing = [name for name in sizes if getattr(model, name) is None]
-    if missing:
-        raise config.ConfigError(
-            f"model.{missing[0]}=none: not known; set it, or name a size with "
-            "model.variant=ViT-B/16"
-        )
-    _check_patches(model, image_size)
-    width, heads, depth = required(model.width), required(model.heads), required(model.depth)
-    if width % heads:
-        fits = [h for h in range(1, width + 1) if width % h == 0]
-        nearest = min(fits, key=lambda h: abs(h - heads))
-        raise config.ConfigError(
-            f"model.heads={heads}: does not divide model.width {width}; nearest: {nearest}"
-        )
-    multiple = {"sincos_2d": 4, "sincos_1d": 2, "learned_2d": 2}.get(model.position, 1)
-    if width % multiple:
-        raise config.ConfigError(
-            f"model.width={width}: model.position {model.position} needs a multiple of "
-            f"{multiple}; nearest: {max(multiple, round(width / multiple) * multiple)}"
-        )
-    if model.position_place != "stem" and model.position not in ("learned_1d", "learned_2d"):
-        raise config.ConfigError(
-            f"model.position_place={model.position_place}: only learned_1d and learned_2d can be "
-            f"added at every layer, not {model.position}; set stem"
-        )
-    if model.pooling == "token" and not has_class_token(model):
-        raise config.ConfigError(
-            "model.class_token=false: model.pooling token is what the class token becomes; set "
-            "none, or model.pooling=first"
-        )
-    if model.architecture == "axial_vit":
-        if has_class_token(model):
-            said = "pooling=token" if model.pooling == "token" else "class_token=true"
-            remedy = "gap" if model.pooling == "token" else "none"
-            raise config.ConfigError(
-                f"model.{said}: axial_vit keeps its tokens in rows and columns, without a "
-                f"class token; set {remedy}"
-            )
-        if model.position == "relative":
-            raise config.ConfigError(
-                "model.position=relative: axial_vit has no relative positions; set learned_1d"
-            )
-    if model.position == "relative" and model.attention != "explicit":
-        raise config.ConfigError(
-            f"model.attention={model.attention}: relative positions need explicit"
-        )
-    if model.unroll > depth:
-        raise config.ConfigError(f"model.unroll={model.unroll}: more than model.depth {depth}")
-
-
-def _check_patches(model: config.Model, image_size: tuple[int, int]) -> None:
-    factor = reduction(model)
-    for side, pixels, patch in zip(
-        ("height", "width"), image_size, required(model.patch_size), strict=True
-    ):
-        whole = patch * factor
-        if pixels % whole and (model.patch_remainder == "refuse" or pixels < whole):
-            below, over = pixels // whole * whole, -(-pixels // whole) * whole
-            nearest = over if below == 0 or over - pixels < pixels - below else below
-            of = f"model.patch_size {patch}"
-            if factor > 1:
-                of += f" x {factor} (the ResNet's down-sampling)"
-            raise config.ConfigError(
-                f"data.image_size={config.show(image_size)}: {side} {pixels} is not a multiple of "
-                f"{of}; nearest: {nearest}"
-            )
-
-
-def _check_resnet(model: config.Model) -> None:
-    if not model.resnet_units:
-        raise config.ConfigError(
-            f"model.resnet_units={config.show(model.resnet_units)}: {model.architecture} needs "
-            "the units of its stages; set 3,4,6,3, or name one with model.variant=R50x1"
-        )
-    for key in ("dropout", "stochastic_depth"):
-        if getattr(model, key):
-            raise config.ConfigError(
-                f"model.{key}={getattr(model, key):g}: {model.architecture} has none; set 0"
-            )
+    family(model).check(model, image_size)
 
 
 def required(value: T | None) -> T:

@@ -1,11 +1,14 @@
 """The Vision Transformer as an NNX module: plain, on a ResNet's map, or with axial blocks."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax import config
-from vit_jax.models import axial, positions, resnet, variants
+from vit_jax.models import positions, resnet, variants
 from vit_jax.models.layers import (
     AttentionPooling,
     EncoderBlock,
@@ -19,11 +22,11 @@ from vit_jax.models.layers import (
 from vit_jax.models.patches import patchify
 from vit_jax.models.variants import required
 
-Block = EncoderBlock | axial.AxialBlock
-
 
 class ViT(WithHead):
     """Vision Transformer (ViT, section 3.1), initialized as in Google's released code."""
+
+    block: Callable[..., Any] = EncoderBlock  # makes a layer
 
     def __init__(
         self,
@@ -54,11 +57,10 @@ class ViT(WithHead):
         if self.learned:
             self.position = positions.Positions(model, self.grid, rngs=rngs)
 
-        block = axial.AxialBlock if model.architecture == "axial_vit" else EncoderBlock
         keys = jax.random.split(rngs.params(), depth)
-        self.encoder = jax.vmap(lambda key: block(model, self.grid, dtype, rngs=nnx.Rngs(key)))(
-            keys
-        )
+        self.encoder = jax.vmap(
+            lambda key: self.block(model, self.grid, dtype, rngs=nnx.Rngs(key))
+        )(keys)
         self.encoder_norm = nnx.LayerNorm(width, epsilon=model.norm_epsilon, rngs=rngs)
         if model.pooling == "map":
             self.pooling = AttentionPooling(model, dtype, rngs=rngs)
@@ -88,6 +90,24 @@ class ViT(WithHead):
             x = x + self.position().astype(x.dtype)
         return x
 
+    def position_tables(self) -> jax.Array:
+        """Returns position embeddings of all patches, (T, P, D): T is L, or 1 if layers share."""
+        position, width = self.model.position, required(self.model.width)
+        if position == "sincos_2d":
+            return positions.sincos_2d(*self.grid, width)[None]
+        if position == "sincos_1d":
+            return positions.sincos_1d(self.grid[0] * self.grid[1], width)[None]
+        if self.model.position_place == "layers":
+            learned = jax.vmap(lambda block: block.position()[0])(self.positioned_blocks)
+        else:
+            learned = self.position()
+        return learned[:, int(self.token) :]
+
+    @property
+    def positioned_blocks(self) -> Any:
+        """The stacked encoder blocks that own positions if every layer has its own."""
+        return self.encoder
+
     def encode(
         self, x: jax.Array, keys: jax.Array | None, capture: bool
     ) -> tuple[jax.Array, jax.Array | None]:
@@ -96,7 +116,7 @@ class ViT(WithHead):
         depth = required(self.model.depth)
 
         def layer(
-            x: jax.Array, scanned: tuple[Block, jax.Array, jax.Array | None]
+            x: jax.Array, scanned: tuple[Any, jax.Array, jax.Array | None]
         ) -> tuple[jax.Array, jax.Array | None]:
             block, share, key = scanned
             x = constrain_batch(x)

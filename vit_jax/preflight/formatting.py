@@ -22,7 +22,8 @@ def lines(report: Report, mfu: float) -> list[tuple[str, str]]:
         verdict = f"does not fit: {gib(report.peak)}, {gib(report.peak - report.memory)} too much"
     else:
         verdict = f"does not fit{memory}: {report.exceeds}"
-    flops = f"{report.compiler_flops:.3e} by XLA's count, {report.model_flops:.3e} of the model"
+    counted = "not counted" if report.model_flops is None else f"{report.model_flops:.3e}"
+    flops = f"{report.compiler_flops:.3e} by XLA's count, {counted} of the model"
     rows = [
         ("run", report.name),
         ("slice", f"{report.topology}: {report.devices} devices, {report.cores} cores"),

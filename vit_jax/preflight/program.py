@@ -67,7 +67,7 @@ class Report:
     params: int
     optimizer: int
     activations: int | None  # peak less the state and the batch
-    model_flops: float  # 6 x multiply-accumulates of the images, by our count
+    model_flops: float | None  # three forward passes of the images; None: not counted
     compiler_flops: float  # by XLA's count, recomputation included
     bytes_accessed: float | None  # None if a loop hides all but one turn
     compiler_seconds: float | None  # likewise
@@ -91,7 +91,7 @@ class Report:
 
     def run(self, mfu: float) -> dict[str, float] | None:
         """Returns the whole run at a share `mfu` of peak: days, core-days, images per second."""
-        if self.peak_flops is None:
+        if self.peak_flops is None or self.model_flops is None:
             return None
         seconds = self.model_flops / (mfu * self.peak_flops)
         days = self.steps * seconds / 86_400
@@ -198,7 +198,9 @@ def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
         params=_device_bytes(target["params"]),
         optimizer=_device_bytes(target["opt"]) + _device_bytes(target.get("ema", {})),
         activations=None if peak is None else max(peak - arguments, 0),
-        model_flops=6.0 * model.macs * cfg.train.batch_size / len(where.devices),
+        model_flops=None
+        if model.flops is None
+        else 3.0 * model.flops * cfg.train.batch_size / len(where.devices),
         compiler_flops=step_flops(cfg, plan) / len(where.devices),
         bytes_accessed=costs.get("bytes accessed") if whole else None,
         compiler_seconds=costs.get("optimal_seconds") if whole else None,

@@ -138,7 +138,7 @@ class Loop:
     phases: PhaseTimer
     sessions: GoodputLog | None
     mirror: storage.RemoteSync | None
-    flops_per_image: float
+    flops_per_image: float | None
     splits: Mapping[str, str] = dataclasses.field(default_factory=dict)
     shown: Collection[str] = ()
     profile: tuple[int, int] | None = None

@@ -24,10 +24,10 @@ class Speed(NamedTuple):
     mfu: float | None
 
     @classmethod
-    def measured(cls, images: float, waiting: float, flops_per_image: float) -> "Speed":
+    def measured(cls, images: float, waiting: float, flops_per_image: float | None) -> "Speed":
         """Returns the speed of so many images a second on this run's devices."""
         devices, peak = jax.device_count(), logs.peak_flops(jax.devices()[0].device_kind)
-        mfu = images * flops_per_image / (peak * devices) if peak else None
+        mfu = images * flops_per_image / (peak * devices) if peak and flops_per_image else None
         return cls(images, devices, waiting, mfu)
 
     def metrics(self) -> dict[str, float]:

@@ -82,7 +82,7 @@ def save(
 
 def _layout(facts: mapping.Facts, kind: str) -> mapping.Layout:
     if kind == "google":
-        return bit.LAYOUT if facts.model.architecture == "resnet" else google.LAYOUT
+        return bit.LAYOUT if models.family(facts.model).weights == "bit" else google.LAYOUT
     return timm.LAYOUT if kind == "timm" else huggingface.LAYOUT
 
 
@@ -95,11 +95,11 @@ def _documents(facts: mapping.Facts, kind: str) -> writers.Documents:
 def _check_place(facts: mapping.Facts, kind: str) -> None:
     """Raises WeightsError for what the form has no place for at all."""
     model, name = facts.model, NAMES[kind]
-    axial = (model.architecture or "").startswith("axial")
-    if axial or model.position == "relative":
-        key = "architecture" if axial else "position"
+    foreign = models.family(model).weights
+    if foreign is None or model.position == "relative":
+        key = "architecture" if foreign is None else "position"
         raise WeightsError(f"model.{key}={getattr(model, key)}: {name} has no such model")
-    if model.position_place != "stem" and model.architecture != "resnet":
+    if model.position_place != "stem" and foreign != "bit":
         place = f"model.position_place={model.position_place}"
         raise WeightsError(f"{place}: {name} adds positions at the stem only")
     headless = "head/kernel" in facts.fresh
@@ -110,7 +110,7 @@ def _check_place(facts: mapping.Facts, kind: str) -> None:
         raise WeightsError(
             f"model.representation_size={size}: {name} has no such layer before the head"
         )
-    if kind != "hf" or model.architecture == "resnet":
+    if kind != "hf" or foreign == "bit":
         return
     if model.resnet_units is not None:
         units = f"model.resnet_units={config.show(model.resnet_units)}"
@@ -125,7 +125,7 @@ def _plain(
 ) -> tuple[models.Params, mapping.Facts, tuple[str, ...]]:
     """Returns the same function in the terms that other projects have, and what that changes."""
     model = facts.model
-    if model.architecture == "resnet":
+    if models.family(model).weights == "bit":
         return params, facts, ()
     model, told = _normal(model), ()
     if model.pooling == "token" and kind != "timm":  # a norm of each token may as well come first
@@ -201,7 +201,7 @@ def _unsaid(
     except WeightsError:  # as for positions of no square: then whoever reads it must give the size
         back = form.facts(held, sized)
         told = (f"data.image_size={config.show(facts.data.image_size)}: is not said by the file",)
-    resnet = facts.model.architecture == "resnet"
+    resnet = models.family(facts.model).weights == "bit"
     keys = ["architecture", "num_classes", *(() if resnet else ENCODER)]
     if facts.model.resnet_units is not None:
         keys += [*RESNET, *(["resnet_pool"] if facts.model.resnet_version == "v2" else [])]

@@ -131,7 +131,7 @@ def _facts(
 
 def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
     """Returns the rules to read a folder of these arrays, or (None) to write one."""
-    resnet = facts.model.architecture == "resnet"
+    resnet = models.family(facts.model).weights == "bit"
     name = "bit." if resnet else "vit."
     if specs is None:
         prefix = "" if "head/kernel" in facts.fresh else name

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from vit_jax import config
+from vit_jax import config, models
 from vit_jax.weights import json_fields
 from vit_jax.weights.json_fields import Given
 from vit_jax.weights.mapping import Facts, Hints
@@ -198,7 +198,7 @@ def documents_of(facts: Facts) -> dict[str, dict[str, Any]]:
     """Returns the fields of both files that transformers makes this model of."""
     model, data = facts.model, facts.data
     headless = "head/kernel" in facts.fresh
-    of_vit = model.architecture != "resnet"
+    of_vit = models.family(model).weights != "bit"
     kind, known = ("ViT", _vit(facts)) if of_vit else ("Bit", _bit(model))
     made = {
         "architectures": [f"{kind}{'Model' if headless else 'ForImageClassification'}"],

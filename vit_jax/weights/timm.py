@@ -221,7 +221,7 @@ def _resnet(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
 
 def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
     """Returns the rules to read a state dict of these arrays, or (None) to write one."""
-    if facts.model.architecture == "resnet":
+    if models.family(facts.model).weights == "bit":
         return [
             *_convolutions("stem.", ""),
             *norm("norm", "resnet/gn_final"),

@@ -200,7 +200,7 @@ RESNETS: dict[tuple[tuple[int, ...], float], str] = {
 def document(facts: Facts) -> dict[str, Any]:
     """Returns the fields of the config.json that timm makes this model of; raises WeightsError."""
     model, data = facts.model, facts.data
-    resnet = model.architecture == "resnet"
+    resnet = models.family(model).weights == "bit"
     headless = "head/kernel" in facts.fresh
     arguments = _resnet_arguments(facts) if resnet else _arguments(facts)
     count = 0 if headless else model.num_classes
@@ -234,7 +234,7 @@ def _written_name(model: config.Model) -> str:
     units, width = model.resnet_units, model.resnet_width or 1.0
     if units is None:
         return "vit_base_patch16_224"
-    resnet = model.architecture == "resnet"
+    resnet = models.family(model).weights == "bit"
     name = RESNETS.get((units, width)) if resnet else HYBRIDS.get(units) if width == 1 else None
     if name is None:
         known = resnet and any(units == others for others, _ in RESNETS)

@@ -1,0 +1,147 @@
+"""A model from outside the package: what needs only its network works, the rest is one line."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import runs
+from vit_jax import cli, components, config, models, preflight, run, smoke
+
+
+class ProbeNetwork(nnx.Module):
+    """The mean of the image, one hidden layer, and a linear head."""
+
+    def __init__(self, features, hidden, classes, *, rngs):
+        self.hidden = nnx.Linear(features, hidden, rngs=rngs)
+        self.head = nnx.Linear(hidden, classes, rngs=rngs)
+
+    def __call__(self, images, *, key=None, capture=False):
+        x = jax.nn.relu(self.hidden(images.reshape(images.shape[0], -1).astype(jnp.float32)))
+        return self.head(x), {"pre_logits": x}
+
+
+@components.register("model", "probe_of_tests")
+class Probe(models.Family):
+    def __init__(self, hidden: int = 8):
+        self.hidden = hidden
+
+    def network(self, model, image_size, channels, dtype, masked, *, rngs):
+        features = image_size[0] * image_size[1] * channels
+        return ProbeNetwork(features, self.hidden, model.num_classes, rngs=rngs)
+
+
+@components.register("model", "counted_of_tests")
+class Counted(Probe):
+    def flops(self, model, image_size, channels, masked):
+        return 2 * self.hidden * (image_size[0] * image_size[1] * channels + model.num_classes)
+
+
+def configure(architecture="probe_of_tests(hidden=6)", duration="3 steps"):
+    return runs.configure(
+        model={"architecture": architecture, "dropout": 0.0, "num_classes": 10},
+        train={"duration": duration, "ema": None},
+        schedule={"warmup": 0},
+    )
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plugin") / "run"
+    assert run.train(configure(), folder).steps == 3
+    return folder
+
+
+def test_arguments_reach_the_model():
+    model = models.create(configure().model, image_size=(8, 8), channels=1)
+    assert model.shapes()["hidden"]["kernel"].shape == (64, 6)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "message"),
+    [
+        ("prob_of_tests", "prob_of_tests: no such .*probe_of_tests"),
+        ("probe_of_tests(depth=2)", "got an unexpected keyword argument 'depth'"),
+    ],
+)
+def test_wrong_names_and_arguments_end_in_one_line(architecture, message):
+    with pytest.raises(config.ConfigError, match=f"^model.architecture=.*{message}") as caught:
+        configure(architecture)
+    assert "\n" not in str(caught.value)
+
+
+def test_it_resumes_bit_for_bit(workdir, tmp_path, monkeypatch):
+    with runs.stopping_at(monkeypatch, 2), pytest.raises(run.loop.Preempted):
+        run.train(configure(), tmp_path / "run")
+    again = run.config_for_workdir(tmp_path / "run", None, {})
+    run.train(again, tmp_path / "run")
+    runs.assert_equal_runs(tmp_path / "run", workdir)
+
+
+def test_it_is_evaluated(workdir):
+    found = run.evaluate(workdir, {})
+    assert found["test/count"] == 100
+    assert found["test/loss"] == runs.trace(workdir, "test/loss")[3]
+
+
+def test_uncounted_flops_are_left_out(workdir, tmp_path, caplog):
+    uncounted = models.create(configure().model, image_size=(8, 8), channels=1)
+    assert uncounted.flops is None
+    assert not any("mfu" in line for line in (workdir / "metrics.jsonl").read_text().splitlines())
+    counted = models.create(configure("counted_of_tests").model, image_size=(8, 8), channels=1)
+    assert counted.flops == 2 * 8 * (64 + 10)
+    with caplog.at_level("INFO"):
+        run.train(configure(), tmp_path / "run")
+    lines = [r.getMessage() for r in caplog.records if "FLOPs" in r.getMessage()]
+    assert lines == ["model.architecture=probe_of_tests(hidden=6): counts no FLOPs; no MFU"]
+
+
+@pytest.mark.parametrize("figure", ["filters", "posemb", "attention-distance", "rollout", "view"])
+def test_figures_it_does_not_have_are_one_line(figure, workdir, capsys, tmp_path):
+    arguments = [f"--checkpoint={workdir}", f"--output={tmp_path / 'out.html'}"]
+    assert cli.main(["inspect", figure, *arguments]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "model.architecture=probe_of_tests(hidden=6) declares no" in said
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_all_figures_leave_out_each(workdir, caplog, tmp_path):
+    with caplog.at_level("INFO"):
+        cli.main(["inspect", "all", f"--checkpoint={workdir}", f"--output={tmp_path}"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_smoke_trains_it(tmp_path):
+    cfg = smoke.shrink(configure())
+    assert cfg.model.architecture == "probe_of_tests(hidden=6)"
+    assert run.train(cfg, tmp_path / "run").steps == 2
+
+
+def test_export_writes_it(workdir, tmp_path):
+    path = tmp_path / "probe.stablehlo"
+    arguments = ["--platforms=cpu", "--to=stablehlo", f"--output={path}"]
+    assert cli.main(["export", f"--checkpoint={workdir}", *arguments]) == 0
+    from jax import export
+
+    program = export.deserialize(bytearray(path.read_bytes()))
+    given = program.call(np.zeros((2, 8, 8, 1), np.uint8))
+    assert given["logits"].shape == (2, 10)
+
+
+def test_preflight_measures_it():
+    report = preflight.measure(
+        preflight.prepare(configure()), preflight.open_slice("cpu"), examples=200
+    )
+    assert report.model_flops is None
+    assert report.run(0.5) is None
+    lines = dict(preflight.lines(report, 0.5))
+    assert lines["FLOPs per step and device"].endswith("not counted of the model")
+
+
+def test_masked_prediction_is_refused():
+    cfg = dataclasses.replace(configure(), masked=config.Masked(target="color"))
+    with pytest.raises(config.ConfigError, match="has no patches to mask"):
+        run.validation.check_options(cfg)

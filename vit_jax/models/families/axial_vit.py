@@ -1,0 +1,58 @@
+"""AxialViT: tokens attend within rows, then within columns (ViT, appendix D.6)."""
+
+from typing import Any
+
+from vit_jax import config
+from vit_jax.models import flop_count
+from vit_jax.models.families.vit import ViTFamily
+from vit_jax.models.variants import has_class_token, required
+
+
+class AxialViTFamily(ViTFamily):
+    """AxialViT-B/16 and its kind."""
+
+    weights = None
+
+    def check_positions(self, model: config.Model) -> None:
+        """Raises ConfigError for a class token, which has no row, and relative positions."""
+        if has_class_token(model):
+            said = "pooling=token" if model.pooling == "token" else "class_token=true"
+            remedy = "gap" if model.pooling == "token" else "none"
+            raise config.ConfigError(
+                f"model.{said}: axial_vit keeps its tokens in rows and columns, without a "
+                f"class token; set {remedy}"
+            )
+        if model.position == "relative":
+            raise config.ConfigError(
+                "model.position=relative: axial_vit has no relative positions; set learned_1d"
+            )
+
+    def layer_macs(self, model: config.Model, grid: tuple[int, int]) -> int:
+        """Returns the multiply-accumulates of two encoder blocks, one per axis."""
+        n = grid[0] * grid[1] + has_class_token(model)
+        return 2 * flop_count.dense(model, n) + 2 * n * sum(grid) * required(model.width)
+
+    def lacks(self, model: config.Model, figure: str) -> str | None:
+        """Returns why `inspect` cannot draw a figure."""
+        if figure == "attention":
+            return "an axial_vit attends within rows and columns, never from any token to any other"
+        return super().lacks(model, figure)
+
+    def network(
+        self,
+        model: config.Model,
+        image_size: tuple[int, int],
+        channels: int,
+        dtype: Any,
+        masked: config.Masked,
+        *,
+        rngs: Any,
+    ) -> Any:
+        """Returns the network, with a head for patches if `masked` has a target."""
+        if masked.target is not None:
+            from vit_jax.models.masked_vit import MaskedAxialViT
+
+            return MaskedAxialViT(model, image_size, channels, dtype, masked, rngs=rngs)
+        from vit_jax.models.axial import AxialViT
+
+        return AxialViT(model, image_size, channels, dtype, rngs=rngs)

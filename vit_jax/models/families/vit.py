@@ -1,0 +1,180 @@
+"""Vision Transformers, also hybrids on the map of a ResNet."""
+
+import dataclasses
+from typing import Any
+
+from vit_jax import config
+from vit_jax.models import flop_count, variants
+from vit_jax.models.families.resnet import shrink_backbone
+from vit_jax.models.family import Family
+from vit_jax.models.variants import has_class_token, required
+
+DEPTH, WIDTH, MLP, HEADS = 2, 32, 64, 2  # of --smoke
+
+
+class ViTFamily(Family):
+    """ViT-B/16 and its kind."""
+
+    maskable = True
+    weights: str | None = "vit"
+
+    def check(self, model: config.Model, image_size: tuple[int, int]) -> None:
+        """Raises ConfigError for options that do not fit each other or the images."""
+        sizes = ("patch_size", "width", "depth", "mlp_dim", "heads")
+        missing = [name for name in sizes if getattr(model, name) is None]
+        if missing:
+            raise config.ConfigError(
+                f"model.{missing[0]}=none: not known; set it, or name a size with "
+                "model.variant=ViT-B/16"
+            )
+        _check_patches(model, image_size)
+        _check_encoder(model)
+        self.check_positions(model)
+        if model.position == "relative" and model.attention != "explicit":
+            raise config.ConfigError(
+                f"model.attention={model.attention}: relative positions need explicit"
+            )
+        if model.unroll > (depth := required(model.depth)):
+            raise config.ConfigError(f"model.unroll={model.unroll}: more than model.depth {depth}")
+
+    def check_positions(self, model: config.Model) -> None:
+        """Raises ConfigError for positions and tokens that the layers cannot have."""
+
+    def multiple(self, model: config.Model) -> tuple[int, int]:
+        """Returns the pixels of a patch."""
+        factor, patch = variants.reduction(model), required(model.patch_size)
+        return factor * patch[0], factor * patch[1]
+
+    def grid(self, model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
+        """Returns the rows and columns of patches."""
+        rows, columns = variants.reduced(model, image_size)
+        patch = required(model.patch_size)
+        return rows // patch[0], columns // patch[1]
+
+    def covered(self, model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
+        """Returns the pixels in whole patches, fewer if `model.patch_remainder` drops some."""
+        (rows, columns), (height, width) = self.grid(model, image_size), self.multiple(model)
+        return min(rows * height, image_size[0]), min(columns * width, image_size[1])
+
+    def flops(
+        self,
+        model: config.Model,
+        image_size: tuple[int, int],
+        channels: int,
+        masked: config.Masked,
+    ) -> int | None:
+        """Returns the FLOPs of the forward pass of one image."""
+        total, features, grid = 0, channels, self.grid(model, image_size)
+        if model.resnet_units is not None:
+            total, features = flop_count.backbone(model, image_size, channels)
+        total += flop_count.patch_embedding(model, grid, features) + flop_count.pooling(model, grid)
+        total += required(model.depth) * self.layer_macs(model, grid)
+        if masked.target is not None:
+            total += flop_count.prediction(model, grid, channels, masked)
+        else:
+            total += flop_count.head(model, required(model.width))
+        return 2 * total
+
+    def layer_macs(self, model: config.Model, grid: tuple[int, int]) -> int:
+        """Returns the multiply-accumulates of one encoder layer."""
+        n = grid[0] * grid[1] + has_class_token(model)
+        # Attention multiplies with keys, values and, if relative, position keys.
+        products = 3 if model.position == "relative" else 2
+        return flop_count.dense(model, n) + products * n * n * required(model.width)
+
+    def shrink(
+        self, model: config.Model, image_size: tuple[int, int]
+    ) -> tuple[config.Model, tuple[int, int]]:
+        """Returns two narrow layers on two by two patches."""
+        height, width = required(model.patch_size)
+        most = 4 if model.resnet_units is None else 2
+        small = dataclasses.replace(
+            shrink_backbone(model),
+            representation_size=None if model.representation_size is None else WIDTH,
+            patch_size=(min(height, most), min(width, most)),
+            width=WIDTH,
+            depth=DEPTH,
+            mlp_dim=MLP,
+            heads=HEADS,
+            unroll=min(model.unroll, DEPTH),
+        )
+        height, width = self.multiple(small)
+        return small, (2 * height, 2 * width)
+
+    def lacks(self, model: config.Model, figure: str) -> str | None:
+        """Returns why `inspect` cannot draw a figure."""
+        if figure == "posemb" and model.position == "none":
+            return "the model has no position embedding (model.position=none)"
+        if figure == "posemb" and model.position == "relative":
+            relative = "the model embeds no positions, only how far they are apart"
+            return f"{relative} (model.position=relative)"
+        return None
+
+    def filters(self, model: config.Model) -> tuple[str, ...]:
+        """Returns the path of the patch embedding, or of a hybrid's first convolution."""
+        if model.resnet_units is not None:
+            return "resnet", "conv_root", "kernel"
+        return "embedding", "kernel"
+
+    def network(
+        self,
+        model: config.Model,
+        image_size: tuple[int, int],
+        channels: int,
+        dtype: Any,
+        masked: config.Masked,
+        *,
+        rngs: Any,
+    ) -> Any:
+        """Returns the network, with a head for patches if `masked` has a target."""
+        if masked.target is not None:
+            from vit_jax.models.masked_vit import MaskedViT
+
+            return MaskedViT(model, image_size, channels, dtype, masked, rngs=rngs)
+        from vit_jax.models.vit import ViT
+
+        return ViT(model, image_size, channels, dtype, rngs=rngs)
+
+
+def _check_encoder(model: config.Model) -> None:
+    width, heads = required(model.width), required(model.heads)
+    if width % heads:
+        fits = [h for h in range(1, width + 1) if width % h == 0]
+        nearest = min(fits, key=lambda h: abs(h - heads))
+        raise config.ConfigError(
+            f"model.heads={heads}: does not divide model.width {width}; nearest: {nearest}"
+        )
+    multiple = {"sincos_2d": 4, "sincos_1d": 2, "learned_2d": 2}.get(model.position, 1)
+    if width % multiple:
+        raise config.ConfigError(
+            f"model.width={width}: model.position {model.position} needs a multiple of "
+            f"{multiple}; nearest: {max(multiple, round(width / multiple) * multiple)}"
+        )
+    if model.position_place != "stem" and model.position not in ("learned_1d", "learned_2d"):
+        raise config.ConfigError(
+            f"model.position_place={model.position_place}: only learned_1d and learned_2d can be "
+            f"added at every layer, not {model.position}; set stem"
+        )
+    if model.pooling == "token" and not has_class_token(model):
+        raise config.ConfigError(
+            "model.class_token=false: model.pooling token is what the class token becomes; set "
+            "none, or model.pooling=first"
+        )
+
+
+def _check_patches(model: config.Model, image_size: tuple[int, int]) -> None:
+    factor = variants.reduction(model)
+    for side, pixels, patch in zip(
+        ("height", "width"), image_size, required(model.patch_size), strict=True
+    ):
+        whole = patch * factor
+        if pixels % whole and (model.patch_remainder == "refuse" or pixels < whole):
+            below, over = pixels // whole * whole, -(-pixels // whole) * whole
+            nearest = over if below == 0 or over - pixels < pixels - below else below
+            of = f"model.patch_size {patch}"
+            if factor > 1:
+                of += f" x {factor} (the ResNet's down-sampling)"
+            raise config.ConfigError(
+                f"data.image_size={config.show(image_size)}: {side} {pixels} is not a multiple of "
+                f"{of}; nearest: {nearest}"
+            )

@@ -1,0 +1,104 @@
+"""The protocol of a model: what the rest of the program asks of an architecture, without jax.
+
+A plug-in subclasses `Family`, registers it with `components.register("model", NAME)` and is used
+with `model.architecture=NAME`, or `NAME(argument=value)` where its constructor takes arguments.
+Only `network` is required. It imports jax inside, so that listing models stays fast.
+"""
+
+from typing import Any
+
+from vit_jax import config
+
+
+class Family:
+    """An architecture: its sizes, checks and FLOPs, its network, and what can be inspected in it.
+
+    Every method takes the options of a model; all but `complete` take complete ones.
+
+    Attributes:
+      maskable: whether masked patch prediction can train it.
+      weights: the layout of its weights in other projects' files: `vit`, `bit`, or none.
+    """
+
+    maskable: bool = False
+    weights: str | None = None
+
+    def complete(self, model: config.Model) -> config.Model:
+        """Returns `model` with sizes left at None filled in."""
+        return model
+
+    def check(self, model: config.Model, image_size: tuple[int, int]) -> None:
+        """Raises ConfigError for options that do not fit each other or the images."""
+
+    def multiple(self, model: config.Model) -> tuple[int, int]:
+        """Returns the height and width in pixels that image sides must be multiples of."""
+        return 1, 1
+
+    def grid(self, model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
+        """Returns the rows and columns of tokens, or of the last map; raises ConfigError if none.
+
+        Needed for attention figures.
+        """
+        raise config.ConfigError(f"model.architecture={model.architecture}: has no grid of tokens")
+
+    def covered(self, model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
+        """Returns the height and width of the pixels that the tokens cover."""
+        return image_size
+
+    def flops(
+        self,
+        model: config.Model,
+        image_size: tuple[int, int],
+        channels: int,
+        masked: config.Masked,
+    ) -> int | None:
+        """Returns the FLOPs of the forward pass of one image, two per multiply-accumulate.
+
+        None leaves out MFU and everything else that FLOPs tell.
+        """
+        return None
+
+    def shrink(
+        self, model: config.Model, image_size: tuple[int, int]
+    ) -> tuple[config.Model, tuple[int, int]]:
+        """Returns a tiny model of the same parts, and an image size for it, for `--smoke`."""
+        return model, image_size
+
+    def lacks(self, model: config.Model, figure: str) -> str | None:
+        """Returns why `inspect` cannot draw a figure; None if it can.
+
+        Args:
+          model: complete options.
+          figure: `filters`: `filters` names the array. `posemb`: the network has a method
+            `position_tables()` that returns (T, P, D) float32. `attention`: the network returns
+            `attention` (L, B, H, N, N) when called with `capture`, and the options set depth and
+            heads.
+        """
+        nouns = {
+            "filters": "first-layer filters",
+            "posemb": "position embedding",
+            "attention": "attention weights",
+        }
+        return f"model.architecture={model.architecture} declares no {nouns[figure]}"
+
+    def filters(self, model: config.Model) -> tuple[str, ...]:
+        """Returns the path in the parameters of the filters (h, w, C, D) that see pixels."""
+        raise NotImplementedError
+
+    def network(
+        self,
+        model: config.Model,
+        image_size: tuple[int, int],
+        channels: int,
+        dtype: Any,
+        masked: config.Masked,
+        *,
+        rngs: Any,
+    ) -> Any:
+        """Returns the `nnx.Module`, whose only state is `nnx.Param`s of float32.
+
+        It is called as `network(images, key=None, capture=False)` with images (B, H, W, C) and
+        returns logits (B, model.num_classes) float32 and a dict with `pre_logits` (B, D) float32,
+        what the head sees.
+        """
+        raise NotImplementedError
