@@ -111,6 +111,14 @@ def call(component: Callable[..., Any], spec: Spec, key: str, /, *given: Any, **
     return component(*given, **named, **spec.arguments)
 
 
+def check(text: str, key: str, *, kind: str, built_in: tuple[str, ...]) -> None:
+    """Raises ConfigError unless `text` is `NAME` or `NAME(argument=value, ...)` of a component."""
+    spec = parse(text, key)
+    known = (*built_in, *(name for name in names(kind) if name not in built_in))
+    if spec.name not in known:
+        raise ConfigError(f"{key}={text}: no such choice{suggest(spec.name, known)}")
+
+
 def load_plugins(modules: tuple[str, ...] | list[str]) -> None:
     """Imports the modules that the user names; raises ConfigError where one cannot be imported."""
     for module in modules:

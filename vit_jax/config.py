@@ -5,9 +5,11 @@ below or raises a one-line `ConfigError` that names the key, the value and the n
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from vit_jax import components
 from vit_jax import options as _options
 from vit_jax.options import NO_ROOM as NO_ROOM
 from vit_jax.options import ConfigError as ConfigError
@@ -21,6 +23,30 @@ from vit_jax.options import show as show
 from vit_jax.options import suggest as suggest
 from vit_jax.options import to_dict as to_dict
 
+# Optimizers of optax that an option may name with their arguments; adam and sgd have options.
+OPTAX_OPTIMIZERS = (
+    "adabelief",
+    "adadelta",
+    "adafactor",
+    "adagrad",
+    "adamax",
+    "adan",
+    "amsgrad",
+    "lamb",
+    "lion",
+    "novograd",
+    "radam",
+    "rmsprop",
+    "sm3",
+    "yogi",
+)
+
+
+def _component(default: Any, kind: str, doc: str, built_in: tuple[str, ...], **more: Any) -> Any:
+    """Declares an option that names a component: built in, or registered by a plug-in."""
+    check = functools.partial(components.check, kind=kind, built_in=built_in)
+    return option(default, doc, choices=built_in, check=check, **more)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Model:
@@ -29,10 +55,11 @@ class Model:
     variant: str | None = option(
         None, "Size by name, such as ViT-B/16 or R50+ViT-B/32; fills the sizes left at none."
     )
-    architecture: str | None = option(
+    architecture: str | None = _component(
         None,
+        "model",
         "Kind of network; none: what the variant names, else vit.",
-        choices=("vit", "resnet", "axial_vit", "axial_resnet"),
+        ("vit", "resnet", "axial_vit", "axial_resnet"),
     )
     resnet_units: tuple[int, ...] | None = option(
         None,
@@ -151,10 +178,11 @@ class Model:
 class Data:
     """Where images come from and what happens to their pixels before the model."""
 
-    source: str = option(
+    source: str = _component(
         "digits",
+        "source",
         "Kind of data: embedded digits, folder of images, TFDS dataset, or random pixels.",
-        choices=("digits", "folder", "tfds", "synthetic"),
+        ("digits", "folder", "tfds", "synthetic"),
     )
     name: str | None = option(None, "TFDS dataset, such as cifar10 or cifar10:3.0.2.")
     root: str | None = option(None, "Folder of images, or TFDS data_dir.", free=True)
@@ -232,6 +260,9 @@ class Data:
         at_least=0,
         at_most=1,
     )
+    transforms: tuple[str, ...] = _component(
+        (), "transform", "Plugged-in transforms of one training image, after all others.", ()
+    )
     flip: bool = option(True, "Mirror left-right with probability 1/2 while training.")
     rotation: float = option(
         0.0, "Random rotation up to this many degrees.", at_least=0, at_most=180
@@ -274,7 +305,10 @@ class Train:
     duration: Duration = option(
         Duration(90, "epochs"), "Length of the run: N steps, epochs or examples."
     )
-    loss: str = option("softmax", "Cross-entropy.", choices=("softmax", "sigmoid"))
+    loss: str = _component("softmax", "loss", "Cross-entropy.", ("softmax", "sigmoid"))
+    augmentations: tuple[str, ...] = _component(
+        (), "batch_augmentation", "Plugged-in augmentations of a batch, on the device.", ()
+    )
     label_smoothing: float = option(0.0, "Label mass spread over all classes.", at_least=0, below=1)
     mixup: float = option(
         0.0, "Beta parameter of mixup, which blends pairs of images; 0: off.", at_least=0
@@ -320,7 +354,12 @@ class Masked:
 class Optimizer:
     """The update rule."""
 
-    name: str = option("adam", "Update rule.", choices=("adam", "sgd"))
+    name: str = _component(
+        "adam",
+        "optimizer",
+        "Update rule; those of optax and of plug-ins take arguments: lion(b1=0.9,b2=0.99).",
+        ("adam", "sgd", *OPTAX_OPTIMIZERS),
+    )
     lr: float = option(1e-3, "Peak learning rate.", above=0)
     b1: float = option(0.9, "Adam's first-moment decay.", at_least=0, below=1)
     b2: float = option(0.999, "Adam's second-moment decay.", at_least=0, below=1)
@@ -342,10 +381,11 @@ class Schedule:
     """The learning rate over the run, relative to optimizer.lr."""
 
     warmup: Duration = option(Duration(0, "steps"), "Linear warm-up from 0.")
-    decay: str = option(
+    decay: str = _component(
         "cosine",
+        "schedule",
         "Shape after the warm-up.",
-        choices=("cosine", "linear", "rsqrt", "step", "constant"),
+        ("cosine", "linear", "rsqrt", "step", "constant"),
     )
     end: float = option(0.0, "Learning rate a cosine or linear decay ends at.", at_least=0)
     timescale: float = option(10_000.0, "Steps after which rsqrt has visibly decayed.", above=0)
@@ -388,6 +428,9 @@ class Evaluation:
     batch_size: int | None = option(
         None, "Images at a time; none: train.batch_size.", at_least=1, free=True
     )
+    evaluators: tuple[str, ...] = _component(
+        (), "evaluator", "Plugged-in evaluators to run besides.", (), free=True
+    )
     tasks: tuple[str, ...] = option(
         (),
         "Sets to measure besides, such as imagenet-v2,imagenet-c/*; see `vit_jax list --tasks`.",
@@ -417,6 +460,9 @@ class Logging:
     """What is written while training."""
 
     every: int = option(50, "Steps between lines of metrics.jsonl.", at_least=1, free=True)
+    loggers: tuple[str, ...] = _component(
+        (), "logger", "Plugged-in writers of metrics.", (), free=True
+    )
     tensorboard: bool = option(True, "Write TensorBoard event files too.", free=True)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from vit_jax import config, loading, logs, messages, models
 from vit_jax.data import decoding, folders, sampling, sources, split_roles, transforms
 from vit_jax.data.skipped_files import Skipped
-from vit_jax.training import step
+from vit_jax.training import losses, step
 
 BATCH = 32
 
@@ -84,8 +84,7 @@ def _top(
     model: models.Classifier, data: config.Data, k: int, loss: str, params: Any, batch: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     logits, _ = model.apply(params, step.normalize_pixels(jnp.asarray(batch), data))
-    activation = jax.nn.softmax if loss == "softmax" else jax.nn.sigmoid
-    return jax.lax.top_k(activation(logits), k)
+    return jax.lax.top_k(losses.probabilities(logits, loss), k)
 
 
 def load(
