@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 
-from vit_jax import cli, components, config
+from vit_jax import cli, components, config, validation
 from vit_jax.training import losses, optimizers, schedules
 
 PROJECT = pathlib.Path(__file__).parent.parent / "docs" / "example_project"
@@ -97,6 +97,33 @@ def test_options_name_components():
         build(optimizer__name="lyon")
     with pytest.raises(config.ConfigError, match="data.transforms=speckle: no such choice"):
         build(data__transforms="speckle")
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("schedule.decay", "cosine(alpha=0.1)"),
+        ("optimizer.name", "adam(b1=0.8)"),
+        ("data.source", "digits()"),
+        ("train.loss", " softmax"),
+    ],
+)
+def test_built_in_components_with_options_take_no_arguments(key, text):
+    with pytest.raises(config.ConfigError, match=f"{key}=.*: takes no arguments; write"):
+        config.build(config.override({}, {key: text}))
+
+
+def test_a_plugin_does_not_replace_a_built_in_component(monkeypatch):
+    monkeypatch.setattr(components, "_TABLES", {kind: {} for kind in components.KINDS})
+    components.register("schedule", "cosine")(dict)
+    with pytest.raises(config.ConfigError, match="registers this built-in name"):
+        config.build(config.override({}, {"schedule.decay": "cosine"}))
+
+
+def test_masked_patches_refuse_augmentations(plugin):
+    texts = {"masked.target": "color", "train.augmentations": "jitter", "model.patch_size": "4"}
+    with pytest.raises(config.ConfigError, match=r"train.augmentations=jitter: masked patch"):
+        validation.check_options(config.build(config.override({}, texts)))
 
 
 def test_commas_in_parentheses_stay(plugin):

@@ -111,9 +111,18 @@ def call(component: Callable[..., Any], spec: Spec, key: str, /, *given: Any, **
     return component(*given, **named, **spec.arguments)
 
 
-def check(text: str, key: str, *, kind: str, built_in: tuple[str, ...]) -> None:
-    """Raises ConfigError unless `text` is `NAME` or `NAME(argument=value, ...)` of a component."""
+def check(
+    text: str, key: str, *, kind: str, built_in: tuple[str, ...], with_options: tuple[str, ...]
+) -> None:
+    """Raises ConfigError unless `text` is `NAME` or `NAME(argument=value, ...)` of a component.
+
+    The built-in ones `with_options` take options of the config in place of arguments.
+    """
     spec = parse(text, key)
+    if spec.name in built_in and spec.name in names(kind):
+        raise ConfigError(f"{key}={text}: a plug-in registers this built-in name; rename it there")
+    if spec.name in with_options and text != spec.name:
+        raise ConfigError(f"{key}={text}: takes no arguments; write {spec.name}")
     known = (*built_in, *(name for name in names(kind) if name not in built_in))
     if spec.name not in known:
         raise ConfigError(f"{key}={text}: no such choice{suggest(spec.name, known)}")

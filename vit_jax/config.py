@@ -44,7 +44,12 @@ OPTAX_OPTIMIZERS = (
 
 def _component(default: Any, kind: str, doc: str, built_in: tuple[str, ...], **more: Any) -> Any:
     """Declares an option that names a component: built in, or registered by a plug-in."""
-    check = functools.partial(components.check, kind=kind, built_in=built_in)
+    check = functools.partial(
+        components.check,
+        kind=kind,
+        built_in=built_in,
+        with_options=tuple(name for name in built_in if name not in OPTAX_OPTIMIZERS),
+    )
     return option(default, doc, choices=built_in, check=check, **more)
 
 
