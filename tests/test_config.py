@@ -37,12 +37,18 @@ BAD = [
     ("--config.optimizer.b2=1", "optimizer.b2=1: must be less than 1"),
     ("--config.optimizer.eps=0", "optimizer.eps=0: must be more than 0"),
     ("--config.optimizer.weight_decay=-1", "optimizer.weight_decay=-1: must be at least 0"),
-    ("--config.optimizer.name=adamw", "optimizer.name=adamw: no such choice; did you mean adam?"),
+    (
+        "--config.optimizer.name=adamw",
+        "optimizer.name=adamw: no such optimizer; did you mean adam?",
+    ),
     (
         "--config.optimizer.moment_dtype=half",
         "optimizer.moment_dtype=half: no such choice; known: float32, bfloat16",
     ),
-    ("--config.schedule.decay=cosin", "schedule.decay=cosin: no such choice; did you mean cosine?"),
+    (
+        "--config.schedule.decay=cosin",
+        "schedule.decay=cosin: no such schedule; did you mean cosine?",
+    ),
     ("--config.schedule.end=1", "schedule.end=1: exceeds optimizer.lr 0.001"),
     ("--config.schedule.warmup=-5", "schedule.warmup=-5 steps: must not be negative"),
     ("--config.train.batch_size=0", "train.batch_size=0: must be at least 1"),
@@ -66,7 +72,7 @@ BAD = [
         "--config.train.duration=nan epochs",
         "train.duration=nan epochs: " + A_DURATION,
     ),
-    ("--config.train.loss=hinge", "train.loss=hinge: no such choice; known: softmax, sigmoid"),
+    ("--config.train.loss=hinge", "train.loss=hinge: no such loss; known: softmax, sigmoid"),
     ("--config.train.label_smoothing=1", "train.label_smoothing=1: must be less than 1"),
     ("--config.train.mixup=-0.1", "train.mixup=-0.1: must be at least 0"),
     ("--config.train.clip_norm=0", "train.clip_norm=0: must be more than 0"),
@@ -107,7 +113,7 @@ BAD = [
     ("--config.data.channels=2", "data.channels=2: must be 1 or 3"),
     ("--config.data.channels=4", "data.channels=4: must be at most 3"),
     ("--config.data.flip=maybe", "data.flip=maybe: must be true or false"),
-    ("--config.data.source=folders", "data.source=folders: no such choice; did you mean folder?"),
+    ("--config.data.source=folders", "data.source=folders: no such source; did you mean folder?"),
     ("--config.data.source=folder", "data.root=none: set it to the folder of images"),
     (
         "--config.data.source=tfds",

@@ -28,6 +28,38 @@ KINDS = (
     "logger",
 )
 
+# Optimizers of optax that an option may name with their arguments.
+OPTAX_OPTIMIZERS = (
+    "adabelief",
+    "adadelta",
+    "adafactor",
+    "adagrad",
+    "adamax",
+    "adan",
+    "amsgrad",
+    "lamb",
+    "lion",
+    "novograd",
+    "radam",
+    "rmsprop",
+    "sm3",
+    "yogi",
+)
+# Components that take no arguments, because options of the config set them.
+CONFIGURED: dict[str, tuple[str, ...]] = {
+    "model": ("vit", "resnet", "axial_vit", "axial_resnet"),
+    "source": ("digits", "folder", "tfds", "synthetic"),
+    "loss": ("softmax", "sigmoid"),
+    "optimizer": ("adam", "sgd"),
+    "schedule": ("cosine", "linear", "rsqrt", "step", "constant"),
+}
+# All of the package, by kind: a config is checked before they are imported.
+BUILT_IN: dict[str, tuple[str, ...]] = {kind: CONFIGURED.get(kind, ()) for kind in KINDS} | {
+    "optimizer": (*CONFIGURED["optimizer"], *OPTAX_OPTIMIZERS),
+    "evaluator": ("classification", "masked_patches"),
+    "logger": ("jsonl", "tensorboard"),
+}
+
 C = TypeVar("C", bound=Callable[..., Any])
 _TABLES: dict[str, dict[str, Callable[..., Any]]] = {kind: {} for kind in KINDS}
 
@@ -57,6 +89,8 @@ def register(kind: str, name: str) -> Callable[[C], C]:
         raise ValueError(f"{name!r}: a component's name has only letters, digits and _")
 
     def add(component: C) -> C:
+        if name in BUILT_IN[kind] and component.__module__.partition(".")[0] != "vit_jax":
+            raise ValueError(f"{kind} {name}: vit_jax has one; register yours by another name")
         other = _TABLES[kind].get(name)
         if other is not None and (other.__module__, other.__qualname__) != (
             component.__module__,
@@ -115,6 +149,17 @@ def call(component: Callable[..., Any], spec: Spec, key: str, /, *given: Any, **
     except TypeError as error:
         raise ConfigError(f"{key}={spec.name}: {error}") from None
     return component(*given, **named, **spec.arguments)
+
+
+def check(text: str, key: str, kind: str) -> None:
+    """Raises ConfigError unless `text` is `NAME` or `NAME(argument=value, ...)` of a component."""
+    spec = parse(text, key)
+    if spec.name in CONFIGURED.get(kind, ()) and text != spec.name:
+        raise ConfigError(f"{key}={text}: takes no arguments; write {spec.name}")
+    known = (*BUILT_IN[kind], *(name for name in names(kind) if name not in BUILT_IN[kind]))
+    if spec.name not in known:
+        what = kind.replace("_", " ")
+        raise ConfigError(f"{key}={text}: no such {what}{suggest(spec.name, known)}")
 
 
 def load_plugins(modules: tuple[str, ...] | list[str]) -> None:

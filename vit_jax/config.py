@@ -5,9 +5,11 @@ below or raises a one-line `ConfigError` that names the key, the value and the n
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from vit_jax import components
 from vit_jax import options as _options
 from vit_jax.options import NO_ROOM as NO_ROOM
 from vit_jax.options import ConfigError as ConfigError
@@ -22,6 +24,12 @@ from vit_jax.options import suggest as suggest
 from vit_jax.options import to_dict as to_dict
 
 
+def _component(default: Any, kind: str, doc: str, **more: Any) -> Any:
+    """Declares an option that names a component: built in, or registered by a plug-in."""
+    check = functools.partial(components.check, kind=kind)
+    return option(default, doc, choices=components.BUILT_IN[kind], check=check, **more)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Model:
     """The network; sizes left at None come from `variant`."""
@@ -29,9 +37,8 @@ class Model:
     variant: str | None = option(
         None, "Size by name, such as ViT-B/16 or R50+ViT-B/32; fills the sizes left at none."
     )
-    architecture: str | None = option(
-        None,
-        "Kind of network; none: what the variant names, else vit.",
+    architecture: str | None = _component(
+        None, "model", "Kind of network; none: what the variant names, else vit."
     )
     resnet_units: tuple[int, ...] | None = option(
         None,
@@ -150,10 +157,10 @@ class Model:
 class Data:
     """Where images come from and what happens to their pixels before the model."""
 
-    source: str = option(
+    source: str = _component(
         "digits",
+        "source",
         "Kind of data: embedded digits, folder of images, TFDS dataset, or random pixels.",
-        choices=("digits", "folder", "tfds", "synthetic"),
     )
     name: str | None = option(None, "TFDS dataset, such as cifar10 or cifar10:3.0.2.")
     root: str | None = option(None, "Folder of images, or TFDS data_dir.", free=True)
@@ -231,6 +238,9 @@ class Data:
         at_least=0,
         at_most=1,
     )
+    transforms: tuple[str, ...] = _component(
+        (), "transform", "Transforms of one training image by plug-ins, after all others."
+    )
     flip: bool = option(True, "Mirror left-right with probability 1/2 while training.")
     rotation: float = option(
         0.0, "Random rotation up to this many degrees.", at_least=0, at_most=180
@@ -278,7 +288,10 @@ class Train:
     duration: Duration = option(
         Duration(90, "epochs"), "Length of the run: N steps, epochs or examples."
     )
-    loss: str = option("softmax", "Cross-entropy.", choices=("softmax", "sigmoid"))
+    loss: str = _component("softmax", "loss", "Cross-entropy, or the loss of a plug-in.")
+    augmentations: tuple[str, ...] = _component(
+        (), "batch_augmentation", "Augmentations of a batch by plug-ins, on the device."
+    )
     label_smoothing: float = option(0.0, "Label mass spread over all classes.", at_least=0, below=1)
     mixup: float = option(
         0.0, "Beta parameter of mixup, which blends pairs of images; 0: off.", at_least=0
@@ -324,7 +337,11 @@ class Masked:
 class Optimizer:
     """The update rule."""
 
-    name: str = option("adam", "Update rule.", choices=("adam", "sgd"))
+    name: str = _component(
+        "adam",
+        "optimizer",
+        "Update rule; those of optax and of plug-ins take arguments: lion(b1=0.9,b2=0.99).",
+    )
     lr: float = option(1e-3, "Peak learning rate.", above=0)
     b1: float = option(0.9, "Adam's first-moment decay.", at_least=0, below=1)
     b2: float = option(0.999, "Adam's second-moment decay.", at_least=0, below=1)
@@ -346,11 +363,7 @@ class Schedule:
     """The learning rate over the run, relative to optimizer.lr."""
 
     warmup: Duration = option(Duration(0, "steps"), "Linear warm-up from 0.")
-    decay: str = option(
-        "cosine",
-        "Shape after the warm-up.",
-        choices=("cosine", "linear", "rsqrt", "step", "constant"),
-    )
+    decay: str = _component("cosine", "schedule", "Shape after the warm-up.")
     end: float = option(0.0, "Learning rate a cosine or linear decay ends at.", at_least=0)
     timescale: float = option(10_000.0, "Steps after which rsqrt has visibly decayed.", above=0)
     drops: tuple[float, ...] = option(
@@ -414,9 +427,10 @@ class Evaluation:
     probe: tuple[str, ...] = option(
         (), "Sets to train a linear head on frozen features on; named as in fewshot.", free=True
     )
-    evaluators: tuple[str, ...] = option(
+    evaluators: tuple[str, ...] = _component(
         (),
-        "Further evaluators by name, built-in or of a plug-in, such as my_metric(k=5).",
+        "evaluator",
+        "Additional evaluators, such as classification(split='test[:100]').",
         free=True,
     )
 
@@ -427,7 +441,9 @@ class Logging:
 
     every: int = option(50, "Steps between lines of metrics.jsonl.", at_least=1, free=True)
     tensorboard: bool = option(True, "Write TensorBoard event files too.", free=True)
-    loggers: tuple[str, ...] = option((), "Further loggers by name, of a plug-in.", free=True)
+    loggers: tuple[str, ...] = _component(
+        (), "logger", "Additional writers of metrics, of plug-ins.", free=True
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ import numpy as np
 from vit_jax import config, messages, models, weights
 from vit_jax.config import Config
 from vit_jax.data import decoding, image_inputs, transforms
+from vit_jax.training import losses
 from vit_jax.training import step as step_functions
 
 BATCH = 32  # images at a time in `predict` and `embed`
@@ -271,5 +272,4 @@ def _top(
     model: models.Classifier, data: config.Data, k: int, loss: str, params: Any, batch: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     logits, _ = model.apply(params, step_functions.normalize_pixels(jnp.asarray(batch), data))
-    activation = jax.nn.softmax if loss == "softmax" else jax.nn.sigmoid
-    return jax.lax.top_k(activation(logits), k)
+    return jax.lax.top_k(losses.probabilities(logits, loss), k)

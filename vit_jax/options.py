@@ -13,7 +13,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from vit_jax import messages
@@ -82,12 +82,22 @@ def option(
     at_most: float | None = None,
     choices: Sequence[str] = (),
     free: bool = False,
+    check: Callable[[str, str], None] | None = None,
 ) -> T:
-    """Declares a field: its default, meaning and bounds; `free` ones may change on resume."""
+    """Declares a field: its default, meaning and bounds; `free` ones may change on resume.
+
+    `check(text, key)` replaces the comparison with `choices`, for each text of a tuple.
+    """
     bounds = {"above": above, "at_least": at_least, "below": below, "at_most": at_most}
     return dataclasses.field(  # pyright: ignore[reportReturnType]
         default=default,
-        metadata={"doc": doc, "bounds": bounds, "choices": tuple(choices), "free": free},
+        metadata={
+            "doc": doc,
+            "bounds": bounds,
+            "choices": tuple(choices),
+            "free": free,
+            "check": check,
+        },
     )
 
 
@@ -165,9 +175,11 @@ def differences(old: Any, new: Any) -> dict[str, tuple[Any, Any]]:
 def fingerprint(config: Any) -> str:
     """Returns 16 hex digits that are equal exactly when `differences` is empty."""
     fixed = {
-        key: str(get(config, key))
+        key: str(value)
         for key, field, _ in each(type(config))
         if not field.metadata["free"]
+        # An empty list of components is left out: adding such an option changes no fingerprint.
+        if (value := get(config, key)) != () or not field.metadata["check"]
     }
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -301,8 +313,9 @@ def _from_text(key: str, text: str, hint: Any, field: dataclasses.Field[Any]) ->
             value = Duration.parse(text)
         elif typing.get_origin(inner) is tuple:
             member = typing.get_args(inner)[0]
-            words = text.strip("()[] ")
-            words = (words if member is str else words.replace("x", ",")).split(",")
+            words = text.strip("[] ") if field.metadata["check"] else text.strip("()[] ")
+            words = "" if words == "()" else words
+            words = _split(words) if member is str else words.replace("x", ",").split(",")
             parts = [scalar(member, w.strip()) for w in words if w.strip()]
             value = parts[0] if len(parts) == 1 and member is int else tuple(parts)
         else:
@@ -314,6 +327,25 @@ def _from_text(key: str, text: str, hint: Any, field: dataclasses.Field[Any]) ->
     return value
 
 
+def _split(text: str) -> list[str]:
+    """Splits at commas that stand outside parentheses, brackets and quotes."""
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in "([":
+            depth += 1
+        elif character in ")]":
+            depth -= 1
+        if character == "," and depth == 0 and not quote:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
 def show(value: Any) -> str:
     """Returns a value in the form the command line takes."""
     if isinstance(value, tuple | list):
@@ -323,7 +355,11 @@ def show(value: Any) -> str:
 
 def _check_bounds(key: str, value: Any, field: dataclasses.Field[Any]) -> None:
     choices, bounds = field.metadata["choices"], field.metadata["bounds"]
-    if choices and value is not None and value not in choices:
+    if check := field.metadata["check"]:
+        for text in value if isinstance(value, tuple) else (value,):
+            if text is not None:
+                check(text, key)
+    elif choices and value is not None and value not in choices:
         raise ConfigError(f"{key}={value}: no such choice{suggest(str(value), choices)}")
     amount = value.amount if isinstance(value, Duration) else value
     for number in amount if isinstance(amount, tuple) else (amount,):

@@ -133,6 +133,7 @@ def _check_masked(cfg: config.Config) -> None:
         "model.representation_size": (None, "no layer before a head of classes"),
         "model.head_bias": (0.0, "no head of classes"),
         "train.mixup": (0.0, "no labels to blend"),
+        "train.augmentations": ((), "a step without them"),
         "train.label_smoothing": (0.0, "no labels to smooth"),
         "train.loss": ("softmax", "a loss of its own"),
         "evaluation.tasks": ((), "no classes to name"),

@@ -9,7 +9,18 @@ import pytest
 from flax import nnx
 
 import runs
-from vit_jax import cli, components, config, models, preflight, run, smoke
+from vit_jax import (
+    cli,
+    components,
+    config,
+    experiment,
+    models,
+    preflight,
+    run_config,
+    smoke,
+    validation,
+)
+from vit_jax.training import loop
 
 
 class ProbeNetwork(nnx.Module):
@@ -51,7 +62,7 @@ def configure(architecture="probe_of_tests(hidden=6)", duration="3 steps"):
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plugin") / "run"
-    assert run.train(configure(), folder).steps == 3
+    assert experiment.train(configure(), folder).steps == 3
     return folder
 
 
@@ -74,15 +85,15 @@ def test_wrong_names_and_arguments_end_in_one_line(architecture, message):
 
 
 def test_it_resumes_bit_for_bit(workdir, tmp_path, monkeypatch):
-    with runs.stopping_at(monkeypatch, 2), pytest.raises(run.loop.Preempted):
-        run.train(configure(), tmp_path / "run")
-    again = run.config_for_workdir(tmp_path / "run", None, {})
-    run.train(again, tmp_path / "run")
+    with runs.stopping_at(monkeypatch, 2), pytest.raises(loop.Preempted):
+        experiment.train(configure(), tmp_path / "run")
+    again = run_config.config_for_workdir(tmp_path / "run", None, {})
+    experiment.train(again, tmp_path / "run")
     runs.assert_equal_runs(tmp_path / "run", workdir)
 
 
 def test_it_is_evaluated(workdir):
-    found = run.evaluate(workdir, {})
+    found = experiment.evaluate(workdir, {})
     assert found["test/count"] == 100
     assert found["test/loss"] == runs.trace(workdir, "test/loss")[3]
 
@@ -94,7 +105,7 @@ def test_uncounted_flops_are_left_out(workdir, tmp_path, caplog):
     counted = models.create(configure("counted_of_tests").model, image_size=(8, 8), channels=1)
     assert counted.flops == 2 * 8 * (64 + 10)
     with caplog.at_level("INFO"):
-        run.train(configure(), tmp_path / "run")
+        experiment.train(configure(), tmp_path / "run")
     lines = [r.getMessage() for r in caplog.records if "FLOPs" in r.getMessage()]
     assert lines == ["model.architecture=probe_of_tests(hidden=6): counts no FLOPs; no MFU"]
 
@@ -117,7 +128,7 @@ def test_all_figures_leave_out_each(workdir, caplog, tmp_path):
 def test_smoke_trains_it(tmp_path):
     cfg = smoke.shrink(configure())
     assert cfg.model.architecture == "probe_of_tests(hidden=6)"
-    assert run.train(cfg, tmp_path / "run").steps == 2
+    assert experiment.train(cfg, tmp_path / "run").steps == 2
 
 
 def test_export_writes_it(workdir, tmp_path):
@@ -144,4 +155,4 @@ def test_preflight_measures_it():
 def test_masked_prediction_is_refused():
     cfg = dataclasses.replace(configure(), masked=config.Masked(target="color"))
     with pytest.raises(config.ConfigError, match="has no patches to mask"):
-        run.validation.check_options(cfg)
+        validation.check_options(cfg)

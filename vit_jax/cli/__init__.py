@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from vit_jax import __version__, config, messages
+from vit_jax import __version__, components, config, messages
 from vit_jax.runtime import backend
 
 COMMANDS = (
@@ -65,6 +65,7 @@ OVERRIDES = """\
 Any option of the config can be set: --config.optimizer.lr=3e-4
 --config.train.duration='10 epochs' --config.data.image_size=32x48 --config.train.clip_norm=none.
 `vit_jax show NAME` prints them all.
+--plugins=my_project[,other] imports modules that register components.
 """
 
 
@@ -91,6 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         arguments, overrides = _split_overrides(arguments)
+        arguments, plugins = _split_plugins(arguments)
+        if plugins and arguments and arguments[0] in COMMANDS:
+            components.load_plugins(plugins)
         args = _parse(arguments)
         if overrides and not args.command.TAKES_CONFIG:
             raise config.ConfigError(
@@ -215,6 +219,22 @@ def _flush() -> bool:
     except OSError:
         return False
     return True
+
+
+def _split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Takes `--plugins=MODULE,...` out of the arguments of any command."""
+    rest, plugins = [], []
+    words = iter(arguments)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag != "--plugins":
+            rest.append(word)
+            continue
+        value = value if equals else next(words, "")
+        if not value or value.startswith("--"):
+            raise config.ConfigError("--plugins: needs modules, as in --plugins=my_project")
+        plugins += [name for name in value.split(",") if name]
+    return rest, plugins
 
 
 def _split_overrides(arguments: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:

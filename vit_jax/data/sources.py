@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from vit_jax import config
+from vit_jax import components, config
 from vit_jax.config import ConfigError
 from vit_jax.data.class_filter import Subset
 from vit_jax.data.example_lists import open_listed
@@ -53,6 +53,10 @@ def open_source(
             return Synthetic(data, split, key, num_classes or 10)
         if data.source == "folder":
             return Folder(data, split, key)
+        spec = components.parse(data.source, "data.source")
+        if spec.name in components.names("source"):
+            make = components.find("source", spec.name, "data.source")
+            return components.call(make, spec, "data.source", data, split, train=train)
         from vit_jax.data.tfds_source import Tfds  # imports TFDS, which takes half a second
 
         return Tfds(data, split, key)

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from vit_jax import config
+from vit_jax import components, config
 from vit_jax.data import randaugment, random_erasing
 
 PILLOW = {
@@ -215,6 +215,10 @@ def train_transforms(data: config.Data) -> tuple[Transform, ...]:
         steps.append(randaugment.RandAugment(*data.randaugment))
     if data.erase:
         steps.append(random_erasing.RandomErasing(data.erase))
+    for text in data.transforms:
+        spec = components.parse(text, "data.transforms")
+        make = components.find("transform", spec.name, "data.transforms")
+        steps.append(components.call(make, spec, "data.transforms"))
     return tuple(steps)
 
 

@@ -19,7 +19,7 @@ from jax import export
 
 from vit_jax import __version__, config, loading, logs, models, tree_utils
 from vit_jax.export import resizing
-from vit_jax.training import step
+from vit_jax.training import losses, step
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 MAX_BYTES = 2**31 - 2**20  # of a FlatBuffer, the container of such programs, less what is no weight
@@ -71,7 +71,7 @@ def trace(predictor: loading.LoadedModel, form: Form) -> export.Exported:
     cfg, model = predictor.config, _portable(predictor, form)
     _check_size(predictor, form)
     params = _constants(predictor.params, form.dtype)
-    activation = jax.nn.softmax if cfg.train.loss == "softmax" else jax.nn.sigmoid
+    loss = cfg.train.loss
 
     def vit_jax(images: jax.Array) -> dict[str, jax.Array]:
         if form.any_size:
@@ -81,7 +81,7 @@ def trace(predictor: loading.LoadedModel, form: Form) -> export.Exported:
         precision = "highest" if form.dtype == "float32" else "default"
         with jax.default_matmul_precision(precision):
             logits, _ = model.apply(tree_utils.nest(whole), step.normalize_pixels(images, cfg.data))
-        return {"logits": logits, "probabilities": activation(logits)}
+        return {"logits": logits, "probabilities": losses.probabilities(logits, loss)}
 
     batch = "b" if form.batch is None else str(form.batch)
     height, width = ("h", "w") if form.any_size else cfg.data.image_size

@@ -21,7 +21,7 @@ from vit_jax.models import variants
 from vit_jax.models.variants import required
 from vit_jax.reports import html
 from vit_jax.reports.markup import text
-from vit_jax.training import step
+from vit_jax.training import losses, step
 
 COUNT = 8  # images in a page, where no number is given
 LIMIT = 64_000_000  # bytes of them
@@ -111,8 +111,7 @@ def _look(
 ) -> tuple[jax.Array, jax.Array]:
     """Returns probabilities (1, K) and attention weights (L, 1, H, N, N)."""
     logits, out = model.apply(params, step.normalize_pixels(jnp.asarray(view), data), capture=True)
-    activation = jax.nn.softmax if loss == "softmax" else jax.nn.sigmoid
-    return activation(logits), out["attention"]
+    return losses.probabilities(logits, loss), out["attention"]
 
 
 def open_(

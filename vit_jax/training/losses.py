@@ -1,8 +1,13 @@
 """Cross-entropies per example."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
+
+from vit_jax import components
 
 
 def cross_entropy(
@@ -14,7 +19,8 @@ def cross_entropy(
       logits: (B, K) float32.
       labels: (B,) int32 in [0, K), or (B, K) float32: what share of the example is each class.
       kind: `softmax`, or `sigmoid`: binary cross-entropies summed over classes, the loss of the
-        paper's ImageNet-21k and JFT pre-training (vision_transformer issue 34).
+        paper's ImageNet-21k and JFT pre-training (vision_transformer issue 34); or the loss of a
+        plug-in, which gets the logits and the (B, K) targets.
       smoothing: mass taken from the true classes and spread evenly over all K.
 
     Returns:
@@ -22,9 +28,28 @@ def cross_entropy(
     """
     targets = labels if labels.ndim == 2 else jax.nn.one_hot(labels, logits.shape[-1])
     targets = optax.smooth_labels(targets, smoothing)
+    if kind not in ("softmax", "sigmoid"):
+        return _named(kind)(logits, targets)
     if kind == "softmax":
         return optax.softmax_cross_entropy(logits, targets)
     return jnp.sum(optax.sigmoid_binary_cross_entropy(logits, targets), axis=-1)
+
+
+def probabilities(logits: jax.Array, kind: str) -> jax.Array:
+    """Returns what logits (B, K) trained with a loss mean as probabilities, (B, K).
+
+    A plugged-in loss may bring its own `probabilities(logits)`; without it, softmax.
+    """
+    if kind == "sigmoid":
+        return jax.nn.sigmoid(logits)
+    own = None if kind == "softmax" else getattr(_named(kind), "probabilities", None)
+    return jax.nn.softmax(logits) if own is None else own(logits)
+
+
+def _named(text: str) -> Callable[..., Any]:
+    """Returns the loss of a plug-in."""
+    spec = components.parse(text, "train.loss")
+    return components.call(components.find("loss", spec.name, "train.loss"), spec, "train.loss")
 
 
 def rank_of_label(logits: jax.Array, labels: jax.Array) -> jax.Array:

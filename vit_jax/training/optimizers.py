@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vit_jax import config, tree_utils
+from vit_jax import components, config, tree_utils
 
 # Which parameters decay, by name; the first match decides.
 DECAYED = {
@@ -29,6 +29,8 @@ def create(optimizer: config.Optimizer, *, clip_norm: float | None) -> optax.Gra
 
     if optimizer.name == "adam":
         moments = optax.scale_by_adam(optimizer.b1, optimizer.b2, optimizer.eps, mu_dtype=dtype)
+    elif optimizer.name != "sgd":
+        moments = _named(optimizer.name)
     else:
         moments = optax.trace(optimizer.momentum, accumulator_dtype=dtype)
     parts = [moments]
@@ -44,3 +46,27 @@ def create(optimizer: config.Optimizer, *, clip_norm: float | None) -> optax.Gra
             return chain.update(updates, state, params)
 
     return optax.GradientTransformation(chain.init, update)
+
+
+# Direction of descent in optax, where it is not called scale_by_NAME.
+_SCALES = {
+    "adabelief": "scale_by_belief",
+    "adagrad": "scale_by_rss",
+    "rmsprop": "scale_by_rms",
+}
+
+
+def _named(text: str) -> optax.GradientTransformation:
+    """Returns the optimizer that a config names: of a plug-in, else of optax.
+
+    Its updates point up the gradient and know no learning rate.
+    """
+    key = "optimizer.name"
+    spec = components.parse(text, key)
+    if spec.name in components.names("optimizer"):
+        return components.call(components.find("optimizer", spec.name, key), spec, key)
+    scale = getattr(optax, _SCALES.get(spec.name, f"scale_by_{spec.name}"), None)
+    if scale is not None:
+        return components.call(scale, spec, key)
+    whole = getattr(optax, spec.name)  # lamb, adafactor: descends by itself
+    return optax.chain(components.call(whole, spec, key, learning_rate=1.0), optax.scale(-1.0))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vit_jax import config
+from vit_jax import components, config
 
 
 def create(schedule: config.Schedule, *, lr: float, steps: int, warmup: int) -> optax.Schedule:
@@ -17,6 +17,10 @@ def create(schedule: config.Schedule, *, lr: float, steps: int, warmup: int) -> 
     `step` are at shares of the whole run. Step 0 is the first update; a run without warm-up starts
     at `lr`.
     """
+    spec = components.parse(schedule.decay, "schedule.decay")
+    if spec.name in components.names("schedule"):
+        make = components.find("schedule", spec.name, "schedule.decay")
+        return components.call(make, spec, "schedule.decay", lr=lr, steps=steps, warmup=warmup)
     rest = max(steps - warmup, 1)
     if schedule.decay == "cosine":
         decay = optax.cosine_decay_schedule(lr, rest, alpha=schedule.end / lr)

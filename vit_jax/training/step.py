@@ -10,7 +10,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import config, models
+from vit_jax import components, config, models
 from vit_jax.models.variants import required
 from vit_jax.training import losses, masked_objective, mixup, sharding
 
@@ -41,6 +41,7 @@ def create(
     """
     train = cfg.train
     target = cfg.masked.target
+    augmentations = [_augmentation(text) for text in train.augmentations]
     measures = ("top1",) if target is None else masked_objective.MEASURES[target]
 
     def classify(
@@ -49,13 +50,19 @@ def create(
         def mixed(x: jax.Array) -> jax.Array:
             return x if share is None else mixup.blend(x, share)
 
-        logits, _ = model.apply(params, mixed(normalize_pixels(batch["image"], cfg.data)), key=key)
-        targets = mixed(jax.nn.one_hot(batch["label"], logits.shape[-1]))
+        images, labels = batch["image"], batch["label"]
+        if not augmentations:  # else they have normalized the pixels
+            images = normalize_pixels(images, cfg.data)
+        logits, _ = model.apply(params, mixed(images), key=key)
+        if labels.ndim == 1:
+            targets = mixed(jax.nn.one_hot(labels, logits.shape[-1]))
+        else:
+            targets, labels = mixed(labels), jnp.argmax(labels, axis=-1)
         loss = losses.cross_entropy(
             logits, targets, kind=train.loss, smoothing=train.label_smoothing
         )
         # Of a blend, the label with the larger part is the row's own.
-        correct = losses.rank_of_label(logits, batch["label"]) == 0
+        correct = losses.rank_of_label(logits, labels) == 0
         return jnp.mean(loss), {"top1": jnp.mean(correct, dtype=jnp.float32)}
 
     def fill_in(
@@ -102,6 +109,8 @@ def create(
         if target is not None:
             keys = masked_objective.keys(cfg.seed, state["step"], train.batch_size)
             batch = batch | masked_objective.corrupt(keys, model.patches, cfg.masked)
+        if augmentations:
+            batch = _augmented(batch, augmentations, cfg, state["step"])
         (loss, measured), grads = accumulated(state["params"], batch, key, share)
         norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
@@ -122,6 +131,28 @@ def create(
         return new, metrics | {"finite": finite, "bad_steps": new["bad_steps"]}
 
     return step
+
+
+AUGMENTATION_STREAM = 4  # of keys folded into the seed's
+
+
+def _augmentation(text: str) -> Callable[..., Any]:
+    """Returns the batch augmentation that a config names."""
+    key = "train.augmentations"
+    spec = components.parse(text, key)
+    return components.call(components.find("batch_augmentation", spec.name, key), spec, key)
+
+
+def _augmented(
+    batch: Batch, augmentations: list[Callable[..., Any]], cfg: config.Config, step: jax.Array
+) -> Batch:
+    """Returns the batch with normalized pixels after its augmentations, by (seed, step) only."""
+    images, labels = normalize_pixels(batch["image"], cfg.data), batch["label"]
+    stream = jax.random.fold_in(jax.random.key(cfg.seed), AUGMENTATION_STREAM)
+    for index, augment in enumerate(augmentations):
+        key = jax.random.fold_in(jax.random.fold_in(stream, step), index)
+        images, labels = augment(key, images, labels)
+    return batch | {"image": images, "label": labels}
 
 
 def batch_shapes(cfg: config.Config) -> dict[str, jax.ShapeDtypeStruct]:

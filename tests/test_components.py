@@ -1,0 +1,212 @@
+"""Components by name: parsing, registering, plug-ins, and a run with the example project's."""
+
+import json
+import pathlib
+import sys
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import vit_jax.evaluators.named
+import vit_jax.models  # noqa: F401
+from vit_jax import cli, components, config, validation
+from vit_jax.training import losses, optimizers, schedules
+
+PROJECT = pathlib.Path(__file__).parent.parent / "docs" / "example_project"
+
+
+@pytest.fixture
+def plugin(monkeypatch):
+    monkeypatch.syspath_prepend(str(PROJECT))
+    tables = {kind: dict(table) for kind, table in components._TABLES.items()}
+    monkeypatch.setattr(components, "_TABLES", tables)
+    monkeypatch.delitem(sys.modules, "my_project", raising=False)
+    components.load_plugins(["my_project"])
+    return sys.modules["my_project"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "arguments"),
+    [
+        ("lion", "lion", {}),
+        ("lion(b1=0.9, b2=-1)", "lion", {"b1": 0.9, "b2": -1}),
+        (
+            "x(names=['a,b', 'c'], on=True, no=None)",
+            "x",
+            {"names": ["a,b", "c"], "on": True, "no": None},
+        ),
+    ],
+)
+def test_parses_a_name_with_arguments(text, name, arguments):
+    assert components.parse(text, "k") == components.Spec(name, arguments)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a.b", "a(1)", "a(**{})", "a(b=open('x'))", "a(b=c)", "a b", "a()()", "(" * 5000]
+)
+def test_refuses_anything_else(text):
+    with pytest.raises(config.ConfigError, match="must be NAME or NAME"):
+        components.parse(text, "optimizer.name")
+
+
+def test_a_name_belongs_to_one_component(monkeypatch):
+    monkeypatch.setattr(components, "_TABLES", {kind: {} for kind in components.KINDS})
+    components.register("loss", "mine")(dict)
+    components.register("loss", "mine")(dict)  # the same again, as on a reload
+    with pytest.raises(ValueError, match="both register it"):
+        components.register("loss", "mine")(list)
+    with pytest.raises(ValueError, match="did you mean loss"):
+        components.register("losss", "mine")
+    with pytest.raises(ValueError, match="only letters"):
+        components.register("loss", "my-loss")
+    with pytest.raises(config.ConfigError, match=r"mime: no such loss; did you mean mine"):
+        components.find("loss", "mime", "train.loss")
+
+
+def test_wrong_arguments_are_one_line():
+    def component(given, *, b1=0.9):
+        return given, b1
+
+    good = components.Spec("c", {"b1": 2})
+    assert components.call(component, good, "optimizer.name", 1) == (1, 2)
+    with pytest.raises(config.ConfigError, match=r"optimizer.name=c: .*'b3'"):
+        components.call(component, components.Spec("c", {"b3": 2}), "optimizer.name", 1)
+
+
+def test_a_plugin_that_cannot_be_imported_is_one_line(monkeypatch, tmp_path, capsys):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "broken_plugin.py").write_text("1 / 0\n")
+    with pytest.raises(config.ConfigError, match=r"--plugins=broken_plugin: ZeroDivisionError"):
+        components.load_plugins(["broken_plugin"])
+    assert cli.main(["show", "digits", "--plugins=no_such_plugin"]) == 2
+    assert "--plugins=no_such_plugin: ModuleNotFoundError" in capsys.readouterr().err
+    assert cli.main(["show", "digits", "--plugins"]) == 2
+
+
+def test_options_name_components():
+    def build(**texts):
+        keys = {key.replace("__", "."): text for key, text in texts.items()}
+        return config.build(config.override({}, keys))
+
+    cfg = build(optimizer__name="lion(b1=0.9,b2=0.95)")
+    assert cfg.optimizer.name == "lion(b1=0.9,b2=0.95)"
+    assert config.build(json.loads(json.dumps(config.to_dict(cfg)))) == cfg
+    with pytest.raises(config.ConfigError, match="did you mean lion"):
+        build(optimizer__name="lyon")
+    with pytest.raises(config.ConfigError, match="data.transforms=speckle: no such transform"):
+        build(data__transforms="speckle")
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("schedule.decay", "cosine(alpha=0.1)"),
+        ("optimizer.name", "adam(b1=0.8)"),
+        ("data.source", "digits()"),
+        ("train.loss", " softmax"),
+    ],
+)
+def test_built_in_components_with_options_take_no_arguments(key, text):
+    with pytest.raises(config.ConfigError, match=f"{key}=.*: takes no arguments; write"):
+        config.build(config.override({}, {key: text}))
+
+
+def test_a_plugin_does_not_replace_a_built_in_component():
+    with pytest.raises(ValueError, match="loss softmax: vit_jax has one; register yours"):
+        components.register("loss", "softmax")(dict)
+
+
+@pytest.mark.parametrize("kind", ["model", "evaluator", "logger"])
+def test_what_the_package_registers_is_known_before_it_is_imported(kind):
+    registered = {
+        name
+        for name, component in components._TABLES[kind].items()
+        if component.__module__.startswith("vit_jax.")
+    }
+    assert registered == set(components.BUILT_IN[kind])
+
+
+def test_masked_patches_refuse_augmentations(plugin):
+    texts = {"masked.target": "color", "train.augmentations": "jitter", "model.patch_size": "4"}
+    with pytest.raises(config.ConfigError, match=r"train.augmentations=jitter: masked patch"):
+        validation.check_options(config.build(config.override({}, texts)))
+
+
+def test_commas_in_parentheses_stay(plugin):
+    texts = {"data.transforms": "speckle(share=0.2),speckle"}
+    cfg = config.build(config.override({}, texts))
+    assert cfg.data.transforms == ("speckle(share=0.2)", "speckle")
+    texts = {"train.augmentations": "jitter(amount=0.5,)"}
+    assert config.build(config.override({}, texts)).train.augmentations == ("jitter(amount=0.5,)",)
+
+
+def test_empty_lists_of_components_leave_the_fingerprint(plugin):
+    assert config.fingerprint(config.Config()) == "d847bf9edc1ac3d5"
+    other = config.build(config.override({}, {"data.transforms": "speckle"}))
+    assert config.fingerprint(other) != "d847bf9edc1ac3d5"
+
+
+@pytest.mark.parametrize("name", components.OPTAX_OPTIMIZERS)
+def test_every_named_optimizer_descends(name):
+    params = {"kernel": jnp.ones((3, 4))}
+    tx = optimizers.create(config.Optimizer(name=name), clip_norm=1.0)
+    grads = {"kernel": jnp.full((3, 4), 0.5)}
+    updates, _ = tx.update(grads, tx.init(params), params)
+    assert np.all(np.asarray(updates["kernel"]) > 0)  # the step multiplies by minus the rate
+
+
+def test_lion_is_that_of_optax_with_its_arguments():
+    params = {"kernel": jnp.arange(6.0).reshape(2, 3), "bias": jnp.ones(3)}
+    grads = jax.tree.map(lambda x: jnp.cos(x * 3), params)
+    ours = optimizers.create(
+        config.Optimizer(name="lion(b1=0.8,b2=0.95)", weight_decay=0.1, decayed="all"),
+        clip_norm=None,
+    )
+    theirs = optax.lion(0.01, b1=0.8, b2=0.95, weight_decay=0.1)
+    state, reference = ours.init(params), theirs.init(params)
+    for _ in range(3):
+        updates, state = ours.update(grads, state, params)
+        expected, reference = theirs.update(grads, reference, params)
+        chex.assert_trees_all_close(jax.tree.map(lambda x: -0.01 * x, updates), expected, rtol=1e-6)
+
+
+def test_plugged_in_loss_schedule_and_probabilities(plugin):
+    logits = jnp.array([[2.0, 0.0], [0.0, 3.0]])
+    loss = losses.cross_entropy(logits, jnp.array([0, 0]), kind="squared")
+    share = np.exp(2) / (1 + np.exp(2))
+    np.testing.assert_allclose(loss[0], 2 * (1 - share) ** 2, rtol=1e-5)
+    np.testing.assert_allclose(losses.probabilities(logits, "squared"), jax.nn.softmax(logits))
+    schedule = schedules.create(config.Schedule(decay="triangle"), lr=1.0, steps=10, warmup=0)
+    np.testing.assert_allclose([schedule(s) for s in (0, 5, 10)], [0.1, 1.0, 0.0], atol=1e-6)
+
+
+def test_a_run_of_plugged_in_components_resumes_exactly(plugin, tmp_path):
+    from vit_jax import loading
+
+    def train(workdir, *more):
+        return cli.main(
+            [
+                "train", "digits", f"--workdir={workdir}", "--plugins=my_project",
+                "--config.data.source=stripes(count=64)", "--config.data.transforms=speckle",
+                "--config.train.augmentations=jitter(amount=0.2)", "--config.train.loss=squared",
+                "--config.optimizer.name=sign_momentum", "--config.schedule.decay=triangle",
+                "--config.schedule.warmup=0", "--config.train.duration=6 steps",
+                "--config.train.batch_size=16", "--config.checkpoint.every=3 steps", *more,
+            ]
+        )  # fmt: skip
+
+    assert train(tmp_path / "whole") == 0
+    assert train(tmp_path / "cut") == 0
+    saved = (tmp_path / "cut" / "checkpoints").iterdir()
+    newest = max((p for p in saved if p.name.isdigit()), key=lambda p: int(p.name))
+    assert int(newest.name) == 6
+    newest.rename(tmp_path / "lost")  # as if it had been killed after step 3
+    assert train(tmp_path / "cut") == 0
+    whole, cut = (loading.load(tmp_path / name) for name in ("whole", "cut"))
+    assert cut.step == 6
+    chex.assert_trees_all_equal(whole.params, cut.params)
+    assert cli.main(["evaluate", f"--checkpoint={tmp_path / 'cut'}", "--plugins=my_project"]) == 0
