@@ -23,8 +23,9 @@ import jax
 import numpy as np
 
 import runs
-from vit_jax import __version__, experiment, loading, logs, run_config, transfer_learning, weights
+from vit_jax import __version__, loading, logs, run_config, transfer_learning, weights
 from vit_jax.data import pipeline, sources, transforms
+from vit_jax.evaluators import evaluation
 from vit_jax.reports import intervals
 from vit_jax.training import optimizers, schedules, state, step
 
@@ -143,7 +144,7 @@ def trained(cfg, start=None):
 def measured(cfg, params):
     """Returns what evaluation at the end of a run measures."""
     results = {}
-    for name, evaluator in experiment.Objects(cfg).evaluators.items():
+    for name, evaluator in evaluation.Evaluation(cfg).evaluators.items():
         prefix = "" if name == "test" else f"{name}/"
         found = evaluator(params, stop=lambda: False)
         results |= {f"{prefix}{key}": value for key, value in found.items()}

@@ -10,7 +10,7 @@ import signal
 import sys
 
 from vit_jax import cli
-from vit_jax.training import loop
+from vit_jax.training import hooks
 
 
 def command(folder, number, stop):
@@ -27,16 +27,16 @@ def read(folder, number):
 
 def main():
     file, stop = pathlib.Path(sys.argv[1]).open("w"), int(sys.argv[2])  # noqa: SIM115
-    look = loop.Loop._look
+    check = hooks.Log._check
 
-    def recorded(self, step, metrics, ids, timer):
+    def recorded(self, step, metrics, ids):
         file.write(json.dumps([step, ids.tolist()]) + "\n")
         file.flush()
         if step == stop:
             os.kill(os.getpid(), signal.SIGTERM)
-        look(self, step, metrics, ids, timer)
+        check(self, step, metrics, ids)
 
-    loop.Loop._look = recorded
+    hooks.Log._check = recorded
     return cli.main(sys.argv[3:])
 
 

@@ -7,9 +7,12 @@ import pathlib
 import socket
 import subprocess
 import sys
+import time
 
 from vit_jax import config, loading, logs
-from vit_jax.training import loop
+from vit_jax import progress as progress_display
+from vit_jax.runtime import phase_timer, preemption
+from vit_jax.runtime import session as sessions
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -44,6 +47,16 @@ def configure(**sections):
     return loading.complete(config.build(values))
 
 
+def session(workdir, *, stop=None, phases=None, progress=None):
+    """Returns a session of this process alone, which shows nothing."""
+    return sessions.Session(
+        workdir=workdir,
+        stop=stop or preemption.Stop(),
+        phases=phases or phase_timer.PhaseTimer("start", lambda: time.monotonic()),
+        progress=progress or progress_display.Progress(active=False),
+    )
+
+
 @contextlib.contextmanager
 def stopping_at(monkeypatch, *steps):
     """Makes the runs inside stop as if by a signal, the first at the first of `steps`, ..."""
@@ -56,7 +69,7 @@ def stopping_at(monkeypatch, *steps):
         return self.signal is not None
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Stop, "__call__", stop)
+        patch.setattr(preemption.Stop, "__call__", stop)
         yield left
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from vit_jax import catalog, cli, config, experiment, loading, logs
+from vit_jax.evaluators import evaluation
 
 COLORS = {"blue": (0, 0, 200), "green": (0, 180, 0), "red": (220, 0, 0)}
 
@@ -300,7 +301,7 @@ def test_a_row_of_private_data_takes_a_folder_of_the_user(folder, tmp_path, monk
     started = []
 
     def train(cfg, workdir, profile):
-        started.append(experiment.Objects(cfg).eval_source)
+        started.append(evaluation.Evaluation(cfg).source)
         raise config.UserError("enough")
 
     monkeypatch.setattr(experiment, "train", train)

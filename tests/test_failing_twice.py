@@ -8,11 +8,11 @@ import runs
 from test_trouble import weights_that_overflow
 from vit_jax import experiment
 from vit_jax.runtime import goodput
-from vit_jax.training import loop
+from vit_jax.training import hooks
 
 
 def fail(workdir):
-    with pytest.raises(loop.Diverged):
+    with pytest.raises(hooks.Diverged):
         experiment.train(runs.configure(), workdir)
     kept = json.loads((workdir / goodput.FILE).read_text())
     return kept[-1]["first_step"], kept[-1].get("failed")

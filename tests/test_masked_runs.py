@@ -8,7 +8,7 @@ import pytest
 import runs
 from vit_jax import cli, config, experiment, loading, run_config, tree_utils
 from vit_jax.inspect import CannotAnswer, reconstruct
-from vit_jax.training import loop
+from vit_jax.runtime import preemption
 
 MASKED = {
     "model": {"patch_size": 2, "depth": 1, "unroll": 1, "dropout": 0.1},
@@ -39,7 +39,7 @@ def pretrained(tmp_path_factory):
 @pytest.mark.slow
 def test_it_resumes_bit_for_bit(pretrained, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
-    with runs.stopping_at(monkeypatch, 4), pytest.raises(loop.Preempted):
+    with runs.stopping_at(monkeypatch, 4), pytest.raises(preemption.Preempted):
         experiment.train(configure(), workdir)
     experiment.train(configure(), workdir)
     for key in ("train/loss", "train/accuracy", "train/error", "test/loss", "test/accuracy"):

@@ -12,7 +12,7 @@ import pytest
 import runs
 from vit_jax import config, experiment, run_config
 from vit_jax.evaluators import classification
-from vit_jax.training import loop
+from vit_jax.runtime import preemption
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def test_stop_at_random_steps_and_resume(oracle, tmp_path, monkeypatch):
         stops = sorted(rng.sample(range(1, runs.STEPS), 3))
         with runs.stopping_at(monkeypatch, *stops) as left:
             for step in stops:
-                with pytest.raises(loop.Preempted, match=f"saved at step {step};") as caught:
+                with pytest.raises(preemption.Preempted, match=f"saved at step {step};") as caught:
                     experiment.train(runs.configure(), workdir)
                 assert caught.value.exit_code == 75
             assert not left
@@ -42,7 +42,7 @@ def test_stop_at_random_steps_and_resume(oracle, tmp_path, monkeypatch):
 
 def test_resume_from_the_workdir_alone(oracle, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
-    with runs.stopping_at(monkeypatch, 7), pytest.raises(loop.Preempted):
+    with runs.stopping_at(monkeypatch, 7), pytest.raises(preemption.Preempted):
         experiment.train(runs.configure(), workdir)
     again = run_config.config_for_workdir(workdir, None, {})
     assert again.model.num_classes == 10
@@ -60,9 +60,9 @@ def test_an_evaluation_that_a_signal_kept_off_is_made_up_for(oracle, tmp_path, m
     with monkeypatch.context() as patch:
         patch.setattr(classification.Classification, "__call__", interrupted)
         for _ in range(2):  # the first time after step 10, the second when it is made up for
-            with pytest.raises(loop.Preempted, match="saved at step 10;"):
+            with pytest.raises(preemption.Preempted, match="saved at step 10;"):
                 experiment.train(runs.configure(), workdir)
-    with runs.stopping_at(monkeypatch, 12), pytest.raises(loop.Preempted):
+    with runs.stopping_at(monkeypatch, 12), pytest.raises(preemption.Preempted):
         experiment.train(runs.configure(), workdir)
     commit = json.loads((workdir / "checkpoints/00000010/commit.json").read_text())
     assert commit["commit"]["metrics"]["test/top1"] == runs.trace(oracle, "test/top1")[10]
@@ -73,7 +73,7 @@ def test_an_evaluation_that_a_signal_kept_off_is_made_up_for(oracle, tmp_path, m
 @pytest.mark.slow
 def test_loader_and_speed_options_may_change_on_resume(oracle, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
-    with runs.stopping_at(monkeypatch, 12), pytest.raises(loop.Preempted):
+    with runs.stopping_at(monkeypatch, 12), pytest.raises(preemption.Preempted):
         experiment.train(runs.configure(), workdir)
     changes = {"data.threads": "1", "data.prefetch": "1", "checkpoint.keep": "1"}
     experiment.train(run_config.config_for_workdir(workdir, None, changes), workdir)

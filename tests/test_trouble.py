@@ -10,35 +10,34 @@ import pytest
 import runs
 from vit_jax import experiment
 from vit_jax.data import source
-from vit_jax.training import loop
+from vit_jax.runtime import preemption
+from vit_jax.training import hooks, loop
 
 
-def weights_that_overflow(monkeypatch, step):
-    """Makes the parameters infinite just before one step, as a flipped bit in memory might."""
-    original = loop.Loop.run
+def weights_that_overflow(monkeypatch, at):
+    """Makes the parameters infinite just before step `at`, as a flipped bit in memory might."""
+    original = loop.train
 
-    def patched(self, state, start, **keywords):
-        inner = self.step
-        count = start
+    def patched(moment, *, step, **keywords):
+        count = moment.step
 
         def one(state, batch):
             nonlocal count
             count += 1
-            if count == step:
+            if count == at:
                 kernel = state["params"]["head"]["kernel"]
                 state["params"]["head"]["kernel"] = kernel * np.float32(np.inf)
-            return inner(state, batch)
+            return step(state, batch)
 
-        self.step = one
-        return original(self, state, start, **keywords)
+        return original(moment, step=one, **keywords)
 
-    monkeypatch.setattr(loop.Loop, "run", patched)
+    monkeypatch.setattr(loop, "train", patched)
 
 
 def test_not_finite_stops_with_exit_70_and_saves_nothing_bad(tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     weights_that_overflow(monkeypatch, 13)
-    with pytest.raises(loop.Diverged) as caught:
+    with pytest.raises(hooks.Diverged) as caught:
         experiment.train(runs.configure(), workdir)
     assert caught.value.exit_code == 70
     line = str(caught.value)
@@ -57,27 +56,26 @@ def test_not_finite_stops_with_exit_70_and_saves_nothing_bad(tmp_path, monkeypat
 @pytest.mark.slow
 def test_a_bad_step_within_the_budget_is_skipped_and_counted(tmp_path, monkeypatch, caplog):
     experiment.train(runs.configure(), tmp_path / "oracle")
-    original = loop.Loop.run
+    original = loop.train
 
-    def patched(self, state, start, **keywords):
-        inner, count = self.step, start
+    def patched(moment, *, step, **keywords):
+        count = moment.step
 
         def one(state, batch):
             nonlocal count
             count += 1
             if count != 13:
-                return inner(state, batch)
+                return step(state, batch)
             kernel = np.asarray(state["params"]["head"]["kernel"])
             place = state["params"]["head"]["kernel"].sharding
             state["params"]["head"]["kernel"] = jax.device_put(kernel * np.inf, place)
-            state, metrics = inner(state, batch)
+            state, metrics = step(state, batch)
             state["params"]["head"]["kernel"] = jax.device_put(kernel, place)
             return state, metrics
 
-        self.step = one
-        return original(self, state, start, **keywords)
+        return original(moment, step=one, **keywords)
 
-    monkeypatch.setattr(loop.Loop, "run", patched)
+    monkeypatch.setattr(loop, "train", patched)
     experiment.logs.log.propagate = True
     experiment.train(runs.configure(train={"max_bad_steps": 1}), tmp_path / "run")
     assert any("step 13: loss nan" in m and "1 of 1 allowed" in m for m in caplog.messages)
@@ -131,7 +129,7 @@ def test_bad_images_stop_the_run_by_name_or_are_replaced(tmp_path, caplog):
 def test_damaged_newest_checkpoint_falls_back_and_ends_the_same(tmp_path, monkeypatch, caplog):
     experiment.train(runs.configure(), tmp_path / "oracle")
     workdir = tmp_path / "run"
-    with runs.stopping_at(monkeypatch, 14), pytest.raises(loop.Preempted):
+    with runs.stopping_at(monkeypatch, 14), pytest.raises(preemption.Preempted):
         experiment.train(runs.configure(), workdir)
     newest = workdir / "checkpoints" / "00000014"
     largest = max((p for p in newest.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)

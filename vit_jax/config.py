@@ -536,3 +536,9 @@ def override(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> dict[
 def options() -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
     """Yields `(dotted key, field, type)` of every option in the order of the schema."""
     return _options.each(Config)
+
+
+def with_classes(cfg: Config, classes: int | None) -> Config:
+    """Returns the config with `model.num_classes`, where the user left it to the data."""
+    model = dataclasses.replace(cfg.model, num_classes=cfg.model.num_classes or classes)
+    return dataclasses.replace(cfg, model=model)

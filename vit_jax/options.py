@@ -26,9 +26,14 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk
 
 
 class UserError(Exception):
-    """A mistake or a condition the user can act on: one line, no traceback, an exit code."""
+    """A mistake or a condition the user can act on: one line, no traceback, an exit code.
+
+    Attributes:
+      from_state: whether the training state may be the cause, so that a retry fails again.
+    """
 
     exit_code = 2
+    from_state = False
 
     def __str__(self) -> str:
         """Returns the message as one line of bounded length, whatever values it quotes."""

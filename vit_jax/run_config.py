@@ -73,7 +73,7 @@ def config_for_workdir(
     else:
         new = resolve(reference, overrides, tiny=tiny)
     if new.model.num_classes is None:  # the data's, which the stored config knows already
-        new = with_classes(new, old.model.num_classes)
+        new = config.with_classes(new, old.model.num_classes)
     if new.init_from is not None and new.init_from == old.init_from:
         facts = weights.Facts(model=old.model, data=old.data)
         keep = new.init_head == "keep"
@@ -88,12 +88,6 @@ def config_for_workdir(
             "resume it without these changes, or choose another --workdir"
         )
     return new
-
-
-def with_classes(cfg: config.Config, classes: int | None) -> config.Config:
-    """Returns the config with num_classes filled in where the user left it to the data."""
-    model = dataclasses.replace(cfg.model, num_classes=cfg.model.num_classes or classes)
-    return dataclasses.replace(cfg, model=model)
 
 
 def _with_options(

@@ -7,11 +7,12 @@ import cv2
 import numpy as np
 import pytest
 
+import runs
 from vit_jax import cli, experiment, logs
 from vit_jax.data import folders
 from vit_jax.data.split_roles import Role
-from vit_jax.evaluators import test_split
-from vit_jax.training import loop
+from vit_jax.evaluators import classification, test_split
+from vit_jax.runtime import preemption
 
 TEST = Role("test", "test[:9]", "test")
 
@@ -26,18 +27,11 @@ def create(evaluator, **changes):
 
 def measured(one, tmp_path, best, said):
     """Calls it like a run of 20 steps whose best checkpoint is at step `best`."""
-    metrics = logs.Metrics(tmp_path, tensorboard=False)
-    try:
-        return one(
-            "the last parameters",
-            types.SimpleNamespace(best_step=lambda: best),
-            metrics=metrics,
-            file=tmp_path / "metrics.jsonl",
-            stop=lambda: False,
-            say=said.append,
-        )
-    finally:
-        metrics.close()
+    session = runs.session(tmp_path)
+    session.progress.say = said.append
+    with session.open_files(runs.configure()) as files:
+        saver = types.SimpleNamespace(best_step=lambda: best)
+        return one("the last parameters", saver, session, files)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +67,7 @@ def test_which_state_is_measured_and_only_once(tmp_path, metric, best, params, s
 def test_a_stop_meanwhile_leaves_it_to_be_measured(tmp_path):
     answers = [None, {"top1": 0.5}]
     one = create(lambda params, *, stop: answers.pop(0), metric=None)
-    with pytest.raises(loop.Preempted, match="before the test split was measured, all saved at"):
+    with pytest.raises(preemption.Preempted, match="before the test split was measured, all saved"):
         measured(one, tmp_path, None, [])
     assert measured(one, tmp_path, None, [])["test/top1"] == 0.5
 
@@ -113,13 +107,13 @@ def test_in_a_folder_validation_chooses_and_test_is_measured_once(
 
     scores = iter([0.5, 0.875, 0.25])
     monkeypatch.setattr(folders.Folder, "__getitem__", spy)
-    evaluate = experiment.classification.Classification.__call__
+    evaluate = classification.Classification.__call__
 
     def scored(self, params, *, stop):
         results = evaluate(self, params, stop=stop)
         return results if results["count"] == 10 else results | {"top1": next(scores)}
 
-    monkeypatch.setattr(experiment.classification.Classification, "__call__", scored)
+    monkeypatch.setattr(classification.Classification, "__call__", scored)
     workdir = tmp_path / "run"
     flags = [f"--config.{key}={value}" for key, value in OPTIONS.items()]
     flags += [f"--config.data.root={root}", f"--workdir={workdir}"]

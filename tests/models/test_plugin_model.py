@@ -20,7 +20,7 @@ from vit_jax import (
     smoke,
     validation,
 )
-from vit_jax.training import loop
+from vit_jax.runtime import preemption
 
 
 class ProbeNetwork(nnx.Module):
@@ -85,7 +85,7 @@ def test_wrong_names_and_arguments_end_in_one_line(architecture, message):
 
 
 def test_it_resumes_bit_for_bit(workdir, tmp_path, monkeypatch):
-    with runs.stopping_at(monkeypatch, 2), pytest.raises(loop.Preempted):
+    with runs.stopping_at(monkeypatch, 2), pytest.raises(preemption.Preempted):
         experiment.train(configure(), tmp_path / "run")
     again = run_config.config_for_workdir(tmp_path / "run", None, {})
     experiment.train(again, tmp_path / "run")

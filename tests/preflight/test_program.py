@@ -5,7 +5,7 @@ import pytest
 import runs
 from vit_jax import config, models, preflight
 from vit_jax.preflight import program
-from vit_jax.training import loop
+from vit_jax.training import plan
 
 # Two layers in a loop that turns three times, and one collective outside of it.
 HLO = """\
@@ -121,7 +121,7 @@ def test_flops_of_a_step_do_not_depend_on_loops():
     def count(**sections):
         sections["model"] = {"dtype": "float32", "dropout": 0.0} | sections.get("model", {})
         cfg = tiny(**sections)
-        return program.step_flops(cfg, loop.Plan.of(cfg, 200))
+        return program.step_flops(cfg, plan.Plan.of(cfg, 200))
 
     plain = count()
     assert count(model={"unroll": 2}) == plain

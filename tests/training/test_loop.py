@@ -11,8 +11,8 @@ import runs
 from vit_jax import progress
 from vit_jax.checkpoints import manager
 from vit_jax.data import prefetch
-from vit_jax.runtime import phase_timer
-from vit_jax.training import loop
+from vit_jax.runtime import phase_timer, preemption
+from vit_jax.training import hooks, loop, plan
 
 
 class Batches:
@@ -70,7 +70,7 @@ class Saver:
             raise manager.SaveFailed(f"step {pending} was not saved")
 
 
-class Metrics:
+class Files:
     """Keeps what is written."""
 
     def __init__(self):
@@ -78,6 +78,12 @@ class Metrics:
 
     def write(self, step, values):
         self.lines.append((step, dict(values)))
+
+    def sync(self, *, now=False):
+        pass
+
+    def spent(self, step):
+        return None
 
 
 class Clock:
@@ -94,9 +100,36 @@ def scores(values, name="top1"):
     return lambda params, *, stop: {name: next(left)}
 
 
-def make(
-    *, evaluators, saver=None, steps=12, evaluate=2, save=5, stop=None, bad=(), start=0, **sections
-):
+class Run:
+    """A loop of `steps` with the hooks of a run, whose parts can be replaced before `run`."""
+
+    def __init__(self, cfg, plan, step, evaluators, saver, stop):
+        self.cfg, self.plan, self.step = cfg, plan, step
+        self.evaluators, self.saver, self.stop = evaluators, saver, stop
+        self.batches, self.metrics = Batches, Files()
+        self.progress, self.phases = progress.Progress(active=False), None
+
+    def run(self, state, start, *, evaluated=True):
+        phases, shown, files = self.phases, self.progress, self.metrics
+        session = runs.session(None, stop=self.stop, phases=phases, progress=shown)
+        log = hooks.Log(self.cfg, self.plan, session, files, 200, 1.0)
+        evaluate = hooks.Evaluate(
+            self.plan, session, files, self.evaluators, parameters=lambda state: state
+        )
+        save = hooks.Save(self.cfg, self.plan, session, files, self.saver, {"examples": 200})
+        return loop.train(
+            loop.Moment(state=state, step=start, restored=start > 0, measured=evaluated),
+            steps=self.plan.steps,
+            step=self.step,
+            batches=self.batches,
+            put=lambda batch: batch,
+            hooks=[log, evaluate, save],
+            stop=self.stop,
+            phases=session.phases,
+        )
+
+
+def make(*, evaluators, saver=None, steps=12, evaluate=2, save=5, stop=None, bad=(), **sections):
     """A loop of 12 steps that evaluates after every second and saves after every fifth."""
 
     def step(state, batch):
@@ -108,24 +141,9 @@ def make(
             "loss": loss, "grad_norm": 1.0, "lr": 0.1, "finite": finite, "bad_steps": count,
         }  # fmt: skip
 
-    return loop.Loop(
-        cfg=runs.configure(**({"logging": {"every": 4, "tensorboard": False}} | sections)),
-        plan=loop.Plan(steps=steps, warmup=0, evaluate=evaluate, save=save),
-        step=step,
-        batches=Batches,
-        put=lambda batch: batch,
-        evaluators=evaluators,
-        parameters=lambda state: state,
-        saver=saver or Saver(),
-        record={"examples": 200},
-        metrics=Metrics(),
-        progress=progress.Progress(active=False),
-        stop=stop or loop.Stop(),
-        phases=phase_timer.PhaseTimer("start"),
-        sessions=None,
-        mirror=None,
-        flops_per_image=1.0,
-    )
+    cfg = runs.configure(**({"logging": {"every": 4, "tensorboard": False}} | sections))
+    timing = plan.Plan(steps=steps, warmup=0, evaluate=evaluate, save=save)
+    return Run(cfg, timing, step, evaluators, saver or Saver(), stop or preemption.Stop())
 
 
 def saves(made):
@@ -155,7 +173,7 @@ def test_the_first_evaluator_chooses_the_best():
 
 
 def test_a_save_that_fails_at_a_stop_is_not_reported_as_saved():
-    stop = loop.Stop()
+    stop = preemption.Stop()
     made = make(evaluators={"test": scores([])}, saver=Saver(fails=3), stop=stop, evaluate=None)
     inner = made.step
 
@@ -177,20 +195,20 @@ def test_the_last_save_of_a_run_is_waited_for():
 
 
 def test_a_stop_while_an_evaluation_ends_keeps_its_numbers():
-    stop = loop.Stop()
+    stop = preemption.Stop()
 
     def evaluator(params, *, stop):
         made.stop.signal = signal.SIGTERM  # comes after its last batch
         return {"top1": 0.75}
 
     made = make(evaluators={"test": evaluator}, stop=stop)
-    with pytest.raises(loop.Preempted, match="stopped and saved at step 2;"):
+    with pytest.raises(preemption.Preempted, match="stopped and saved at step 2;"):
         made.run(0, 0)
     assert saves(made) == [(2, 0.75)]
 
 
 def test_an_evaluation_cut_short_by_a_stop_has_no_numbers():
-    stop = loop.Stop()
+    stop = preemption.Stop()
 
     def first(params, *, stop):
         return {"top1": 0.5}
@@ -200,7 +218,7 @@ def test_an_evaluation_cut_short_by_a_stop_has_no_numbers():
         assert stop()
 
     made = make(evaluators={"test": first, "other": second}, stop=stop)
-    with pytest.raises(loop.Preempted, match="stopped and saved at step 2;"):
+    with pytest.raises(preemption.Preempted, match="stopped and saved at step 2;"):
         made.run(0, 0)
     assert saves(made) == [(2, None)]
     assert [step for step, values in made.metrics.lines if "test/top1" in values] == []
@@ -327,7 +345,7 @@ def test_without_data_the_run_stops_at_the_last_step_and_has_looked_at_it():
     made = make(evaluators={"test": scores([])}, evaluate=None, logging=logging)
     opened = Batches(0, gives_up_after=3)
     made.batches = lambda start: opened
-    with pytest.raises(loop.Preempted, match="stopped and saved at step 3;"):
+    with pytest.raises(preemption.Preempted, match="stopped and saved at step 3;"):
         made.run(0, 0)
     assert saves(made) == [(3, None)]
     assert [step for step, _ in made.metrics.lines] == [1, 2, 3]
@@ -335,14 +353,14 @@ def test_without_data_the_run_stops_at_the_last_step_and_has_looked_at_it():
 
 
 def test_a_stop_before_the_first_step():
-    stop = loop.Stop()
+    stop = preemption.Stop()
     stop.signal = signal.SIGTERM
     made = make(evaluators={"test": scores([])}, stop=stop)
-    with pytest.raises(loop.Preempted, match="stopped and saved at step 0;"):
+    with pytest.raises(preemption.Preempted, match="stopped and saved at step 0;"):
         made.run(0, 0)
     assert saves(made) == [(0, None)]
     made = make(evaluators={"test": scores([])}, stop=stop)
-    with pytest.raises(loop.Preempted, match="stopped at step 8, which was saved before;"):
+    with pytest.raises(preemption.Preempted, match="stopped at step 8, which was saved before;"):
         made.run(8, 8)
     assert saves(made) == []
 
@@ -353,7 +371,7 @@ def test_a_stop_while_a_restored_state_is_evaluated():
         return {"top1": 0.75}
 
     made = make(evaluators={"test": evaluator})
-    with pytest.raises(loop.Preempted, match="stopped and saved at step 8;"):
+    with pytest.raises(preemption.Preempted, match="stopped and saved at step 8;"):
         made.run(8, 8, evaluated=False)
     assert saves(made) == [(8, 0.75)]
 
@@ -376,7 +394,7 @@ def test_an_evaluation_that_gets_on_is_not_stuck():
 
 
 def test_a_second_ctrl_c_interrupts():
-    with loop.Stop() as stop:
+    with preemption.Stop() as stop:
         for _ in range(2):
             signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
@@ -394,7 +412,7 @@ def test_steps_that_are_not_finite_end_the_run_beyond_the_budget(allowed, ends_a
     if ends_at is None:
         made.run(0, 0)
     else:
-        with pytest.raises(loop.Diverged, match=f"^step {ends_at}: loss nan"):
+        with pytest.raises(hooks.Diverged, match=f"^step {ends_at}: loss nan"):
             made.run(0, 0)
         assert all(step < ends_at for step, _ in made.saver.saved)
     assert sum("update skipped" in message for message in caplog.messages) == allowed

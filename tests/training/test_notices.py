@@ -8,7 +8,6 @@ import threading
 import time
 
 from vit_jax.runtime import preemption
-from vit_jax.training import loop
 
 
 @contextlib.contextmanager
@@ -41,7 +40,7 @@ def metadata_server(answers):
 
 def test_announced_maintenance_stops_the_run_as_a_signal_does():
     answers = ["NONE", "MIGRATE_ON_HOST_MAINTENANCE", "TERMINATE_ON_HOST_MAINTENANCE"]
-    with metadata_server(answers) as (address, asked), loop.Stop() as stop:
+    with metadata_server(answers) as (address, asked), preemption.Stop() as stop:
         preemption.start(address, lambda: os.kill(os.getpid(), signal.SIGTERM))
         until = time.monotonic() + 60
         while not stop() and time.monotonic() < until:

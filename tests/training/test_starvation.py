@@ -9,7 +9,7 @@ import pytest
 import runs
 from vit_jax import experiment
 from vit_jax.data import sources
-from vit_jax.training import loop
+from vit_jax.training import hooks, loop
 
 DATA = {"threads": 1, "prefetch": 1}
 
@@ -41,18 +41,16 @@ def test_the_share_of_waiting_is_that_of_a_slow_source(tmp_path, monkeypatch):
 
 def test_batches_travel_as_bytes_and_a_step_is_looked_at_after_the_next(tmp_path, monkeypatch):
     events, kinds = [], set()
-    original = loop.Loop.run
+    original, check = loop.train, hooks.Log._check
 
-    def patched(self, state, start, **keywords):
-        step, look, put = self.step, self._look, self.put
+    def late(self, number, *arguments):
+        events.append(f"look {number}")
+        return check(self, number, *arguments)
 
+    def patched(moment, *, step, put, **keywords):
         def one(state, batch):
             events.append("step")
             return step(state, batch)
-
-        def late(number, *arguments):
-            events.append(f"look {number}")
-            return look(number, *arguments)
 
         def record(batch):
             kinds.update((name, array.dtype.name) for name, array in batch.items())
@@ -62,10 +60,10 @@ def test_batches_travel_as_bytes_and_a_step_is_looked_at_after_the_next(tmp_path
             }
             return sent
 
-        self.step, self._look, self.put = one, late, record
-        return original(self, state, start, **keywords)
+        return original(moment, step=one, put=record, **keywords)
 
-    monkeypatch.setattr(loop.Loop, "run", patched)
+    monkeypatch.setattr(loop, "train", patched)
+    monkeypatch.setattr(hooks.Log, "_check", late)
     quiet = {"evaluation": {"every": None}, "checkpoint": {"every": None}}
     experiment.train(runs.configure(train={"duration": "5 steps"}, **quiet), tmp_path / "run")
     # One step is always under way while the one before it is looked at.

@@ -11,7 +11,7 @@ import pytest
 import sweeps
 from vit_jax import config, paper, transfer_learning
 from vit_jax.data import sources
-from vit_jax.training import loop, sharding
+from vit_jax.training import hooks, sharding
 from vit_jax.transfer_learning import results, vtab, worker
 
 CHOOSE = ("choose/vit-lr0.003", "choose/vit-lr0.03")
@@ -290,7 +290,7 @@ def test_a_cell_is_never_continued_with_other_options(tmp_path):
 
 def test_a_run_that_diverges_fails(tmp_path, monkeypatch):
     def diverge(cfg, workdir):
-        raise loop.Diverged("step 3: loss nan")
+        raise hooks.Diverged("step 3: loss nan")
 
     cell, _ = sweeps.plan().candidates
     with monkeypatch.context() as patch:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.data.datasets import SEVERITIES
-from vit_jax.training import loop
+from vit_jax.training.hooks import Evaluator
 
 # AlexNet's top-1 error on each corruption, averaged over the severities, which normalizes the mean
 # corruption error (Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common
@@ -34,7 +34,7 @@ ALEXNET = {
 class Corruptions:
     """Evaluates parameters on the available ImageNet-C sets."""
 
-    def __init__(self, evaluators: Mapping[str, loop.Evaluator]) -> None:
+    def __init__(self, evaluators: Mapping[str, Evaluator]) -> None:
         """Takes an evaluator for each set, keyed by names such as `fog_3`."""
         self._evaluators = evaluators
 

@@ -15,7 +15,7 @@ from vit_jax.data.source import Source
 from vit_jax.evaluators.classification import Classification
 from vit_jax.evaluators.masked_patches import Masked
 from vit_jax.evaluators.runner import SplitRunner
-from vit_jax.training import loop
+from vit_jax.training.hooks import Evaluator
 
 KEY = "evaluation.evaluators"
 
@@ -38,14 +38,14 @@ class Run(Protocol):
 
 
 @components.register("evaluator", "classification")
-def classification(run: Run, split: str | None = None) -> loop.Evaluator:
+def classification(run: Run, split: str | None = None) -> Evaluator:
     """Measures loss and accuracy on a split; by default, on the evaluation split."""
     source = run.open_split(split or run.cfg.data.eval_split)
     return Classification(run.model, run.cfg, run.runner(source))
 
 
 @components.register("evaluator", "masked_patches")
-def masked_patches(run: Run, split: str | None = None) -> loop.Evaluator:
+def masked_patches(run: Run, split: str | None = None) -> Evaluator:
     """Measures masked patch prediction on a split, for a run that is trained so."""
     if run.cfg.masked.target is None:
         raise ConfigError(f"{KEY}=masked_patches: needs masked.target")
@@ -53,12 +53,12 @@ def masked_patches(run: Run, split: str | None = None) -> loop.Evaluator:
     return Masked(run.model, run.cfg, run.runner(source))
 
 
-def create(run: Run, taken: Collection[str]) -> dict[str, loop.Evaluator]:
+def create(run: Run, taken: Collection[str]) -> dict[str, Evaluator]:
     """Returns those of `evaluation.evaluators` by name.
 
     Raises ConfigError for an unknown one, and for a name that is among `taken` or stands twice.
     """
-    found: dict[str, loop.Evaluator] = {}
+    found: dict[str, Evaluator] = {}
     for text in run.cfg.evaluation.evaluators:
         spec = components.parse(text, KEY)
         factory = components.find("evaluator", spec.name, KEY)
@@ -66,3 +66,8 @@ def create(run: Run, taken: Collection[str]) -> dict[str, loop.Evaluator]:
             raise ConfigError(f"{KEY}={text}: the run has other metrics called {spec.name}/")
         found[spec.name] = components.call(factory, spec, KEY, run)
     return found
+
+
+def names(cfg: config.Config) -> list[str]:
+    """Returns the names of `evaluation.evaluators`, without their arguments."""
+    return [components.parse(text, KEY).name for text in cfg.evaluation.evaluators]

@@ -17,7 +17,7 @@ from vit_jax.evaluators.classification import Classification
 from vit_jax.evaluators.corruptions import Corruptions
 from vit_jax.evaluators.multilabel import MultiLabel
 from vit_jax.evaluators.runner import SplitRunner
-from vit_jax.training import loop
+from vit_jax.training.hooks import Evaluator
 
 KEY = "evaluation.tasks"
 REAL, IMAGENET_C = "imagenet-real", "imagenet-c/"
@@ -79,10 +79,10 @@ def evaluators(
     cfg: config.Config,
     classes: tuple[str, ...],
     pass_over: Callable[[Source], SplitRunner],
-) -> dict[str, loop.Evaluator]:
+) -> dict[str, Evaluator]:
     """Returns an evaluator for each of `sets`, one for all of ImageNet-C; raises likewise."""
-    found: dict[str, loop.Evaluator] = {}
-    corrupted: dict[str, loop.Evaluator] = {}
+    found: dict[str, Evaluator] = {}
+    corrupted: dict[str, Evaluator] = {}
     for name, source in sets(cfg, classes).items():
         task, split = tasks.TASKS[name], pass_over(source)
         if task.dataset is OBJECTNET:

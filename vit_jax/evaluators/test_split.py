@@ -1,14 +1,16 @@
 """The test split, measured once, after training, on the run's final or best state."""
 
 import dataclasses
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
 from vit_jax import logs
 from vit_jax.checkpoints import collectives, manager
 from vit_jax.data.split_roles import Role
-from vit_jax.training import loop
+from vit_jax.runtime.preemption import Preempted
+from vit_jax.runtime.run_files import RunFiles
+from vit_jax.runtime.session import Session
+from vit_jax.training.hooks import Evaluator
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,7 +26,7 @@ class Final:
     """
 
     test: Role
-    evaluator: loop.Evaluator
+    evaluator: Evaluator
     steps: int
     metric: str | None
     load: Callable[[int], Any]
@@ -33,11 +35,8 @@ class Final:
         self,
         params: Any,
         saver: manager.Manager,
-        *,
-        metrics: logs.Metrics | None,
-        file: pathlib.Path | None,
-        stop: Callable[[], bool],
-        say: Callable[[str], None],
+        session: Session,
+        files: RunFiles,
     ) -> dict[str, float]:
         """Returns metrics such as `test/top1`, and the step of the measured state, `test/step`.
 
@@ -46,16 +45,12 @@ class Final:
         Args:
           params: those after the last step.
           saver: checkpoint manager of the run, with no save pending.
-          metrics: receives the numbers; only in process 0.
-          file: the metrics.jsonl behind it; only in process 0.
-          stop: asked after every batch.
-          say: shows a line.
+          session: the process; it may ask to stop.
+          files: those of the run, which receive the numbers.
 
         Raises Preempted if asked to stop meanwhile.
         """
-        known = collectives.broadcast_from_main(
-            lambda: {} if file is None else self._recorded(file)
-        )
+        known = collectives.broadcast_from_main(lambda: self._recorded(files))
         if known:
             return known
         step, chosen = self.steps, "the last one"
@@ -64,22 +59,27 @@ class Final:
             chosen = f"the best by {self.metric}"
             if best != step:
                 step, params = best, self.load(best)
-        found = self.evaluator(params, stop=stop)
+        with session.phases("evaluate"):
+            found = self.evaluator(params, stop=lambda: session.phases.beat() or session.stop())
         if found is None:
-            raise loop.Preempted(
+            raise Preempted(
                 f"stopped before the test split was measured, all saved at step {self.steps}; "
                 "resume with the same command"
             )
         name = self.test.name
         results = {f"{name}/{key}": value for key, value in found.items()} | {f"{name}/step": step}
-        if metrics is not None:
-            metrics.write(self.steps, {**results, f"{name}/split": self.test.split})
+        files.write(self.steps, {**results, f"{name}/split": self.test.split})
+        files.spent(self.steps)
         shown = "  ".join(f"{name}/{k} {v:.4f}" for k, v in found.items() if "count" not in k)
-        say(f"test split {self.test.shown}, measured once, at step {step}, {chosen}: {shown}")
+        session.progress.say(
+            f"test split {self.test.shown}, measured once, at step {step}, {chosen}: {shown}"
+        )
         return results
 
-    def _recorded(self, file: pathlib.Path) -> dict[str, float]:
-        """Returns this split's metrics after the last step in a metrics.jsonl, or nothing."""
+    def _recorded(self, files: RunFiles) -> dict[str, float]:
+        """Returns this split's metrics after the last step, if they are written already."""
+        assert files.folder is not None  # in process 0
+        file = files.folder / "metrics.jsonl"
         prefix, found = f"{self.test.name}/", {}
         for line in logs.read_metrics(file) if file.exists() else ():
             if line["step"] == self.steps and line.get(f"{prefix}split") == self.test.split:

@@ -10,7 +10,7 @@ from vit_jax import config, logs
 from vit_jax.preflight import search
 from vit_jax.preflight.program import Report, Settings, measure, same_program
 from vit_jax.preflight.topologies import Slice
-from vit_jax.training import loop
+from vit_jax.training.plan import Plan
 
 
 def measure_all(
@@ -38,7 +38,7 @@ def measure_all(
         for where in slices:
             key = json.dumps([same_program(cfg), where.name, fit, loops])
             if key in known:
-                plan = loop.Plan.of(cfg, examples)
+                plan = Plan.of(cfg, examples)
                 yield dataclasses.replace(known[key], name=cfg.name, steps=plan.steps)
                 continue
             say(f"{cfg.name} on {where.name}")

@@ -12,7 +12,8 @@ import jax
 
 from vit_jax import config, models, validation
 from vit_jax.preflight.topologies import Slice
-from vit_jax.training import loop, optimizers, schedules, sharding, state, step
+from vit_jax.training import optimizers, schedules, sharding, state, step
+from vit_jax.training.plan import Plan
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "u16": 2, "s16": 2, "f32": 4, "s32": 4,
@@ -159,7 +160,7 @@ def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
     """
     cfg = validation.with_accumulation(_typed(cfg, where), len(where.devices))
     validation.check_devices(cfg, len(where.devices))
-    plan = loop.Plan.of(cfg, examples)
+    plan = Plan.of(cfg, examples)
     mesh = sharding.create_mesh(cfg.mesh.fsdp, where.devices)
     model = _model(cfg)
     tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
@@ -214,7 +215,7 @@ def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
     )
 
 
-def step_flops(cfg: config.Config, plan: loop.Plan) -> float:
+def step_flops(cfg: config.Config, plan: Plan) -> float:
     """Returns XLA's count of the floating-point operations of one step over the whole batch.
 
     Counted before optimization on a program without loops, as XLA counts a loop's body once;
@@ -300,7 +301,7 @@ def _model(cfg: config.Config) -> models.Classifier:
     )
 
 
-def _step(cfg: config.Config, model: models.Classifier, tx: Any, plan: loop.Plan) -> Any:
+def _step(cfg: config.Config, model: models.Classifier, tx: Any, plan: Plan) -> Any:
     schedule = schedules.create(
         cfg.schedule, lr=cfg.optimizer.lr, steps=plan.steps, warmup=plan.warmup
     )

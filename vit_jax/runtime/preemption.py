@@ -1,21 +1,63 @@
-"""Notices of a Google Cloud machine that it is going to be stopped: to the run, a SIGTERM."""
+"""Requests to stop: signals, and maintenance of a Cloud TPU host, which becomes a SIGTERM."""
 
 import contextlib
 import http.client
-import logging
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 
-log = logging.getLogger("vit_jax")
+from vit_jax import config, logs
 
 # cloud.google.com/compute/docs/metadata/getting-live-migration-notice
 KEY = "/computeMetadata/v1/instance/maintenance-event"
 WAIT = 60  # seconds until the server answers without news
 PAUSE = 10.0  # seconds after a question that failed
+
+
+class Preempted(config.UserError):
+    """The run was asked to stop, has saved its state, and can be resumed."""
+
+    exit_code = 75
+
+
+class Stop:
+    """Notes SIGTERM and SIGINT in a `with` statement; a second SIGINT interrupts at once."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> "Stop":
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: object) -> None:
+        if number == signal.SIGINT and self.signal == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal = number
+        # Not process_count: a signal may come while that waits for the devices, and holds a lock.
+        if number == signal.SIGINT and jax.distributed.is_initialized():
+            os.kill(os.getpid(), signal.SIGTERM)  # the one that jax passes on to all processes
+        logs.log.warning("%s received: saving and stopping", signal.Signals(number).name)
+
+    def __call__(self, step: int | None = None) -> bool:
+        """Returns whether to stop; with several processes all learn it at the same `step`."""
+        if jax.process_count() == 1:
+            return self.signal is not None
+        if step is None:
+            return False  # between steps the processes cannot agree without a barrier
+        from jax.experimental import multihost_utils
+
+        return multihost_utils.reached_preemption_sync_point(step)
 
 
 @contextlib.contextmanager
@@ -55,7 +97,7 @@ def _ask(server: str, notify: Callable[[], object], done: threading.Event) -> No
             done.wait(PAUSE)
             continue
         if text.startswith("TERMINATE") and not done.is_set():
-            log.warning("this host is announced to be stopped for maintenance")
+            logs.log.warning("this host is announced to be stopped for maintenance")
             notify()
             return
         query = f"?wait_for_change=true&timeout_sec={WAIT}&last_etag={tag}"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vit_jax import config, logs
-from vit_jax.training.loop import Preempted
+from vit_jax.runtime.preemption import Preempted
 from vit_jax.transfer_learning.devices import Environment
 from vit_jax.transfer_learning.plan import Cell
 

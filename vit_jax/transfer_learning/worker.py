@@ -19,7 +19,7 @@ import jax
 from vit_jax import __version__, config, experiment, loading, logs, run_config
 from vit_jax.data import split_roles
 from vit_jax.runtime import backend, device
-from vit_jax.training import loop
+from vit_jax.training import hooks
 
 
 def work(cfg: config.Config, workdir: pathlib.Path, directory: str) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def work(cfg: config.Config, workdir: pathlib.Path, directory: str) -> dict[str,
     failed: dict[str, Any] = {"state": "failed", "machine": machine}
     try:
         outcome = experiment.train(cfg, workdir / directory)
-    except loop.Diverged as error:
+    except hooks.Diverged as error:
         return failed | {"why": str(error)}
     evaluated = split_roles.evaluation(cfg.data)
     prefix = f"{evaluated.name}/"

@@ -1,0 +1,129 @@
+"""The evaluation of a config: its data, its model and its evaluators."""
+
+from collections.abc import Callable
+
+from vit_jax import config
+from vit_jax.data import pipeline, prefetch, sources, split_roles, transforms
+from vit_jax.data.source import Source
+from vit_jax.evaluators import fewshot, linear_data, masked_patches, named, probe, registry
+from vit_jax.evaluators.classification import Classification
+from vit_jax.evaluators.runner import SplitRunner
+from vit_jax.loaded_model import create_model
+from vit_jax.training import sharding
+from vit_jax.training.hooks import Evaluator
+
+
+class Evaluation:
+    """The live objects that training and evaluation of a config share.
+
+    Attributes:
+      cfg: the config, with the number of classes.
+      role: the evaluation split and the name of its metrics.
+      source: images of that split, or None.
+      classes: names of the classes.
+      mesh: the ('data', 'fsdp') mesh over all devices.
+      model: the model.
+      evaluators: by the name of their metrics, the evaluation split first.
+    """
+
+    def __init__(
+        self,
+        cfg: config.Config,
+        *,
+        split: bool = True,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Opens the data and builds the model.
+
+        Args:
+          cfg: a complete config.
+          split: whether to evaluate `data.eval_split`; without it, classes are numbers.
+          stop: evaluators return None when it turns true while they wait for images.
+
+        Raises ConfigError or DataError.
+        """
+        self.cfg, self._stop = cfg, stop
+        self.role = split_roles.evaluation(cfg.data)
+        self.source = self.open_split(cfg.data.eval_split) if split else None
+        numbers = tuple(str(number) for number in range(cfg.model.num_classes or 0))
+        self.classes = numbers if self.source is None else tuple(self.source.classes)
+        self.cfg = config.with_classes(cfg, len(self.classes))
+        self.mesh = sharding.create_mesh(cfg.mesh.fsdp)
+        self.model = create_model(self.cfg)
+        self.evaluators = self._evaluators()
+
+    def _evaluators(self) -> dict[str, Evaluator]:
+        model, cfg = self.model, self.cfg
+        found: dict[str, Evaluator] = {}
+        if self.source is not None:
+            # ReaL relabels the test split, so a run with its own test split measures it there.
+            found[self.role.name] = self.of_split(self.source, real=cfg.data.test_split is None)
+        found |= registry.evaluators(model, cfg, self.classes, self.runner)
+        for name, kind in (("fewshot", fewshot.FewShot), ("probe", probe.Probe)):
+            opened = linear_data.open_pairs(cfg, f"evaluation.{name}", self.runner)
+            if opened:
+                found[name] = kind(model, cfg, opened)
+        return found | named.create(self, found)
+
+    def of_split(self, source: Source, *, real: bool) -> Evaluator:
+        """Returns the evaluator of a split; with `real`, ReaL labels are used if asked for."""
+        model, cfg = self.model, self.cfg
+        if cfg.masked.target is not None:
+            return masked_patches.Masked(model, cfg, self.runner(source))
+        labels = registry.reassess(cfg, source) if real else None
+        return Classification(model, cfg, self.runner(labels or source), labels)
+
+    def open_split(self, split: str) -> Source:
+        """Opens a split of the run's data, such as `test[:100]`, without augmentation."""
+        return sources.open_source(
+            self.cfg.data, split, num_classes=self.cfg.model.num_classes, train=False
+        )
+
+    def open_train(self) -> Source:
+        """Opens the training split; raises ConfigError if it has other classes."""
+        data = self.cfg.data
+        source = sources.open_source(
+            data, data.train_split, num_classes=self.cfg.model.num_classes, train=True
+        )
+        if tuple(source.classes) != self.classes:
+            raise config.ConfigError(
+                f"data.eval_split={data.eval_split}: its classes differ from those of "
+                f"{data.train_split}"
+            )
+        return source
+
+    def open_test(self) -> Source | None:
+        """Opens the test split, if there is one, and reads none of its images.
+
+        Raises ConfigError if it has other classes.
+        """
+        data, test = self.cfg.data, split_roles.final(self.cfg.data)
+        if test is None:
+            return None
+        source = sources.open_source(
+            data, test.split, num_classes=self.cfg.model.num_classes, key="data.test_split"
+        )
+        if tuple(source.classes) != self.classes:
+            raise config.ConfigError(
+                f"data.test_split={test.split}: its classes differ from those of {data.train_split}"
+            )
+        return source
+
+    def runner(self, source: Source) -> SplitRunner:
+        """Returns the runner that passes every batch of a source to a function."""
+        data, rows = self.cfg.data, self.cfg.evaluation.batch_size or self.cfg.train.batch_size
+
+        def batches() -> prefetch.Batches:
+            loaded = pipeline.batches(
+                source,
+                transforms.eval_transforms(data),
+                data,
+                seed=self.cfg.seed,
+                batch_size=rows,
+                rows=sharding.host_rows(self.mesh, rows),
+                train=False,
+                stop_step=-(-len(source) // rows),
+            )
+            return prefetch.Feed(loaded, self._stop)
+
+        return SplitRunner(self.mesh, rows, batches)

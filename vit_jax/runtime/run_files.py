@@ -1,0 +1,94 @@
+"""The files that a run writes in its directory, except for checkpoints."""
+
+import json
+import pathlib
+from collections.abc import Mapping
+from types import TracebackType
+
+import jax
+
+from vit_jax import config, logs, storage
+from vit_jax.runtime import goodput
+from vit_jax.runtime.phase_timer import PhaseTimer
+
+
+class RunFiles:
+    """Config, metrics and goodput of a run; process 0 writes them, the others write nothing.
+
+    Attributes:
+      folder: local folder of these files, or None in the other processes. For a run directory in
+        a bucket it is a mirror.
+    """
+
+    def __init__(self, workdir: pathlib.Path, cfg: config.Config, phases: PhaseTimer) -> None:
+        """Writes config.json and opens the loggers.
+
+        Raises ConfigError if the directory cannot be written, NotWritten if the disk is full.
+        """
+        self.folder: pathlib.Path | None = None
+        self._phases = phases
+        self._goodput: goodput.GoodputLog | None = None
+        if jax.process_index() != 0:
+            return
+        _write_config(workdir, cfg)
+        with storage.readable_errors(f"--workdir={workdir}"):
+            self._mirror = storage.RemoteSync(workdir)
+        self.folder = self._mirror.folder
+        self._metrics = logs.Metrics(
+            self.folder, tensorboard=cfg.logging.tensorboard, loggers=cfg.logging.loggers
+        )
+
+    def __enter__(self) -> "RunFiles":
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> None:
+        if self._goodput is not None and isinstance(error, Exception) and _from_state(error):
+            self._goodput.failed()
+        if self.folder is not None:
+            self._metrics.close()
+            self._mirror.bring(now=True)
+
+    def write(self, step: int, values: Mapping[str, float | str]) -> None:
+        """Writes the numbers of a step; keys are `group/name`."""
+        if self.folder is not None:
+            self._metrics.write(step, values)
+
+    def sync(self, *, now: bool = False) -> None:
+        """Uploads changed files of a run directory in a bucket, periodically or `now`."""
+        if self.folder is not None:
+            self._mirror.bring(now=now)
+
+    def begin(self, step: int, *, age: float) -> None:
+        """Starts counting goodput of a process that is `age` seconds old, after `step`."""
+        if self.folder is not None:
+            self._goodput = goodput.GoodputLog(self.folder, step, age=age)
+
+    def spent(self, step: int) -> goodput.Summary | None:
+        """Writes what the time went into up to `step`; returns it in process 0."""
+        self._phases.beat()
+        return self._goodput and self._goodput.update(step, self._phases.seconds)
+
+    def suspects(self) -> list[int]:
+        """Returns the steps from which this run has failed twice; process 0 knows them."""
+        assert self.folder is not None
+        return sorted(goodput.suspects(goodput.read(self.folder / goodput.FILE)))
+
+
+def _write_config(workdir: pathlib.Path, cfg: config.Config) -> None:
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(config.to_dict(cfg), indent=2) + "\n"
+        logs.write_atomically(workdir / "config.json", text)
+    except OSError as error:
+        full = error.errno in config.NO_ROOM  # that may pass
+        kind = logs.NotWritten if full else config.ConfigError
+        raise kind(f"--workdir={workdir}: cannot be written: {error.strerror}") from error
+
+
+def _from_state(error: Exception) -> bool:
+    """Returns whether a failure may come from the state, and not from a disk, data or a peer."""
+    if isinstance(error, config.UserError):
+        return error.from_state
+    return jax.process_count() == 1

@@ -1,0 +1,87 @@
+"""One process of a run, from its first signal to its last file: everything but the training."""
+
+import contextlib
+import dataclasses
+import pathlib
+import platform
+import time
+from collections.abc import Iterator
+
+import jax
+
+from vit_jax import config, locking
+from vit_jax.checkpoints import collectives
+from vit_jax.data.source import digest
+from vit_jax.progress import Progress
+from vit_jax.runtime import consistency, device, distributed, preemption, watchdog
+from vit_jax.runtime.phase_timer import PhaseTimer
+from vit_jax.runtime.run_files import RunFiles
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Session:
+    """A process of a run.
+
+    Attributes:
+      workdir: the run directory.
+      stop: tells whether the run is to stop.
+      phases: times the phases of the process.
+      progress: shows what the process does.
+      began: when the process began, by `time.monotonic`.
+    """
+
+    workdir: pathlib.Path
+    stop: preemption.Stop
+    phases: PhaseTimer
+    progress: Progress
+    began: float = dataclasses.field(default_factory=time.monotonic)
+
+    @property
+    def age(self) -> float:
+        """Seconds since the process began."""
+        return time.monotonic() - self.began
+
+    def compare(self, **facts: str) -> list[str]:
+        """Raises ConfigError, in every process, if one of the facts differs among them.
+
+        Returns a line for each process; none if there is one process.
+        """
+        own = {"host": platform.node(), "seconds": f"{self.age:.1f}"}
+        return consistency.check(self.workdir, own | facts)
+
+    def open_files(self, cfg: config.Config) -> RunFiles:
+        """Opens the files of the run, and caches compiled programs beside them."""
+        files = RunFiles(self.workdir, cfg, self.phases)
+        device.cache_programs(self.workdir)
+        device.keep_freed_memory()
+        return files
+
+
+@contextlib.contextmanager
+def open_session(cfg: config.Config, workdir: pathlib.Path) -> Iterator[Session]:
+    """Runs the `with` statement as a process of the run in `workdir`.
+
+    Locks the directory, joins the other processes and compares configs with them, notes signals
+    and maintenance, shows progress, ends a process that hangs (exit code 70), and turns failures
+    of devices and processes into one line. Raises InUse or another UserError.
+    """
+    phases = PhaseTimer("start")
+    with (
+        locking.attempt(workdir, wanted=distributed.is_first()) as refusal,
+        preemption.Stop() as stop,
+        device.memory_errors(),
+        distributed.failures(cfg.watchdog.heartbeat),
+        watchdog.Watchdog(phases, dataclasses.asdict(cfg.watchdog)),
+        contextlib.closing(Progress(active=distributed.is_first())) as progress,
+    ):
+        # After Stop: with several processes SIGTERM is jax's, which passes it on to all of them.
+        directory = None if refusal else workdir  # another run's directory stays as it is
+        distributed.initialize(directory, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
+        if refusal := collectives.first_problem(refusal):
+            raise locking.InUse(refusal)
+        session = Session(workdir=workdir, stop=stop, phases=phases, progress=progress)
+        # Options that do not change a result must be equal too, or a process would wait.
+        whole = digest(repr(cfg).encode())
+        session.compare(config=whole, code=consistency.code(), jax=jax.__version__)
+        with preemption.watch_maintenance():
+            yield session

@@ -1,0 +1,44 @@
+"""The durations of a run, in steps."""
+
+import dataclasses
+
+from vit_jax import config, validation
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The durations of a config, in steps."""
+
+    steps: int
+    warmup: int
+    evaluate: int | None
+    save: int | None
+
+    @classmethod
+    def of(cls, cfg: config.Config, examples: int) -> "Plan":
+        """Returns the plan for an epoch of `examples`; raises ConfigError if it cannot work."""
+
+        def steps(duration: config.Duration) -> int:
+            return duration.steps(cfg.train.batch_size, examples)
+
+        plan = cls(
+            steps=steps(cfg.train.duration),
+            warmup=steps(cfg.schedule.warmup),
+            evaluate=cfg.evaluation.every and steps(cfg.evaluation.every),
+            save=cfg.checkpoint.every and steps(cfg.checkpoint.every),
+        )
+        validation.check_length(cfg, plan.steps, plan.warmup)
+        return plan
+
+    @property
+    def evaluations(self) -> int:
+        """How many times a whole run is evaluated."""
+        return 1 if self.evaluate is None else -(-self.steps // self.evaluate)
+
+    def evaluates(self, step: int) -> bool:
+        """Returns whether the state after a step is evaluated."""
+        return step == self.steps or bool(self.evaluate and step % self.evaluate == 0)
+
+    def saves(self, step: int) -> bool:
+        """Returns whether the state after a step is saved."""
+        return step == self.steps or bool(self.save and step % self.save == 0)
