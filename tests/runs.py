@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from vit_jax import config, loading, logs
+from vit_jax import config, logs, run_config
 from vit_jax import progress as progress_display
 from vit_jax.runtime import phase_timer, preemption
 from vit_jax.runtime import session as sessions
@@ -44,7 +44,7 @@ def configure(**sections):
         values[section] = (
             values.get(section, {}) | options if isinstance(options, dict) else options
         )
-    return loading.complete(config.build(values))
+    return run_config.complete(config.build(values))
 
 
 def session(workdir, *, stop=None, phases=None, progress=None):

@@ -6,7 +6,7 @@ import pytest
 import recording
 import runs
 from test_multihost import SGD, assert_close, finish, params_of
-from vit_jax import config, experiment, run_config, validation
+from vit_jax import config, experiment, run_directory, validation
 
 # Processes, devices of each, fsdp, microbatches, and the step at which a signal comes.
 SLICES = [
@@ -41,7 +41,7 @@ def test_a_run_goes_on_elsewhere(slices, tmp_path):
             code=75 if stop else 0,
         )
         params_of(workdir)  # whatever has saved it, one process restores it
-        stored = run_config.config_for_workdir(workdir, None, {})
+        stored = run_directory.reconcile(workdir, None, {})
         assert stored.train.accumulation == accumulation
         for number in range(count):
             for step, rows in recording.read(recorded, number).items():

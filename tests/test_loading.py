@@ -16,6 +16,7 @@ from vit_jax import (
     models,
     prediction,
     run_config,
+    run_directory,
     tree_utils,
     weights,
 )
@@ -47,7 +48,7 @@ BEGIN = {
 
 
 def begin(workdir, **more):
-    cfg = run_config.config_for_workdir(workdir, "digits", BEGIN | more)
+    cfg = run_directory.reconcile(workdir, run_config.resolve("digits", BEGIN | more), BEGIN | more)
     return experiment.train(cfg, workdir)
 
 
@@ -107,7 +108,7 @@ def test_a_begun_run_resumes_without_its_weights(begun, tmp_path):
     for name in before:
         np.testing.assert_array_equal(after[name], before[name])
     with pytest.raises(config.ConfigError, match="holds another run"):
-        run_config.config_for_workdir(workdir, "digits", BEGIN)
+        run_directory.reconcile(workdir, run_config.resolve("digits", BEGIN), BEGIN)
 
 
 def test_a_run_begins_with_another_run_and_its_head(begun, tmp_path):
@@ -130,8 +131,8 @@ def test_what_belongs_to_the_weights_is_taken_over(tmp_path):
     cfg = run_config.resolve("digits", BEGIN)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "describe", lambda reference, wanted: facts)
-        taken = run_config.as_in_weights(cfg, BEGIN)
-        kept = run_config.as_in_weights(cfg, BEGIN | {"model.gelu": "tanh"})
+        taken = run_directory.as_in_weights(cfg, BEGIN)
+        kept = run_directory.as_in_weights(cfg, BEGIN | {"model.gelu": "tanh"})
     assert (taken.model.gelu, taken.model.norm_epsilon) == ("erf", 1e-12)
     assert (taken.data.mean, taken.data.std) == ((0.3,), (1.0,))
     assert (kept.model.gelu, kept.model.norm_epsilon) == ("tanh", 1e-12)

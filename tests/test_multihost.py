@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import config, experiment, loading, tree_utils
+from vit_jax import config, experiment, loading, run_config, tree_utils
 
 # SGD: under Adam the key bias, whose true gradient is zero, amplifies rounding. Its rate is low:
 # at 0.1 training amplifies the order of sums thirtyfold within 25 steps, at 0.01 not at all.
@@ -28,7 +28,7 @@ def finish(processes, code=0):
 
 def params_of(workdir):
     directory, step, record = loading.find_checkpoint(workdir)
-    cfg = loading.complete(config.build(record["config"]))
+    cfg = run_config.complete(config.build(record["config"]))
     return step, tree_utils.flatten(jax.device_get(loading.load_params(directory, step, cfg)))
 
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import runs
-from vit_jax import config, experiment, run_config
+from vit_jax import config, experiment, run_config, run_directory
 from vit_jax.evaluators import classification
 from vit_jax.runtime import preemption
 
@@ -44,7 +44,7 @@ def test_resume_from_the_workdir_alone(oracle, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     with runs.stopping_at(monkeypatch, 7), pytest.raises(preemption.Preempted):
         experiment.train(runs.configure(), workdir)
-    again = run_config.config_for_workdir(workdir, None, {})
+    again = run_directory.reconcile(workdir, None, {})
     assert again.model.num_classes == 10
     experiment.train(again, workdir)
     runs.assert_equal_runs(workdir, oracle)
@@ -76,7 +76,7 @@ def test_loader_and_speed_options_may_change_on_resume(oracle, tmp_path, monkeyp
     with runs.stopping_at(monkeypatch, 12), pytest.raises(preemption.Preempted):
         experiment.train(runs.configure(), workdir)
     changes = {"data.threads": "1", "data.prefetch": "1", "checkpoint.keep": "1"}
-    experiment.train(run_config.config_for_workdir(workdir, None, changes), workdir)
+    experiment.train(run_directory.reconcile(workdir, None, changes), workdir)
     runs.assert_equal_runs(workdir, oracle)
 
 
@@ -90,13 +90,13 @@ def test_saves_by_the_clock(tmp_path):
 
 def test_another_config_is_refused(oracle):
     with pytest.raises(config.ConfigError) as caught:
-        run_config.config_for_workdir(oracle, None, {"optimizer.lr": "0.1", "data.threads": "1"})
+        run_directory.reconcile(oracle, None, {"optimizer.lr": "0.1", "data.threads": "1"})
     assert str(caught.value) == (
         f"--workdir={oracle}: holds another run (optimizer.lr: 0.001 -> 0.1); "
         "resume it without these changes, or choose another --workdir"
     )
     with pytest.raises(config.ConfigError, match="holds another run .*model.width: 16 -> 64"):
-        run_config.config_for_workdir(oracle, "digits", {})
+        run_directory.reconcile(oracle, run_config.resolve("digits", {}), {})
 
 
 def test_other_data_is_refused(oracle, tmp_path, monkeypatch):
@@ -104,12 +104,12 @@ def test_other_data_is_refused(oracle, tmp_path, monkeypatch):
 
     monkeypatch.setattr(sources.Digits, "fingerprint", lambda self: "0123456789abcdef")
     with pytest.raises(config.ConfigError, match="0123456789abcdef.* not those this run began"):
-        experiment.train(run_config.config_for_workdir(oracle, None, {}), oracle)
+        experiment.train(run_directory.reconcile(oracle, None, {}), oracle)
 
 
 def test_finished_run_only_evaluates(oracle):
     before = runs.digests(oracle)
-    outcome = experiment.train(run_config.config_for_workdir(oracle, None, {}), oracle)
+    outcome = experiment.train(run_directory.reconcile(oracle, None, {}), oracle)
     assert outcome.results["test/count"] == 100
     assert outcome.results["test/top1"] == runs.trace(oracle, "test/top1")[runs.STEPS]
     assert runs.digests(oracle) == before
@@ -117,10 +117,10 @@ def test_finished_run_only_evaluates(oracle):
 
 def test_empty_and_foreign_workdirs(tmp_path):
     with pytest.raises(config.ConfigError, match="holds no run to resume"):
-        run_config.config_for_workdir(tmp_path, None, {})
+        run_directory.reconcile(tmp_path, None, {})
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(config.ConfigError, match="config.json is unreadable"):
-        run_config.config_for_workdir(tmp_path, None, {})
+        run_directory.reconcile(tmp_path, None, {})
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

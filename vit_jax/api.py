@@ -4,9 +4,13 @@ import fnmatch
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vit_jax import catalog, config, experiment, run_config, storage, transfer_learning
+from vit_jax import catalog, config, progress, run_config, storage
+
+if TYPE_CHECKING:
+    from vit_jax import transfer_learning
+    from vit_jax.experiment import Outcome
 
 Overrides = Mapping[str, Any] | None
 
@@ -34,24 +38,29 @@ def get_config(name: str, overrides: Overrides = None) -> config.Config:
     0.0003
     """
     given = overrides or {}
-    return run_config.as_in_weights(run_config.resolve(name, given), given)
+    cfg = run_config.resolve(name, given)
+    if cfg.init_from is None:
+        return cfg
+    from vit_jax import run_directory
+
+    return run_directory.as_in_weights(cfg, given)
 
 
 def train(
     name_or_config: str | config.Config | None,
-    workdir: str | os.PathLike[str],
+    workdir: str | os.PathLike[str] | None = None,
     overrides: Overrides = None,
     *,
     smoke: bool = False,
     profile: tuple[int, int] | None = None,
-) -> experiment.Outcome:
+) -> "Outcome":
     """Trains to the end in a run directory, or resumes the run it holds.
 
     Args:
       name_or_config: a config name, a Config, or None to resume.
-      workdir: the run directory.
+      workdir: the run directory; by default, runs/NAME of a config name.
       overrides: options by dotted name, as in `get_config`.
-      smoke: two steps of a tiny copy on random pixels; needs a name.
+      smoke: two steps of a tiny copy on random pixels, in runs/smoke/NAME; needs a name.
       profile: first and last step to write a profiler trace of.
 
     Raises Preempted, Diverged, or another UserError.
@@ -59,19 +68,33 @@ def train(
     >>> train("digits", RUN, OPTIONS).steps  # the run is complete: nothing is trained again
     2
     """
-    given = dict(overrides or {})
-    directory = storage.as_path(workdir)
-    if not isinstance(name_or_config, config.Config):
-        cfg = run_config.config_for_workdir(directory, name_or_config, given, tiny=smoke)
-    elif smoke:
-        raise config.ConfigError("smoke=True: needs the name of a config")
-    else:
-        values = config.override(config.to_dict(name_or_config), given)
-        cfg = run_config.config_from_values(values, {})
-        if (directory / "config.json").exists():  # every option must be that of the run
-            every = {key: config.get(cfg, key) for key, _, _ in config.options()}
-            cfg = run_config.config_for_workdir(directory, None, every)
+    cfg, given, directory = _start(name_or_config, workdir, dict(overrides or {}), smoke=smoke)
+    with progress.doing("loading libraries"):
+        from vit_jax import experiment, run_directory
+    cfg = run_directory.reconcile(directory, cfg, given)
     return experiment.train(cfg, directory, profile=profile)
+
+
+def _start(
+    name_or_config: str | config.Config | None,
+    workdir: str | os.PathLike[str] | None,
+    given: dict[str, Any],
+    *,
+    smoke: bool,
+) -> tuple[config.Config | None, dict[str, Any], pathlib.Path]:
+    """Returns the complete config, the options that the user has set, and the run directory."""
+    directory = None if workdir is None else storage.as_path(workdir)
+    if isinstance(name_or_config, str):
+        cfg, directory = run_config.start(name_or_config, given, directory, tiny=smoke)
+        return cfg, given, directory
+    if smoke:
+        raise config.ConfigError("smoke=True: needs the name of a config")
+    if directory is None:
+        raise config.ConfigError("workdir=None: needs the name of a config, or a run directory")
+    if name_or_config is None:
+        return None, given, directory
+    cfg = run_config.config_from_values(config.override(config.to_dict(name_or_config), given), {})
+    return cfg, {key: config.get(cfg, key) for key, _, _ in config.options()}, directory
 
 
 def evaluate(
@@ -91,11 +114,13 @@ def evaluate(
     >>> evaluate(RUN, {"data.eval_split": "test[:20]"})["test/count"]
     20
     """
+    from vit_jax import experiment
+
     return experiment.evaluate(reference, overrides or {}, at=step)
 
 
 def transfer(
-    name_or_plan: str | transfer_learning.Plan,
+    name_or_plan: "str | transfer_learning.Plan",
     workdir: str | os.PathLike[str],
     overrides: Overrides = None,
     *,
@@ -124,6 +149,8 @@ def transfer(
     vit_jax.options.ConfigError: transfer: digits names no learning rates to try; set \
 --rates=0.003,0.01,0.03
     """
+    from vit_jax import transfer_learning
+
     plan = name_or_plan
     if isinstance(plan, str):
         choices = {"rates": rates, "choose_seeds": choose_seeds, "seeds": seeds, "tiny": smoke}

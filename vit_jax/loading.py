@@ -1,6 +1,5 @@
 """Any checkpoint as a model with its parameters: a run, weights of another project, or a name."""
 
-import dataclasses
 import os
 import pathlib
 from collections.abc import Mapping
@@ -8,9 +7,8 @@ from typing import Any
 
 import jax
 
-from vit_jax import config, logs, messages, models, storage, validation, weights
+from vit_jax import config, logs, messages, run_config, storage, weights
 from vit_jax.checkpoints import manager
-from vit_jax.data import folders, split_roles
 from vit_jax.loaded_model import LoadedModel, Prediction, check_features, class_names, create_model
 from vit_jax.training import sharding
 
@@ -20,7 +18,6 @@ __all__ = [
     "check_features",
     "check_images",
     "class_names",
-    "complete",
     "create_model",
     "describe",
     "find_checkpoint",
@@ -61,7 +58,7 @@ def load(
         directory, number, record = find_checkpoint(storage.as_path(reference), step)
         if not messages.is_utf8(str(directory)):  # which Orbax would call damaged
             raise config.ConfigError(f"--checkpoint={directory}: is not UTF-8; rename the folder")
-        cfg = complete(config.build(config.override(record["config"], overrides or {})))
+        cfg = run_config.complete(config.build(config.override(record["config"], overrides or {})))
         return LoadedModel(
             config=cfg,
             params=load_params(directory, number, cfg),
@@ -95,7 +92,7 @@ def describe(reference: str, wanted: config.Config | None = None) -> weights.Fac
     """
     if is_run(reference):
         _, _, record = find_checkpoint(storage.as_path(reference))
-        cfg = complete(config.build(record["config"]))
+        cfg = run_config.complete(config.build(record["config"]))
         return weights.Facts(model=cfg.model, data=cfg.data)
     return weights.look(weights.resolve(reference), wanted)
 
@@ -129,17 +126,6 @@ def check_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]
             f"{reference} brings no images; set --config.data.source=folder and "
             "--config.data.root=DIR, or --config.data.source=tfds and --config.data.name=NAME"
         )
-
-
-def complete(cfg: config.Config) -> config.Config:
-    """Returns the config with the sizes of its model variant and its splits by name.
-
-    Splits of a folder of images are called as the folders that are there. Raises ConfigError.
-    """
-    cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
-    models.check(cfg.model, cfg.data.image_size)
-    validation.check_options(cfg)
-    return dataclasses.replace(cfg, data=folders.splits_there(split_roles.resolved(cfg.data)))
 
 
 def find_checkpoint(
@@ -181,4 +167,4 @@ def _config(name: str, facts: weights.Facts, overrides: Mapping[str, str]) -> co
         data=facts.data,
         evaluation=config.Evaluation(batch_size=rows),
     )
-    return complete(config.build(config.override(config.to_dict(cfg), overrides)))
+    return run_config.complete(config.build(config.override(config.to_dict(cfg), overrides)))

@@ -1,16 +1,16 @@
-"""The config of a run: from a catalog name or file, overrides and what a run directory holds."""
+"""The config of a run: a catalog name or file, and overrides. Needs no jax."""
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax import catalog, config, loading, smoke, storage, weights
+from vit_jax import catalog, config, locking, messages, models, smoke, validation
+from vit_jax.data import availability, folders, split_roles
 
 
-def resolve(reference: str, overrides: Mapping[str, str], *, tiny: bool = False) -> config.Config:
-    """Returns the checked config of a catalog name or file, sizes filled in; `tiny`, cut down.
+def resolve(reference: str, overrides: Mapping[str, Any], *, tiny: bool = False) -> config.Config:
+    """Returns the complete config of a catalog name or file; with `tiny`, a copy for `--smoke`.
 
     Raises ConfigError; reads no data and compiles nothing.
     """
@@ -18,85 +18,49 @@ def resolve(reference: str, overrides: Mapping[str, str], *, tiny: bool = False)
 
 
 def config_from_values(
-    values: Mapping[str, Any], overrides: Mapping[str, str], *, tiny: bool = False
+    values: Mapping[str, Any], overrides: Mapping[str, Any], *, tiny: bool = False
 ) -> config.Config:
-    """Returns the same of nested options."""
+    """Returns the complete config of nested options; raises ConfigError."""
     cfg = config.build(config.override(values, overrides))
-    if tiny:  # what is overridden is not cut down
+    if tiny:  # overridden options keep their values
         cfg = config.build(config.override(config.to_dict(smoke.shrink(cfg)), overrides))
-    return loading.complete(cfg)
+    return complete(cfg)
 
 
-def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Config:
-    """Returns the config with the options that belong to the weights it begins with.
+def complete(cfg: config.Config) -> config.Config:
+    """Returns the config with the sizes of its model variant and its splits by name.
 
-    Whoever made the weights chose them: the form of GELU, epsilons, how pixels are scaled.
-    What `overrides` set stays.
+    Splits of a folder of images are called as the folders that are there. Raises ConfigError.
     """
-    if cfg.init_from is None:
-        return cfg
-    facts, keep = loading.describe(cfg.init_from, cfg), cfg.init_head == "keep"
-    return _with_options(cfg, weights.numerics(facts, keep_head=keep), overrides)
+    cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
+    models.check(cfg.model, cfg.data.image_size)
+    validation.check_options(cfg)
+    return dataclasses.replace(cfg, data=folders.splits_there(split_roles.resolved(cfg.data)))
 
 
-def config_for_workdir(
-    workdir: pathlib.Path,
-    reference: str | None,
-    overrides: Mapping[str, str],
+def start(
+    reference: str,
+    overrides: Mapping[str, Any],
+    workdir: pathlib.Path | None,
     *,
     tiny: bool = False,
-) -> config.Config:
-    """Returns the config to run in `workdir`: a new one, or the one of the run it holds.
+) -> tuple[config.Config, pathlib.Path]:
+    """Returns the config and the run directory of a training run that is about to start.
 
-    A run in progress may change only the options that do not decide its result; anything else
-    raises ConfigError, naming each difference.
+    Without `workdir`, the directory is runs/NAME; with `tiny` it is runs/smoke/NAME, and an earlier
+    run there is removed. Raises ConfigError if the config cannot be trained, or its data are
+    missing.
     """
-    file = workdir / "config.json"
-    with storage.readable_errors(f"--workdir={workdir}"):
-        exists = file.exists()
-    if not exists:
-        if reference is None:
-            raise config.ConfigError(
-                f"--workdir={workdir}: holds no run to resume (no config.json); "
-                "name a config to start one"
-            )
-        return as_in_weights(resolve(reference, overrides, tiny=tiny), overrides)
-    try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise config.ConfigError(
-            f"--workdir={workdir}: config.json is unreadable: {error}"
-        ) from error
-    old = loading.complete(config.build(stored))
-    if reference is None:
-        new = loading.complete(config.build(config.override(stored, overrides)))
-    else:
-        new = resolve(reference, overrides, tiny=tiny)
-    if new.model.num_classes is None:  # the data's, which the stored config knows already
-        new = config.with_classes(new, old.model.num_classes)
-    if new.init_from is not None and new.init_from == old.init_from:
-        facts = weights.Facts(model=old.model, data=old.data)
-        keep = new.init_head == "keep"
-        new = _with_options(new, weights.numerics(facts, keep_head=keep), overrides)
-    changed = config.differences(old, new)
-    if changed:
-        listed = ", ".join(
-            f"{key}: {before} -> {after}" for key, (before, after) in changed.items()
-        )
-        raise config.ConfigError(
-            f"--workdir={workdir}: holds another run ({listed}); "
-            "resume it without these changes, or choose another --workdir"
-        )
-    return new
-
-
-def _with_options(
-    cfg: config.Config, options: Mapping[str, Any], overrides: Mapping[str, str]
-) -> config.Config:
-    """Returns the config with values by dotted name, except where the user set others."""
-    for key, value in options.items():
-        if key not in overrides:
-            section, _, leaf = key.partition(".")
-            part = dataclasses.replace(getattr(cfg, section), **{leaf: value})
-            cfg = dataclasses.replace(cfg, **{section: part})
-    return cfg
+    cfg, about = resolve(reference, overrides, tiny=tiny), catalog.about(reference)
+    if tiny:
+        if workdir is None:
+            workdir = pathlib.Path("runs", "smoke", cfg.name)
+            locking.clear(workdir)
+        return cfg, workdir
+    if about.needs and not any(key in overrides for key in about.lifted_by):
+        raise config.ConfigError(about.needs)
+    if about.warning and "init_from" not in overrides:
+        messages.print_error(f"{cfg.name} {about.warning}")
+    if cfg.data.source == "tfds" and cfg.data.name:
+        availability.check(cfg.data.name, cfg.data.root)
+    return cfg, workdir or pathlib.Path("runs", cfg.name)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vit_jax import config, loading
+from vit_jax import config, run_config
 from vit_jax.config import ConfigError
 from vit_jax.data import split_roles
 
@@ -204,5 +204,5 @@ def test_a_complete_config_names_its_splits(tmp_path):
         "eval_split": "auto",
         "test_split": "auto",
     }
-    cfg = loading.complete(config.build({"model": model, "data": options}))
+    cfg = run_config.complete(config.build({"model": model, "data": options}))
     assert (cfg.data.eval_split, cfg.data.test_split) == ("val", "test")

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 import runs
-from vit_jax import cli, config, embedding, loading
+from vit_jax import cli, config, embedding, loading, run_config
 from vit_jax.data import decoding, sources, transforms, unlabeled_folder
 from vit_jax.data.source import DataError
 from vit_jax.embedding import writers
@@ -107,7 +107,7 @@ def test_an_unreadable_image_is_an_error_or_a_row_of_nan(opened, folder, tmp_pat
     assert not [p for p in tmp_path.iterdir() if "out" in p.name]
     values = config.override(config.to_dict(opened.config), {"data.max_bad_examples": "1"})
     lenient = loading.LoadedModel(
-        config=loading.complete(config.build(values)),
+        config=run_config.complete(config.build(values)),
         params=opened.params,
         classes=opened.classes,
         kind="run",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tfds_fakes
-from vit_jax import cli, config, experiment, loading
+from vit_jax import cli, config, experiment, run_config
 from vit_jax.checkpoints import collectives
 from vit_jax.config import ConfigError
 from vit_jax.data.source import DataError
@@ -57,7 +57,7 @@ def configure(root, *names, **data):
         "logging": {"tensorboard": False},
         "evaluation": {"tasks": names},
     }  # fmt: skip
-    return loading.complete(config.build(values))
+    return run_config.complete(config.build(values))
 
 
 @pytest.mark.slow

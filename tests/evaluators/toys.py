@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vit_jax import config, loading
+from vit_jax import config, run_config
 from vit_jax.data import pipeline, transforms
 from vit_jax.data.source import Record
 from vit_jax.evaluators import runner
@@ -38,7 +38,7 @@ class Echo:
 
 def configure(batch_size=4, **evaluation):
     """A config that shows a Toy as it is."""
-    return loading.complete(
+    return run_config.complete(
         config.build(
             {
                 "model": {"patch_size": (1, 4), "width": 8, "depth": 1, "mlp_dim": 8, "heads": 2},

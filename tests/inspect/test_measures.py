@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vit_reference
-from vit_jax import config, loading, models, tree_utils
+from vit_jax import config, loading, models, run_config, tree_utils
 from vit_jax.inspect import CannotAnswer, attention, distance, filters, posemb, rollout
 
 ROOT2 = math.sqrt(2)
@@ -147,7 +147,7 @@ def opened(image_size=(8, 12), **options):
     tiny = {"patch_size": (4, 4), "width": 8, "depth": 2, "mlp_dim": 8, "heads": 2}
     model = dataclasses.replace(config.Config().model, num_classes=3, **tiny | options)
     data = dataclasses.replace(config.Config().data, image_size=image_size)
-    cfg = loading.complete(dataclasses.replace(config.Config(), model=model, data=data))
+    cfg = run_config.complete(dataclasses.replace(config.Config(), model=model, data=data))
     classifier = loading.create_model(cfg)
     params = vit_reference.random_parameters(classifier.shapes())
     return loading.LoadedModel(config=cfg, params=params, classes=("a", "b", "c"), kind="run")

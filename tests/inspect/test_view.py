@@ -12,7 +12,7 @@ import pytest
 
 import browsing
 import runs
-from vit_jax import cli, loading, prediction
+from vit_jax import cli, loading, prediction, run_config
 from vit_jax.inspect import CannotAnswer, attention, encoding, posemb, rollout, view
 
 HEADS = browsing.HEADS
@@ -140,7 +140,7 @@ def test_a_model_without_positions_has_no_tiles_and_one_without_a_head_no_classe
 def test_a_resnet_has_nothing_to_click(opened):
     values = {"model": {"variant": "R50x1", "num_classes": 10}, "data": {"source": "digits"}}
     cfg = runs.config.build(values)
-    resnet = loading.LoadedModel(config=loading.complete(cfg), params={}, classes=(), kind="run")
+    resnet = loading.LoadedModel(config=run_config.complete(cfg), params={}, classes=(), kind="run")
     with pytest.raises(CannotAnswer, match="a ResNet has no tokens"):
         view.Viewer(resnet)
 

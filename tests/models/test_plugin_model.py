@@ -16,7 +16,7 @@ from vit_jax import (
     experiment,
     models,
     preflight,
-    run_config,
+    run_directory,
     smoke,
     validation,
 )
@@ -87,7 +87,7 @@ def test_wrong_names_and_arguments_end_in_one_line(architecture, message):
 def test_it_resumes_bit_for_bit(workdir, tmp_path, monkeypatch):
     with runs.stopping_at(monkeypatch, 2), pytest.raises(preemption.Preempted):
         experiment.train(configure(), tmp_path / "run")
-    again = run_config.config_for_workdir(tmp_path / "run", None, {})
+    again = run_directory.reconcile(tmp_path / "run", None, {})
     experiment.train(again, tmp_path / "run")
     runs.assert_equal_runs(tmp_path / "run", workdir)
 

@@ -11,7 +11,7 @@ import pytest
 
 import foreign
 from containers import FIXTURES, read, refusal, write
-from vit_jax import cli, loading, run_config, weights
+from vit_jax import cli, loading, run_config, run_directory, weights
 from vit_jax.weights import exporting, google, mapping, readers
 
 HEADS = {"model.heads": "3"}
@@ -188,7 +188,7 @@ def test_a_run_begins_with_the_grid_of_its_own_images(oblong, caplog):
         "model.mlp_dim": "48", "model.heads": "3", "model.unroll": "1", "model.pooling": "token",
         "model.position": "learned_1d", "model.num_classes": "10",
     }  # fmt: skip
-    cfg = run_config.as_in_weights(run_config.resolve("digits", overrides), overrides)
+    cfg = run_directory.as_in_weights(run_config.resolve("digits", overrides), overrides)
     opened = loading.load(str(path), wanted=cfg)
     params, report = weights.fit(
         opened.params, opened.facts, loading.create_model(cfg), keep_head=False
@@ -208,7 +208,7 @@ def test_a_run_tells_the_heads_that_a_file_does_not():
         "init_from": str(path), "data.image_size": "32,32", "data.channels": "3",
         "model.patch_size": "8,8", "model.width": "24", "model.heads": "3",
     }  # fmt: skip
-    cfg = run_config.as_in_weights(run_config.resolve("digits", overrides), overrides)
+    cfg = run_directory.as_in_weights(run_config.resolve("digits", overrides), overrides)
     assert (cfg.model.gelu, cfg.model.norm_epsilon) == ("erf", 1e-6)
     found = loading.load(str(path), wanted=cfg)
     foreign.equal(found.params, weights.load(path, HEADS).params)
@@ -270,9 +270,9 @@ def train(forward, params, images, labels):
 def test_a_run_that_begins_with_tok_has_no_position_for_the_class_token():
     overrides = {"init_from": str(TOK), "data.image_size": "32,32"}
     cfg = run_config.resolve("digits", overrides)
-    taken = run_config.as_in_weights(cfg, overrides)
+    taken = run_directory.as_in_weights(cfg, overrides)
     assert taken.model.class_position is False
-    kept = run_config.as_in_weights(cfg, overrides | {"model.class_position": "true"})
+    kept = run_directory.as_in_weights(cfg, overrides | {"model.class_position": "true"})
     assert kept.model.class_position is cfg.model.class_position is True
 
 

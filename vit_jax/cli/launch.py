@@ -1,10 +1,9 @@
-"""Checks before a training run starts; they need no jax, so mistakes are reported at once."""
+"""Config names on the command line."""
 
 import fnmatch
-import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from vit_jax import catalog, config, locking, messages
+from vit_jax import catalog, config
 
 
 def reference(name: str | None, file: str | None) -> str | None:
@@ -12,31 +11,6 @@ def reference(name: str | None, file: str | None) -> str | None:
     if name and file:
         raise config.ConfigError(f"--config={file}: {name} is given already; keep one of them")
     return name or file
-
-
-def check(
-    name: str, overrides: Mapping[str, str], workdir: pathlib.Path | None, *, smoke: bool
-) -> pathlib.Path:
-    """Returns the run directory of a config; raises ConfigError where training cannot start.
-
-    With `smoke` and no `workdir`, the directory of an earlier smoke run is removed.
-    """
-    values, about = catalog.load(name), catalog.about(name)
-    data = config.build(config.override(values, overrides)).data
-    if smoke:
-        if workdir is None:
-            workdir = pathlib.Path("runs", "smoke", values["name"])
-            locking.clear(workdir)
-        return workdir
-    if about.needs and not any(key in overrides for key in about.lifted_by):
-        raise config.ConfigError(about.needs)
-    if about.warning and "init_from" not in overrides:
-        messages.print_error(f"{values['name']} {about.warning}")
-    if data.source == "tfds" and data.name:
-        from vit_jax.data import availability
-
-        availability.check(data.name, data.root)
-    return workdir or pathlib.Path("runs", values["name"])
 
 
 def matching_names(patterns: Sequence[str]) -> list[str]:

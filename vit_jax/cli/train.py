@@ -2,7 +2,7 @@
 
 import argparse
 
-from vit_jax import config, progress
+from vit_jax import config, logs
 from vit_jax.cli import arguments, launch, tables
 
 HELP = "train a model, or resume a run"
@@ -44,14 +44,10 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         )
     if reference is None and args.smoke:
         raise config.ConfigError("--smoke: name a config to try; see `vit_jax list`")
-    workdir = args.workdir
-    if reference is not None:
-        workdir = launch.check(reference, overrides, workdir, smoke=args.smoke)
-    with progress.doing("loading libraries"):
-        from vit_jax import api, logs
+    from vit_jax import api
 
     logs.setup()
-    outcome = api.train(reference, workdir, overrides, smoke=args.smoke, profile=args.profile)
+    outcome = api.train(reference, args.workdir, overrides, smoke=args.smoke, profile=args.profile)
     rows = [(f"{name}/split", split) for name, split in outcome.splits.items() if name != split]
     rows += [(key, tables.metric(key, value)) for key, value in outcome.results.items()]
     rows += [("steps", f"{outcome.steps:,}"), ("time", logs.duration(outcome.seconds))]

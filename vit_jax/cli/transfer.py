@@ -80,11 +80,13 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Runs the transfer protocol for each config, and prints the results."""
     if args.dry_run and args.smoke:
         raise config.ConfigError("--dry-run: does not go with --smoke, which starts anew")
+    from vit_jax import run_config
+
     names = launch.matching_names(args.names)
     starts = []
     for name in names:  # a mistake in the last one is reported before the first one runs
         given = args.workdir / name if args.workdir and len(names) > 1 else args.workdir
-        starts.append((name, launch.check(name, overrides, given, smoke=args.smoke)))
+        starts.append((name, run_config.start(name, overrides, given, tiny=args.smoke)[1]))
     from vit_jax import api, logs, transfer_learning
 
     logs.setup()

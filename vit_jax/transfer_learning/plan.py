@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax import catalog, config, run_config, validation
+from vit_jax import catalog, config, run_config, run_directory, validation
 from vit_jax.config import ConfigError
 
 CHOSEN_BY = "top1"
@@ -119,7 +119,7 @@ def create(
     _check(values["name"], overrides, protocol)
 
     def resolve(values: Mapping[str, Any]) -> config.Config:
-        return run_config.as_in_weights(
+        return run_directory.as_in_weights(
             run_config.config_from_values(values, overrides, tiny=tiny), overrides
         )
 

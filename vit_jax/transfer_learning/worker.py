@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from vit_jax import __version__, config, experiment, loading, logs, run_config
+from vit_jax import __version__, config, experiment, logs, run_config, run_directory
 from vit_jax.data import split_roles
 from vit_jax.runtime import backend, device
 from vit_jax.training import hooks
@@ -68,9 +68,7 @@ def _check(cfg: config.Config, path: pathlib.Path) -> None:
     """Raises ConfigError if a cell's directory contains another run."""
     if not (path / "config.json").exists():
         return
-    changed = config.differences(
-        run_config.config_for_workdir(path, None, {}), loading.complete(cfg)
-    )
+    changed = config.differences(run_directory.reconcile(path, None, {}), run_config.complete(cfg))
     if cfg.model.num_classes is None:  # the data's, which the stored config knows
         changed.pop("model.num_classes", None)
     if changed:

@@ -1,0 +1,82 @@
+"""The config to run in a directory: of a new run, or of the run that the directory contains."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax import config, loading, run_config, storage, weights
+
+
+def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Config:
+    """Returns the config with the options that belong to the weights it begins with.
+
+    Whoever made the weights chose them: the form of GELU, epsilons, how pixels are scaled.
+    What `overrides` set stays.
+    """
+    if cfg.init_from is None:
+        return cfg
+    facts, keep = loading.describe(cfg.init_from, cfg), cfg.init_head == "keep"
+    return _with_options(cfg, weights.numerics(facts, keep_head=keep), overrides)
+
+
+def reconcile(
+    workdir: pathlib.Path, cfg: config.Config | None, overrides: Mapping[str, Any]
+) -> config.Config:
+    """Returns the config to run in `workdir`: `cfg`, or that of the run that it contains.
+
+    Args:
+      workdir: the run directory.
+      cfg: a complete config, or None to resume.
+      overrides: options by dotted name, which `cfg` has already.
+
+    A run in progress may change only the options that do not decide its result; anything else
+    raises ConfigError, naming each difference.
+    """
+    file = workdir / "config.json"
+    with storage.readable_errors(f"--workdir={workdir}"):
+        exists = file.exists()
+    if not exists:
+        if cfg is None:
+            raise config.ConfigError(
+                f"--workdir={workdir}: holds no run to resume (no config.json); "
+                "name a config to start one"
+            )
+        return as_in_weights(cfg, overrides)
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise config.ConfigError(
+            f"--workdir={workdir}: config.json is unreadable: {error}"
+        ) from error
+    old = run_config.complete(config.build(stored))
+    new = run_config.config_from_values(stored, overrides) if cfg is None else cfg
+    if new.model.num_classes is None:  # the data's, which the stored config knows already
+        new = config.with_classes(new, old.model.num_classes)
+    if new.init_from is not None and new.init_from == old.init_from:
+        facts = weights.Facts(model=old.model, data=old.data)
+        keep = new.init_head == "keep"
+        new = _with_options(new, weights.numerics(facts, keep_head=keep), overrides)
+    changed = config.differences(old, new)
+    if changed:
+        listed = ", ".join(
+            f"{key}: {before} -> {after}" for key, (before, after) in changed.items()
+        )
+        raise config.ConfigError(
+            f"--workdir={workdir}: holds another run ({listed}); "
+            "resume it without these changes, or choose another --workdir"
+        )
+    return new
+
+
+def _with_options(
+    cfg: config.Config, options: Mapping[str, Any], overrides: Mapping[str, str]
+) -> config.Config:
+    """Returns the config with values by dotted name, except where the user set others."""
+    for key, value in options.items():
+        if key not in overrides:
+            section, _, leaf = key.partition(".")
+            part = dataclasses.replace(getattr(cfg, section), **{leaf: value})
+            cfg = dataclasses.replace(cfg, **{section: part})
+    return cfg
