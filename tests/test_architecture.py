@@ -24,7 +24,7 @@ LAYERS = (
     {"loaded_model", "preflight", "reproduce"},
     {"evaluators", "loading"},
     {"run_directory"},
-    {"benchmarks", "conversion", "embedding", "experiment", "prediction"},
+    {"benchmarks", "conversion", "embedding", "experiment", "prediction", "run_preview"},
     {"export", "inspect", "report", "transfer_learning"},
     {"api"},
     {"__init__"},

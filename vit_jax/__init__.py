@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vit_jax.api import evaluate, get_config, list_configs, train, transfer
+    from vit_jax.api import evaluate, get_config, list_configs, preview, train, transfer
     from vit_jax.components import register
     from vit_jax.conversion import convert
     from vit_jax.embedding import embed
@@ -27,6 +27,7 @@ __all__ = [
     "list_configs",
     "load",
     "predict",
+    "preview",
     "register",
     "train",
     "transfer",

@@ -75,6 +75,24 @@ def train(
     return experiment.train(cfg, directory, profile=profile)
 
 
+def preview(
+    name_or_config: str | config.Config | None,
+    workdir: str | os.PathLike[str] | None = None,
+    overrides: Overrides = None,
+) -> list[tuple[str, str]]:
+    """Returns what `train` would do, as pairs of a label and a text; writes nothing.
+
+    Raises a UserError, as `train` would.
+
+    >>> dict(preview("digits", RUN, OPTIONS))["training"]
+    'train: 1,437 images of 10 classes'
+    """
+    cfg, given, directory = _start(name_or_config, workdir, dict(overrides or {}), smoke=False)
+    with progress.doing("loading libraries"):
+        from vit_jax import run_directory, run_preview
+    return run_preview.preview(run_directory.reconcile(directory, cfg, given), directory)
+
+
 def _start(
     name_or_config: str | config.Config | None,
     workdir: str | os.PathLike[str] | None,

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from vit_jax import __version__, config, loading, logs, models, storage, validation, weights
+from vit_jax import __version__, config, loading, logs, models, storage, weights
 from vit_jax.checkpoints import collectives
 from vit_jax.checkpoints.manager import Manager
 from vit_jax.data import folder_check, pipeline, prefetch, split_roles, transforms
@@ -57,7 +57,7 @@ def train(
     """
     with open_session(cfg, workdir) as session:
         session.progress.doing("opening the data")
-        evaluation = Evaluation(_on_devices(cfg), stop=session.stop)
+        evaluation = Evaluation(cfg, stop=session.stop)
         cfg, model, mesh = evaluation.cfg, evaluation.model, evaluation.mesh
         source, test = evaluation.open_train(), evaluation.open_test()
         notes = _check_data(evaluation, source, test, session)
@@ -137,7 +137,7 @@ def evaluate(
         if cfg.masked.target is None and (split or cfg.evaluation.tasks):
             opened.check_head()
         distributed.initialize(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
-        evaluation = Evaluation(_on_devices(cfg), split=split)
+        evaluation = Evaluation(cfg, split=split)
         results: dict[str, Any] = {} if opened.step is None else {"step": opened.step}
         for name, evaluator in evaluation.evaluators.items():
             one = evaluator(opened.params, stop=lambda: False)
@@ -145,13 +145,6 @@ def evaluate(
             results |= {f"{name}/{key}": value for key, value in one.items()}
         role = evaluation.role
         return results | ({f"{role.name}/split": role.split} if split else {})
-
-
-def _on_devices(cfg: config.Config) -> config.Config:
-    """Returns the config with the accumulation that the devices need; raises ConfigError."""
-    cfg = validation.with_accumulation(cfg, jax.device_count())
-    validation.check_devices(cfg, jax.device_count())
-    return cfg
 
 
 def _check_data(

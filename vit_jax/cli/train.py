@@ -28,6 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="two steps of a tiny copy on random pixels, from scratch in runs/smoke/NAME",
     )
     parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="train nothing: check the config and the data, and print what would run",
+    )
+    parser.add_argument(
         "--profile",
         type=arguments.profile,
         metavar="FIRST:LAST",
@@ -44,9 +49,14 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         )
     if reference is None and args.smoke:
         raise config.ConfigError("--smoke: name a config to try; see `vit_jax list`")
+    if args.dry_run and args.smoke:
+        raise config.ConfigError("--dry-run: does not go with --smoke, which takes seconds")
     from vit_jax import api
 
     logs.setup()
+    if args.dry_run:
+        tables.table(("run", ""), api.preview(reference, args.workdir, overrides))
+        return 0
     outcome = api.train(reference, args.workdir, overrides, smoke=args.smoke, profile=args.profile)
     rows = [(f"{name}/split", split) for name, split in outcome.splits.items() if name != split]
     rows += [(key, tables.metric(key, value)) for key, value in outcome.results.items()]

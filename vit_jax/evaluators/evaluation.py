@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 
-from vit_jax import config
+import jax
+
+from vit_jax import config, validation
 from vit_jax.data import pipeline, prefetch, sources, split_roles, transforms
 from vit_jax.data.source import Source
 from vit_jax.evaluators import fewshot, linear_data, masked_patches, named, probe, registry
@@ -17,7 +19,7 @@ class Evaluation:
     """The live objects that training and evaluation of a config share.
 
     Attributes:
-      cfg: the config, with the number of classes.
+      cfg: the config, with the number of classes and the accumulation that these devices need.
       role: the evaluation split and the name of its metrics.
       source: images of that split, or None.
       classes: names of the classes.
@@ -42,6 +44,8 @@ class Evaluation:
 
         Raises ConfigError or DataError.
         """
+        cfg = validation.with_accumulation(cfg, jax.device_count())
+        validation.check_devices(cfg, jax.device_count())
         self.cfg, self._stop = cfg, stop
         self.role = split_roles.evaluation(cfg.data)
         self.source = self.open_split(cfg.data.eval_split) if split else None

@@ -1,0 +1,78 @@
+"""The config of a run: loaded, built and completed once, and shown by `train --dry-run`."""
+
+import pytest
+
+import runs
+from vit_jax import api, catalog, cli, config, experiment, models, run_config
+from vit_jax.runtime import preemption
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Counts what turns a name into a complete config."""
+    counts = {}
+
+    def count(module, name):
+        original = getattr(module, name)
+
+        def counted(*arguments, **keywords):
+            counts[name] = counts.get(name, 0) + 1
+            return original(*arguments, **keywords)
+
+        monkeypatch.setattr(module, name, counted)
+
+    count(catalog, "load")
+    count(config, "build")
+    count(models, "complete")
+    count(run_config, "complete")
+    return counts
+
+
+def test_a_config_is_loaded_built_and_completed_once(calls, monkeypatch, tmp_path):
+    started = []
+
+    def train(cfg, workdir, *, profile):
+        started.append((cfg, workdir))
+        return experiment.Outcome(workdir=workdir, steps=1, seconds=1.0, results={}, files=())
+
+    monkeypatch.setattr(experiment, "train", train)
+    arguments = ["train", "digits", f"--workdir={tmp_path}/run", "--config.train.batch_size=32"]
+    assert cli.main(arguments) == 0
+    # `complete` of models and of run_config, one inside the other.
+    assert calls == {"load": 1, "build": 1, "complete": 2}
+    ((cfg, workdir),) = started
+    assert (cfg.name, cfg.train.batch_size, workdir) == ("digits", 32, tmp_path / "run")
+
+
+def test_the_directory_is_that_of_the_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(experiment, "train", lambda cfg, workdir, *, profile: (cfg.name, workdir))
+    name, workdir = api.train("digits")
+    assert (name, str(workdir)) == ("digits", "runs/digits")
+    with pytest.raises(config.ConfigError, match=r"^workdir=None: needs the name of a config"):
+        api.train(None)
+
+
+def test_a_dry_run_shows_the_run_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["train", "digits", "--dry-run"]) == 0
+    shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[2:])
+    assert shown["training"].strip() == "train: 1,437 images of 10 classes"
+    assert shown["evaluation"].strip() == "test: 360 images, 9 times"
+    assert shown["run"].split() == ["directory", "runs/digits,", "new"]
+    assert list(tmp_path.iterdir()) == []
+    assert cli.main(["train", "digits", "--dry-run", "--smoke"]) == 2
+    assert "--dry-run: does not go with --smoke" in capsys.readouterr().err
+
+
+def test_a_dry_run_says_where_a_run_resumes(tmp_path, monkeypatch):
+    workdir = tmp_path / "run"
+    with runs.stopping_at(monkeypatch, 7), pytest.raises(preemption.Preempted):
+        experiment.train(runs.configure(), workdir)
+    before = sorted(tmp_path.rglob("*"))
+    rows = dict(api.preview(None, workdir))
+    assert rows["run directory"] == f"{workdir}, resumes after step 7"
+    assert rows["steps"] == "25 of 32 images, 3 of them warm-up"
+    assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(config.ConfigError, match=r"holds another run \(seed: 0 -> 1\)"):
+        api.preview(None, workdir, {"seed": 1})
