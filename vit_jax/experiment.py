@@ -15,7 +15,7 @@ from vit_jax.checkpoints import collectives
 from vit_jax.checkpoints.manager import Manager
 from vit_jax.data import folder_check, pipeline, prefetch, split_roles, transforms
 from vit_jax.data.source import Source
-from vit_jax.evaluators import linear_data, named, registry, test_split
+from vit_jax.evaluators import linear_data, registry, test_split
 from vit_jax.evaluators.evaluation import Evaluation
 from vit_jax.runtime import device, distributed, goodput, preemption
 from vit_jax.runtime.run_files import RunFiles
@@ -60,8 +60,8 @@ def train(
         evaluation = Evaluation(cfg, stop=session.stop)
         cfg, model, mesh = evaluation.cfg, evaluation.model, evaluation.mesh
         source, test = evaluation.open_train(), evaluation.open_test()
-        notes = _check_data(evaluation, source, test, session)
         plan = Plan.of(cfg, len(source))
+        notes = _check_data(evaluation, source, test, plan, session)
         trace = _trace(profile, plan, session)
 
         tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
@@ -74,12 +74,10 @@ def train(
             session.open_files(cfg) as files,
             contextlib.closing(Manager(directory, keep=cfg.checkpoint.keep, best=best)) as saver,
         ):
-            session.progress.say(_banner(cfg, model, len(source), plan, workdir))
-            for line in (*notes, *split_roles.notes(cfg, plan.evaluations)):
+            for line in (_banner(evaluation, len(source), plan, workdir), *notes):
                 session.progress.say(line)
             moment = _restore(saver, target, source, session, files)
-            if moment is None:
-                moment = _begin(model, tx, cfg, mesh, session)
+            moment = moment or _begin(model, tx, cfg, mesh, session)
             train_step = _compile(step.create(model, tx, schedule, cfg), target, cfg, mesh, session)
             log = hooks.Log(cfg, plan, session, files, len(source), _flops_per_image(model))
             evaluate = hooks.Evaluate(
@@ -88,7 +86,7 @@ def train(
                 files,
                 evaluation.evaluators,
                 parameters=state.evaluated,
-                named=named.names(cfg),
+                named=evaluation.named,
                 splits={f"{evaluation.role.name}/split": evaluation.role.split},
             )
             save = hooks.Save(cfg, plan, session, files, saver, record=_record(evaluation, source))
@@ -148,9 +146,9 @@ def evaluate(
 
 
 def _check_data(
-    evaluation: Evaluation, source: Source, test: Source | None, session: Session
+    evaluation: Evaluation, source: Source, test: Source | None, plan: Plan, session: Session
 ) -> list[str]:
-    """Returns lines about the processes and the images of a run; raises ConfigError, DataError."""
+    """Returns lines about the processes, images and splits; raises ConfigError, DataError."""
     data = evaluation.cfg.data
     split_roles.check(data)
     images = {
@@ -160,7 +158,8 @@ def _check_data(
     }
     checked = folder_check.check(data, images)
     ready = session.compare(data=source.fingerprint())
-    return [*ready, *([checked] if checked else [])]
+    notes = split_roles.notes(evaluation.cfg, plan.evaluations)
+    return [*ready, *([checked] if checked else []), *notes]
 
 
 def _trace(profile: tuple[int, int] | None, plan: Plan, session: Session) -> list[hooks.Profile]:
@@ -330,17 +329,12 @@ def _record(evaluation: Evaluation, source: Source) -> dict[str, Any]:
     }
 
 
-def _banner(
-    cfg: config.Config,
-    model: models.Classifier,
-    examples: int,
-    plan: Plan,
-    workdir: pathlib.Path,
-) -> str:
+def _banner(evaluation: Evaluation, examples: int, plan: Plan, workdir: pathlib.Path) -> str:
+    cfg = evaluation.cfg
     devices = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
     if jax.process_count() > 1:
         devices += f" in {jax.process_count()} processes"
     return (
-        f"{cfg.name}: {model.num_params:,} parameters, {examples:,} examples, "
+        f"{cfg.name}: {evaluation.model.num_params:,} parameters, {examples:,} examples, "
         f"{plan.steps:,} steps of {cfg.train.batch_size:,} images on {devices}, in {workdir}"
     )

@@ -56,6 +56,11 @@ class Evaluation:
         self.model = create_model(self.cfg)
         self.evaluators = self._evaluators()
 
+    @property
+    def named(self) -> list[str]:
+        """Names in `evaluation.evaluators`."""
+        return named.names(self.cfg)
+
     def _evaluators(self) -> dict[str, Evaluator]:
         model, cfg = self.model, self.cfg
         found: dict[str, Evaluator] = {}
