@@ -62,6 +62,7 @@ BUILT_IN: dict[str, tuple[str, ...]] = {kind: CONFIGURED.get(kind, ()) for kind 
 
 C = TypeVar("C", bound=Callable[..., Any])
 _TABLES: dict[str, dict[str, Callable[..., Any]]] = {kind: {} for kind in KINDS}
+_PLUGINS: list[str] = []  # modules that `load_plugins` has imported
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,6 +138,11 @@ def parse(text: str, key: str) -> Spec:
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             raise wrong from None
     return Spec(node.func.id, arguments)
+
+
+def is_built_in(kind: str, text: str) -> bool:
+    """Returns whether `NAME` or `NAME(argument=value, ...)` is a component of this package."""
+    return text.partition("(")[0].strip() in BUILT_IN[kind]
 
 
 def call(component: Callable[..., Any], spec: Spec, key: str, /, *given: Any, **named: Any) -> Any:

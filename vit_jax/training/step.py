@@ -133,7 +133,7 @@ def create(
     return step
 
 
-AUGMENTATION_STREAM = 4  # of keys folded into the seed's
+AUGMENTATION_STREAM = 5  # of keys folded into the seed's; see `mixup.STREAM`
 
 
 def _augmentation(text: str) -> Callable[..., Any]:
