@@ -44,6 +44,7 @@ def forgotten():
     """Makes a process that has imported no plug-in, and undoes what is imported inside."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(components, "_TABLES", built_in())
+        patch.setattr(components, "_MODULES", dict(components._MODULES))
         patch.setattr(components, "_PLUGINS", [])
         for name in [n for n in sys.modules if n.partition(".")[0] == "my_project"]:
             patch.delitem(sys.modules, name)
