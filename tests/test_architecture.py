@@ -17,7 +17,7 @@ LAYERS = (
     {"components"},
     {"config"},
     {"catalog", "models", "storage", "table_names"},
-    {"checkpoints", "listing", "logs", "smoke", "validation"},
+    {"checkpoints", "listing", "logs", "smoke", "unread_options", "validation"},
     {"data", "locking", "progress", "runtime", "weights"},
     {"prepare", "reports", "training"},
     {"evaluators", "loaded_model", "preflight", "reproduce"},

@@ -66,11 +66,10 @@ def train(
     elif smoke:
         raise config.ConfigError("smoke=True: needs the name of a config")
     else:
-        values = config.override(config.to_dict(name_or_config), given)
-        cfg = run_config.config_from_values(values, {})
+        cfg = run_config.config_from_values(config.to_dict(name_or_config), given)
         if (directory / "config.json").exists():  # every option must be that of the run
             every = {key: config.get(cfg, key) for key, _, _ in config.options()}
-            cfg = run_config.config_for_workdir(directory, None, every)
+            cfg = run_config.config_for_workdir(directory, None, every, whole=True)
     return experiment.train(cfg, directory, profile=profile)
 
 

@@ -8,7 +8,16 @@ from typing import Any
 
 import jax
 
-from vit_jax import config, logs, messages, models, storage, validation, weights
+from vit_jax import (
+    config,
+    logs,
+    messages,
+    models,
+    storage,
+    unread_options,
+    validation,
+    weights,
+)
 from vit_jax.checkpoints import manager
 from vit_jax.data import folders, split_roles
 from vit_jax.loaded_model import LoadedModel, Prediction, check_features, class_names, create_model
@@ -62,6 +71,7 @@ def load(
         if not messages.is_utf8(str(directory)):  # which Orbax would call damaged
             raise config.ConfigError(f"--checkpoint={directory}: is not UTF-8; rename the folder")
         cfg = complete(config.build(config.override(record["config"], overrides or {})))
+        unread_options.check(cfg, overrides or {})
         return LoadedModel(
             config=cfg,
             params=load_params(directory, number, cfg),
@@ -181,4 +191,6 @@ def _config(name: str, facts: weights.Facts, overrides: Mapping[str, str]) -> co
         data=facts.data,
         evaluation=config.Evaluation(batch_size=rows),
     )
-    return complete(config.build(config.override(config.to_dict(cfg), overrides)))
+    cfg = complete(config.build(config.override(config.to_dict(cfg), overrides)))
+    unread_options.check(cfg, overrides)
+    return cfg

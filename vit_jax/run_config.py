@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax import catalog, config, loading, smoke, storage, weights
+from vit_jax import catalog, config, loading, smoke, storage, unread_options, weights
 
 
 def resolve(reference: str, overrides: Mapping[str, str], *, tiny: bool = False) -> config.Config:
@@ -14,7 +14,9 @@ def resolve(reference: str, overrides: Mapping[str, str], *, tiny: bool = False)
 
     Raises ConfigError; reads no data and compiles nothing.
     """
-    return config_from_values(catalog.load(reference), overrides, tiny=tiny)
+    values = catalog.load(reference)
+    unread_options.check_file(values)
+    return config_from_values(values, overrides, tiny=tiny)
 
 
 def config_from_values(
@@ -22,6 +24,7 @@ def config_from_values(
 ) -> config.Config:
     """Returns the same of nested options."""
     cfg = config.build(config.override(values, overrides))
+    unread_options.check(cfg, overrides)
     if tiny:  # what is overridden is not cut down
         cfg = config.build(config.override(config.to_dict(smoke.shrink(cfg)), overrides))
     return loading.complete(cfg)
@@ -45,11 +48,13 @@ def config_for_workdir(
     overrides: Mapping[str, str],
     *,
     tiny: bool = False,
+    whole: bool = False,
 ) -> config.Config:
     """Returns the config to run in `workdir`: a new one, or the one of the run it holds.
 
     A run in progress may change only the options that do not decide its result; anything else
-    raises ConfigError, naming each difference.
+    raises ConfigError, naming each difference. With `whole`, `overrides` are every option of a
+    config, so some of them may not be read.
     """
     file = workdir / "config.json"
     with storage.readable_errors(f"--workdir={workdir}"):
@@ -70,6 +75,7 @@ def config_for_workdir(
     old = loading.complete(config.build(stored))
     if reference is None:
         new = loading.complete(config.build(config.override(stored, overrides)))
+        unread_options.check(new, () if whole else overrides)
     else:
         new = resolve(reference, overrides, tiny=tiny)
     if new.model.num_classes is None:  # the data's, which the stored config knows already
