@@ -106,7 +106,8 @@ def test_what_a_file_sets_and_its_own_components_ignore_is_an_error(tmp_path, ca
     file = tmp_path / "mine.py"
     file.write_text(
         'def names():\n    return ("a", "b")\n\n\ndef get_config(name):\n'
-        '    return {"model": {"variant": "ViT-S/16"}, "optimizer": {"momentum": 0.8 if name == "a" else 0.9}}\n'
+        '    momentum = {"a": 0.8, "b": 0.9}[name]\n'
+        '    return {"model": {"variant": "ViT-S/16"}, "optimizer": {"momentum": momentum}}\n'
     )
     assert cli.main(["train", f"--config={file}:a", f"--workdir={tmp_path / 'run'}"]) == 2
     assert capsys.readouterr().err.startswith("vit_jax: optimizer.momentum=0.8: optimizer.name=ad")

@@ -201,13 +201,19 @@ def load_plugins(modules: Iterable[str]) -> None:
         try:
             importlib.import_module(module)
         except (Exception, SystemExit) as error:
-            missing = isinstance(error, ModuleNotFoundError) and error.name == module
+            missing = isinstance(error, ModuleNotFoundError) and error.name in _parents(module)
             hint = "; is its folder on PYTHONPATH?" if missing else ""
             raise ConfigError(f"--plugins={module}: {_described(error)}{hint}") from error
         finally:
             _importing.pop()
         if module not in _PLUGINS:
             _PLUGINS.append(module)
+
+
+def _parents(module: str) -> list[str]:
+    """Returns the name of a module and of the packages it is in."""
+    parts = module.split(".")
+    return [".".join(parts[: end + 1]) for end in range(len(parts))]
 
 
 def plugins() -> tuple[str, ...]:

@@ -21,6 +21,11 @@ def create(schedule: config.Schedule, *, lr: float, steps: int, warmup: int) -> 
     if spec.name in components.names("schedule"):
         make = components.find("schedule", spec.name, "schedule.decay")
         own = components.call(make, spec, "schedule.decay", lr=lr, steps=steps, warmup=warmup)
+        if not callable(own) or jax.eval_shape(own, jnp.float32(0)).shape != ():
+            raise config.ConfigError(
+                f"schedule.decay={spec.name}: must return a function of the step that returns the "
+                "learning rate, a scalar"
+            )
         return _of_float(own)
     rest = max(steps - warmup, 1)
     if schedule.decay == "cosine":
