@@ -2,6 +2,8 @@
 
 import ast
 import json
+import re
+import shlex
 import subprocess
 import sys
 
@@ -12,7 +14,7 @@ import pytest
 import plugins
 import runs
 import vit_jax
-from vit_jax import cli, components
+from vit_jax import cli, components, config
 
 KINDS = {path.stem for path in (plugins.PROJECT / "my_project").glob("[a-z]*.py")}
 
@@ -123,3 +125,48 @@ def test_a_loop_of_ones_own_takes_thirty_lines():
     words = done.stdout.split()
     assert float(words[1]) < 0.1
     assert words[2:] == ["after", "100", "steps"]
+
+
+PAGE = (plugins.PROJECT.parent / "plugins.md").read_text()
+
+
+def test_the_page_names_every_kind_with_its_option_and_file():
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines()]
+    rows = [row for row in rows if len(row) == 4 and row[0].startswith("`")]
+    assert {row[0].strip("`") for row in rows} == KINDS
+    kinds = {key: field.metadata["kind"] for key, field, _ in config.options()}
+    for kind, option, file, _ in rows:
+        assert kinds[option.strip("`")] == kind.strip("`")
+        assert file == f"[{kind.strip('`')}.py](example_project/my_project/{kind.strip('`')}.py)"
+
+
+def test_the_links_of_the_page_lead_somewhere():
+    for link in re.findall(r"\]\(([^)#]+)", PAGE):
+        assert (plugins.PROJECT.parent / link).exists(), link
+
+
+def test_the_commands_of_the_page_are_real(project, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    block = PAGE.split("```sh\n")[1].split("```")[0].replace("\\\n", " ")
+    commands = [shlex.split(line, comments=True) for line in block.splitlines()]
+    (first, *others) = [words[1:] for words in commands if words[0] == "vit_jax"]
+    assert [words[0] for words in others] == ["train", "evaluate", "train"]
+    assert cli.main([*first, *plugins.flags(plugins.SHORT | {"train.duration": "2 steps"})]) == 0
+    for words in others[:2]:
+        assert cli.main(words) == 0
+    assert cli.main(["show", *others[2][1:]]) == 0
+    stored = json.loads((tmp_path / "runs" / "mine" / "config.json").read_text())
+    assert stored["plugins"] == ["my_project"]
+    said = re.search(r"vit_jax: (.*)", PAGE)[1]
+    with plugins.forgotten(), pytest.raises(config.ConfigError) as caught:
+        config.build(stored)
+    assert said.endswith(str(caught.value).partition(": ")[2])
+
+
+def test_an_example_is_given_at_the_top_of_each_file(project):
+    """What its first line shows is a value that its option takes."""
+    for kind in KINDS:
+        text = (plugins.PROJECT / "my_project" / f"{kind}.py").read_text()
+        flag = re.search(r"`--config\.(.*)`", text.splitlines()[0])[1]
+        key, _, value = shlex.split(flag)[0].partition("=")
+        assert config.build(config.override({}, {key: value})) != config.Config()

@@ -20,8 +20,11 @@ def create(schedule: config.Schedule, *, lr: float, steps: int, warmup: int) -> 
     spec = components.parse(schedule.decay, "schedule.decay")
     if spec.name in components.names("schedule"):
         make = components.find("schedule", spec.name, "schedule.decay")
-        own = components.call(make, spec, "schedule.decay", lr=lr, steps=steps, warmup=warmup)
-        if not callable(own) or jax.eval_shape(own, jnp.float32(0)).shape != ():
+        own: optax.Schedule = components.call(
+            make, spec, "schedule.decay", lr=lr, steps=steps, warmup=warmup
+        )
+        scalar = callable(own) and jax.eval_shape(own, jnp.float32(0)).shape == ()
+        if not scalar:
             raise config.ConfigError(
                 f"schedule.decay={spec.name}: must return a function of the step that returns the "
                 "learning rate, a scalar"
