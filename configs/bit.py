@@ -50,7 +50,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     whole, side = paper.BIT_SMALL if target in SMALL else paper.BIT_LARGE
     options["data"] |= {
         "image_size": (side, side),
-        "resize_to": whole,
+        "resize_to": whole if task.cropped else None,
         "train_crop": "random" if task.cropped else "resize",
     }
     setup = _setup(target)
@@ -106,7 +106,7 @@ def about(name: str) -> catalog.About:
         results=tuple(
             Result(what, values[key][0], "2", values[key][1]) for what, key in measures.items()
         ),
-        choices=(*((PIXELS,) if vtab else ()), *FINETUNING),
+        choices=(*((_pixels(task.cropped),) if vtab else ()), *FINETUNING),
         origin=ORIGIN,
         warning=f"begins with random weights: those of {ORIGIN} were never published; set "
         "--config.init_from to a run of yours",
@@ -135,11 +135,17 @@ LENGTH = Choice(
     "section 3.3 of the BiT paper; appendix D.1 of ViT's speaks of 30 epochs",
     "--config.train.duration='30 epochs'",
 )
-PIXELS = Choice(
-    "480 pixels, 128 for images of fewer than 96 x 96",
-    "BiT's rule for this network; which sizes its VTAB runs had is not stated for each task",
-    "--config.data.image_size=384 --config.data.resize_to=448",
-)
+
+
+def _pixels(cropped: bool) -> Choice:
+    resized = " --config.data.resize_to=448" if cropped else ""
+    return Choice(
+        "480 pixels, 128 for images of fewer than 96 x 96",
+        "BiT's rule for this network; which sizes its VTAB runs had is not stated for each task",
+        f"--config.data.image_size=384{resized}",
+    )
+
+
 FINETUNING = (
     Choice(
         "schedule.drops=0.3,0.6,0.9",

@@ -65,7 +65,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         "train_split": task.whole,
         "eval_split": task.test,
         "train_crop": "random" if task.cropped else "resize",
-        "resize_to": side * 7 // 6,
+        "resize_to": side * 7 // 6 if task.cropped else None,
         "flip": task.mirrored,
     }
     options["train"] |= {"duration": f"{paper.VTAB_STEPS} steps"}

@@ -78,7 +78,7 @@ parse() { # parse WORDS...: settings, wherever they stand; what is for `vit_jax 
     shift
     case $word in
       -h | --help) explain "$COMMAND" && exit 0 ;;
-      --config.*=* | --smoke | --profile=*) RUN+=("$word") ;;
+      --config.*=* | --plugins=?* | --smoke | --profile=*) RUN+=("$word") ;;
       --config.*)
         (($#)) || fail 2 "$word: needs a value, as in $word=VALUE"
         RUN+=("$word=$1") && shift

@@ -17,7 +17,7 @@ LAYERS = (
     {"components"},
     {"config"},
     {"catalog", "models", "storage", "table_names"},
-    {"checkpoints", "listing", "logs", "smoke", "validation"},
+    {"checkpoints", "listing", "logs", "smoke", "unread_options", "validation"},
     {"data", "locking", "progress", "weights"},
     {"run_config", "runtime"},
     {"prepare", "reports", "training"},

@@ -1,8 +1,6 @@
-"""Components by name: parsing, registering, plug-ins, and a run with the example project's."""
+"""Components by name: parsing, registering, and what a config makes of them."""
 
 import json
-import pathlib
-import sys
 
 import chex
 import jax
@@ -11,22 +9,17 @@ import numpy as np
 import optax
 import pytest
 
+import plugins
 import vit_jax.evaluators.named
 import vit_jax.models  # noqa: F401
 from vit_jax import cli, components, config, validation
 from vit_jax.training import losses, optimizers, schedules
 
-PROJECT = pathlib.Path(__file__).parent.parent / "docs" / "example_project"
-
 
 @pytest.fixture
-def plugin(monkeypatch):
-    monkeypatch.syspath_prepend(str(PROJECT))
-    tables = {kind: dict(table) for kind, table in components._TABLES.items()}
-    monkeypatch.setattr(components, "_TABLES", tables)
-    monkeypatch.delitem(sys.modules, "my_project", raising=False)
-    components.load_plugins(["my_project"])
-    return sys.modules["my_project"]
+def plugin():
+    with plugins.loaded() as module:
+        yield module
 
 
 @pytest.mark.parametrize(
@@ -182,31 +175,3 @@ def test_plugged_in_loss_schedule_and_probabilities(plugin):
     np.testing.assert_allclose(losses.probabilities(logits, "squared"), jax.nn.softmax(logits))
     schedule = schedules.create(config.Schedule(decay="triangle"), lr=1.0, steps=10, warmup=0)
     np.testing.assert_allclose([schedule(s) for s in (0, 5, 10)], [0.1, 1.0, 0.0], atol=1e-6)
-
-
-def test_a_run_of_plugged_in_components_resumes_exactly(plugin, tmp_path):
-    from vit_jax import loading
-
-    def train(workdir, *more):
-        return cli.main(
-            [
-                "train", "digits", f"--workdir={workdir}", "--plugins=my_project",
-                "--config.data.source=stripes(count=64)", "--config.data.transforms=speckle",
-                "--config.train.augmentations=jitter(amount=0.2)", "--config.train.loss=squared",
-                "--config.optimizer.name=sign_momentum", "--config.schedule.decay=triangle",
-                "--config.schedule.warmup=0", "--config.train.duration=6 steps",
-                "--config.train.batch_size=16", "--config.checkpoint.every=3 steps", *more,
-            ]
-        )  # fmt: skip
-
-    assert train(tmp_path / "whole") == 0
-    assert train(tmp_path / "cut") == 0
-    saved = (tmp_path / "cut" / "checkpoints").iterdir()
-    newest = max((p for p in saved if p.name.isdigit()), key=lambda p: int(p.name))
-    assert int(newest.name) == 6
-    newest.rename(tmp_path / "lost")  # as if it had been killed after step 3
-    assert train(tmp_path / "cut") == 0
-    whole, cut = (loading.load(tmp_path / name) for name in ("whole", "cut"))
-    assert cut.step == 6
-    chex.assert_trees_all_equal(whole.params, cut.params)
-    assert cli.main(["evaluate", f"--checkpoint={tmp_path / 'cut'}", "--plugins=my_project"]) == 0

@@ -72,7 +72,11 @@ BAD = [
         "--config.train.duration=nan epochs",
         "train.duration=nan epochs: " + A_DURATION,
     ),
-    ("--config.train.loss=hinge", "train.loss=hinge: no such loss; known: softmax, sigmoid"),
+    (
+        "--config.train.loss=hinge",
+        "train.loss=hinge: no such loss; known: softmax, sigmoid; --plugins=MODULE adds those of a "
+        "plug-in",
+    ),
     ("--config.train.label_smoothing=1", "train.label_smoothing=1: must be less than 1"),
     ("--config.train.mixup=-0.1", "train.mixup=-0.1: must be at least 0"),
     ("--config.train.clip_norm=0", "train.clip_norm=0: must be more than 0"),

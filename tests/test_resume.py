@@ -59,8 +59,9 @@ def test_an_evaluation_that_a_signal_kept_off_is_made_up_for(oracle, tmp_path, m
 
     with monkeypatch.context() as patch:
         patch.setattr(classification.Classification, "__call__", interrupted)
-        for _ in range(2):  # the first time after step 10, the second when it is made up for
-            with pytest.raises(preemption.Preempted, match="saved at step 10;"):
+        # The first time after step 10, the second when it is made up for.
+        for line in ("stopped and saved at step 10;", "stopped at step 10, which was saved"):
+            with pytest.raises(preemption.Preempted, match=line):
                 experiment.train(runs.configure(), workdir)
     with runs.stopping_at(monkeypatch, 12), pytest.raises(preemption.Preempted):
         experiment.train(runs.configure(), workdir)

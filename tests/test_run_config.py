@@ -3,7 +3,7 @@
 import pytest
 
 import runs
-from vit_jax import api, catalog, cli, config, experiment, models, run_config
+from vit_jax import api, catalog, cli, config, experiment, run_config
 from vit_jax.runtime import preemption
 
 
@@ -23,7 +23,6 @@ def calls(monkeypatch):
 
     count(catalog, "load")
     count(config, "build")
-    count(models, "complete")
     count(run_config, "complete")
     return counts
 
@@ -38,8 +37,7 @@ def test_a_config_is_loaded_built_and_completed_once(calls, monkeypatch, tmp_pat
     monkeypatch.setattr(experiment, "train", train)
     arguments = ["train", "digits", f"--workdir={tmp_path}/run", "--config.train.batch_size=32"]
     assert cli.main(arguments) == 0
-    # `complete` of models and of run_config, one inside the other.
-    assert calls == {"load": 1, "build": 1, "complete": 2}
+    assert calls == {"load": 1, "build": 1, "complete": 1}
     ((cfg, workdir),) = started
     assert (cfg.name, cfg.train.batch_size, workdir) == ("digits", 32, tmp_path / "run")
 

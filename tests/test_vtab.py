@@ -49,6 +49,8 @@ def one_device(monkeypatch):
 def train(name, root, workdir, **more):
     """Runs `vit_jax train` on a task in this process, and returns its metrics."""
     options = TINY | {"data.root": str(root)} | more
+    if not TASKS[f"vtab/{name}"].cropped:
+        del options["data.resize_to"]
     flags = [f"--config.{key}={value}" for key, value in options.items()]
     assert cli.main(["train", f"vtab/ViT-L_16-i21k-{name}", f"--workdir={workdir}", *flags]) == 0
     metrics = {}

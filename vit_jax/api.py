@@ -111,7 +111,7 @@ def _start(
         raise config.ConfigError("workdir=None: needs the name of a config, or a run directory")
     if name_or_config is None:
         return None, given, directory
-    cfg = run_config.config_from_values(config.override(config.to_dict(name_or_config), given), {})
+    cfg = run_config.config_from_values(config.to_dict(name_or_config), given)
     return cfg, {key: config.get(cfg, key) for key, _, _ in config.options()}, directory
 
 

@@ -3,7 +3,8 @@
 A component is a class or function under a kind and a name. A config names it, with arguments where
 it takes some: `lion`, or `lion(b1=0.9, b2=0.95)`. Arguments are numbers, text, booleans, none, or
 lists of these; nothing is evaluated. A plug-in is a Python module that calls `register` when it is
-imported; only modules that the user names (`--plugins=my_project`) are ever imported.
+imported; only modules that the user names (`--plugins=my_project`) are ever imported. A run records
+those that its components come from, so that a message can name them.
 """
 
 import ast
@@ -11,10 +12,12 @@ import dataclasses
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from vit_jax.options import ConfigError, suggest
+from vit_jax.options import NO_ROOM, ConfigError, UserError, suggest
 
 KINDS = (
     "model",
@@ -62,6 +65,13 @@ BUILT_IN: dict[str, tuple[str, ...]] = {kind: CONFIGURED.get(kind, ()) for kind 
 
 C = TypeVar("C", bound=Callable[..., Any])
 _TABLES: dict[str, dict[str, Callable[..., Any]]] = {kind: {} for kind in KINDS}
+_MODULES: dict[tuple[str, str], str] = {}  # what to import for a component of a plug-in
+_PLUGINS: list[str] = []  # modules that `load_plugins` has imported
+_importing: list[str] = []  # those that it is importing
+
+
+class UnknownComponent(ConfigError):
+    """A component that is neither built in nor registered."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +110,7 @@ def register(kind: str, name: str) -> Callable[[C], C]:
                 f"{kind} {name}: {component.__module__} and {other.__module__} both register it"
             )
         _TABLES[kind][name] = component
+        _MODULES[kind, name] = _importing[-1] if _importing else component.__module__
         return component
 
     return add
@@ -139,16 +150,35 @@ def parse(text: str, key: str) -> Spec:
     return Spec(node.func.id, arguments)
 
 
+def modules(kind: str, text: str) -> set[str]:
+    """Returns the module to import for `NAME` or `NAME(...)`: none for built-in components."""
+    module = _MODULES.get((kind, text.partition("(")[0].strip()))
+    return {module} if module and module.partition(".")[0] != "vit_jax" else set()
+
+
+def is_built_in(kind: str, text: str) -> bool:
+    """Returns whether `NAME` or `NAME(argument=value, ...)` is a component of this package."""
+    return text.partition("(")[0].strip() in BUILT_IN[kind]
+
+
 def call(component: Callable[..., Any], spec: Spec, key: str, /, *given: Any, **named: Any) -> Any:
     """Returns `component(*given, **named, **spec.arguments)`.
 
-    Raises ConfigError for an argument that the component does not take, or lacks.
+    Raises ConfigError for an argument that the component does not take, or lacks, and where it
+    fails itself.
     """
     try:
         inspect.signature(component).bind(*given, **named, **spec.arguments)
     except TypeError as error:
         raise ConfigError(f"{key}={spec.name}: {error}") from None
-    return component(*given, **named, **spec.arguments)
+    try:
+        return component(*given, **named, **spec.arguments)
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            raise
+        raise ConfigError(f"{key}={spec.name}: {_described(error)}") from error
 
 
 def check(text: str, key: str, kind: str) -> None:
@@ -159,13 +189,55 @@ def check(text: str, key: str, kind: str) -> None:
     known = (*BUILT_IN[kind], *(name for name in names(kind) if name not in BUILT_IN[kind]))
     if spec.name not in known:
         what = kind.replace("_", " ")
-        raise ConfigError(f"{key}={text}: no such {what}{suggest(spec.name, known)}")
+        nearest = suggest(spec.name, known) if known else ""
+        hint = "" if "did you mean" in nearest else "; --plugins=MODULE adds those of a plug-in"
+        raise UnknownComponent(f"{key}={text}: no such {what}{nearest}{hint}")
 
 
-def load_plugins(modules: tuple[str, ...] | list[str]) -> None:
+def load_plugins(modules: Iterable[str]) -> None:
     """Imports the modules that the user names; raises ConfigError where one cannot be imported."""
     for module in modules:
+        _importing.append(module)
         try:
             importlib.import_module(module)
-        except Exception as error:
-            raise ConfigError(f"--plugins={module}: {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:
+            missing = isinstance(error, ModuleNotFoundError) and error.name in _parents(module)
+            hint = "; is its folder on PYTHONPATH?" if missing else ""
+            raise ConfigError(f"--plugins={module}: {_described(error)}{hint}") from error
+        finally:
+            _importing.pop()
+        if module not in _PLUGINS:
+            _PLUGINS.append(module)
+
+
+def _parents(module: str) -> list[str]:
+    """Returns the name of a module and of the packages it is in."""
+    parts = module.split(".")
+    return [".".join(parts[: end + 1]) for end in range(len(parts))]
+
+
+def plugins() -> tuple[str, ...]:
+    """Returns the modules that `load_plugins` has imported: child processes need them too."""
+    return tuple(_PLUGINS)
+
+
+def needed(recorded: Any) -> str:
+    """Returns how to get the components of a record: empty if its modules are imported already.
+
+    Args:
+      recorded: names of modules in a file that anyone may have written; they are only shown.
+    """
+    listed = recorded if isinstance(recorded, list | tuple) else ()
+    names = [n for n in listed if isinstance(n, str) and re.fullmatch(r"[A-Za-z_][\w.]*", n)]
+    names = [n for n in names if n not in sys.modules and n not in ("__main__", "__mp_main__")]
+    if not names:
+        return ""
+    return f"give --plugins={','.join(names[:9])}, or import it first in Python, if you trust it"
+
+
+def _described(error: BaseException) -> str:
+    """Returns the type and text of an error of a plug-in, and the line of its code that failed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
+    where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {error}{where}"

@@ -21,13 +21,14 @@ from vit_jax.options import get as get
 from vit_jax.options import option
 from vit_jax.options import show as show
 from vit_jax.options import suggest as suggest
-from vit_jax.options import to_dict as to_dict
+
+PLUGINS = "plugins"  # of a recorded config: the modules of its components
 
 
 def _component(default: Any, kind: str, doc: str, **more: Any) -> Any:
-    """Declares an option that names a component: built in, or registered by a plug-in."""
+    """Declares an option that names components: built in, or registered by a plug-in."""
     check = functools.partial(components.check, kind=kind)
-    return option(default, doc, choices=components.BUILT_IN[kind], check=check, **more)
+    return option(default, doc, choices=components.BUILT_IN[kind], check=check, kind=kind, **more)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -524,8 +525,35 @@ class Config:
 
 
 def build(values: Mapping[str, Any]) -> Config:
-    """Returns the config that nested `values` describe, or raises ConfigError."""
-    return _options.build(Config, values)
+    """Returns the config that nested `values` describe, or raises ConfigError.
+
+    `plugins` in them names the modules of its components, as in `to_dict`. They are never imported,
+    only named in the error where such a component is missing.
+    """
+    plugins = values.get(PLUGINS) if hasattr(values, "items") else None
+    if plugins is not None:
+        values = {key: value for key, value in values.items() if key != PLUGINS}
+    try:
+        return _options.build(Config, values)
+    except components.UnknownComponent as error:
+        if how := components.needed(plugins):
+            option = str(error).partition(": no such ")[0]
+            raise ConfigError(f"{option}: comes from a plug-in; {how}") from None
+        raise
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Returns nested plain values that JSON holds and `build` reads back unchanged.
+
+    If it uses components of plug-ins, `plugins` lists the modules to import.
+    """
+    modules: set[str] = set()
+    for key, field, _ in options():
+        if kind := field.metadata["kind"]:
+            named = _options.get(config, key)
+            for text in named if isinstance(named, tuple) else [named] if named else []:
+                modules |= components.modules(kind, text)
+    return ({PLUGINS: sorted(modules)} if modules else {}) | _options.to_dict(config)
 
 
 def override(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def load(
         directory, number, record = find_checkpoint(storage.as_path(reference), step)
         if not messages.is_utf8(str(directory)):  # which Orbax would call damaged
             raise config.ConfigError(f"--checkpoint={directory}: is not UTF-8; rename the folder")
-        cfg = run_config.complete(config.build(config.override(record["config"], overrides or {})))
+        cfg = run_config.config_from_values(record["config"], overrides or {})
         return LoadedModel(
             config=cfg,
             params=load_params(directory, number, cfg),
@@ -167,4 +167,4 @@ def _config(name: str, facts: weights.Facts, overrides: Mapping[str, str]) -> co
         data=facts.data,
         evaluation=config.Evaluation(batch_size=rows),
     )
-    return run_config.complete(config.build(config.override(config.to_dict(cfg), overrides)))
+    return run_config.config_from_values(config.to_dict(cfg), overrides)

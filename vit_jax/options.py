@@ -88,10 +88,12 @@ def option(
     choices: Sequence[str] = (),
     free: bool = False,
     check: Callable[[str, str], None] | None = None,
+    kind: str | None = None,
 ) -> T:
     """Declares a field: its default, meaning and bounds; `free` ones may change on resume.
 
-    `check(text, key)` replaces the comparison with `choices`, for each text of a tuple.
+    `check(text, key)` replaces the comparison with `choices`, for each text of a tuple; `kind` is
+    that of the components it names.
     """
     bounds = {"above": above, "at_least": at_least, "below": below, "at_most": at_most}
     return dataclasses.field(  # pyright: ignore[reportReturnType]
@@ -102,6 +104,7 @@ def option(
             "choices": tuple(choices),
             "free": free,
             "check": check,
+            "kind": kind,
         },
     )
 

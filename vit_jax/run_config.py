@@ -5,7 +5,16 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax import catalog, config, locking, messages, models, smoke, validation
+from vit_jax import (
+    catalog,
+    config,
+    locking,
+    messages,
+    models,
+    smoke,
+    unread_options,
+    validation,
+)
 from vit_jax.data import availability, folders, split_roles
 
 
@@ -14,7 +23,10 @@ def resolve(reference: str, overrides: Mapping[str, Any], *, tiny: bool = False)
 
     Raises ConfigError; reads no data and compiles nothing.
     """
-    return config_from_values(catalog.load(reference), overrides, tiny=tiny)
+    values = catalog.load(reference)
+    if ".py" in reference:  # the catalog's own are checked by a test
+        unread_options.check_file(values)
+    return config_from_values(values, overrides, tiny=tiny)
 
 
 def config_from_values(
@@ -22,6 +34,7 @@ def config_from_values(
 ) -> config.Config:
     """Returns the complete config of nested options; raises ConfigError."""
     cfg = config.build(config.override(values, overrides))
+    unread_options.check(cfg, overrides)
     if tiny:  # overridden options keep their values
         cfg = config.build(config.override(config.to_dict(smoke.shrink(cfg)), overrides))
     return complete(cfg)

@@ -131,6 +131,7 @@ def test_run_carries_every_word_through_ssh_and_two_shells(world):
         "--config.train.duration=20 epochs",
         '--config.name=it\'s "quoted" $HOME `id` \\ * & ; <é>',
         "--config.data.image_size=32x48",
+        "--plugins=my_project",
         "--profile=10:15",
     ]
     here.tpu("run", *RUN[:2], *words, *RUN[2:])

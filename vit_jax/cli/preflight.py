@@ -101,9 +101,11 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 
 def _run(name: str, overrides: dict[str, str], examples: int | None) -> tuple[config.Config, int]:
     """Returns a config and the images of its epoch."""
-    from vit_jax import preflight
+    from vit_jax import preflight, unread_options
 
-    cfg = preflight.prepare(config.build(config.override(catalog.load(name), overrides)))
+    cfg = config.build(config.override(catalog.load(name), overrides))
+    unread_options.check(cfg, overrides)
+    cfg = preflight.prepare(cfg)
     examples = examples or catalog.about(name).images
     if examples is None and cfg.train.duration.unit == "epochs":
         raise config.ConfigError(

@@ -7,6 +7,7 @@ import numpy as np
 
 from vit_jax import components, config
 from vit_jax.config import ConfigError
+from vit_jax.data import decoding
 from vit_jax.data.class_filter import Subset
 from vit_jax.data.example_lists import open_listed
 from vit_jax.data.folders import SUFFIXES, Folder
@@ -56,7 +57,9 @@ def open_source(
         spec = components.parse(data.source, "data.source")
         if spec.name in components.names("source"):
             make = components.find("source", spec.name, "data.source")
-            return components.call(make, spec, "data.source", data, split, train=train)
+            made = components.call(make, spec, "data.source", data, split, train=train)
+            _check_plugged_in(made, data.source)
+            return made
         from vit_jax.data.tfds_source import Tfds  # imports TFDS, which takes half a second
 
         return Tfds(data, split, key)
@@ -82,6 +85,29 @@ def open_task(task: Task, split: str, data_dir: str | None = None) -> "Tfds":
 
     data = config.Data(source="tfds", name=task.dataset.name, root=data_dir, labels=task.labels)
     return Tfds(data, split, task.name)
+
+
+def _check_plugged_in(source: Source, text: str) -> None:
+    """Raises DataError for a source of a plug-in whose first example is none."""
+    if not len(source):
+        raise DataError(f"data.source={text}: has no examples")
+    try:
+        image, label = source[0]
+    except (decoding.BadImage, OSError):
+        return  # as an image that is damaged: data.max_bad_examples
+    if not isinstance(image, bytes) and not (
+        getattr(image, "dtype", None) == np.uint8 and image.ndim in (2, 3)
+    ):
+        shape, dtype = np.shape(image), getattr(image, "dtype", type(image).__name__)
+        raise DataError(
+            f"data.source={text}: its first image is {dtype} {shape}; must be an encoded file "
+            "(bytes) or uint8 (H, W, C)"
+        )
+    if label not in range(len(source.classes)):
+        raise DataError(
+            f"data.source={text}: its first label is {label!r}; must be a number below "
+            f"{len(source.classes)}, the number of its classes"
+        )
 
 
 class Digits:

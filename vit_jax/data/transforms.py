@@ -14,6 +14,7 @@ from PIL import Image
 
 from vit_jax import components, config
 from vit_jax.data import randaugment, random_erasing
+from vit_jax.data.source import DataError
 
 PILLOW = {
     "antialiased_bilinear": Image.Resampling.BILINEAR,
@@ -198,6 +199,25 @@ class RandomAffine:
         return warped.reshape(height, width, channels)
 
 
+@dataclasses.dataclass(frozen=True)
+class _PluggedIn:
+    """A transform of a plug-in, which may return anything."""
+
+    text: str
+    transform: Transform
+
+    def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Returns the transformed image; raises DataError unless it is like the one before."""
+        result = self.transform(image, rng)
+        shape, dtype = np.shape(result), getattr(result, "dtype", type(result).__name__)
+        if (shape, dtype) != (image.shape, np.uint8):
+            raise DataError(
+                f"data.transforms={self.text}: returned {dtype} {shape}; must return uint8 "
+                f"{image.shape}"
+            )
+        return result
+
+
 def train_transforms(data: config.Data) -> tuple[Transform, ...]:
     """Returns the training view that the options of `data` describe; it ends at `image_size`."""
     height, width = data.image_size
@@ -218,7 +238,7 @@ def train_transforms(data: config.Data) -> tuple[Transform, ...]:
     for text in data.transforms:
         spec = components.parse(text, "data.transforms")
         make = components.find("transform", spec.name, "data.transforms")
-        steps.append(components.call(make, spec, "data.transforms"))
+        steps.append(_PluggedIn(text, components.call(make, spec, "data.transforms")))
     return tuple(steps)
 
 

@@ -65,6 +65,8 @@ def create(run: Run, taken: Collection[str]) -> dict[str, Evaluator]:
         if spec.name in taken or spec.name in found:
             raise ConfigError(f"{KEY}={text}: the run has other metrics called {spec.name}/")
         found[spec.name] = components.call(factory, spec, KEY, run)
+        if not callable(found[spec.name]):
+            raise ConfigError(f"{KEY}={text}: must return a function, evaluate(params, *, stop)")
     return found
 
 

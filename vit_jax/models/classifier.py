@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from vit_jax import config, tree_utils
+from vit_jax import components, config, tree_utils
 from vit_jax.config import Masked
 from vit_jax.models import masking, variants
 
@@ -99,7 +99,16 @@ class Classifier:
           capture: whether to return the attention weights.
         """
         self._check(images)
-        return self.bind(params)(images, key=key, capture=capture)
+        logits, out = self.bind(params)(images, key=key, capture=capture)
+        wanted = (images.shape[0], self.config.num_classes)
+        kind = self.config.architecture or "vit"
+        plugged_in = not components.is_built_in("model", kind)
+        if plugged_in and (logits.shape != wanted or logits.dtype != jnp.float32):
+            raise config.ConfigError(
+                f"{variants.KEY}={kind}: its logits are {logits.dtype} {logits.shape}; must be "
+                f"float32 {wanted}"
+            )
+        return logits, out
 
     def fill_in(
         self,

@@ -18,10 +18,12 @@ class Family:
     Attributes:
       maskable: whether masked patch prediction can train it.
       weights: the layout of its weights in other projects' files: `vit`, `bit`, or none.
+      unread: options of `model` that it ignores; setting one is then an error.
     """
 
     maskable: bool = False
     weights: str | None = None
+    unread: tuple[str, ...] = ()
 
     def complete(self, model: config.Model) -> config.Model:
         """Returns `model` with sizes left at None filled in."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax import catalog, config
+from vit_jax import catalog, components, config
 from vit_jax.reports import intervals
 
 INTERVAL = "95 % interval"  # the heading of what stands after ± for numbers of ours
@@ -76,6 +76,8 @@ def first_upper(text: str) -> str:
 def model(cfg: config.Config) -> str:
     """Returns the network in a few words."""
     one = cfg.model
+    if not components.is_built_in("model", one.architecture or "vit"):
+        return f"a {one.architecture}"
     if one.variant is not None:
         return one.variant
     if one.patch_size is None:

@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 
-from vit_jax import catalog, listing
+from vit_jax import catalog, components, listing
 from vit_jax.data import availability, datasets, tasks
 from vit_jax.reports import run_data
 from vit_jax.reproduce import measurements
@@ -87,6 +87,7 @@ def plan(
 def words(step: Step, workdir: pathlib.Path, options: Mapping[str, str]) -> list[str]:
     """Returns the words of the command that runs a step by itself."""
     flags = [f"--config.{key}={value}" for key, value in options.items()]
+    flags += [f"--plugins={module}" for module in components.plugins()]
     return [step.kind, step.name, f"--workdir={workdir / step.directory}", *flags]
 
 

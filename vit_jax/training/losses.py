@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vit_jax import components
+from vit_jax import components, config
 
 
 def cross_entropy(
@@ -29,7 +29,13 @@ def cross_entropy(
     targets = labels if labels.ndim == 2 else jax.nn.one_hot(labels, logits.shape[-1])
     targets = optax.smooth_labels(targets, smoothing)
     if kind not in ("softmax", "sigmoid"):
-        return _named(kind)(logits, targets)
+        each = _named(kind)(logits, targets)
+        if each.shape != logits.shape[:1] or not jnp.issubdtype(each.dtype, jnp.floating):
+            raise config.ConfigError(
+                f"train.loss={kind}: returned {each.dtype} {each.shape}; must return the loss of "
+                f"each example, floats {logits.shape[:1]}"
+            )
+        return each
     if kind == "softmax":
         return optax.softmax_cross_entropy(logits, targets)
     return jnp.sum(optax.sigmoid_binary_cross_entropy(logits, targets), axis=-1)

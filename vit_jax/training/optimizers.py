@@ -64,7 +64,10 @@ def _named(text: str) -> optax.GradientTransformation:
     key = "optimizer.name"
     spec = components.parse(text, key)
     if spec.name in components.names("optimizer"):
-        return components.call(components.find("optimizer", spec.name, key), spec, key)
+        made = components.call(components.find("optimizer", spec.name, key), spec, key)
+        if not isinstance(made, optax.GradientTransformation):
+            raise config.ConfigError(f"{key}={text}: must return an optax.GradientTransformation")
+        return made
     scale = getattr(optax, _SCALES.get(spec.name, f"scale_by_{spec.name}"), None)
     if scale is not None:
         return components.call(scale, spec, key)

@@ -20,7 +20,16 @@ def create(schedule: config.Schedule, *, lr: float, steps: int, warmup: int) -> 
     spec = components.parse(schedule.decay, "schedule.decay")
     if spec.name in components.names("schedule"):
         make = components.find("schedule", spec.name, "schedule.decay")
-        return components.call(make, spec, "schedule.decay", lr=lr, steps=steps, warmup=warmup)
+        own: optax.Schedule = components.call(
+            make, spec, "schedule.decay", lr=lr, steps=steps, warmup=warmup
+        )
+        scalar = callable(own) and jax.eval_shape(own, jnp.float32(0)).shape == ()
+        if not scalar:
+            raise config.ConfigError(
+                f"schedule.decay={spec.name}: must return a function of the step that returns the "
+                "learning rate, a scalar"
+            )
+        return _of_float(own)
     rest = max(steps - warmup, 1)
     if schedule.decay == "cosine":
         decay = optax.cosine_decay_schedule(lr, rest, alpha=schedule.end / lr)
@@ -34,8 +43,15 @@ def create(schedule: config.Schedule, *, lr: float, steps: int, warmup: int) -> 
         decay = _reciprocal_sqrt(lr, schedule.timescale)
     if warmup:
         decay = optax.join_schedules([optax.linear_schedule(0.0, lr, warmup), decay], [warmup])
-    # float32 holds every step up to 16 million, and optax mixes the step with floats.
-    return lambda step: decay(jnp.asarray(step, jnp.float32))
+    return _of_float(decay)
+
+
+def _of_float(schedule: optax.Schedule) -> optax.Schedule:
+    """Returns the schedule as a function of a float32 step, as optax mixes the step with floats.
+
+    float32 holds every step up to 16 million.
+    """
+    return lambda step: schedule(jnp.asarray(step, jnp.float32))
 
 
 def _reciprocal_sqrt(lr: float, timescale: float) -> optax.Schedule:

@@ -16,6 +16,10 @@ from vit_jax.training import losses, masked_objective, mixup, sharding
 
 State = dict[str, Any]
 Batch = dict[str, jax.Array]
+Step = Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]
+Objective = Callable[..., tuple[jax.Array, dict[str, jax.Array]]]
+
+AUGMENTATIONS = "train.augmentations"  # the option
 
 
 def normalize_pixels(images: jax.Array, data: config.Data) -> jax.Array:
@@ -33,85 +37,24 @@ def create(
     tx: optax.GradientTransformation,
     schedule: optax.Schedule,
     cfg: config.Config,
-) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
+) -> Step:
     """Returns the pure step.
 
     A step whose loss or gradient is not finite leaves parameters, moments and average as they
     were, counts itself in `bad_steps`, and says so in the metric `finite`.
     """
     train = cfg.train
-    target = cfg.masked.target
-    augmentations = [_augmentation(text) for text in train.augmentations]
-    measures = ("top1",) if target is None else masked_objective.MEASURES[target]
-
-    def classify(
-        params: Any, batch: Batch, key: jax.Array | None, share: jax.Array | None
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        def mixed(x: jax.Array) -> jax.Array:
-            return x if share is None else mixup.blend(x, share)
-
-        images, labels = batch["image"], batch["label"]
-        if not augmentations:  # else they have normalized the pixels
-            images = normalize_pixels(images, cfg.data)
-        logits, _ = model.apply(params, mixed(images), key=key)
-        if labels.ndim == 1:
-            targets = mixed(jax.nn.one_hot(labels, logits.shape[-1]))
-        else:
-            targets, labels = mixed(labels), jnp.argmax(labels, axis=-1)
-        loss = losses.cross_entropy(
-            logits, targets, kind=train.loss, smoothing=train.label_smoothing
-        )
-        # Of a blend, the label with the larger part is the row's own.
-        correct = losses.rank_of_label(logits, labels) == 0
-        return jnp.mean(loss), {"top1": jnp.mean(correct, dtype=jnp.float32)}
-
-    def fill_in(
-        params: Any, batch: Batch, key: jax.Array | None, share: jax.Array | None
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        images, chosen = batch["image"], batch["chosen"]
-        outputs = model.fill_in(
-            params, normalize_pixels(images, cfg.data), batch["source"], chosen, key=key
-        )
-        patch = required(cfg.model.patch_size)
-        found = masked_objective.measure(outputs, images, chosen, patch, required(target), cfg.data)
-        means = {name: jnp.mean(value, dtype=jnp.float32) for name, value in found.items()}
-        return means.pop("loss"), means
-
-    gradient = jax.value_and_grad(classify if target is None else fill_in, has_aux=True)
-
-    def accumulated(
-        params: Any, batch: Batch, key: jax.Array | None, share: jax.Array | None
-    ) -> Any:
-        """Averages loss, measures and gradient over microbatches taken one after another."""
-        if train.accumulation == 1:
-            return gradient(params, batch, key, share)
-        together = 1 if share is None else 2
-        micro = jax.tree.map(lambda x: _microbatches(x, train.accumulation, together), batch)
-
-        def add(total: Any, indexed: tuple[jax.Array, Batch]) -> tuple[Any, None]:
-            index, part = indexed
-            one = gradient(
-                params, part, None if key is None else jax.random.fold_in(key, index), share
-            )
-            return jax.tree.map(jnp.add, total, one), None
-
-        nothing = {name: jnp.zeros(()) for name in measures}
-        zeros = ((jnp.zeros(()), nothing), jax.tree.map(jnp.zeros_like, params))
-        total, _ = jax.lax.scan(add, zeros, (jnp.arange(train.accumulation), micro))
-        return jax.tree.map(lambda x: x / train.accumulation, total)
+    masked = cfg.masked.target is not None
+    objective = _masked_patches(model, cfg) if masked else _classification(model, cfg)
+    gradient = _accumulated(jax.value_and_grad(objective, has_aux=True), cfg)
+    prepare = _preparation(model, cfg)
 
     def step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
         # Everything random is a function of (seed, step), so that a resumed run repeats it.
-        key = jax.random.fold_in(jax.random.key(cfg.seed), 1)
-        drops = cfg.model.dropout or cfg.model.stochastic_depth
-        key = jax.random.fold_in(key, state["step"]) if drops else None
+        key = _dropout_key(cfg, state["step"])
         share = mixup.own_share(cfg.seed, state["step"], train.mixup) if train.mixup else None
-        if target is not None:
-            keys = masked_objective.keys(cfg.seed, state["step"], train.batch_size)
-            batch = batch | masked_objective.corrupt(keys, model.patches, cfg.masked)
-        if augmentations:
-            batch = _augmented(batch, augmentations, cfg, state["step"])
-        (loss, measured), grads = accumulated(state["params"], batch, key, share)
+        batch = prepare(batch, state["step"])
+        (loss, measured), grads = gradient(state["params"], batch, key, share)
         norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         lr = jnp.asarray(schedule(state["step"]))
@@ -133,25 +76,136 @@ def create(
     return step
 
 
-AUGMENTATION_STREAM = 4  # of keys folded into the seed's
+def _dropout_key(cfg: config.Config, step: jax.Array) -> jax.Array | None:
+    """Returns the key of dropout and stochastic depth; None without them."""
+    key = jax.random.fold_in(jax.random.key(cfg.seed), 1)
+    drops = cfg.model.dropout or cfg.model.stochastic_depth
+    return jax.random.fold_in(key, step) if drops else None
+
+
+# Objectives: (params, batch, key, share) -> (loss, measures); `share` is that of mixup.
+
+
+def _classification(model: models.Classifier, cfg: config.Config) -> Objective:
+    """Returns the loss of labels, and top-1."""
+    train = cfg.train
+
+    def classify(
+        params: Any, batch: Batch, key: jax.Array | None, share: jax.Array | None
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        def mixed(x: jax.Array) -> jax.Array:
+            return x if share is None else mixup.blend(x, share)
+
+        images, labels = batch["image"], batch["label"]
+        if not train.augmentations:  # else they have normalized the pixels
+            images = normalize_pixels(images, cfg.data)
+        logits, _ = model.apply(params, mixed(images), key=key)
+        if labels.ndim == 1:
+            targets = mixed(jax.nn.one_hot(labels, logits.shape[-1]))
+        else:
+            targets, labels = mixed(labels), jnp.argmax(labels, axis=-1)
+        loss = losses.cross_entropy(
+            logits, targets, kind=train.loss, smoothing=train.label_smoothing
+        )
+        # Of a blend, the label with the larger part is the row's own.
+        correct = losses.rank_of_label(logits, labels) == 0
+        return jnp.mean(loss), {"top1": jnp.mean(correct, dtype=jnp.float32)}
+
+    return classify
+
+
+def _masked_patches(model: models.Classifier, cfg: config.Config) -> Objective:
+    """Returns the loss of masked patch prediction, and its measures."""
+    target = required(cfg.masked.target)
+
+    def fill_in(
+        params: Any, batch: Batch, key: jax.Array | None, share: jax.Array | None
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        images, chosen = batch["image"], batch["chosen"]
+        outputs = model.fill_in(
+            params, normalize_pixels(images, cfg.data), batch["source"], chosen, key=key
+        )
+        patch = required(cfg.model.patch_size)
+        found = masked_objective.measure(outputs, images, chosen, patch, target, cfg.data)
+        means = {name: jnp.mean(value, dtype=jnp.float32) for name, value in found.items()}
+        return means.pop("loss"), means
+
+    return fill_in
+
+
+def _accumulated(gradient: Callable[..., Any], cfg: config.Config) -> Callable[..., Any]:
+    """Returns `gradient`, averaged over microbatches taken one after another."""
+    count, target = cfg.train.accumulation, cfg.masked.target
+    if count == 1:
+        return gradient
+    measures = ("top1",) if target is None else masked_objective.MEASURES[target]
+
+    def accumulated(
+        params: Any, batch: Batch, key: jax.Array | None, share: jax.Array | None
+    ) -> Any:
+        together = 1 if share is None else 2
+        micro = jax.tree.map(lambda x: _microbatches(x, count, together), batch)
+
+        def add(total: Any, indexed: tuple[jax.Array, Batch]) -> tuple[Any, None]:
+            index, part = indexed
+            one = gradient(
+                params, part, None if key is None else jax.random.fold_in(key, index), share
+            )
+            return jax.tree.map(jnp.add, total, one), None
+
+        nothing = {name: jnp.zeros(()) for name in measures}
+        zeros = ((jnp.zeros(()), nothing), jax.tree.map(jnp.zeros_like, params))
+        total, _ = jax.lax.scan(add, zeros, (jnp.arange(count), micro))
+        return jax.tree.map(lambda x: x / count, total)
+
+    return accumulated
+
+
+# What happens to a batch before its gradient: corruption of patches, augmentations of plug-ins.
+
+AUGMENTATION_STREAM = 5  # of keys folded into the seed's; see `mixup.STREAM`
+
+
+def _preparation(
+    model: models.Classifier, cfg: config.Config
+) -> Callable[[Batch, jax.Array], Batch]:
+    """Returns what a batch of a step becomes on the device: a function of (seed, step)."""
+    augmentations = [_augmentation(text) for text in cfg.train.augmentations]
+
+    def prepare(batch: Batch, step: jax.Array) -> Batch:
+        if cfg.masked.target is not None:
+            keys = masked_objective.keys(cfg.seed, step, cfg.train.batch_size)
+            return batch | masked_objective.corrupt(keys, model.patches, cfg.masked)
+        return _augmented(batch, augmentations, cfg, step) if augmentations else batch
+
+    return prepare
 
 
 def _augmentation(text: str) -> Callable[..., Any]:
     """Returns the batch augmentation that a config names."""
-    key = "train.augmentations"
-    spec = components.parse(text, key)
-    return components.call(components.find("batch_augmentation", spec.name, key), spec, key)
+    spec = components.parse(text, AUGMENTATIONS)
+    factory = components.find("batch_augmentation", spec.name, AUGMENTATIONS)
+    return components.call(factory, spec, AUGMENTATIONS)
 
 
 def _augmented(
     batch: Batch, augmentations: list[Callable[..., Any]], cfg: config.Config, step: jax.Array
 ) -> Batch:
-    """Returns the batch with normalized pixels after its augmentations, by (seed, step) only."""
+    """Returns the batch with normalized pixels after its augmentations."""
     images, labels = normalize_pixels(batch["image"], cfg.data), batch["label"]
     stream = jax.random.fold_in(jax.random.key(cfg.seed), AUGMENTATION_STREAM)
     for index, augment in enumerate(augmentations):
         key = jax.random.fold_in(jax.random.fold_in(stream, step), index)
+        before = images
         images, labels = augment(key, images, labels)
+        if (images.shape, images.dtype) != (before.shape, before.dtype) or (
+            labels.shape[:1] != before.shape[:1]
+        ):
+            raise config.ConfigError(
+                f"{AUGMENTATIONS}={cfg.train.augmentations[index]}: returned images "
+                f"{images.dtype} {images.shape} and labels {labels.shape}; images must stay "
+                f"{before.dtype} {before.shape}, labels (B,) or (B, K)"
+            )
     return batch | {"image": images, "label": labels}
 
 
@@ -165,7 +219,7 @@ def batch_shapes(cfg: config.Config) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def compile_step(
-    step: Callable[[State, Batch], tuple[State, dict[str, jax.Array]]],
+    step: Step,
     target: State,
     cfg: config.Config,
     mesh: Mesh,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vit_jax import config, logs
+from vit_jax import components, config, logs
 from vit_jax.runtime.preemption import Preempted
 from vit_jax.transfer_learning.devices import Environment
 from vit_jax.transfer_learning.plan import Cell
@@ -64,6 +64,9 @@ class Process:
             str(workdir),
             cell.directory,
         ]
+        values = config.to_dict(cell.cfg)
+        plugins = [*components.plugins()]
+        plugins += [name for name in values.get(config.PLUGINS, ()) if name not in plugins]
         with self._log.open("ab") as log:
             self._popen = subprocess.Popen(
                 command,
@@ -71,13 +74,13 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=os.environ | environment,
+                env=os.environ | environment | (_module_path() if plugins else {}),
                 start_new_session=True,
             )
         self._began = time.monotonic()
         assert self._popen.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it says why it ended at once
-            self._popen.stdin.write(json.dumps(config.to_dict(cell.cfg)) + "\n")
+            self._popen.stdin.write(json.dumps(values | {config.PLUGINS: plugins}) + "\n")
             self._popen.stdin.flush()
 
     @property
@@ -117,6 +120,11 @@ class Process:
             return {"state": "stopped", "why": "stopped", "exit_code": Preempted.exit_code}
         why = f"{by}: {self.news}; see {self._log}; the same command goes on"
         return {"state": "stopped", "why": why, "exit_code": 70}
+
+
+def _module_path() -> Environment:
+    """Returns the variable by which a process finds plug-ins where this one has found them."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def run(

@@ -16,7 +16,15 @@ from typing import Any
 
 import jax
 
-from vit_jax import __version__, config, experiment, logs, run_config, run_directory
+from vit_jax import (
+    __version__,
+    components,
+    config,
+    experiment,
+    logs,
+    run_config,
+    run_directory,
+)
 from vit_jax.data import split_roles
 from vit_jax.runtime import backend, device
 from vit_jax.training import hooks
@@ -93,6 +101,8 @@ def main() -> None:
     threading.Thread(target=_follow, daemon=True).start()
     logs.setup()
     try:
+        # Those of the process that started this one, which its user has named or imported.
+        components.load_plugins(values.get(config.PLUGINS, ()))
         answer = work(config.build(values), pathlib.Path(workdir), directory)
     except config.UserError as error:
         answer = {"state": "stopped", "why": str(error), "exit_code": error.exit_code}

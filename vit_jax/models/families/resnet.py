@@ -17,6 +17,11 @@ class ResNetFamily(Family):
     """R50x1 and its kind."""
 
     weights: str | None = "bit"
+    unread = (
+        "patch_size", "width", "depth", "mlp_dim", "heads", "patch_remainder", "pooling",
+        "class_token", "position", "class_position", "position_place", "activation", "gelu",
+        "norm_epsilon", "norm_place", "attention",
+    )  # fmt: skip
 
     def check(self, model: config.Model, image_size: tuple[int, int]) -> None:
         """Raises ConfigError for missing units and for regularization of encoders."""

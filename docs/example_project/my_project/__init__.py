@@ -1,0 +1,13 @@
+"""Components of a project: `--plugins=my_project` imports this package, which registers them."""
+
+from my_project import (  # noqa: F401
+    batch_augmentation,
+    evaluator,
+    logger,
+    loss,
+    model,
+    optimizer,
+    schedule,
+    source,
+    transform,
+)

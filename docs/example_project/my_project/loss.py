@@ -1,0 +1,19 @@
+"""A loss: `--config.train.loss=squared`."""
+
+import jax
+import jax.numpy as jnp
+
+import vit_jax
+
+
+@vit_jax.register("loss", "squared")
+class Squared:
+    """Squared error of the softmax (the Brier score)."""
+
+    def __call__(self, logits, targets):
+        """Returns the loss of each example (B,); both arguments are (B, K) float32."""
+        return jnp.sum((jax.nn.softmax(logits) - targets) ** 2, axis=-1)
+
+    def probabilities(self, logits):
+        """Returns what `predict` prints; without this method it is the softmax."""
+        return jax.nn.softmax(logits)

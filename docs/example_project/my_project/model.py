@@ -1,0 +1,33 @@
+"""A model: `--config.model.architecture='convnet(width=32)'`."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+import vit_jax
+from vit_jax import models
+
+
+class Network(nnx.Module):
+    """A strided convolution, the mean over positions, a linear head."""
+
+    def __init__(self, channels, width, classes, dtype, *, rngs):
+        self.conv = nnx.Conv(channels, width, (4, 4), strides=2, dtype=dtype, rngs=rngs)
+        self.head = nnx.Linear(width, classes, rngs=rngs)
+
+    def __call__(self, images, *, key=None, capture=False):
+        """Returns logits, and what the head sees."""
+        features = jnp.mean(jax.nn.gelu(self.conv(images)), axis=(1, 2), dtype=jnp.float32)
+        return self.head(features), {"pre_logits": features}
+
+
+@vit_jax.register("model", "convnet")
+class ConvNet(models.Family):
+    """What vit_jax asks of an architecture; only `network` is required."""
+
+    def __init__(self, width: int = 32):
+        self.width = width
+
+    def network(self, model, image_size, channels, dtype, masked, *, rngs):
+        """Returns the network."""
+        return Network(channels, self.width, model.num_classes, dtype, rngs=rngs)

@@ -1,0 +1,78 @@
+"""The example project as a plug-in: its folder, its options, and a registry that forgets it."""
+
+import contextlib
+import pathlib
+import sys
+
+import pytest
+
+from vit_jax import components
+
+PROJECT = pathlib.Path(__file__).parent.parent / "docs" / "example_project"
+
+# One of each kind.
+NINE = {
+    "model.architecture": "convnet(width=8)",
+    "data.source": "stripes(count=64)",
+    "data.transforms": "speckle(share=0.2)",
+    "train.augmentations": "jitter(amount=0.2)",
+    "train.loss": "squared",
+    "optimizer.name": "sign_momentum(decay=0.8)",
+    "schedule.decay": "triangle(peak=0.3)",
+    "evaluation.evaluators": "worst_class",
+    "logging.loggers": "csv(metric='train/loss')",
+}
+SHORT = {
+    "model.num_classes": "none",
+    "train.duration": "6 steps",
+    "train.batch_size": "16",
+    "schedule.warmup": "0",
+    "checkpoint.every": "2 steps",
+    "evaluation.every": "3 steps",
+    "logging.every": "1",
+    "logging.tensorboard": "false",
+}
+
+
+def flags(options):
+    """Returns options as the command line takes them."""
+    return [f"--config.{key}={value}" for key, value in options.items()]
+
+
+@contextlib.contextmanager
+def forgotten():
+    """Makes a process that has imported no plug-in, and undoes what is imported inside."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(components, "_TABLES", built_in())
+        patch.setattr(components, "_MODULES", dict(components._MODULES))
+        patch.setattr(components, "_PLUGINS", [])
+        for name in [n for n in sys.modules if n.partition(".")[0] == "my_project"]:
+            patch.delitem(sys.modules, name)
+        before = set(sys.modules)
+        try:
+            yield patch
+        finally:
+            for name in set(sys.modules) - before:
+                if name.partition(".")[0] == "my_project":
+                    del sys.modules[name]
+
+
+def built_in():
+    """Returns the table of components without those of plug-ins."""
+    return {
+        kind: {
+            name: component
+            for name, component in table.items()
+            if component.__module__.startswith("vit_jax.")
+        }
+        for kind, table in components._TABLES.items()
+    }
+
+
+@contextlib.contextmanager
+def loaded():
+    """Makes a process that has imported the example project, as `--plugins=my_project` does."""
+    with forgotten() as patch:
+        patch.syspath_prepend(str(PROJECT))
+        components.load_plugins(["my_project"])
+        yield sys.modules["my_project"]

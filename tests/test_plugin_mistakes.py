@@ -1,0 +1,202 @@
+"""A component of a plug-in that is wrong is one line with the option that names it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import plugins
+import runs
+import vit_jax
+from vit_jax import cli, components, config, models
+from vit_jax.data import sources, transforms
+from vit_jax.data.source import DataError, Record
+from vit_jax.evaluators import evaluation
+from vit_jax.training import losses, optimizers, schedules, step
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    with plugins.forgotten() as patch:
+        yield patch
+
+
+def registered(kind, returned, name="mine"):
+    """Registers a factory that ignores its arguments."""
+    vit_jax.register(kind, name)(lambda *given, **named: returned)
+    return returned
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "import no_such_module",
+            "broken: ModuleNotFoundError: No module named 'no_such_module' (",
+        ),
+        ("x = 1\n1 / 0", "broken: ZeroDivisionError: division by zero (FILE:2)"),
+        ("raise SystemExit(3)", "broken: SystemExit: 3 (FILE:1)"),
+        ("def f(:", "broken: SyntaxError: invalid syntax (broken.py, line 1)"),
+        (
+            "import vit_jax\nvit_jax.register('loss', 'softmax')(print)",
+            "broken: ValueError: loss softmax: vit_jax has one; register yours by another name",
+        ),
+        (
+            "import vit_jax\nvit_jax.register('los', 'x')(print)",
+            "broken: ValueError: los: no such kind of component; did you mean loss? (FILE:2)",
+        ),
+    ],
+)
+def test_a_plug_in_that_fails_is_one_line(text, line, tmp_path, forgotten, capsys):
+    (tmp_path / "broken.py").write_text(text)
+    forgotten.syspath_prepend(str(tmp_path))
+    assert cli.main(["show", "digits", "--plugins=broken"]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    said = said.replace(str(tmp_path / "broken.py"), "FILE")
+    assert said.startswith(f"vit_jax: --plugins={line}")
+
+
+def test_a_plug_in_that_is_not_found_says_where_to_look(capsys):
+    assert cli.main(["show", "digits", "--plugins=no.such"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("vit_jax: --plugins=no.such: ModuleNotFoundError: No module named 'no'")
+    assert said.endswith("; is its folder on PYTHONPATH?\n")
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("model.architecture", "model"),
+        ("data.source", "source"),
+        ("data.transforms", "transform"),
+        ("train.augmentations", "batch_augmentation"),
+        ("train.loss", "loss"),
+        ("optimizer.name", "optimizer"),
+        ("schedule.decay", "schedule"),
+        ("evaluation.evaluators", "evaluator"),
+        ("logging.loggers", "logger"),
+    ],
+)
+def test_a_factory_that_fails_is_one_line(key, kind, tmp_path, capsys):
+    @vit_jax.register(kind, "mine")
+    def fails(*given, **named):
+        raise KeyError("x")
+
+    given = plugins.flags(plugins.SHORT | {key: "mine"})
+    assert cli.main(["train", "digits", f"--workdir={tmp_path}", *given]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"vit_jax: {key}=mine: KeyError: 'x' ({__file__}:")
+
+
+@pytest.mark.parametrize(
+    ("returned", "line"),
+    [
+        (np.zeros((8, 8, 1)), "returned float64 (8, 8, 1); must return uint8 (8, 8, 1)"),
+        (np.zeros((8, 8), np.uint8), "returned uint8 (8, 8); must return uint8 (8, 8, 1)"),
+        (None, "returned NoneType (); must return uint8 (8, 8, 1)"),
+    ],
+)
+def test_a_transform_returns_an_image_like_its_own(returned, line, tmp_path, capsys):
+    registered("transform", lambda image, rng: returned)
+    given = plugins.flags(plugins.SHORT | {"data.transforms": "mine(a=1)"})
+    assert cli.main(["train", "digits", f"--workdir={tmp_path}", *given]) == 2
+    assert capsys.readouterr().err.endswith(f"vit_jax: data.transforms=mine(a=1): {line}\n")
+
+
+def test_a_good_transform_is_left_alone():
+    registered("transform", lambda image, rng: 255 - image)
+    *_, last = transforms.train_transforms(config.Data(transforms=("mine",)))
+    image = np.full((2, 2, 3), 5, np.uint8)
+    np.testing.assert_array_equal(last(image, np.random.default_rng(0)), 255 - image)
+
+
+@pytest.mark.parametrize(
+    ("loss", "shown"),
+    [
+        (lambda logits, targets: jnp.mean(logits), r"float32 \(\)"),
+        (lambda logits, targets: logits, r"float32 \(4, 3\)"),
+        (lambda logits, targets: jnp.argmax(logits, axis=-1), r"int32 \(4,\)"),
+    ],
+)
+def test_a_loss_is_one_float_for_each_example(loss, shown):
+    registered("loss", loss)
+    with pytest.raises(
+        config.ConfigError, match=rf"train.loss=mine: returned {shown}; must .* floats \(4,\)"
+    ):
+        losses.cross_entropy(jnp.zeros((4, 3)), jnp.zeros(4, jnp.int32), kind="mine")
+
+
+@pytest.mark.parametrize(
+    "augment",
+    [
+        lambda key, images, labels: (images[:, :4], labels),
+        lambda key, images, labels: (images.astype(jnp.bfloat16), labels),
+        lambda key, images, labels: (images, labels[:3]),
+    ],
+)
+def test_an_augmentation_keeps_images_and_labels_in_form(augment):
+    registered("batch_augmentation", augment)
+    cfg = runs.configure(model={"num_classes": 10}, train={"augmentations": "mine", "ema": None})
+    tx = optax.sgd(1.0)
+    model = models.create(cfg.model, image_size=(8, 8), channels=1)
+    function = step.create(model, tx, lambda count: 0.1, cfg)
+    params = model.shapes()
+    state = {"params": params, "opt": jax.eval_shape(tx.init, params)}
+    state |= dict.fromkeys(("step", "bad_steps"), jax.ShapeDtypeStruct((), jnp.int32))
+    with pytest.raises(config.ConfigError, match="train.augmentations=mine: returned images"):
+        jax.eval_shape(function, state, step.batch_shapes(cfg))
+
+
+def test_an_optimizer_a_schedule_and_an_evaluator_are_what_they_say(tmp_path):
+    registered("optimizer", None)
+    with pytest.raises(config.ConfigError, match="optimizer.name=mine: must return an optax.Grad"):
+        optimizers.create(config.Optimizer(name="mine"), clip_norm=None)
+    for number, wrong in enumerate((0.1, lambda step: jnp.zeros(2))):
+        registered("schedule", wrong, f"mine{number}")
+        schedule = config.Schedule(decay=f"mine{number}")
+        with pytest.raises(config.ConfigError, match="schedule.decay=mine.: must return a functio"):
+            schedules.create(schedule, lr=0.1, steps=3, warmup=0)
+    registered("evaluator", 7)
+    with pytest.raises(config.ConfigError, match="evaluation.evaluators=mine: must return a funct"):
+        evaluation.Evaluation(runs.configure(evaluation={"evaluators": "mine"}))
+
+
+class Source(list):
+    classes = ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("examples", "line"),
+    [
+        ([], "has no examples"),
+        ([Record(np.zeros((8, 8, 1)), 0)], r"its first image is float64 \(8, 8, 1\); must be an"),
+        ([Record(np.zeros((8, 8, 1), np.uint8), 2)], "its first label is 2; must be .* below 2"),
+    ],
+)
+def test_a_source_has_images_and_labels(examples, line):
+    registered("source", Source(examples))
+    with pytest.raises(DataError, match=f"data.source=mine: {line}"):
+        sources.open_source(config.Data(source="mine"), "train")
+
+
+def test_a_model_returns_logits_for_its_classes(forgotten):
+    with plugins.loaded() as project:
+        network = lambda self, model, size, channels, dtype, masked, *, rngs: (  # noqa: E731
+            project.model.Network(channels, 4, 7, dtype, rngs=rngs)
+        )
+        forgotten.setattr(project.model.ConvNet, "network", network)
+        model = models.create(
+            config.Model(architecture="convnet", num_classes=3), image_size=(8, 8), channels=1
+        )
+        images = jax.ShapeDtypeStruct((2, 8, 8, 1), jnp.float32)
+        with pytest.raises(config.ConfigError, match=r"convnet: its logits are float32 \(2, 7\)"):
+            jax.eval_shape(model.apply, model.shapes(), images)
+
+
+def test_arguments_that_do_not_fit_name_the_component():
+    with plugins.loaded():
+        spec = components.parse("triangle(top=3)", "schedule.decay")
+        factory = components.find("schedule", "triangle", "schedule.decay")
+        with pytest.raises(config.ConfigError, match=r"schedule.decay=triangle: got an unexpected"):
+            components.call(factory, spec, "schedule.decay", lr=1.0, steps=2, warmup=0)

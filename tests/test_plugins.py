@@ -1,0 +1,172 @@
+"""The example project adds each of the nine kinds: trains, resumes exactly, evaluates, reports."""
+
+import ast
+import json
+import re
+import shlex
+import subprocess
+import sys
+
+import cv2
+import numpy as np
+import pytest
+
+import plugins
+import runs
+import vit_jax
+from vit_jax import cli, components, config
+
+KINDS = {path.stem for path in (plugins.PROJECT / "my_project").glob("[a-z]*.py")}
+
+
+def train(workdir, *more):
+    options = plugins.flags(plugins.NINE | plugins.SHORT)
+    given = ["train", "digits", f"--workdir={workdir}", "--plugins=my_project", *options, *more]
+    return cli.main(given)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def project():
+    with plugins.loaded() as module:
+        yield module
+
+
+@pytest.fixture(scope="module")
+def workdir(project, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plugins") / "run"
+    assert train(folder) == 0
+    return folder
+
+
+def test_there_is_one_short_file_for_each_kind():
+    assert set(components.KINDS) == KINDS
+    for kind in KINDS:
+        text = (plugins.PROJECT / "my_project" / f"{kind}.py").read_text()
+        assert f'@vit_jax.register("{kind}", ' in text
+        assert len(text.splitlines()) <= 33
+
+
+def test_every_component_takes_part(workdir):
+    stored = json.loads((workdir / "config.json").read_text())
+    for key, text in plugins.NINE.items():
+        section, _, leaf = key.partition(".")
+        assert stored[section][leaf] in (text, [text])
+    lines = (workdir / "train_loss.csv").read_text().splitlines()
+    logged = {int(step): float(loss) for step, _, loss in (x.partition(",") for x in lines)}
+    assert logged == runs.trace(workdir, "train/loss")
+    assert list(logged) == [1, 2, 3, 4, 5, 6]
+    rates = list(runs.trace(workdir, "train/lr").values())
+    np.testing.assert_allclose(rates, 1e-3 * np.array([0.1, 0.55, 1, 0.75, 0.5, 0.25]), rtol=1e-5)
+    assert 0 <= runs.trace(workdir, "worst_class/top1")[6] <= runs.trace(workdir, "test/top1")[6]
+
+
+def test_a_stopped_run_resumes_bit_for_bit(workdir, tmp_path, monkeypatch):
+    with runs.stopping_at(monkeypatch, 4):
+        assert train(tmp_path / "run") == 75
+    resumed = ["train", f"--workdir={tmp_path / 'run'}", "--plugins=my_project"]
+    assert cli.main(resumed) == 0
+    runs.assert_equal_runs(tmp_path / "run", workdir)
+
+
+@pytest.mark.slow
+def test_loader_processes_make_the_same_images(workdir, tmp_path):
+    path = f"{plugins.PROJECT}:{runs.PATHS}"
+    options = plugins.flags(plugins.NINE | plugins.SHORT | {"data.workers": "1"})
+    where = [f"--workdir={tmp_path / 'run'}", "--plugins=my_project"]
+    command = [sys.executable, "-m", "vit_jax", "train", "digits", *where, *options]
+    subprocess.run(command, env=runs.environment(8, PYTHONPATH=path), check=True)
+    runs.assert_equal_runs(tmp_path / "run", workdir)
+
+
+def test_it_evaluates(workdir, capsys):
+    assert cli.main(["evaluate", f"--checkpoint={workdir}", "--plugins=my_project"]) == 0
+    shown = capsys.readouterr().out
+    found = vit_jax.evaluate(workdir)
+    for name in ("test/top1", "test/loss", "worst_class/top1"):
+        assert found[name] == runs.trace(workdir, name)[6]
+        assert name in shown
+
+
+def test_it_reports(workdir, tmp_path):
+    given = ["report", str(workdir), "--plugins=my_project", f"--output={tmp_path}"]
+    assert cli.main(given) == 0
+    page = (tmp_path / "report.md").read_text()
+    assert "A convnet(width=8) with 154 parameters" in page
+    assert "| worst_class top-1 |" in page
+    assert "sign_momentum(decay=0.8)" in page
+
+
+def test_it_predicts(workdir, tmp_path, capsys, project):
+    picture = vit_jax.load(workdir).preprocess(np.zeros((8, 8, 3), np.uint8))
+    assert picture.shape == (1, 8, 8, 1)
+    source = project.source.Stripes(vit_jax.load(workdir).config.data, "test")
+    cv2.imwrite(str(tmp_path / "across.png"), source[0].image)
+    given = ["predict", f"--checkpoint={workdir}", "--plugins=my_project", str(tmp_path)]
+    assert cli.main(given) == 0
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if "across.png" in x)
+    assert "down" in line
+
+
+def test_a_loop_of_ones_own_takes_thirty_lines():
+    file = plugins.PROJECT / "own_loop.py"
+    tree = ast.parse(file.read_text())
+    documented = [n for n in ast.walk(tree) if isinstance(n, ast.Module | ast.FunctionDef)]
+    texts = [n.body[0] for n in documented if ast.get_docstring(n)]
+    prose = {row for n in texts for row in range(n.lineno, n.end_lineno + 1)}
+    lines = enumerate(file.read_text().splitlines(), 1)
+    assert len([x for row, x in lines if x.strip() and row not in prose]) <= 30
+    done = subprocess.run(
+        [sys.executable, str(file)],
+        env=runs.environment(PYTHONPATH=runs.PATHS),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    words = done.stdout.split()
+    assert float(words[1]) < 0.1
+    assert words[2:] == ["after", "100", "steps"]
+
+
+PAGE = (plugins.PROJECT.parent / "plugins.md").read_text()
+
+
+def test_the_page_names_every_kind_with_its_option_and_file():
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines()]
+    rows = [row for row in rows if len(row) == 4 and row[0].startswith("`")]
+    assert {row[0].strip("`") for row in rows} == KINDS
+    kinds = {key: field.metadata["kind"] for key, field, _ in config.options()}
+    for kind, option, file, _ in rows:
+        assert kinds[option.strip("`")] == kind.strip("`")
+        assert file == f"[{kind.strip('`')}.py](example_project/my_project/{kind.strip('`')}.py)"
+
+
+def test_the_links_of_the_page_lead_somewhere():
+    for link in re.findall(r"\]\(([^)#]+)", PAGE):
+        assert (plugins.PROJECT.parent / link).exists(), link
+
+
+def test_the_commands_of_the_page_are_real(project, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    block = PAGE.split("```sh\n")[1].split("```")[0].replace("\\\n", " ")
+    commands = [shlex.split(line, comments=True) for line in block.splitlines()]
+    (first, *others) = [words[1:] for words in commands if words[0] == "vit_jax"]
+    assert [words[0] for words in others] == ["train", "evaluate", "train"]
+    assert cli.main([*first, *plugins.flags(plugins.SHORT | {"train.duration": "2 steps"})]) == 0
+    for words in others[:2]:
+        assert cli.main(words) == 0
+    assert cli.main(["show", *others[2][1:]]) == 0
+    stored = json.loads((tmp_path / "runs" / "mine" / "config.json").read_text())
+    assert stored["plugins"] == ["my_project"]
+    said = re.search(r"vit_jax: (.*)", PAGE)[1]
+    with plugins.forgotten(), pytest.raises(config.ConfigError) as caught:
+        config.build(stored)
+    assert said.endswith(str(caught.value).partition(": ")[2])
+
+
+def test_an_example_is_given_at_the_top_of_each_file(project):
+    """What its first line shows is a value that its option takes."""
+    for kind in KINDS:
+        text = (plugins.PROJECT / "my_project" / f"{kind}.py").read_text()
+        flag = re.search(r"`--config\.(.*)`", text.splitlines()[0])[1]
+        key, _, value = shlex.split(flag)[0].partition("=")
+        assert config.build(config.override({}, {key: value})) != config.Config()
