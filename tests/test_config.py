@@ -7,7 +7,7 @@ import math
 import ml_collections
 import pytest
 
-from vit_jax import catalog, cli, config, validation
+from vit_jax import catalog, cli, config, run_config, validation
 
 D = "digits"
 
@@ -123,10 +123,6 @@ BAD = [
         "--config.data.source=tfds",
         "data.name=none: tfds needs a dataset; set data.name=cifar10, say",
     ),
-    (
-        "--config.data.crop_area=0.5,0.1",
-        "data.crop_area=0.5,0.1: the first must not exceed the second",
-    ),
     ("--config.data.crop_area=0.5,2", "data.crop_area=0.5,2: must be at most 1"),
     (
         "--config.data.randaugment=2",
@@ -162,6 +158,13 @@ def test_bad_value_is_one_line_and_exit_2(argument, line, tmp_path, capsys):
     assert cli.main(["train", D, f"--workdir={workdir}", argument]) == 2
     assert capsys.readouterr().err == f"vit_jax: {line}\n"
     assert not workdir.exists()
+
+
+def test_the_bounds_of_a_crop_are_in_order():
+    given = {"data.train_crop": "inception", "data.crop_area": "0.5,0.1"}
+    with pytest.raises(config.ConfigError) as caught:
+        run_config.resolve(D, given)
+    assert str(caught.value) == "data.crop_area=0.5,0.1: the first must not exceed the second"
 
 
 def test_config_file_values_are_checked_like_overrides():

@@ -11,7 +11,7 @@ import pytest
 import plugins
 import runs
 import vit_jax
-from vit_jax import catalog, cli, config, models, unread_options
+from vit_jax import catalog, cli, config, models, run_config, unread_options
 from vit_jax.data import transforms
 from vit_jax.training import optimizers, schedules
 
@@ -130,10 +130,11 @@ def test_a_run_and_its_resumption(tmp_path):
         vit_jax.evaluate(tmp_path / "run", {"data.root": "x"})
 
 
-def test_a_tiny_copy_takes_the_options_of_the_run(tmp_path, capsys):
-    given = ["--smoke", f"--workdir={tmp_path}", "--config.data.root=x"]
-    assert cli.main(["train", "image_folder", *given]) == 0
-    assert cli.main(["train", "digits", *given]) == 2
+def test_a_tiny_copy_takes_the_options_of_the_run():
+    tiny = run_config.resolve("image_folder", {"data.root": "x"}, tiny=True)
+    assert (tiny.data.source, tiny.data.root) == ("synthetic", "x")
+    with pytest.raises(config.ConfigError, match="data.root=x: data.source=digits does not read"):
+        run_config.resolve("digits", {"data.root": "x"}, tiny=True)
 
 
 def test_plug_ins_get_whole_sections():
@@ -200,22 +201,50 @@ def test_the_table_is_that_of_the_code(chooser, make, measure):
             assert np.array_equal(usual, other) == (name not in readers.get(chosen, ()))
 
 
-def test_a_resnet_is_the_same_whatever_it_does_not_read():
-    model = models.complete(config.Model(variant="R50x1", num_classes=3))
-    other = {
-        "patch_size": (2, 2), "width": 7, "depth": 3, "mlp_dim": 5, "heads": 5,
-        "patch_remainder": "drop", "pooling": "gap", "class_token": True, "position": "none",
-        "class_position": False, "position_place": "layers", "activation": "relu", "gelu": "erf",
-        "norm_epsilon": 0.1, "norm_place": "pooled", "attention": "xla",
-    }  # fmt: skip
-    assert set(models.family(model).unread) == set(other)
+OTHER_MODEL = {
+    "patch_size": (2, 2), "width": 64, "depth": 1, "mlp_dim": 24, "heads": 4, "pooling": "map",
+    "position": "sincos_2d", "class_position": False, "position_place": "layers",
+    "activation": "relu", "gelu": "erf", "norm_epsilon": 0.1, "norm_place": "pooled",
+    "attention": "xla", "representation_size": 8, "representation_activation": "relu",
+    "head_bias": -1.0, "resnet_version": "v2", "resnet_pool": "nothing",
+    "resnet_epsilons": "timm", "resnet_width": 2.0, "dropout": 0.1, "stochastic_depth": 0.1,
+}  # fmt: skip
+TOKENS = {"patch_size": (4, 4), "width": 32, "depth": 2, "mlp_dim": 16, "heads": 2}
+MODELS = {
+    "vit": TOKENS,
+    "vit without positions": TOKENS | {"pooling": "gap", "position": "none"},
+    "hybrid": TOKENS | {"patch_size": (1, 1), "resnet_units": (2, 2)},
+    "axial_vit": TOKENS | {"architecture": "axial_vit", "pooling": "gap"},
+    "resnet": {"architecture": "resnet", "resnet_units": (2, 2)},
+    "resnet v2": {"architecture": "resnet", "resnet_units": (2, 2), "resnet_version": "v2"},
+    "axial_resnet": {"architecture": "axial_resnet", "resnet_units": (2, 2)},
+}
 
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_a_network_is_the_same_whatever_it_does_not_read(name):
     def program(model):
         made = models.create(model, image_size=(32, 32), channels=3, dtype="float32")
-        images = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
-        return str(jax.make_jaxpr(made.apply)(made.shapes(), images))
+        images = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.float32)
+        key = jax.random.key(0)
+        traced = jax.make_jaxpr(lambda p, x: made.apply(p, x, key=key))(made.shapes(), images)
+        return re.sub("0x[0-9a-f]+", "", f"{traced}{jax.make_jaxpr(made.init)(key)}")
 
-    assert program(dataclasses.replace(model, **other)) == program(model)
+    model = models.complete(config.Model(num_classes=3, **MODELS[name]))
+    usual = program(model)
+    checked = 0
+    for key, value in OTHER_MODEL.items():
+        changed = dataclasses.replace(model, **{key: value})
+        try:
+            same = program(changed) == usual
+        except config.ConfigError:  # options that do not fit each other
+            continue
+        if getattr(model, key) != value:
+            checked += 1
+            problem = unread_options.problem(config.Config(model=changed), f"model.{key}")
+            assert same == bool(problem), key
+    assert checked > 15
 
 
 @pytest.mark.parametrize("crop", ["resize", "random", "inception"])

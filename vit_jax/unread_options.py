@@ -41,6 +41,7 @@ WHERE: dict[tuple[str, ...], dict[str, Callable[[Any], bool]]] = {
     },
     ("init_head",): {"init_from": lambda weights: weights is not None},
     ("masked.rate", "masked.split"): {"masked.target": lambda target: target is not None},
+    ("model.class_position",): {"model.position": lambda kind: kind.startswith("learned")},
     ("model.gelu",): {"model.activation": lambda activation: activation == "gelu"},
     ("model.representation_activation",): {
         "model.representation_size": lambda size: size is not None
@@ -69,18 +70,20 @@ def check(cfg: config.Config, keys: Iterable[str]) -> None:
     """
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
     for key in keys:
-        if config.get(cfg, key) not in (None, 0, ()) and (problem := _problem(cfg, key)):
-            raise config.ConfigError(f"{key}={config.show(config.get(cfg, key))}: {problem}")
+        value = config.get(cfg, key)
+        nothing = value is not False and value in (None, 0, ())
+        if not nothing and (why := problem(cfg, key)):
+            raise config.ConfigError(f"{key}={config.show(value)}: {why}")
 
 
-def _problem(cfg: config.Config, key: str) -> str:
-    """Returns why an option is not read, or nothing."""
+def problem(cfg: config.Config, key: str) -> str:
+    """Returns why an option is not read with a config that is complete, or nothing."""
     section, _, name = key.rpartition(".")
     architecture = cfg.model.architecture or "vit"
-    if section == "model" and not components.is_built_in("model", architecture):
-        return ""
     if section == "model" and name in models.family(cfg.model).unread:
         return f"model.architecture={architecture} does not read it"
+    if section == "model" and not components.is_built_in("model", architecture):
+        return ""
     for chooser, readers in READS.items():
         if chooser.startswith(f"{section}.") and name in {n for r in readers.values() for n in r}:
             return _unread_by(chooser, config.get(cfg, chooser), name)

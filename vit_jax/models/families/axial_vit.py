@@ -12,6 +12,7 @@ class AxialViTFamily(ViTFamily):
     """AxialViT-B/16 and its kind."""
 
     weights = None
+    unread = ("class_position",)  # it has no class token
 
     def check_positions(self, model: config.Model) -> None:
         """Raises ConfigError for a class token, which has no row, and relative positions."""
