@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 
-from vit_jax import config, loading, logs
+from vit_jax import config, loading, storage
 from vit_jax.training import loop
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -92,7 +92,7 @@ def command(workdir, *arguments, cfg=None):
     if not workdir.exists():
         workdir.mkdir(parents=True)
         text = json.dumps(config.to_dict(cfg or configure()))
-        logs.write_atomically(workdir / "config.json", text)
+        storage.write_atomically(workdir / "config.json", text)
     return [sys.executable, "-m", "vit_jax", "train", f"--workdir={workdir}", *arguments]
 
 

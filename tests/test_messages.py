@@ -14,7 +14,7 @@ import PIL.Image
 import pyarrow.parquet
 import pytest
 
-from vit_jax import cli, config, loading, logs, messages
+from vit_jax import cli, config, loading, logs, messages, storage
 from vit_jax.data import folders, unlabeled_folder
 from vit_jax.data.source import DataError
 from vit_jax.prepare import tasks
@@ -182,7 +182,7 @@ def test_listings_of_files_with_such_names_have_a_fingerprint(latin):
 
 
 def test_a_page_with_such_a_name_can_be_written(tmp_path):
-    logs.write_atomically(tmp_path / "page.html", "<p>caf\udce9</p>")
+    storage.write_atomically(tmp_path / "page.html", "<p>caf\udce9</p>")
     assert (tmp_path / "page.html").read_text() == r"<p>caf\udce9</p>"
 
 

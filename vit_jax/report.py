@@ -6,7 +6,7 @@ import logging
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from vit_jax import __version__, config, logs
+from vit_jax import __version__, config, logs, storage
 from vit_jax.reports import assembly, html, markdown, run_data, run_section
 from vit_jax.reports.confusion import Confusion
 from vit_jax.reports.elements import Sample
@@ -43,10 +43,10 @@ def write(
     facts = {"made": f"{now:%Y-%m-%d %H:%M} UTC", "by": f"vit_jax {__version__}"}
     document = assembly.document(items, predictions, facts)
     words = page.with_suffix(".md")
-    with logs.writing("--output", page):
+    with storage.writing("--output", page):
         page.parent.mkdir(parents=True, exist_ok=True)
-        logs.write_atomically(page, html.page(document))
-        logs.write_atomically(words, markdown.page(document))
+        storage.write_atomically(page, html.page(document))
+        storage.write_atomically(words, markdown.page(document))
     return page, words
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from etils import epath
 
-from vit_jax import config, logs
+from vit_jax import config, logs, storage
 from vit_jax.config import ConfigError
 from vit_jax.data import decoding, remote_paths
 from vit_jax.data.source import DataError, Record, Source, digest
@@ -72,7 +72,7 @@ def write(source: Source, path: Path, *, task: str, dataset: str, version: str, 
     if "://" in os.fspath(path):  # object writes are atomic
         epath.Path(path).write_text(text)
     else:
-        logs.write_atomically(pathlib.Path(path), text)
+        storage.write_atomically(pathlib.Path(path), text)
     return listing.sha256
 
 

@@ -146,7 +146,7 @@ def inspect(
                 raise CannotAnswer(f"inspect {kind}: {error}") from error
             logs.log.info("%s left out: %s", kind, error)
             continue
-        with logs.writing("--output", folder):
+        with storage.writing("--output", folder):
             yield from _write(folder, kind, answer, formats, opened.step)
 
 
@@ -269,7 +269,7 @@ def _write(
     for stem, (figure, caption) in answer.figures.items():
         for form in formats:
             path = folder / f"{stem}.{form}"
-            logs.write_atomically(path, _encoded(figure, form))
+            storage.write_atomically(path, _encoded(figure, form))
             yield path
             if form == "png":
                 listed.append(index.Figure(what=kind, file=path.name, caption=caption, step=step))
@@ -277,12 +277,12 @@ def _write(
         index.add(folder, listed)
     numbers = io.BytesIO()
     np.savez_compressed(numbers, **answer.arrays)
-    logs.write_atomically(folder / f"{kind}.npz", numbers.getvalue())
+    storage.write_atomically(folder / f"{kind}.npz", numbers.getvalue())
     yield folder / f"{kind}.npz"
     if answer.table:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(answer.table)
-        logs.write_atomically(folder / f"{kind}.csv", text.getvalue())
+        storage.write_atomically(folder / f"{kind}.csv", text.getvalue())
         yield folder / f"{kind}.csv"
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_jax import logs
+from vit_jax import logs, storage
 from vit_jax.data.skipped_files import Skipped
 from vit_jax.data.source import DataError
 from vit_jax.prepare import (
@@ -298,7 +298,7 @@ def _finish(
     whole = packing.part / WHOLE
     with shards.disk_errors(packing.folder):
         dataset_info.write(whole, packing.name, VERSION, plan.classes, _split_infos(plan, packed))
-        logs.write_atomically(whole / FACTS, json.dumps(facts, indent=1) + "\n")
+        storage.write_atomically(whole / FACTS, json.dumps(facts, indent=1) + "\n")
         whole.replace(packing.folder)
 
 

@@ -1,7 +1,6 @@
 """One shard of a packed data set: from the places of its images to a whole file, or to none."""
 
 import dataclasses
-import hashlib
 import json
 import os
 import pathlib
@@ -13,7 +12,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from array_record.python import array_record_module  # pyright: ignore
 
-from vit_jax import logs
+from vit_jax import storage
 from vit_jax.config import NO_ROOM
 from vit_jax.data import decoding
 from vit_jax.data.decoding import BadImage
@@ -97,7 +96,7 @@ def outcome(path: pathlib.Path) -> Outcome | None:
 def write_outcome(path: pathlib.Path, result: Outcome) -> None:
     """Keeps what became of the shard of this file beside it, by which it counts as finished."""
     with disk_errors(path):
-        logs.write_atomically(_sidecar(path), json.dumps(dataclasses.asdict(result)))
+        storage.write_atomically(_sidecar(path), json.dumps(dataclasses.asdict(result)))
 
 
 def names_file(path: pathlib.Path) -> pathlib.Path:
@@ -130,10 +129,10 @@ class Packer:
         """
         result, names = Outcome(), []
         write_records(shard.path, self._records(shard, result, names))
-        result.sha256 = sha256(shard.path)
+        result.sha256 = storage.sha256(shard.path)
         text = "".join(f"{name}\n" for name in names)
         with disk_errors(shard.path):
-            logs.write_atomically(names_file(shard.path), text)
+            storage.write_atomically(names_file(shard.path), text)
         write_outcome(shard.path, result)
         return result
 
@@ -197,8 +196,7 @@ def write_records(path: pathlib.Path, records: Iterator[bytes]) -> None:
             with disk_errors(path):
                 writer.close()
         with disk_errors(path):
-            with part.open("rb") as file:
-                os.fsync(file.fileno())
+            storage.sync(part)
             part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -221,9 +219,3 @@ class disk_errors:  # noqa: N801 (read as a statement: with disk_errors(path))
             remedy = "; make room, and run the same command again: it goes on" if full else ""
             kind_ = PrepareError if full else DataError
             raise kind_(f"{self._path.parent}: cannot write: {reason}{remedy}") from None
-
-
-def sha256(path: pathlib.Path) -> str:
-    """Returns the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -6,7 +6,7 @@ import pathlib
 import shutil
 from collections.abc import Callable, Iterator
 
-from vit_jax import logs
+from vit_jax import storage
 from vit_jax.data.source import DataError
 from vit_jax.prepare import shards
 
@@ -63,7 +63,7 @@ def begin(part: Path, fingerprint: str, first: Callable[[], None] | None = None)
     with shards.disk_errors(part):
         if first is not None and not plan.exists():
             first()
-        logs.write_atomically(plan, fingerprint)
+        storage.write_atomically(plan, fingerprint)
 
 
 def check_room(part: Path, needed: int, remedy: str) -> None:

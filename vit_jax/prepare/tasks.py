@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 from etils import epath
 
-from vit_jax import config, logs, messages
+from vit_jax import config, messages, storage
 from vit_jax.data import availability, real_labels, remote_paths, split_names, tasks
 from vit_jax.data.datasets import IMAGENET21K, MANUAL, OBJECTNET, PACKED
 from vit_jax.data.source import DataError, Split
@@ -173,8 +173,8 @@ def _import_real(request: Request) -> Iterator[str]:
     labels = real_labels.load(source)
     with shards.disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        logs.write_atomically(target, source.read_text(encoding="utf-8"))
-        logs.write_atomically(target.with_suffix(".sha256"), labels.sha256 + "\n")
+        storage.write_atomically(target, source.read_text(encoding="utf-8"))
+        storage.write_atomically(target.with_suffix(".sha256"), labels.sha256 + "\n")
     yield (
         f"{REAL_TASK}: {len(labels):,} images, {len(labels) - labels.scored:,} of them without a "
         f"label, in {target}"

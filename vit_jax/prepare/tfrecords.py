@@ -11,7 +11,7 @@ import google_crc32c
 import tensorflow_datasets as tfds
 from etils import epath
 
-from vit_jax import logs
+from vit_jax import storage
 from vit_jax.data.source import DataError
 from vit_jax.prepare import dataset_info, shards
 from vit_jax.prepare.progress import Progress
@@ -74,7 +74,7 @@ def _copy_metadata(source: epath.Path, part: pathlib.Path) -> None:
                     shutil.copyfileobj(old, new)
         values = json.loads((source / INFO).read_text())
         values["fileFormat"] = "array_record"
-        logs.write_atomically(part / INFO, json.dumps(values, indent=2))
+        storage.write_atomically(part / INFO, json.dumps(values, indent=2))
 
 
 def _counted(path: epath.Path, length: int, done: int, progress: Progress) -> Iterator[bytes]:

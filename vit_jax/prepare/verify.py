@@ -12,9 +12,10 @@ import numpy as np
 import tensorflow_datasets as tfds
 from array_record.python import array_record_data_source
 
+from vit_jax import storage
 from vit_jax.data import decoding, tfds_source
 from vit_jax.data.source import DataError, reason
-from vit_jax.prepare import dataset_info, shards
+from vit_jax.prepare import dataset_info
 from vit_jax.prepare.pack import FACTS
 from vit_jax.prepare.progress import Progress
 
@@ -94,7 +95,7 @@ class _Check:
 def _hashes(folder: pathlib.Path, facts: dict[str, Any]) -> Iterator[str]:
     for name, expected in facts["shards"].items():
         path = folder / name
-        if path.exists() and shards.sha256(path) != expected:
+        if path.exists() and storage.sha256(path) != expected:
             yield f"{name}: its SHA-256 is not that in {FACTS}"
     for split, about in facts["splits"].items():
         path = folder / f"{split}.txt"

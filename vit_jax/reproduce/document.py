@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from vit_jax import __version__, logs
+from vit_jax import __version__, storage
 from vit_jax.reports import formatting, html, markdown, run_data
 from vit_jax.reports.charts import Chart, Series
 from vit_jax.reports.elements import Block, Charts, Document, Section, Text
@@ -168,10 +168,10 @@ def write(
     facts = {"made": f"{now:%Y-%m-%d %H:%M} UTC", "by": f"vit_jax {__version__}"}
     whole = document(table, planned, found, facts)
     page = output.with_suffix(".html")
-    with logs.writing("--output", output):
+    with storage.writing("--output", output):
         output.parent.mkdir(parents=True, exist_ok=True)
-        logs.write_atomically(output, markdown.page(whole))
-        logs.write_atomically(page, html.page(whole))
+        storage.write_atomically(output, markdown.page(whole))
+        storage.write_atomically(page, html.page(whole))
     return output, page
 
 

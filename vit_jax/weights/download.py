@@ -25,7 +25,7 @@ from typing import Any
 from rich import progress
 from rich.console import Console
 
-from vit_jax import __version__, logs
+from vit_jax import __version__, storage
 from vit_jax.weights import checksums, readers
 from vit_jax.weights.readers import WeightsError
 
@@ -243,7 +243,7 @@ def _receive(one: _File, tell: Tell) -> None:
                 one.part.unlink()
                 raise _BrokenOff("the file has changed where it is published")
         _check_size(one, total, start)
-        logs.write_atomically(one.state, json.dumps({"validator": validator, "total": total}))
+        storage.write_atomically(one.state, json.dumps({"validator": validator, "total": total}))
         with one.part.open("ab" if start else "wb") as file:
             here = start
             while chunk := _read(response):

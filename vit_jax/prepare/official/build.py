@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import splits as splits_lib
 
-from vit_jax import logs
+from vit_jax import logs, storage
 from vit_jax.data.source import DataError
 from vit_jax.prepare import processes, shards, staging
 from vit_jax.prepare.official import records
@@ -225,7 +225,7 @@ def _finish(
                 "names_sha256": hashlib.sha256(names).hexdigest(),
             }
         _write_metadata(job, whole, contents, packed)
-        logs.write_atomically(whole / FACTS, json.dumps(facts, indent=1) + "\n")
+        storage.write_atomically(whole / FACTS, json.dumps(facts, indent=1) + "\n")
         whole.replace(job.folder)
     return facts
 

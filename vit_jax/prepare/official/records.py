@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import tensorflow_datasets as tfds
 
-from vit_jax import logs
+from vit_jax import storage
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.source import DataError
 from vit_jax.prepare import image_listing, shards
@@ -43,10 +43,10 @@ class Packer:
         """
         result, names = Outcome(), []
         shards.write_records(shard.path, self._records(shard, result, names))
-        result.sha256 = shards.sha256(shard.path)
+        result.sha256 = storage.sha256(shard.path)
         with shards.disk_errors(shard.path):
             text = "".join(f"{name}\n" for name in names)
-            logs.write_atomically(shards.names_file(shard.path), text)
+            storage.write_atomically(shards.names_file(shard.path), text)
         shards.write_outcome(shard.path, result)
         return result
 
