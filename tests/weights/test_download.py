@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from vit_jax import storage
+from vit_jax import progress, storage
 from vit_jax.weights import checksums, download
 from vit_jax.weights.download import Source, fetch
 from vit_jax.weights.readers import WeightsError
@@ -515,7 +515,7 @@ def test_a_bar_on_a_terminal_only(get, server, capsys, monkeypatch):
     assert capsys.readouterr() == ("", "")
     server.files["/c.npz"] = BODY
     monkeypatch.setattr(
-        download, "Console", lambda stderr: Console(stderr=stderr, force_terminal=True, width=100)
+        progress, "Console", lambda stderr: Console(stderr=stderr, force_terminal=True, width=100)
     )
     get("/c.npz")
     out, err = capsys.readouterr()

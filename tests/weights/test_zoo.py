@@ -9,7 +9,7 @@ import re
 import pytest
 
 from vit_jax import config, models, tree_utils
-from vit_jax.weights import augreg, download, zoo
+from vit_jax.weights import addresses, augreg, download, zoo
 from vit_jax.weights.readers import WeightsError
 
 ENTRIES = zoo.entries()
@@ -25,8 +25,8 @@ def test_entries_are_whole():
         assert entry.layout in ("google", "bit", "timm", "huggingface")
         assert models.variants.parse(entry.model)
         for url in entry.urls:
-            assert url == download.address(url)
-            assert download._place(url)
+            assert url == addresses.parse(url)
+            assert addresses.place(url)
         if entry.top1 is not None:
             assert 70 < entry.top1 < 90
             assert entry.reported_by
@@ -102,8 +102,8 @@ def test_recommended_files_are_those_of_the_readme():
         model = row["model"].replace("+", "+ViT-") if "+" in row["model"] else f"ViT-{row['model']}"
         name = f"augreg/{model.replace('/', '_')}"
         first, tuned = zoo.find(name), zoo.find(f"{name}-imagenet")
-        assert first.urls == (download.address(row["pretrained_npz"]),)
-        assert tuned.urls == (download.address(row["finetuned_npz"]),)
+        assert first.urls == (addresses.parse(row["pretrained_npz"]),)
+        assert tuned.urls == (addresses.parse(row["finetuned_npz"]),)
         assert (first.mib, first.model) == (row["size_mib"], model)
         assert (tuned.image_size, tuned.top1) == (row["resolution"], row["imagenet_top1"])
 

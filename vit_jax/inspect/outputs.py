@@ -17,7 +17,6 @@ from vit_jax.inspect import (
     CannotAnswer,
     attention,
     attention_stats,
-    distance,
     figures,
     filters,
     inputs,
@@ -185,7 +184,7 @@ def _attention_distance(subject: Subject) -> Answer:
     cfg, distances = subject.opened.config, subject.seen.distance
     mean = distances.mean(axis=0, dtype=np.float64)
     token = variants.has_class_token(cfg.model)
-    far = distance.between(
+    far = attention_stats.distances(
         subject.grid, variants.covered(cfg.model, cfg.data.image_size), token=token
     )
     uniform = float(far.sum(dtype=np.float64) / (len(far) * (len(far) - token)))

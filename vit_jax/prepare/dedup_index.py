@@ -11,7 +11,7 @@ from vit_jax.data import availability, decoding, sources
 from vit_jax.data.source import DataError, Source
 from vit_jax.data.tasks import Task
 from vit_jax.prepare import dedup
-from vit_jax.prepare.progress import Progress
+from vit_jax.progress import Bar
 
 CHUNK = 64
 
@@ -26,7 +26,7 @@ def prints(tasks: Sequence[Task], data_dir: str | None, workers: int) -> dedup.P
     for source in _sources(tasks, data_dir):
         title = source.name(0).rpartition(" example")[0]
         with (
-            Progress(f"reading {title}", len(source)) as progress,
+            Bar(f"reading {title}", len(source)) as progress,
             futures.ThreadPoolExecutor(workers) as pool,
         ):
             for start in range(0, len(source), CHUNK * workers):

@@ -24,9 +24,9 @@ from vit_jax.prepare import (
     shards,
     staging,
 )
-from vit_jax.prepare.progress import Progress
 from vit_jax.prepare.shards import Outcome, Settings, Shard
 from vit_jax.prepare.staging import PLAN, WHOLE
+from vit_jax.progress import Bar
 
 Path = pathlib.Path
 
@@ -125,7 +125,7 @@ def pack(packing: Packing) -> dict[str, Any]:
         if done:
             logs.log.info(f"{packing.name}: {len(done)} of {len(planned)} shards are there already")
         ready = sum(len(one.positions) for one in planned if one.path in done)
-        with Progress(f"packing {packing.name}", len(plan.labels)) as progress:
+        with Bar(f"packing {packing.name}", len(plan.labels)) as progress:
             count = processes.Count(ready, progress)
             waiting = (one.shard(listing) for one in missing)
             make = functools.partial(shards.Packer, settings)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vit_jax.data import worker_processes as processes
-from vit_jax.prepare.progress import Progress
 from vit_jax.prepare.shards import Outcome, PrepareError
+from vit_jax.progress import Bar
 
 
 class Shard(Protocol):
@@ -30,7 +30,7 @@ Make = Callable[[Callable[[], None]], Pack]  # of what is to be called for every
 class Count:
     """Counts images that are done, in this process and in others, and shows how many."""
 
-    def __init__(self, ready: int, progress: Progress) -> None:
+    def __init__(self, ready: int, progress: Bar) -> None:
         context = multiprocessing.get_context("spawn")
         self.images = context.Value("q", ready)
         self.stop = context.Event()

@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 from etils import epath
 
 from vit_jax import config, messages, storage
-from vit_jax.data import availability, real_labels, remote_paths, split_names, tasks
+from vit_jax.data import availability, real_labels, split_names, tasks
 from vit_jax.data.datasets import IMAGENET21K, MANUAL, OBJECTNET, PACKED
 from vit_jax.data.source import DataError, Split
 from vit_jax.data.tasks import Task
@@ -184,12 +184,12 @@ def _import_real(request: Request) -> Iterator[str]:
 def _from_sources(name: str, task: Task | None, request: Request) -> Iterator[str]:
     copy = None
     if len(request.sources) == 1:
-        with remote_paths.one_line(f"--from={request.sources[0]}"):
+        with storage.readable_errors(f"--from={request.sources[0]}", DataError):
             copy = tfrecords.find(epath.Path(request.sources[0]), _tfds_name(name, task))
     if copy is not None:
         _check_packing_alone(request, name)
         _check_official_alone(request, name)
-        with remote_paths.one_line(f"--from={copy}"):
+        with storage.readable_errors(f"--from={copy}", DataError):
             folder = tfrecords.convert(copy, _tfds_name(name, task), _data_dir(request))
         yield f"{name}: converted, in {folder}"
     elif (recipe := _recipe(task)) is not None:

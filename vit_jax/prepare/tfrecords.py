@@ -14,7 +14,7 @@ from etils import epath
 from vit_jax import storage
 from vit_jax.data.source import DataError
 from vit_jax.prepare import dataset_info, shards
-from vit_jax.prepare.progress import Progress
+from vit_jax.progress import Bar
 
 INFO = "dataset_info.json"
 SUFFIX = "tfrecord"
@@ -52,7 +52,7 @@ def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Pa
     part = folder.with_name(f".{folder.name}.part")
     with shards.disk_errors(folder):
         part.mkdir(parents=True, exist_ok=True)
-    with Progress(f"converting {info.full_name}", info.splits.total_num_examples) as progress:
+    with Bar(f"converting {info.full_name}", info.splits.total_num_examples) as progress:
         done = 0
         for path, length in dataset_info.shards(info):
             target = part / path.name.replace(f".{SUFFIX}", ".array_record")
@@ -77,12 +77,10 @@ def _copy_metadata(source: epath.Path, part: pathlib.Path) -> None:
         storage.write_atomically(part / INFO, json.dumps(values, indent=2))
 
 
-def _counted(path: epath.Path, length: int, done: int, progress: Progress) -> Iterator[bytes]:
+def _counted(path: epath.Path, length: int, done: int, progress: Bar) -> Iterator[bytes]:
     """Yields the records of a shard, which must be `length`."""
-    try:
+    with storage.errors_as(DataError, str(path)):
         file = path.open("rb")
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
     count = 0
     with file:
         for record in read(file, str(path)):

@@ -17,7 +17,7 @@ from vit_jax.data import decoding, tfds_source
 from vit_jax.data.source import DataError, reason
 from vit_jax.prepare import dataset_info
 from vit_jax.prepare.pack import FACTS
-from vit_jax.prepare.progress import Progress
+from vit_jax.progress import Bar
 
 CHUNK = 64
 
@@ -36,7 +36,7 @@ def verify(folder: pathlib.Path, *, workers: int, max_pixels: int) -> Iterator[s
     yield from _hashes(folder, json.loads(facts.read_text())) if facts.exists() else ()
     check = _Check(info, max_pixels)
     with (
-        Progress(f"verifying {info.full_name}", info.splits.total_num_examples) as progress,
+        Bar(f"verifying {info.full_name}", info.splits.total_num_examples) as progress,
         futures.ThreadPoolExecutor(workers) as pool,
     ):
         done = 0

@@ -1,43 +1,10 @@
-"""Which class was taken for which: counts, and what is worth showing of them."""
+"""The confusion matrix as SVG."""
 
-import collections
-import dataclasses
-from collections.abc import Iterable, Sequence
-
+from vit_jax.reports.elements import Confusion
 from vit_jax.reports.markup import Markup, element
-from vit_jax.reports.tables import Table
 
 MOST_CLASSES = 50  # a larger matrix cannot be read
 MOST_COUNTS = 16  # classes up to which the counts are written in
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Confusion:
-    """Images by true and predicted class."""
-
-    classes: Sequence[str]
-    counts: collections.Counter[tuple[str, str]]
-
-    @classmethod
-    def of(cls, classes: Sequence[str], pairs: Iterable[tuple[str, str]]) -> "Confusion":
-        """Returns the counts of (truth, prediction) pairs."""
-        return cls(classes=classes, counts=collections.Counter(pairs))
-
-    @property
-    def wrong(self) -> int:
-        """The number of images whose class was not the one predicted."""
-        return sum(n for (truth, predicted), n in self.counts.items() if truth != predicted)
-
-    def commonest(self, most: int = 10) -> Table:
-        """Returns the commonest mistakes, commonest first."""
-        pairs = [pair for pair in self.counts if pair[0] != pair[1]]
-        pairs.sort(key=lambda pair: (-self.counts[pair], pair))
-        rows = [(truth, taken, f"{self.counts[truth, taken]}") for truth, taken in pairs[:most]]
-        return Table(header=("true class", "taken for", "images"), rows=rows)
-
-    def per_class(self, truth: str) -> int:
-        """Returns the number of images whose true class this is."""
-        return sum(n for (t, _), n in self.counts.items() if t == truth)
 
 
 def svg(confusion: Confusion) -> Markup:

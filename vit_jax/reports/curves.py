@@ -37,10 +37,8 @@ def draw(
         _draw(axes, chart)
     encoded = io.BytesIO()
     figure.savefig(encoded, dpi=120, format="png")
-    try:
+    with storage.errors_as(logs.NotWritten, f"{output}: cannot be written"):
         storage.write_atomically(output, encoded.getvalue())
-    except OSError as error:
-        raise logs.NotWritten(f"{output}: cannot be written: {error.strerror}") from error
     return output
 
 

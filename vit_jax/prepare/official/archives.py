@@ -10,6 +10,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 
+from vit_jax import storage
 from vit_jax.data import folders
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.source import DataError
@@ -58,10 +59,8 @@ class Archives:
                 yield from self._expanded(found, given, given=True)
                 continue
             for path, entry in folders.walk(given, "--from"):
-                try:
+                with storage.errors_as(DataError, f"--from: {entry.path}"):
                     size = entry.stat().st_size
-                except OSError as error:
-                    raise DataError(f"--from: {entry.path}: {error.strerror}") from None
                 found = Found(path, str(given), image_listing.PLAIN, size)
                 yield from self._expanded(found, Path(entry.path))
 
@@ -156,11 +155,8 @@ class Archives:
 
 
 def _is_compressed(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(2) == GZIP
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    with storage.errors_as(DataError, f"{path}: cannot be read"), path.open("rb") as file:
+        return file.read(2) == GZIP
 
 
 def _unzipped(found: Found) -> Iterator[bytes]:

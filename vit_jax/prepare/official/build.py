@@ -21,8 +21,8 @@ from vit_jax.prepare.official import records
 from vit_jax.prepare.official.archives import Archives
 from vit_jax.prepare.official.recipe import Contents, Examples, Recipe
 from vit_jax.prepare.pack import FACTS, MOST_SHARDS, SHARD_BYTES
-from vit_jax.prepare.progress import Progress
 from vit_jax.prepare.shards import Outcome
+from vit_jax.progress import Bar
 
 Path = pathlib.Path
 
@@ -93,7 +93,7 @@ def build(job: Job) -> dict[str, Any]:
         if done:
             logs.log.info(f"{job.name}: {len(done)} of {len(planned)} shards are there already")
         ready = sum(len(one.positions) for one in planned if one.path in done)
-        with Progress(f"packing {job.name}", sum(map(len, orders.values()))) as progress:
+        with Bar(f"packing {job.name}", sum(map(len, orders.values()))) as progress:
             make = functools.partial(records.Packer, job.recipe.dataset)
             waiting = (one.shard(contents.splits) for one in missing)
             count = processes.Count(ready, progress)
