@@ -22,6 +22,7 @@ from vit_jax.prepare import (
     download,
     objectnet_mapping,
     pack,
+    preview,
     shards,
     tfrecords,
     vtab_lists,
@@ -50,6 +51,7 @@ class Request:
       against: tasks whose test images must not be packed.
       distance: most bits, of 64, in which the hash of a near duplicate differs.
       partial: pack official archives also where images are missing.
+      dry_run: report what would be read and written, and write nothing.
       workers: processes or threads.
     """
 
@@ -61,6 +63,7 @@ class Request:
     against: Sequence[str] = ()
     distance: int = dedup.THRESHOLD
     partial: bool = False
+    dry_run: bool = False
     workers: int = 1
 
 
@@ -103,6 +106,9 @@ def prepare(name: str, request: Request) -> Iterator[str]:
     else:
         yield from _download(name, task, request)
     if task is not None and name.startswith("vtab/"):
+        if request.dry_run:
+            yield preview.example_list(task, request.data_dir)
+            return
         yield vtab_lists.check(task, request.data_dir)
 
 
@@ -150,6 +156,9 @@ def _verify(name: str, task: Task | None, request: Request) -> Iterator[str]:
             availability.command(name, request.data_dir) or f"vit_jax prepare {name} --from=FOLDER"
         )
         raise DataError(f"{name}: is not prepared in {where}; first: {todo}")
+    if request.dry_run:
+        yield from preview.verification(name, pathlib.Path(folder))
+        return
     bad = 0
     limit = config.Data().max_pixels
     for line in verify(pathlib.Path(folder), workers=request.workers, max_pixels=limit):
@@ -171,6 +180,9 @@ def _import_real(request: Request) -> Iterator[str]:
         raise DataError(f"{REAL_TASK}: is one file: {files}; give it as --from=real.json")
     source = _local(request.sources[0], "--from")
     labels = real_labels.load(source)
+    if request.dry_run:
+        yield from preview.one_file(REAL_TASK, source, len(labels), target)
+        return
     with shards.disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         storage.write_atomically(target, source.read_text(encoding="utf-8"))
@@ -189,6 +201,11 @@ def _from_sources(name: str, task: Task | None, request: Request) -> Iterator[st
     if copy is not None:
         _check_packing_alone(request, name)
         _check_official_alone(request, name)
+        if request.dry_run:
+            with storage.readable_errors(f"--from={copy}", DataError):
+                folder = tfrecords.check(copy, _tfds_name(name, task), _data_dir(request))
+                yield from preview.conversion(name, copy, folder)
+            return
         with storage.readable_errors(f"--from={copy}", DataError):
             folder = tfrecords.convert(copy, _tfds_name(name, task), _data_dir(request))
         yield f"{name}: converted, in {folder}"
@@ -203,7 +220,7 @@ def _from_sources(name: str, task: Task | None, request: Request) -> Iterator[st
         yield from _download(name, task, request, str(_local(request.sources[0], "--from")))
     else:
         yield from _pack(name, task, request)
-        if task is not None and task.dataset is OBJECTNET:
+        if task is not None and task.dataset is OBJECTNET and not request.dry_run:
             folder = availability.find(task.dataset, request.data_dir)
             assert folder is not None, "it is packed"
             yield objectnet_mapping.copy(
@@ -244,7 +261,11 @@ def _build(name: str, recipe: Recipe, request: Request) -> Iterator[str]:
         return
     _check_format(name, one)
     sources = [_local(source, "--from") for source in request.sources]
-    if not sources:
+    downloads = {}
+    if not sources and request.dry_run:
+        sources = download.manual_archives(one, name, recipe, data_dir)
+        downloads = {} if sources else preview.sizes_of_downloads(one, recipe.downloads)
+    elif not sources:
         sources = download.archives(one, name, recipe, data_dir)
     job = build.Job(
         name=name,
@@ -254,6 +275,9 @@ def _build(name: str, recipe: Recipe, request: Request) -> Iterator[str]:
         partial=request.partial,
         workers=request.workers,
     )
+    if request.dry_run:
+        yield from preview.official(job, downloads)
+        return
     facts = build.build(job)
     yield f"{name}: {build.counts(facts)}"
     yield f"{name}: prepared, in {one.data_path}"
@@ -300,6 +324,10 @@ def _download(
         return
     _check_format(name, one)
     packages, files = (dataset.packages, dataset.files) if dataset else ((), "")
+    if request.dry_run:
+        manual = download.check(one, name, packages, files, manual)
+        yield from preview.tfds_download(one, name, task, manual)
+        return
     download.download(one, name, packages, files, manual)
     yield f"{name}: prepared, in {one.data_path}"
 
@@ -328,11 +356,16 @@ def _pack(name: str, task: Task | None, request: Request) -> Iterator[str]:
         workers=request.workers,
     )
     if packing.folder.exists():
-        held = pack.check_same(packing)
+        held = pack.check_same(packing, keep_part=request.dry_run)
         yield (
             f"{name}: is packed already, {held:,} images in {packing.folder}; to pack others, "
             f"remove it: rm -r {packing.folder}"
         )
+        return
+    if request.dry_run:
+        yield from preview.packing(name, packing, chosen, request.data_dir)
+        if task is not None and task.dataset is OBJECTNET:
+            yield preview.mapping(packing.sources, packing.folder)
         return
     if chosen:
         pack.check_sources(packing)  # before minutes are spent on the others
