@@ -96,9 +96,10 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prepares data sets, one after another, and prints what was done for each."""
     from vit_jax import logs
     from vit_jax.prepare import tasks
+    from vit_jax.prepare.request import Request
 
     logs.setup()
-    request = tasks.Request(
+    request = Request(
         data_dir=args.data_dir,
         sources=tuple(args.sources),
         verify=args.verify,
