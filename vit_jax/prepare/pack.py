@@ -118,7 +118,7 @@ def pack(packing: Packing) -> dict[str, Any]:
         if prints is not None:
             save = functools.partial(prints.save, packing.part / PRINTS)
         staging.begin(packing.part, _fingerprint(packing, listing, plan), save)
-        planned = list(_planned(packing, listing, plan))
+        planned = list(plan_shards(packing, listing, plan))
         done = {one.path: known for one in planned if (known := shards.outcome(one.path))}
         missing = [one for one in planned if one.path not in done]
         _check_room(packing, listing, missing)
@@ -136,9 +136,13 @@ def pack(packing: Packing) -> dict[str, Any]:
     return facts
 
 
-def check_same(packing: Packing) -> int:
-    """Returns how many images are packed; raises DataError if with other settings than these."""
-    shutil.rmtree(packing.part, ignore_errors=True)  # of a command that was killed at its very end
+def check_same(packing: Packing, *, keep_part: bool = False) -> int:
+    """Returns how many images are packed; raises DataError if with other settings than these.
+
+    Also removes leftovers of a command that was killed at its very end, unless `keep_part`.
+    """
+    if not keep_part:
+        shutil.rmtree(packing.part, ignore_errors=True)
     try:
         facts = json.loads((packing.folder / FACTS).read_text())
         images = sum(split["examples"] for split in facts["splits"].values())
@@ -176,12 +180,17 @@ def kept_prints(packing: Packing) -> dedup.Prints | None:
 
 
 def _look(packing: Packing) -> tuple[image_listing.Listing, assignment.Layout]:
-    """Returns what the sources hold; of sources that cannot be packed nothing is left behind."""
-    named = ", ".join(map(str, packing.sources))
+    """Inspects the sources; if they cannot be packed, removes the folder made for them."""
     with staging.nothing_left(packing.part):
-        listing = image_listing.scan(packing.sources)
-        plan = assignment.arrange(listing, packing.unsplit, f"--from={named}", packing.holdout)
-        return listing, plan
+        return inspect_sources(packing)
+
+
+def inspect_sources(packing: Packing) -> tuple[image_listing.Listing, assignment.Layout]:
+    """Returns the images in the sources, and their split, class and order; writes nothing."""
+    named = ", ".join(map(str, packing.sources))
+    listing = image_listing.scan(packing.sources)
+    layout = assignment.arrange(listing, packing.unsplit, f"--from={named}", packing.holdout)
+    return listing, layout
 
 
 def _fingerprint(packing: Packing, listing: image_listing.Listing, plan: assignment.Layout) -> str:
@@ -200,9 +209,10 @@ def _fingerprint(packing: Packing, listing: image_listing.Listing, plan: assignm
     return total.hexdigest()
 
 
-def _planned(
+def plan_shards(
     packing: Packing, listing: image_listing.Listing, plan: assignment.Layout
 ) -> Iterator[Planned]:
+    """Yields the shards of every split, with the positions of their images in the listing."""
     for split, order in plan.order.items():
         if not re.fullmatch(r"\w+", split):
             raise DataError(f"--from: folder {split}: no name for a split; letters, digits and _")
@@ -225,7 +235,7 @@ def _check_room(packing: Packing, listing: image_listing.Listing, missing: list[
         return  # how much it will be is not known
     needed = sum(int(listing.sizes()[one.positions].sum()) for one in missing)
     remedy = "make room, choose another --data-dir, or shrink images with --max-side=512"
-    staging.check_room(packing.part, needed, remedy)
+    staging.check_free(packing.part, needed, remedy)
 
 
 def _facts(
@@ -267,13 +277,13 @@ def _facts(
         "corrupt": [row for outcome in outcomes for row in outcome.bad],
         "holdout": packing.holdout if plan.held_out else None,
         "ignored": len(listing.ignored) + len(plan.ignored),
-        "ignored_why": _why_ignored(listing, plan),
+        "ignored_why": why_ignored(listing, plan),
         "ignored_first": sorted([*plan.ignored, *listing.ignored])[:100],
         "shards": {one.path.name: outcome.sha256 for one, outcome in packed},
     }
 
 
-def _why_ignored(listing: image_listing.Listing, plan: assignment.Layout) -> str:
+def why_ignored(listing: image_listing.Listing, plan: assignment.Layout) -> str:
     """Returns the kinds of files that are left out, with their numbers."""
     skipped = Skipped()
     for path in listing.ignored:

@@ -34,11 +34,10 @@ def find(folder: epath.Path, name: str) -> epath.Path | None:
     return max(found, key=lambda each: tfds.core.Version(each.name), default=None)
 
 
-def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Path:
-    """Converts a data set and returns its new folder, `data_dir/NAME/VERSION`.
+def check(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Path:
+    """Returns the folder that `convert` would write, `data_dir/NAME/VERSION`.
 
-    Shards keep their number and their records; a shard that an earlier try has finished is kept.
-    Raises DataError for a damaged record, by file and number, and where it is not `name`.
+    Raises DataError if `source` is another data set or format, or the folder exists.
     """
     info = dataset_info.read(source)
     found = info.full_name.rpartition("/")[0]
@@ -49,6 +48,17 @@ def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Pa
     folder = data_dir / info.full_name
     if folder.exists():
         raise DataError(f"--data-dir={data_dir}: {folder} exists; choose another, or remove it")
+    return folder
+
+
+def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Path:
+    """Converts a data set and returns its new folder, `data_dir/NAME/VERSION`.
+
+    Keeps the number of shards and their records, and shards that an earlier attempt finished.
+    Raises DataError for a damaged record, by file and number, and like `check`.
+    """
+    folder = check(source, name, data_dir)
+    info = dataset_info.read(source)
     part = folder.with_name(f".{folder.name}.part")
     with shards.disk_errors(folder):
         part.mkdir(parents=True, exist_ok=True)

@@ -27,19 +27,29 @@ DEEP = 3  # archives in archives
 SMALL = 2**26  # bytes of a file that is read whole: a list, labels, a table
 
 
+class NeedsUnpackingError(Exception):
+    """A file unpacks to more than a dry run may write; the message names it."""
+
+
 class Archives:
     """All files in what the user gives; what is compressed is unpacked to `scratch` once.
 
     `looked_into` are patterns of the names of archives that are opened where they lie in a folder
     or another archive; one that is given itself is opened by any name. `unpacked` bounds what one
-    compressed file may unpack to, in bytes.
+    compressed file may unpack to, in bytes. With a `limit`, a file that unpacks to more bytes than
+    that raises NeedsUnpackingError.
     """
 
     def __init__(
-        self, given: Sequence[Path], looked_into: Sequence[str], scratch: Path, unpacked: int
+        self,
+        given: Sequence[Path],
+        looked_into: Sequence[str],
+        scratch: Path,
+        unpacked: int,
+        limit: int | None = None,
     ) -> None:
         self._given, self._patterns = given, tuple(p.lower() for p in looked_into)
-        self._scratch, self._unpacked = scratch, unpacked
+        self._scratch, self._unpacked, self._limit = scratch, unpacked, limit
         self.named = ", ".join(map(str, given))
         self._read = image_listing.Reader()
 
@@ -111,6 +121,8 @@ class Archives:
         with file:
             for chunk in make():
                 total += len(chunk)
+                if self._limit is not None and total > self._limit:
+                    raise NeedsUnpackingError(named.partition(", ")[0])
                 if total > self._unpacked:
                     raise DataError(
                         f"{named.partition(', ')[0]}: unpacks to more than {self._unpacked:,} "

@@ -82,14 +82,14 @@ def build(job: Job) -> dict[str, Any]:
     part = staging.folder(job.folder)
     with staging.alone(part):
         with staging.nothing_left(part):
-            contents = _look(job, part / UNPACKED)
+            contents = find_examples(job, part / UNPACKED)
             orders = {name: order(name, one) for name, one in contents.splits.items()}
         staging.begin(part, _fingerprint(job, contents, orders))
         planned = list(_planned(job, part, contents, orders))
         done = {one.path: known for one in planned if (known := shards.outcome(one.path))}
         missing = [one for one in planned if one.path not in done]
         needed = sum(int(contents.splits[p.split].sizes()[p.positions].sum()) for p in missing)
-        staging.check_room(part, needed, "make room, or choose another --data-dir")
+        staging.check_free(part, needed, "make room, or choose another --data-dir")
         if done:
             logs.log.info(f"{job.name}: {len(done)} of {len(planned)} shards are there already")
         ready = sum(len(one.positions) for one in planned if one.path in done)
@@ -144,10 +144,14 @@ def order(split: str, examples: Examples) -> np.ndarray:
     return found
 
 
-def _look(job: Job, scratch: Path) -> Contents:
-    """Returns what the sources hold, as many images as there should be."""
+def find_examples(job: Job, scratch: Path, limit: int | None = None) -> Contents:
+    """Returns the examples in the sources, after checking their number.
+
+    Compressed files are unpacked to `scratch`; with a `limit`, one that unpacks to more bytes
+    raises NeedsUnpackingError. Raises DataError if images are missing, unless the job is `partial`.
+    """
     recipe = job.recipe
-    archives = Archives(job.sources, recipe.archives, scratch, recipe.unpacked)
+    archives = Archives(job.sources, recipe.archives, scratch, recipe.unpacked, limit)
     contents = recipe.look(archives)
     there = {split: len(contents.splits.get(split, ())) for split in recipe.splits}
     if not any(there.values()):
