@@ -13,7 +13,6 @@ import foreign
 from vit_jax import cli, loading, models
 from vit_jax.inspect import attention, attention_stats
 from vit_jax.models import variants
-from vit_jax.training import sharding
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 # Names of fixtures, what else is said of them, and the pixels that lie in patches.
@@ -25,11 +24,7 @@ SOURCES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch):
-    """Programs for eight compile slowly."""
-    create = sharding.create_mesh
-    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 @pytest.fixture(params=SOURCES)
