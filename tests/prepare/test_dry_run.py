@@ -8,10 +8,10 @@ import re
 import pytest
 import test_tfrecords
 from array_record.python.array_record_data_source import ArrayRecordDataSource
-from commands import woe
 
 import official_fakes
 import tfds_fakes
+from commands import woe
 from vit_jax.data import datasets, tasks
 from vit_jax.prepare import download, preview, staging
 from vit_jax.prepare.official import recipes

@@ -12,9 +12,9 @@ import time
 import cv2
 import numpy as np
 import pytest
-from commands import woe
 
 import official_fakes
+from commands import woe
 from official_fakes import VALIDATION, WORDNET
 from vit_jax import config
 from vit_jax.data import real_labels

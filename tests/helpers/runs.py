@@ -11,7 +11,7 @@ import sys
 from vit_jax import config, loading, storage
 from vit_jax.training import loop
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # What else was importable here stays so, such as gcsfs.
 PATHS = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -1,7 +1,7 @@
 """Repeats the home study with other pre-training seeds: the table of docs/paper.md and its tests.
 
-    python tests/home_repetitions.py run --seeds=0,1,2 --rows=ViT-100,ResNet-100
-    python tests/home_repetitions.py table
+    python tests/helpers/home_repetitions.py run --seeds=0,1,2 --rows=ViT-100,ResNet-100
+    python tests/helpers/home_repetitions.py table
 
 A repetition is what `vit_jax reproduce home` does for a row: pre-training, here with a seed of its
 own, 5-shot, the choice of the rate, the final runs. It is done in memory, each run one compiled
