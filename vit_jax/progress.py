@@ -230,7 +230,8 @@ class Bar:
         elif now - self._said > self.QUIET_SECONDS and total:
             self._said = now
             left = f", {logs.duration((total - done) / speed)} left" if speed else ""
-            logs.log.info(f"{self._what}: {done:,} of {total:,}, {rate}{left}")
+            unit = " bytes" if self._bytes else ""
+            logs.log.info(f"{self._what}: {done:,} of {total:,}{unit}, {rate}{left}")
 
 
 @contextlib.contextmanager

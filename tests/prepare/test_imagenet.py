@@ -335,7 +335,7 @@ def test_packing_goes_on_where_it_was_killed(tmp_path):
     assert sum("array_record" in name for name in expected) > 4
 
     here = pathlib.Path(__file__).parent
-    command = [sys.executable, "-c", SLOW, str(tmp_path), str(here), str(here.parent)]
+    command = [sys.executable, "-c", SLOW, str(tmp_path), str(here), str(here.parent / "helpers")]
     process = subprocess.Popen(command, cwd=here.parent.parent)
     part = tmp_path / "killed/imagenet2012/.5.1.0.part"
     deadline = time.monotonic() + 60

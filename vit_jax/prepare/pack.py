@@ -8,11 +8,9 @@ import pathlib
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from vit_jax import logs, storage
+from vit_jax import storage
 from vit_jax.data.skipped_files import Skipped
 from vit_jax.data.source import DataError
 from vit_jax.prepare import (
@@ -24,15 +22,13 @@ from vit_jax.prepare import (
     shards,
     staging,
 )
-from vit_jax.prepare.shards import Outcome, Settings, Shard
+from vit_jax.prepare.shards import SHARD_BYTES, Outcome, Planned, Settings, Shard
 from vit_jax.prepare.staging import PLAN, WHOLE
-from vit_jax.progress import Bar
 
 Path = pathlib.Path
 
 VERSION = "1.0.0"
 FACTS, PRINTS = "vit_jax.json", "prints.npz"
-SHARD_BYTES, MOST_SHARDS = 2**26, 1024  # a shard is an open file while a run trains
 FORM = 1  # raised when the same images would be packed to other bytes
 
 
@@ -79,24 +75,6 @@ class Packing:
         return staging.folder(self.folder)
 
 
-class Planned(NamedTuple):
-    """A shard as positions in the listing, which become places when it is its turn."""
-
-    path: Path
-    positions: np.ndarray
-    labels: np.ndarray
-    evaluated: bool
-
-    def shard(self, listing: image_listing.Listing) -> Shard:
-        """Returns the shard with the places of its images."""
-        return Shard(
-            self.path,
-            [listing.found(position) for position in self.positions.tolist()],
-            self.labels.tolist(),
-            self.evaluated,
-        )
-
-
 def pack(packing: Packing) -> dict[str, Any]:
     """Packs a data set and returns its facts, as they stand in its `vit_jax.json`.
 
@@ -118,20 +96,16 @@ def pack(packing: Packing) -> dict[str, Any]:
         if prints is not None:
             save = functools.partial(prints.save, packing.part / PRINTS)
         staging.begin(packing.part, _fingerprint(packing, listing, plan), save)
-        planned = list(plan_shards(packing, listing, plan))
-        done = {one.path: known for one in planned if (known := shards.outcome(one.path))}
-        missing = [one for one in planned if one.path not in done]
-        _check_room(packing, listing, missing)
-        if done:
-            logs.log.info(f"{packing.name}: {len(done)} of {len(planned)} shards are there already")
-        ready = sum(len(one.positions) for one in planned if one.path in done)
-        with Bar(f"packing {packing.name}", len(plan.labels)) as progress:
-            count = processes.Count(ready, progress)
-            waiting = (one.shard(listing) for one in missing)
-            make = functools.partial(shards.Packer, settings)
-            done |= processes.run(waiting, len(missing), make, packing.workers, count)
-        facts = _facts(packing, plan, listing, [(one, done[one.path]) for one in planned])
-        _finish(packing, plan, facts, [(one, done[one.path]) for one in planned])
+        packed = processes.finish(
+            packing.name,
+            list(plan_shards(packing, listing, plan)),
+            functools.partial(_check_room, packing, listing),
+            functools.partial(_shard, listing, plan),
+            functools.partial(shards.Packer, settings),
+            packing.workers,
+        )
+        facts = _facts(packing, plan, listing, packed)
+        _finish(packing, plan, facts, packed)
     shutil.rmtree(packing.part, ignore_errors=True)
     return facts
 
@@ -217,17 +191,18 @@ def plan_shards(
         if not re.fullmatch(r"\w+", split):
             raise DataError(f"--from: folder {split}: no name for a split; letters, digits and _")
         size = int(listing.sizes()[order].sum())
-        number = min(max(1, round(size / packing.shard_bytes)), MOST_SHARDS, len(order))
-        bounds = [len(order) * k // number for k in range(number + 1)]
-        for k in range(number):
-            positions = order[bounds[k] : bounds[k + 1]]
-            name = f"{packing.name}-{split}.array_record-{k:05d}-of-{number:05d}"
-            yield Planned(
-                packing.part / WHOLE / name,
-                positions,
-                plan.labels[positions],
-                split.lower() in assignment.EVALUATION and not plan.held_out,
-            )
+        path = packing.part / WHOLE / packing.name
+        yield from shards.divide(path, split, order, size, packing.shard_bytes)
+
+
+def _shard(listing: image_listing.Listing, plan: assignment.Layout, one: Planned) -> Shard:
+    """Returns a shard with the places of its images."""
+    return Shard(
+        one.path,
+        [listing.found(position) for position in one.positions.tolist()],
+        plan.labels[one.positions].tolist(),
+        one.split.lower() in assignment.EVALUATION and not plan.held_out,
+    )
 
 
 def _check_room(packing: Packing, listing: image_listing.Listing, missing: list[Planned]) -> None:
@@ -248,17 +223,8 @@ def _facts(
     outcomes = [outcome for _, outcome in packed]
     splits = {}
     for split in plan.order:
-        mine = [(one.path, outcome) for one, outcome in packed if _split(one.path) == split]
-        names = hashlib.sha256()
-        with (packing.part / WHOLE / f"{split}.txt").open("wb") as file:
-            for path, _ in mine:
-                text = shards.names_file(path).read_bytes()
-                names.update(text)
-                file.write(text)
-        splits[split] = {
-            "examples": sum(outcome.examples for _, outcome in mine),
-            "names_sha256": names.hexdigest(),
-        }
+        mine = [each for each in packed if each[0].split == split]
+        splits[split] = shards.join_names(packing.part / WHOLE / f"{split}.txt", mine)
         if not splits[split]["examples"]:
             bad = next((row for _, outcome in mine for row in outcome.bad), None)
             first = f"; the first: {bad[0]}: {bad[1]}" if bad else ""
@@ -294,10 +260,6 @@ def why_ignored(listing: image_listing.Listing, plan: assignment.Layout) -> str:
     return ", ".join(filter(None, [skipped.describe(), again]))
 
 
-def _split(path: Path) -> str:
-    return path.name.partition(".")[0].rpartition("-")[2]
-
-
 def _finish(
     packing: Packing,
     plan: assignment.Layout,
@@ -318,5 +280,5 @@ def _split_infos(
     """Returns examples and bytes of every shard of every split."""
     infos: dict[str, list[tuple[int, int]]] = {split: [] for split in plan.order}
     for one, outcome in packed:
-        infos[_split(one.path)].append((outcome.examples, outcome.bytes))
+        infos[one.split].append((outcome.examples, outcome.bytes))
     return infos
