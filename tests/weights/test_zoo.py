@@ -271,17 +271,15 @@ def test_best_of_an_index(index):
         tuned_val=0.85,
         resolution="384",
     )
-    for name in ("B/16", "B_16", "ViT-B/16", "ViT-B_16"):
-        assert augreg.best(index, name) == expected
-    assert augreg.best(index, "B/16", "i1k").file == "augreg/B_16-c"
-    hybrid = augreg.best(index, "R50+ViT-L/32")
+    best = augreg.every(index)
+    assert best["ViT-B/16"] == expected
+    assert augreg.every(index, "i1k")["ViT-B/16"].file == "augreg/B_16-c"
+    hybrid = best["R50+ViT-L/32"]
     assert (hybrid.val, hybrid.tuned_file, hybrid.tuned_val) == (0.48, "", None)
-    assert set(augreg.every(index)) == {"ViT-B/16", "R50+ViT-L/32"}
+    assert set(best) == {"ViT-B/16", "R50+ViT-L/32"}
 
 
 def test_mistakes_in_an_index(index, tmp_path):
-    with pytest.raises(WeightsError, match=r"B/32: no such model on i21k .* did you mean ViT-B/16"):
-        augreg.best(index, "B/32")
     with pytest.raises(WeightsError, match="cannot be read: No such file"):
         augreg.every(tmp_path / "none.csv")
     text = index.read_text()

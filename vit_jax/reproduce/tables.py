@@ -232,8 +232,3 @@ NAMES = tuple(_TABLES)
 def rows(of: Table) -> Iterator[str]:
     """Yields the rows of a table, each once."""
     yield from dict.fromkeys(cell.row for cell in of.cells)
-
-
-def columns(of: Table) -> Iterator[str]:
-    """Yields the columns of a table, each once."""
-    yield from dict.fromkeys(cell.column for cell in of.cells)
