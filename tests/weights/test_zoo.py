@@ -271,6 +271,8 @@ def test_best_of_an_index(index):
         tuned_val=0.85,
         resolution="384",
     )
+    names = ("B/16", "B_16", "ViT-B/16", "ViT-B_16")
+    assert set(map(zoo.variant, names)) == {"ViT-B/16"}
     best = augreg.every(index)
     assert best["ViT-B/16"] == expected
     assert augreg.every(index, "i1k")["ViT-B/16"].file == "augreg/B_16-c"

@@ -227,8 +227,3 @@ _TABLES: Mapping[str, Callable[[], Table]] = {
     "masked": _masked,
 }
 NAMES = tuple(_TABLES)
-
-
-def rows(of: Table) -> Iterator[str]:
-    """Yields the rows of a table, each once."""
-    yield from dict.fromkeys(cell.row for cell in of.cells)
