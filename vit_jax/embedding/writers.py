@@ -6,7 +6,7 @@ import os
 import pathlib
 import zipfile
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,18 +30,6 @@ def check(path: pathlib.Path) -> None:
         raise config.ConfigError(f"--output={path}: {path.parent} cannot be written to")
 
 
-class Rows(Protocol):
-    """A file that takes features, names and labels, a few rows at a time."""
-
-    def write(self, features: np.ndarray, names: Sequence[str], labels: np.ndarray) -> None:
-        """Appends rows: features (b, ...) float32, their names, and their labels (b,) int32."""
-        ...
-
-    def close(self) -> None:
-        """Writes what comes last."""
-        ...
-
-
 class Writer:
     """A file of features, by the ending of its name; nothing is left of one that is not finished.
 
@@ -61,7 +49,7 @@ class Writer:
         self._path = path
         kind = Npz if path.suffix == ".npz" else Parquet
         self._make = (lambda part: kind(part, count, shape, facts)) if active else None
-        self._rows: Rows | None = None
+        self._rows: Npz | Parquet | None = None
 
     def __enter__(self) -> "Writer":
         with self._errors(), contextlib.ExitStack() as opened:
@@ -72,7 +60,7 @@ class Writer:
         return self
 
     def write(self, features: np.ndarray, names: Sequence[str], labels: np.ndarray) -> None:
-        """Appends rows, as `Rows.write`."""
+        """Appends features (b, ...) float32, their names, and their labels (b,) int32."""
         with self._errors():
             if self._rows is not None:
                 self._rows.write(features, names, labels)
@@ -110,7 +98,7 @@ class Npz:
         np.lib.format.write_array_header_1_0(self._member, header)
 
     def write(self, features: np.ndarray, names: Sequence[str], labels: np.ndarray) -> None:
-        """Appends rows; see `Rows`."""
+        """Appends rows."""
         self._member.write(np.ascontiguousarray(features, "<f4").data)
         self._names += names
         self._labels += labels.tolist()
@@ -152,7 +140,7 @@ class Parquet:
         self._file = pyarrow.parquet.ParquetWriter(path, self._schema, use_dictionary=False)
 
     def write(self, features: np.ndarray, names: Sequence[str], labels: np.ndarray) -> None:
-        """Appends rows as a group; see `Rows`."""
+        """Appends rows as a group."""
         flat = pa.array(np.ascontiguousarray(features, np.float32).reshape(-1))
         columns = [
             pa.array(names, pa.string()),
