@@ -23,6 +23,7 @@ import jax
 import pytest
 
 from vit_jax import logs
+from vit_jax.training import sharding
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -37,3 +38,10 @@ def fresh_log(monkeypatch):
     """Takes away what a command that ran before has done to the log: caplog would see nothing."""
     monkeypatch.setattr(logs.log, "handlers", [])
     monkeypatch.setattr(logs.log, "propagate", True)
+
+
+@pytest.fixture
+def one_device(monkeypatch):
+    """A mesh of the first device alone: programs for eight take twice as long to compile."""
+    create = sharding.create_mesh
+    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))

@@ -11,9 +11,8 @@ from jax import export
 
 import foreign
 from vit_jax import cli, loading, models
-from vit_jax.inspect import attention, distance
+from vit_jax.inspect import attention, attention_stats
 from vit_jax.models import variants
-from vit_jax.training import sharding
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 # Names of fixtures, what else is said of them, and the pixels that lie in patches.
@@ -25,11 +24,7 @@ SOURCES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch):
-    """Programs for eight compile slowly."""
-    create = sharding.create_mesh
-    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 @pytest.fixture(params=SOURCES)
@@ -115,7 +110,7 @@ def test_figures_show_what_lies_in_patches(source, photos, tmp_path):
         assert file["attention"].shape[-2:] == grid
     with np.load(out / "attention-distance.npz") as file:
         # Neighbors are 8 pixels apart, whatever is left over at the edges.
-        far = distance.between(grid, covered, token=False)
+        far = attention_stats.distances(grid, covered, token=False)
         assert file["pixels"].max() < far.max()
         assert far[0, 1] == 8
     arguments = [f"--checkpoint={path}", f"--images={photos}", f"--output={tmp_path / 'v.html'}"]

@@ -1,6 +1,6 @@
 """The home study in docs/paper.md agrees with docs/records/home.jsonl and a paired test.
 
-The results were computed by `python tests/home_repetitions.py run`.
+The results were computed by `python tests/helpers/home_repetitions.py run`.
 """
 
 import collections

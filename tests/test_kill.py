@@ -1,4 +1,4 @@
-"""Harm done to runs changes nothing; `tests/campaign.py` does it as often as you like."""
+"""Harm done to runs changes nothing; `tests/helpers/campaign.py` does it as often as you like."""
 
 import pytest
 

@@ -14,10 +14,11 @@ import PIL.Image
 import pyarrow.parquet
 import pytest
 
-from vit_jax import cli, config, loading, logs, messages
+from vit_jax import cli, config, loading, logs, messages, storage
 from vit_jax.data import folders, unlabeled_folder
 from vit_jax.data.source import DataError
 from vit_jax.prepare import tasks
+from vit_jax.prepare.request import Request
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ def test_names_of_older_runs_and_of_json_become_text():
 
 def test_folders_that_are_not_utf8_are_refused_where_libraries_cannot_open_them(tmp_path):
     folder = tmp_path / os.fsdecode(b"r\xe9sultat")
-    request = tasks.Request(data_dir=str(folder), sources=(str(tmp_path),))
+    request = Request(data_dir=str(folder), sources=(str(tmp_path),))
     with pytest.raises(config.ConfigError, match=r"r\\xe9sultat: is not UTF-8; choose another"):
         list(tasks.prepare("mine", request))
 
@@ -182,7 +183,7 @@ def test_listings_of_files_with_such_names_have_a_fingerprint(latin):
 
 
 def test_a_page_with_such_a_name_can_be_written(tmp_path):
-    logs.write_atomically(tmp_path / "page.html", "<p>caf\udce9</p>")
+    storage.write_atomically(tmp_path / "page.html", "<p>caf\udce9</p>")
     assert (tmp_path / "page.html").read_text() == r"<p>caf\udce9</p>"
 
 

@@ -22,7 +22,7 @@ def start_in(phase, workdir):
     """Starts a run whose phase takes long, and waits until it is in that."""
     command = runs.command(workdir)
     process = runs.start(
-        [sys.executable, str(runs.ROOT / "tests/slow_phases.py"), phase, *command[3:]],
+        [sys.executable, str(runs.ROOT / "tests/helpers/slow_phases.py"), phase, *command[3:]],
         env=runs.environment(),
     )
     read_to(process, "AT ")

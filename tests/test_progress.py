@@ -242,3 +242,26 @@ def test_the_command_on_a_terminal(tmp_path):
     assert live
     assert max(cell_len(line) for line in live if "top1" not in line) <= 60
     assert any(re.search(r"step 1/25 .*loss \d\.\d{4}", line) for line in live)
+
+
+@pytest.mark.parametrize(
+    ("bar", "counts", "line"),
+    [
+        (progress.Bar("photos", 1000), [(100,), (320,)], "photos: 320 of 1,000, 20/s, 34s left"),
+        (
+            progress.Bar("b.npz", bytes_=True),
+            [(0, 48_000_000), (22_000_000, 44_000_000)],
+            "b.npz: 22,000,000 of 44,000,000 bytes, 2.0 MB/s, 11s left",
+        ),
+    ],
+    ids=["images", "bytes"],
+)
+def test_a_bar_is_a_log_line_off_a_terminal(bar, counts, line, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    clock = iter([0.0, 11.0])
+    monkeypatch.setattr(bar, "_said", -5.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with bar:
+        for count in counts:
+            bar.update(*count)
+    assert caplog.messages == [line]

@@ -4,13 +4,11 @@ import dataclasses
 import math
 import subprocess
 
-import jax
 import pytest
 
 import rotation
 from vit_jax import catalog, cli, config, experiment, listing, loading, logs, run_config, smoke
 from vit_jax.models.families import vit
-from vit_jax.training import sharding
 
 NAMES = list(catalog.names())
 
@@ -26,13 +24,6 @@ def distinct():
 
 DISTINCT = distinct()
 RUN, SOURCE = rotation.number()
-
-
-@pytest.fixture
-def one_device(monkeypatch):
-    """A mesh of the first device alone: programs for eight take twice as long to compile."""
-    create = sharding.create_mesh
-    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
 
 
 def train(name, workdir):

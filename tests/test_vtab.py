@@ -8,7 +8,6 @@ import json
 import math
 import shutil
 
-import jax
 import pytest
 from array_record.python import array_record_data_source, array_record_module
 
@@ -17,7 +16,6 @@ from vit_jax import cli, logs
 from vit_jax.data import example_lists, sources
 from vit_jax.data.labels import RULES
 from vit_jax.data.tasks import TASKS
-from vit_jax.training import sharding
 
 VTAB = [name.removeprefix("vtab/") for name in TASKS if name.startswith("vtab/")]
 TINY = {
@@ -40,10 +38,7 @@ TINY = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch):
-    create = sharding.create_mesh
-    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 def train(name, root, workdir, **more):

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from vit_jax import config, loading, weights
+from vit_jax import config, loading, storage, weights
 from vit_jax.checkpoints import manager
 
 KINDS = (*weights.KINDS, "orbax")
@@ -56,12 +56,8 @@ def _save(opened: loading.LoadedModel, params: object, output: pathlib.Path) -> 
     cfg = dataclasses.replace(
         opened.config, train=dataclasses.replace(opened.config.train, ema=None)
     )
-    try:
+    with storage.writing("--output", output):
         output.mkdir(parents=True)
-    except OSError as error:
-        raise config.ConfigError(
-            f"--output={output}: cannot be written: {error.strerror}"
-        ) from error
     saver = manager.Manager(output / "checkpoints", keep=1, best=cfg.checkpoint.best)
     try:
         record = {"config": config.to_dict(cfg), "classes": list(opened.classes)}

@@ -4,14 +4,13 @@ import contextlib
 import json
 import logging
 import math
-import os
 import pathlib
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from vit_jax import components, config, messages, storage
+from vit_jax import components, config, messages
 
 log = logging.getLogger("vit_jax")
 
@@ -191,36 +190,6 @@ def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
         if isinstance(line, dict) and isinstance(line.get("step"), int):
             lines[line["step"], tuple(sorted(line))] = line
     return sorted(lines.values(), key=lambda line: line["step"])
-
-
-def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
-    """Writes a file atomically: the final name never holds partial content; raises OSError."""
-    content = content.encode(errors="backslashreplace") if isinstance(content, str) else content
-    if storage.is_remote(path):  # object writes are atomic
-        with storage.os_errors():
-            path.write_bytes(content)
-        return
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:  # free the space on a full disk
-        part.unlink(missing_ok=True)
-        raise
-
-
-@contextlib.contextmanager
-def writing(flag: str, path: pathlib.Path) -> Iterator[None]:
-    """Raises an OSError of the block as a ConfigError that names the flag and its path."""
-    try:
-        yield
-    except OSError as error:
-        raise config.ConfigError(
-            f"{flag}={path}: cannot be written: {error.strerror or error}"
-        ) from error
 
 
 class Timer:

@@ -1,15 +1,23 @@
-"""Run progress: a live line on a terminal, periodic log lines elsewhere."""
+"""Progress: live lines and bars on a terminal, periodic log lines elsewhere."""
 
 import contextlib
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Columns
 from rich.spinner import Spinner
 from rich.text import Text
 
@@ -176,6 +184,54 @@ class Progress:
         late, self._late = self._late, None
         if late is not None:
             late.cancel()
+
+
+class Bar:
+    """Shows how many of `total` images, or bytes, are done, and when the rest will be."""
+
+    QUIET_SECONDS = 10.0
+
+    def __init__(self, what: str, total: int | None = None, *, bytes_: bool = False) -> None:
+        self._what, self._total, self._bytes = what, total, bytes_
+        self._start = self._said = time.monotonic()
+        self._first: int | None = None
+        self._shown: Columns | None = None
+
+    def __enter__(self) -> Self:
+        console = Console(stderr=True)
+        if console.is_terminal:
+            self._shown = Columns(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                DownloadColumn(binary_units=True) if self._bytes else MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]}"),
+                TimeRemainingColumn(),
+                console=console,
+                transient=not self._bytes,
+            )
+            self._shown.add_task(self._what, total=self._total, rate="")
+            self._shown.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown is not None:
+            self._shown.stop()
+
+    def update(self, done: int, total: int | None = None) -> None:
+        """Shows that `done` are done; those done before the first call took no time."""
+        now, total = time.monotonic(), total or self._total
+        if self._first is None:
+            self._first, self._start = done, now
+        speed = (done - self._first) / max(now - self._start, 1e-9)
+        rate = f"{speed / 1e6:,.1f} MB/s" if self._bytes else f"{speed:,.0f}/s"
+        if self._shown is not None:
+            task = self._shown.task_ids[0]
+            self._shown.update(task, completed=done, total=total, rate=rate)
+        elif now - self._said > self.QUIET_SECONDS and total:
+            self._said = now
+            left = f", {logs.duration((total - done) / speed)} left" if speed else ""
+            unit = " bytes" if self._bytes else ""
+            logs.log.info(f"{self._what}: {done:,} of {total:,}{unit}, {rate}{left}")
 
 
 @contextlib.contextmanager

@@ -1,15 +1,13 @@
 """Reports of run directories as HTML and Markdown, with what their models make of images."""
 
 import contextlib
-import datetime
 import logging
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from vit_jax import __version__, config, logs
-from vit_jax.reports import assembly, html, markdown, run_data, run_section
-from vit_jax.reports.confusion import Confusion
-from vit_jax.reports.elements import Sample
+from vit_jax import config, logs, storage
+from vit_jax.reports import assembly, html, run_data, run_section
+from vit_jax.reports.elements import Confusion, Sample
 
 SHOWN, MISTAKES = 24, 12  # images in the report
 SIDE = 160  # pixels of a picture in the report, at most
@@ -39,14 +37,9 @@ def write(
     if images:
         for index, item in enumerate(items):
             predictions[index] = _predictions(item, images, seed)
-    now = datetime.datetime.now(datetime.UTC)
-    facts = {"made": f"{now:%Y-%m-%d %H:%M} UTC", "by": f"vit_jax {__version__}"}
-    document = assembly.document(items, predictions, facts)
     words = page.with_suffix(".md")
-    with logs.writing("--output", page):
-        page.parent.mkdir(parents=True, exist_ok=True)
-        logs.write_atomically(page, html.page(document))
-        logs.write_atomically(words, markdown.page(document))
+    with storage.writing("--output", page):
+        html.write(assembly.document(items, predictions), page, words)
     return page, words
 
 

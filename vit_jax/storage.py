@@ -1,7 +1,8 @@
-"""Run directories on a local disk or in a bucket, which supports neither append nor rename."""
+"""Files on a disk or in a bucket: paths, durable writes, digests, errors in one line."""
 
 import atexit
 import contextlib
+import hashlib
 import logging
 import os
 import pathlib
@@ -54,6 +55,20 @@ def reason(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
+def errors_as(kind: type[UserError], what: str) -> Iterator[None]:
+    """Turns an OSError into a one-line error: `what`, then the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror or error}") from error
+
+
+def writing(flag: str, path: pathlib.Path) -> contextlib.AbstractContextManager[None]:
+    """Turns an OSError into a ConfigError that names the flag and its path."""
+    return errors_as(ConfigError, f"{flag}={path}: cannot be written")
+
+
+@contextlib.contextmanager
 def readable_errors(what: str, kind: type[UserError] = ConfigError) -> Iterator[None]:
     """Turns remote file system errors into a one-line error that begins with `what`.
 
@@ -83,6 +98,52 @@ def os_errors() -> Iterator[None]:
         raise
     except Exception as error:
         raise BucketError(0, reason(error)) from error
+
+
+@contextlib.contextmanager
+def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Yields a hidden path next to `path` for a file or folder, then renames that to `path`.
+
+    The final name never holds partial content: everything is on the disk before the rename, and
+    nothing is left after an error. Raises OSError.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield part
+        for one in (*part.rglob("*"), part):
+            sync(one)
+        part.replace(path)
+    finally:  # free the space on a full disk
+        if part.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink(missing_ok=True)
+
+
+def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
+    """Writes a file atomically: the final name never holds partial content; raises OSError."""
+    content = content.encode(errors="backslashreplace") if isinstance(content, str) else content
+    if is_remote(path):  # object writes are atomic
+        with os_errors():
+            path.write_bytes(content)
+        return
+    with replacing(path) as part:
+        part.write_bytes(content)
+
+
+def sync(path: str | os.PathLike[str]) -> None:
+    """Flushes a file or folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256(path: pathlib.Path) -> str:
+    """Returns the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def modified(path: pathlib.Path) -> float:

@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 import optax
-
-import vit_jax
 from my_project.batch_augmentation import jitter
 from my_project.source import Stripes
+
+import vit_jax
 from vit_jax.training.step import normalize_pixels
 
 cfg = vit_jax.get_config("digits", {"model.num_classes": 2})

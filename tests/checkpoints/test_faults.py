@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import states
+from vit_jax import storage
 from vit_jax.checkpoints import manager, record
 
 WORKER = pathlib.Path(states.__file__)
@@ -414,14 +415,14 @@ def test_everything_is_flushed_before_the_record_gets_its_name(
 ) -> None:
     """What a power cut right after the commit would leave: all of the checkpoint."""
     flushed: list[str] = []
-    sync = record.sync
+    sync = storage.sync
 
     def note(path: Any) -> None:
         sync(path)
         committed = (tmp_path / "run/00000001/commit.json").exists()
         flushed.append(f"{os.path.relpath(path, tmp_path / 'run')}{' after' if committed else ''}")
 
-    monkeypatch.setattr(record, "sync", note)
+    monkeypatch.setattr(storage, "sync", note)
     with contextlib.closing(open_manager(tmp_path / "run")) as saver:
         flushed.clear()
         put(saver, 1)

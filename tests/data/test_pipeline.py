@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from vit_jax import config
-from vit_jax.data import pipeline, transforms
+from vit_jax.data import pipeline, sampling, transforms
 from vit_jax.data.preprocessing import Randomness, Views
 from vit_jax.data.source import DataError, Record, Source
 from vit_jax.data.sources import open_source
@@ -136,13 +136,13 @@ def test_seed_and_epoch_change_order_and_views():
 
 def test_shuffling_is_a_permutation_of_small_and_of_large_sources():
     for total in (1, 2, 1437, 2**16 + 5):
-        order = [pipeline.shuffled(7, 2, offset, total) for offset in range(total)]
+        order = [sampling.shuffled(7, 2, offset, total) for offset in range(total)]
         assert sorted(order) == list(range(total))
         if total > 1000:
             displaced = np.abs(np.array(order) - np.arange(total)).mean() / total
             assert abs(displaced - 1 / 3) < 0.02  # the mean of |x - y| for uniform x and y
             for seed, epoch in ((7, 3), (8, 2)):
-                others = [pipeline.shuffled(seed, epoch, offset, total) for offset in range(9)]
+                others = [sampling.shuffled(seed, epoch, offset, total) for offset in range(9)]
                 assert order[:9] != others
 
 

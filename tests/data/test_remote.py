@@ -2,10 +2,11 @@
 
 import pytest
 
-from vit_jax import config
-from vit_jax.data import remote_paths
+from vit_jax import config, storage
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
+
+REMOTE = "data.root=gs://bucket"
 
 
 @pytest.mark.parametrize(
@@ -17,13 +18,22 @@ from vit_jax.data.sources import open_source
     ],
 )
 def test_errors_of_a_remote_path_are_one_line(error, reason):
-    with pytest.raises(DataError) as caught, remote_paths.one_line("data.root=gs://bucket"):
+    with (
+        pytest.raises(DataError) as caught,
+        storage.readable_errors(REMOTE, DataError),
+    ):
         raise error
     assert str(caught.value).startswith(f"data.root=gs://bucket: {reason}")
-    with pytest.raises(type(error)) as passed, remote_paths.one_line("data.root=/local"):
+    with (
+        pytest.raises(type(error)) as passed,
+        storage.readable_errors("/local", DataError),
+    ):
         raise error
     assert passed.value is error
-    with pytest.raises(config.ConfigError), remote_paths.one_line("data.root=gs://bucket"):
+    with (
+        pytest.raises(config.ConfigError),
+        storage.readable_errors(REMOTE, DataError),
+    ):
         raise config.ConfigError("is one line already")
 
 

@@ -69,8 +69,7 @@ def test_a_data_set_is_exact_for_all_batches_and_devices(
     monkeypatch.setattr(jax, "devices", lambda: some)
     monkeypatch.setattr(jax, "device_count", lambda: devices)
     output = tmp_path / "out.npz"
-    request = embedding.Request(output=output, batch_size=batch_size)
-    assert embedding.write(opened, request) == 37
+    assert embedding.write(opened, output, batch_size=batch_size) == 37
     pictures, labels = digits(opened)
     with np.load(output) as file:
         assert file["labels"].tolist() == labels
@@ -83,8 +82,7 @@ def test_a_data_set_is_exact_for_all_batches_and_devices(
 
 def test_a_folder_in_the_order_of_its_paths(opened, folder, tmp_path):
     output = tmp_path / "out.parquet"
-    request = embedding.Request(output=output, images=folder, features="tokens", batch_size=4)
-    assert embedding.write(opened, request) == 6
+    assert embedding.write(opened, output, folder, features="tokens", batch_size=4) == 6
     table = pyarrow.parquet.read_table(output)
     names = ["a.png", "b/c.PNG", "b/one/2.png", "one/1.png", "z.png", "zero/x.png"]
     assert table["name"].to_pylist() == names
@@ -101,9 +99,9 @@ def test_a_folder_in_the_order_of_its_paths(opened, folder, tmp_path):
 
 def test_an_unreadable_image_is_an_error_or_a_row_of_nan(opened, folder, tmp_path):
     (folder / "b" / "c.PNG").write_bytes(b"\x89PNG\r\n\x1a\n")
-    request = embedding.Request(output=tmp_path / "out.npz", images=folder)
+    output = tmp_path / "out.npz"
     with pytest.raises(DataError, match=r"b/c\.PNG: is a truncated or damaged PNG"):
-        embedding.write(opened, request)
+        embedding.write(opened, output, folder)
     assert not [p for p in tmp_path.iterdir() if "out" in p.name]
     values = config.override(config.to_dict(opened.config), {"data.max_bad_examples": "1"})
     lenient = loading.LoadedModel(
@@ -112,8 +110,8 @@ def test_an_unreadable_image_is_an_error_or_a_row_of_nan(opened, folder, tmp_pat
         classes=opened.classes,
         kind="run",
     )
-    embedding.write(lenient, request)
-    with np.load(request.output) as file:
+    embedding.write(lenient, output, folder)
+    with np.load(output) as file:
         bad = np.isnan(file["features"]).all(axis=1)
         assert bad.tolist() == [False, True, False, False, False, False]
         assert not np.isnan(file["features"][~bad]).any()

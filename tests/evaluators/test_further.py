@@ -5,7 +5,6 @@ import logging
 import shutil
 
 import cv2
-import jax
 import numpy as np
 import pytest
 
@@ -15,7 +14,7 @@ from vit_jax.checkpoints import collectives
 from vit_jax.config import ConfigError
 from vit_jax.data.source import DataError
 from vit_jax.evaluators import registry
-from vit_jax.training import sharding, step
+from vit_jax.training import step
 
 SIZES = {
     "imagenet2012": {"train": 40, "validation": 20},
@@ -38,12 +37,6 @@ def called(record, split, index):
     """Names an image as ImageNet does, validation images from number 101 on."""
     name = "n01440764_{}.JPEG" if split == "train" else "ILSVRC2012_val_{:08d}.JPEG"
     record["file_name"] = name.format(index + 101)
-
-
-@pytest.fixture
-def one_device(monkeypatch):
-    create = sharding.create_mesh
-    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
 
 
 def configure(root, *names, **data):

@@ -6,7 +6,6 @@ import pathlib
 import re
 
 import cv2
-import jax
 import numpy as np
 import pytest
 from matplotlib.text import Text
@@ -19,18 +18,13 @@ from vit_jax.cli import inspect as inspect_command
 from vit_jax.data import sampling
 from vit_jax.inspect import figures, outputs, posemb
 from vit_jax.models import positions
-from vit_jax.training import sharding
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 GOOGLE = FIXTURES / "vit_tiny_token.npz"
 EVERY = ["filters", "posemb", "attention-distance", "rollout", "attention"]
 
 
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch):
-    """Programs for eight compile slowly."""
-    create = sharding.create_mesh
-    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 import vit_reference
 from vit_jax import config, loading, models, run_config, tree_utils
-from vit_jax.inspect import CannotAnswer, attention, distance, filters, posemb, rollout
+from vit_jax.inspect import CannotAnswer, attention, attention_stats, filters, posemb
 
 ROOT2 = math.sqrt(2)
 
@@ -26,8 +26,8 @@ def of(weights):
 
 
 def reach(weights, grid, size, token):
-    far = distance.between(grid, size, token=token)
-    return distance.mean_distance(weights, far, token=token)
+    far = attention_stats.distances(grid, size, token=token)
+    return attention_stats.mean_distance(weights, far, token=token)
 
 
 def test_uniform_attention_reaches_the_mean_distance():
@@ -72,18 +72,18 @@ def test_distance_equals_loops_in_float64(token):
 
 def test_rollout_of_uniform_attention_and_of_the_identity():
     depth, tokens = 3, 5
-    rolled = rollout.rollout(np.full((depth, 1, 2, tokens, tokens), 1 / tokens, np.float32))
+    rolled = attention_stats.rollout(np.full((depth, 1, 2, tokens, tokens), 1 / tokens, np.float32))
     kept = 0.5**depth  # half of every layer is the residual connection
     expected = kept * np.eye(tokens) + (1 - kept) / tokens
     np.testing.assert_allclose(rolled[0], expected, rtol=1e-6)
     same = np.broadcast_to(np.eye(tokens, dtype=np.float32), (depth, 1, 2, tokens, tokens))
-    np.testing.assert_array_equal(rollout.rollout(same)[0], np.eye(tokens))
+    np.testing.assert_array_equal(attention_stats.rollout(same)[0], np.eye(tokens))
 
 
 def test_rollout_of_a_shift_is_binomial():
     tokens, depth = 8, 4
     shift = np.roll(np.eye(tokens, dtype=np.float32), 1, axis=1)
-    layers = rollout.layers(np.broadcast_to(shift, (depth, 1, 1, tokens, tokens)))
+    layers = attention_stats.rollout_layers(np.broadcast_to(shift, (depth, 1, 1, tokens, tokens)))
     assert layers.shape == (depth, 1, tokens, tokens)
     for number, layer in enumerate(layers, start=1):
         row = [math.comb(number, k) / 2**number for k in range(number + 1)]
@@ -99,7 +99,7 @@ def test_rollout_multiplies_the_last_layer_from_the_left():
             mean = sum(weights[layer, image, head] for head in range(4)) / 4
             product = (mean + np.eye(6)) / 2 @ product
         expected.append(product)
-    found = rollout.rollout(weights.astype(np.float32))
+    found = attention_stats.rollout(weights.astype(np.float32))
     np.testing.assert_allclose(found, expected, rtol=2e-6)
     np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-6)
 
@@ -269,6 +269,6 @@ def test_distances_of_a_hybrid_are_in_pixels_of_the_image():
     one = opened((8, 12), resnet_units=(), patch_size=(1, 1))
     grid = models.grid(one.config.model, one.config.data.image_size)
     assert grid == (2, 3)
-    far = distance.between(grid, one.config.data.image_size, token=False)
+    far = attention_stats.distances(grid, one.config.data.image_size, token=False)
     assert far[0].tolist() == pytest.approx([0, 4, 8, 4, 4 * ROOT2, math.hypot(4, 8)])
     assert jax.numpy.asarray(far).dtype == np.float32

@@ -13,7 +13,7 @@ import pytest
 import browsing
 import runs
 from vit_jax import cli, loading, prediction, run_config
-from vit_jax.inspect import CannotAnswer, attention, encoding, posemb, rollout, view
+from vit_jax.inspect import CannotAnswer, attention, attention_stats, encoding, posemb, view
 
 HEADS = browsing.HEADS
 SHAPE = browsing.LAYERS, HEADS, browsing.TOKENS
@@ -55,7 +55,7 @@ def test_weights_come_back_from_a_few_bytes():
     logits = 4 * rng.standard_normal((3, 4, 50, 50))
     weights = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
     weights = weights.astype(np.float32)
-    rolled = rollout.layers(weights[:, None])[:, 0]
+    rolled = attention_stats.rollout_layers(weights[:, None])[:, 0]
     text = encoding.pack(weights, rolled)
     assert len(text) < 1.4 * (weights.size + rolled.size) + 6 * weights.shape[0] * 5 * 50
     found = unpacked(text, 3, 4, 50)
@@ -80,7 +80,7 @@ def test_a_page_holds_what_the_model_does(opened, viewer):
     assert known["leftOut"] == 0
     views = np.stack([picture for _, picture, _ in pictures])
     (exact,) = attention.weights(opened, views)
-    rolled = rollout.layers(exact)
+    rolled = attention_stats.rollout_layers(exact)
     for i, one in enumerate(known["images"]):
         found = unpacked(one["attention"], *SHAPE)
         np.testing.assert_allclose(found[:, :HEADS], exact[:, i], atol=0.005)

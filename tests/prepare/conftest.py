@@ -1,9 +1,10 @@
 """Pictures with structure, and folders of them."""
 
-import commands
 import cv2
 import numpy as np
 import pytest
+
+import commands
 
 
 def structured(seed: int, height: int = 40, width: int = 48) -> np.ndarray:

@@ -12,9 +12,9 @@ import time
 import cv2
 import numpy as np
 import pytest
-from commands import woe
 
 import official_fakes
+from commands import woe
 from official_fakes import VALIDATION, WORDNET
 from vit_jax import config
 from vit_jax.data import real_labels
@@ -335,7 +335,7 @@ def test_packing_goes_on_where_it_was_killed(tmp_path):
     assert sum("array_record" in name for name in expected) > 4
 
     here = pathlib.Path(__file__).parent
-    command = [sys.executable, "-c", SLOW, str(tmp_path), str(here), str(here.parent)]
+    command = [sys.executable, "-c", SLOW, str(tmp_path), str(here), str(here.parent / "helpers")]
     process = subprocess.Popen(command, cwd=here.parent.parent)
     part = tmp_path / "killed/imagenet2012/.5.1.0.part"
     deadline = time.monotonic() + 60

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import scipy.io
 import tensorflow_datasets as tfds
-from commands import woe
 from tensorflow_datasets.core.download import checksums
 
 import official_fakes
+from commands import woe
 from vit_jax.data.source import DataError
 from vit_jax.prepare import download
 from vit_jax.prepare.official import cifar, mat, pickles, recipes

@@ -389,11 +389,12 @@ def test_workers_leave_when_the_command_is_killed(photos, tmp_path):
     code = textwrap.dedent(
         """
         import multiprocessing, pathlib, sys, time
-        from vit_jax.prepare import pack, progress
+        from vit_jax import progress
+        from vit_jax.prepare import pack
         def main():
             packing = pack.Packing(sources=[pathlib.Path(sys.argv[1])], name="photos", workers=2,
                 data_dir=pathlib.Path(sys.argv[2]), max_pixels=10**6, shard_bytes=6_000)
-            progress.Progress.update = lambda self, done: done and print(
+            progress.Bar.update = lambda self, done: done and print(
                 *(p.pid for p in multiprocessing.active_children()), flush=True)
             pack.pack(packing)
         if __name__ == "__main__":

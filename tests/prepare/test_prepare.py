@@ -13,9 +13,9 @@ import pytest
 import tensorflow_datasets as tfds
 import test_tfrecords
 from array_record.python.array_record_data_source import ArrayRecordDataSource
-from commands import woe
 
 import tfds_fakes
+from commands import woe
 from vit_jax import cli, config
 from vit_jax.data import availability, example_lists
 from vit_jax.data.sources import open_source

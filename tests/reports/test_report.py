@@ -1,5 +1,6 @@
 """`vit_jax report`: pages of runs and transfers, whole, partial and damaged."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -13,8 +14,7 @@ import pages
 import runs
 from vit_jax import cli, config, experiment, report
 from vit_jax.reports import assembly, html, markdown, run_data, run_section
-from vit_jax.reports.confusion import Confusion
-from vit_jax.reports.elements import Sample
+from vit_jax.reports.elements import Confusion, Sample
 from vit_jax.runtime.goodput import GoodputLog
 from vit_jax.training import sharding
 
@@ -155,7 +155,8 @@ def hostile_document(tmp_path):
         seen=1, of=1, samples=[sample], mistakes=[sample],
         confusion=Confusion.of([HOSTILE, HOSTILE + "2"], [(HOSTILE, HOSTILE + "2")]),
     )  # fmt: skip
-    return assembly.document([run_data.read(tmp_path)], {0: predictions}, {"by": HOSTILE})
+    made = assembly.document([run_data.read(tmp_path)], {0: predictions})
+    return dataclasses.replace(made, facts={"by": HOSTILE})
 
 
 def test_names_are_shown_as_they_are(tmp_path):

@@ -5,16 +5,13 @@ import numpy as np
 import pytest
 
 from containers import FIXTURES, read, refusal, write
+from foreign import equal
 from vit_jax import models, weights
 from vit_jax.weights import bit, mapping
 
 LEGACY = FIXTURES / "bit_tiny_legacy.npz"
 NOTHING = {"model.resnet_pool": "nothing"}
 UNITS = (1, 2, 1, 1)
-
-
-def equal(one, other):
-    jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 def written(loaded):

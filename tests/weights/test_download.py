@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from vit_jax import progress, storage
 from vit_jax.weights import checksums, download
 from vit_jax.weights.download import Source, fetch
 from vit_jax.weights.readers import WeightsError
@@ -260,8 +261,8 @@ def test_a_changed_file_in_the_cache(get):
 
 def test_a_cached_file_is_read_again_only_if_it_was_touched(get, monkeypatch):
     path, read = get(), []
-    digest = checksums.digest
-    monkeypatch.setattr(checksums, "digest", lambda p: (read.append(p), digest(p))[1])
+    digest = storage.sha256
+    monkeypatch.setattr(storage, "sha256", lambda p: (read.append(p), digest(p))[1])
     get()
     assert read == []
     path.touch()
@@ -514,7 +515,7 @@ def test_a_bar_on_a_terminal_only(get, server, capsys, monkeypatch):
     assert capsys.readouterr() == ("", "")
     server.files["/c.npz"] = BODY
     monkeypatch.setattr(
-        download, "Console", lambda stderr: Console(stderr=stderr, force_terminal=True, width=100)
+        progress, "Console", lambda stderr: Console(stderr=stderr, force_terminal=True, width=100)
     )
     get("/c.npz")
     out, err = capsys.readouterr()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from containers import FIXTURES, read, refusal, write
+from foreign import equal
 from vit_jax import config, models, tree_utils, weights
 from vit_jax.weights import google, mapping
 
@@ -24,10 +25,6 @@ def linen(name):
     """Returns the name that Flax Linen's counters give a pre-Linen array."""
     name = name.replace("DotProductAttention_1/", "DotProductAttention_0/")
     return name.replace("LayerNorm_2/", "LayerNorm_1/").replace("MlpBlock_3/", "MlpBlock_0/")
-
-
-def equal(one, other):
-    jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 def written(loaded):

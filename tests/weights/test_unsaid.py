@@ -2,13 +2,13 @@
 
 import json
 
-import big_vision_reference
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+import big_vision_reference
 import foreign
 from containers import FIXTURES, read, refusal, write
 from vit_jax import cli, loading, run_config, run_directory, weights

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax import config, models
-from vit_jax.benchmarks.tables import Table
+from vit_jax.benchmarks import Table
 
 
 def attention() -> Table:

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from vit_jax import logs
+from vit_jax import storage
 from vit_jax.benchmarks.infer import Measured
 from vit_jax.benchmarks.max_batch import Largest
 
@@ -24,7 +24,7 @@ Lines = Mapping[str, Sequence[tuple[int, float]]]  # points by model
 
 def check(folder: pathlib.Path) -> None:
     """Raises ConfigError for a folder that cannot be made; that costs no minutes of measuring."""
-    with logs.writing("--output", folder):
+    with storage.writing("--output", folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
@@ -106,8 +106,8 @@ def _write(
     table, picture = folder / "infer.csv", folder / "infer.png"
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    logs.write_atomically(table, text.getvalue())
+    storage.write_atomically(table, text.getvalue())
     encoded = io.BytesIO()
     figure.savefig(encoded, dpi=DPI, format="png")
-    logs.write_atomically(picture, encoded.getvalue())
+    storage.write_atomically(picture, encoded.getvalue())
     return [table, picture]

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from vit_jax import config
-from vit_jax.benchmarks import sample_images
-from vit_jax.benchmarks.tables import Table
+from vit_jax.benchmarks import Table, sample_images
 
 PEER = "tf.data"
 PEERS = {PEER: "", "tf.data, our pixels": "INTEGER_ACCURATE"}  # its default is a faster DCT

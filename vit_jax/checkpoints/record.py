@@ -84,18 +84,18 @@ def write(path: epath.Path, commit: Mapping[str, Any]) -> None:
             for name in names:
                 file = os.path.join(root, name)  # noqa: PTH118
                 files[os.path.relpath(file, path)] = _size_and_crc(file)
-                sync(file)
-            sync(root)
+                storage.sync(file)
+            storage.sync(root)
     body = json.loads(json.dumps({**commit, "files": files}, allow_nan=False))
     text = json.dumps({"commit": body, "sha256": _sha256(body)})
     if local:
-        sync(path)
+        storage.sync(path)
         part = path / f"{COMMIT}.part"
         part.write_text(text)
-        sync(part)
+        storage.sync(part)
         part.replace(path / COMMIT)
-        sync(path)
-        sync(path.parent)
+        storage.sync(path)
+        storage.sync(path.parent)
     else:
         (path / COMMIT).write_text(text)  # an object appears whole or not at all
     if read(path) != body:
@@ -211,7 +211,7 @@ def prepare(directory: epath.Path) -> str:
             probe = directory / f".probe-{uuid.uuid4().hex}"
             probe.write_text("")
             if not storage.is_remote(directory):
-                sync(directory.parent)
+                storage.sync(directory.parent)
             for path in tidy(directory):
                 log.warning("checkpoint %s was never finished; removed", path)
     except OSError as error:
@@ -309,15 +309,6 @@ def first_line(error: BaseException) -> str:
 def more(names: list[str]) -> str:
     """Returns how many names follow the first, for a message that shows only that one."""
     return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-
-
-def sync(path: str | os.PathLike[str]) -> None:
-    """Flushes a file or directory to storage."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _size_and_crc(file: str | os.PathLike[str]) -> list[int]:

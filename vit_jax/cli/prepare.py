@@ -18,6 +18,7 @@ EPILOG = """\
   vit_jax prepare imagenet21k --from=fall11_whole.tar --max-side=512 \\
       --dedup-against=imagenet,cifar10,pets        class tars; nothing is unpacked
   vit_jax prepare imagenet-real --from=real.json
+  vit_jax prepare flowers imagenet --dry-run       what would be read and written, how large
   vit_jax prepare flowers --verify                 read every record again
 
 The same command continues where it was stopped.
@@ -82,6 +83,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="largest distance of a near duplicate: 0 to 16 bits of its 64-bit hash (default: 8)",
     )
     parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="write nothing: print what would be read, downloaded and written, and its size",
+    )
+    parser.add_argument(
         "--workers", type=arguments.positive, metavar="N", help="processes (default: one per core)"
     )
 
@@ -90,9 +96,10 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prepares data sets, one after another, and prints what was done for each."""
     from vit_jax import logs
     from vit_jax.prepare import tasks
+    from vit_jax.prepare.request import Request
 
     logs.setup()
-    request = tasks.Request(
+    request = Request(
         data_dir=args.data_dir,
         sources=tuple(args.sources),
         verify=args.verify,
@@ -101,6 +108,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         against=tuple(name for names in args.dedup_against for name in names.split(",")),
         distance=args.dedup_distance,
         partial=args.partial,
+        dry_run=args.dry_run,
         workers=args.workers or len(os.sched_getaffinity(0)),
     )
     code = 0

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
+from vit_jax import storage
 from vit_jax.config import ConfigError
 from vit_jax.data.datasets import MANUAL, REAL, Dataset
 from vit_jax.data.tasks import TASKS
@@ -46,9 +47,9 @@ def find(dataset: Dataset, data_dir: str | os.PathLike[str] | None = None) -> Fo
     where = str(directory(data_dir))
     if "://" not in where:
         return _find(dataset, data_dir)
-    from vit_jax.data import remote_paths  # imports numpy
+    from vit_jax.data.source import DataError  # imports numpy
 
-    with remote_paths.one_line(f"--data-dir={where}"):
+    with storage.readable_errors(f"--data-dir={where}", DataError):
         return _find(dataset, data_dir)
 
 

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from etils import epath
 
-from vit_jax import config, logs
+from vit_jax import config, logs, storage
 from vit_jax.config import ConfigError
-from vit_jax.data import decoding, remote_paths
+from vit_jax.data import decoding
 from vit_jax.data.source import DataError, Record, Source, digest
 
 PNG = b"\x89PNG"
@@ -72,7 +72,7 @@ def write(source: Source, path: Path, *, task: str, dataset: str, version: str, 
     if "://" in os.fspath(path):  # object writes are atomic
         epath.Path(path).write_text(text)
     else:
-        logs.write_atomically(pathlib.Path(path), text)
+        storage.write_atomically(pathlib.Path(path), text)
     return listing.sha256
 
 
@@ -80,15 +80,16 @@ def read(path: Path) -> Listing:
     """Reads a file written by `write`; raises DataError for any other or damaged file."""
     key = f"data.examples={path}"
     try:
-        with remote_paths.one_line(key):
+        with (
+            storage.errors_as(DataError, f"{key}: cannot be read"),
+            storage.readable_errors(key, DataError),
+        ):
             text = epath.Path(path).read_text()
         facts = json.loads(text)
         words = (str(facts[name]) for name in ("task", "dataset", "version", "split"))
         listing = Listing(*words, examples=tuple(facts["examples"]))
         digest_of_all = facts["sha256"]
         sound = all(HASH.fullmatch(example) for example in listing.examples)
-    except OSError as error:
-        raise DataError(f"{key}: cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise DataError(f"{key}: is no list of examples; `vit_jax prepare` writes one") from None
     if not sound or not listing.examples or listing.sha256 != digest_of_all:

@@ -1,6 +1,5 @@
 """A folder of images as a source: `root/split/class/...`, or `root/class/...` with a holdout."""
 
-import contextlib
 import dataclasses
 import hashlib
 import os
@@ -9,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vit_jax import config, messages
+from vit_jax import config, messages, storage
 from vit_jax.config import ConfigError
 from vit_jax.data import decoding, split_names
 from vit_jax.data.skipped_files import Skipped, shown
@@ -117,7 +116,7 @@ def walk(
     Each is its path below the folder, after `prefix`, and its entry; hidden ones are counted.
     Raises DataError that begins with `key` for a folder that cannot be read.
     """
-    with _readable(folder, key):
+    with storage.errors_as(DataError, f"{key}: cannot read folder {folder}"):
         status = folder.stat()
     here = (status.st_dev, status.st_ino)
     if here in above:
@@ -149,7 +148,10 @@ def _scan(
     folder: Path, key: str = "data.root", skipped: Skipped | None = None
 ) -> list[os.DirEntry[str]]:
     """Returns the entries of a folder that are not hidden, sorted by name; counts the others."""
-    with _readable(folder, key), os.scandir(folder) as entries:
+    with (
+        storage.errors_as(DataError, f"{key}: cannot read folder {folder}"),
+        os.scandir(folder) as entries,
+    ):
         found = list(entries)
     kept = sorted((e for e in found if e.name[0] != "."), key=lambda e: e.name)
     if skipped is not None:
@@ -162,14 +164,6 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link to itself
         return False
-
-
-@contextlib.contextmanager
-def _readable(folder: Path, key: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{key}: cannot read folder {folder}: {error.strerror}") from None
 
 
 def _folders(folder: Path) -> list[str]:

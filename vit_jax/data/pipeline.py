@@ -11,7 +11,6 @@ processes are joined here. Workers are thus a matter of speed only.
 """
 
 import dataclasses
-import functools
 import logging
 import math
 import multiprocessing
@@ -27,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vit_jax import config
-from vit_jax.data import decoding, worker_processes
+from vit_jax.data import decoding, sampling, worker_processes
 from vit_jax.data.preprocessing import Views
 from vit_jax.data.source import DataError, Source
 from vit_jax.data.transforms import Transform
@@ -35,6 +34,7 @@ from vit_jax.data.transforms import Transform
 log = logging.getLogger("vit_jax")
 
 Batch = dict[str, np.ndarray]
+Notes = list[tuple[int, str]]  # unreadable examples, each with the reason
 
 NONE = -1  # no example: `index` of a padded row, `bad` of a row that could be read
 
@@ -157,7 +157,7 @@ class Loader:
         """
         low, high = self.bounds(part)
         views = Views(self.transforms, self.data, self.seed)
-        notes: list[tuple[int, str]] = []
+        notes: Notes = []
         try:
             for slot, row in enumerate(self.rows[low:high].tolist()):
                 if closed is not None and closed.is_set():
@@ -167,14 +167,7 @@ class Loader:
             return {"error": str(error)}
         return {"notes": notes}
 
-    def _fill(
-        self,
-        batch: Batch,
-        slot: int,
-        position: int,
-        views: Views,
-        notes: list[tuple[int, str]],
-    ) -> None:
+    def _fill(self, batch: Batch, slot: int, position: int, views: Views, notes: Notes) -> None:
         """Writes the example at a position of the sequence of epochs into a row."""
         total = len(self.source)
         if not self.train and position >= total:
@@ -182,7 +175,7 @@ class Loader:
         epoch, offset = divmod(position, total)
         drawn = index = offset
         if self.train:
-            drawn = index = shuffled(self.seed, epoch, offset, total)
+            drawn = index = sampling.shuffled(self.seed, epoch, offset, total)
         for _ in range(min(total, self.data.max_bad_examples + 1)):
             try:
                 image, label = self.source[index]
@@ -230,26 +223,6 @@ class Shared:
         """Returns the batch of a step, all parts of which have been made, and forgets it."""
         with self._lock:
             return self._batches.pop(step)
-
-
-def shuffled(seed: int, epoch: int, offset: int, total: int) -> int:
-    """Returns the example at an offset of an epoch: a permutation of `total`, by (seed, epoch)."""
-    if total < 2**16:
-        return int(_permutation(seed, epoch, total)[offset])
-    # Without a table, but below 2^16 many times slower: it walks cycles of a 16-bit cipher.
-    return grain.experimental.index_shuffle(
-        offset, max_index=total - 1, seed=_epoch_seed(seed, epoch), rounds=4
-    )
-
-
-@functools.lru_cache(maxsize=4)
-def _permutation(seed: int, epoch: int, total: int) -> np.ndarray:
-    return np.random.default_rng((seed, epoch)).permutation(total)
-
-
-@functools.lru_cache(maxsize=4)
-def _epoch_seed(seed: int, epoch: int) -> int:
-    return int(np.random.SeedSequence((seed, epoch)).generate_state(1)[0])
 
 
 class Batches(Iterator[Batch]):

@@ -1,5 +1,8 @@
-"""A sample of a split: positions drawn by seed, since the first ones are no sample of the rest."""
+"""Orders and samples of the examples of a split, by seed."""
 
+import functools
+
+import grain.experimental
 import numpy as np
 
 
@@ -16,3 +19,23 @@ def draw(length: int, count: int, seed: int = 0) -> list[int]:
         drawn.append(moved.get(other, other))
         moved[other] = moved.get(place, place)
     return drawn
+
+
+def shuffled(seed: int, epoch: int, offset: int, total: int) -> int:
+    """Returns the example at an offset of an epoch: a permutation of `total`, by (seed, epoch)."""
+    if total < 2**16:
+        return int(_permutation(seed, epoch, total)[offset])
+    # Without a table, but below 2^16 many times slower: it walks cycles of a 16-bit cipher.
+    return grain.experimental.index_shuffle(
+        offset, max_index=total - 1, seed=_epoch_seed(seed, epoch), rounds=4
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def _permutation(seed: int, epoch: int, total: int) -> np.ndarray:
+    return np.random.default_rng((seed, epoch)).permutation(total)
+
+
+@functools.lru_cache(maxsize=4)
+def _epoch_seed(seed: int, epoch: int) -> int:
+    return int(np.random.SeedSequence((seed, epoch)).generate_state(1)[0])

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from vit_jax import config
+from vit_jax import config, storage
 from vit_jax.config import ConfigError
-from vit_jax.data import availability, decoding, remote_paths, tasks, tfds_metadata
+from vit_jax.data import availability, decoding, tasks, tfds_metadata
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.labels import RULES, Rule
 from vit_jax.data.source import DataError, Record, digest
@@ -34,7 +34,7 @@ class Tfds:
     """
 
     def __init__(self, data: config.Data, split: str, key: str) -> None:
-        with remote_paths.one_line(f"data.root={data.root}"):
+        with storage.readable_errors(f"data.root={data.root}", DataError):
             builder = _builder(data)
         info: Any = builder.info  # TFDS annotates features too loosely to be checked
         try:

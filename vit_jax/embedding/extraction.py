@@ -1,6 +1,5 @@
 """Every image of a source through a model, batch by batch, into a file."""
 
-import dataclasses
 import functools
 import os
 import pathlib
@@ -25,23 +24,6 @@ AT_ONCE = 32  # images on a device
 SAY_SECONDS = 10.0
 
 Arrays = dict[str, jax.Array]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Request:
-    """What to write: features of a folder or, without one, of the evaluation split of a config.
-
-    Attributes:
-      output: a .npz or .parquet file.
-      images: a folder of image files, at any depth.
-      features: `pre_logits`, (N, D) or (N, R); or `tokens`, (N, tokens, D).
-      batch_size: images at a time, rounded up to a multiple of the devices.
-    """
-
-    output: pathlib.Path
-    images: pathlib.Path | None = None
-    features: str = "pre_logits"
-    batch_size: int | None = None
 
 
 def embed(
@@ -74,29 +56,25 @@ def embed(
     >>> np.load(FOLDER / "features.npz")["features"].shape
     (5, 16)
     """
-    request = Request(
-        output=pathlib.Path(output),
-        images=None if images is None else pathlib.Path(images),
-        features=features,
-        batch_size=batch_size,
-    )
-    check(request, reference, overrides or {})
-    return write(loading.load(reference, overrides, step), request)
+    # What can be known to be wrong before a checkpoint is opened.
+    writers.check(pathlib.Path(output))
+    if images is None:
+        loading.check_images(reference, overrides or {})
+    elif not (folder := pathlib.Path(images)).is_dir():
+        what = "not a folder" if folder.exists() else "no such folder"
+        raise config.ConfigError(f"--images={folder}: {what}")
+    opened = loading.load(reference, overrides, step)
+    return write(opened, output, images, features=features, batch_size=batch_size)
 
 
-def check(
-    request: Request, reference: str | os.PathLike[str], overrides: Mapping[str, str]
-) -> None:
-    """Raises ConfigError for what can be known to be wrong before a checkpoint is opened."""
-    writers.check(request.output)
-    if request.images is None:
-        loading.check_images(reference, overrides)
-    elif not request.images.is_dir():
-        what = "not a folder" if request.images.exists() else "no such folder"
-        raise config.ConfigError(f"--images={request.images}: {what}")
-
-
-def write(opened: loading.LoadedModel, request: Request) -> int:
+def write(
+    opened: loading.LoadedModel,
+    output: str | os.PathLike[str],
+    images: str | os.PathLike[str] | None = None,
+    *,
+    features: str = "pre_logits",
+    batch_size: int | None = None,
+) -> int:
     """Writes the features of every image in the order of the source; returns how many there are.
 
     Each row is the image's alone: it depends on neither batch size nor devices but for rounding.
@@ -106,18 +84,18 @@ def write(opened: loading.LoadedModel, request: Request) -> int:
     """
     cfg = opened.config
     distributed.initialize(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
-    source = _source(opened, request)
+    source = _source(opened, images)
     model = opened.model
-    shape = loading.check_features(model, request.features)
-    rows = -(-(request.batch_size or AT_ONCE * jax.device_count()) // jax.device_count())
+    shape = loading.check_features(model, features)
+    rows = -(-(batch_size or AT_ONCE * jax.device_count()) // jax.device_count())
     rows *= jax.device_count()
     split = _pass(source, cfg, rows)
-    function = functools.partial(_features, model, cfg.data, request.features, opened.params)
-    facts = {"checkpoint": cfg.name, "features": request.features, "classes": source.classes}
+    function = functools.partial(_features, model, cfg.data, features, opened.params)
+    facts = {"checkpoint": cfg.name, "features": features, "classes": source.classes}
     writes = jax.process_index() == 0
     with (
         device.memory_errors(),
-        writers.Writer(request.output, len(source), shape, facts, active=writes) as writer,
+        writers.Writer(pathlib.Path(output), len(source), shape, facts, active=writes) as writer,
     ):
         pour = _Pour(writer, source)
         split.outputs(lambda batch: pour(function(batch)), stop=lambda: False, inputs=_inputs)
@@ -156,10 +134,10 @@ class _Pour:
             logs.log.info("%d of %d images", self._done, len(self._source))
 
 
-def _source(opened: loading.LoadedModel, request: Request) -> sources.Source:
+def _source(opened: loading.LoadedModel, images: str | os.PathLike[str] | None) -> sources.Source:
     data = opened.config.data
-    if request.images is not None:
-        return unlabeled_folder.Loose(request.images, opened.classes, "--images")
+    if images is not None:
+        return unlabeled_folder.Loose(pathlib.Path(images), opened.classes, "--images")
     return sources.open_source(data, data.eval_split, train=False)
 
 

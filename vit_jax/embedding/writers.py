@@ -5,14 +5,14 @@ import json
 import os
 import pathlib
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from vit_jax import config
+from vit_jax import config, storage
 
 Facts = Mapping[str, Any]
 SUFFIXES = (".npz", ".parquet")
@@ -28,18 +28,6 @@ def check(path: pathlib.Path) -> None:
         raise config.ConfigError(f"--output={path}: no such folder as {path.parent}")
     if not os.access(path.parent, os.W_OK):
         raise config.ConfigError(f"--output={path}: {path.parent} cannot be written to")
-
-
-class Rows(Protocol):
-    """A file that takes features, names and labels, a few rows at a time."""
-
-    def write(self, features: np.ndarray, names: Sequence[str], labels: np.ndarray) -> None:
-        """Appends rows: features (b, ...) float32, their names, and their labels (b,) int32."""
-        ...
-
-    def close(self) -> None:
-        """Writes what comes last."""
-        ...
 
 
 class Writer:
@@ -58,46 +46,37 @@ class Writer:
         active: bool = True,
     ) -> None:
         """Takes the number of images, and the shape of the features of one."""
-        self._path, self._active = path, active
-        self._part = path.with_name(f".{path.name}.{os.getpid()}")
-        self._make: Callable[[], Rows] = lambda: (Npz if path.suffix == ".npz" else Parquet)(
-            self._part, count, shape, facts
-        )
+        self._path = path
+        kind = Npz if path.suffix == ".npz" else Parquet
+        self._make = (lambda part: kind(part, count, shape, facts)) if active else None
+        self._rows: Npz | Parquet | None = None
 
     def __enter__(self) -> "Writer":
-        with self._refused():
-            self._rows = self._make() if self._active else None
+        with self._errors(), contextlib.ExitStack() as opened:
+            if self._make is not None:
+                self._rows = self._make(opened.enter_context(storage.replacing(self._path)))
+                opened.push(self._close)
+            self._opened = opened.pop_all()
         return self
 
     def write(self, features: np.ndarray, names: Sequence[str], labels: np.ndarray) -> None:
-        """Appends rows, as `Rows.write`."""
-        with self._refused():
+        """Appends features (b, ...) float32, their names, and their labels (b,) int32."""
+        with self._errors():
             if self._rows is not None:
                 self._rows.write(features, names, labels)
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._rows is None:
-            return
-        try:
-            if kind is not None:
-                with contextlib.suppress(OSError):
-                    self._rows.close()
-                return
-            with self._refused():
-                self._rows.close()
-                _sync(self._part)
-                self._part.replace(self._path)
-        finally:
-            self._part.unlink(missing_ok=True)
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        # An OSError of the block is about something else.
+        with contextlib.nullcontext() if kind else self._errors():
+            self._opened.__exit__(kind, *error)
 
-    @contextlib.contextmanager
-    def _refused(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise config.ConfigError(
-                f"--output={self._path}: cannot be written: {error.strerror or error}"
-            ) from error
+    def _close(self, kind: type[BaseException] | None, *_: object) -> None:
+        assert self._rows is not None
+        with contextlib.suppress(OSError) if kind else contextlib.nullcontext():
+            self._rows.close()
+
+    def _errors(self) -> contextlib.AbstractContextManager[None]:
+        return storage.writing("--output", self._path)
 
 
 class Npz:
@@ -119,7 +98,7 @@ class Npz:
         np.lib.format.write_array_header_1_0(self._member, header)
 
     def write(self, features: np.ndarray, names: Sequence[str], labels: np.ndarray) -> None:
-        """Appends rows; see `Rows`."""
+        """Appends rows."""
         self._member.write(np.ascontiguousarray(features, "<f4").data)
         self._names += names
         self._labels += labels.tolist()
@@ -161,7 +140,7 @@ class Parquet:
         self._file = pyarrow.parquet.ParquetWriter(path, self._schema, use_dictionary=False)
 
     def write(self, features: np.ndarray, names: Sequence[str], labels: np.ndarray) -> None:
-        """Appends rows as a group; see `Rows`."""
+        """Appends rows as a group."""
         flat = pa.array(np.ascontiguousarray(features, np.float32).reshape(-1))
         columns = [
             pa.array(names, pa.string()),
@@ -173,8 +152,3 @@ class Parquet:
     def close(self) -> None:
         """Writes the directory of the file."""
         self._file.close()
-
-
-def _sync(path: pathlib.Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

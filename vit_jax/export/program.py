@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from vit_jax import __version__, config, loading, logs, models, tree_utils
+from vit_jax import __version__, config, loading, models, storage, tree_utils
 from vit_jax.export import resizing
 from vit_jax.training import losses, step
 
@@ -149,9 +149,13 @@ def write(predictor: loading.LoadedModel, form: Form, path: pathlib.Path) -> dic
         "sha256": hashlib.sha256(content).hexdigest(),
     }
     text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
-    with logs.writing("--output", path):
-        # The program last: where it stands, its description does.
-        _write_whole({description(path): text.encode(errors="backslashreplace"), path: content})
+    with (
+        storage.writing("--output", path),
+        storage.replacing(path) as program,  # last: where it stands, its description does
+        storage.replacing(description(path)) as words,
+    ):
+        program.write_bytes(content)
+        words.write_bytes(text.encode(errors="backslashreplace"))
     return about
 
 
@@ -172,22 +176,6 @@ def lines(about: dict[str, Any]) -> list[tuple[str, str]]:
         ("platforms", ", ".join(about["platforms"])),
         ("dtype", about["dtype"]),
     ]
-
-
-def _write_whole(files: dict[pathlib.Path, bytes | bytearray]) -> None:
-    """Writes all files under other names first, then gives them their own."""
-    parts = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in files}
-    try:
-        for path, content in files.items():
-            with parts[path].open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        for path, part in parts.items():
-            part.replace(path)
-    finally:
-        for part in parts.values():
-            part.unlink(missing_ok=True)
 
 
 def _about(predictor: loading.LoadedModel, form: Form, exported: export.Exported) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""One pass over images: what attention does in each of them."""
+"""What attention does in images: how far it reaches, and its rollout through all layers."""
 
 import dataclasses
 
 import numpy as np
 
 from vit_jax import loading
-from vit_jax.inspect import attention, distance, rollout
+from vit_jax.inspect import attention
 from vit_jax.inspect.inputs import Pictures
 from vit_jax.models import variants
 
@@ -33,15 +33,67 @@ def look(opened: loading.LoadedModel, pictures: Pictures, *, maps: int) -> Seen:
     cfg = opened.config
     token = variants.has_class_token(cfg.model)
     grid = variants.grid(cfg.model, cfg.data.image_size)
-    far = distance.between(grid, variants.covered(cfg.model, cfg.data.image_size), token=token)
-    distances, rolled, kept = [], [], []
+    far = distances(grid, variants.covered(cfg.model, cfg.data.image_size), token=token)
+    reach, rolled, kept = [], [], []
     for weights in attention.weights(opened, pictures.views):
-        distances.append(distance.mean_distance(weights, far, token=token).swapaxes(0, 1))
-        rolled.append(attention.of_output(rollout.rollout(weights), cfg))
+        reach.append(mean_distance(weights, far, token=token).swapaxes(0, 1))
+        rolled.append(attention.of_output(rollout(weights), cfg))
         few = weights[:, : max(maps - sum(map(len, kept)), 0)]
         kept.append(attention.of_output(few, cfg).swapaxes(0, 1))
     return Seen(
-        distance=np.concatenate(distances),
+        distance=np.concatenate(reach),
         rollout=np.concatenate(rolled),
         maps=np.concatenate(kept),
     )
+
+
+def distances(grid: tuple[int, int], image_size: tuple[int, int], *, token: bool) -> np.ndarray:
+    """Returns the distance in pixels between all tokens (ViT, figures 7 and 11), (N, N) float32.
+
+    Neighbors on the grid are as far apart as the image is high or wide divided by the rows or
+    columns, so that hybrids count in pixels of the image too. Of a class token, which comes first,
+    all distances are 0.
+    """
+    rows, columns = np.indices(grid).reshape(2, -1)
+    y, x = rows * (image_size[0] / grid[0]), columns * (image_size[1] / grid[1])
+    far = np.hypot(y[:, None] - y[None], x[:, None] - x[None])
+    return np.pad(far, [(int(token), 0)] * 2).astype(np.float32)
+
+
+def mean_distance(weights: np.ndarray, far: np.ndarray, *, token: bool) -> np.ndarray:
+    """Returns the mean distance that each head attends to, (L, B, H) in the units of `far`.
+
+    Of each query it is the distance to every key times the weight on it, summed, and then the mean
+    over queries. As the paper's author has it (google-research/vision_transformer#162), the class
+    token is no query, and what falls on it as a key counts nothing: the rest is not scaled up.
+
+    Args:
+      weights: attention (L, B, H, N, N).
+      far: `distances` between the tokens, (N, N).
+      token: whether the first token is a class token.
+    """
+    queries = far.shape[0] - token
+    flat = weights.reshape(*weights.shape[:3], -1)
+    return flat @ (far.ravel() / np.float32(queries))
+
+
+def rollout(weights: np.ndarray) -> np.ndarray:
+    """Returns what tokens are made of after all layers (ViT, D.8): (B, N, N) of (L, B, H, N, N).
+
+    The weights of a layer are averaged over its heads, the identity is added for the residual
+    connection and rows are divided by their sums; then the layers are multiplied, the last one
+    from the left (Abnar and Zuidema 2020; that ViT adds the identity too, its authors said in
+    google-research/vision_transformer#18). Rows sum to 1.
+    """
+    return rollout_layers(weights)[-1]
+
+
+def rollout_layers(weights: np.ndarray) -> np.ndarray:
+    """Returns the rollout up to every layer, (L, B, N, N), of weights (L, B, H, N, N)."""
+    identity = np.eye(weights.shape[-1], dtype=weights.dtype)
+    rolled, so_far = [], identity
+    for layer in weights:
+        mixed = layer.mean(axis=1) + identity
+        so_far = mixed / mixed.sum(axis=-1, keepdims=True) @ so_far
+        rolled.append(so_far)
+    return np.stack(rolled)

@@ -17,7 +17,6 @@ from vit_jax.inspect import (
     CannotAnswer,
     attention,
     attention_stats,
-    distance,
     figures,
     filters,
     inputs,
@@ -146,7 +145,7 @@ def inspect(
                 raise CannotAnswer(f"inspect {kind}: {error}") from error
             logs.log.info("%s left out: %s", kind, error)
             continue
-        with logs.writing("--output", folder):
+        with storage.writing("--output", folder):
             yield from _write(folder, kind, answer, formats, opened.step)
 
 
@@ -185,7 +184,7 @@ def _attention_distance(subject: Subject) -> Answer:
     cfg, distances = subject.opened.config, subject.seen.distance
     mean = distances.mean(axis=0, dtype=np.float64)
     token = variants.has_class_token(cfg.model)
-    far = distance.between(
+    far = attention_stats.distances(
         subject.grid, variants.covered(cfg.model, cfg.data.image_size), token=token
     )
     uniform = float(far.sum(dtype=np.float64) / (len(far) * (len(far) - token)))
@@ -269,7 +268,7 @@ def _write(
     for stem, (figure, caption) in answer.figures.items():
         for form in formats:
             path = folder / f"{stem}.{form}"
-            logs.write_atomically(path, _encoded(figure, form))
+            storage.write_atomically(path, _encoded(figure, form))
             yield path
             if form == "png":
                 listed.append(index.Figure(what=kind, file=path.name, caption=caption, step=step))
@@ -277,12 +276,12 @@ def _write(
         index.add(folder, listed)
     numbers = io.BytesIO()
     np.savez_compressed(numbers, **answer.arrays)
-    logs.write_atomically(folder / f"{kind}.npz", numbers.getvalue())
+    storage.write_atomically(folder / f"{kind}.npz", numbers.getvalue())
     yield folder / f"{kind}.npz"
     if answer.table:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(answer.table)
-        logs.write_atomically(folder / f"{kind}.csv", text.getvalue())
+        storage.write_atomically(folder / f"{kind}.csv", text.getvalue())
         yield folder / f"{kind}.csv"
 
 

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import __version__, config, loading, logs, models, prediction
+from vit_jax import __version__, config, loading, logs, models, prediction, storage
 from vit_jax.data import decoding, transforms
-from vit_jax.inspect import CannotAnswer, attention, encoding, figures, posemb, rollout
+from vit_jax.inspect import CannotAnswer, attention, attention_stats, encoding, figures, posemb
 from vit_jax.models import variants
 from vit_jax.models.variants import required
 from vit_jax.reports import html
@@ -52,7 +52,7 @@ class Viewer:
             self._model, cfg.data, cfg.train.loss, self.opened.params, view[None]
         )
         weights = np.asarray(weights)
-        rolled = rollout.layers(weights)[:, 0]
+        rolled = attention_stats.rollout_layers(weights)[:, 0]
         seen = {
             "name": name,
             "picture": _png(view[: self._side[0], : self._side[1]]),
@@ -184,9 +184,9 @@ def write(text: str, output: pathlib.Path | None) -> pathlib.Path:
     output = output or pathlib.Path()
     if output.suffix not in (".html", ".htm"):
         output = output / "view.html"
-    with logs.writing("--output", output):
+    with storage.writing("--output", output):
         output.parent.mkdir(parents=True, exist_ok=True)
-        logs.write_atomically(output, text)
+        storage.write_atomically(output, text)
     return output
 
 

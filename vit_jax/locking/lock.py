@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from vit_jax import config, logs, storage
 from vit_jax.locking.bucket import BucketLock
@@ -23,32 +23,11 @@ LOOK = 0.2  # seconds between attempts
 LOST = 70  # exit code of a process that lost its lock
 
 
+Lock = BucketLock | DiskLock
+
+
 class InUse(config.ConfigError):
     """Another process holds the lock."""
-
-
-class Lock(Protocol):
-    """A lock on one kind of storage; `disk.DiskLock` documents the methods."""
-
-    def take(self) -> bool:
-        """Takes the lock if it is free."""
-        ...
-
-    def look(self) -> tuple[Any, Holder | None]:
-        """Returns the version, which each renewal changes, and the holder."""
-        ...
-
-    def seize(self, version: Any) -> bool:
-        """Takes a lock that has not been renewed since `version`."""
-        ...
-
-    def renew(self) -> bool:
-        """Renews the lock; returns False if another process holds it."""
-        ...
-
-    def release(self) -> None:
-        """Releases the lock."""
-        ...
 
 
 @contextlib.contextmanager
@@ -111,6 +90,7 @@ def _take(lock: Lock, workdir: pathlib.Path) -> None:
     while not _try(lock.take, workdir):
         time.sleep(LOOK)
         now = time.monotonic()
+        version: Any
         version, holder = lock.look()
         if version is None:  # released just now
             continue

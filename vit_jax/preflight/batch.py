@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from vit_jax import config, logs
+from vit_jax import config, storage
 from vit_jax.preflight import search
 from vit_jax.preflight.program import Report, Settings, measure, same_program
 from vit_jax.preflight.topologies import Slice
@@ -73,7 +73,7 @@ def read(output: pathlib.Path | None) -> dict[str, Report]:
     known: dict[str, Report] = {}
     if output is None:
         return known
-    with logs.writing("--output", output):
+    with storage.writing("--output", output):
         output.open("a", encoding="utf-8").close()
     for number, text in enumerate(output.read_text(encoding="utf-8").splitlines(), start=1):
         try:

@@ -11,7 +11,7 @@ from vit_jax.data import availability, decoding, sources
 from vit_jax.data.source import DataError, Source
 from vit_jax.data.tasks import Task
 from vit_jax.prepare import dedup
-from vit_jax.prepare.progress import Progress
+from vit_jax.progress import Bar
 
 CHUNK = 64
 
@@ -23,10 +23,10 @@ def prints(tasks: Sequence[Task], data_dir: str | None, workers: int) -> dedup.P
     """
     found: list[dedup.Print] = []
     names: list[str] = []
-    for source in _sources(tasks, data_dir):
+    for source in open_test_sets(tasks, data_dir):
         title = source.name(0).rpartition(" example")[0]
         with (
-            Progress(f"reading {title}", len(source)) as progress,
+            Bar(f"reading {title}", len(source)) as progress,
             futures.ThreadPoolExecutor(workers) as pool,
         ):
             for start in range(0, len(source), CHUNK * workers):
@@ -41,8 +41,11 @@ def prints(tasks: Sequence[Task], data_dir: str | None, workers: int) -> dedup.P
     return dedup.Prints.of(found, names)
 
 
-def _sources(tasks: Sequence[Task], data_dir: str | None) -> Iterator[Source]:
-    """Yields the test images of tasks, once where several tasks share them."""
+def open_test_sets(tasks: Sequence[Task], data_dir: str | None) -> Iterator[Source]:
+    """Yields the test images of tasks; tasks that share a test split yield it once.
+
+    Raises DataError for a task that is not prepared, or has no test images.
+    """
     seen = set()
     for task in tasks:
         if not task.test:

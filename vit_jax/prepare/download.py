@@ -53,8 +53,23 @@ def download(one: Any, name: str, packages: Sequence[str], files: str, manual: s
       files: which files it wants from the user, or empty.
       manual: the folder they are in; None: TFDS's own.
 
-    Raises DataError with one line that says what is missing, and PrepareError where another try may
-    do.
+    Raises DataError with one line that names what is missing, and PrepareError if another attempt
+    may succeed.
+    """
+    manual = check(one, name, packages, files, manual)
+    if manual is None:
+        _check_network(one, name)
+    config = tfds.download.DownloadConfig(manual_dir=manual)
+    with _one_line(name), contextlib.redirect_stdout(sys.stderr):
+        one.download_and_prepare(download_config=config)
+
+
+def check(
+    one: Any, name: str, packages: Sequence[str], files: str, manual: str | None
+) -> str | None:
+    """Returns the folder with the user's files, or None if TFDS downloads them.
+
+    Takes the arguments of `download`. Raises DataError if files or packages are missing.
     """
     if one.MANUAL_DOWNLOAD_INSTRUCTIONS:
         manual = manual or str(pathlib.Path(one._data_dir_root) / "downloads/manual")
@@ -62,11 +77,7 @@ def download(one: Any, name: str, packages: Sequence[str], files: str, manual: s
     missing = [each for each in packages if importlib.util.find_spec(_module(each)) is None]
     if missing:
         raise DataError(_needs(name, missing))
-    if not one.MANUAL_DOWNLOAD_INSTRUCTIONS:
-        _check_network(one, name)
-    config = tfds.download.DownloadConfig(manual_dir=manual)
-    with _one_line(name), contextlib.redirect_stdout(sys.stderr):
-        one.download_and_prepare(download_config=config)
+    return manual if one.MANUAL_DOWNLOAD_INSTRUCTIONS else None
 
 
 def archives(one: Any, name: str, recipe: Recipe, data_dir: pathlib.Path) -> list[pathlib.Path]:
@@ -75,12 +86,8 @@ def archives(one: Any, name: str, recipe: Recipe, data_dir: pathlib.Path) -> lis
     TFDS checks their SHA-256; there are links to them by their official names. Raises like
     `download`.
     """
-    if one.MANUAL_DOWNLOAD_INSTRUCTIONS:
-        manual = data_dir / "downloads/manual"
-        _check_manual(name, recipe.files, str(manual), all_of_them=False)
-        return [manual]
-    if not recipe.downloads:
-        raise DataError(f"{name}: is not downloaded; get {recipe.files}; then --from=FOLDER")
+    if manual := manual_archives(one, name, recipe, data_dir):
+        return manual
     _check_network(one, name, f"; or get {recipe.files}, and give their folder by --from=")
     infos = {u: i for u, i in one.url_infos.items() if i.filename in recipe.downloads}
     folder = data_dir / "downloads"
@@ -96,6 +103,22 @@ def archives(one: Any, name: str, recipe: Recipe, data_dir: pathlib.Path) -> lis
             link.unlink(missing_ok=True)
             link.symlink_to(pathlib.Path(path).resolve())
     return [links]
+
+
+def manual_archives(
+    one: Any, name: str, recipe: Recipe, data_dir: pathlib.Path
+) -> list[pathlib.Path]:
+    """Returns TFDS's folder for archives that the user downloads; empty if TFDS downloads them.
+
+    Raises DataError if that folder is empty, or nobody can download the archives.
+    """
+    if one.MANUAL_DOWNLOAD_INSTRUCTIONS:
+        manual = data_dir / "downloads/manual"
+        _check_manual(name, recipe.files, str(manual), all_of_them=False)
+        return [manual]
+    if not recipe.downloads:
+        raise DataError(f"{name}: is not downloaded; get {recipe.files}; then --from=FOLDER")
+    return []
 
 
 def _module(package: str) -> str:

@@ -13,18 +13,26 @@ def copy(sources: Iterable[pathlib.Path], folder: pathlib.Path) -> str:
 
     Returns a line that says what became of them.
     """
-    places = [place / objectnet.FOLDER for one in sources for place in (one, one.parent)]
-    found = next((p for p in places if all((p / f).is_file() for f in objectnet.FILES)), None)
+    sources = list(sources)
+    found = find(sources)
     target = folder / objectnet.FOLDER
     if found is None:
         if target.is_dir():
             return f"objectnet: its mapping to ImageNet's classes is in {target}"
         return (
-            f"objectnet: its mapping to ImageNet's classes is not in {places[0]} or beside it, and "
-            "it cannot be evaluated without; again, with --from=objectnet-1.0 as it was unpacked"
+            "objectnet: cannot be evaluated without its mapping to ImageNet's classes, which is "
+            f"neither in {sources[0] / objectnet.FOLDER} nor next to it; run this again with "
+            "--from=objectnet-1.0, as unpacked"
         )
     with shards.disk_errors(target):
         target.mkdir(exist_ok=True)
         for name in objectnet.FILES:
             shutil.copyfile(found / name, target / name)
     return f"objectnet: its mapping to ImageNet's classes: in {target}"
+
+
+def find(sources: Iterable[pathlib.Path]) -> pathlib.Path | None:
+    """Returns the folder `mappings` that is in a source or next to it, or None."""
+    folders = [folder / objectnet.FOLDER for one in sources for folder in (one, one.parent)]
+    complete = (f for f in folders if all((f / name).is_file() for name in objectnet.FILES))
+    return next(complete, None)

@@ -8,11 +8,9 @@ import pathlib
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from vit_jax import logs
+from vit_jax import storage
 from vit_jax.data.skipped_files import Skipped
 from vit_jax.data.source import DataError
 from vit_jax.prepare import (
@@ -24,15 +22,13 @@ from vit_jax.prepare import (
     shards,
     staging,
 )
-from vit_jax.prepare.progress import Progress
-from vit_jax.prepare.shards import Outcome, Settings, Shard
+from vit_jax.prepare.shards import SHARD_BYTES, Outcome, Planned, Settings, Shard
 from vit_jax.prepare.staging import PLAN, WHOLE
 
 Path = pathlib.Path
 
 VERSION = "1.0.0"
 FACTS, PRINTS = "vit_jax.json", "prints.npz"
-SHARD_BYTES, MOST_SHARDS = 2**26, 1024  # a shard is an open file while a run trains
 FORM = 1  # raised when the same images would be packed to other bytes
 
 
@@ -79,24 +75,6 @@ class Packing:
         return staging.folder(self.folder)
 
 
-class Planned(NamedTuple):
-    """A shard as positions in the listing, which become places when it is its turn."""
-
-    path: Path
-    positions: np.ndarray
-    labels: np.ndarray
-    evaluated: bool
-
-    def shard(self, listing: image_listing.Listing) -> Shard:
-        """Returns the shard with the places of its images."""
-        return Shard(
-            self.path,
-            [listing.found(position) for position in self.positions.tolist()],
-            self.labels.tolist(),
-            self.evaluated,
-        )
-
-
 def pack(packing: Packing) -> dict[str, Any]:
     """Packs a data set and returns its facts, as they stand in its `vit_jax.json`.
 
@@ -118,27 +96,27 @@ def pack(packing: Packing) -> dict[str, Any]:
         if prints is not None:
             save = functools.partial(prints.save, packing.part / PRINTS)
         staging.begin(packing.part, _fingerprint(packing, listing, plan), save)
-        planned = list(_planned(packing, listing, plan))
-        done = {one.path: known for one in planned if (known := shards.outcome(one.path))}
-        missing = [one for one in planned if one.path not in done]
-        _check_room(packing, listing, missing)
-        if done:
-            logs.log.info(f"{packing.name}: {len(done)} of {len(planned)} shards are there already")
-        ready = sum(len(one.positions) for one in planned if one.path in done)
-        with Progress(f"packing {packing.name}", len(plan.labels)) as progress:
-            count = processes.Count(ready, progress)
-            waiting = (one.shard(listing) for one in missing)
-            make = functools.partial(shards.Packer, settings)
-            done |= processes.run(waiting, len(missing), make, packing.workers, count)
-        facts = _facts(packing, plan, listing, [(one, done[one.path]) for one in planned])
-        _finish(packing, plan, facts, [(one, done[one.path]) for one in planned])
+        packed = processes.finish(
+            packing.name,
+            list(plan_shards(packing, listing, plan)),
+            functools.partial(_check_room, packing, listing),
+            functools.partial(_shard, listing, plan),
+            functools.partial(shards.Packer, settings),
+            packing.workers,
+        )
+        facts = _facts(packing, plan, listing, packed)
+        _finish(packing, plan, facts, packed)
     shutil.rmtree(packing.part, ignore_errors=True)
     return facts
 
 
-def check_same(packing: Packing) -> int:
-    """Returns how many images are packed; raises DataError if with other settings than these."""
-    shutil.rmtree(packing.part, ignore_errors=True)  # of a command that was killed at its very end
+def check_same(packing: Packing, *, keep_part: bool = False) -> int:
+    """Returns how many images are packed; raises DataError if with other settings than these.
+
+    Also removes leftovers of a command that was killed at its very end, unless `keep_part`.
+    """
+    if not keep_part:
+        shutil.rmtree(packing.part, ignore_errors=True)
     try:
         facts = json.loads((packing.folder / FACTS).read_text())
         images = sum(split["examples"] for split in facts["splits"].values())
@@ -176,12 +154,17 @@ def kept_prints(packing: Packing) -> dedup.Prints | None:
 
 
 def _look(packing: Packing) -> tuple[image_listing.Listing, assignment.Layout]:
-    """Returns what the sources hold; of sources that cannot be packed nothing is left behind."""
-    named = ", ".join(map(str, packing.sources))
+    """Inspects the sources; if they cannot be packed, removes the folder made for them."""
     with staging.nothing_left(packing.part):
-        listing = image_listing.scan(packing.sources)
-        plan = assignment.arrange(listing, packing.unsplit, f"--from={named}", packing.holdout)
-        return listing, plan
+        return inspect_sources(packing)
+
+
+def inspect_sources(packing: Packing) -> tuple[image_listing.Listing, assignment.Layout]:
+    """Returns the images in the sources, and their split, class and order; writes nothing."""
+    named = ", ".join(map(str, packing.sources))
+    listing = image_listing.scan(packing.sources)
+    layout = assignment.arrange(listing, packing.unsplit, f"--from={named}", packing.holdout)
+    return listing, layout
 
 
 def _fingerprint(packing: Packing, listing: image_listing.Listing, plan: assignment.Layout) -> str:
@@ -200,24 +183,26 @@ def _fingerprint(packing: Packing, listing: image_listing.Listing, plan: assignm
     return total.hexdigest()
 
 
-def _planned(
+def plan_shards(
     packing: Packing, listing: image_listing.Listing, plan: assignment.Layout
 ) -> Iterator[Planned]:
+    """Yields the shards of every split, with the positions of their images in the listing."""
     for split, order in plan.order.items():
         if not re.fullmatch(r"\w+", split):
             raise DataError(f"--from: folder {split}: no name for a split; letters, digits and _")
         size = int(listing.sizes()[order].sum())
-        number = min(max(1, round(size / packing.shard_bytes)), MOST_SHARDS, len(order))
-        bounds = [len(order) * k // number for k in range(number + 1)]
-        for k in range(number):
-            positions = order[bounds[k] : bounds[k + 1]]
-            name = f"{packing.name}-{split}.array_record-{k:05d}-of-{number:05d}"
-            yield Planned(
-                packing.part / WHOLE / name,
-                positions,
-                plan.labels[positions],
-                split.lower() in assignment.EVALUATION and not plan.held_out,
-            )
+        path = packing.part / WHOLE / packing.name
+        yield from shards.divide(path, split, order, size, packing.shard_bytes)
+
+
+def _shard(listing: image_listing.Listing, plan: assignment.Layout, one: Planned) -> Shard:
+    """Returns a shard with the places of its images."""
+    return Shard(
+        one.path,
+        [listing.found(position) for position in one.positions.tolist()],
+        plan.labels[one.positions].tolist(),
+        one.split.lower() in assignment.EVALUATION and not plan.held_out,
+    )
 
 
 def _check_room(packing: Packing, listing: image_listing.Listing, missing: list[Planned]) -> None:
@@ -225,7 +210,7 @@ def _check_room(packing: Packing, listing: image_listing.Listing, missing: list[
         return  # how much it will be is not known
     needed = sum(int(listing.sizes()[one.positions].sum()) for one in missing)
     remedy = "make room, choose another --data-dir, or shrink images with --max-side=512"
-    staging.check_room(packing.part, needed, remedy)
+    staging.check_free(packing.part, needed, remedy)
 
 
 def _facts(
@@ -238,17 +223,8 @@ def _facts(
     outcomes = [outcome for _, outcome in packed]
     splits = {}
     for split in plan.order:
-        mine = [(one.path, outcome) for one, outcome in packed if _split(one.path) == split]
-        names = hashlib.sha256()
-        with (packing.part / WHOLE / f"{split}.txt").open("wb") as file:
-            for path, _ in mine:
-                text = shards.names_file(path).read_bytes()
-                names.update(text)
-                file.write(text)
-        splits[split] = {
-            "examples": sum(outcome.examples for _, outcome in mine),
-            "names_sha256": names.hexdigest(),
-        }
+        mine = [each for each in packed if each[0].split == split]
+        splits[split] = shards.join_names(packing.part / WHOLE / f"{split}.txt", mine)
         if not splits[split]["examples"]:
             bad = next((row for _, outcome in mine for row in outcome.bad), None)
             first = f"; the first: {bad[0]}: {bad[1]}" if bad else ""
@@ -267,13 +243,13 @@ def _facts(
         "corrupt": [row for outcome in outcomes for row in outcome.bad],
         "holdout": packing.holdout if plan.held_out else None,
         "ignored": len(listing.ignored) + len(plan.ignored),
-        "ignored_why": _why_ignored(listing, plan),
+        "ignored_why": why_ignored(listing, plan),
         "ignored_first": sorted([*plan.ignored, *listing.ignored])[:100],
         "shards": {one.path.name: outcome.sha256 for one, outcome in packed},
     }
 
 
-def _why_ignored(listing: image_listing.Listing, plan: assignment.Layout) -> str:
+def why_ignored(listing: image_listing.Listing, plan: assignment.Layout) -> str:
     """Returns the kinds of files that are left out, with their numbers."""
     skipped = Skipped()
     for path in listing.ignored:
@@ -282,10 +258,6 @@ def _why_ignored(listing: image_listing.Listing, plan: assignment.Layout) -> str
         skipped.note_loose(path)
     again = f"{plan.repeated:,} whose path comes again" if plan.repeated else ""
     return ", ".join(filter(None, [skipped.describe(), again]))
-
-
-def _split(path: Path) -> str:
-    return path.name.partition(".")[0].rpartition("-")[2]
 
 
 def _finish(
@@ -298,7 +270,7 @@ def _finish(
     whole = packing.part / WHOLE
     with shards.disk_errors(packing.folder):
         dataset_info.write(whole, packing.name, VERSION, plan.classes, _split_infos(plan, packed))
-        logs.write_atomically(whole / FACTS, json.dumps(facts, indent=1) + "\n")
+        storage.write_atomically(whole / FACTS, json.dumps(facts, indent=1) + "\n")
         whole.replace(packing.folder)
 
 
@@ -308,5 +280,5 @@ def _split_infos(
     """Returns examples and bytes of every shard of every split."""
     infos: dict[str, list[tuple[int, int]]] = {split: [] for split in plan.order}
     for one, outcome in packed:
-        infos[_split(one.path)].append((outcome.examples, outcome.bytes))
+        infos[one.split].append((outcome.examples, outcome.bytes))
     return infos

@@ -3,15 +3,16 @@
 import itertools
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, Protocol
 
+from vit_jax import logs
 from vit_jax.data import worker_processes as processes
-from vit_jax.prepare.progress import Progress
-from vit_jax.prepare.shards import Outcome, PrepareError
+from vit_jax.prepare.shards import Outcome, Planned, PrepareError, outcome
+from vit_jax.progress import Bar
 
 
 class Shard(Protocol):
@@ -30,7 +31,7 @@ Make = Callable[[Callable[[], None]], Pack]  # of what is to be called for every
 class Count:
     """Counts images that are done, in this process and in others, and shows how many."""
 
-    def __init__(self, ready: int, progress: Progress) -> None:
+    def __init__(self, ready: int, progress: Bar) -> None:
         context = multiprocessing.get_context("spawn")
         self.images = context.Value("q", ready)
         self.stop = context.Event()
@@ -46,6 +47,30 @@ class Count:
     def show(self) -> None:
         """Shows the count."""
         self._progress.update(self.images.value)
+
+
+def finish(
+    name: str,
+    planned: Sequence[Planned],
+    check_room: Callable[[list[Planned]], None],
+    shard: Callable[[Planned], Shard],
+    make: Make,
+    workers: int,
+) -> list[tuple[Planned, Outcome]]:
+    """Packs the shards that no earlier try has finished; returns all, with what became of them.
+
+    `shard` makes what a process gets of a planned one; the rest is as in `run`.
+    """
+    done = {one.path: known for one in planned if (known := outcome(one.path))}
+    missing = [one for one in planned if one.path not in done]
+    check_room(missing)
+    if done:
+        logs.log.info(f"{name}: {len(done)} of {len(planned)} shards are there already")
+    ready = sum(len(one.positions) for one in planned if one.path in done)
+    with Bar(f"packing {name}", sum(len(one.positions) for one in planned)) as progress:
+        count = Count(ready, progress)
+        done |= run(map(shard, missing), len(missing), make, workers, count)
+    return [(one, done[one.path]) for one in planned]
 
 
 def run(

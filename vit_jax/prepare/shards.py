@@ -1,11 +1,11 @@
 """One shard of a packed data set: from the places of its images to a whole file, or to none."""
 
 import dataclasses
-import hashlib
+import itertools
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import cv2
@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from array_record.python import array_record_module  # pyright: ignore
 
-from vit_jax import logs
+from vit_jax import storage
 from vit_jax.config import NO_ROOM
 from vit_jax.data import decoding
 from vit_jax.data.decoding import BadImage
@@ -24,7 +24,11 @@ from vit_jax.prepare import dedup, image_listing
 # JPEG does not compress further.
 OPTIONS = "group_size:1,uncompressed"
 QUALITY = 95  # of what is resized
+SHARD_BYTES, MOST_SHARDS = 2**26, 1024  # a shard is an open file while a run trains
 KEPT = (b"\xff\xd8", b"\x89PNG", b"RIFF")  # as it is: JPEG, PNG, WebP
+
+
+Named = tuple[str, dict[str, Any]]  # an example with its name
 
 
 class PrepareError(DataError):
@@ -94,12 +98,6 @@ def outcome(path: pathlib.Path) -> Outcome | None:
         return None
 
 
-def write_outcome(path: pathlib.Path, result: Outcome) -> None:
-    """Keeps what became of the shard of this file beside it, by which it counts as finished."""
-    with disk_errors(path):
-        logs.write_atomically(_sidecar(path), json.dumps(dataclasses.asdict(result)))
-
-
 def names_file(path: pathlib.Path) -> pathlib.Path:
     """Returns the file, beside the folder of shards, with the names of a shard's examples."""
     return path.parent.with_name(f"{path.name}.txt")
@@ -115,9 +113,7 @@ class Packer:
     def __init__(self, settings: Settings, each: Callable[[], None]) -> None:
         self._settings, self._each = settings, each
         self._read = image_listing.Reader()
-        self._serialize = tfds.core.example_serializer.ExampleSerializer(  # pyright: ignore
-            features(settings.classes).get_serialized_info()
-        )
+        self._write = Writer(features(settings.classes))
         self._index = None
         if settings.prints:
             prints = dedup.Prints.load(settings.prints)
@@ -128,16 +124,10 @@ class Packer:
 
         Raises PrepareError where the disk is full and DataError where the source has gone.
         """
-        result, names = Outcome(), []
-        write_records(shard.path, self._records(shard, result, names))
-        result.sha256 = sha256(shard.path)
-        text = "".join(f"{name}\n" for name in names)
-        with disk_errors(shard.path):
-            logs.write_atomically(names_file(shard.path), text)
-        write_outcome(shard.path, result)
-        return result
+        result = Outcome()
+        return self._write(shard.path, self._examples(shard, result), result)
 
-    def _records(self, shard: Shard, result: Outcome, names: list[str]) -> Iterator[bytes]:
+    def _examples(self, shard: Shard, result: Outcome) -> Iterator[Named]:
         for found, label in zip(shard.images, shard.labels, strict=True):
             self._each()
             raw = os.fsencode(found.path)[self._settings.below :]
@@ -158,14 +148,68 @@ class Packer:
                 result.resized += 1
             elif not encoded.startswith(KEPT):  # TFDS reads no BMP, and of a GIF all frames
                 encoded = png(pixels)
-            example = {"image": encoded, "label": np.int64(label), "file_name": name.encode()}
-            # The order in a map of protobuf is not fixed otherwise.
-            proto: Any = self._serialize.get_tf_example(example)
-            record = proto.SerializeToString(deterministic=True)
-            result.examples += 1
-            result.bytes += len(record)
-            names.append(name)
-            yield record
+            yield name, {"image": encoded, "label": np.int64(label), "file_name": name.encode()}
+
+
+class Writer:
+    """Writes shards of examples with some features of TFDS."""
+
+    def __init__(self, features: Any) -> None:
+        self._serialize = tfds.core.example_serializer.ExampleSerializer(  # pyright: ignore
+            features.get_serialized_info()
+        )
+
+    def __call__(self, path: pathlib.Path, examples: Iterator[Named], result: Outcome) -> Outcome:
+        """Writes the file of a shard, the names of its examples, and what became of it.
+
+        By the latter, which is last, the shard counts as finished.
+        """
+        names: list[str] = []
+
+        def records() -> Iterator[bytes]:
+            for name, example in examples:
+                # The order in a map of protobuf is not fixed otherwise.
+                proto: Any = self._serialize.get_tf_example(example)
+                record = proto.SerializeToString(deterministic=True)
+                result.examples += 1
+                result.bytes += len(record)
+                names.append(name)
+                yield record
+
+        write_records(path, records())
+        result.sha256 = storage.sha256(path)
+        with disk_errors(path):
+            storage.write_atomically(names_file(path), "".join(f"{name}\n" for name in names))
+            storage.write_atomically(_sidecar(path), json.dumps(dataclasses.asdict(result)))
+        return result
+
+
+class Planned(NamedTuple):
+    """A shard as positions in a split, which become examples when it is its turn."""
+
+    path: pathlib.Path
+    split: str
+    positions: np.ndarray
+
+
+def divide(
+    path: pathlib.Path, split: str, positions: np.ndarray, size: int, shard_bytes: int
+) -> Iterator[Planned]:
+    """Yields the shards of a split of `size` bytes; the names of their files begin with `path`."""
+    number = min(max(1, round(size / shard_bytes)), MOST_SHARDS, len(positions))
+    bounds = [len(positions) * k // number for k in range(number + 1)]
+    for k, (low, high) in enumerate(itertools.pairwise(bounds)):
+        name = f"{path.name}-{split}.array_record-{k:05d}-of-{number:05d}"
+        yield Planned(path.with_name(name), split, positions[low:high])
+
+
+def join_names(file: pathlib.Path, packed: Sequence[tuple[Planned, Outcome]]) -> dict[str, Any]:
+    """Writes the names of a split's examples to a file; returns their number and the digest."""
+    with file.open("wb") as names:
+        for one, _ in packed:
+            names.write(names_file(one.path).read_bytes())
+    examples = sum(outcome.examples for _, outcome in packed)
+    return {"examples": examples, "names_sha256": storage.sha256(file)}
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -197,8 +241,7 @@ def write_records(path: pathlib.Path, records: Iterator[bytes]) -> None:
             with disk_errors(path):
                 writer.close()
         with disk_errors(path):
-            with part.open("rb") as file:
-                os.fsync(file.fileno())
+            storage.sync(part)
             part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -221,9 +264,3 @@ class disk_errors:  # noqa: N801 (read as a statement: with disk_errors(path))
             remedy = "; make room, and run the same command again: it goes on" if full else ""
             kind_ = PrepareError if full else DataError
             raise kind_(f"{self._path.parent}: cannot write: {reason}{remedy}") from None
-
-
-def sha256(path: pathlib.Path) -> str:
-    """Returns the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -6,7 +6,7 @@ import pathlib
 import shutil
 from collections.abc import Callable, Iterator
 
-from vit_jax import logs
+from vit_jax import storage
 from vit_jax.data.source import DataError
 from vit_jax.prepare import shards
 
@@ -63,14 +63,24 @@ def begin(part: Path, fingerprint: str, first: Callable[[], None] | None = None)
     with shards.disk_errors(part):
         if first is not None and not plan.exists():
             first()
-        logs.write_atomically(plan, fingerprint)
+        storage.write_atomically(plan, fingerprint)
 
 
-def check_room(part: Path, needed: int, remedy: str) -> None:
-    """Raises PrepareError where `needed` bytes are more than the disk has left."""
-    free = shutil.disk_usage(part).free
+def check_free(target: Path, needed: int, remedy: str) -> None:
+    """Raises PrepareError if `needed` bytes exceed the free space of the disk of `target`."""
+    free = free_bytes(target)
     if needed > free:
         raise shards.PrepareError(
-            f"{part.parent.parent}: {needed / 1e9:,.1f} GB are needed and {free / 1e9:,.1f} GB "
+            f"{target.parent.parent}: {needed / 1e9:,.1f} GB are needed and {free / 1e9:,.1f} GB "
             f"free; {remedy}"
         )
+
+
+def free_bytes(target: Path) -> int:
+    """Returns the free space of the disk that a file or folder is on, or would be on."""
+    return shutil.disk_usage(nearest_existing(target)).free
+
+
+def nearest_existing(path: Path) -> Path:
+    """Returns a path, or the nearest of its parents that exists."""
+    return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())

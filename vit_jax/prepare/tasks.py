@@ -10,18 +10,18 @@ from typing import Any
 import tensorflow_datasets as tfds
 from etils import epath
 
-from vit_jax import config, logs, messages
-from vit_jax.data import availability, real_labels, remote_paths, split_names, tasks
+from vit_jax import config, storage
+from vit_jax.data import availability, real_labels, split_names, tasks
 from vit_jax.data.datasets import IMAGENET21K, MANUAL, OBJECTNET, PACKED
 from vit_jax.data.source import DataError, Split
 from vit_jax.data.tasks import Task
 from vit_jax.prepare import (
     dataset_info,
-    dedup,
     dedup_index,
     download,
     objectnet_mapping,
     pack,
+    preview,
     shards,
     tfrecords,
     vtab_lists,
@@ -29,39 +29,10 @@ from vit_jax.prepare import (
 from vit_jax.prepare.official import build
 from vit_jax.prepare.official.recipe import Recipe
 from vit_jax.prepare.official.recipes import RECIPES
+from vit_jax.prepare.request import HOLDOUT, Request
 from vit_jax.prepare.verify import verify
 
-AGAINST = "--dedup-against="
 REAL_TASK = "imagenet-real"
-HOLDOUT = 0.1
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Request:
-    """What to do with a name; the fields are the flags of the command.
-
-    Attributes:
-      data_dir: where data sets are; None: TFDS's default.
-      sources: what to make it of; none: it is downloaded.
-      verify: read what is prepared again.
-      holdout: share of each class of images that becomes a validation split where a data set of the
-        user's has none; None: HOLDOUT.
-      max_side: longest side of packed images, or None.
-      against: tasks whose test images must not be packed.
-      distance: most bits, of 64, in which the hash of a near duplicate differs.
-      partial: pack official archives also where images are missing.
-      workers: processes or threads.
-    """
-
-    data_dir: str | None = None
-    sources: Sequence[str] = ()
-    verify: bool = False
-    holdout: float | None = None
-    max_side: int | None = None
-    against: Sequence[str] = ()
-    distance: int = dedup.THRESHOLD
-    partial: bool = False
-    workers: int = 1
 
 
 def names(given: Sequence[str], request: Request) -> list[str]:
@@ -103,27 +74,14 @@ def prepare(name: str, request: Request) -> Iterator[str]:
     else:
         yield from _download(name, task, request)
     if task is not None and name.startswith("vtab/"):
+        if request.dry_run:
+            yield preview.example_list(task, request.data_dir)
+            return
         yield vtab_lists.check(task, request.data_dir)
 
 
 def _tfds_name(name: str, task: Task | None) -> str:
     return task.dataset.tfds if task else name
-
-
-def _local(path: str, key: str) -> pathlib.Path:
-    if "://" in path:
-        raise config.ConfigError(
-            f"{key}={path}: only a folder of this machine can be written to or packed from; "
-            f"prepare it here, then: gcloud storage cp -r FOLDER gs://BUCKET"
-        )
-    return pathlib.Path(path).expanduser()
-
-
-def _data_dir(request: Request) -> pathlib.Path:
-    folder = str(availability.directory(request.data_dir))
-    if not messages.is_utf8(folder):  # array_record could not open a file there
-        raise config.ConfigError(f"--data-dir={folder}: is not UTF-8; choose another folder")
-    return _local(folder, "--data-dir")
 
 
 def _prepared(name: str, task: Task | None, request: Request) -> epath.Path | None:
@@ -136,7 +94,7 @@ def _prepared(name: str, task: Task | None, request: Request) -> epath.Path | No
 
 
 def _verify(name: str, task: Task | None, request: Request) -> Iterator[str]:
-    if name == REAL_TASK and (file := _data_dir(request) / availability.REAL_FILE).exists():
+    if name == REAL_TASK and (file := request.directory() / availability.REAL_FILE).exists():
         labels = real_labels.load(file)
         expected = file.with_suffix(".sha256").read_text().strip()
         if labels.sha256 != expected:
@@ -150,6 +108,9 @@ def _verify(name: str, task: Task | None, request: Request) -> Iterator[str]:
             availability.command(name, request.data_dir) or f"vit_jax prepare {name} --from=FOLDER"
         )
         raise DataError(f"{name}: is not prepared in {where}; first: {todo}")
+    if request.dry_run:
+        yield from preview.verification(name, pathlib.Path(folder))
+        return
     bad = 0
     limit = config.Data().max_pixels
     for line in verify(pathlib.Path(folder), workers=request.workers, max_pixels=limit):
@@ -162,19 +123,22 @@ def _verify(name: str, task: Task | None, request: Request) -> Iterator[str]:
 
 
 def _import_real(request: Request) -> Iterator[str]:
-    target = _data_dir(request) / availability.REAL_FILE
+    target = request.directory() / availability.REAL_FILE
     if not request.sources and target.exists():
         yield f"{REAL_TASK}: is prepared already, in {target}"
         return
     if len(request.sources) != 1:
         files = tasks.TASKS[REAL_TASK].dataset.files
         raise DataError(f"{REAL_TASK}: is one file: {files}; give it as --from=real.json")
-    source = _local(request.sources[0], "--from")
+    source = request.paths()[0]
     labels = real_labels.load(source)
+    if request.dry_run:
+        yield from preview.one_file(REAL_TASK, source, len(labels), target)
+        return
     with shards.disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        logs.write_atomically(target, source.read_text(encoding="utf-8"))
-        logs.write_atomically(target.with_suffix(".sha256"), labels.sha256 + "\n")
+        storage.write_atomically(target, source.read_text(encoding="utf-8"))
+        storage.write_atomically(target.with_suffix(".sha256"), labels.sha256 + "\n")
     yield (
         f"{REAL_TASK}: {len(labels):,} images, {len(labels) - labels.scored:,} of them without a "
         f"label, in {target}"
@@ -184,13 +148,18 @@ def _import_real(request: Request) -> Iterator[str]:
 def _from_sources(name: str, task: Task | None, request: Request) -> Iterator[str]:
     copy = None
     if len(request.sources) == 1:
-        with remote_paths.one_line(f"--from={request.sources[0]}"):
+        with storage.readable_errors(f"--from={request.sources[0]}", DataError):
             copy = tfrecords.find(epath.Path(request.sources[0]), _tfds_name(name, task))
     if copy is not None:
-        _check_packing_alone(request, name)
-        _check_official_alone(request, name)
-        with remote_paths.one_line(f"--from={copy}"):
-            folder = tfrecords.convert(copy, _tfds_name(name, task), _data_dir(request))
+        request.refuse_packing(name)
+        request.refuse_partial(name)
+        if request.dry_run:
+            with storage.readable_errors(f"--from={copy}", DataError):
+                folder = tfrecords.check(copy, _tfds_name(name, task), request.directory())
+                yield from preview.conversion(name, copy, folder)
+            return
+        with storage.readable_errors(f"--from={copy}", DataError):
+            folder = tfrecords.convert(copy, _tfds_name(name, task), request.directory())
         yield f"{name}: converted, in {folder}"
     elif (recipe := _recipe(task)) is not None:
         yield from _build(name, recipe, request)
@@ -200,34 +169,15 @@ def _from_sources(name: str, task: Task | None, request: Request) -> Iterator[st
                 f"{name}: --from={request.sources[0]}: holds no copy that TFDS made (with a "
                 "dataset_info.json); to pack images of your own, choose another name"
             )
-        yield from _download(name, task, request, str(_local(request.sources[0], "--from")))
+        yield from _download(name, task, request, str(request.paths()[0]))
     else:
         yield from _pack(name, task, request)
-        if task is not None and task.dataset is OBJECTNET:
+        if task is not None and task.dataset is OBJECTNET and not request.dry_run:
             folder = availability.find(task.dataset, request.data_dir)
             assert folder is not None, "it is packed"
             yield objectnet_mapping.copy(
                 map(pathlib.Path, request.sources), pathlib.Path(folder.path)
             )
-
-
-def _check_packing_alone(request: Request, name: str) -> None:
-    for flag, value in (
-        ("holdout", request.holdout),
-        ("max-side", request.max_side),
-        ("dedup-against", request.against),
-    ):
-        if value:
-            raise config.ConfigError(
-                f"--{flag}: is for folders and tars that are packed, and {name} is not"
-            )
-
-
-def _check_official_alone(request: Request, name: str) -> None:
-    if request.partial:
-        raise config.ConfigError(
-            f"--partial: is for data sets with an official number of images, and {name} has none"
-        )
 
 
 def _recipe(task: Task | None) -> Recipe | None:
@@ -236,15 +186,19 @@ def _recipe(task: Task | None) -> Recipe | None:
 
 def _build(name: str, recipe: Recipe, request: Request) -> Iterator[str]:
     """Packs official archives: those given, those in TFDS's folder for them, or downloaded ones."""
-    _check_packing_alone(request, name)
-    data_dir = _data_dir(request)
+    request.refuse_packing(name)
+    data_dir = request.directory()
     one = download.builder(recipe.builder, str(data_dir))
     if download.prepared(one) == "array_record":
         yield _already(name, one, request)
         return
     _check_format(name, one)
-    sources = [_local(source, "--from") for source in request.sources]
-    if not sources:
+    sources = request.paths()
+    downloads = {}
+    if not sources and request.dry_run:
+        sources = download.manual_archives(one, name, recipe, data_dir)
+        downloads = {} if sources else preview.sizes_of_downloads(one, recipe.downloads)
+    elif not sources:
         sources = download.archives(one, name, recipe, data_dir)
     job = build.Job(
         name=name,
@@ -254,6 +208,9 @@ def _build(name: str, recipe: Recipe, request: Request) -> Iterator[str]:
         partial=request.partial,
         workers=request.workers,
     )
+    if request.dry_run:
+        yield from preview.official(job, downloads)
+        return
     facts = build.build(job)
     yield f"{name}: {build.counts(facts)}"
     yield f"{name}: prepared, in {one.data_path}"
@@ -281,8 +238,8 @@ def _check_format(name: str, one: Any) -> None:
 def _download(
     name: str, task: Task | None, request: Request, manual: str | None = None
 ) -> Iterator[str]:
-    _check_packing_alone(request, name)
-    _check_official_alone(request, name)
+    request.refuse_packing(name)
+    request.refuse_partial(name)
     dataset = task.dataset if task else None
     if dataset is not None and dataset.obtained == PACKED:
         raise DataError(
@@ -293,19 +250,23 @@ def _download(
     if recipe is not None:
         yield from _build(name, recipe, request)
         return
-    folder = _data_dir(request)
+    folder = request.directory()
     one = download.builder(dataset.name if dataset else name, str(folder))
     if download.prepared(one) == "array_record":
         yield f"{name}: is prepared already, in {one.data_path}"
         return
     _check_format(name, one)
     packages, files = (dataset.packages, dataset.files) if dataset else ((), "")
+    if request.dry_run:
+        manual = download.check(one, name, packages, files, manual)
+        yield from preview.tfds_download(one, name, task, manual)
+        return
     download.download(one, name, packages, files, manual)
     yield f"{name}: prepared, in {one.data_path}"
 
 
 def _pack(name: str, task: Task | None, request: Request) -> Iterator[str]:
-    _check_official_alone(request, name)
+    request.refuse_partial(name)
     known = _tfds_name(name, task)
     if not re.fullmatch(r"[a-z][a-z0-9_]*", known):
         raise config.ConfigError(f"{name}: no name for a data set; small letters, digits and _")
@@ -313,12 +274,12 @@ def _pack(name: str, task: Task | None, request: Request) -> Iterator[str]:
         raise DataError(
             f"{name}: TFDS has a data set of this name, with other versions; choose another"
         )
-    data_dir = _data_dir(request)
-    chosen = [task for pattern in request.against for task in tasks.select(pattern, AGAINST)]
+    flag = "--dedup-against="
+    chosen = [task for pattern in request.against for task in tasks.select(pattern, flag)]
     packing = pack.Packing(
-        sources=[_local(source, "--from") for source in request.sources],
+        sources=request.paths(),
         name=known,
-        data_dir=data_dir,
+        data_dir=request.directory(),
         unsplit=Split.parse(task.train or task.test, "train").name if task else "train",
         holdout=0.0 if task else HOLDOUT if request.holdout is None else request.holdout,
         max_side=request.max_side,
@@ -328,11 +289,16 @@ def _pack(name: str, task: Task | None, request: Request) -> Iterator[str]:
         workers=request.workers,
     )
     if packing.folder.exists():
-        held = pack.check_same(packing)
+        held = pack.check_same(packing, keep_part=request.dry_run)
         yield (
             f"{name}: is packed already, {held:,} images in {packing.folder}; to pack others, "
             f"remove it: rm -r {packing.folder}"
         )
+        return
+    if request.dry_run:
+        yield from preview.packing(name, packing, chosen, request.data_dir)
+        if task is not None and task.dataset is OBJECTNET:
+            yield preview.mapping(packing.sources, packing.folder)
         return
     if chosen:
         pack.check_sources(packing)  # before minutes are spent on the others

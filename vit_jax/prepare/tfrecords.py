@@ -11,10 +11,10 @@ import google_crc32c
 import tensorflow_datasets as tfds
 from etils import epath
 
-from vit_jax import logs
+from vit_jax import storage
 from vit_jax.data.source import DataError
 from vit_jax.prepare import dataset_info, shards
-from vit_jax.prepare.progress import Progress
+from vit_jax.progress import Bar
 
 INFO = "dataset_info.json"
 SUFFIX = "tfrecord"
@@ -34,11 +34,10 @@ def find(folder: epath.Path, name: str) -> epath.Path | None:
     return max(found, key=lambda each: tfds.core.Version(each.name), default=None)
 
 
-def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Path:
-    """Converts a data set and returns its new folder, `data_dir/NAME/VERSION`.
+def check(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Path:
+    """Returns the folder that `convert` would write, `data_dir/NAME/VERSION`.
 
-    Shards keep their number and their records; a shard that an earlier try has finished is kept.
-    Raises DataError for a damaged record, by file and number, and where it is not `name`.
+    Raises DataError if `source` is another data set or format, or the folder exists.
     """
     info = dataset_info.read(source)
     found = info.full_name.rpartition("/")[0]
@@ -49,10 +48,21 @@ def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Pa
     folder = data_dir / info.full_name
     if folder.exists():
         raise DataError(f"--data-dir={data_dir}: {folder} exists; choose another, or remove it")
+    return folder
+
+
+def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Path:
+    """Converts a data set and returns its new folder, `data_dir/NAME/VERSION`.
+
+    Keeps the number of shards and their records, and shards that an earlier attempt finished.
+    Raises DataError for a damaged record, by file and number, and like `check`.
+    """
+    folder = check(source, name, data_dir)
+    info = dataset_info.read(source)
     part = folder.with_name(f".{folder.name}.part")
     with shards.disk_errors(folder):
         part.mkdir(parents=True, exist_ok=True)
-    with Progress(f"converting {info.full_name}", info.splits.total_num_examples) as progress:
+    with Bar(f"converting {info.full_name}", info.splits.total_num_examples) as progress:
         done = 0
         for path, length in dataset_info.shards(info):
             target = part / path.name.replace(f".{SUFFIX}", ".array_record")
@@ -74,15 +84,13 @@ def _copy_metadata(source: epath.Path, part: pathlib.Path) -> None:
                     shutil.copyfileobj(old, new)
         values = json.loads((source / INFO).read_text())
         values["fileFormat"] = "array_record"
-        logs.write_atomically(part / INFO, json.dumps(values, indent=2))
+        storage.write_atomically(part / INFO, json.dumps(values, indent=2))
 
 
-def _counted(path: epath.Path, length: int, done: int, progress: Progress) -> Iterator[bytes]:
+def _counted(path: epath.Path, length: int, done: int, progress: Bar) -> Iterator[bytes]:
     """Yields the records of a shard, which must be `length`."""
-    try:
+    with storage.errors_as(DataError, str(path)):
         file = path.open("rb")
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
     count = 0
     with file:
         for record in read(file, str(path)):

@@ -12,11 +12,12 @@ import numpy as np
 import tensorflow_datasets as tfds
 from array_record.python import array_record_data_source
 
+from vit_jax import storage
 from vit_jax.data import decoding, tfds_source
 from vit_jax.data.source import DataError, reason
-from vit_jax.prepare import dataset_info, shards
+from vit_jax.prepare import dataset_info
 from vit_jax.prepare.pack import FACTS
-from vit_jax.prepare.progress import Progress
+from vit_jax.progress import Bar
 
 CHUNK = 64
 
@@ -35,7 +36,7 @@ def verify(folder: pathlib.Path, *, workers: int, max_pixels: int) -> Iterator[s
     yield from _hashes(folder, json.loads(facts.read_text())) if facts.exists() else ()
     check = _Check(info, max_pixels)
     with (
-        Progress(f"verifying {info.full_name}", info.splits.total_num_examples) as progress,
+        Bar(f"verifying {info.full_name}", info.splits.total_num_examples) as progress,
         futures.ThreadPoolExecutor(workers) as pool,
     ):
         done = 0
@@ -94,7 +95,7 @@ class _Check:
 def _hashes(folder: pathlib.Path, facts: dict[str, Any]) -> Iterator[str]:
     for name, expected in facts["shards"].items():
         path = folder / name
-        if path.exists() and shards.sha256(path) != expected:
+        if path.exists() and storage.sha256(path) != expected:
             yield f"{name}: its SHA-256 is not that in {FACTS}"
     for split, about in facts["splits"].items():
         path = folder / f"{split}.txt"

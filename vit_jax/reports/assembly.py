@@ -12,14 +12,12 @@ from vit_jax.reports.run_data import Run, Transfer
 def document(
     items: Sequence[Run | Transfer],
     predictions: Mapping[int, run_section.Predictions],
-    facts: Mapping[str, str],
 ) -> Document:
     """Returns the report.
 
     Args:
       items: what was read; there is at least one.
       predictions: by position in `items`; none where no model was opened.
-      facts: about this report, for its last line.
     """
     if len(items) == 1:
         (item,) = items
@@ -27,7 +25,6 @@ def document(
             title=item.name,
             lead=_lead(item),
             sections=list(_sections(item, predictions.get(0), level=2)),
-            facts=facts,
         )
     labels = _labels(items)
     sections = list(_together(items, labels))
@@ -38,7 +35,6 @@ def document(
         title=f"{len(items)} runs side by side",
         lead=", ".join(labels) + ".",
         sections=sections,
-        facts=facts,
     )
 
 

@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from vit_jax import logs
+from vit_jax import logs, storage
 from vit_jax.reports import charts, run_charts
 
 # Okabe and Ito's, safe for color-blind eyes: training, then the splits.
@@ -37,10 +37,8 @@ def draw(
         _draw(axes, chart)
     encoded = io.BytesIO()
     figure.savefig(encoded, dpi=120, format="png")
-    try:
-        logs.write_atomically(output, encoded.getvalue())
-    except OSError as error:
-        raise logs.NotWritten(f"{output}: cannot be written: {error.strerror}") from error
+    with storage.errors_as(logs.NotWritten, f"{output}: cannot be written"):
+        storage.write_atomically(output, encoded.getvalue())
     return output
 
 

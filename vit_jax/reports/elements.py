@@ -1,11 +1,12 @@
 """What a report consists of, before it becomes HTML or Markdown: titled sections of blocks."""
 
+import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
 
+from vit_jax import __version__
 from vit_jax.reports.charts import Chart
-from vit_jax.reports.confusion import Confusion
-from vit_jax.reports.tables import Table as Table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -13,6 +14,45 @@ class Numbers:
     """A few numbers to see first: each a value, what it is, and a remark."""
 
     items: Sequence[tuple[str, str, str]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows under a header; those in `chosen` stand out."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+    chosen: frozenset[int] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Confusion:
+    """Images by true and predicted class."""
+
+    classes: Sequence[str]
+    counts: collections.Counter[tuple[str, str]]
+
+    @classmethod
+    def of(cls, classes: Sequence[str], pairs: Iterable[tuple[str, str]]) -> "Confusion":
+        """Returns the counts of (truth, prediction) pairs."""
+        return cls(classes=classes, counts=collections.Counter(pairs))
+
+    @property
+    def wrong(self) -> int:
+        """The number of images whose class was not the one predicted."""
+        return sum(n for (truth, predicted), n in self.counts.items() if truth != predicted)
+
+    def commonest(self, most: int = 10) -> Table:
+        """Returns the commonest mistakes, commonest first."""
+        pairs = [pair for pair in self.counts if pair[0] != pair[1]]
+        pairs.sort(key=lambda pair: (-self.counts[pair], pair))
+        rows = [(truth, taken, f"{self.counts[truth, taken]}") for truth, taken in pairs[:most]]
+        return Table(header=("true class", "taken for", "images"), rows=rows)
+
+    def per_class(self, truth: str) -> int:
+        """Returns the number of images whose true class this is."""
+        return sum(n for (t, _), n in self.counts.items() if t == truth)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,6 +128,11 @@ class Section:
     level: int = 2
 
 
+def _made() -> dict[str, str]:
+    now = datetime.datetime.now(datetime.UTC)
+    return {"made": f"{now:%Y-%m-%d %H:%M} UTC", "by": f"vit_jax {__version__}"}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Document:
     """A whole report: its title, a line about it, facts for the last line, sections."""
@@ -95,4 +140,4 @@ class Document:
     title: str
     lead: str
     sections: Sequence[Section]
-    facts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    facts: Mapping[str, str] = dataclasses.field(default_factory=_made)

@@ -5,12 +5,13 @@ import pathlib
 import re
 import string
 
-from vit_jax.reports import charts, confusion
+from vit_jax import storage
+from vit_jax.reports import charts, confusion, markdown
 from vit_jax.reports.charts import Chart, Series
-from vit_jax.reports.confusion import Confusion
 from vit_jax.reports.elements import (
     Block,
     Charts,
+    Confusion,
     Document,
     Gallery,
     Numbers,
@@ -43,6 +44,13 @@ NUMBER = re.compile(
     r"[-+±]?[\d.,]+([ \u202f]?[%a-zA-Zµ/²]{0,4})?"
     r"( ± [\d.]+)?( %)?(, n = \d+)?( \([-+][\d.,]+\))?|not run|\u2013|"
 )
+
+
+def write(document: Document, page_file: pathlib.Path, words: pathlib.Path) -> None:
+    """Writes a report as HTML and as Markdown; raises OSError."""
+    page_file.parent.mkdir(parents=True, exist_ok=True)
+    storage.write_atomically(page_file, page(document))
+    storage.write_atomically(words, markdown.page(document))
 
 
 def page(document: Document) -> str:

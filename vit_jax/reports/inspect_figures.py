@@ -6,7 +6,7 @@ import pathlib
 import re
 from collections.abc import Sequence
 
-from vit_jax import logs
+from vit_jax import storage
 from vit_jax.reports.elements import Picture
 
 FOLDER, INDEX = "inspect", "figures.json"
@@ -76,4 +76,4 @@ def add(folder: pathlib.Path, new: Sequence[Figure]) -> None:
     except ValueError:
         kept = []
     values = [dataclasses.asdict(one) for one in [*kept, *new]]
-    logs.write_atomically(folder / INDEX, json.dumps(values, indent=2) + "\n")
+    storage.write_atomically(folder / INDEX, json.dumps(values, indent=2) + "\n")

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from vit_jax.reports.confusion import Confusion
 from vit_jax.reports.elements import (
     Block,
     Charts,
+    Confusion,
     Document,
     Gallery,
     Numbers,

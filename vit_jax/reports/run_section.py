@@ -7,8 +7,17 @@ from collections.abc import Iterator, Sequence
 from vit_jax import logs
 from vit_jax.data import split_roles
 from vit_jax.reports import formatting, inspect_figures, run_charts
-from vit_jax.reports.confusion import Confusion
-from vit_jax.reports.elements import Block, Charts, Gallery, Numbers, Sample, Section, Table, Text
+from vit_jax.reports.elements import (
+    Block,
+    Charts,
+    Confusion,
+    Gallery,
+    Numbers,
+    Sample,
+    Section,
+    Table,
+    Text,
+)
 from vit_jax.reports.run_data import Run
 from vit_jax.runtime import goodput
 

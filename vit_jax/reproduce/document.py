@@ -1,12 +1,11 @@
 """A table of the paper beside ours, with where it was run and what is left to run."""
 
-import datetime
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from vit_jax import __version__, logs
-from vit_jax.reports import formatting, html, markdown, run_data
+from vit_jax import storage
+from vit_jax.reports import formatting, html, run_data
 from vit_jax.reports.charts import Chart, Series
 from vit_jax.reports.elements import Block, Charts, Document, Section, Text
 from vit_jax.reports.elements import Table as Grid
@@ -120,9 +119,7 @@ def charts(table: Table, known: Mapping[Cell, Number]) -> list[Chart]:
     ]
 
 
-def document(
-    table: Table, planned: Sequence[Planned], found: Found, facts: Mapping[str, str]
-) -> Document:
+def document(table: Table, planned: Sequence[Planned], found: Found) -> Document:
     """Returns the whole report."""
     known = ours(table, planned, found)
     blocks: list[Block] = [grid(table, known)]
@@ -144,7 +141,6 @@ def document(
         title=kind,
         lead=f"{table.title}: {done} of {own} cells have been run.",
         sections=sections,
-        facts=facts,
     )
 
 
@@ -164,14 +160,9 @@ def write(
     table: Table, planned: Sequence[Planned], found: Found, output: pathlib.Path
 ) -> tuple[pathlib.Path, pathlib.Path]:
     """Writes Markdown, and HTML beside it; raises ConfigError where that cannot be done."""
-    now = datetime.datetime.now(datetime.UTC)
-    facts = {"made": f"{now:%Y-%m-%d %H:%M} UTC", "by": f"vit_jax {__version__}"}
-    whole = document(table, planned, found, facts)
     page = output.with_suffix(".html")
-    with logs.writing("--output", output):
-        output.parent.mkdir(parents=True, exist_ok=True)
-        logs.write_atomically(output, markdown.page(whole))
-        logs.write_atomically(page, html.page(whole))
+    with storage.writing("--output", output):
+        html.write(document(table, planned, found), page, output)
     return output, page
 
 

@@ -227,13 +227,3 @@ _TABLES: Mapping[str, Callable[[], Table]] = {
     "masked": _masked,
 }
 NAMES = tuple(_TABLES)
-
-
-def rows(of: Table) -> Iterator[str]:
-    """Yields the rows of a table, each once."""
-    yield from dict.fromkeys(cell.row for cell in of.cells)
-
-
-def columns(of: Table) -> Iterator[str]:
-    """Yields the columns of a table, each once."""
-    yield from dict.fromkeys(cell.column for cell in of.cells)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax import logs
+from vit_jax import logs, storage
 
 FILE = "sessions.json"
 STEP = "step"  # the phase that is training
@@ -70,7 +70,7 @@ class GoodputLog:
         sessions = [*self._before, mine]
         # Without it a run is as good: a full disk is for the checkpoints to tell.
         with contextlib.suppress(OSError):
-            logs.write_atomically(self._file, json.dumps(sessions, indent=1) + "\n")
+            storage.write_atomically(self._file, json.dumps(sessions, indent=1) + "\n")
         return summary(sessions)
 
     def failed(self) -> None:

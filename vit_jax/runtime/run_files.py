@@ -80,7 +80,7 @@ def _write_config(workdir: pathlib.Path, cfg: config.Config) -> None:
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         text = json.dumps(config.to_dict(cfg), indent=2) + "\n"
-        logs.write_atomically(workdir / "config.json", text)
+        storage.write_atomically(workdir / "config.json", text)
     except OSError as error:
         full = error.errno in config.NO_ROOM  # that may pass
         kind = logs.NotWritten if full else config.ConfigError

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vit_jax import config, logs
+from vit_jax import config, storage
 from vit_jax.config import ConfigError
 from vit_jax.reports import intervals
 from vit_jax.transfer_learning.plan import CHOSEN_BY, Cell, Plan
@@ -145,9 +145,9 @@ class Results:
 
     def write(self) -> None:
         """Writes the file, whole or not at all."""
-        with logs.writing("--workdir", self._file.parent):
+        with storage.writing("--workdir", self._file.parent):
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            logs.write_atomically(self._file, json.dumps(self.as_dict(), indent=1) + "\n")
+            storage.write_atomically(self._file, json.dumps(self.as_dict(), indent=1) + "\n")
 
     def _read(self) -> Mapping[str, Any]:
         if not self._file.exists():

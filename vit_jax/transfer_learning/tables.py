@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vit_jax import logs
+from vit_jax import logs, storage
 from vit_jax.data import split_roles
 from vit_jax.reports import formatting, markdown
 from vit_jax.transfer_learning.plan import CHOSEN_BY, Plan
@@ -15,7 +15,7 @@ FILE = "transfer.md"
 
 def write(plan: Plan, results: Results, workdir: pathlib.Path) -> None:
     """Writes the file."""
-    logs.write_atomically(workdir / FILE, "\n".join(_lines(plan, results)) + "\n")
+    storage.write_atomically(workdir / FILE, "\n".join(_lines(plan, results)) + "\n")
 
 
 def table(transfer: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

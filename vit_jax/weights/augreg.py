@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from vit_jax import config
+from vit_jax import storage
 from vit_jax.weights import zoo
 from vit_jax.weights.readers import WeightsError
 
@@ -30,25 +30,15 @@ class Upstream(NamedTuple):
     resolution: str = ""
 
 
-def best(index: pathlib.Path, name: str, data: str = "i21k") -> Upstream:
-    """Returns the model with the best upstream validation accuracy at its end (`final_val`).
+def every(index: pathlib.Path, data: str = "i21k") -> dict[str, Upstream]:
+    """Returns the model of every variant with the best upstream validation accuracy at its end.
 
     Args:
-      index: a copy of augreg/index.csv.
-      name: of the model: `B/16`, `ViT-B/16` or `B_16`.
-      data: what it is pre-trained on, as the index says: i21k, i1k.
+      index: a copy of augreg/index.csv, whose column `final_val` decides.
+      data: what the models are pre-trained on, as the index says: i21k, i1k.
 
     Raises WeightsError.
     """
-    found, model = every(index, data), zoo.variant(name)
-    if model not in found:
-        hint = config.suggest(model, list(found))
-        raise WeightsError(f"{name}: no such model on {data} in {index}{hint}")
-    return found[model]
-
-
-def every(index: pathlib.Path, data: str = "i21k") -> dict[str, Upstream]:
-    """Returns the best of every model in an index, by its variant; see `best`."""
     found: dict[str, Upstream] = {}
     for one in _upstreams(index):
         if one.data == data and (one.model not in found or _merit(one) > _merit(found[one.model])):
@@ -64,7 +54,10 @@ def _upstreams(index: pathlib.Path) -> Iterator[Upstream]:
     """Yields every row: a pre-trained model, and one of its fine-tunings."""
     line = 1
     try:
-        with index.open(encoding="utf-8", newline="") as file:
+        with (
+            storage.errors_as(WeightsError, f"{index}: cannot be read"),
+            index.open(encoding="utf-8", newline="") as file,
+        ):
             reader = csv.DictReader(file)
             missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
             if missing:
@@ -86,7 +79,5 @@ def _upstreams(index: pathlib.Path) -> Iterator[Upstream]:
                     tuned_val=tuned if imagenet else None,
                     resolution=row["adapt_resolution"] if imagenet else "",
                 )
-    except OSError as error:
-        raise WeightsError(f"{index}: cannot be read: {error.strerror}") from error
     except (ValueError, csv.Error) as error:
         raise WeightsError(f"{index}: line {line}: {error}") from error

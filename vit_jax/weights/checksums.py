@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from vit_jax import logs
+from vit_jax import storage
 from vit_jax.weights import readers
 from vit_jax.weights.readers import WeightsError
 
@@ -35,11 +35,11 @@ def check(root: pathlib.Path, path: pathlib.Path, sha256: str | None = None) -> 
     wanted = sha256 or pinned.get("sha256")
     if pinned == {"sha256": wanted, **state}:
         return
-    found = digest(path)
+    found = storage.sha256(path)
     if wanted not in (None, found):
         raise WeightsError(f"{path}: {_violation(root, found, wanted, published=bool(sha256))}")
     with exclusive(root, LOCK):
-        logs.write_atomically(
+        storage.write_atomically(
             root / LOCK,
             json.dumps(_read(root) | {name: {"sha256": found, **state}}, indent=1, sort_keys=True),
         )
@@ -48,7 +48,7 @@ def check(root: pathlib.Path, path: pathlib.Path, sha256: str | None = None) -> 
 def refuse(root: pathlib.Path, path: pathlib.Path, part: pathlib.Path, sha256: str | None) -> None:
     """Raises WeightsError, and deletes `part`, if it may not become the file `path`."""
     wanted = sha256 or _read(root).get(path.relative_to(root).as_posix(), {}).get("sha256")
-    found = digest(part)
+    found = storage.sha256(part)
     if wanted not in (None, found):
         part.unlink()
         text = _violation(root, found, wanted, published=bool(sha256))
@@ -58,12 +58,6 @@ def refuse(root: pathlib.Path, path: pathlib.Path, part: pathlib.Path, sha256: s
 def short(text: str) -> str:
     """Returns 16 characters that stand for a text, as a name."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def digest(path: pathlib.Path) -> str:
-    """Returns the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

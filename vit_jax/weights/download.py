@@ -4,7 +4,6 @@ VIT_JAX_CACHE is the folder of the cache, VIT_JAX_OFFLINE=1 forbids the network,
 VIT_JAX_MIRROR is an address that stands in for those of the published files.
 """
 
-import contextlib
 import dataclasses
 import errno
 import http.client
@@ -19,21 +18,14 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from rich import progress
-from rich.console import Console
-
-from vit_jax import __version__, logs
-from vit_jax.weights import checksums, readers
+from vit_jax import __version__, storage
+from vit_jax.progress import Bar
+from vit_jax.weights import addresses, checksums, readers
 from vit_jax.weights.readers import WeightsError
 
-STORAGE, HUB = "https://storage.googleapis.com", "https://huggingface.co"
-LOCAL = ("localhost", "127.0.0.1")
-SUFFIXES = (".npz", ".safetensors", ".json", ".csv")
-# One folder or file of the cache; none begins with a dot.
-SEGMENT = re.compile(r"\w[\w.+\-=:]{0,199}", re.ASCII)
 CHUNK = 2**20
 TRIES = 3
 TIMEOUT = 30.0  # seconds without a byte
@@ -42,8 +34,6 @@ SIZE_TOLERANCE = 0.03  # tables print sizes rounded
 FINAL = (socket.gaierror, ConnectionRefusedError, ssl.SSLError, ValueError)
 UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 BY_HAND = "download it elsewhere and give its path"
-
-Tell = Callable[[int, int | None], None]  # bytes so far, bytes in all
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,11 +73,11 @@ def fetch(
     Raises WeightsError, in one line.
     """
     if isinstance(source, str):
-        source = Source(name=source, urls=(address(source),))
+        source = Source(name=source, urls=(addresses.parse(source),))
     chosen = os.environ.get("VIT_JAX_CACHE") or "~/.cache/vit_jax/weights"
     root = (cache or pathlib.Path(chosen)).expanduser().absolute()
     offline = offline or os.environ.get("VIT_JAX_OFFLINE", "") not in ("", "0")
-    wanted = [_File(url, root, root / _place(url)) for url in source.urls]
+    wanted = [_File(url, root, root / addresses.place(url)) for url in source.urls]
     wanted[-1] = dataclasses.replace(wanted[-1], mib=source.mib, sha256=source.sha256)
     try:
         # Where all that is needed is here, what is optional was not there before.
@@ -106,54 +96,6 @@ def fetch(
     return wanted[-1].path if len(wanted) == 1 else wanted[-1].path.parent
 
 
-def address(reference: str) -> str:
-    """Returns the address of an https:// or gs:// reference; raises WeightsError."""
-    url = reference
-    if reference.startswith("gs://"):
-        url = f"{STORAGE}/{urllib.parse.quote(reference.removeprefix('gs://'))}"
-    _check_address(url)
-    suffix = pathlib.PurePosixPath(urllib.parse.urlsplit(url).path).suffix
-    if suffix in readers.PICKLES:
-        raise WeightsError(
-            f"{_shown(url)}: {suffix} files can run code when they are read, so they are not; "
-            "look for a .safetensors file beside it"
-        )
-    if suffix not in SUFFIXES:
-        raise WeightsError(f"{_shown(url)}: must end in one of {', '.join(SUFFIXES)}")
-    return url
-
-
-def _check_address(url: str) -> None:
-    try:
-        parts = urllib.parse.urlsplit(url)
-        local = parts.hostname in LOCAL and parts.port != 0  # reading a port checks it
-    except ValueError as error:
-        raise WeightsError(f"{_shown(url)}: is no address: {error}") from error
-    known = parts.scheme == "https" or (parts.scheme == "http" and local)
-    if not (parts.hostname and known) or "@" in parts.netloc:
-        raise WeightsError(f"{_shown(url)}: only https:// and gs:// addresses are fetched")
-
-
-def _place(url: str) -> pathlib.PurePosixPath:
-    """Returns where in the cache the file of an address is kept."""
-    parts = urllib.parse.urlsplit(url)
-    segments = [
-        parts.netloc.lower(),
-        *urllib.parse.unquote(parts.path).removeprefix("/").split("/"),
-    ]
-    for segment in segments:
-        if not SEGMENT.fullmatch(segment):
-            raise WeightsError(f"{_shown(url)}: {segment[:80]!r} cannot be the name of a file")
-    if parts.query:  # part of what the file is, but perhaps secret
-        segments.insert(-1, checksums.short(parts.query))
-    return pathlib.PurePosixPath(*segments)
-
-
-def _shown(url: str) -> str:
-    """Returns an address as messages show it: without what may be secret in it."""
-    return re.sub(r"\?.*|(?<=://)[^/@]*@", "", url)
-
-
 @dataclasses.dataclass(frozen=True)
 class _File:
     url: str
@@ -161,6 +103,10 @@ class _File:
     path: pathlib.Path
     mib: float | None = None
     sha256: str | None = None
+
+    @property
+    def shown(self) -> str:
+        return addresses.shown(self.url)
 
     @property
     def part(self) -> pathlib.Path:
@@ -193,14 +139,14 @@ def _bring(one: _File, source: Source, *, offline: bool, wait: Callable[[float],
     if offline:
         raise WeightsError(
             f"{source.name}: not in the cache, and no network is to be used; "
-            f"unset VIT_JAX_OFFLINE, or copy {_shown(one.url)} to {one.path}"
+            f"unset VIT_JAX_OFFLINE, or copy {one.shown} to {one.path}"
         )
-    with _bar(one.path.name) as tell, checksums.exclusive(one.root, str(one.path)):
+    with Bar(one.path.name, bytes_=True) as bar, checksums.exclusive(one.root, str(one.path)):
         if one.path.is_file():  # another process was faster
             return
         one.path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            _complete(one, tell, wait)
+            _complete(one, bar, wait)
         except _Missing:
             if one.url not in source.optional:
                 raise
@@ -211,22 +157,22 @@ def _bring(one: _File, source: Source, *, offline: bool, wait: Callable[[float],
         one.state.unlink()
 
 
-def _complete(one: _File, tell: Tell, wait: Callable[[float], object]) -> None:
+def _complete(one: _File, bar: Bar, wait: Callable[[float], object]) -> None:
     """Brings the part of a file to its full length, in several tries if need be."""
     reason = ""
     for attempt in range(TRIES):
         if attempt:
             wait(4.0 ** (attempt - 1))
         try:
-            return _receive(one, tell)
+            return _receive(one, bar)
         except _BrokenOff as error:
             reason = str(error)
     here = one.known()[0]
     resume = f"the same command goes on from its {here:,} bytes" if here else "try later"
-    raise WeightsError(f"{_shown(one.url)}: {reason}, {TRIES} times; {resume}, or {BY_HAND}")
+    raise WeightsError(f"{one.shown}: {reason}, {TRIES} times; {resume}, or {BY_HAND}")
 
 
-def _receive(one: _File, tell: Tell) -> None:
+def _receive(one: _File, bar: Bar) -> None:
     """Receives what a part lacks; raises WeightsError or _BrokenOff."""
     here, state = one.known()
     if here and here == state.get("total"):
@@ -243,16 +189,16 @@ def _receive(one: _File, tell: Tell) -> None:
                 one.part.unlink()
                 raise _BrokenOff("the file has changed where it is published")
         _check_size(one, total, start)
-        logs.write_atomically(one.state, json.dumps({"validator": validator, "total": total}))
+        storage.write_atomically(one.state, json.dumps({"validator": validator, "total": total}))
         with one.part.open("ab" if start else "wb") as file:
             here = start
             while chunk := _read(response):
                 file.write(chunk)
                 here += len(chunk)
-                tell(here, total)
+                bar.update(here, total)
                 if here > (readers.MAX_BYTES if total is None else total):
                     file.truncate(0)
-                    raise WeightsError(f"{_shown(one.url)}: sends more than it said; {BY_HAND}")
+                    raise WeightsError(f"{one.shown}: sends more than it said; {BY_HAND}")
             file.flush()
             os.fsync(file.fileno())
     if total is not None and here < total:
@@ -268,17 +214,17 @@ def _read(response: Any) -> bytes:
 
 def _open(one: _File, here: int, state: dict[str, Any]) -> Any:
     """Returns the answer of the server, asked for what comes after the bytes that are here."""
-    url = _mirrored(one.url)
+    url = addresses.mirrored(one.url)
     headers = {"User-Agent": f"vit_jax/{__version__}"}
     if here:
         headers |= {"Range": f"bytes={here}-", "If-Range": state["validator"]}
-    local = urllib.parse.urlsplit(url).hostname in LOCAL
+    local = urllib.parse.urlsplit(url).hostname in addresses.LOCAL
     # Nobody's proxy leads to this machine itself.
     proxies = [urllib.request.ProxyHandler({})] if local else []
     opener = urllib.request.build_opener(_Redirects, *proxies)
-    shown = _shown(url)
+    shown = addresses.shown(url)
     try:
-        return opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)  # noqa: S310 - _check_address
+        return opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)  # noqa: S310 - checked
     except urllib.error.HTTPError as error:
         error.close()
         said = f"the server says {error.code} {error.reason}"
@@ -306,23 +252,15 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     ) -> urllib.request.Request | None:
         """Returns the request to make instead."""
         try:
-            _check_address(newurl)
-            inside = urllib.parse.urlsplit(newurl).hostname in LOCAL
-            if inside and urllib.parse.urlsplit(req.full_url).hostname not in LOCAL:
+            addresses.check(newurl)
+            inside = urllib.parse.urlsplit(newurl).hostname in addresses.LOCAL
+            if inside and urllib.parse.urlsplit(req.full_url).hostname not in addresses.LOCAL:
                 raise WeightsError("leads to this machine")
         except WeightsError as error:
             fp.close()
-            raise WeightsError(f"{_shown(req.full_url)}: sends us elsewhere: {error}") from error
+            shown = addresses.shown(req.full_url)
+            raise WeightsError(f"{shown}: sends us elsewhere: {error}") from error
         return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _mirrored(url: str) -> str:
-    mirror = os.environ.get("VIT_JAX_MIRROR", "").rstrip("/")
-    for host in (STORAGE, HUB):
-        if mirror and url.startswith(f"{host}/"):
-            url = mirror + url.removeprefix(host)
-            _check_address(url)
-    return url
 
 
 def _length(response: Any) -> int | None:
@@ -334,7 +272,7 @@ def _check_size(one: _File, total: int | None, start: int) -> None:
     """Raises WeightsError for a file that is too large, has no room, or is not of its size."""
     if total is None:
         return
-    shown, free = _shown(one.url), shutil.disk_usage(one.path.parent).free
+    shown, free = one.shown, shutil.disk_usage(one.path.parent).free
     if total > readers.MAX_BYTES:
         raise WeightsError(
             f"{shown}: is of {total / 2**30:.0f} GiB; at most {readers.MAX_BYTES // 2**30} GiB"
@@ -363,25 +301,5 @@ def _check_kind(one: _File) -> None:
     if not sound[one.path.suffix]:
         one.part.unlink()
         raise WeightsError(
-            f"{_shown(one.url)}: the server sent something else than a {one.path.suffix} file; "
-            f"{BY_HAND}"
+            f"{one.shown}: the server sent something else than a {one.path.suffix} file; {BY_HAND}"
         )
-
-
-@contextlib.contextmanager
-def _bar(name: str) -> Iterator[Tell]:
-    """Shows how far a file is, where there is a terminal; yields what to tell that to."""
-    console = Console(stderr=True)
-    if not console.is_terminal:  # where even a disabled bar would end with an empty line
-        yield lambda here, total: None
-        return
-    columns = (
-        progress.TextColumn("{task.description}", markup=False),
-        progress.BarColumn(),
-        progress.DownloadColumn(binary_units=True),
-        progress.TransferSpeedColumn(),
-        progress.TimeRemainingColumn(),
-    )
-    with progress.Progress(*columns, console=console) as shown:
-        task = shown.add_task(name, total=None)
-        yield lambda here, total: shown.update(task, completed=here, total=total)

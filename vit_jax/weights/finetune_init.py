@@ -43,19 +43,14 @@ def fit(
     wrong: list[str] = []
     for name, leaf in wanted.items():
         array = source.get(name)
-        if name.startswith(HEAD):
-            if not keep_head:
-                report["fresh"][name] = _whose(name, "the head is new")
-            elif array is None or array.shape != leaf.shape:
-                given = "missing" if array is None else str(array.shape)
-                wrong.append(f"{name} is {given}, not {leaf.shape}; a new head would fit")
-            else:
-                kept[name] = array
+        head = name.startswith(HEAD)
+        if head and not keep_head:
+            report["fresh"][name] = _whose(name, "the head is new")
+        elif array is None and name == "cls":
+            report["fresh"][name] = "the weights have no class token"
         elif array is None:
-            if name == "cls":
-                report["fresh"][name] = "the weights have no class token"
-            else:
-                wrong.append(f"{name} is missing")
+            remedy = f", not {leaf.shape}; a new head would fit" if head else ""
+            wrong.append(f"{name} is missing{remedy}")
         elif "position/" in name:
             kept[name], how = _positions(name, array, facts, target)
             if kept[name].shape != leaf.shape:
@@ -65,8 +60,9 @@ def fit(
         elif array.shape == leaf.shape:
             kept[name] = array
         else:
-            fixed = "; offsets between tokens cannot be resized" if "/offsets/" in name else ""
-            wrong.append(f"{name} is {array.shape}, not {leaf.shape}{fixed}")
+            remedy = "; a new head would fit" if head else ""
+            remedy = "; offsets between tokens cannot be resized" if "/offsets/" in name else remedy
+            wrong.append(f"{name} is {array.shape}, not {leaf.shape}{remedy}")
     for name in source:
         if name.startswith(HEAD) and name not in kept:
             report["dropped"][name] = _whose(name, "the head of another task")

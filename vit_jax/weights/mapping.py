@@ -192,7 +192,8 @@ def read(
         if wrong[theirs]:
             problems.append(f"{theirs} is {wrong[theirs]}")
             continue
-        array = _float32(arrays.read(theirs))
+        with np.errstate(over="ignore"):  # what is too large becomes infinite
+            array = arrays.read(theirs).astype(np.float32, copy=False)
         if not all(np.isfinite(part).all() for part in _portions(array)):
             problems.append(f"{theirs} is not finite")
         elif sound and not problems:
@@ -310,12 +311,6 @@ def _wrong(arrays: Arrays, theirs: str, places: Sequence[Place]) -> str:
 def _reason(name: str, dropped: Sequence[tuple[str, str]]) -> str | None:
     """Returns why an array is left out; None if it should not be there."""
     return next((why for pattern, why in dropped if re.fullmatch(pattern, name)), None)
-
-
-def _float32(array: np.ndarray) -> np.ndarray:
-    """Returns an array as float32: itself if it is one. What is too large becomes infinite."""
-    with np.errstate(over="ignore"):
-        return array.astype(np.float32, copy=False)
 
 
 def _portions(array: np.ndarray) -> Iterator[np.ndarray]:

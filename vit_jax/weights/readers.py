@@ -8,6 +8,7 @@ Every array of a .npz has a checksum, so damage never goes unnoticed. A .safeten
 number that changed on the way is read as it is, if the array is still finite.
 """
 
+import collections
 import contextlib
 import dataclasses
 import io
@@ -18,7 +19,7 @@ import pathlib
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import ml_dtypes
 import numpy as np
@@ -84,13 +85,11 @@ def open_arrays(path: pathlib.Path) -> Arrays:
     readers = {".npz": _npz, ".safetensors": _safetensors}
     if path.suffix not in readers:
         raise WeightsError(f"{path}: is none of the known kinds of file: {', '.join(readers)}")
-    try:
+    with _named(path):
         if not path.is_file():
             raise WeightsError("no such file")
         with _explained(f"is no {path.suffix} file, or only a part of one"):
             return readers[path.suffix](_File(path))
-    except WeightsError as error:
-        raise WeightsError(f"{path}: {error}") from error
 
 
 def open_shards(index: pathlib.Path) -> Arrays:
@@ -110,30 +109,24 @@ def open_shards(index: pathlib.Path) -> Arrays:
     if missing:
         raise WeightsError(f"{index}: {places[missing[0]]} does not hold {missing[0][:80]!r}")
     specs = {name: shards[file].specs[name] for name, file in places.items()}
-    try:
+    with _named(index):
         _check_size(sum(spec.nbytes for spec in specs.values()))
-    except WeightsError as error:
-        raise WeightsError(f"{index}: {error}") from error
 
     def read(name: str) -> np.ndarray:
-        try:
+        with _named(places[name]):
             return shards[places[name]].read(name)
-        except WeightsError as error:
-            raise WeightsError(f"{places[name]}: {error}") from error
 
     return Arrays(specs, read)
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
     """Returns the object in a JSON file of moderate size; raises WeightsError."""
-    try:
+    with _named(path):
         with _explained("is no JSON"):
             values = json.loads(_File(path).read().decode("utf-8"))
         if not isinstance(values, dict):
             raise WeightsError("is no JSON object")
         _check_depth(values)
-    except WeightsError as error:
-        raise WeightsError(f"{path}: {error}") from error
     return values
 
 
@@ -155,6 +148,15 @@ class _File(io.FileIO):
 
     def __del__(self) -> None:
         self.close()  # which it does by itself too, but with a warning
+
+
+@contextlib.contextmanager
+def _named(file: object) -> Iterator[None]:
+    """Puts the name of a file before what is wrong with it."""
+    try:
+        yield
+    except WeightsError as error:
+        raise WeightsError(f"{file}: {error}") from error
 
 
 @contextlib.contextmanager
@@ -223,9 +225,13 @@ def _check_names(names: Iterable[str]) -> None:
     for name in names:
         if not NAME.fullmatch(name) or ".." in name or name.startswith("/"):
             raise WeightsError(f"holds an array of the name {name[:80]!r}; download it again")
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+    if twice := _repeated(names):
         raise WeightsError(f"holds {twice} twice; download it again")
+
+
+def _repeated(names: Iterable[str]) -> str | None:
+    """Returns the first name that comes more than once."""
+    return next((name for name, n in collections.Counter(names).items() if n > 1), None)
 
 
 # .npz: a zip archive of .npy files
@@ -245,7 +251,7 @@ def _npz(file: _File) -> Arrays:
     _check_size(size)
     _check_ratio(size, file.size)
     specs: dict[str, Spec] = {}
-    headers: dict[str, _Header] = {}
+    headers: dict[str, tuple[int, Spec, bool]] = {}
     for member in members:
         name = member.filename.removesuffix(".npy")
         if name == member.filename:
@@ -254,10 +260,10 @@ def _npz(file: _File) -> Arrays:
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise WeightsError(f"{name} is compressed in a way that numpy does not know")
         with _explained(f"{name} is damaged or no plain array"), archive.open(member) as source:
-            headers[name] = header = _header(name, source)
-        if header.length + header.spec.nbytes != member.file_size:
+            length, spec, _ = headers[name] = _header(name, source)
+        if length + spec.nbytes != member.file_size:
             raise WeightsError(f"{name} is not of the size its header says; download it again")
-        specs[name] = header.spec
+        specs[name] = spec
 
     def read(name: str) -> np.ndarray:
         length, spec, transposed = headers[name]
@@ -270,16 +276,11 @@ def _npz(file: _File) -> Arrays:
     return Arrays(specs, read)
 
 
-class _Header(NamedTuple):
-    """What a .npy file begins with."""
+def _header(name: str, source: IO[bytes]) -> tuple[int, Spec, bool]:
+    """Returns the header of a .npy file: its bytes, the array, whether the first axis runs fastest.
 
-    length: int  # of all before the numbers, in bytes
-    spec: Spec
-    transposed: bool  # the first axis runs fastest
-
-
-def _header(name: str, source: IO[bytes]) -> _Header:
-    """Returns the header of a .npy file; raises ValueError, or WeightsError where one is large."""
+    Raises ValueError, or WeightsError where the header is large.
+    """
     magic = source.read(8)
     if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
         raise ValueError(f"begins with {magic!r}")
@@ -295,22 +296,16 @@ def _header(name: str, source: IO[bytes]) -> _Header:
     shape = tuple(int(n) for n in match[3].split(",") if n.strip())
     if len(shape) > MAX_AXES:
         raise WeightsError(f"{name} has {len(shape)} axes; at most {MAX_AXES}")
-    return _Header(len(magic) + len(size) + length, Spec(shape, dtype), match[2] == "True")
+    return len(magic) + len(size) + length, Spec(shape, dtype), match[2] == "True"
 
 
 # .safetensors: the length of a JSON header in 8 bytes, the header, then the numbers of all arrays,
 # one after the other without gaps
 
 TYPES = {
-    "F64": np.dtype(np.float64),
-    "F32": np.dtype(np.float32),
-    "F16": np.dtype(np.float16),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    "I64": np.dtype(np.int64),
-    "I32": np.dtype(np.int32),
-    "U8": np.dtype(np.uint8),
-    "BOOL": np.dtype(bool),
-}
+    "F64": "f8", "F32": "f4", "F16": "f2", "BF16": ml_dtypes.bfloat16, "I64": "i8", "I32": "i4",
+    "U8": "u1", "BOOL": "?",
+}  # fmt: skip
 
 
 def _safetensors(file: _File) -> Arrays:
@@ -330,7 +325,7 @@ def _safetensors(file: _File) -> Arrays:
             raise WeightsError(
                 f"{name} is of the type {str(entry['dtype'])[:20]!r}, which nothing here uses"
             )
-        specs[name] = Spec(tuple(shape), TYPES[entry["dtype"]])
+        specs[name] = Spec(tuple(shape), np.dtype(TYPES[entry["dtype"]]))
         starts[name] = end
         if 8 + length + begin != end or finish - begin != specs[name].nbytes:
             raise ValueError(f"{name} is not where the one before it ends, or not as long as it is")
@@ -349,9 +344,7 @@ def _safetensors(file: _File) -> Arrays:
 
 def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns the dict of a JSON object; raises WeightsError if a name comes twice in it."""
-    found = dict(items)
-    if len(found) < len(items):
-        names = [name for name, _ in items]
-        twice = next(name for name in names if names.count(name) > 1)
+    twice = _repeated(name for name, _ in items)
+    if twice is not None:
         raise WeightsError(f"holds {twice[:80]!r} twice; download it again")
-    return found
+    return dict(items)

@@ -1,15 +1,13 @@
 """Files and folders of arrays, written whole or not at all."""
 
-import contextlib
 import json
-import os
 import pathlib
-import shutil
-from collections.abc import Iterator, Mapping
-from typing import IO, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from vit_jax import storage
 from vit_jax.weights.readers import WeightsError
 
 Documents = Mapping[str, Mapping[str, Any]]  # fields of JSON files, by the names of the files
@@ -23,32 +21,24 @@ def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray], documents: Docum
     What is at `path` is always whole: it is written beside it, forced to the disk, and renamed.
     Raises WeightsError, and leaves nothing behind, where the disk refuses.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with storage.errors_as(WeightsError, f"{path}: cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _removed(draft):
+        with storage.replacing(path) as draft:
             if path.suffix == ".npz":
-                with _synced(draft) as file:
+                with draft.open("xb") as file:
                     np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
             elif path.suffix == ".safetensors":
-                with _synced(draft) as file:
-                    _safetensors(file, arrays)
+                _safetensors(draft, arrays)
             else:
                 draft.mkdir()
                 for name, fields in documents.items():
-                    with _synced(draft / name) as file:
-                        text = json.dumps(fields, indent=2, ensure_ascii=False)
-                        file.write(text.encode(errors="backslashreplace"))
-                with _synced(draft / FOLDED) as file:
-                    _safetensors(file, arrays)
-                _sync(draft)
-            draft.rename(path)
-            _sync(path.parent)
-    except OSError as error:
-        raise WeightsError(f"{path}: cannot be written: {error.strerror or error}") from error
+                    text = json.dumps(fields, indent=2, ensure_ascii=False)
+                    (draft / name).write_bytes(text.encode(errors="backslashreplace"))
+                _safetensors(draft / FOLDED, arrays)
+        storage.sync(path.parent)
 
 
-def _safetensors(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
+def _safetensors(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # which transformers insists on
     start = 0
     for name, array in arrays.items():
@@ -57,35 +47,7 @@ def _safetensors(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
         start = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # numbers begin at a multiple of their size
-    file.write(len(text).to_bytes(8, "little") + text)
-    for array in arrays.values():
-        file.write(np.ascontiguousarray(array, "<f4").data)
-
-
-@contextlib.contextmanager
-def _synced(path: pathlib.Path) -> Iterator[IO[bytes]]:
-    """Opens a new file that is on the disk when it is left."""
     with path.open("xb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-
-
-@contextlib.contextmanager
-def _removed(draft: pathlib.Path) -> Iterator[None]:
-    """Removes what is left of a draft, whatever happened."""
-    try:
-        yield
-    finally:
-        if draft.is_dir():
-            shutil.rmtree(draft, ignore_errors=True)
-        else:
-            draft.unlink(missing_ok=True)
-
-
-def _sync(folder: pathlib.Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays.values():
+            file.write(np.ascontiguousarray(array, "<f4").data)

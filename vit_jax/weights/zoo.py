@@ -16,7 +16,7 @@ import pathlib
 import re
 
 from vit_jax import config
-from vit_jax.weights import download
+from vit_jax.weights import addresses, download
 from vit_jax.weights.readers import WeightsError
 
 BUCKET = "gs://vit_models"
@@ -117,7 +117,7 @@ def resolve(reference: str, *, offline: bool = False) -> pathlib.Path:
         return path
     if "://" not in reference:
         return download.fetch(find(reference), offline=offline)
-    page = re.fullmatch(rf"{download.HUB}/([\w.\-]+/[\w.\-]+?)/?", reference, re.ASCII)
+    page = re.fullmatch(rf"{addresses.HUB}/([\w.\-]+/[\w.\-]+?)/?", reference, re.ASCII)
     if page:
         urls = _hub(page[1], "config.json", "preprocessor_config.json")
         source = download.Source(name=page[1], urls=urls, optional=urls[1:2])
@@ -138,17 +138,17 @@ def _number(text: str) -> float | None:
 
 
 def _bucket(path: str) -> str:
-    return download.address(f"{BUCKET}/{path}.npz")
+    return addresses.parse(f"{BUCKET}/{path}.npz")
 
 
 def _hub(name: str, *beside: str) -> tuple[str, ...]:
-    folder = f"{download.HUB}/{name}/resolve/main"
+    folder = f"{addresses.HUB}/{name}/resolve/main"
     return (*(f"{folder}/{file}" for file in beside), f"{folder}/model.safetensors")
 
 
 def _read(row: dict[str, str]) -> Entry:
     urls = (
-        (download.address(row["file"]),)
+        (addresses.parse(row["file"]),)
         if row["file"]
         else _hub(row["name"], *ON_HUB[row["layout"]])
     )

@@ -10,6 +10,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 
+from vit_jax import storage
 from vit_jax.data import folders
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.source import DataError
@@ -26,19 +27,29 @@ DEEP = 3  # archives in archives
 SMALL = 2**26  # bytes of a file that is read whole: a list, labels, a table
 
 
+class NeedsUnpackingError(Exception):
+    """A file unpacks to more than a dry run may write; the message names it."""
+
+
 class Archives:
     """All files in what the user gives; what is compressed is unpacked to `scratch` once.
 
     `looked_into` are patterns of the names of archives that are opened where they lie in a folder
     or another archive; one that is given itself is opened by any name. `unpacked` bounds what one
-    compressed file may unpack to, in bytes.
+    compressed file may unpack to, in bytes. With a `limit`, a file that unpacks to more bytes than
+    that raises NeedsUnpackingError.
     """
 
     def __init__(
-        self, given: Sequence[Path], looked_into: Sequence[str], scratch: Path, unpacked: int
+        self,
+        given: Sequence[Path],
+        looked_into: Sequence[str],
+        scratch: Path,
+        unpacked: int,
+        limit: int | None = None,
     ) -> None:
         self._given, self._patterns = given, tuple(p.lower() for p in looked_into)
-        self._scratch, self._unpacked = scratch, unpacked
+        self._scratch, self._unpacked, self._limit = scratch, unpacked, limit
         self.named = ", ".join(map(str, given))
         self._read = image_listing.Reader()
 
@@ -58,10 +69,8 @@ class Archives:
                 yield from self._expanded(found, given, given=True)
                 continue
             for path, entry in folders.walk(given, "--from"):
-                try:
+                with storage.errors_as(DataError, f"--from: {entry.path}"):
                     size = entry.stat().st_size
-                except OSError as error:
-                    raise DataError(f"--from: {entry.path}: {error.strerror}") from None
                 found = Found(path, str(given), image_listing.PLAIN, size)
                 yield from self._expanded(found, Path(entry.path))
 
@@ -112,6 +121,8 @@ class Archives:
         with file:
             for chunk in make():
                 total += len(chunk)
+                if self._limit is not None and total > self._limit:
+                    raise NeedsUnpackingError(named.partition(", ")[0])
                 if total > self._unpacked:
                     raise DataError(
                         f"{named.partition(', ')[0]}: unpacks to more than {self._unpacked:,} "
@@ -156,11 +167,8 @@ class Archives:
 
 
 def _is_compressed(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(2) == GZIP
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    with storage.errors_as(DataError, f"{path}: cannot be read"), path.open("rb") as file:
+        return file.read(2) == GZIP
 
 
 def _unzipped(found: Found) -> Iterator[bytes]:

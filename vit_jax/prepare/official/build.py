@@ -3,26 +3,24 @@
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 import pathlib
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import splits as splits_lib
 
-from vit_jax import logs
+from vit_jax import storage
 from vit_jax.data.source import DataError
 from vit_jax.prepare import processes, shards, staging
 from vit_jax.prepare.official import records
 from vit_jax.prepare.official.archives import Archives
 from vit_jax.prepare.official.recipe import Contents, Examples, Recipe
-from vit_jax.prepare.pack import FACTS, MOST_SHARDS, SHARD_BYTES
-from vit_jax.prepare.progress import Progress
-from vit_jax.prepare.shards import Outcome
+from vit_jax.prepare.pack import FACTS
+from vit_jax.prepare.shards import SHARD_BYTES, Outcome, Planned
 
 Path = pathlib.Path
 
@@ -59,19 +57,6 @@ class Job:
         return Path(self.builder.data_path)
 
 
-class Planned(NamedTuple):
-    """A shard as positions in a split, which become examples when it is its turn."""
-
-    path: Path
-    split: str
-    positions: np.ndarray
-
-    def shard(self, splits: Mapping[str, Examples]) -> records.Shard:
-        """Returns the shard with its examples."""
-        examples = splits[self.split]
-        return records.Shard(self.path, [examples[at] for at in self.positions.tolist()])
-
-
 def build(job: Job) -> dict[str, Any]:
     """Builds a data set and returns its facts, as they stand in its `vit_jax.json`.
 
@@ -82,23 +67,18 @@ def build(job: Job) -> dict[str, Any]:
     part = staging.folder(job.folder)
     with staging.alone(part):
         with staging.nothing_left(part):
-            contents = _look(job, part / UNPACKED)
+            contents = find_examples(job, part / UNPACKED)
             orders = {name: order(name, one) for name, one in contents.splits.items()}
         staging.begin(part, _fingerprint(job, contents, orders))
-        planned = list(_planned(job, part, contents, orders))
-        done = {one.path: known for one in planned if (known := shards.outcome(one.path))}
-        missing = [one for one in planned if one.path not in done]
-        needed = sum(int(contents.splits[p.split].sizes()[p.positions].sum()) for p in missing)
-        staging.check_room(part, needed, "make room, or choose another --data-dir")
-        if done:
-            logs.log.info(f"{job.name}: {len(done)} of {len(planned)} shards are there already")
-        ready = sum(len(one.positions) for one in planned if one.path in done)
-        with Progress(f"packing {job.name}", sum(map(len, orders.values()))) as progress:
-            make = functools.partial(records.Packer, job.recipe.dataset)
-            waiting = (one.shard(contents.splits) for one in missing)
-            count = processes.Count(ready, progress)
-            done |= processes.run(waiting, len(missing), make, job.workers, count)
-        facts = _finish(job, part, contents, [(one, done[one.path]) for one in planned])
+        packed = processes.finish(
+            job.name,
+            list(_planned(job, part, contents, orders)),
+            functools.partial(_check_room, part, contents),
+            functools.partial(_shard, contents),
+            functools.partial(records.Packer, job.recipe.dataset),
+            job.workers,
+        )
+        facts = _finish(job, part, contents, packed)
     shutil.rmtree(part, ignore_errors=True)
     return facts
 
@@ -144,10 +124,14 @@ def order(split: str, examples: Examples) -> np.ndarray:
     return found
 
 
-def _look(job: Job, scratch: Path) -> Contents:
-    """Returns what the sources hold, as many images as there should be."""
+def find_examples(job: Job, scratch: Path, limit: int | None = None) -> Contents:
+    """Returns the examples in the sources, after checking their number.
+
+    Compressed files are unpacked to `scratch`; with a `limit`, one that unpacks to more bytes
+    raises NeedsUnpackingError. Raises DataError if images are missing, unless the job is `partial`.
+    """
     recipe = job.recipe
-    archives = Archives(job.sources, recipe.archives, scratch, recipe.unpacked)
+    archives = Archives(job.sources, recipe.archives, scratch, recipe.unpacked, limit)
     contents = recipe.look(archives)
     there = {split: len(contents.splits.get(split, ())) for split in recipe.splits}
     if not any(there.values()):
@@ -196,11 +180,19 @@ def _planned(
 ) -> Iterator[Planned]:
     for split, positions in orders.items():
         size = int(contents.splits[split].sizes().sum())
-        number = min(max(1, round(size / job.shard_bytes)), MOST_SHARDS, len(positions))
-        bounds = [len(positions) * k // number for k in range(number + 1)]
-        for k, (low, high) in enumerate(itertools.pairwise(bounds)):
-            name = f"{job.builder.name}-{split}.array_record-{k:05d}-of-{number:05d}"
-            yield Planned(part / staging.WHOLE / name, split, positions[low:high])
+        path = part / staging.WHOLE / job.builder.name
+        yield from shards.divide(path, split, positions, size, job.shard_bytes)
+
+
+def _shard(contents: Contents, one: Planned) -> records.Shard:
+    """Returns a shard with its examples."""
+    examples = contents.splits[one.split]
+    return records.Shard(one.path, [examples[at] for at in one.positions.tolist()])
+
+
+def _check_room(part: Path, contents: Contents, missing: Sequence[Planned]) -> None:
+    needed = sum(int(contents.splits[p.split].sizes()[p.positions].sum()) for p in missing)
+    staging.check_free(part, needed, "make room, or choose another --data-dir")
 
 
 def _finish(
@@ -217,15 +209,10 @@ def _finish(
     }
     with shards.disk_errors(job.folder):
         for split in contents.splits:
-            mine = [(one.path, outcome) for one, outcome in packed if one.split == split]
-            names = b"".join(shards.names_file(path).read_bytes() for path, _ in mine)
-            (whole / f"{split}.txt").write_bytes(names)
-            facts["splits"][split] = {
-                "examples": sum(outcome.examples for _, outcome in mine),
-                "names_sha256": hashlib.sha256(names).hexdigest(),
-            }
+            mine = [each for each in packed if each[0].split == split]
+            facts["splits"][split] = shards.join_names(whole / f"{split}.txt", mine)
         _write_metadata(job, whole, contents, packed)
-        logs.write_atomically(whole / FACTS, json.dumps(facts, indent=1) + "\n")
+        storage.write_atomically(whole / FACTS, json.dumps(facts, indent=1) + "\n")
         whole.replace(job.folder)
     return facts
 

@@ -17,8 +17,7 @@ from vit_jax.data.source import DataError
 from vit_jax.prepare.image_listing import Found
 from vit_jax.prepare.official import encoded_images
 from vit_jax.prepare.official.archives import Archives
-from vit_jax.prepare.official.labels import class_names
-from vit_jax.prepare.official.recipe import Contents, Example, Few, Recipe
+from vit_jax.prepare.official.recipe import Contents, Example, Few, Recipe, class_names
 
 IMAGE = re.compile(r"(?:.*/)?([^/]+)/(image_\d{4}\.jpg)")
 TRAIN, SEED = 30, 1234  # images of a class, as TFDS has them

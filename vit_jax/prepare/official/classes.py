@@ -18,8 +18,7 @@ from vit_jax.data.source import DataError
 from vit_jax.prepare.image_listing import Found
 from vit_jax.prepare.official import encoded_images
 from vit_jax.prepare.official.archives import Archives
-from vit_jax.prepare.official.labels import class_names
-from vit_jax.prepare.official.recipe import Contents, Example, Few, Recipe
+from vit_jax.prepare.official.recipe import Contents, Example, Few, Recipe, class_names
 
 DTD_LISTS = {"train": "train1.txt", "validation": "val1.txt", "test": "test1.txt"}
 DTD_IMAGE = re.compile(r"(?:.*/)?([a-z-]+/[^/]+\.jpg)")

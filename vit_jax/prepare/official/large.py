@@ -20,8 +20,7 @@ from vit_jax.data.source import DataError
 from vit_jax.prepare.image_listing import Found
 from vit_jax.prepare.official import encoded_images
 from vit_jax.prepare.official.archives import Archives
-from vit_jax.prepare.official.labels import class_names
-from vit_jax.prepare.official.recipe import Contents, Example, Few, Recipe, Span
+from vit_jax.prepare.official.recipe import Contents, Example, Few, Recipe, Span, class_names
 
 SUN_IMAGE = re.compile(r"(?:.*/)?SUN397(/[a-z]/.+\.jpg)")
 SUN_LISTS = {"train": "tr", "validation": "va", "test": "te"}

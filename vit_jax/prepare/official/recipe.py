@@ -1,11 +1,14 @@
 """What there is to say of a data set's archives: which files, which examples, how each is made."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import tensorflow_datasets as tfds
 
+from vit_jax.data.datasets import Dataset
 from vit_jax.prepare.image_listing import Found
 from vit_jax.prepare.official.archives import Archives
 
@@ -114,3 +117,14 @@ class Recipe:
     def builder(self) -> str:
         """The name of TFDS's builder, with the version if there is one."""
         return f"{self.dataset}:{self.version}" if self.version else self.dataset
+
+
+def class_names(dataset: Dataset, feature: str = "label") -> tuple[str, ...]:
+    """Returns the names of the classes in the order of their labels."""
+    return _names(dataset.tfds, feature)
+
+
+@functools.cache
+def _names(name: str, feature: str) -> tuple[str, ...]:
+    features: Any = tfds.builder(name).info.features
+    return tuple(features[feature].names)

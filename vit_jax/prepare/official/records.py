@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import tensorflow_datasets as tfds
 
-from vit_jax import logs
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.source import DataError
 from vit_jax.prepare import image_listing, shards
@@ -29,9 +28,7 @@ class Packer:
     def __init__(self, dataset: str, each: Callable[[], None]) -> None:
         self._recipe, self._each = recipes.RECIPES[dataset], each
         self._features: Any = tfds.builder(self._recipe.builder).info.features
-        self._serialize = tfds.core.example_serializer.ExampleSerializer(  # pyright: ignore
-            self._features.get_serialized_info()
-        )
+        self._write = shards.Writer(self._features)
         self._files = image_listing.Reader()
         self._open: dict[str, int] = {}
 
@@ -41,16 +38,9 @@ class Packer:
         Raises PrepareError where the disk is full and DataError where the source has gone, or an
         example is not what it should be.
         """
-        result, names = Outcome(), []
-        shards.write_records(shard.path, self._records(shard, result, names))
-        result.sha256 = shards.sha256(shard.path)
-        with shards.disk_errors(shard.path):
-            text = "".join(f"{name}\n" for name in names)
-            logs.write_atomically(shards.names_file(shard.path), text)
-        shards.write_outcome(shard.path, result)
-        return result
+        return self._write(shard.path, self._examples(shard), Outcome())
 
-    def _records(self, shard: Shard, result: Outcome, names: list[str]) -> Iterator[bytes]:
+    def _examples(self, shard: Shard) -> Iterator[shards.Named]:
         for example in shard.examples:
             self._each()
             try:
@@ -59,13 +49,7 @@ class Packer:
             except (BadImage, ValueError) as error:  # of TFDS, for a value out of its range
                 reason = str(error).strip().rpartition("\n")[2][:200]
                 raise DataError(f"{example.name}: {reason}; download it again") from None
-            proto: Any = self._serialize.get_tf_example(values)
-            # The order in a map of protobuf is not fixed otherwise.
-            record = proto.SerializeToString(deterministic=True)
-            result.examples += 1
-            result.bytes += len(record)
-            names.append(example.name)
-            yield record
+            yield example.name, values
 
     def _read(self, place: Place) -> bytes:
         if not isinstance(place, Span):

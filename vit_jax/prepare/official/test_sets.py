@@ -16,8 +16,7 @@ from vit_jax.data.source import DataError
 from vit_jax.prepare.image_listing import Found
 from vit_jax.prepare.official import encoded_images, mat
 from vit_jax.prepare.official.archives import Archives
-from vit_jax.prepare.official.labels import class_names
-from vit_jax.prepare.official.recipe import Contents, Example, Few, Recipe
+from vit_jax.prepare.official.recipe import Contents, Example, Few, Recipe, class_names
 
 NUMBERED = re.compile(r"(?:.*/)?(\d{1,3})/([^/]+\.jpeg)")
 NAMED = re.compile(r"(?:.*/)?(n\d{8})/([^/]+\.(?:jpg|JPEG))")

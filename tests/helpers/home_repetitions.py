@@ -1,7 +1,7 @@
 """Repeats the home study with other pre-training seeds: the table of docs/paper.md and its tests.
 
-    python tests/home_repetitions.py run --seeds=0,1,2 --rows=ViT-100,ResNet-100
-    python tests/home_repetitions.py table
+    python tests/helpers/home_repetitions.py run --seeds=0,1,2 --rows=ViT-100,ResNet-100
+    python tests/helpers/home_repetitions.py table
 
 A repetition is what `vit_jax reproduce home` does for a row: pre-training, here with a seed of its
 own, 5-shot, the choice of the rate, the final runs. It is done in memory, each run one compiled
@@ -18,9 +18,11 @@ import json
 import pathlib
 import statistics
 import tempfile
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from scipy import stats
 
 import runs
 from vit_jax import __version__, loading, logs, run_config, transfer_learning, weights
@@ -71,11 +73,27 @@ def table(lines):
                 yield f"| {network} | {IMAGES[share]} | {len(cells[0])} | {shown} |"
 
 
+class Difference(NamedTuple):
+    """The mean of first - second over pairs, half its 95 % interval, and the p of their t-test."""
+
+    mean: float
+    half_width: float
+    p: float
+    count: int
+
+
+def paired(first, second):
+    """Returns the paired t-test of two rows."""
+    test = stats.ttest_rel(first, second)
+    low, high = test.confidence_interval(0.95)
+    return Difference((low + high) / 2, (high - low) / 2, test.pvalue, len(first))
+
+
 def compare(lines, measure, first, second):
     """Returns the paired difference of two rows, over the seeds that both have."""
     one, two = (values(lines, *row, measure) for row in (first, second))
     seeds = sorted(set(one) & set(two))
-    return intervals.paired([one[s] for s in seeds], [two[s] for s in seeds])
+    return paired([one[s] for s in seeds], [two[s] for s in seeds])
 
 
 def comparisons(lines):
@@ -95,7 +113,7 @@ def interaction(lines, measure):
     by_row = [values(lines, *row, measure) for row in rows]
     seeds = sorted(set.intersection(*map(set, by_row)))
     gains = [[by_row[i][s] - by_row[i + 1][s] for s in seeds] for i in (0, 2)]
-    return intervals.paired(*gains)
+    return paired(*gains)
 
 
 @functools.cache

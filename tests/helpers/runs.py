@@ -9,12 +9,12 @@ import subprocess
 import sys
 import time
 
-from vit_jax import config, logs, run_config
+from vit_jax import config, run_config, storage
 from vit_jax import progress as progress_display
 from vit_jax.runtime import phase_timer, preemption
 from vit_jax.runtime import session as sessions
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # What else was importable here stays so, such as gcsfs.
 PATHS = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -105,7 +105,7 @@ def command(workdir, *arguments, cfg=None):
     if not workdir.exists():
         workdir.mkdir(parents=True)
         text = json.dumps(config.to_dict(cfg or configure()))
-        logs.write_atomically(workdir / "config.json", text)
+        storage.write_atomically(workdir / "config.json", text)
     return [sys.executable, "-m", "vit_jax", "train", f"--workdir={workdir}", *arguments]
 
 

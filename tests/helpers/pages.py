@@ -4,7 +4,7 @@ import html.parser
 import json
 
 import runs
-from vit_jax import config, logs
+from vit_jax import config, storage
 from vit_jax.checkpoints import record as records
 
 VOID = {"meta", "img"}
@@ -68,7 +68,7 @@ def write_run(directory, *, name="mine", results=None, steps=(10, 20, 25), recor
     """Writes a run directory as training would, all numbers by hand; returns its config."""
     cfg = config.build(config.to_dict(runs.configure()) | {"name": name})
     directory.mkdir(parents=True, exist_ok=True)
-    logs.write_atomically(directory / "config.json", json.dumps(config.to_dict(cfg)))
+    storage.write_atomically(directory / "config.json", json.dumps(config.to_dict(cfg)))
     lines = [
         {"step": step, "train/loss": 2.0 / step, "train/top1": step / 30, "train/lr": 1e-3,
          "speed/images_per_second": 64.0, "data/wait_share": 0.25}

@@ -1,6 +1,6 @@
 """`vit_jax` in a process where one phase takes long, and says when it is in it.
 
-python tests/slow_phases.py PHASE train ...
+python tests/helpers/slow_phases.py PHASE train ...
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Which tenth of the catalog's smoke programs a run of CI trains: `python tests/rotation.py`.
+"""Which tenth of the smoke programs a CI run trains: `python tests/helpers/rotation.py`.
 
 Ten runs with consecutive numbers train all of them. The number is, whichever is there first:
 `SMOKE_PART`, the run's number that a CI service sets, the commits on the first-parent line to HEAD,
@@ -15,7 +15,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PARTS = 10
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 # As GitHub Actions, GitLab, and Jenkins and Google Cloud Build call the number of a run.
 RUN_NUMBERS = ("GITHUB_RUN_NUMBER", "CI_PIPELINE_IID", "BUILD_NUMBER")
 

@@ -1,6 +1,6 @@
 """Does harm to training runs, resumes them, and compares what comes out with runs left alone.
 
-    python tests/campaign.py --faults=20 --seed=1 --output=campaign
+    python tests/helpers/campaign.py --faults=20 --seed=1 --output=campaign
 
 Each fault strikes at a random moment, of starting, compiling, training, saving or evaluating.
 Afterwards every loss, every image seen and every array of the final checkpoint must be those of the

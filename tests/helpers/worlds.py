@@ -10,7 +10,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-STANDINS = pathlib.Path(__file__).resolve().parent / "standins"
+STANDINS = ROOT / "tests" / "launch" / "standins"
 ADDRESS = ["--name=s", "--project=p", "--zone=z"]
 SLICE = [*ADDRESS, "--slice=v5e-8"]
 RUN = [*SLICE, "--workdir=/shared/run"]

@@ -8,7 +8,7 @@ import pytest
 
 from vit_jax import components
 
-PROJECT = pathlib.Path(__file__).parent.parent / "docs" / "example_project"
+PROJECT = pathlib.Path(__file__).parents[2] / "docs" / "example_project"
 
 # One of each kind.
 NINE = {

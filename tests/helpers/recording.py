@@ -1,6 +1,6 @@
 """`vit_jax` in a process that writes down which examples it loads, and stops at a step.
 
-python tests/recording.py FILE STEP train ...
+python tests/helpers/recording.py FILE STEP train ...
 """
 
 import json

@@ -1,3 +1,0 @@
-"""What every measurement comes to: a header and its rows."""
-
-Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
