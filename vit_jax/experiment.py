@@ -166,6 +166,7 @@ def train(
     Raises Preempted (exit 75), Diverged or SaveFailed (70), InUse (2) where another process trains
     in `workdir`, or another UserError.
     """
+    device.keep_freed_memory()
     with locking.attempt(workdir, wanted=distributed.is_first()) as refusal:
         return _train(cfg, workdir, profile=profile, refusal=refusal)
 
@@ -237,7 +238,6 @@ def _train(
         if main:
             _prepare(workdir, cfg)
         device.cache_programs(workdir)
-        device.keep_freed_memory()
         tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
         schedule = schedules.create(
             cfg.schedule, lr=cfg.optimizer.lr, steps=plan.steps, warmup=plan.warmup
@@ -388,6 +388,7 @@ def evaluate(
     `evaluation.fewshot` `fewshot/SET/5shot`. Weights of other projects bring no images: for them
     `overrides` must name some, or such sets, which are then all that is measured.
     """
+    device.keep_freed_memory()
     with device.memory_errors():
         split = loading.has_images(checkpoint, overrides) or not SETS & set(overrides)
         if split:

@@ -74,6 +74,7 @@ def embed(
     >>> np.load(FOLDER / "features.npz")["features"].shape
     (5, 16)
     """
+    device.keep_freed_memory()
     request = Request(
         output=pathlib.Path(output),
         images=None if images is None else pathlib.Path(images),
