@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import math
+import pathlib
 import stat
+import statistics
 import sys
 
 import pytest
@@ -227,3 +229,30 @@ def test_a_checkout_of_big_vision_is_imported(tmp_path):
     assert one.results[1].name == "big_vision"
     assert one.results[1].params == 4 * 1000
     assert set(one.results[1].versions) == {"jax", "flax", "optax"}
+
+
+RECORDS = pathlib.Path(__file__).parents[2] / "docs" / "records"
+
+
+def test_the_page_of_records_shows_what_was_measured():
+    """Every line names its origin, and the page's rows are computed from the lines."""
+    page = (RECORDS / "README.md").read_text()
+    lines = [json.loads(line) for line in (RECORDS / "train.jsonl").read_text().splitlines()]
+    assert lines
+    for line in lines:
+        assert line["command"].startswith("vit_jax bench train ")
+        assert line["commit"]
+        assert line["date"]
+        work = line["work"]
+        ours, *others = line["results"]
+        assert ours["versions"]["jax"]
+        for other in others:
+            assert len(other["seconds"]) == len(ours["seconds"]) >= 5
+            pairs = [b / a for a, b in zip(ours["seconds"], other["seconds"], strict=True)]
+            found = (statistics.median(pairs), min(pairs), max(pairs))
+            cpu = statistics.median(other["cpu"]) / statistics.median(ours["cpu"])
+            row = (
+                f"| {work['model']}, {work['batch']}, {work['dtype']} | {other['name']} | "
+                "{:.2f}x ({:.2f} to {:.2f}) | {:.2f}x | {:.0f} |".format(*found, cpu, line["load"])
+            )
+            assert row in page
