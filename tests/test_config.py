@@ -97,7 +97,7 @@ BAD = [
     ("--config.model.gelu=relu", "model.gelu=relu: no such choice; known: tanh, erf"),
     (
         "--config.model.remat=al",
-        "model.remat=al: no such choice; known: none, full, dots, dots_no_batch",
+        "model.remat=al: no such choice; known: none, attention, full, dots, dots_no_batch",
     ),
     ("--config.model.norm_epsilon=0", "model.norm_epsilon=0: must be more than 0"),
     ("--config.model.dropout=1", "model.dropout=1: must be less than 1"),

@@ -143,8 +143,8 @@ class Model:
     )
     remat: str = option(
         "none",
-        "What the backward pass recomputes: nothing, all, all but matmuls, all but weight matmuls.",
-        choices=("none", "full", "dots", "dots_no_batch"),
+        "What backward recomputes: nothing, attention weights, all, all but (weight) matmuls.",
+        choices=("none", "attention", "full", "dots", "dots_no_batch"),
         free=True,
     )
     dtype: str = option(

@@ -124,6 +124,7 @@ def evaluate(
     `evaluation.fewshot` `fewshot/SET/5shot`. Weights of other projects bring no images: for them
     `overrides` must name some, or such sets, which are then all that is measured.
     """
+    device.keep_freed_memory()
     with device.memory_errors():
         split = loading.has_images(checkpoint, overrides) or not SETS & set(overrides)
         if split:

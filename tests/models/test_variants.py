@@ -293,6 +293,11 @@ def test_fitting_models_pass(changes):
             "model.dropout=0.1: resnet has none; set 0",
         ),
         (
+            {"variant": "R50x1", "remat": "attention"},
+            "model.remat=attention: resnet has no encoder whose attention could be recomputed; "
+            "set full, dots or none",
+        ),
+        (
             {"variant": "AxialResNet50", "stochastic_depth": 0.25},
             "model.stochastic_depth=0.25: axial_resnet has none; set 0",
         ),

@@ -336,7 +336,13 @@ def plain(shared):
 
 @pytest.mark.parametrize(
     ("shared", "remat", "unroll"),
-    [(False, "full", 2), (True, "none", 2), (True, "dots_no_batch", 1)],
+    [
+        (False, "full", 2),
+        (True, "none", 2),
+        (True, "dots_no_batch", 1),
+        (True, "attention", 1),
+        (False, "attention", 2),
+    ],
 )
 def test_unroll_and_remat_change_nothing(shared, remat, unroll):
     kind, params, images, key, (loss, grad) = plain(shared)
@@ -356,6 +362,7 @@ def backward(classifier):
     [
         ("none", 0),
         ("dots", 0),
+        ("attention", 5 * 5 * 16),  # the weights; what they mix is kept
         ("dots_no_batch", 2 * 5 * 5 * 16),  # attention: weights, and weights times values
         ("full", 2 * 5 * 5 * 16 + 4 * 5 * 16 * 16 + 5 * 16 * 24),  # also q, k, v, out and fc1
     ],
@@ -368,9 +375,10 @@ def test_remat_repeats_the_matrix_products_it_does_not_keep(remat, again):
 
 
 @pytest.mark.parametrize("unroll", [1, 2])
-def test_remat_is_guarded_from_the_compiler_when_unrolled(unroll):
+@pytest.mark.parametrize("remat", ["full", "attention"])
+def test_remat_is_guarded_from_the_compiler_when_unrolled(remat, unroll):
     """Unrolled, it would share the repeated products; in a loop the guard would be for nothing."""
-    classifier = tiny(remat="full", unroll=unroll)
+    classifier = tiny(remat=remat, unroll=unroll)
     program = jax.jit(backward(classifier)).lower(classifier.shapes()).as_text()
     assert ("optimization_barrier" in program) == (unroll == 2)
 

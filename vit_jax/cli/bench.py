@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import sys
 from typing import Any
 
@@ -19,8 +20,12 @@ infer: images/s and the largest batch over models and input sizes, as in figure 
 with --topology, the largest batch of a device (a core of v2 and v3, a chip of later ones) by its
 compiler. On a CPU the batch is limited by time, and the output says so.
 
+train: a training step as a run takes it, in turns with a peer on the same work: timm, eager and
+compiled, in an interpreter that has torch and timm, or big_vision, from a checkout.
+
   vit_jax bench infer --models=ViT-Ti/16,R50x1 --sizes=64,224 --output=speed
   vit_jax bench infer --models=ViT-B/16 --topology=v3-8
+  vit_jax bench train --models=ViT-S/16 --peer=timm --peer-python=PYTHON --output=speed.jsonl
 """
 
 # What can be measured, and the flags of each.
@@ -29,7 +34,11 @@ KINDS = {
     "startup": (),
     "input": ("data", "threads", "peer_python", "rounds", "feed", "topology"),
     "infer": ("models", "sizes", "output", "rounds", "topology"),
-}
+    "train": (
+        "models", "sizes", "batch", "dtype", "attention", "peer", "peer_python", "peer_path",
+        "rounds", "output",
+    ),
+}  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,12 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rounds",
         type=arguments.positive,
         metavar="N",
-        help="input: turns of each; infer: passes of each (default: 5)",
+        help="input, train: turns of each; infer: passes of each (default: 5)",
     )
     parser.add_argument(
         "--peer-python",
         metavar="PATH",
-        help="input: an interpreter that has TensorFlow (default: this one)",
+        help="input: an interpreter that has TensorFlow; train: one that has the peer's packages "
+        "(default: this one)",
     )
     parser.add_argument(
         "--feed",
@@ -73,20 +83,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--models",
         type=arguments.words,
         metavar="MODEL,...",
-        help="infer: models by name (default: the paper's eight; on a CPU four small ones)",
+        help="infer: models by name (default: the paper's eight; on a CPU four small ones); "
+        "train: ViTs by name (default: ViT-S/16)",
     )
     parser.add_argument(
         "--sizes",
         type=arguments.image_sizes,
         metavar="PIXELS,...",
         help="infer: sides of the images, rounded to a multiple of a model's patch "
-        "(default: 64,128,224,384,512)",
+        "(default: 64,128,224,384,512); train: default 224",
     )
     parser.add_argument(
         "--output",
         type=arguments.local_output_path,
-        metavar="DIR",
-        help="infer: write infer.csv and infer.png there",
+        metavar="PATH",
+        help="infer: a folder to write infer.csv and infer.png to; train: a file of JSON lines to "
+        "add to",
+    )
+    _add_train_arguments(parser)
+
+
+def _add_train_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--batch",
+        type=arguments.positive,
+        metavar="N",
+        help="train: images of a step (default: the largest power of two to 1024 that fits; on a "
+        "CPU 16)",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        help="train: compute type (default: bfloat16, on a CPU float32)",
+    )
+    parser.add_argument(
+        "--attention",
+        type=arguments.words,
+        metavar="KIND,...",
+        help="train: kinds of model.attention to try (default: explicit)",
+    )
+    parser.add_argument(
+        "--peer", choices=("timm", "big_vision"), help="train: whom to take turns with"
+    )
+    parser.add_argument(
+        "--peer-path",
+        type=arguments.local_path,
+        metavar="CHECKOUT",
+        help="train: a checkout of big_vision",
     )
 
 
@@ -95,6 +138,8 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     _check_flags(args)
     if args.what == "input":
         return _input(args)
+    if args.what == "train":
+        return _train(args)
     if args.what == "infer":
         return _fitting_batches(args) if args.topology else _infer(args)
     from vit_jax.benchmarks import compute
@@ -163,6 +208,31 @@ def _fitting_batches(args: argparse.Namespace) -> int:
         title = f"{args.topology}, by its compiler, vit_jax bench infer"
         for path in infer_files.write_fits(found, args.output, title):
             print(path)
+    return 0
+
+
+def _train(args: argparse.Namespace) -> int:
+    from vit_jax.benchmarks import train, train_results
+
+    peer = {"name": args.peer, "python": args.peer_python, "path": args.peer_path}
+    works = train.works(
+        args.models or ("ViT-S/16",),
+        args.sizes or (224,),
+        batch=args.batch,
+        dtype=args.dtype,
+        attentions=args.attention or ("explicit",),
+    )
+    rounds = args.rounds or train.ROUNDS
+    given = train.Peer(**{key: value for key, value in peer.items() if value is not None})
+    measured = []
+    for one in train.measure(works, given, rounds=rounds, say=_print_progress):
+        measured.append(one)
+        if args.output is not None:  # after each: a later one may not fit
+            command = shlex.join(["vit_jax", *sys.argv[1:]])
+            train_results.append(args.output, train_results.record(one, command))
+    for line in train_results.title(measured[0], rounds):
+        print(line)
+    tables.table(*train_results.table(measured))
     return 0
 
 

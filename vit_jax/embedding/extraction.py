@@ -56,6 +56,7 @@ def embed(
     >>> np.load(FOLDER / "features.npz")["features"].shape
     (5, 16)
     """
+    device.keep_freed_memory()
     # What can be known to be wrong before a checkpoint is opened.
     writers.check(pathlib.Path(output))
     if images is None:

@@ -45,7 +45,7 @@ REMAT_POLICIES = {
 
 def rematerialize(layer: F, kind: str, unroll: int) -> F:
     """Returns the body of a scan with what `model.remat` says its backward pass computes again."""
-    if kind == "none":
+    if kind in ("none", "attention"):  # Attention itself sees to that
         return layer
     # Inside a loop nothing can be shared between the passes, so the barrier would only cost;
     # unrolled, the compiler would share it all and undo the rematerialization.
@@ -147,6 +147,17 @@ def attention_weights(
     return jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
 
 
+def _mixed(
+    kind: str, query: jax.Array, key: jax.Array, value: jax.Array, relative: jax.Array | None
+) -> tuple[jax.Array, jax.Array | None]:
+    """Returns the values (B, Q, H, d) that queries attend to and, where `explicit`, the weights."""
+    if kind == "explicit":
+        weights = attention_weights(query, key, relative)
+        return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value), weights
+    implementation = "cudnn" if kind == "cudnn" else "xla"
+    return jax.nn.dot_product_attention(query, key, value, implementation=implementation), None
+
+
 class Attention(nnx.Module):
     """Multi-head attention, to the tokens themselves unless told otherwise (ViT, appendix A)."""
 
@@ -154,6 +165,7 @@ class Attention(nnx.Module):
         self, model: config.Model, dtype: jnp.dtype, *, tokens: int | None = None, rngs: nnx.Rngs
     ):
         self.kind = model.attention
+        self.recomputed, self.unrolled = model.remat == "attention", model.unroll > 1
         width = required(model.width)
         heads = (required(model.heads), width // required(model.heads))
         linear = functools.partial(
@@ -179,14 +191,11 @@ class Attention(nnx.Module):
         """
         to = x if to is None else to
         query, key, value = self.query(x), self.key(to), self.value(to)
-        weights = None
-        if capture or self.kind == "explicit":  # the other kinds never return weights
-            weights = attention_weights(query, key, self.offsets() if self.relative else None)
-            mixed = jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value)
-        else:
-            mixed = jax.nn.dot_product_attention(
-                query, key, value, implementation="cudnn" if self.kind == "cudnn" else "xla"
-            )
+        # The other kinds never return weights.
+        mix = functools.partial(_mixed, "explicit" if capture else self.kind)
+        if self.recomputed:
+            mix = jax.checkpoint(mix, prevent_cse=self.unrolled)
+        mixed, weights = mix(query, key, value, self.offsets() if self.relative else None)
         return self.out(mixed), weights if capture else None
 
 

@@ -64,7 +64,8 @@ def cell(report: Report, mfu: float) -> str:
     """Returns one report in a few words: settings, peak, core-days."""
     if not report.fits:
         return "does not fit"
-    setting = {"none": "", "dots_no_batch": "dots", "full": "full"}[report.settings.remat]
+    remat = report.settings.remat
+    setting = {"none": "", "dots_no_batch": "dots"}.get(remat, remat)
     parts = [setting] if setting else []
     if report.settings.fsdp > 1:
         parts.append(f"fsdp {report.settings.fsdp}")

@@ -15,9 +15,21 @@ def choose() -> None:
     """
     if "JAX_PLATFORMS" in os.environ or importlib.util.find_spec("libtpu") is None or _has_tpu():
         return
-    plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin")
-    if not any(importlib.util.find_spec(name) for name in plugins):
+    if not _has_plugin():
         os.environ["JAX_PLATFORMS"] = "cpu"
+
+
+def is_cpu_only() -> bool:
+    """Returns whether jax can only choose the CPU; does not make it choose."""
+    platforms = os.environ.get("JAX_PLATFORMS")
+    if platforms:
+        return platforms == "cpu"
+    return not (_has_plugin() or importlib.util.find_spec("libtpu") is not None)
+
+
+def _has_plugin() -> bool:
+    plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin")
+    return any(importlib.util.find_spec(name) for name in plugins)
 
 
 def _has_tpu() -> bool:

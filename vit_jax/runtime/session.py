@@ -53,7 +53,6 @@ class Session:
         """Opens the files of the run, and caches compiled programs beside them."""
         files = RunFiles(self.workdir, cfg, self.phases)
         device.cache_programs(self.workdir)
-        device.keep_freed_memory()
         return files
 
 
@@ -65,6 +64,7 @@ def open_session(cfg: config.Config, workdir: pathlib.Path) -> Iterator[Session]
     and maintenance, shows progress, ends a process that hangs (exit code 70), and turns failures
     of devices and processes into one line. Raises InUse or another UserError.
     """
+    device.keep_freed_memory()
     phases = PhaseTimer("start")
     with (
         locking.attempt(workdir, wanted=distributed.is_first()) as refusal,

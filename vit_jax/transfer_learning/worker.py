@@ -97,6 +97,7 @@ def main() -> None:
     """Runs the cell described on standard input until that is closed."""
     workdir, directory = sys.argv[1:]
     backend.choose()
+    device.keep_freed_memory()
     values = json.loads(sys.stdin.readline())
     threading.Thread(target=_follow, daemon=True).start()
     logs.setup()

@@ -30,6 +30,11 @@ class ResNetFamily(Family):
                 f"model.resnet_units={config.show(model.resnet_units)}: {model.architecture} needs "
                 "the units of its stages; set 3,4,6,3, or name one with model.variant=R50x1"
             )
+        if model.remat == "attention":
+            raise config.ConfigError(
+                f"model.remat=attention: {model.architecture} has no encoder whose attention could "
+                "be recomputed; set full, dots or none"
+            )
         for key in ("dropout", "stochastic_depth"):
             if getattr(model, key):
                 raise config.ConfigError(

@@ -1,0 +1,55 @@
+"""What a process arranges with its machine, in processes of their own."""
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+FAULTS = """
+import resource, statistics
+from vit_jax.runtime import device
+{arrange}
+import jax, jax.numpy as jnp
+
+def summed(x):  # 264 MiB of temporary buffers
+    return jnp.cumsum(jnp.cumsum(x, axis=1)[::-1], axis=0).sum()
+
+x = jnp.ones((64, 2**19))
+program = jax.jit(summed).lower(x).compile()
+faults = []
+for _ in range(7):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    program(x).block_until_ready()
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(int(statistics.median(faults)))
+"""
+
+
+def faults(arrange=""):
+    """Returns the median page faults of a program's runs."""
+    run = subprocess.run(
+        [sys.executable, "-c", FAULTS.format(arrange=arrange)],
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(run.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another libc's malloc")
+def test_a_step_on_the_cpu_reuses_the_memory_of_the_last_one():
+    assert faults() > 10_000
+    assert faults(arrange="device.keep_freed_memory()") < 1000
+
+
+@pytest.mark.parametrize(
+    ("platforms", "answer"), [("cpu", True), ("cuda", False), ("tpu,cpu", False)]
+)
+def test_a_named_platform_tells_whether_jax_can_only_choose_the_cpu(monkeypatch, platforms, answer):
+    from vit_jax.runtime import backend
+
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    assert backend.is_cpu_only() == answer

@@ -1,0 +1,101 @@
+"""The peer of `train_worker`: the same step by big_vision's model, from a checkout of big_vision.
+
+It takes the same work and answers the same lines. Its arguments are the work and the checkout. The
+step is that of big_vision's trainer with Adam: no norms are logged, the state is donated.
+"""
+
+import json
+import resource
+import sys
+import time
+from importlib import metadata
+
+
+def prepare(work):
+    """Returns a function that takes one step, and the number of parameters."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    import optax
+    from big_vision.models import vit  # pyright: ignore[reportMissingImports]
+
+    model = vit.Model(
+        num_classes=work["classes"],
+        patch_size=(work["patch"], work["patch"]),
+        width=work["width"],
+        depth=work["depth"],
+        mlp_dim=work["mlp_dim"],
+        num_heads=work["heads"],
+        pool_type="tok",
+        dtype_mm=work["dtype"],
+    )
+    drawn = np.random.default_rng(0)
+    shape = (work["batch"], work["size"], work["size"], 3)
+    pixels = jax.device_put(drawn.integers(0, 256, shape, dtype=np.uint8))
+    labels = jax.device_put(drawn.integers(0, work["classes"], work["batch"], dtype=np.int32))
+    tx = optax.adam(1e-3)
+
+    def create():
+        params = model.init(jax.random.key(0), jnp.zeros(shape))["params"]
+        return params, tx.init(params)
+
+    def loss_of(params, images):
+        logits, _ = model.apply({"params": params}, images)
+        logits = logits.astype(jnp.float32)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    def step(state, images):
+        params, moments = state
+        images = images.astype(jnp.float32) / 127.5 - 1
+        loss, gradient = jax.value_and_grad(loss_of)(params, images)
+        updates, moments = tx.update(gradient, moments, params)
+        return (optax.apply_updates(params, updates), moments), loss
+
+    carried = [jax.jit(create)()]
+    program = jax.jit(step, donate_argnums=0)
+
+    def take():
+        carried[0], loss = program(carried[0], pixels)
+        return loss
+
+    return take, sum(leaf.size for leaf in jax.tree.leaves(carried[0][0]))
+
+
+def answer(take, steps):
+    """Takes steps and returns their seconds, CPU seconds, last loss and the peak memory."""
+    import jax
+
+    began, busy = time.perf_counter(), time.process_time()
+    for _ in range(steps):
+        loss = take()
+    loss = float(loss)  # waits for the device
+    seconds, cpu = time.perf_counter() - began, time.process_time() - busy
+    process = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", process)
+    return {"seconds": seconds, "cpu": cpu, "loss": loss, "peak": peak}
+
+
+def main(work, checkout):
+    """Answers until standard input ends."""
+    sys.path.insert(0, checkout)
+    try:
+        from big_vision.models import vit  # noqa: F401  # pyright: ignore[reportMissingImports]
+
+        began = time.perf_counter()
+        take, params = prepare(json.loads(work))
+        first = answer(take, 1)
+    except Exception as error:
+        text = str(error).strip().partition("\n")[0]
+        kind = "memory" if "RESOURCE_EXHAUSTED" in text else "error"
+        print(json.dumps({kind: f"{type(error).__name__}: {text}"}), flush=True)
+        return
+    versions = {name: metadata.version(name) for name in ("jax", "flax", "optax")}
+    start = time.perf_counter() - began
+    facts = {"params": params, "start": start, "versions": versions}
+    print(json.dumps(facts | first), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(answer(take, int(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
