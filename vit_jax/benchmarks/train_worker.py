@@ -21,7 +21,8 @@ from jax.sharding import NamedSharding
 from vit_jax import config, logs, models
 from vit_jax.benchmarks.forward import out_of_memory
 from vit_jax.runtime import device
-from vit_jax.training import loop, optimizers, schedules, sharding, state, step
+from vit_jax.training import optimizers, schedules, sharding, state, step
+from vit_jax.training.plan import Plan
 
 EXAMPLES = 1_281_167  # images of an epoch, for the learning rate's schedule
 
@@ -45,7 +46,7 @@ def prepare(cfg: config.Config) -> tuple[Callable[[], Any], dict[str, Any]]:
     mesh = sharding.create_mesh(1, [first])
     network = models.create(cfg.model, image_size=cfg.data.image_size, dtype=cfg.model.dtype)
     tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
-    plan = loop.Plan.of(cfg, EXAMPLES)
+    plan = Plan.of(cfg, EXAMPLES)
     schedule = schedules.create(
         cfg.schedule, lr=cfg.optimizer.lr, steps=plan.steps, warmup=plan.warmup
     )
