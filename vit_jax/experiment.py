@@ -107,7 +107,7 @@ class Objects:
         """Returns what measures a split; with `real`, by ReaL's labels too where they are asked."""
         model, cfg = self.model, self.cfg
         if cfg.masked.target is not None:
-            return masked_patches.Masked(model, cfg, self.runner(source))
+            return masked_patches.MaskedPatches(model, cfg, self.runner(source))
         labels = registry.reassess(cfg, source) if real else None
         split = self.runner(labels or source)
         return classification.Classification(model, cfg, split, labels)
@@ -122,7 +122,7 @@ class Objects:
         """Returns what runs a function over every batch of a source."""
         data, rows = self.cfg.data, self.cfg.evaluation.batch_size or self.cfg.train.batch_size
 
-        def batches() -> prefetch.Batches:
+        def batches() -> prefetch.BatchIterator:
             loaded = pipeline.batches(
                 source,
                 transforms.eval_transforms(data),
@@ -133,7 +133,7 @@ class Objects:
                 train=False,
                 stop_step=-(-len(source) // rows),
             )
-            return prefetch.Feed(loaded, self._stop)
+            return prefetch.Prefetcher(loaded, self._stop)
 
         return SplitRunner(self.mesh, rows, batches)
 
@@ -293,7 +293,7 @@ def _train(
                 cfg=cfg,
                 plan=plan,
                 step=compiled,
-                batches=lambda first: prefetch.Feed(
+                batches=lambda first: prefetch.Prefetcher(
                     pipeline.batches(
                         source,
                         transforms.train_transforms(cfg.data),

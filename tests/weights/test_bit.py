@@ -1,5 +1,6 @@
 import re
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ UNITS = (1, 2, 1, 1)
 
 
 def equal(one, other):
-    jax.tree.map(np.testing.assert_array_equal, one, other)
+    chex.assert_trees_all_equal(one, other)
 
 
 def written(loaded):

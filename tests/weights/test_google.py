@@ -1,6 +1,7 @@
 import dataclasses
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +28,7 @@ def linen(name):
 
 
 def equal(one, other):
-    jax.tree.map(np.testing.assert_array_equal, one, other)
+    chex.assert_trees_all_equal(one, other)
 
 
 def written(loaded):

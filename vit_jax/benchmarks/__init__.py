@@ -1,1 +1,1 @@
-"""Measurements on this machine, as ratios against a named alternative in the same run."""
+"""Measurements on this machine, as ratios to a named alternative in the same run."""

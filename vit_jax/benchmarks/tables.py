@@ -1,3 +1,3 @@
-"""What every measurement comes to: a header and its rows."""
+"""The type of a measurement: a header and rows."""
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]

@@ -1,4 +1,4 @@
-"""Paths of data such as gs://BUCKET/FOLDER: what may go wrong with them, in one line."""
+"""One-line errors for data paths such as gs://BUCKET/FOLDER."""
 
 import contextlib
 
@@ -7,8 +7,8 @@ from vit_jax.data.source import DataError
 
 
 def one_line(what: str) -> contextlib.AbstractContextManager[None]:
-    """Turns what a file system that is not local raises into a DataError that begins with `what`.
+    """Turns errors of a remote file system into a DataError that starts with `what`.
 
-    Without gs:// or the like in `what`, everything passes.
+    Leaves errors unchanged unless `what` contains gs:// or another scheme.
     """
     return storage.readable_errors(what, DataError)

@@ -1,4 +1,4 @@
-"""Every image of a source through a model, batch by batch, into a file."""
+"""Runs every image of a source through a model and writes the features, batch by batch."""
 
 import dataclasses
 import functools
@@ -29,7 +29,7 @@ Arrays = dict[str, jax.Array]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to write: features of a folder or, without one, of the evaluation split of a config.
+    """A request for features of a folder or, without one, of the evaluation split of a config.
 
     Attributes:
       output: a .npz or .parquet file.
@@ -87,7 +87,7 @@ def embed(
 def check(
     request: Request, reference: str | os.PathLike[str], overrides: Mapping[str, str]
 ) -> None:
-    """Raises ConfigError for what can be known to be wrong before a checkpoint is opened."""
+    """Raises ConfigError for mistakes that are evident before a checkpoint is opened."""
     writers.check(request.output)
     if request.images is None:
         loading.check_images(reference, overrides)
@@ -97,12 +97,12 @@ def check(
 
 
 def write(opened: loading.LoadedModel, request: Request) -> int:
-    """Writes the features of every image in the order of the source; returns how many there are.
+    """Writes the features of every image in the order of the source; returns their number.
 
-    Each row is the image's alone: it depends on neither batch size nor devices but for rounding.
-    Of the features no more than two batches are in memory. An unreadable image raises DataError
-    with its name, or within `data.max_bad_examples` its row is NaN. Every process of several
-    computes its share, and the first one writes.
+    Each row depends on its image only: batch size and devices change no more than rounding. At most
+    two batches of features are in memory. An unreadable image raises DataError with its name, or
+    gives a row of NaN within `data.max_bad_examples`. With several processes, each computes its
+    share, and the first one writes.
     """
     cfg = opened.config
     distributed.initialize(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
@@ -126,7 +126,7 @@ def write(opened: loading.LoadedModel, request: Request) -> int:
 
 
 class _Pour:
-    """Writes batches as they come, one behind: the devices have the next before we wait."""
+    """Writes batches with a delay of one, so that the devices always have work."""
 
     def __init__(self, writer: writers.Writer, source: sources.Source) -> None:
         self._writer, self._source = writer, source
@@ -134,12 +134,12 @@ class _Pour:
         self._done, self._said = 0, time.monotonic()
 
     def __call__(self, computed: Arrays) -> None:
-        """Takes the next batch, and writes the one before."""
+        """Accepts the next batch and writes the previous one."""
         self.finish()
         self._waiting = computed
 
     def finish(self) -> None:
-        """Writes the batch that waits, if one does."""
+        """Writes the pending batch, if any."""
         if self._waiting is None:
             return
         # The same on all devices of all processes, so any one of them will do.
@@ -187,7 +187,7 @@ def _inputs(batch: runner.Batch) -> runner.Inputs:
 
 
 def _wide(mask: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Returns a mask of rows in a shape that goes with their values."""
+    """Returns a mask of rows, broadcastable to their values."""
     return mask.reshape(-1, *(1,) * (values.ndim - 1))
 
 

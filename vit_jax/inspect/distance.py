@@ -1,4 +1,4 @@
-"""How far attention reaches: its mean distance in pixels (ViT, figures 7 and 11)."""
+"""Mean attention distance in pixels (ViT, figures 7 and 11)."""
 
 import numpy as np
 
@@ -6,9 +6,8 @@ import numpy as np
 def between(grid: tuple[int, int], image_size: tuple[int, int], *, token: bool) -> np.ndarray:
     """Returns the distance in pixels between all tokens, (N, N) float32.
 
-    Neighbors on the grid are as far apart as the image is high or wide divided by the rows or
-    columns, so that hybrids count in pixels of the image too. Of a class token, which comes first,
-    all distances are 0.
+    Grid neighbors are the image height or width divided by the rows or columns apart, so hybrids
+    also use image pixels. All distances to a class token, which comes first, are 0.
     """
     rows, columns = np.indices(grid).reshape(2, -1)
     y, x = rows * (image_size[0] / grid[0]), columns * (image_size[1] / grid[1])
@@ -17,11 +16,11 @@ def between(grid: tuple[int, int], image_size: tuple[int, int], *, token: bool) 
 
 
 def mean_distance(weights: np.ndarray, far: np.ndarray, *, token: bool) -> np.ndarray:
-    """Returns the mean distance that each head attends to, (L, B, H) in the units of `far`.
+    """Returns the mean attention distance of each head, (L, B, H) in the units of `far`.
 
-    Of each query it is the distance to every key times the weight on it, summed, and then the mean
-    over queries. As the paper's author has it (google-research/vision_transformer#162), the class
-    token is no query, and what falls on it as a key counts nothing: the rest is not scaled up.
+    Each query contributes the sum of distance times weight over all keys; the result is the mean
+    over queries. Following the paper's author (google-research/vision_transformer#162), the class
+    token is not a query, and weight on it as a key counts 0 without rescaling the rest.
 
     Args:
       weights: attention (L, B, H, N, N).

@@ -1,15 +1,15 @@
-"""Attention rollout: how much of every token is in every other, through all layers (ViT, D.8)."""
+"""Attention rollout: the contribution of every token to every other (ViT, D.8)."""
 
 import numpy as np
 
 
 def rollout(weights: np.ndarray) -> np.ndarray:
-    """Returns what each token is made of after all layers, (B, N, N), of (L, B, H, N, N).
+    """Returns the rollout after all layers, (B, N, N), of weights (L, B, H, N, N).
 
-    The weights of a layer are averaged over its heads, the identity is added for the residual
-    connection and rows are divided by their sums; then the layers are multiplied, the last one
-    from the left (Abnar and Zuidema 2020; that ViT adds the identity too, its authors said in
-    google-research/vision_transformer#18). Rows sum to 1.
+    Averages the weights of each layer over its heads, adds the identity for the residual
+    connection, normalizes the rows, and multiplies the layers, the last one on the left (Abnar and
+    Zuidema 2020; ViT's authors confirm the identity in google-research/vision_transformer#18). Rows
+    sum to 1.
     """
     return layers(weights)[-1]
 

@@ -1,4 +1,4 @@
-"""How far a long command is: a bar with the time left on a terminal, elsewhere a line at times."""
+"""Progress of long commands: a bar with the time left on a terminal, else occasional lines."""
 
 import sys
 import time
@@ -13,7 +13,7 @@ from vit_jax import logs
 
 
 class Progress:
-    """Shows how many of `total` things are done, and when the rest will be."""
+    """Shows how many of `total` items are done, and the time left."""
 
     QUIET_SECONDS = 10.0
 
@@ -45,7 +45,7 @@ class Progress:
             self._bar.stop()
 
     def update(self, done: int) -> None:
-        """Shows that `done` things are done; what was done before the first call took no time."""
+        """Shows the number of items done; the speed ignores those before the first call."""
         now = time.monotonic()
         if self._first is None:
             self._first, self._start = done, now

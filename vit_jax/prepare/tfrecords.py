@@ -1,4 +1,4 @@
-"""TFRecord copies of TFDS's data sets rewritten as array_record, record by record."""
+"""Converts TFRecord copies of TFDS data sets to array_record, record by record."""
 
 import json
 import pathlib
@@ -19,7 +19,7 @@ from vit_jax.prepare.progress import Progress
 INFO = "dataset_info.json"
 SUFFIX = "tfrecord"
 MOST_BYTES = 2**30  # of a record
-CHUNK = 2**20  # bytes that are read at a time: what a damaged length asks for is never there
+CHUNK = 2**20  # bytes to read at a time, because a damaged length may be huge
 
 
 def find(folder: epath.Path, name: str) -> epath.Path | None:
@@ -88,7 +88,7 @@ def _copy_metadata(source: epath.Path, part: pathlib.Path) -> None:
 
 
 def _counted(path: epath.Path, length: int, done: int, progress: Progress) -> Iterator[bytes]:
-    """Yields the records of a shard, which must be `length`."""
+    """Yields the records of a shard; raises DataError unless there are `length`."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -100,7 +100,7 @@ def _counted(path: epath.Path, length: int, done: int, progress: Progress) -> It
             progress.update(done + count)
             yield record
     if count != length:
-        raise DataError(f"{path}: has {count} records, and {INFO} says {length}; copy it again")
+        raise DataError(f"{path}: has {count} records, but {INFO} lists {length}; copy it again")
 
 
 def read(file: IO[bytes], name: str) -> Iterator[bytes]:

@@ -126,7 +126,7 @@ class Loop:
     cfg: config.Config
     plan: Plan
     step: Callable[[Any, dict[str, jax.Array]], tuple[Any, dict[str, jax.Array]]]
-    batches: Callable[[int], prefetch.Batches]
+    batches: Callable[[int], prefetch.BatchIterator]
     put: Callable[[Mapping[str, np.ndarray]], dict[str, jax.Array]]
     evaluators: Mapping[str, Evaluator]
     parameters: Callable[[Any], Any]
@@ -174,7 +174,7 @@ class Loop:
                 try:
                     with self.phases("data"):
                         batch = next(batches)
-                except prefetch.GivenUp:
+                except prefetch.StoppedError:
                     if pending is not None:
                         self._look(*pending, timer)
                     self._stop(state, step - 1, None)

@@ -65,11 +65,11 @@ def create(
         correct = losses.rank_of_label(logits, labels) == 0
         return jnp.mean(loss), {"top1": jnp.mean(correct, dtype=jnp.float32)}
 
-    def fill_in(
+    def predict_masked(
         params: Any, batch: Batch, key: jax.Array | None, share: jax.Array | None
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         images, chosen = batch["image"], batch["chosen"]
-        outputs = model.fill_in(
+        outputs = model.predict_masked(
             params, normalize_pixels(images, cfg.data), batch["source"], chosen, key=key
         )
         patch = required(cfg.model.patch_size)
@@ -77,7 +77,7 @@ def create(
         means = {name: jnp.mean(value, dtype=jnp.float32) for name, value in found.items()}
         return means.pop("loss"), means
 
-    gradient = jax.value_and_grad(classify if target is None else fill_in, has_aux=True)
+    gradient = jax.value_and_grad(classify if target is None else predict_masked, has_aux=True)
 
     def accumulated(
         params: Any, batch: Batch, key: jax.Array | None, share: jax.Array | None

@@ -1,6 +1,6 @@
-"""The index of How to train your ViT: of its 759 pre-trained models, which is the best of a kind.
+"""The index of How to train your ViT: finds the best of its 759 pre-trained models.
 
-The file is gs://vit_models/augreg/index.csv, a line per fine-tuning.
+The file is gs://vit_models/augreg/index.csv, with one line per fine-tuning run.
 """
 
 import csv
@@ -13,7 +13,7 @@ from vit_jax import config
 from vit_jax.weights import zoo
 from vit_jax.weights.readers import WeightsError
 
-# Columns that are read here, of 21.
+# The columns used, of 21.
 COLUMNS = ("name", "ds", "final_val", "filename")
 COLUMNS += ("adapt_ds", "adapt_final_val", "adapt_filename", "adapt_resolution")
 
@@ -35,8 +35,8 @@ def best(index: pathlib.Path, name: str, data: str = "i21k") -> Upstream:
 
     Args:
       index: a copy of augreg/index.csv.
-      name: of the model: `B/16`, `ViT-B/16` or `B_16`.
-      data: what it is pre-trained on, as the index says: i21k, i1k.
+      name: model name: `B/16`, `ViT-B/16` or `B_16`.
+      data: pre-training data in the index: i21k or i1k.
 
     Raises WeightsError.
     """
@@ -61,7 +61,7 @@ def _merit(one: Upstream) -> tuple[float, float]:
 
 
 def _upstreams(index: pathlib.Path) -> Iterator[Upstream]:
-    """Yields every row: a pre-trained model, and one of its fine-tunings."""
+    """Yields every row: a pre-trained model and one of its fine-tuning runs."""
     line = 1
     try:
         with index.open(encoding="utf-8", newline="") as file:

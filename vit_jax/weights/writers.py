@@ -1,4 +1,4 @@
-"""Files and folders of arrays, written whole or not at all."""
+"""Writes files and folders of arrays, completely or not at all."""
 
 import contextlib
 import json
@@ -20,8 +20,8 @@ FOLDED = "model.safetensors"  # the file of arrays in a folder
 def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray], documents: Documents) -> None:
     """Writes float32 arrays to a .npz or .safetensors file, or to a folder with JSON files.
 
-    What is at `path` is always whole: it is written beside it, forced to the disk, and renamed.
-    Raises WeightsError, and leaves nothing behind, where the disk refuses.
+    `path` is always complete: data is written to a temporary name, synced, and renamed. If the disk
+    fails, raises WeightsError and leaves nothing behind.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -56,7 +56,7 @@ def _safetensors(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
         header[name] = {"dtype": "F32", "shape": array.shape, "data_offsets": (start, end)}
         start = end
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # numbers begin at a multiple of their size
+    text += b" " * (-len(text) % 8)  # arrays start at a multiple of their item size
     file.write(len(text).to_bytes(8, "little") + text)
     for array in arrays.values():
         file.write(np.ascontiguousarray(array, "<f4").data)
@@ -64,7 +64,7 @@ def _safetensors(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
 
 @contextlib.contextmanager
 def _synced(path: pathlib.Path) -> Iterator[IO[bytes]]:
-    """Opens a new file that is on the disk when it is left."""
+    """Opens a new file and syncs it to disk at the end."""
     with path.open("xb") as file:
         yield file
         file.flush()
@@ -73,7 +73,7 @@ def _synced(path: pathlib.Path) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def _removed(draft: pathlib.Path) -> Iterator[None]:
-    """Removes what is left of a draft, whatever happened."""
+    """Removes a temporary file or folder."""
     try:
         yield
     finally:
