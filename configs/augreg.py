@@ -65,7 +65,7 @@ IMAGENET = (
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names this file knows."""
+    """Returns the names defined in this file."""
     return tuple(RUNS)
 
 
@@ -76,7 +76,7 @@ def _level(model: str, dataset: str) -> str:
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the run called `name`."""
+    """Returns the config of the run `name`."""
     model, dataset = RUNS[name]
     row, upstream = paper.AUGREG[model], dataset == "i21k"
     mixup, randaugment = paper.LEVELS[_level(model, dataset)]
@@ -98,7 +98,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
 
 
 def about(name: str) -> catalog.About:
-    """Returns where the run called `name` comes from, and what its authors got."""
+    """Returns the provenance of the run `name` and the results of its authors."""
     model, dataset = RUNS[name]
     task, upstream = TASKS[paper.DATASETS[dataset]], dataset == "i21k"
     level = _level(model, dataset)

@@ -1,4 +1,4 @@
-"""Axial attention (appendix D.6, Figure 13): axial/MODEL, and the three networks beside them.
+"""Axial attention (appendix D.6, Figure 13): axial/MODEL and the networks compared.
 
 `axial/ViT-B_16`, `axial/ViT-B_32` and `axial/R50x1` are the runs of Table 3 under other names.
 """
@@ -24,7 +24,7 @@ POOLING = Choice(
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names this file knows."""
+    """Returns the names defined in this file."""
     return tuple(RUNS)
 
 
@@ -34,7 +34,7 @@ def _base(name: str) -> str:
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the run called `name`."""
+    """Returns the config of the run `name`."""
     options = catalog.load(_base(name))
     options["model"] |= {"variant": RUNS[name]}
     if "AxialViT" in name:

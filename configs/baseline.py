@@ -30,12 +30,12 @@ CHOICES = (
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names this file knows."""
+    """Returns the names defined in this file."""
     return tuple(RUNS)
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the run called `name`."""
+    """Returns the config of the run `name`."""
     task = TASKS["imagenet"]
     return ml_collections.ConfigDict(
         {
@@ -71,7 +71,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
 
 
 def about(name: str) -> catalog.About:
-    """Returns where the run called `name` comes from, and what its authors got."""
+    """Returns the provenance of the run `name` and the results of its authors."""
     task = TASKS["imagenet"]
     printed = (catalog.Result("top-1", 76.5, "big_vision"),) if RUNS[name] == 90 else ()
     return catalog.About(

@@ -26,7 +26,7 @@ SMALL = ("cifar10", "cifar100", "vtab/cifar100", "vtab/svhn", "vtab/eurosat",
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names this file knows."""
+    """Returns the names defined in this file."""
     return (ORIGIN, *TARGETS)
 
 
@@ -37,7 +37,7 @@ def _base(target: str) -> str:
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the run called `name`."""
+    """Returns the config of the run `name`."""
     if name == ORIGIN:
         return _pretraining()
     target = TARGETS[name]
@@ -69,7 +69,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
 
 
 def _setup(target: str) -> paper.BigTransfer:
-    """Returns what BiT-HyperRule says of a data set by its number of training images."""
+    """Returns the settings of BiT-HyperRule for a number of training images."""
     task = TASKS[target]
     images = task.count(task.whole) or 0
     return next(setup for setup in paper.BIT if images < setup.fewer_than)
@@ -88,7 +88,7 @@ def _pretraining() -> ml_collections.ConfigDict:
 
 
 def about(name: str) -> catalog.About:
-    """Returns where the run called `name` comes from, and what Table 2 has of it."""
+    """Returns the provenance of the run `name` and its results in Table 2."""
     if name == ORIGIN:
         return _about_pretraining()
     target = TARGETS[name]
@@ -110,7 +110,7 @@ def about(name: str) -> catalog.About:
         origin=ORIGIN,
         warning=f"begins with random weights: those of {ORIGIN} were never published; set "
         "--config.init_from to a run of yours",
-        transfer=catalog.Transfer(
+        transfer=catalog.TransferSettings(
             task=target, rates=(paper.BIT_LR,), train=task.train, held_out=task.held_out
         ),
     )

@@ -15,12 +15,12 @@ from vit_jax import catalog
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names this file knows."""
+    """Returns the names defined in this file."""
     return ("digits", "digits-token")
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the run called `name`."""
+    """Returns the config of the run `name`."""
     pooling, position = ("gap", "sincos_2d") if name == "digits" else ("token", "learned_1d")
     return ml_collections.ConfigDict(
         {

@@ -19,7 +19,7 @@ def names() -> tuple[str, ...]:
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the run called `name`."""
+    """Returns the config of the run `name`."""
     _, lr, weight_decay = paper.FIGURE_10[0]
     options = catalog.load(BASE)
     options["optimizer"] |= {"lr": lr, "weight_decay": weight_decay}

@@ -31,7 +31,7 @@ HALVED = Choice(
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names this file knows."""
+    """Returns the names defined in this file."""
     return tuple(RUNS)
 
 
@@ -41,7 +41,7 @@ def _base(name: str) -> str:
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the run called `name`."""
+    """Returns the config of the run `name`."""
     model, images = RUNS[name]
     whole = TASKS["jft"].count("train")
     assert whole is not None

@@ -1,6 +1,6 @@
 """Fine-tuning (Tables 2, 4, 5, 6): finetune/MODEL-FROM-DATASET; Table 2's ImageNet: -512, -518.
 
-Data sets: imagenet, cifar10, cifar100, pets, flowers. Those from i21k begin with the weights that
+Data sets: imagenet, cifar10, cifar100, pets, flowers. Runs from i21k start with the weights that
 Google published; the others were never published and come from a run of yours: init_from. Runs that
 only Table 6 has say how long JFT-300M was trained on, such as jft7ep. A name is one run at one rate
 on the whole training set; `vit_jax transfer NAME` is the protocol that chooses the rate.
@@ -16,9 +16,9 @@ from vit_jax.data.tasks import TASKS
 
 
 class Run(NamedTuple):
-    """One network, what it was pre-trained on, and where it goes.
+    """A fine-tuning run: network, pre-training data, target.
 
-    `pixels` only where Table 2 has its own, `epochs` of JFT-300M where only Table 6 has the run.
+    `pixels` is set if Table 2 has its own, `epochs` of JFT-300M if the run is only in Table 6.
     """
 
     model: str
@@ -64,7 +64,7 @@ LR = 0.03
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names this file knows."""
+    """Returns the names defined in this file."""
     return tuple(RUNS)
 
 
@@ -75,7 +75,7 @@ def pixels(model: str) -> int:
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the run called `name`."""
+    """Returns the config of the run `name`."""
     run = RUNS[name]
     row, task, side = paper.TABLE_4[run.target], TASKS[run.target], run.pixels or pixels(run.model)
     layers = paper.SIZES[run.model.rpartition("-")[2][0]][0] if "ViT" in run.model else 1
@@ -112,7 +112,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
 
 
 def about(name: str) -> catalog.About:
-    """Returns where the run called `name` comes from, and what the paper got."""
+    """Returns the provenance of the run `name` and the results of the paper."""
     run = RUNS[name]
     row, task = paper.TABLE_4[run.target], TASKS[run.target]
     patch = run.model.rpartition("/")[2]
@@ -139,7 +139,7 @@ def about(name: str) -> catalog.About:
         if run.pretrained == "i21k"
         else f"begins with random weights: those of {start} were never published; set "
         "--config.init_from to a run of yours",
-        transfer=catalog.Transfer(
+        transfer=catalog.TransferSettings(
             task=run.target,
             rates=row.lrs,
             train=task.train,

@@ -45,7 +45,7 @@ SEEDS = (0, 1)  # to try each with
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names this file knows."""
+    """Returns the names defined in this file."""
     return tuple(
         name
         for model in MODELS
@@ -59,7 +59,7 @@ def pretraining(model: str, share: int) -> str:
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the run called `name`."""
+    """Returns the config of the run `name`."""
     model, kind, share = _parts(name)
     options = catalog.load("digits-token") | {"model": dict(MODELS[model])}
     pixels = PIXELS[model]
@@ -111,7 +111,7 @@ def about(name: str) -> catalog.About:
         f"--config.init_from=runs/{origin}; or compare with random weights, "
         "--config.init_from=none",
         lifted_by=("init_from",),
-        transfer=catalog.Transfer(
+        transfer=catalog.TransferSettings(
             task="digits",
             rates=RATES,
             train="train[:80%]",

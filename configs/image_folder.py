@@ -29,12 +29,12 @@ CHOICES = (
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names this file knows."""
+    """Returns the names defined in this file."""
     return ("image_folder", "image_folder-32")
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the run called `name`."""
+    """Returns the config of the run `name`."""
     options = {
         "model": {"variant": "ViT-S/16"},
         "data": {
@@ -65,5 +65,5 @@ def get_config(name: str) -> ml_collections.ConfigDict:
 
 
 def about(name: str) -> catalog.About:
-    """Returns what the recipe chooses."""
+    """Returns the choices of the recipe."""
     return catalog.About(choices=CHOICES)

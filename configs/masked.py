@@ -20,7 +20,7 @@ from vit_jax import catalog, paper
 from vit_jax.catalog import Choice
 
 MODEL = "ViT-B_16"
-BASES = {"jft": "7ep", "i21k": "90ep", "imagenet": "300ep"}  # what of Table 3 is taken over
+BASES = {"jft": "7ep", "i21k": "90ep", "imagenet": "300ep"}  # the rows of Table 3 that they use
 FINETUNING = f"finetune/{MODEL}-jft-imagenet"
 SHORT = "-100k"
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -29,7 +29,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "-color_4x4": {"target": "color_4x4"},
     "-pixels": {"target": "pixels"},
 }
-PRETRAINING = {  # data set, whether short, what is masked
+PRETRAINING = {  # data set, whether short, masked target
     f"masked/{MODEL}-{dataset}{SHORT * short}{variant}": (dataset, short, variant)
     for dataset in BASES
     for short in (False, True)
@@ -43,12 +43,12 @@ SEEDS = (0, 1)  # to try each with: 144 images are few
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names this file knows."""
+    """Returns the names defined in this file."""
     return (*PRETRAINING, *(name + AFTER for name in PRETRAINING), DIGITS, TENTH, SCRATCH)
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the run called `name`."""
+    """Returns the config of the run `name`."""
     if name == DIGITS:
         return _digits()
     if name in (TENTH, SCRATCH):
@@ -93,7 +93,7 @@ def _tenth() -> ml_collections.ConfigDict:
 
 
 def about(name: str) -> catalog.About:
-    """Returns where the run called `name` comes from, and what the paper got."""
+    """Returns the provenance of the run `name` and the results of the paper."""
     if name == DIGITS:
         return catalog.About(row="ViT, all digits, no labels", dataset="digits", images=1437)
     if name in (TENTH, SCRATCH):
@@ -115,7 +115,7 @@ def about(name: str) -> catalog.About:
 
 
 def _words(short: bool, variant: str) -> str:
-    """Returns the length of a pre-training, and what makes it differ from the paper's."""
+    """Returns the length of a pre-training run and its differences from the paper."""
     steps = paper.MASKED.short_steps if short else paper.MASKED.steps
     return f"{steps:,} steps" + (f", {variant.removeprefix('-')}" if variant else "")
 
@@ -145,7 +145,7 @@ def _about_tenth(name: str) -> catalog.About:
         dataset="digits",
         images=144,
         choices=(HELD_OUT,),
-        transfer=catalog.Transfer(
+        transfer=catalog.TransferSettings(
             task="digits",
             rates=RATES,
             train="train[:10%]",
@@ -190,7 +190,7 @@ CHOICES = (
     ),
 )
 FINETUNED = Choice(
-    "fine-tuned as Table 4 has it, at 384 pixels, by the class token",
+    "fine-tuned as in Table 4, at 384 pixels, by the class token",
     "not stated for this model",
     "--config.model.pooling=gap",
 )

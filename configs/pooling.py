@@ -22,12 +22,12 @@ HEAD = Choice(
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names this file knows."""
+    """Returns the names defined in this file."""
     return tuple(RUNS)
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the run called `name`."""
+    """Returns the config of the run `name`."""
     kind, lr = RUNS[name]
     options = catalog.load(BASE)
     options["optimizer"] |= {"lr": lr}

@@ -44,12 +44,12 @@ OF_KIND = {
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names this file knows."""
+    """Returns the names defined in this file."""
     return tuple(CELLS)
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the run called `name`."""
+    """Returns the config of the run `name`."""
     position, place = CELLS[name]
     options = catalog.load(BASE)
     options["model"] |= {"position": position, "position_place": place}
@@ -57,7 +57,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
 
 
 def about(name: str) -> catalog.About:
-    """Returns where the run called `name` comes from, and what the paper got."""
+    """Returns the provenance of the run `name` and the results of the paper."""
     position, place = CELLS[name]
     base = catalog.about(BASE)
     score = paper.TABLE_8.get((position, place))

@@ -1,7 +1,7 @@
 """Pre-training (Tables 3, 5, 6, 7): pretrain/MODEL-DATA-EPOCHSep; Table 7's other arm adds -sgd.
 
 Data sets: `jft` (private: any data set of yours takes its place), `i21k`, `imagenet`. Three runs
-that Tables 5 and 6 report have no row in Table 3; `vit_jax show NAME` says what stands in for it.
+that Tables 5 and 6 report have no row in Table 3; `vit_jax show NAME` names the substitutes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,12 +28,12 @@ SGD_RUNS = ("pretrain/R50x1-jft-7ep-sgd", "pretrain/R152x2-jft-7ep-sgd")
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names this file knows."""
+    """Returns the names defined in this file."""
     return (*RUNS, *SGD_RUNS)
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the run called `name`."""
+    """Returns the config of the run `name`."""
     row, model, epochs = RUNS[name.removesuffix(SGD)]
     task = TASKS[paper.DATASETS[row.dataset]]
     options = {
@@ -86,7 +86,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
 
 
 def about(name: str) -> catalog.About:
-    """Returns where the run called `name` comes from, and what the paper got."""
+    """Returns the provenance of the run `name` and the results of the paper."""
     row, model, epochs = RUNS[name.removesuffix(SGD)]
     task = TASKS[paper.DATASETS[row.dataset]]
     found = dict(_found(name))

@@ -43,12 +43,12 @@ CHOICES = (
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names this file knows."""
+    """Returns the names defined in this file."""
     return tuple(SHAPES)
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the run called `name`."""
+    """Returns the config of the run `name`."""
     shape = SHAPES[name]
     options = catalog.load(BASE)
     options["model"] |= {

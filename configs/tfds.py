@@ -11,17 +11,17 @@ from vit_jax import catalog
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names this file knows."""
+    """Returns the names defined in this file."""
     return ("tfds", "tfds-32")
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the run called `name`."""
+    """Returns the config of the run `name`."""
     options = catalog.load(name.replace("tfds", "image_folder"))
     options["data"] |= {"source": "tfds", "name": "cifar10"}
     return ml_collections.ConfigDict(options)
 
 
 def about(name: str) -> catalog.About:
-    """Returns what the recipe chooses."""
+    """Returns the choices of the recipe."""
     return catalog.about(name.replace("tfds", "image_folder"))

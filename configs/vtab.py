@@ -44,7 +44,7 @@ PETS = Choice(
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names this file knows."""
+    """Returns the names defined in this file."""
     return tuple(RUNS)
 
 
@@ -54,7 +54,7 @@ def _base(name: str) -> str:
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
-    """Returns the run called `name`."""
+    """Returns the config of the run `name`."""
     _, _, key = RUNS[name]
     task, options = TASKS[f"vtab/{key}"], catalog.load(_base(name))
     side = options["data"]["image_size"][0]
@@ -75,7 +75,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
 
 
 def about(name: str) -> catalog.About:
-    """Returns where the run called `name` comes from, and what the paper got."""
+    """Returns the provenance of the run `name` and the results of the paper."""
     model, pretrained, key = RUNS[name]
     task, base = TASKS[f"vtab/{key}"], catalog.about(_base(name))
     score = paper.TABLE_9[key][list(paper.TABLE_2).index((model, pretrained))]
@@ -95,7 +95,7 @@ def about(name: str) -> catalog.About:
         results=(Result("top-1", score, "9"), Result("mean of 19, 3 runs", mean, "2", std)),
         choices=(tuning, *CHOICES, *([PETS] if key == "pets" else []), *pixels),
         # A single rate: chosen by the paper once for all tasks, so there is nothing to choose.
-        transfer=catalog.Transfer(
+        transfer=catalog.TransferSettings(
             task=task.name, rates=(paper.VTAB_LR,), train=task.train, held_out=task.held_out
         ),
     )

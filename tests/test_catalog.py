@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from vit_jax import catalog, config, models, run_config
+from vit_jax import catalog, cli, config, models, run_config
 
 NAMES = catalog.names()
 UNPRINTED = ("digits", "posemb/sincos", "home/", "masked/digits")  # in no table of the paper
@@ -23,6 +23,35 @@ def names():
 def get_config(name):
     return ml_collections.ConfigDict({"seed": 7 if name == "mine" else 8})
 """
+
+
+REFERENCES = """
+from ml_collections import config_dict
+
+def names():
+    return ("references",)
+
+def get_config(name):
+    cfg = ml_collections.ConfigDict({"optimizer": {"lr": config_dict.placeholder(float, True)}})
+    cfg.data = {"root": config_dict.placeholder(str)}
+    cfg.train = {"batch_size": 64}
+    cfg.seed = cfg.train.get_ref("batch_size") * 2
+    return cfg
+"""
+
+
+def test_references_and_placeholders_of_ml_collections(tmp_path, capsys):
+    """References are resolved; a required placeholder is an option that the user must set."""
+    path = write(tmp_path / "mine.py", REFERENCES)
+    values = catalog.load(str(path))
+    assert (values["seed"], values["data"]) == (128, {"root": None})
+    with pytest.raises(config.ConfigError) as caught:
+        config.build(values)
+    assert str(caught.value) == "optimizer.lr=(required): must be a number"
+    cfg = config.build(config.override(values, {"optimizer.lr": "0.5"}))
+    assert (cfg.optimizer.lr, cfg.seed) == (0.5, 128)
+    assert cli.main(["show", f"{path}:references"]) == 2
+    assert capsys.readouterr().err == "vit_jax: optimizer.lr=(required): must be a number\n"
 
 
 def test_names_are_grouped_by_file_and_safe_to_type():

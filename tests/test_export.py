@@ -72,11 +72,14 @@ def exported(digits, tmp_path_factory):
     hybrid = loading.load(FIXTURES / "hybrid_tiny.npz")
     grown = jax.tree.map(lambda leaf: leaf * np.float32(1.5), vit.params)  # to feel bfloat16
     cases = {
-        "vit": (vit, export.Form()),
-        "fives": (with_loss(vit, "sigmoid"), export.Form(batch=5, platforms=("cpu",))),
-        "half": (dataclasses.replace(vit, params=grown), export.Form(dtype="bfloat16", batch=5)),
-        "hybrid": (hybrid, export.Form()),
-        "digits": (digits, export.Form(any_size=True)),
+        "vit": (vit, export.ExportOptions()),
+        "fives": (with_loss(vit, "sigmoid"), export.ExportOptions(batch=5, platforms=("cpu",))),
+        "half": (
+            dataclasses.replace(vit, params=grown),
+            export.ExportOptions(dtype="bfloat16", batch=5),
+        ),
+        "hybrid": (hybrid, export.ExportOptions()),
+        "digits": (digits, export.ExportOptions(any_size=True)),
     }
     folder = tmp_path_factory.mktemp("programs")
     for name, (predictor, form) in cases.items():
@@ -277,7 +280,7 @@ def test_a_full_disk_leaves_nothing(digits, tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(config.ConfigError, match="new: cannot be written: No space left on device"):
-        export.write(digits, export.Form(platforms=("cpu",)), tmp_path / "new")
+        export.write(digits, export.ExportOptions(platforms=("cpu",)), tmp_path / "new")
     assert not list(tmp_path.iterdir())
 
 
@@ -286,17 +289,17 @@ def test_a_model_too_large_for_a_program_is_refused(digits, monkeypatch):
     monkeypatch.setattr(program, "MAX_BYTES", size - 1)
     said = f"unnamed: has {size / 1e9:.2f} GB of parameters, and a program holds at most 0.00 GB"
     with pytest.raises(config.ConfigError) as error:
-        export.trace(digits, export.Form())
+        export.trace(digits, export.ExportOptions())
     assert str(error.value) == f"{said}; set --dtype=bfloat16, which takes half"
     monkeypatch.setattr(program, "MAX_BYTES", 100)
     with pytest.raises(config.ConfigError) as error:
-        export.trace(digits, export.Form())
+        export.trace(digits, export.ExportOptions())
     assert str(error.value) == said
 
 
 def test_attention_of_one_kind_of_device_is_left_behind(digits):
     model = dataclasses.replace(digits.config.model, attention="cudnn")
     predictor = dataclasses.replace(digits, config=dataclasses.replace(digits.config, model=model))
-    exported = export.trace(predictor, export.Form(dtype="bfloat16"))
+    exported = export.trace(predictor, export.ExportOptions(dtype="bfloat16"))
     assert "cudnn" not in exported.mlir_module()
     assert exported.platforms == ("cpu", "cuda", "tpu")

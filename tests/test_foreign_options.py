@@ -127,7 +127,7 @@ def test_what_the_output_looks_at():
 
     def seen(**changes):
         model = dataclasses.replace(cfg.model, **changes)
-        return attention.of_output(rows, dataclasses.replace(cfg, model=model)).ravel()
+        return attention.output_attention(rows, dataclasses.replace(cfg, model=model)).ravel()
 
     np.testing.assert_array_equal(seen(), rows[0, 1:])
     np.testing.assert_array_equal(seen(pooling="first", class_token=True), rows[0, 1:])

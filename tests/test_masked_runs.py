@@ -138,7 +138,7 @@ def test_what_it_fills_in_is_drawn(pretrained, tmp_path):
 def test_images_are_filled_in(pretrained):
     opened = loading.load(pretrained)
     images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1), np.uint8)
-    found = reconstruct.fill_in(opened, images)
+    found = reconstruct.predict_masked(opened, images)
     chosen = np.zeros((3, 16), bool)
     np.put_along_axis(chosen, found["chosen"], True, axis=1)
     pixels = chosen.reshape(3, 4, 4).repeat(2, axis=1).repeat(2, axis=2)
@@ -148,8 +148,8 @@ def test_images_are_filled_in(pretrained):
     assert (found["corrupted"][found["masked"]] == 127).all()
     assert set(np.unique(found["predicted"][pixels])) <= {*range(16, 256, 32)}
     other = loading.LoadedModel(config=runs.configure(), params={}, classes=(), kind="run")
-    with pytest.raises(CannotAnswer, match="the model fills in no patches; train one"):
-        reconstruct.fill_in(other, images)
+    with pytest.raises(CannotAnswer, match="the model predicts no masked patches; train one"):
+        reconstruct.predict_masked(other, images)
 
 
 def test_what_fills_no_patch_is_not_filled_in():
@@ -162,7 +162,7 @@ def test_what_fills_no_patch_is_not_filled_in():
     params = loading.create_model(cfg).init(jax.random.key(0))
     opened = loading.LoadedModel(config=cfg, params=params, classes=(), kind="run")
     images = np.random.default_rng(0).integers(0, 256, (2, 9, 14, 1), np.uint8)
-    found = reconstruct.fill_in(opened, images)
+    found = reconstruct.predict_masked(opened, images)
     assert found["original"].shape == found["predicted"].shape == (2, 8, 12, 1)
     np.testing.assert_array_equal(found["original"], images[:, :8, :12])
     left = ~found["masked"]

@@ -39,7 +39,7 @@ class Choice(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Transfer:
+class TransferSettings:
     """How `vit_jax transfer` selects a config's learning rate; final runs use the config's splits.
 
     Attributes:
@@ -95,7 +95,7 @@ class About:
     warning: str = ""
     needs: str = ""
     lifted_by: tuple[str, ...] = ()
-    transfer: Transfer | None = None
+    transfer: TransferSettings | None = None
 
 
 def directory() -> pathlib.Path:
@@ -131,8 +131,32 @@ def load(reference: str) -> dict[str, Any]:
     values = module.get_config(name)
     if not isinstance(values, Mapping) and not hasattr(values, "items"):
         raise ConfigError(f"--config={reference}: get_config({name!r}) must return a ConfigDict")
-    values = config.override(values, {})  # plain dicts from here on
-    return values | {"name": name}
+    return _plain(values) | {"name": name}
+
+
+class Required:
+    """Stands for an unset `placeholder(TYPE, required=True)`; no option accepts it as a value."""
+
+    def __str__(self) -> str:
+        return "(required)"
+
+
+def _plain(values: Any) -> dict[str, Any]:
+    """Copies a ConfigDict to dicts: references resolved, Required for those without a value."""
+    from ml_collections import config_dict  # slow to import
+
+    if isinstance(values, config_dict.ConfigDict):
+        values = dict(values.items(preserve_field_references=True))
+    result = {}
+    for key, value in values.items():
+        if isinstance(value, config_dict.FieldReference):
+            try:
+                value = value.get()
+            except config_dict.RequiredValueError:
+                value = Required()
+        nested = isinstance(value, Mapping) or hasattr(value, "items")
+        result[key] = _plain(value) if nested else value
+    return result
 
 
 def about(reference: str) -> About:

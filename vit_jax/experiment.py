@@ -23,6 +23,8 @@ from vit_jax.runtime.session import Session, open_session
 from vit_jax.training import hooks, loop, optimizers, schedules, sharding, state, step
 from vit_jax.training.plan import Plan
 
+Put = Callable[[prefetch.Batch], dict[str, jax.Array]]
+
 SETS = {f"evaluation.{option}" for option in ("tasks", "fewshot", "probe")}
 
 
@@ -234,11 +236,13 @@ def _compile(
 
 def _inputs(
     source: Source, cfg: config.Config, mesh: Any, steps: int, stop: preemption.Stop
-) -> tuple[Callable[[int], prefetch.Batches], Callable[[prefetch.Batch], dict[str, jax.Array]]]:
+) -> tuple[
+    Callable[[int], prefetch.BatchIterator], Callable[[prefetch.Batch], dict[str, jax.Array]]
+]:
     """Returns what loads this host's rows after a step, and what moves them to the devices."""
     rows = sharding.host_rows(mesh, cfg.train.batch_size)
 
-    def batches(first: int) -> prefetch.Batches:
+    def batches(first: int) -> prefetch.BatchIterator:
         loaded = pipeline.batches(
             source,
             transforms.train_transforms(cfg.data),
@@ -250,7 +254,7 @@ def _inputs(
             start_step=first,
             stop_step=steps,
         )
-        return prefetch.Feed(loaded, stop)
+        return prefetch.Prefetcher(loaded, stop)
 
     def put(batch: prefetch.Batch) -> dict[str, jax.Array]:
         inputs = {"image": batch["image"], "label": batch["label"]}

@@ -79,7 +79,7 @@ def entries(*, table: str | None = None, model: str | None = None) -> list[Entry
     chosen = everything
     if table is not None:
         exhibit = table_names.find(table, "--table=")
-        chosen = [e for e in chosen if exhibit in table_names.of(e.about.tables, e.name)]
+        chosen = [e for e in chosen if exhibit in table_names.containing(e.about.tables, e.name)]
     if model is not None:
         chosen = [e for e in chosen if fnmatch.fnmatchcase(e.model, model.replace("_", "/"))]
         if not chosen:

@@ -219,7 +219,7 @@ BIT_SMALL, BIT_LARGE = (160, 128), (512, 480)  # pixels before and after the cro
 Score = tuple[float, float | None]  # mean and standard deviation
 
 
-class Transfer(NamedTuple):
+class TransferScores(NamedTuple):
     """A column of Table 2: top-1 and its standard deviation over three fine-tuning runs, in %."""
 
     imagenet: Score
@@ -234,22 +234,22 @@ class Transfer(NamedTuple):
 
 
 TABLE_2 = {  # (network, pre-trained on); section 4.1 has the pixels, and Polyak's 0.9999
-    ("ViT-H/14", "jft"): Transfer(
+    ("ViT-H/14", "jft"): TransferScores(
         (88.55, 0.04), (90.72, 0.05), (99.50, 0.06), (94.55, 0.04), (97.56, 0.03), (99.68, 0.02),
         (77.63, 0.23), 2500, 518,
     ),
-    ("ViT-L/16", "jft"): Transfer(
+    ("ViT-L/16", "jft"): TransferScores(
         (87.76, 0.03), (90.54, 0.03), (99.42, 0.03), (93.90, 0.05), (97.32, 0.11), (99.74, 0.00),
         (76.28, 0.46), 680, 512,
     ),
-    ("ViT-L/16", "i21k"): Transfer(
+    ("ViT-L/16", "i21k"): TransferScores(
         (85.30, 0.02), (88.62, 0.05), (99.15, 0.03), (93.25, 0.05), (94.67, 0.15), (99.61, 0.02),
         (72.72, 0.21), 230, 512,
     ),
 }  # fmt: skip
 POLYAK = 0.9999
 # The column "BiT-L (ResNet152x4)"; Table 2 does not print its pixels: Big Transfer, section 3.3.
-TABLE_2_BIT = Transfer(
+TABLE_2_BIT = TransferScores(
     (87.54, 0.02), (90.54, None), (99.37, 0.06), (93.51, 0.08), (96.62, 0.23), (99.63, 0.03),
     (76.29, 1.70), 9900, 480,
 )  # fmt: skip

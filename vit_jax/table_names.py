@@ -73,7 +73,7 @@ def measured(typed: str) -> str:
     return name
 
 
-def of(labels: Iterable[str], config_name: str) -> set[str]:
+def containing(labels: Iterable[str], config_name: str) -> set[str]:
     """Returns the tables and figures that contain a config.
 
     Args:

@@ -121,7 +121,7 @@ def test_the_batch_doubles_until_memory_ends(monkeypatch):
     monkeypatch.setattr(infer, "_peak", lambda program: 1e18)
     (result,) = infer.measure([one], rounds=2, say=lambda text: None)
     assert result.timed == []
-    assert "half of what is free" in result.limit
+    assert "half of the free memory" in result.limit
 
 
 def test_tables_and_files_say_what_was_found(tmp_path):

@@ -27,7 +27,7 @@ def fed():
     feeds = []
 
     def make(function, stop=lambda: False):
-        feeds.append(prefetch.Feed(Batches(function), stop))
+        feeds.append(prefetch.Prefetcher(Batches(function), stop))
         return feeds[-1]
 
     yield make
@@ -67,7 +67,7 @@ def test_a_stop_ends_a_wait_that_has_no_end(fed, monkeypatch):
     monkeypatch.setattr(prefetch, "POLL", 0.01)
     comes, asked = threading.Event(), []
     one = fed(lambda _: comes.wait(), stop=lambda: asked.append(True) or len(asked) == 3)
-    with pytest.raises(prefetch.GivenUp):
+    with pytest.raises(prefetch.StoppedError):
         next(one)
     assert len(asked) == 3
     assert prefetch.stuck(patience=0.01)

@@ -48,7 +48,7 @@ def pillow(pixels: np.ndarray, mode: str = "RGB", **options) -> bytes:
 
 def decode(encoded: bytes, rectangle: partial_jpeg.Rectangle) -> np.ndarray | None:
     """Decodes into a buffer of the size that is promised to do; nothing beyond it is written."""
-    room, guard = partial_jpeg.room(rectangle), 100
+    room, guard = partial_jpeg.buffer_size(rectangle), 100
     scratch = np.full(room + guard, 77, np.uint8)
     part = partial_jpeg.decode(encoded, rectangle, scratch[:room])
     assert (scratch[room:] == 77).all()

@@ -63,7 +63,7 @@ def measure(parameters, batch_size, devices):
     evaluators = {
         "real": classification.Classification(model, cfg, toys.passing(named, cfg, mesh), named),
         "several": multilabel.MultiLabel(model, cfg, test, RIGHT),
-        "present": class_subset.Present(model, cfg, few),
+        "present": class_subset.ClassSubset(model, cfg, few),
         "imagenet-c": corruptions.Corruptions(both),
         "fewshot": fewshot.FewShot(model, cfg, pair),
         "probe": probe.Probe(model, cfg, pair),

@@ -221,7 +221,7 @@ def test_objectnet_from_its_folders(root, tmp_path, capsys):
     evaluate.append("--config.evaluation.tasks=objectnet")
 
     assert cli.main(prepare) == 0
-    assert "it cannot be evaluated without" in capsys.readouterr().out
+    assert "cannot be evaluated without its mapping" in capsys.readouterr().out
     assert cli.main(evaluate) == 2
     assert capsys.readouterr().err == (
         f"vit_jax: evaluation.tasks=objectnet: {data}/objectnet/1.0.0/mappings/"

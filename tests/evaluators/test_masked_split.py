@@ -22,7 +22,7 @@ def measure(params, batch_size, devices, seed=0):
     mesh = sharding.create_mesh(1, jax.devices()[:devices])
     source = sources.Digits("test[:26]", "")
     model = loading.create_model(cfg)
-    evaluator = masked_patches.Masked(model, cfg, toys.passing(source, cfg, mesh))
+    evaluator = masked_patches.MaskedPatches(model, cfg, toys.passing(source, cfg, mesh))
     params = random(model) if params is None else params
     return evaluator(jax.device_put(params), stop=lambda: False), params
 
@@ -65,4 +65,4 @@ def test_it_stops_when_asked():
     model = loading.create_model(cfg)
     split = toys.passing(sources.Digits("test[:64]", ""), cfg)
     params = jax.device_put(random(model))
-    assert masked_patches.Masked(model, cfg, split)(params, stop=lambda: True) is None
+    assert masked_patches.MaskedPatches(model, cfg, split)(params, stop=lambda: True) is None

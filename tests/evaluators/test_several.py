@@ -101,7 +101,7 @@ def test_objectnet_by_hand():
 def test_only_classes_that_occur_compete():
     cfg = toys.configure(8)
     split = toys.passing(toys.Toy(ROWS, [3, 3, 1, 3, 1, 1]), cfg)
-    measure = class_subset.Present(toys.Echo(), cfg, split)
+    measure = class_subset.ClassSubset(toys.Echo(), cfg, split)
     # Of 1 and 3: predicted 1, 3, 1, 3, 1, 1.
     assert measure(jnp.float32(0), **NEVER) == {"top1": 5 / 6, "top5": 1.0, "count": 6}
     assert measure(jnp.float32(0), stop=lambda: True) is None

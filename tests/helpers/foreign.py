@@ -3,6 +3,7 @@
 import json
 import zlib
 
+import chex
 import jax
 import numpy as np
 from safetensors import numpy as safetensors
@@ -71,18 +72,18 @@ def changed(described, drop=(), **more):
 
 def logits(loaded, pictures):
     """Returns what a loaded model gives for pictures, at the highest precision."""
-    classifier = mapping.classifier_of(loaded.facts)
+    classifier = mapping.create_classifier(loaded.facts)
     with jax.default_matmul_precision("highest"):
         return np.asarray(jax.jit(classifier.apply)(loaded.params, pictures)[0])
 
 
 def pre_logits(loaded, pictures):
     """Returns what the head of a loaded model sees."""
-    classifier = mapping.classifier_of(loaded.facts)
+    classifier = mapping.create_classifier(loaded.facts)
     with jax.default_matmul_precision("highest"):
         return np.asarray(jax.jit(classifier.apply)(loaded.params, pictures)[1]["pre_logits"])
 
 
 def equal(one, other):
     """Asserts that parameters are the same, bit for bit."""
-    jax.tree.map(np.testing.assert_array_equal, one, other)
+    chex.assert_trees_all_equal(one, other)

@@ -30,7 +30,7 @@ def slowly(owner, name, phase):
 
 def without_data(after):
     """Makes a disk that does not answer any more after some batches."""
-    load, take, left = pipeline.Loader._fill, prefetch.Feed.__next__, [after]
+    load, take, left = pipeline.Loader._fill, prefetch.Prefetcher.__next__, [after]
 
     def fill(self, batch, slot, position, *others):
         if self.train and position >= after * self.batch_size:
@@ -43,7 +43,7 @@ def without_data(after):
             print("AT data", flush=True)
         return take(self)
 
-    pipeline.Loader._fill, prefetch.Feed.__next__ = fill, next_
+    pipeline.Loader._fill, prefetch.Prefetcher.__next__ = fill, next_
 
 
 def main():

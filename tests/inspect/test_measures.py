@@ -245,10 +245,10 @@ def test_batches_of_attention_are_those_of_the_model(options):
 
 def test_the_output_looks_from_the_class_token_or_from_everywhere():
     rows = np.arange(49, dtype=np.float32).reshape(1, 7, 7)
-    seen = attention.of_output(rows, opened().config)
+    seen = attention.output_attention(rows, opened().config)
     assert seen.tolist() == [[[1, 2, 3], [4, 5, 6]]]
     rows = np.arange(36, dtype=np.float32).reshape(1, 6, 6)
-    seen = attention.of_output(rows, opened(pooling="gap").config)
+    seen = attention.output_attention(rows, opened(pooling="gap").config)
     assert seen.tolist() == [[[15, 16, 17], [18, 19, 20]]]
 
 

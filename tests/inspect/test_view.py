@@ -151,7 +151,7 @@ def test_a_resnet_has_nothing_to_click(opened):
         (["view", "--output=a.html", "--serve"], "--output=a.html: --serve writes no file"),
         (["view", "--format=svg"], "--format=svg: `inspect view` draws no figures"),
         (["view", "--images=gone"], "--images=gone: no such file or folder"),
-        (["all", "--serve=80"], "--serve=80: only `inspect view` has it"),
+        (["all", "--serve=80"], "--serve=80: only for `inspect view`"),
         (["view"], "inspect view: needs images"),
     ],
 )

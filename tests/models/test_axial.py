@@ -208,8 +208,8 @@ def mean_2x2(x):
 )
 def test_axial_layer_equals_a_float64_reimplementation(image_size, stride):
     """On maps of 4 x 6, 5 x 3 and 1 x 5."""
-    place = resnet.Place(inputs=16, features=32, stride=stride, reduction=4)
-    made = axial.AxialLayer(image_size, RESNET, place, jnp.dtype("float32"), rngs=nnx.Rngs(0))
+    unit = resnet.UnitShape(inputs=16, features=32, stride=stride, reduction=4)
+    made = axial.AxialLayer(image_size, RESNET, unit, jnp.dtype("float32"), rngs=nnx.Rngs(0))
     made, p = filled(made)
     x = np.random.default_rng(1).normal(size=(2, -(-image_size[0] // 4), image_size[1] // 4, 32))
     given = jax.jit(made)(x.astype(np.float32))

@@ -31,13 +31,29 @@ def params(model):
 
 
 @pytest.fixture(scope="module")
-def fill_in(model, params):
-    return quick_jit(lambda images, source, chosen: model.fill_in(params, images, source, chosen))
+def predict_masked(model, params):
+    return quick_jit(
+        lambda images, source, chosen: model.predict_masked(params, images, source, chosen)
+    )
 
 
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (2, 8, 12, 3)).astype(np.float32)
 OWN = np.tile(np.arange(PATCHES, dtype=np.int32), (2, 1))
 CHOSEN = np.array([[4, 0, 1], [5, 2, 3]], np.int32)
+
+
+@pytest.mark.parametrize(
+    ("source", "chosen", "error"),
+    [
+        (OWN[:, 1:], CHOSEN, "has shape (2, 5) but expected (2, 6)"),
+        (OWN, CHOSEN[:1], "has shape (1, 3) but expected (2, None)"),
+        (OWN, CHOSEN.astype(np.float32), "float32"),
+    ],
+)
+def test_indices_of_the_wrong_form(model, params, source, chosen, error):
+    with pytest.raises(AssertionError) as caught:
+        model.predict_masked(params, IMAGES, source, chosen)
+    assert error in str(caught.value)
 
 
 def with_patches(images, source):
@@ -51,7 +67,7 @@ def with_patches(images, source):
     return found
 
 
-def test_what_is_predicted_comes_from_the_token_of_each_patch(model, params, fill_in):
+def test_what_is_predicted_comes_from_the_token_of_each_patch(model, params, predict_masked):
     """Uncorrupted, against the float64 reimplementation of the classifier."""
     plain = models.create(config.Model(**vars(MODEL) | {"num_classes": 1}), image_size=(8, 12))
     encoder = {name: leaf for name, leaf in tree_utils.flatten(params).items()
@@ -60,24 +76,24 @@ def test_what_is_predicted_comes_from_the_token_of_each_patch(model, params, fil
     _, _, tokens, _ = vit_reference.forward(plain.config, tree_utils.nest(encoder | head), IMAGES)
     seen = np.take_along_axis(np.asarray(tokens)[:, 1:], CHOSEN[..., None], axis=1)
     expected = seen @ params["prediction"]["kernel"].astype(float) + params["prediction"]["bias"]
-    given = fill_in(IMAGES, OWN, CHOSEN)
+    given = predict_masked(IMAGES, OWN, CHOSEN)
     assert given.dtype == jnp.float32
     np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
-def test_another_patch_is_seen_as_if_it_stood_there(fill_in):
+def test_another_patch_is_seen_as_if_it_stood_there(predict_masked):
     source = OWN.copy()
     source[0, [1, 3]], source[1, 5] = [5, 0], 1
-    given = fill_in(IMAGES, source, CHOSEN)
-    expected = fill_in(with_patches(IMAGES, source), OWN, CHOSEN)
+    given = predict_masked(IMAGES, source, CHOSEN)
+    expected = predict_masked(with_patches(IMAGES, source), OWN, CHOSEN)
     np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-    assert np.abs(given - fill_in(IMAGES, OWN, CHOSEN)).max() > 0.01
+    assert np.abs(given - predict_masked(IMAGES, OWN, CHOSEN)).max() > 0.01
 
 
 def test_the_mask_token_stands_for_a_patch_and_has_its_position(model, params):
     """The embedding of a black patch is the bias; a token equal to that shows black patches."""
     same = params | {"mask_token": params["embedding"]["bias"].reshape(1, 1, -1)}
-    function = quick_jit(lambda images, source: model.fill_in(same, images, source, CHOSEN))
+    function = quick_jit(lambda images, source: model.predict_masked(same, images, source, CHOSEN))
     source = OWN.copy()
     source[0, [0, 4]], source[1, 2] = PATCHES, PATCHES
     given, expected = function(IMAGES, source), function(with_patches(IMAGES, source), OWN)
@@ -121,7 +137,7 @@ def test_outputs_and_macs_are_those_of_the_program(masked, channels, outputs):
     assert one.shapes()["prediction"]["kernel"].shape == (16, outputs)
     count = round(masked.rate * PATCHES)
     images = jnp.zeros((1, 8, 12, channels))
-    jaxpr = jax.make_jaxpr(lambda p: one.fill_in(p, images, OWN[:1], CHOSEN[:1, :count]))
+    jaxpr = jax.make_jaxpr(lambda p: one.predict_masked(p, images, OWN[:1], CHOSEN[:1, :count]))
     assert one.flops == 2 * vit_reference.macs(jaxpr(one.shapes()).jaxpr)
 
 
@@ -129,5 +145,5 @@ def test_what_fills_no_patch_is_neither_corrupted_nor_predicted(params):
     size = {"image_size": (9, 15), "masked": COLOR}
     dropping = models.create(config.Model(**vars(MODEL) | {"patch_remainder": "drop"}), **size)
     images = np.pad(IMAGES, [(0, 0), (0, 1), (0, 3), (0, 0)], constant_values=1)
-    whole = create().fill_in(params, IMAGES, OWN, CHOSEN)
-    np.testing.assert_array_equal(dropping.fill_in(params, images, OWN, CHOSEN), whole)
+    whole = create().predict_masked(params, IMAGES, OWN, CHOSEN)
+    np.testing.assert_array_equal(dropping.predict_masked(params, images, OWN, CHOSEN), whole)

@@ -95,7 +95,7 @@ def test_learned_tables_begin_as_small_noise(position):
 
 def test_offsets_are_query_minus_key():
     """Row r of the table is for offset r - (N - 1): the first for a query N - 1 before its key."""
-    module = positions.Offsets(4, 3, rngs=nnx.Rngs(0))
+    module = positions.RelativePositions(4, 3, rngs=nnx.Rngs(0))
     assert module.table.shape == (7, 3)
     given = np.asarray(module())
     assert given.shape == (4, 4, 3)

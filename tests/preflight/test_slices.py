@@ -58,7 +58,8 @@ def test_without_the_compiler_the_remedy_is_named(monkeypatch):
 
 
 def test_no_gpu_here():
-    with pytest.raises(config.ConfigError, match="--topology=gpu: this machine has none"):
+    message = "--topology=gpu: JAX finds no such device on this machine"
+    with pytest.raises(config.ConfigError, match=message):
         topologies.open_slice("gpu")
 
 

@@ -234,7 +234,7 @@ def test_kaggles_table_is_read(prepare, tmp_path):
         ),
         (
             {f"{folder}/ILSVRC2012_val_00000001.JPEG": b"\xff\xd8\xff" for folder in "ab"},
-            "validation: ILSVRC2012_val_00000001.JPEG is there twice; give each image once",
+            "validation: ILSVRC2012_val_00000001.JPEG occurs twice; give each image once",
         ),
         (
             {"val/ILSVRC2012_val_00000001.JPEG": b"<html>"},
@@ -362,7 +362,7 @@ def test_a_part_of_other_images_is_not_gone_on_with(tmp_path, prepare):
     (part / "whole").mkdir(parents=True)
     (part / "plan").write_text("of others")
     line = woe(prepare(f"--from={tmp_path / 'mine'}", "--partial"))
-    assert line.startswith(f"{part}: was begun with other images or settings; ")
+    assert line.startswith(f"{part}: was started with other images or settings; ")
 
 
 @pytest.mark.usefixtures("small")

@@ -165,10 +165,10 @@ def test_other_settings_do_not_go_on_with_what_was_begun(photos, tmp_path, monke
         pack.pack(packing(photos, tmp_path))
     monkeypatch.undo()
     part = tmp_path / "photos/.1.0.0.part"
-    with pytest.raises(DataError, match=f"was begun with other images.*: rm -r {part}"):
+    with pytest.raises(DataError, match=f"was started with other images.*: rm -r {part}"):
         pack.pack(packing(photos, tmp_path, max_side=20))
     (photos / "dog/new.jpg").write_bytes((photos / "dog/0.jpg").read_bytes())
-    with pytest.raises(DataError, match="was begun with other images or settings"):
+    with pytest.raises(DataError, match="was started with other images or settings"):
         pack.pack(packing(photos, tmp_path))
     (photos / "dog/new.jpg").unlink()
     finished = {p.name: p.stat().st_mtime_ns for p in (part / "whole").glob("photos-*")}
@@ -303,7 +303,8 @@ def test_a_full_disk_is_one_line_and_the_command_goes_on(photos, tmp_path):
         text=True,
         check=True,
     )
-    assert "File too large; make room, and run the same command again: it goes on 70" in run.stdout
+    remedy = "free some space and run the same command again to resume"
+    assert f"File too large; {remedy} 70" in run.stdout
     pack.pack(packing(photos, tmp_path, shard_bytes=40_000_000))
     assert not faults(tmp_path)
 

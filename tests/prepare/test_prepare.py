@@ -57,7 +57,7 @@ def test_packs_once_and_says_where(prepare, photos, data_dir):
     again = prepare("my_photos", f"--from={photos}")
     there = f"my_photos: is packed already, 30 images in {folder}"
     assert again == (0, [f"{there}; to pack others, remove it: rm -r {folder}"], [])
-    assert "was packed with max_side None, not 20; to pack it anew, remove it: rm -r" in woe(
+    assert "was packed with max_side None, not 20; to pack it again, remove it: rm -r" in woe(
         prepare("my_photos", f"--from={photos}", "--max-side=20")
     )
     good = prepare("my_photos", "--verify")
@@ -114,7 +114,7 @@ def test_a_split_that_is_held_out_is_that_of_a_folder(prepare, photos, data_dir)
     ]
     facts = json.loads((data_dir / "my_photos/1.0.0/vit_jax.json").read_text())
     assert facts["holdout"] == 0.3
-    assert "was packed with holdout 0.3, not 0.1; to pack it anew, remove it: rm -r" in woe(
+    assert "was packed with holdout 0.3, not 0.1; to pack it again, remove it: rm -r" in woe(
         prepare("my_photos", f"--from={photos}")
     )
 
@@ -252,7 +252,8 @@ def test_real_labels_are_checked_and_kept(prepare, tmp_path, data_dir):
         [],
     )
     target.write_text(json.dumps([[1]] * 50_000))
-    assert "its SHA-256 is not what it was" in woe(prepare("imagenet-real", "--verify"))
+    changed = "its SHA-256 has changed since it was imported"
+    assert changed in woe(prepare("imagenet-real", "--verify"))
 
 
 def test_mistakes_are_one_line(prepare, photos, tmp_path, data_dir):
@@ -316,7 +317,7 @@ def test_what_tfds_needs_is_named(prepare, tmp_path, monkeypatch):
     ("error", "code", "line"),
     [
         (ModuleNotFoundError("No module named 'scipy'", name="scipy"), 2, "TFDS needs scipy"),
-        (OSError(28, "No space left on device"), 70, "No space left on device; make room"),
+        (OSError(28, "No space left on device"), 70, "No space left on device; free some space"),
         (OSError("Not enough disk space. Needed: 1 TiB"), 70, "Not enough disk space. Needed: 1"),
         (ConnectionError("reset\nby peer"), 70, "mnist: reset by peer"),
         (RuntimeError("the tar\nis not what I want"), 2, "RuntimeError: the tar is not what"),

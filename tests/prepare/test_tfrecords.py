@@ -151,7 +151,7 @@ def test_counts_and_names_must_be_those_of_the_metadata(made, tmp_path):
     folder = copied(made, tmp_path)
     second = folder / "eurosat-train.tfrecord-00001-of-00002"
     second.write_bytes(framed(made[1][7:11]))
-    with pytest.raises(DataError, match=r"has 4 records, and dataset_info\.json says 5"):
+    with pytest.raises(DataError, match=r"has 4 records, but dataset_info\.json lists 5"):
         tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)
     with pytest.raises(DataError, match="is a copy of eurosat/rgb, not of cifar10"):
         tfrecords.convert(epath.Path(folder), "cifar10:3.*.*", tmp_path)

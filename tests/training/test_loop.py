@@ -26,7 +26,7 @@ class Batches:
 
     def __next__(self):
         if self.taken == self._last:
-            raise prefetch.GivenUp
+            raise prefetch.StoppedError
         self.taken += 1
         return {"image": np.zeros((2, 1)), "label": np.zeros(2), "index": examples(self.taken)}
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -141,11 +142,8 @@ def test_same_training_however_the_batch_is_cut(whole, devices, fsdp, accumulati
     losses, params = whole
     assert len(set(losses.tolist())) == 6
     np.testing.assert_allclose(test_step.losses_of(trainer.run(6)), losses, rtol=1e-6)
-    jax.tree.map(
-        lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6),
-        jax.device_get(trainer.state["params"]),
-        params,
-    )
+    ours = jax.device_get(trainer.state["params"])
+    chex.assert_trees_all_close(ours, params, rtol=1e-5, atol=1e-6)
 
 
 def test_a_step_can_be_taken_again():
@@ -156,5 +154,5 @@ def test_a_step_can_be_taken_again():
     after = jax.device_get(trainer.state)
     trainer.state = jax.device_put(before, jax.tree.map(lambda x: x.sharding, trainer.target))
     (again,) = trainer.run(1)
-    jax.tree.map(np.testing.assert_array_equal, again, first)
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(trainer.state), after)
+    chex.assert_trees_all_equal(again, first)
+    chex.assert_trees_all_equal(jax.device_get(trainer.state), after)

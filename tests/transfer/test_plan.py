@@ -108,7 +108,7 @@ def test_a_tiny_copy_has_every_cell():
     [
         ("optimizer.lr", "differs between cells; set --rates"),
         ("seed", "differs between cells; set --seeds"),
-        ("data.train_split", r"home/ViT-digits says what is held out.*train\[80%:\]"),
+        ("data.train_split", r"home/ViT-digits defines what is held out.*train\[80%:\]"),
     ],
 )
 def test_what_the_protocol_decides_cannot_be_set(key, says):

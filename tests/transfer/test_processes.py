@@ -99,7 +99,7 @@ def test_a_signal_saves_the_cell_that_runs(tmp_path):
         process.kill()
     assert process.returncode == 75, output
     assert output.splitlines()[-1] == (
-        "vit_jax: stopped, every cell saved; go on with the same command"
+        "vit_jax: stopped; every cell has saved its state; the same command resumes"
     )
     (saved,) = (tmp_path / "choose/vit-lr0.003/checkpoints").glob("*/commit.json")
     assert int(saved.parent.name) == max(runs.trace(metrics.parent))

@@ -22,14 +22,14 @@ def parameters(of):
     rng = np.random.default_rng(0)
     return jax.tree.map(
         lambda leaf: rng.normal(size=leaf.shape).astype(np.float32),
-        mapping.classifier_of(of).shapes(),
+        mapping.create_classifier(of).shapes(),
     )
 
 
 def fitted(source, target, *, keep_head=False):
     params = parameters(source)
     adapted, report = finetune_init.fit(
-        params, source, mapping.classifier_of(target), keep_head=keep_head
+        params, source, mapping.create_classifier(target), keep_head=keep_head
     )
     return tree_utils.flatten(params), tree_utils.flatten(adapted), report
 

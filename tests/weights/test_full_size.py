@@ -79,7 +79,7 @@ def numbers(shapes):
 def test_cost(tmp_path, capsys, module, model):
     model = models.complete(dataclasses.replace(model, num_classes=CLASSES))
     facts = mapping.Facts(model=model, data=config.Data(image_size=(224, 224)))
-    shapes = mapping.classifier_of(facts).shapes()
+    shapes = mapping.create_classifier(facts).shapes()
     size = 4 * tree_utils.count(shapes)
     if shutil.disk_usage(tmp_path).free < 2 * size:
         pytest.skip(f"{tmp_path} has no room for {2 * size / 2**30:.0f} GiB")
@@ -93,7 +93,7 @@ def test_cost(tmp_path, capsys, module, model):
             documents = (
                 {"config.json": timm_config.document(facts)}
                 if module is timm
-                else (huggingface_config.documents_of(facts))
+                else (huggingface_config.config_files(facts))
             )
             for name, fields in documents.items():
                 (tmp_path / name).write_text(json.dumps(fields))

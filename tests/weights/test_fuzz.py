@@ -160,7 +160,7 @@ def params(monkeypatch):
     """Parameters of a tiny model; models that were made once are not made again."""
     monkeypatch.setattr(models, "create", functools.cache(models.create))
     rng = np.random.default_rng(0)
-    shapes = mapping.classifier_of(FACTS).shapes()
+    shapes = mapping.create_classifier(FACTS).shapes()
     return jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape, np.float32), shapes)
 
 
@@ -267,7 +267,7 @@ def sizes(params):
 def documents(module, facts):
     if module is timm:
         return {"config.json": timm_config.document(facts)}
-    return huggingface_config.documents_of(facts)
+    return huggingface_config.config_files(facts)
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -279,7 +279,7 @@ def test_documents(tmp_path, params, module, count):
     model = models.complete(dataclasses.replace(HEADS, norm_epsilon=epsilon))
     facts = dataclasses.replace(FACTS, model=model, classes=names)
     rng = np.random.default_rng(4)
-    shapes = mapping.classifier_of(facts).shapes()
+    shapes = mapping.create_classifier(facts).shapes()
     expected = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape, np.float32), shapes)
     arrays = mapping.write(expected, module.LAYOUT.rules(None, facts), facts)
     write(tmp_path / "model.safetensors", arrays)
@@ -353,6 +353,6 @@ def test_shapes(tmp_path, monkeypatch, name, count):
             write(file, {key: np.zeros(shape, np.float32) for key, shape in given.items()})
             loaded = load(path)
             if loaded is not None:
-                mapping.classifier_of(loaded.facts).bind(loaded.params)
+                mapping.create_classifier(loaded.facts).bind(loaded.params)
                 accepted += 1
     assert accepted < 0.2 * count

@@ -37,7 +37,7 @@ def model(monkeypatch):
     shapes = {n: jax.ShapeDtypeStruct(shape, np.float32) for n, shape in SHAPES.items()}
     nested = mapping.tree_utils.nest(shapes)
     fake = types.SimpleNamespace(shapes=lambda: nested)
-    monkeypatch.setattr(mapping, "classifier_of", lambda facts: fake)
+    monkeypatch.setattr(mapping, "create_classifier", lambda facts: fake)
 
 
 @pytest.fixture
@@ -281,10 +281,10 @@ def test_facts_from_shapes():
         name: Spec(shape, np.dtype(np.float32))
         for name, shape in {"a": (2, 3), "b": (0, 3), "layer9/a": (1,), "layer11/b": (1,)}.items()
     }
-    assert mapping.shape_of(specs, "a", 2) == (2, 3)
+    assert mapping.array_shape(specs, "a", 2) == (2, 3)
     for name, axes in (("a", 3), ("b", 2), ("c", 1)):
         with pytest.raises(weights.WeightsError, match=f"no {name} of {axes} axes$"):
-            mapping.shape_of(specs, name, axes)
+            mapping.array_shape(specs, name, axes)
     assert mapping.depth(specs, r"layer(\d+)/") == 12
     assert mapping.depth(specs, r"block(\d+)/") == 0
 

@@ -42,7 +42,7 @@ def made(size=(16, 24), channels=3, classes=(), data=None, **changes):
         data=config.Data(image_size=size, channels=channels, **(data or {})),
         classes=classes,
     )
-    shapes = mapping.classifier_of(facts).shapes()
+    shapes = mapping.create_classifier(facts).shapes()
     leaves, structure = jax.tree.flatten(shapes)
     rng = np.random.default_rng(0)
     arrays = [rng.normal(0, 0.3, leaf.shape).astype(np.float32) for leaf in leaves]

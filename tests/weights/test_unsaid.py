@@ -237,7 +237,7 @@ def test_tok_trains_as_the_reference_does(tmp_path):
     images = rng.uniform(-1, 1, (20, 8, 32, 32, 3)).astype(np.float32)
     labels = rng.integers(0, 6, (20, 8))
     loaded = weights.load(TOK)
-    classifier = mapping.classifier_of(loaded.facts)
+    classifier = mapping.create_classifier(loaded.facts)
     ours = train(lambda p, x: classifier.apply(p, x)[0], loaded.params, images, labels)
     theirs = train(lambda p, x: big_vision_reference.forward(p, x, "tok"), arrays, images, labels)
     given = mapping.write(ours, google.LAYOUT.rules(None, loaded.facts), loaded.facts)

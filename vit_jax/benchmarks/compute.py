@@ -1,4 +1,4 @@
-"""Attention, and what a person waits for at the start."""
+"""Benchmarks of attention implementations and of start-up time."""
 
 import pathlib
 import statistics
@@ -50,7 +50,7 @@ def attention() -> Table:
 
 
 def startup() -> Table:
-    """Times what a person waits for: import, --help, and the first training step on digits."""
+    """Times start-up: import, --help, and the first training step on digits."""
     python = [sys.executable]
     with tempfile.TemporaryDirectory() as folder:
         first_step = [
@@ -78,7 +78,7 @@ def startup() -> Table:
 
 
 def interleaved(functions: Mapping[str, Callable[[], Any]], *, rounds: int) -> dict[str, float]:
-    """Returns median seconds per call, taken in turns so that a noisy machine is fair to all."""
+    """Returns median seconds per call, interleaved so that noise affects all alike."""
     for function in functions.values():
         jax.block_until_ready(function())
     times: dict[str, list[float]] = {name: [] for name in functions}

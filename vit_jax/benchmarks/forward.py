@@ -15,7 +15,7 @@ from vit_jax.training import step
 PAPER = (  # ViT, figure 12
     "R50x1", "R50x2", "R152x4", "ViT-B/32", "ViT-B/16", "ViT-L/32", "ViT-L/16", "ViT-H/14",
 )  # fmt: skip
-SMALL = ("ViT-Ti/16", "ViT-S/32", "ViT-S/16", "ViT-B/32")  # what a few CPU cores can do
+SMALL = ("ViT-Ti/16", "ViT-S/32", "ViT-S/16", "ViT-B/32")  # fast enough for a few CPU cores
 SIZES = (64, 128, 224, 384, 512)  # ViT, appendix D.5
 CLASSES = 1000
 PIXELS = config.Data()  # how pixels are normalized
@@ -27,8 +27,8 @@ class Forward:
 
     Attributes:
       model: its name.
-      size: the side that was asked for.
-      side: the one it gets: the nearest multiple of its patch.
+      size: requested image side.
+      side: actual side, the nearest multiple of the patch size.
       network: with 1,000 classes.
     """
 
@@ -39,13 +39,13 @@ class Forward:
 
     @property
     def name(self) -> str:
-        """What a line about it begins with."""
+        """Label of a result line."""
         return f"{self.model} at {self.side}"
 
     def compile(self, batch: int, device: Any) -> Any:
         """Returns the program from uint8 images (B, H, W, 3) to probabilities (B, 1000).
 
-        Raises JaxRuntimeError where the compiler finds that it cannot fit the device.
+        Raises JaxRuntimeError if the compiler finds that it does not fit the device.
         """
         place = SingleDeviceSharding(device)
         images = jax.ShapeDtypeStruct((batch, self.side, self.side, 3), jnp.uint8, sharding=place)
@@ -60,8 +60,8 @@ class Forward:
 def create(names: Sequence[str], sizes: Sequence[int], platform: str) -> list[Forward]:
     """Returns every model at every size, in the compute type of a platform.
 
-    Layers are a loop, which compiles in a fraction of the time. Raises ConfigError for a name that
-    is none.
+    Layers run in a loop, which compiles several times faster. Raises ConfigError for an unknown
+    name.
     """
     dtype = "float32" if platform == "cpu" else "bfloat16"
     found = []

@@ -1,4 +1,4 @@
-"""How many host cores a model on a slice eats: its roofline rate over what a core loads."""
+"""Host cores that feed a model on a slice: its roofline rate over the loading rate of a core."""
 
 from vit_jax import config, models
 from vit_jax.models import variants
@@ -31,7 +31,7 @@ def needs(variant: str, topology: str, per_core: float) -> list[tuple[str, str]]
             f"{variant} at 224 px on {topology}: {chips} chips, {peak:.3g} FLOP/s in bfloat16",
         ),
         ("training an image", f"{flops:.3g} FLOPs: 6 for each of {flops / 6:.3g} multiply-adds"),
-        ("at the roofline", f"{rate:,.0f} images/s, the most the matrix units could do"),
+        ("at the roofline", f"{rate:,.0f} images/s, the peak of the matrix units"),
         ("", f"{rate / per_core:,.1f} host cores like these, at {per_core:,.0f} images/s each"),
         (f"at {MFU:.0%} of it", f"{MFU * rate:,.0f} images/s: {MFU * rate / per_core:,.1f} cores"),
     ]

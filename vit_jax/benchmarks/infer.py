@@ -1,4 +1,4 @@
-"""How fast a model names images on this device, and how many at a time fit (ViT, figure 12)."""
+"""Inference speed on this device, and the largest batch that fits (ViT, figure 12)."""
 
 import dataclasses
 import functools
@@ -37,11 +37,11 @@ class Timed:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measured:
-    """All batches of a model at an input size, and why there were no larger ones.
+    """All measured batches of a model at an input size, and why they end.
 
     Attributes:
       flops: of one image, two for each multiply-accumulate.
-      limit: what the next batch would have met.
+      limit: why no larger batch was measured.
     """
 
     model: str
@@ -65,7 +65,7 @@ class Measured:
 def measure(
     forwards: Sequence[Forward], *, rounds: int, say: Callable[[str], None]
 ) -> Iterator[Measured]:
-    """Yields what every forward pass comes to on the first device, batches doubling from 1."""
+    """Yields the measurements of each forward pass on the first device, batches doubling from 1."""
     device = jax.devices()[0]
     for forward in forwards:
         say(forward.name)
@@ -82,7 +82,7 @@ def measure(
 
 
 def _double(forward: Forward, device: Any, rounds: int, timed: list[Timed]) -> str:
-    """Appends batches of 1, 2, 4, ... until one cannot be had; returns what was in its way."""
+    """Appends batches of 1, 2, 4, ... until one fails; returns the reason."""
     host = device.platform == "cpu"
     batch = 1
     try:
@@ -90,7 +90,7 @@ def _double(forward: Forward, device: Any, rounds: int, timed: list[Timed]) -> s
         while True:
             program = forward.compile(batch, device)
             if host and _peak(program) > SHARE * _free():
-                return f"memory: batch {batch} takes over half of what is free"
+                return f"memory: batch {batch} takes over half of the free memory"
             seconds = _time(program, params, _images(batch, forward.side), rounds)
             timed.append(Timed(batch=batch, seconds=seconds))
             if host and seconds > SECONDS:
@@ -123,13 +123,13 @@ def _peak(program: Any) -> float:
 
 
 def _free() -> float:
-    """Returns the bytes that Linux says new programs may have."""
+    """Returns the memory available to new programs in bytes, as reported by Linux."""
     lines = dict(line.split(":") for line in pathlib.Path("/proc/meminfo").read_text().splitlines())
     return 1024 * float(lines["MemAvailable"].split()[0])
 
 
 def title(rounds: int) -> list[str]:
-    """Returns lines that say what is measured and where."""
+    """Returns lines that describe the measurement and the device."""
     device = jax.devices()[0]
     host = device.platform == "cpu"
     ends = (

@@ -14,7 +14,7 @@ from vit_jax import storage
 from vit_jax.benchmarks.infer import Measured
 from vit_jax.benchmarks.max_batch import Largest
 
-# Okabe and Ito's, without the yellow, which is too light for lines; a marker each besides.
+# Okabe and Ito's colors without yellow, which is too light for lines; one marker each.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 MARKERS = "osD^vPX*"
 DPI = 150
@@ -82,7 +82,7 @@ def _panel(axes: Axes, lines: Lines, label: str) -> None:
 
 
 def _apart(sides: Sequence[int]) -> list[int]:
-    """Returns sides whose labels do not touch: of nearly equal ones the first."""
+    """Returns sides whose labels do not overlap, the first of nearly equal ones."""
     kept: list[int] = []
     for side in sides:
         if not kept or side > 1.15 * kept[-1]:

@@ -24,7 +24,7 @@ OURS = "vit_jax"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Input:
-    """What to measure: files, threads per process (none: as many as cores), turns, the peer."""
+    """Settings: files, threads per process (none: one per core), rounds, the TensorFlow Python."""
 
     data: pathlib.Path | None = None
     threads: tuple[int, ...] = ()
@@ -41,20 +41,20 @@ class Input:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A pipeline on some cores: medians over its turns, and the most memory in MiB."""
+    """A pipeline on some cores: medians over its rounds, and the peak memory in MiB."""
 
     cores: int
     name: str
     rate: float  # images/s
-    cpu: float  # seconds of CPU time per image, which other programs disturb less
+    cpu: float  # CPU seconds per image, less sensitive to other programs
     peak: float
 
 
 def measure(options: Input) -> list[Result]:
-    """Returns a result for every pipeline that is here, on one core and on all of them.
+    """Returns a result for every available pipeline, on one core and on all of them.
 
-    Every pipeline is a process of its own that waits while another is measured; a turn is
-    `batches` batches of 256 after one that is not counted.
+    Each pipeline runs in its own process, which waits while another is measured. A round is
+    `batches` batches of 256, after one that is not counted.
     """
     every = sorted(os.sched_getaffinity(0))
     results = []
@@ -69,7 +69,7 @@ def measure(options: Input) -> list[Result]:
 
 
 def _compare(options: Input, cores: list[int], names: pathlib.Path) -> list[Result]:
-    """Measures all pipelines in turns, each round in another order, on some cores."""
+    """Measures all pipelines on some cores, in a different order each round."""
     where = ",".join(map(str, cores))
     worker = [sys.executable, "-m", "vit_jax.benchmarks.worker", where]
     commands = {}
@@ -101,7 +101,7 @@ def _compare(options: Input, cores: list[int], names: pathlib.Path) -> list[Resu
 
 @contextlib.contextmanager
 def _process(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """Starts a worker, and ends it by closing its standard input."""
+    """Starts a worker; closing its standard input ends it."""
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -149,7 +149,7 @@ def table(results: list[Result]) -> Table:
 
 
 def title(options: Input) -> list[str]:
-    """Returns lines that say what was measured, where, and with which versions."""
+    """Returns lines that describe the measurement, the machine and the versions."""
     from vit_jax.data import partial_jpeg
 
     peer = _peer_version(options.peer_python)
@@ -172,7 +172,7 @@ def _processor() -> str:
 
 
 def _peer_version(python: str) -> str | None:
-    """Returns the version of TensorFlow that an interpreter has, without importing it."""
+    """Returns the TensorFlow version of an interpreter without importing it; empty if none."""
     code = (
         "import importlib.metadata as m\n"
         "names = {d.name.lower().replace('_', '-'): d.version for d in m.distributions()}\n"

@@ -1,4 +1,4 @@
-"""The largest batch that fits a device that is not here, by its compiler, in few compilations."""
+"""Finds the largest batch that fits a remote device, from few compilations."""
 
 import dataclasses
 import math
@@ -11,18 +11,18 @@ import jax
 from vit_jax.benchmarks.forward import Forward, out_of_memory
 from vit_jax.preflight.topologies import Slice
 
-FIRST, SECOND = 8, 64  # batches that give the first line: bytes are nearly one of the batch
-CLOSE = 1.05  # how near the answer comes to a batch that does not fit, or is reckoned not to
+FIRST, SECOND = 8, 64  # batches for the first linear fit: bytes are nearly linear in the batch
+CLOSE = 1.05  # largest ratio of a batch that does not fit to the answer
 MOST = 7  # compilations
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
 class Use(NamedTuple):
-    """What a batch takes of a device, in bytes."""
+    """Memory that a batch takes on a device, in bytes."""
 
     peak: float
     fits: bool
-    memory: float  # what programs may have of the device
+    memory: float  # memory available to programs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,8 @@ class Largest:
 
     Attributes:
       batch: images; 0 if not even one fits.
-      peak: bytes it takes by the compiler's count.
-      compiled: how often was compiled for it.
+      peak: its peak memory in bytes, from the compiler.
+      compiled: number of compilations.
     """
 
     model: str
@@ -69,9 +69,9 @@ def search(
 def largest(use: Callable[[int], Use]) -> tuple[int, float]:
     """Returns the largest batch that fits and its bytes; (0, 0.0) if not one image does.
 
-    It is within 5 % of one that does not fit, by the compiler or by the line through the nearest
-    batches, unless that would take more than MOST compilations. Above 8 it is a multiple of 8, to
-    which a TPU pads it.
+    It is within 5 % of a batch that does not fit, according to the compiler or to a linear fit of
+    the nearest batches, unless that takes more than MOST compilations. Above 8 it is a multiple of
+    8, because TPUs pad batches to that.
     """
     tried: dict[int, Use] = {}
     guess: int | None = FIRST
@@ -83,7 +83,7 @@ def largest(use: Callable[[int], Use]) -> tuple[int, float]:
 
 
 def _next(tried: dict[int, Use]) -> int | None:
-    """Returns the batch to try next, or None where the largest that fits is near enough."""
+    """Returns the batch to try next, or None if the largest that fits is close enough."""
     low = max((batch for batch, found in tried.items() if found.fits), default=0)
     high = min((batch for batch, found in tried.items() if not found.fits), default=None)
     if high is None and len(tried) == 1:
@@ -98,7 +98,7 @@ def _next(tried: dict[int, Use]) -> int | None:
 
 
 def _on_line(tried: dict[int, Use], low: int, high: int | None) -> int | None:
-    """Returns the batch that would just fit if bytes were a line; None if it is known not to."""
+    """Returns the batch that would just fit by a linear fit; None if it is known not to."""
     other = high
     if other is None or math.isinf(tried[other].peak):
         other = max((batch for batch in tried if batch < low), default=None)
@@ -111,7 +111,7 @@ def _on_line(tried: dict[int, Use], low: int, high: int | None) -> int | None:
 
 
 def _use(forward: Forward, batch: int, where: Slice) -> Use:
-    """Returns what the compiler says of a batch on the first device of a slice."""
+    """Returns the compiler's memory report for a batch on the first device of a slice."""
     assert where.memory is not None
     try:
         compiled = forward.compile(batch, where.devices[0])
@@ -124,9 +124,9 @@ def _use(forward: Forward, batch: int, where: Slice) -> Use:
 
 
 def _refused(message: str, memory: float) -> Use:
-    """Returns what a compiler says that gives up: what is needed comes first, then what there is.
+    """Parses the needed and the available memory from the error message of a compiler.
 
-    The compiler keeps some of the memory for itself: of the 16 GiB of a v3 core it allows 15.48.
+    The compiler reserves some memory: it allows 15.48 of the 16 GiB of a v3 core.
     """
     said = [float(n) * UNITS[u] for n, u in re.findall(r"([\d.]+)([KMG])\b", message)[:2]]
     peak, available = said if len(said) == 2 else (math.inf, memory)

@@ -1,4 +1,4 @@
-"""Files to measure with: the user's own, or made here."""
+"""Image files for benchmarks: the user's own, or generated ones."""
 
 import pathlib
 import tarfile
@@ -9,13 +9,13 @@ import numpy as np
 from vit_jax import config
 
 COUNT = 256
-QUALITY = 91  # gives about 110 kB at 500 x 375, as ImageNet's files have
+QUALITY = 91  # about 110 kB at 500 x 375, as in ImageNet
 
 
 def gather(data: pathlib.Path | None, folder: pathlib.Path) -> list[pathlib.Path]:
     """Returns JPEG files: those below a folder, those of a tar unpacked to `folder`, or new ones.
 
-    Raises ConfigError where there are none; `data` must exist.
+    Raises ConfigError if there are none; `data` must exist.
     """
     if data is None:
         return make(folder, COUNT)
@@ -35,8 +35,8 @@ def gather(data: pathlib.Path | None, folder: pathlib.Path) -> list[pathlib.Path
 def make(folder: pathlib.Path, count: int) -> list[pathlib.Path]:
     """Writes `count` JPEGs of ImageNet's usual sizes into a folder, the same ones every time.
 
-    Their spectrum falls with frequency as that of photographs does, so that decoding them takes
-    about as long (4:2:0, quality 91; two thirds are 500 x 375 or 375 x 500 pixels).
+    Their spectrum falls with frequency as in photographs, so that decoding takes about as long
+    (4:2:0, quality 91; two thirds are 500 x 375 or 375 x 500 pixels).
     """
     sizes = [(375, 500), (500, 375), (333, 500), (375, 500), (500, 375), (480, 640)]
     files = []

@@ -1,6 +1,6 @@
-"""The peer of `worker`: the same batches by tf.data; it is run by a Python that has TensorFlow.
+"""Counterpart of `worker` that loads the same batches with tf.data, in a Python with TensorFlow.
 
-It imports nothing of this package, and takes and answers the same lines.
+It imports nothing from this package and uses the same line protocol.
 """
 
 import json

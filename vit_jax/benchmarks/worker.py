@@ -1,8 +1,8 @@
 """Loads batches on command, in a process of its own: `python -m vit_jax.benchmarks.worker`.
 
-For every line on standard input, the number of batches to load, it prints one line of JSON: images,
-seconds, seconds of CPU time, and the most memory it has held, in MiB. Its arguments are the cores
-to stay on, threads, the decoder (parts, whole), and a file that names the images.
+Each line on standard input is a number of batches to load; the reply is one line of JSON: images,
+seconds, CPU seconds, and peak memory in MiB. The arguments are the cores to run on, threads, the
+decoder (parts, whole), and a file with the image paths.
 """
 
 import io
@@ -21,7 +21,7 @@ BATCH = 256
 
 
 class Files:
-    """Image files as a source, each a class of its own number mod 2."""
+    """Image files as a source; the label is the position modulo 2."""
 
     classes = ("even", "odd")
 
@@ -40,7 +40,7 @@ class Files:
         return self._paths[index]
 
     def fingerprint(self) -> str:
-        """Returns nothing: it is no data to train on."""
+        """Returns an empty description: this is not training data."""
         return ""
 
 

@@ -168,7 +168,7 @@ class Manager:
         return records.steps(self._directory)
 
     def best_step(self) -> int | None:
-        """Returns the committed step with the best metric, None if none has it."""
+        """Returns the committed step with the best metric, or None without metrics."""
         return records.best(records.readable(self._directory), self._metric)
 
     def is_best(self, metrics: Mapping[str, float] | None) -> bool:

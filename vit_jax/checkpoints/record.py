@@ -33,11 +33,11 @@ log = logging.getLogger("vit_jax")
 
 
 class CheckpointError(UserError):
-    """A checkpoint that does not exist, cannot be read, or does not fit what it is wanted for."""
+    """A checkpoint that does not exist, cannot be read, or does not fit its use."""
 
 
 class DamagedCheckpoint(Exception):
-    """A checkpoint whose content is not what was committed; the text says how."""
+    """A checkpoint that differs from its commit record; the message names the difference."""
 
 
 def absolute(directory: epath.PathLike) -> epath.Path:
@@ -221,7 +221,7 @@ def prepare(directory: epath.Path) -> str:
 
 
 def best(commits: Mapping[int, Mapping[str, Any]], metric: str | None) -> int | None:
-    """Returns the step that was best by a metric (the first of equals), None where none has it."""
+    """Returns the step with the best metric (the first of equals), or None without metrics."""
     scores = {step: score(commit["metrics"], metric) for step, commit in sorted(commits.items())}
     known = {step: value for step, value in scores.items() if value is not None}
     return max(known, key=lambda step: known[step]) if known else None
@@ -297,7 +297,7 @@ def read_record(directory: epath.PathLike, step: int | None = None) -> dict[str,
 
 
 def first_line(error: BaseException) -> str:
-    """Returns what an error says in one line: the system's words where they are known."""
+    """Returns an error in one line: the system's message if there is one."""
     text = str(error) or type(error).__name__
     for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO):
         if os.strerror(code) in text:

@@ -14,8 +14,8 @@ TAKES_CONFIG = False
 EPILOG = """\
 attention: the implementations of model.attention. startup: import, --help, and train to its first
 step.
-input: images/s from JPEG files to batches, on one core and on all of them, beside decoding whole
-images and, where TensorFlow is installed, beside tf.data, in turns.
+input: images/s from JPEG files to batches, on one core and on all of them, compared with
+decoding whole images and, if TensorFlow is installed, with tf.data, in turns.
 infer: images/s and the largest batch over models and input sizes, as in figure 12 of the paper;
 with --topology, the largest batch of a device (a core of v2 and v3, a chip of later ones) by its
 compiler. On a CPU the batch is limited by time, and the output says so.

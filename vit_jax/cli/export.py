@@ -56,7 +56,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     from vit_jax import export, loading, logs
 
     logs.setup()
-    form = export.Form(
+    form = export.ExportOptions(
         platforms=tuple(dict.fromkeys(args.platforms.split(","))),
         batch=args.batch,
         any_size=args.any_size,

@@ -22,7 +22,7 @@ TAKES_CONFIG = True
 EPILOG = (
     "".join(f"  {kind:20}{text}\n" for kind, text in KINDS.items())
     + """
-The numbers are written beside the figures (.npz, .csv). `vit_jax report` shows the figures in a
+The numbers are written next to the figures (.npz, .csv). `vit_jax report` shows the figures in a
 run directory.
 """
 )
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     if args.what == "view":
         return _view(args, overrides)
     if args.serve is not None:
-        raise config.ConfigError(f"--serve={args.serve}: only `inspect view` has it")
+        raise config.ConfigError(f"--serve={args.serve}: only for `inspect view`")
     from vit_jax import logs
     from vit_jax.inspect import outputs
 

@@ -11,7 +11,7 @@ from vit_jax.cli import arguments, tables
 HELP = "classify images"
 TAKES_CONFIG = True
 EPILOG = """\
-Preprocessing and class names come from the checkpoint, or from the JSON file beside it. Classes
+Preprocessing and class names come from the checkpoint, or from the JSON file next to it. Classes
 without a name, such as those of .npz files, are shown as numbers.
 """
 

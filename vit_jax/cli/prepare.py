@@ -31,10 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "tasks",
         nargs="+",
         metavar="TASK",
-        help="tasks, see `vit_jax list --tasks`; 'vtab/*'; a data set of TFDS; a new name of yours",
+        help="tasks, see `vit_jax list --tasks`; 'vtab/*'; a TFDS data set; a new name for yours",
     )
     parser.add_argument(
-        "--data-dir", metavar="DIR", help="where data sets are (default: TFDS's data_dir)"
+        "--data-dir", metavar="DIR", help="folder of all data sets (default: TFDS's data_dir)"
     )
     parser.add_argument(
         "--from",
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="FOLDER|TAR|ZIP",
-        help="files to make it from (default: download them)",
+        help="files to prepare it from (default: download them)",
     )
     parser.add_argument(
         "--verify", action="store_true", help="read every record again and name the bad ones"
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--partial",
         action="store_true",
-        help="pack a data set of a known size even if images are missing",
+        help="pack a data set of known size even if images are missing",
     )
     parser.add_argument(
         "--holdout",
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-side",
         type=arguments.positive,
         metavar="N",
-        help="shrink packed images whose longer side is more, as JPEG of quality 95",
+        help="shrink images whose longer side exceeds N, as JPEG of quality 95",
     )
     parser.add_argument(
         "--dedup-against",
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="TASK,...",
-        help="leave out exact and near duplicates of the test images of these tasks",
+        help="leave out exact and near duplicates of these tasks' test images",
     )
     parser.add_argument(
         "--dedup-distance",
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=range(17),
         default=8,
         metavar="N",
-        help="largest distance of a near duplicate: 0 to 16 bits of its 64-bit hash (default: 8)",
+        help="largest Hamming distance of a near duplicate's 64-bit hash, 0 to 16 (default: 8)",
     )
     parser.add_argument(
         "--dry-run",
@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Prepares data sets, one after another, and prints what was done for each."""
+    """Prepares data sets one after another and prints the results."""
     from vit_jax import logs
     from vit_jax.prepare import tasks
     from vit_jax.prepare.request import Request

@@ -6,7 +6,7 @@ import pathlib
 
 from vit_jax.cli import arguments, tables
 
-HELP = "run a table or figure of the paper, and show its numbers beside the paper's"
+HELP = "run a table or figure of the paper, and compare its numbers with the paper's"
 TAKES_CONFIG = True
 EPILOG = """\
 Pre-training runs first, then fine-tuning by the protocol of `vit_jax transfer`. Finished runs in
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "figure13 (D.6), masked, home",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="run nothing: print the plan and what is done"
+        "--dry-run", action="store_true", help="run nothing: print the plan with each run's state"
     )
     parser.add_argument(
         "--workdir",
@@ -43,13 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=arguments.local_output_path,
         metavar="FILE.md",
-        help="also write Markdown, and beside it HTML, which for figures has the plot",
+        help="also write Markdown, and HTML next to it, with the plot of a figure",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Runs what this machine can run of a table, and prints it beside the paper's numbers."""
+    """Runs the parts of a table that this machine can run, and compares with the paper."""
     from vit_jax import reproduce
 
     table, code = reproduce.table(args.table), 0

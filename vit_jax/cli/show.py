@@ -25,7 +25,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         raise config.ConfigError("show: name a config; see `vit_jax list`")
     from vit_jax import listing, models, unread_options
 
-    # Not validated as a whole: a recipe can be read before it is told where its images are.
+    # Not validated as a whole: a recipe can be shown before its data is configured.
     cfg = config.build(config.override(catalog.load(reference), overrides))
     unread_options.check(cfg, overrides)
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))

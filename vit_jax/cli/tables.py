@@ -18,7 +18,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
 
     drawn = Table(*header, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    # What comes first is for copying: where a line is too long, other columns give way.
+    # The first column is for copying: if a line is too long, other columns shrink.
     drawn.columns[0].no_wrap = True
     drawn.columns[0].min_width = max(len(row[0]) for row in (header, *rows))
     for row in rows:

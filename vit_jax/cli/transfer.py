@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the whole protocol on tiny copies and random pixels, from scratch in runs/smoke/NAME",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="run nothing: print the cells and what is done"
+        "--dry-run", action="store_true", help="run nothing: print the cells and their state"
     )
     parser.add_argument("--json", action="store_true", help="print one line of JSON per config")
 
@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Runs the transfer protocol for each config, and prints the results."""
     if args.dry_run and args.smoke:
-        raise config.ConfigError("--dry-run: does not go with --smoke, which starts anew")
+        raise config.ConfigError("--dry-run: does not go with --smoke, which always starts over")
     from vit_jax import run_config
 
     names = launch.matching_names(args.names)

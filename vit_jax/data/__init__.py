@@ -1,5 +1,5 @@
-"""Images in, batches out: sources (random access), decoding, transforms, and the pipeline.
+"""Loads data: random-access sources, decoding, transforms, and the batch pipeline.
 
-The order of examples and their augmentation are functions of (seed, epoch, index) alone; how many
-threads, processes or hosts load them changes nothing but the speed.
+Order and augmentation of examples are functions of (seed, epoch, index) only; the number of
+threads, processes or hosts changes only the speed.
 """

@@ -14,12 +14,12 @@ from vit_jax.data.datasets import MANUAL, REAL, Dataset
 from vit_jax.data.tasks import TASKS
 
 INFO = "dataset_info.json"
-MOST_BYTES = 2**26  # of a file of TFDS's metadata: 14 million images in 10,000 shards take 200 kB
+MOST_BYTES = 2**26  # of a TFDS metadata file: 14 million images in 10,000 shards take 200 kB
 READABLE = ("array_record", "parquet", "json")  # formats with random access
 REAL_FILE = "imagenet_real/real.json"  # where `vit_jax prepare imagenet-real` puts it
 
 
-class Found(NamedTuple):
+class PreparedDataset(NamedTuple):
     """A prepared version of a data set: its folder, its format, its images by split."""
 
     path: Any
@@ -39,7 +39,9 @@ def directory(data_dir: str | os.PathLike[str] | None) -> Any:
     return epath.Path(os.fspath(data_dir or default)).expanduser()
 
 
-def find(dataset: Dataset, data_dir: str | os.PathLike[str] | None = None) -> Found | None:
+def find(
+    dataset: Dataset, data_dir: str | os.PathLike[str] | None = None
+) -> PreparedDataset | None:
     """Returns the newest suitable prepared version, preferring a readable one; else None.
 
     Raises DataError if the data_dir is remote and cannot be read.
@@ -53,10 +55,10 @@ def find(dataset: Dataset, data_dir: str | os.PathLike[str] | None = None) -> Fo
         return _find(dataset, data_dir)
 
 
-def _find(dataset: Dataset, data_dir: str | os.PathLike[str] | None) -> Found | None:
+def _find(dataset: Dataset, data_dir: str | os.PathLike[str] | None) -> PreparedDataset | None:
     real = directory(data_dir) / REAL_FILE
     if dataset is REAL and real.is_file():
-        return Found(real, "", "json", dict(dataset.images))
+        return PreparedDataset(real, "", "json", dict(dataset.images))
     folder = directory(data_dir) / dataset.tfds
     if not folder.is_dir():
         return None
@@ -72,9 +74,9 @@ def _find(dataset: Dataset, data_dir: str | os.PathLike[str] | None) -> Found | 
 
 
 def check(name: str, data_dir: str | os.PathLike[str] | None = None) -> None:
-    """Raises ConfigError for a `data.name` of a task that is not here: before weights are fetched.
+    """Raises ConfigError if the data set of a task is missing, before any download of weights.
 
-    Of other data sets it says nothing, since TFDS may know more of them.
+    Accepts every other `data.name`, which TFDS may know.
     """
     dataset, version = known(name), name.partition(":")[2]
     if dataset is None:
@@ -92,9 +94,9 @@ def known(name: str) -> Dataset | None:
 
 
 def splits(name: str, data_dir: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
-    """Returns the labeled splits of a prepared data set, as far as the metadata tells.
+    """Returns the splits of a prepared data set that probably have labels, from its metadata.
 
-    What `vit_jax prepare` packed has labels everywhere; of others, test splits are left out.
+    Includes test splits only for data sets packed by `vit_jax prepare`, which are fully labeled.
     """
     bare, _, version = name.partition(":")
     found = find(Dataset(tfds=bare, classes=0, version=version), data_dir)
@@ -124,7 +126,7 @@ def conversion(name: str, path: Any) -> str:
     return f"vit_jax prepare {(tasks or [name])[0]} --from={path} --data-dir=ANOTHER"
 
 
-def _read(path: Any) -> Found | None:
+def _read(path: Any) -> PreparedDataset | None:
     """Returns the contents of dataset_info.json; None if it is missing or truncated."""
     try:
         file = path / INFO
@@ -132,6 +134,6 @@ def _read(path: Any) -> Found | None:
             return None
         info = json.loads(file.read_text())
         images = {s["name"]: sum(map(int, s.get("shardLengths", ()))) for s in info["splits"]}
-        return Found(path, path.name, info.get("fileFormat", "tfrecord"), images)
+        return PreparedDataset(path, path.name, info.get("fileFormat", "tfrecord"), images)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

@@ -36,7 +36,7 @@ class Subset:
 
     @property
     def source(self) -> Source:
-        """The source that this is a part of."""
+        """The unfiltered source."""
         return self._source
 
     def __len__(self) -> int:

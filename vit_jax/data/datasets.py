@@ -1,7 +1,7 @@
 """The data sets of the tasks: TFDS names, image counts and origins.
 
-Sizes are TFDS's. `images` need not be complete: only splits that a task cuts by percentage or from
-the end need a number here. Sources of the facts: the paper, google-research/task_adaptation at
+Sizes are TFDS's. `images` may be incomplete: only splits that a task slices by percentage or from
+the end need a number. References: the paper, google-research/task_adaptation at
 d7630d3 (versions, sizes), the builders of tensorflow_datasets 4.9.10 (the rest).
 """
 
@@ -16,17 +16,15 @@ class Dataset:
     """A data set as a folder below TFDS's data_dir.
 
     Attributes:
-      tfds: its name there, `name` or `name/config`.
+      tfds: its TFDS name, `name` or `name/config`.
       version: pattern of suitable versions, such as `3.*.*`; empty: any.
-      classes: number of classes of its own label; 0: it has none.
-      images: number of images by split, where known.
-      obtained: `downloaded` by its builder; `manual`: files of yours, which its builder reads;
-        `packed`: from a folder or from tars, as no builder is there.
-      files: which files, from where; empty for what is downloaded.
-      packages: extra packages needed to prepare it: `tensorflow` where
-        TFDS's builder does it.
-      border: pixels on every side of an image that are not part of it; they are cut off when it is
-        read.
+      classes: number of classes of its own label; 0: no label.
+      images: number of images by split, if known.
+      obtained: `downloaded` by its builder; `manual`: from files that the user downloads;
+        `packed`: from the user's folder or tars, without a builder.
+      files: the files and their origin; empty if downloaded.
+      packages: extra packages needed to prepare it: `tensorflow` if TFDS's builder does it.
+      border: width in pixels of a border that is cropped when an image is read.
     """
 
     tfds: str
@@ -40,7 +38,7 @@ class Dataset:
 
     @property
     def name(self) -> str:
-        """The name for `data.name`: with the pattern of versions, if there is one."""
+        """The value for `data.name`, including the version pattern if there is one."""
         return f"{self.tfds}:{self.version}" if self.version else self.tfds
 
 
@@ -60,7 +58,7 @@ IMAGENET = Dataset(
     obtained=MANUAL,
     files=IMAGENET_TARS,
 )
-REAL = Dataset(  # only labels: the images are those of IMAGENET
+REAL = Dataset(  # labels only; IMAGENET has the images
     tfds="imagenet2012_real",
     classes=1000,
     images={"validation": 50_000},
@@ -74,7 +72,7 @@ IMAGENET21K = Dataset(  # 14.2 million images (BiT, section 3.1); the units: the
     obtained=PACKED,
     files="fall11_whole.tar or winter21_whole.tar.gz (a tar for each class) from image-net.org",
 )
-JFT = Dataset(  # classes: BiT, section 3.1. The name and the splits are ours
+JFT = Dataset(  # classes: BiT, section 3.1; name and splits are ours
     tfds="jft_300m",
     classes=18_291,
     images={"train": 303_000_000},
@@ -93,7 +91,7 @@ CIFAR100 = Dataset(
     classes=100,
     images={"train": 50_000, "test": 10_000},
 )
-PETS = Dataset(  # task_adaptation has 3.*.*, which TFDS no longer knows; 4.0.0 mends damaged images
+PETS = Dataset(  # task_adaptation uses 3.*.*, which TFDS has removed; 4.0.0 repairs damaged images
     tfds="oxford_iiit_pet",
     version="4.*.*",
     classes=37,
@@ -160,13 +158,13 @@ DMLAB = Dataset(
     classes=6,
     images={"train": 65_550, "validation": 22_628, "test": 22_735},
 )
-DSPRITES = Dataset(  # the file that TFDS downloads takes h5py, the authors' .npz does not
+DSPRITES = Dataset(  # TFDS's download needs h5py, the authors' .npz does not
     tfds="dsprites",
     version="2.*.*",
     classes=0,
     images={"train": 737_280},
 )
-KITTI = Dataset(  # task_adaptation has 3.1.0; since then: devkit updated, names for `occluded`
+KITTI = Dataset(  # task_adaptation uses 3.1.0; later versions update the devkit and name `occluded`
     tfds="kitti",
     version="3.*.*",
     classes=0,
@@ -178,8 +176,8 @@ SMALLNORB = Dataset(
     classes=5,
     images={"train": 24_300, "test": 24_300},
 )
-# Of its classes 113 are also ImageNet's (BiT, section 3.6). A red border marks its images, so that
-# none is trained on unseen; its authors' loader crops them to (2, 2, width - 2, height - 2).
+# It shares 113 classes with ImageNet (BiT, section 3.6). A red border marks its images against
+# accidental training; its authors' loader crops them to (2, 2, width - 2, height - 2).
 OBJECTNET = Dataset(
     tfds="objectnet",
     classes=313,

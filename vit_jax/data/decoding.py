@@ -11,20 +11,20 @@ import numpy as np
 
 from vit_jax.config import UserError
 
-# Images are decoded by many threads and processes at once: a pool of OpenCV's own would only add
-# contention. Its log lines carry no file name; `decode` raises an error that gets one.
+# Many threads and processes decode images at once, so OpenCV's own thread pool would only add
+# contention. Its log lines lack the file name, which callers of `decode` add to its errors.
 cv2.setNumThreads(1)
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 
 
 MOST_BYTES = 2**28  # of a file; 100 megapixels of 16 bits without compression are twice as much
 
-# What decoding may cost, whatever a file says. Encoders make about 10 scans, and at most 15 or so
-# where they try for the smallest file. A scan needs one bit a block for its DC values, so a black
-# photograph has at most 512 pixels a byte in a JPEG, or, with 10 scans, 5,120 visits of a pixel.
+# Limits for the cost of decoding. Encoders write about 10 scans, at most about 15 for the smallest
+# files. A scan needs one bit per block for DC values, so a black JPEG has at most 512 pixels per
+# byte, or 5,120 pixel visits per byte with 10 scans.
 MOST_SCANS = 50
 MOST_WORK = 10_000  # pixels x scans of a JPEG for each byte of its file
-# Other formats have no such bound for one color; up to this size an image costs a second at most.
+# Other formats have no such bound for a single color; this size takes at most a second.
 CHEAP_PIXELS = 2**24
 
 
@@ -33,7 +33,7 @@ class BadImage(UserError):
 
 
 def read(path: str | os.PathLike[str]) -> bytes:
-    """Returns the bytes of a file; raises OSError, or BadImage for one too large, or no file.
+    """Returns the bytes of a file; raises OSError, or BadImage if it is too large or no file.
 
     A pipe of that name would otherwise block the reader forever.
     """
@@ -62,14 +62,14 @@ def decode(encoded: bytes, *, channels: int, max_pixels: int) -> np.ndarray:
     looked up, gray is repeated, alpha is dropped (the colors under it stay), an EXIF orientation
     is applied, and of an animation the first frame counts.
 
-    Raises BadImage for anything but a whole image of at most `max_pixels`, whose size is read from
-    the header before memory is taken for the pixels, and for a file that would take long to decode
-    for its length: a JPEG of many scans, a small file of many pixels. Damage that the format cannot
-    detect (JPEG and WebP have no checksums) gives wrong pixels, not an error.
+    Raises BadImage for anything but a complete image of at most `max_pixels`, checked in the header
+    before allocating pixels, and for files that decode too slowly for their length: JPEGs with many
+    scans, small files with many pixels. Damage that the format cannot detect (JPEG and WebP have no
+    checksums) gives wrong pixels, not an error.
 
-    JPEGs come out as from TensorFlow with `dct_method="INTEGER_ACCURATE"`, bit for bit on 60
-    photographs. TensorFlow's default, the fast transform with which the published models were
-    trained, differs from that by 1.2 gray levels on average and 22 at most.
+    JPEGs decode as in TensorFlow with `dct_method="INTEGER_ACCURATE"`, bit for bit on 60 photos.
+    TensorFlow's default, the fast transform used to train the published models, differs by 1.2 gray
+    levels on average and 22 at most.
     """
     if not encoded:
         raise BadImage("is empty")
@@ -127,12 +127,12 @@ def without_border(image: np.ndarray, border: int) -> np.ndarray:
 
 
 SCAN = b"\xff\xda"
-# All but those that stand within the data of a scan, fill bytes, and the start of an image.
+# Markers except those within scan data, fill bytes, and the start of an image.
 MARKER = re.compile(rb"\xff[\x01-\xcf\xd9-\xfe]")
 
 
 def _header(data: bytes) -> tuple[str | None, tuple[int, int] | None]:
-    """Returns `(format, (height, width))` from the first bytes; None for what is not there."""
+    """Returns `(format, (height, width))` from the first bytes; None for unknown parts."""
     for magic, kind, size in (
         (b"\x89PNG\r\n\x1a\n", "PNG", _png_size),
         (b"\xff\xd8\xff", "JPEG", _jpeg_size),
@@ -174,7 +174,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _check_work(kind: str, height: int, width: int, data: bytes) -> None:
-    """Raises BadImage for an image whose decoding its bytes do not justify."""
+    """Raises BadImage for an image that is too expensive to decode for its file size."""
     pixels, most = height * width, MOST_WORK * len(data)
     size = f"is a {kind} of {width} x {height} pixels in {len(data):,} bytes"
     if kind != "JPEG":
@@ -230,10 +230,10 @@ def _bmp_size(data: bytes) -> tuple[int, int]:
 
 
 def _complete(kind: str, data: bytes) -> bool:
-    """Tells a PNG or WebP that ends early from a whole one; OpenCV tells the other formats.
+    """Returns whether a PNG or WebP is complete; OpenCV detects truncation in other formats.
 
-    For PNG OpenCV would notice too, but libpng would write to stderr; and without any pixels it
-    goes on for many seconds and takes gigabytes (OpenCV 5.0).
+    OpenCV detects a truncated PNG too, but libpng writes to stderr, and without any pixels OpenCV
+    5.0 takes many seconds and gigabytes.
     """
     if kind == "WebP":
         return len(data) >= 8 + struct.unpack_from("<I", data, 4)[0]

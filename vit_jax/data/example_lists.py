@@ -1,8 +1,8 @@
 """Lists of the images of a split by hash, so that reruns and other machines get the same ones.
 
-A split such as `train[:800]+validation[:200]` means other images where a data set was prepared in
-another order or version. `write` keeps what it means here; `data.examples` names the file, and
-training then takes those images wherever they are in the data set, or says which are not there.
+A split such as `train[:800]+validation[:200]` selects different images if a data set was prepared
+in another order or version. `write` records the images; with the file in `data.examples`, training
+finds these images anywhere in the data set, or reports the missing ones.
 """
 
 import collections
@@ -36,8 +36,8 @@ class Listing(NamedTuple):
       task: the task it was written for, as `vit_jax prepare` calls it.
       dataset: TFDS's name, such as `clevr` or `eurosat/rgb`.
       version: version of that data set.
-      split: the split, as `data.train_split` has it.
-      examples: `identity` of every image of it, in order.
+      split: the split, in the syntax of `data.train_split`.
+      examples: `identity` of every image, in order.
     """
 
     task: str
@@ -65,7 +65,7 @@ def write(source: Source, path: Path, *, task: str, dataset: str, version: str, 
     examples = tuple(identity(source[index]) for index in range(len(source)))
     listing = Listing(task, dataset, version, split, examples)
     facts = listing._asdict() | {"images": len(examples), "sha256": listing.sha256}
-    # The hashes come last, for whoever looks at the file.
+    # The hashes come last, so that the file stays readable.
     facts["examples"] = facts.pop("examples")
     text = json.dumps(facts, indent=1) + "\n"
     epath.Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -100,8 +100,8 @@ def read(path: Path) -> Listing:
 def identity(record: Record) -> str:
     """Returns 16 hex digits of SHA-256 over an image and its label.
 
-    Of pixels and of PNG, which keeps them, the pixels count, as encoders differ; of JPEG and the
-    others the file, as decoders do.
+    Hashes the pixels of PNG images and arrays, because encoders differ, and the file bytes of JPEG
+    and other formats, because decoders differ.
     """
     image, label = record
     if isinstance(image, bytes) and not image.startswith(PNG):
@@ -113,9 +113,9 @@ def identity(record: Record) -> str:
 def open_listed(data: config.Data, split: str, open_: Callable[[str], Source]) -> "Listed":
     """Returns the images that `data.examples` lists; `open_` opens a split of the data set.
 
-    The split as written is looked at first. Where that has other images, those of the list are
-    looked for among all images of the splits it names. Raises ConfigError where the list is of
-    other data than the config's, DataError where images are not found.
+    Tries the split as written first. If it contains other images, searches all images of the splits
+    it names. Raises ConfigError if the list belongs to other data than the config's, DataError if
+    images are missing.
     """
     key = f"data.examples={data.examples}"
     listing = read(data.examples or "")
@@ -130,7 +130,7 @@ def open_listed(data: config.Data, split: str, open_: Callable[[str], Source]) -
         source = open_(split)
         if tuple(_identities(source)) == listing.examples:
             return Listed(source, listing, range(len(source)))
-    except ConfigError:  # a slice that this version of the data set is too small for
+    except ConfigError:  # a slice beyond the end of this version of the data set
         pass
     whole = open_("+".join(dict.fromkeys(p.partition("[")[0] for p in split.split("+"))))
     positions = _find(listing.examples, whole)
@@ -149,7 +149,7 @@ def open_listed(data: config.Data, split: str, open_: Callable[[str], Source]) -
 
 
 class Listed:
-    """The images of a list, in its order, wherever the source has them."""
+    """The images of a list, in its order, from anywhere in the source."""
 
     def __init__(self, source: Source, listing: Listing, positions: Sequence[int]) -> None:
         self._source, self._sha256 = source, listing.sha256
@@ -168,7 +168,7 @@ class Listed:
 
     @property
     def source(self) -> Source:
-        """The source that this is a part of."""
+        """The complete source."""
         return self._source
 
     def fingerprint(self) -> str:
@@ -177,7 +177,7 @@ class Listed:
 
 
 def _identities(source: Source) -> Iterator[str]:
-    """Yields the identity of every example; of one that cannot be read, no hash."""
+    """Yields the identity of every example; unreadable ones get no hash."""
     for index in range(len(source)):
         try:
             yield identity(source[index])
@@ -186,7 +186,7 @@ def _identities(source: Source) -> Iterator[str]:
 
 
 def _find(examples: Sequence[str], source: Source) -> list[int | None]:
-    """Returns the position of every example; of equal ones in a source, each in turn."""
+    """Returns the position of every example; equal examples are used in turn."""
     wanted = set(examples)
     places: dict[str, collections.deque[int]] = collections.defaultdict(collections.deque)
     for position, one in enumerate(_identities(source)):

@@ -18,8 +18,8 @@ from vit_jax.data.folders import Folder
 from vit_jax.data.skipped_files import Skipped, shown
 from vit_jax.data.source import DataError, Source
 
-SECONDS = 20.0  # for all files of a split; on slow storage the others are met while training
-THREADS, CHUNK = 16, 1024  # storage on a network answers many questions at a time
+SECONDS = 20.0  # per split; on slow storage, training checks the remaining files
+THREADS, CHUNK = 16, 1024  # network storage handles many requests at a time
 MOST_NAMED = 3
 
 
@@ -27,10 +27,10 @@ def check(data: config.Data, sources: Mapping[str, Source | None]) -> str | None
     """Returns a line about a folder of images; None for other data.
 
     Args:
-      data: which folder, and how many bad examples are allowed.
-      sources: what was opened, by split.
+      data: the folder and the number of bad examples allowed.
+      sources: opened sources by split.
 
-    Raises DataError where more files of a split cannot be read than `data.max_bad_examples`.
+    Raises DataError if a split has more unreadable files than `data.max_bad_examples`.
     """
     opened = [(split, source) for split, source in sources.items() if source is not None]
     folders = [(split, source, found) for split, source in opened if (found := _folder(source))]
@@ -122,7 +122,7 @@ def _described(source: Source) -> str:
 
 
 def _folder(source: Source) -> Folder | None:
-    """Returns the folder that a source, or the one it takes a part of, is."""
+    """Returns the folder behind a source or its subset."""
     while not isinstance(source, Folder):
         inner = getattr(source, "source", None)
         if inner is None:

@@ -14,7 +14,7 @@ from vit_jax.data import decoding, split_names
 from vit_jax.data.skipped_files import Skipped, shown
 from vit_jax.data.source import DataError, Record, Split, digest
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")  # what `decoding.decode` reads
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")  # formats of `decoding.decode`
 
 DEEPEST = 100  # folders within folders
 
@@ -22,20 +22,20 @@ Path = pathlib.Path
 
 
 class Folder:
-    """Image files below a folder per class, at any depth; `skipped` counts what is not used.
+    """Image files below a folder per class, at any depth; `skipped` counts unused files.
 
-    Without `data.holdout`, `root/SPLIT/CLASS/**` holds the splits. The classes are the folders of
-    `data.train_split`, sorted, and every split is labeled by that list: a class folder that is not
-    in it is an error; a class without a folder in another split is none.
+    Without `data.holdout`, the splits are `root/SPLIT/CLASS/**`. The classes are the sorted folders
+    of `data.train_split`. A class folder of another split that is not among them is an error; a
+    missing one is not.
 
-    With `data.holdout` > 0, `root/CLASS/**` holds everything. A file belongs to `data.eval_split`
-    where the first 64 bits of the SHA-256 of its path below root (`CLASS/...`, with `/`) are less
-    than holdout x 2^64, else to `data.train_split`: about that share of each class, whatever files
-    come or go besides. Of a class of two files or more that would leave one side empty, the file
-    with the least hash goes to evaluation, or that with the greatest to training.
+    With `data.holdout` > 0, all files are in `root/CLASS/**`. A file belongs to `data.eval_split`
+    if the first 64 bits of the SHA-256 of its path below root (`CLASS/...`, with `/`) are less than
+    holdout x 2^64, else to `data.train_split`: about that fraction of each class, independent of
+    other files. If that would leave one side of a class with two or more files empty, the file with
+    the smallest hash goes to evaluation, or the one with the largest to training.
 
-    Examples are in the order of (class, path). A slice such as `train[:80%]` takes files in the
-    order of that hash, so it is a random sample, and `train[80%:]` is the rest of it.
+    Examples are ordered by (class, path). A slice such as `train[:80%]` takes files in the order of
+    the hash, so it is a random sample, and `train[80%:]` is the rest.
     """
 
     def __init__(self, data: config.Data, split: str, key: str) -> None:
@@ -58,7 +58,7 @@ class Folder:
         if chosen.low or chosen.high:
             part = chosen.select(len(files), key)
             files = sorted(sorted(files, key=_hash)[part.start : part.stop])
-        # One block of bytes, since processes take long to unpickle a list of a million strings.
+        # One block of bytes, because unpickling a list of a million strings is slow.
         names = [os.fsencode(name) for _, name in files]
         self._names = b"".join(names)
         self._ends = np.cumsum([0, *map(len, names)], dtype=np.int64)
@@ -73,7 +73,7 @@ class Folder:
 
     @property
     def top(self) -> Path:
-        """The folder of the class folders."""
+        """The parent of the class folders."""
         return self._top
 
     @property
@@ -84,7 +84,7 @@ class Folder:
     def name(self, index: int) -> str:
         """Returns the path of the file."""
         name = self._names[self._ends[index] : self._ends[index + 1]]
-        return f"{self._top}/{os.fsdecode(name)}"  # nine times as fast as by a Path
+        return f"{self._top}/{os.fsdecode(name)}"  # nine times as fast as with a Path
 
     def fingerprint(self) -> str:
         """Covers classes, relative paths, labels, and the sizes of 1,000 files spread evenly."""
@@ -101,7 +101,7 @@ class Folder:
 File = tuple[int, str]  # the label, and the path below the top folder, with /
 
 
-Above = tuple[tuple[int, int], ...]  # device and inode of the folders on the way to one
+Above = tuple[tuple[int, int], ...]  # device and inode of the parent folders
 
 
 def walk(
@@ -111,10 +111,10 @@ def walk(
     above: Above = (),
     skipped: Skipped | None = None,
 ) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yields the files below a folder by name, through links, but not in circles.
+    """Yields the files below a folder by name; follows links, except in cycles.
 
-    Each is its path below the folder, after `prefix`, and its entry; hidden ones are counted.
-    Raises DataError that begins with `key` for a folder that cannot be read.
+    Yields the path below the folder, after `prefix`, and the directory entry; counts hidden files.
+    Raises DataError, which starts with `key`, for an unreadable folder.
     """
     with storage.errors_as(DataError, f"{key}: cannot read folder {folder}"):
         status = folder.stat()
@@ -171,7 +171,7 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _check_names(classes: tuple[str, ...], folder: Path) -> None:
-    """Refuses names that no report, other format or terminal could show as they are."""
+    """Raises DataError for names that reports or terminals cannot show unchanged."""
     for name in classes:
         shown = messages.printable(name)
         if shown == name:
@@ -183,10 +183,10 @@ def _check_names(classes: tuple[str, ...], folder: Path) -> None:
 
 
 def splits_there(data: config.Data) -> config.Data:
-    """Returns the config with its splits called as the folders that are there.
+    """Returns the config with the names of its splits replaced by those of existing folders.
 
-    `train/` beside `val/`, `valid/` or `validation/` is found by itself; see `split_names.find`.
-    What is not found stays as it is: opening it says what is wrong.
+    Finds `train/` with `val/`, `valid/` or `validation/` automatically; see `split_names.find`.
+    Other names stay unchanged: opening them reports the error.
     """
     if data.source != "folder" or data.root is None or data.holdout:
         return data
@@ -207,7 +207,7 @@ def splits_there(data: config.Data) -> config.Data:
 
 
 def splits(data: config.Data) -> tuple[str, ...]:
-    """Returns the names of the folders that may be splits; raises DataError for no such root."""
+    """Returns the names of possible split folders; raises DataError if the root is missing."""
     return tuple(_folders(Path(data.root))) if data.root else ()
 
 
@@ -225,7 +225,7 @@ def _split_folder(root: Path, name: str, key: str) -> Path:
 
 
 def _remedy(key: str, there: list[str]) -> str:
-    """Returns what to do where a root has other folders than the split that is asked for."""
+    """Returns the remedy if the requested split is not among the folders of a root."""
     splits = [name for name in there if split_names.is_split(name)]
     train = split_names.find("train", there)
     if not splits:
@@ -287,7 +287,7 @@ def _hash(file: File) -> int:
 
 
 def _side(files: list[File], data: config.Data, name: str, split: str, key: str) -> list[File]:
-    """Returns the files of the side of the holdout that is called `name`."""
+    """Returns the files on the side `name` of the holdout."""
     evaluation = Split.parse(data.eval_split, "data.eval_split").name
     train = Split.parse(data.train_split, "data.train_split").name
     if evaluation == train:

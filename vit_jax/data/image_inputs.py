@@ -1,4 +1,4 @@
-"""Images as a user of the Python API gives them: paths, arrays, Pillow images."""
+"""Image inputs of the Python API: paths, arrays, Pillow images."""
 
 import os
 from collections.abc import Iterable, Iterator

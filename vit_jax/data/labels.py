@@ -1,8 +1,8 @@
-"""How a label is made where it is not simply the data set's own class: rules of `data.labels`.
+"""Rules of `data.labels`, which derive a label from the features of a record.
 
-A rule is a pure function of some of a record's features. Those here are VTAB's, as in
-google-research/task_adaptation at d7630d3; its other tasks have a class label by nature, and so has
-SmallNORB, of which it takes the left image.
+A rule is a pure function of some features. These rules are VTAB's, following
+google-research/task_adaptation at d7630d3. Its other tasks have a class label, including SmallNORB,
+of which it uses the left image.
 """
 
 import itertools
@@ -17,16 +17,16 @@ def full_range(pixels: np.ndarray) -> np.ndarray:
     return pixels * np.uint8(255)
 
 
-class Rule(NamedTuple):
-    """How a record becomes an example.
+class LabelRule(NamedTuple):
+    """Derives an example from a record.
 
     Attributes:
-      features: what the rule needs to see, `/` between a sequence and one of its members.
-      label: takes those features by name and returns the label; one that is not an index into
-        `classes` means that the record has none.
+      features: input features, with `/` between a sequence and one of its members.
+      label: returns the label of features by name; a value that is not an index into `classes`
+        means that the record has no label.
       classes: names of the classes.
-      image: the feature that is the image.
-      pixels: what is done to its values, uint8 `H W C`; None: nothing.
+      image: the image feature.
+      pixels: function of its pixels, uint8 `H W C`; None: identity.
     """
 
     features: tuple[str, ...]
@@ -79,7 +79,7 @@ def dsprites_orientation(record: Mapping[str, Any]) -> int:
 
 
 def smallnorb_azimuth(record: Mapping[str, Any]) -> int:
-    """Returns the azimuth, which TFDS has halved to 0 to 17."""
+    """Returns the azimuth, which TFDS stores halved as 0 to 17."""
     return int(record["label_azimuth"])
 
 
@@ -89,45 +89,45 @@ def smallnorb_elevation(record: Mapping[str, Any]) -> int:
 
 
 def _bins(what: str, values: int, bins: int) -> tuple[str, ...]:
-    """Returns names for `values` whole numbers that are put in so many bins of equal width."""
+    """Returns names of equal bins over `values` integers."""
     starts = [-(-values * k // bins) for k in range(bins + 1)]
     return tuple(f"{what} {low}-{high - 1}" for low, high in itertools.pairwise(starts))
 
 
-RULES: dict[str, Rule] = {
-    "clevr-count": Rule(
+RULES: dict[str, LabelRule] = {
+    "clevr-count": LabelRule(
         features=("objects/size",),
         label=clevr_count,
         classes=tuple(f"{number} objects" for number in range(3, 11)),
     ),
-    "clevr-distance": Rule(
+    "clevr-distance": LabelRule(
         features=("objects/pixel_coords",),
         label=clevr_distance,
         classes=tuple(f"{low:g} to {high:g}" for low, high in itertools.pairwise(CLEVR_EDGES)),
     ),
-    "kitti-distance": Rule(
+    "kitti-distance": LabelRule(
         features=("objects/type", "objects/location"),
         label=kitti_distance,
         classes=("up to 8 m", "8 to 20 m", "beyond 20 m", "no vehicle"),
     ),
-    "dsprites-location": Rule(
+    "dsprites-location": LabelRule(
         features=("label_x_position",),
         label=dsprites_location,
         classes=_bins("x", 32, 16),
         pixels=full_range,
     ),
-    "dsprites-orientation": Rule(
+    "dsprites-orientation": LabelRule(
         features=("label_orientation",),
         label=dsprites_orientation,
         classes=_bins("orientation", 40, 16),
         pixels=full_range,
     ),
-    "smallnorb-azimuth": Rule(
+    "smallnorb-azimuth": LabelRule(
         features=("label_azimuth",),
         label=smallnorb_azimuth,
         classes=tuple(f"{degrees} degrees" for degrees in range(0, 360, 20)),
     ),
-    "smallnorb-elevation": Rule(
+    "smallnorb-elevation": LabelRule(
         features=("label_elevation",),
         label=smallnorb_elevation,
         classes=tuple(f"{degrees} degrees" for degrees in range(30, 75, 5)),

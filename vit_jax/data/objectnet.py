@@ -1,10 +1,10 @@
-"""ObjectNet's classes as ImageNet's: read from the files that come with it, in `mappings`.
+"""Maps ObjectNet's classes to ImageNet's with the files in its folder `mappings`.
 
-A folder of images has a name; `folder_to_objectnet_label.json` has its label, and
-`objectnet_to_imagenet_1k.json` the names, parted by semicolons, of the ImageNet classes that an
-image so labeled may be called by. A line of `imagenet_to_label_2012_v2` is such a name, and
-`pytorch_to_imagenet_2012_id.json` says which line belongs to each class in WordNet's order, in
-which heads have them. So 113 of the 313 classes have one class of ImageNet or several.
+`folder_to_objectnet_label.json` maps image folders to labels. `objectnet_to_imagenet_1k.json` maps
+a label to the names of correct ImageNet classes, separated by semicolons. Each line of
+`imagenet_to_label_2012_v2` is such a name, and `pytorch_to_imagenet_2012_id.json` gives the line of
+each class in WordNet order, the order of model heads. In total, 113 of the 313 classes have one or
+more ImageNet classes.
 """
 
 import json
@@ -16,7 +16,7 @@ import numpy as np
 from vit_jax.data.real_source import NONE
 from vit_jax.data.source import DataError
 
-FOLDER = "mappings"  # of objectnet-1.0, and of the data set that is made of it
+FOLDER = "mappings"  # in objectnet-1.0, and in the packed data set
 FILES = (
     "folder_to_objectnet_label.json",
     "objectnet_to_imagenet_1k.json",
@@ -26,17 +26,17 @@ FILES = (
 
 
 def right_classes(folder: Any, classes: Sequence[str]) -> np.ndarray:
-    """Returns the classes of ImageNet that are right for each class of ObjectNet.
+    """Returns the correct ImageNet classes for each ObjectNet class.
 
     Args:
       folder: path of the mappings, on a disk or in a bucket.
       classes: ObjectNet's, by the names of their folders.
 
     Returns:
-      (len(classes), M) int32 positions in the order of WordNet ids, rows padded with NONE; a class
-      that is none of ImageNet's has no other entry.
+      (len(classes), M) int32 positions in the order of WordNet ids, rows padded with NONE; rows
+      of classes outside of ImageNet contain only NONE.
 
-    Raises DataError, one line, where a file is missing or is not what it should be.
+    Raises DataError if a file is missing or invalid.
     """
     texts = [_read(folder / name) for name in FILES]
     try:

@@ -12,28 +12,28 @@ import numpy as np
 
 Rectangle = tuple[int, int, int, int]  # top, left, height, width
 
-# Columns decoded beside a rectangle at most: it begins with a block of up to 32, and is 64 wide.
+# Extra columns decoded at most: blocks of up to 32 pixels, rounded up to a width of 64.
 BESIDE = 96
 
 
 def size(encoded: bytes) -> tuple[int, int] | None:
-    """Returns `(height, width)` of a JPEG whose rectangles can be decoded; None for all else.
+    """Returns `(height, width)` of a JPEG whose rectangles can be decoded; None for other data.
 
-    It can be done with upright, sequential, gray or three-color files that are not cut off.
+    Supports upright, sequential, gray or three-color files that are not truncated.
     """
     return _JPEG.size(encoded) if _JPEG else None
 
 
-def room(rectangle: Rectangle) -> int:
-    """Returns how many bytes `decode` needs for a rectangle at most."""
+def buffer_size(rectangle: Rectangle) -> int:
+    """Returns the size in bytes of the buffer that `decode` needs for a rectangle."""
     _, _, height, width = rectangle
     return height * (width + BESIDE) * 3
 
 
 def decode(encoded: bytes, rectangle: Rectangle, scratch: np.ndarray) -> np.ndarray | None:
-    """Returns a rectangle of a JPEG that has a `size`, uint8 `height width 3`, RGB, in `scratch`.
+    """Decodes a rectangle of a JPEG with a `size` into `scratch`: uint8 `height width 3`, RGB.
 
-    `scratch` is a uint8 vector of `room` bytes. Returns None if the part that was read is damaged;
+    `scratch` is a uint8 vector of `buffer_size` bytes. Returns None if the part read is damaged;
     the caller then falls back to `decoding.decode`. Releases the GIL while decoding.
     """
     found = _JPEG and _JPEG.decode(encoded, scratch, *rectangle)
@@ -60,7 +60,7 @@ def decoder() -> str:
 
 
 def _load() -> types.ModuleType | None:
-    """Returns the extension if it is here and decodes as OpenCV does."""
+    """Returns the extension if it is installed and decodes like OpenCV."""
     try:
         from vit_jax.data import _jpeg  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError:
@@ -72,7 +72,7 @@ def _load() -> types.ModuleType | None:
     rectangle = (21, 51, 50, 40)
     global _JPEG
     _JPEG = _jpeg
-    part = decode(encoded.tobytes(), rectangle, np.empty(room(rectangle), np.uint8))
+    part = decode(encoded.tobytes(), rectangle, np.empty(buffer_size(rectangle), np.uint8))
     same = part is not None and whole is not None and np.array_equal(part, whole[21:71, 51:91])
     return _jpeg if same else None
 

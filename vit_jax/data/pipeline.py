@@ -1,13 +1,13 @@
 """Batches for a range of steps: a pure function of (seed, step, row), loaded ahead by Grain.
 
-Row r of step s holds position s x B + r in an endless sequence of epochs, and each epoch is a
-permutation of the source keyed by (seed, epoch). So an epoch has each example once over all hosts,
-a run can start at any step, and neither order nor augmentation depends on hosts, processes,
+Row r of step s is position s x B + r in an endless sequence of epochs, and each epoch is a
+permutation of the source keyed by (seed, epoch). So each epoch visits every example once over all
+hosts, a run can start at any step, and neither order nor augmentation depends on hosts, processes,
 threads or buffers.
 
-Grain iterates over parts of batches: one thread of one process makes all of a part, and Grain
-returns the parts in order. Threads of this process write theirs into the batch; those of other
-processes are joined here. Workers are thus a matter of speed only.
+Grain iterates over parts of batches: one thread of one process makes a whole part, and Grain
+returns the parts in order. Threads of this process write their parts into the batch; parts from
+other processes are joined here. So the number of workers affects only the speed.
 """
 
 import dataclasses
@@ -36,19 +36,19 @@ log = logging.getLogger("vit_jax")
 Batch = dict[str, np.ndarray]
 Notes = list[tuple[int, str]]  # unreadable examples, each with the reason
 
-NONE = -1  # no example: `index` of a padded row, `bad` of a row that could be read
+NONE = -1  # `index` of a padded row, `bad` of a readable row
 
-# A part smaller than this costs more to hand over between threads than it saves.
+# Smaller parts cost more to pass between threads than they save.
 PART_ROWS, PART_PIXELS = 32, 2**18
 
 # Arrays below this size travel between processes by pipe, larger ones in shared memory.
 SHARED_BYTES = 2**14
 
-PATIENCE = 10.0  # seconds that processes may take to end, before they are killed
+PATIENCE = 10.0  # seconds before processes that do not end are killed
 
 
 class LoaderError(DataError):
-    """A loader process that ended on its own: killed, or out of memory; another try may work."""
+    """A loader process was killed or ran out of memory; a retry may succeed."""
 
     exit_code = 70
 
@@ -78,9 +78,8 @@ def batches(
     rows beyond its end are padding: black, label 0, mask False, index -1.
 
     An unreadable image raises DataError with its name and the reason, unless
-    `data.max_bad_examples` allows for that many different ones in the life of this iterator: then
-    each is logged as a warning, training takes the next readable example of the source instead, and
-    evaluation masks the row.
+    `data.max_bad_examples` allows that many different ones per iterator: then each is logged as a
+    warning, training uses the next readable example of the source, and evaluation masks the row.
 
     With `data.workers` > 0, Python starts processes that import the main module again: a script
     must guard its own start with `if __name__ == "__main__":`.
@@ -113,13 +112,13 @@ class Loader:
 
     @property
     def parts(self) -> int:
-        """Parts of a batch: one for every thread, unless they would be too small."""
+        """Number of parts per batch: one per thread, unless they would be too small."""
         height, width = self.data.image_size
         least = max(PART_ROWS, PART_PIXELS // (height * width))
         return max(1, min(self.data.threads * max(1, self.data.workers), len(self.rows) // least))
 
     def bounds(self, part: int) -> tuple[int, int]:
-        """Returns where a part begins and ends among the rows of a batch."""
+        """Returns the rows of a batch that a part covers."""
         count = len(self.rows)
         return count * part // self.parts, count * (part + 1) // self.parts
 
@@ -151,9 +150,9 @@ class Loader:
     ) -> dict[str, Any]:
         """Writes a part of a step into the rows of `batch`, which are padding before.
 
-        Once `closed` is set it leaves out the rest, which nobody will see. Of the result, `notes`
-        has (index, reason) of unreadable examples, and `error` the message of a DataError:
-        exceptions that cross processes would keep memory alive.
+        Stops early once `closed` is set. In the result, `notes` lists (index, reason) of unreadable
+        examples, and `error` is the message of a DataError: exceptions passed between processes
+        would keep memory alive.
         """
         low, high = self.bounds(part)
         views = Views(self.transforms, self.data, self.seed)
@@ -198,16 +197,16 @@ class Loader:
 
 
 class Shared:
-    """Makes parts in the rows of whole batches, which the threads of a process share."""
+    """Makes parts in the rows of batches that the threads of a process share."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
         self._batches: dict[int, Batch] = {}
         self._lock = threading.Lock()
-        self.closed = threading.Event()  # Grain's threads end only after the part they are at
+        self.closed = threading.Event()  # Grain's threads end only after their current part
 
     def __call__(self, number: int) -> dict[str, Any]:
-        """Makes part `number`, and returns what `Loader.fill` says of it."""
+        """Makes part `number` and returns the result of `Loader.fill`."""
         step, part = divmod(number, self._loader.parts)
         if step >= self._loader.stop_step:
             return {}
@@ -220,7 +219,7 @@ class Shared:
         return self._loader.fill(rows, step, part, self.closed)
 
     def take(self, step: int) -> Batch:
-        """Returns the batch of a step, all parts of which have been made, and forgets it."""
+        """Removes and returns the complete batch of a step."""
         with self._lock:
             return self._batches.pop(step)
 
@@ -282,7 +281,7 @@ class Batches(Iterator[Batch]):
         """Stops loading and ends its threads and processes."""
         if self._shared:
             self._shared.closed.set()
-        # Grain waits for the part that each is at, which on a disk that does not answer has no end.
+        # Grain waits for the current parts, which takes forever if a disk hangs.
         killing = threading.Timer(PATIENCE, _kill)
         if self._step < self._loader.stop_step:  # else there is nothing left to read
             killing.start()
@@ -313,14 +312,14 @@ def _parts(loader: Loader, make: Callable[[int], dict[str, Any]], start_step: in
     else:
         if not absl.flags.FLAGS.is_parsed():  # Grain reads its own flags to pass them on
             absl.flags.FLAGS.mark_as_parsed()
-        # Grain holds parts back three times: at the threads, at the pipe, and behind the pipe.
+        # Grain buffers parts three times: at the threads, before and behind the pipe.
         each = math.ceil(ahead / data.workers / 2)
         options = grain.experimental.DatasetOptions(min_shm_size=SHARED_BYTES)
         parts = dataset.to_iter_dataset(grain.ReadOptions(data.threads, data.threads))
         parts = grain.experimental.WithOptionsIterDataset(parts, options)
         processes = grain.MultiprocessingOptions(data.workers, each)
         iterator = iter(parts.mp_prefetch(processes, worker_init_fn=_begin_process))
-        iterator.get_state()  # makes the iterators of the processes, which `close` can then reach
+        iterator.get_state()  # creates the process iterators, so that `close` can reach them
     iterator.start_prefetch()
     return iterator
 
@@ -331,7 +330,7 @@ def _begin_process(index: int, count: int) -> None:
 
 
 def _kill() -> None:
-    """Kills all loaders: one that is given up before its end means that the run ends."""
+    """Kills all loaders, because abandoning one means that the run ends."""
     for process in multiprocessing.active_children():
         if process.name.startswith("grain-"):
             process.kill()

@@ -10,14 +10,14 @@ from typing import Any, Protocol
 Batch = Mapping[str, Any]  # of numpy arrays
 
 POLL = 0.5  # seconds between checks whether to stop waiting
-THREADS = ("feed", "grain-prefetch")  # how the threads that load are called: ours, and Grain's
+THREADS = ("feed", "grain-prefetch")  # names of the loading threads: ours, and Grain's
 
 
-class GivenUp(Exception):
+class StoppedError(Exception):
     """The run was asked to stop while waiting for a batch."""
 
 
-class Batches(Iterator[Batch], Protocol):
+class BatchIterator(Iterator[Batch], Protocol):
     """The rows of each global batch that live on this host, in the order of steps."""
 
     def close(self) -> None:
@@ -25,16 +25,16 @@ class Batches(Iterator[Batch], Protocol):
         ...
 
 
-class Feed(Iterator[Batch]):
-    """Takes batches in a thread of its own, each when it is asked for.
+class Prefetcher(Iterator[Batch]):
+    """Takes batches in a separate thread, each on request.
 
-    The main thread, where Python runs the handlers of signals, waits in short pieces: a signal that
-    comes just before one long wait would be handled only after it, and an exception that a handler
-    raises would leave whatever code waits in disorder.
+    The main thread, where Python runs signal handlers, waits in short intervals: a signal just
+    before a long wait would be handled only after it, and an exception raised in a handler would
+    interrupt the waiting code at an arbitrary point.
     """
 
-    def __init__(self, batches: Batches, stop: Callable[[], bool]) -> None:
-        """Takes an iterator, which it will close, and what is asked while a batch is waited for."""
+    def __init__(self, batches: BatchIterator, stop: Callable[[], bool]) -> None:
+        """Takes an iterator, which `close` closes, and a function that requests a stop."""
         self._batches, self._stop = batches, stop
         self._asked: queue.SimpleQueue[futures.Future[Batch] | None] = queue.SimpleQueue()
         threading.Thread(target=self._work, name=THREADS[0], daemon=True).start()
@@ -42,20 +42,20 @@ class Feed(Iterator[Batch]):
     def __next__(self) -> Batch:
         """Returns the next batch.
 
-        Raises GivenUp where `stop()` is true and none comes within 0.5 to 1 s, else what the
-        iterator raised.
+        Raises StoppedError if `stop()` is true and no batch arrives within 0.5 to 1 s, or any error
+        of the iterator.
         """
         batch: futures.Future[Batch] = futures.Future()
         self._asked.put(batch)
         stopping = False
         while not futures.wait([batch], POLL).done:
             if stopping:
-                raise GivenUp
+                raise StoppedError
             stopping = self._stop()
         return batch.result()
 
     def close(self) -> None:
-        """Closes the iterator; the thread ends once it does not wait for a batch."""
+        """Closes the iterator; the thread ends after its current batch."""
         self._asked.put(None)
         self._batches.close()
 
@@ -65,13 +65,13 @@ class Feed(Iterator[Batch]):
                 batch.set_result(next(self._batches))
             except BaseException as error:  # the main thread's to handle
                 batch.set_exception(error)
-            del batch  # or it would hold the images until the next one is asked for
+            del batch  # free the images before the next request
 
 
 def stuck(patience: float = 5.0) -> bool:
-    """Returns whether threads that load images go on after `patience` seconds, though closed.
+    """Returns whether loading threads are still running `patience` seconds after closing.
 
-    A disk that does not answer keeps them, and Python waits for their end before its own.
+    A hanging disk blocks them, and Python waits for them at exit.
     """
     until = time.monotonic() + patience
     loading = [thread for thread in threading.enumerate() if thread.name.startswith(THREADS)]

@@ -1,8 +1,8 @@
-"""From an image, as a source gives it, to a row of a batch: decoding and transforms together.
+"""Turns an image from a source into a row of a batch: decoding and transforms together.
 
-A training view that begins with an Inception crop draws its rectangle from the size in the header
-and decodes nothing else where `partial_jpeg` can; `data.partial_decoding=False` turns that off. The
-draws, and the pixels, are the same either way.
+If training starts with an Inception crop, the rectangle is drawn from the size in the header, and
+only that rectangle is decoded if `partial_jpeg` supports it; `data.partial_decoding=False` turns
+that off. Random draws and pixels are the same either way.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from vit_jax.data.transforms import InceptionCrop, Transform
 
 
 class Randomness:
-    """The randomness of views: a Philox stream for each (seed, epoch, index).
+    """Random numbers for preprocessing: a Philox stream for each (seed, epoch, index).
 
-    One generator is moved from stream to stream; making a new one would cost ten times as much.
+    One generator moves between streams, which is ten times faster than creating new ones.
     """
 
     def __init__(self, seed: int) -> None:
@@ -37,7 +37,7 @@ class Randomness:
 
 
 class Views:
-    """Makes views one after another; each thread needs its own, for it keeps memory to reuse."""
+    """Preprocesses images one after another; not thread-safe, because it reuses memory."""
 
     def __init__(self, transforms: Sequence[Transform], data: config.Data, seed: int) -> None:
         self._transforms, self._data = tuple(transforms), data
@@ -49,7 +49,7 @@ class Views:
         self._small = np.empty((*data.image_size, data.channels), np.uint8)
 
     def __call__(self, image: bytes | np.ndarray, epoch: int, index: int, row: np.ndarray) -> None:
-        """Writes the view of an image by the stream (epoch, index) into `row`, uint8 `H W C`.
+        """Writes an image, preprocessed with the stream (epoch, index), into `row`, uint8 `H W C`.
 
         Raises `decoding.BadImage` before anything is written.
         """
@@ -65,22 +65,22 @@ class Views:
             pixels = decoding.load(image, channels=data.channels, max_pixels=data.max_pixels)
         for step in steps:
             pixels = step(pixels, rng)
-        if pixels.strides[1] < 0:  # mirrored: many times as fast as by numpy
+        if pixels.strides[1] < 0:  # mirrored; much faster than NumPy
             cv2.flip(pixels[:, ::-1], 1, dst=row)
         elif not np.may_share_memory(pixels, row):  # else it was made there
             row[:] = pixels
 
     def _rectangle(self, image: bytes | np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
-        """Returns what an Inception crop cuts out of an image, with nothing else decoded."""
+        """Returns the Inception crop of an image, decoding nothing else."""
         if self._crop is None or not isinstance(image, bytes):
             return None
         size = partial_jpeg.size(image)
         if size is None or size[0] * size[1] > self._data.max_pixels:
             return None
         rectangle = self._crop.rectangle(*size, rng)
-        room = partial_jpeg.room(rectangle)
-        if self._scratch.size < room:
-            self._scratch = np.empty(room, np.uint8)
+        needed = partial_jpeg.buffer_size(rectangle)
+        if self._scratch.size < needed:
+            self._scratch = np.empty(needed, np.uint8)
         part = partial_jpeg.decode(image, rectangle, self._scratch)
         if part is None:
             return None

@@ -102,7 +102,7 @@ def invert(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndar
 
 
 def rotate(image: np.ndarray, level: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns the image turned about its center by 30 degrees x level; draws the sense."""
+    """Rotates the image about its center by 30 degrees x level, in a random direction."""
     angle = np.float32(_either(30 * level, rng)) * np.float32(math.pi / 180)
     cos, sin = np.cos(angle), np.sin(angle)
     height, width = (np.float32(side - 1) for side in image.shape[:2])
@@ -239,7 +239,7 @@ def _look_up(image: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 
 def _by_histogram(image: np.ndarray, table: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Looks every channel up in the table (256) that is made of its counts (256) of values."""
+    """Maps every channel through a table (256) computed from its histogram (256)."""
     counts = (cv2.calcHist([image], [c], None, [256], [0, 256]) for c in range(image.shape[2]))
     tables = [table(each.ravel().astype(np.int64)) for each in counts]
     return _look_up(image, np.stack(tables, axis=-1))

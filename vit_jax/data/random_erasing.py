@@ -10,9 +10,9 @@ import numpy as np
 class RandomErasing:
     """Fills a random rectangle with random pixels, with `probability`; algorithm 1 of the paper.
 
-    Draws a number that decides; then, until the rectangle lies in the image, its share of the
-    area, its height / width, its top row and its left column, all uniform; then the pixels. After
-    100 attempts the image stays as it is.
+    Draws one number for the decision; then, until the rectangle lies in the image, its fraction of
+    the area, its aspect ratio, its top row and its left column, all uniform; then the pixels. After
+    100 attempts the image stays unchanged.
     """
 
     probability: float

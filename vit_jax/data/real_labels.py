@@ -1,7 +1,7 @@
 """ReaL: the reassessed labels of ImageNet's validation images ("Are we done with ImageNet?").
 
-An image has any number of right classes; one without any is left out of the accuracy, numerator and
-denominator (google-research/reassessed-imagenet).
+An image has any number of correct classes; images without any count in neither numerator nor
+denominator of the accuracy (google-research/reassessed-imagenet).
 """
 
 import dataclasses
@@ -18,11 +18,11 @@ NAME = "ILSVRC2012_val_{:08d}.JPEG"
 
 @dataclasses.dataclass(frozen=True)
 class Real:
-    """The right classes of every validation image, by position or file name.
+    """The correct classes of every validation image, by position or file name.
 
     Attributes:
-      labels: of each image in the order of their numbers, from ILSVRC2012_val_00000001.JPEG on.
-      sha256: of the file they come from.
+      labels: correct classes of each image, in the order of ILSVRC2012_val_00000001.JPEG and so on.
+      sha256: digest of the source file.
     """
 
     labels: tuple[tuple[int, ...], ...]
@@ -32,14 +32,14 @@ class Real:
         return len(self.labels)
 
     def __getitem__(self, image: int | str) -> tuple[int, ...]:
-        """Returns the right classes of an image; none: it does not count.
+        """Returns the correct classes of an image; it does not count if there are none.
 
-        `image` is its position, or its file name, with or without folders before it.
+        `image` is a position or a file name, with or without parent folders.
         """
         return self.labels[self.number(image) if isinstance(image, str) else image]
 
     def number(self, name: str) -> int:
-        """Returns the position of an image by its file name; raises KeyError for another's."""
+        """Returns the position of an image by its file name; raises KeyError if there is none."""
         match = re.fullmatch(r"(?:.*/)?ILSVRC2012_val_(\d{8})\.JPEG", name)
         number = int(match[1]) if match else 0
         if not 1 <= number <= len(self):
@@ -48,7 +48,7 @@ class Real:
 
     @property
     def scored(self) -> int:
-        """The number of images with a right class."""
+        """The number of images with a correct class."""
         return sum(map(bool, self.labels))
 
 

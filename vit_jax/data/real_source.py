@@ -1,4 +1,4 @@
-"""ImageNet's validation images with both of their labels, so that one pass measures both."""
+"""ImageNet's validation images with original and ReaL labels, evaluated in one pass."""
 
 import re
 
@@ -12,13 +12,13 @@ NONE = -1  # pads the right classes of an image to the same number
 
 
 class Reassessed:
-    """A source whose label is a code of two numbers: the image's in ReaL, and its own class.
+    """A source whose label encodes two numbers: the position in ReaL and the original class.
 
-    The code is number x K + class, K being the number of classes; `decode` takes it apart.
+    The label is position x K + class for K classes; `decode` splits it.
     """
 
     def __init__(self, source: Source, real: Real, key: str) -> None:
-        """Joins the two by file name; raises ConfigError, as of `key`, where that cannot be."""
+        """Joins the labels by file name; raises ConfigError, which names `key`, if that fails."""
         self.classes = source.classes
         self._source, self._real = source, real
         self._file_name = getattr(source, "file_name", source.name)
@@ -50,14 +50,14 @@ class Reassessed:
             ) from None
 
     def decode(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the classes (B,) and the right classes (B, M), rows padded with NONE, int32."""
+        """Returns original classes (B,) and correct ones (B, M), rows padded with NONE, int32."""
         numbers, labels = np.divmod(codes, len(self.classes))
         return labels, self._right[numbers]
 
     def name(self, index: int) -> str:
-        """Returns what the source calls the example."""
+        """Returns the source's name of the example."""
         return self._source.name(index)
 
     def fingerprint(self) -> str:
-        """Covers the source: ReaL's labels are evaluated on, not trained on."""
+        """Covers the source only, because ReaL labels are not trained on."""
         return self._source.fingerprint()

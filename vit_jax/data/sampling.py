@@ -9,8 +9,8 @@ import numpy as np
 def draw(length: int, count: int, seed: int = 0) -> list[int]:
     """Returns `count` of the numbers below `length`, or all, drawn without replacement.
 
-    The same for equal length and seed; a larger `count` begins with the same numbers. The memory
-    is that of the numbers drawn: it is the start of a Fisher-Yates shuffle.
+    Equal length and seed give the same numbers, and a larger `count` starts with the same ones. A
+    partial Fisher-Yates shuffle, whose memory is proportional to `count`.
     """
     random, moved = np.random.default_rng(seed), {}
     drawn = []

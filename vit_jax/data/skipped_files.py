@@ -1,27 +1,27 @@
-"""What lies in a folder of images and is not used, and why."""
+"""Counts the unused files in a folder of images, by reason."""
 
 import collections
 import dataclasses
 import pathlib
 
-# Images in formats that are not read: OpenCV has no reader, or none whose size is known before it
-# takes memory for the pixels.
+# Unsupported image formats: OpenCV has no decoder, or none that reports the size before allocating
+# the pixels.
 UNREAD = (
     *(".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".j2k", ".jxl", ".jfif", ".svg", ".psd"),
     *(".dng", ".cr2", ".nef", ".arw", ".ppm", ".pgm", ".tga", ".exr", ".hdr", ".ico"),
 )
-MOST_KINDS = 4  # of file names' ends that are listed
+MOST_KINDS = 4  # of suffixes listed
 
 
 @dataclasses.dataclass
 class Skipped:
-    """Counts, made while a folder is listed.
+    """Counts made while a folder is listed.
 
     Attributes:
-      ends: of files that are no images we read, by the end of their name in small letters.
-      loose: images that lie in no class folder.
-      first_loose: the path of one of them.
-      hidden: files and folders whose name begins with a dot.
+      ends: number of unsupported files by lower-case suffix.
+      loose: number of images outside of class folders.
+      first_loose: path of one of these.
+      hidden: number of files and folders whose name begins with a dot.
     """
 
     ends: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -30,11 +30,11 @@ class Skipped:
     hidden: int = 0
 
     def note(self, name: str) -> None:
-        """Counts a file that is none of the images we read."""
+        """Counts an unsupported file."""
         self.ends[pathlib.PurePath(name).suffix.lower() or "without a suffix"] += 1
 
     def note_loose(self, path: str) -> None:
-        """Counts an image that lies in no class folder."""
+        """Counts an image outside of class folders."""
         self.loose += 1
         self.first_loose = self.first_loose or path
 
@@ -62,7 +62,7 @@ class Skipped:
 
 
 def shown(path: str) -> str:
-    """Returns a path as it fits into a line: its end, what cannot be printed escaped."""
+    """Returns the end of a path for a message, with unprintable characters escaped."""
     text = path.encode(errors="backslashreplace").decode()
     text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return text if len(text) <= 80 else f"...{text[-77:]}"

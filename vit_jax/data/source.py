@@ -1,4 +1,4 @@
-"""What every source of labeled images has in common: the protocol, splits, errors."""
+"""The protocol of sources of labeled images, splits, and errors."""
 
 import hashlib
 import re
@@ -11,7 +11,7 @@ from vit_jax.storage import reason as reason
 
 
 class DataError(UserError):
-    """Data that is missing, unreadable, or not what the config says it is."""
+    """Data that is missing, unreadable, or inconsistent with the config."""
 
 
 class Record(NamedTuple):
@@ -22,7 +22,7 @@ class Record(NamedTuple):
 
 
 class Source(Protocol):
-    """Random access to labeled images; it is pickled to the loader processes."""
+    """Random access to labeled images; must be picklable for the loader processes."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ class Source(Protocol):
 
 
 class Split(NamedTuple):
-    """A split as written, `train[:80%]`: its name and which part of it."""
+    """A split expression such as `train[:80%]`: its name and bounds."""
 
     name: str
     low: str

@@ -1,4 +1,4 @@
-"""What folders of splits are called: `val`, `valid` and `validation` are one thing."""
+"""Names of split folders: `val`, `valid` and `validation` are synonyms."""
 
 from collections.abc import Collection
 
@@ -9,16 +9,16 @@ KNOWN = (*TRAIN, *VALIDATION, *TEST)
 
 
 def is_split(name: str) -> bool:
-    """Returns whether a folder is called as splits are, in letters of any case."""
+    """Returns whether a folder has the name of a split, ignoring case."""
     return name.lower() in KNOWN
 
 
 def find(wanted: str, there: Collection[str]) -> str | None:
-    """Returns the folder that holds a split, or None where none or several could.
+    """Returns the folder of a split, or None if there is none or more than one candidate.
 
-    It is the one of that name, else the only one with a name that means the same. Where there is
-    no test split, a validation split is what can be measured on; a test split never stands for
-    validation, as what is chosen on it would be measured on it too.
+    This is the folder of that name, else the only one with a synonym. Without a test split, a
+    validation split replaces it. A test split never replaces validation, because choosing a
+    checkpoint on it would invalidate the test.
     """
     if wanted in there:
         return wanted
@@ -32,7 +32,7 @@ def find(wanted: str, there: Collection[str]) -> str | None:
 
 
 def for_evaluation(there: Collection[str]) -> str | None:
-    """Returns the split to measure on while training: for validation, else for tests."""
+    """Returns the split to evaluate while training: validation, else test."""
     for kind in (VALIDATION, TEST):
         for name in sorted(there):
             if name.lower() in kind:

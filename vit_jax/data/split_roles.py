@@ -1,8 +1,8 @@
-"""What the splits of a run are for, and what their metrics are called.
+"""Roles of the splits of a run, and names of their metrics.
 
-A split chooses (validation: it is measured while training, and the best checkpoint may be chosen on
-it) or it judges (test: measured once). Metrics are called after the split that they are of, such as
-`validation/top1`; the expression, such as `train[90%:]`, is recorded beside them.
+A validation split is evaluated while training, and the best checkpoint may be chosen on it; a test
+split is evaluated once. Metrics are named after their split, such as `validation/top1`; its
+expression, such as `train[90%:]`, is recorded with them.
 """
 
 import dataclasses
@@ -15,19 +15,19 @@ from vit_jax.data.source import DataError
 
 AUTO = "auto"
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
-# Names of splits that data sets use, by role; a split of any other name may choose.
+# Common split names by role; any other split counts as validation.
 VALIDATION_NAMES, TEST_NAMES = split_names.VALIDATION, split_names.TEST
-# Groups of metrics that are of no split.
+# Groups of metrics without a split.
 RESERVED = {"train", "data", "speed", "fewshot", "probe", "imagenet-c", *tasks.TASKS}
 
 
 class Role(NamedTuple):
-    """A split that is measured.
+    """An evaluated split.
 
     Attributes:
-      name: what its metrics are called, such as `validation`.
+      name: prefix of its metrics, such as `validation`.
       split: the expression, such as `train[90%:]`.
-      role: TRAIN for images that are trained on, VALIDATION, or TEST.
+      role: TRAIN for training images, VALIDATION, or TEST.
     """
 
     name: str
@@ -36,17 +36,17 @@ class Role(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The split for people: `test`, or `validation` (`train[90%:]`)."""
+        """The split in words: `test`, or `validation` (`train[90%:]`)."""
         return f"`{self.name}`" + ("" if self.name == self.split else f" (`{self.split}`)")
 
 
 def evaluation(data: config.Data) -> Role:
-    """Returns the split that is measured while training."""
+    """Returns the split that is evaluated while training."""
     split = data.eval_split
     name, role = _name_and_role(data, split)
     test = data.test_split
     if test is not None and role != TRAIN and not overlap(split, test):
-        # Another split judges, so this one may choose.
+        # The test split is another one, so this one may choose.
         role = VALIDATION
         if name == _name_and_role(data, test)[0]:  # two parts of one split
             name = VALIDATION
@@ -54,7 +54,7 @@ def evaluation(data: config.Data) -> Role:
 
 
 def final(data: config.Data) -> Role | None:
-    """Returns the split that is measured once, at the end; None where the run has no such split."""
+    """Returns the split that is evaluated once, at the end, or None."""
     if data.test_split is None:
         return None
     return Role(_name_and_role(data, data.test_split)[0], data.test_split, TEST)
@@ -63,8 +63,8 @@ def final(data: config.Data) -> Role | None:
 def best_metric(cfg: config.Config) -> str | None:
     """Returns the metric that chooses the best checkpoint, such as `validation/top1`, or None.
 
-    `checkpoint.best=auto` is top-1, or the loss of masked patch prediction, of a split that may
-    choose; nothing is chosen on a test split unless the config says so.
+    `checkpoint.best=auto` means top-1, or the loss of masked patch prediction, on a validation
+    split; a test split is used only if the config names it.
     """
     measured, best = evaluation(cfg.data), cfg.checkpoint.best
     if best == AUTO:
@@ -101,7 +101,7 @@ def notes(cfg: config.Config, evaluations: int) -> list[str]:
 
 
 def check(data: config.Data) -> None:
-    """Raises ConfigError where the test split is one that is trained on or chosen on."""
+    """Raises ConfigError if the test split is also used for training or selection."""
     if data.test_split is None:
         return
     for key, other in (("train_split", data.train_split), ("eval_split", data.eval_split)):
@@ -115,17 +115,17 @@ def check(data: config.Data) -> None:
 def overlap(one: str, other: str) -> bool:
     """Returns whether two expressions certainly have images in common.
 
-    A bound in percent and one in images cannot be compared, and count as apart.
+    Bounds in percent and in images cannot be compared, and count as disjoint.
     """
     return any(_parts_overlap(a, b) for a in _parts(one) for b in _parts(other))
 
 
 def resolved(data: config.Data) -> config.Data:
-    """Returns the data with the splits that `auto` means: what is there decides.
+    """Returns the data options with `auto` splits resolved to existing ones.
 
-    Of a folder or a TFDS data set, a validation split is evaluated if there is one, and then `test`
-    is the test split; else `test` is evaluated. With `data.holdout` the held-out images are called
-    `validation`. Raises nothing: data that are not there are for their source to report.
+    If a folder or a TFDS data set has a validation split, that is evaluated and `test` is the test
+    split; otherwise `test` is evaluated. With `data.holdout` the held-out images are called
+    `validation`. Raises nothing: the source reports missing data.
     """
     if AUTO not in (data.eval_split, data.test_split):
         return data
@@ -144,7 +144,7 @@ def resolved(data: config.Data) -> config.Data:
 
 
 def _there(data: config.Data) -> tuple[str, ...]:
-    """Returns the names of the splits that `auto` chooses among, as far as they can be seen."""
+    """Returns the names of the existing splits that `auto` chooses from."""
     if data.source == "digits":
         return ("test",)
     if data.source == "folder" and data.holdout:
@@ -160,7 +160,7 @@ def _there(data: config.Data) -> tuple[str, ...]:
                 availability.splits(data.name, data.root) if dataset is None else (*dataset.images,)
             )
     except DataError:
-        pass  # for the source to report
+        pass  # reported by the source
     return ()
 
 
@@ -188,7 +188,7 @@ def _role(data: config.Data, split: str) -> str:
 
 
 def _by_task(data: config.Data, split: str) -> str | None:
-    """Returns the role of a split that a task of the same data set names, such as `train[:98%]`."""
+    """Returns the role that a task of the same data set assigns to a split, if any."""
     if data.source != "tfds" or not data.name:
         return None
     bare = data.name.partition(":")[0]
@@ -202,11 +202,11 @@ def _train_names(data: config.Data) -> set[str]:
     return {name for name, _, _ in _parts(data.train_split)}
 
 
-Part = tuple[str, str, str]  # the name of a split, and the bounds as written
+Part = tuple[str, str, str]  # split name and bounds as written
 
 
 def _parts(split: str) -> list[Part]:
-    """Returns the parts of an expression; what is none is the name of a split that nobody has."""
+    """Returns the parts of an expression; invalid parts become names of nonexistent splits."""
     found = []
     for part in split.split("+"):
         name, _, bounds = part.partition("[")

@@ -1,54 +1,56 @@
-"""The tasks as tables: what each is, whether it is on this machine, what to run if not."""
+"""Tables of tasks: description, availability, and commands for missing data sets."""
 
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from vit_jax.data import availability
-from vit_jax.data.availability import Found
+from vit_jax.data.availability import PreparedDataset
 from vit_jax.data.tasks import TASKS, Task
 
 Path = str | os.PathLike[str]
 HEADER = ("task", "title", "classes", "train", "held out", "test", "here")
 EXTRA = "pip install 'vit_jax[prepare]'"
-TOGETHER = "imagenet-c/"  # 95 tasks of one kind: a row for all
+TOGETHER = "imagenet-c/"  # 95 similar tasks in one row
 
 
-class Group(NamedTuple):
-    """The tasks of one group: rows under HEADER, and the commands for those that are not here."""
+class TaskGroup(NamedTuple):
+    """The tasks of one group: rows under HEADER, and the commands for missing ones."""
 
     title: str
     rows: list[tuple[str, ...]]
     commands: list[str]
 
 
-class Entry(NamedTuple):
-    """A task and what is here of it."""
+class TaskEntry(NamedTuple):
+    """A task and its prepared data set, if any."""
 
     task: Task
-    found: Found | None
+    found: PreparedDataset | None
     command: str
 
     @property
     def here(self) -> bool:
-        """Whether it can be used as it is."""
+        """Whether it can be used without preparation."""
         return self.found is not None and self.found.readable
 
 
-def entries(data_dir: Path | None = None) -> list[Entry]:
-    """Returns every task, looked for below TFDS's data_dir."""
+def entries(data_dir: Path | None = None) -> list[TaskEntry]:
+    """Returns every task with its availability in TFDS's data_dir."""
     found = {}
     for task in TASKS.values():
         if task.dataset.tfds not in found:
             found[task.dataset.tfds] = availability.find(task.dataset, data_dir)
     return [
-        Entry(task, found[task.dataset.tfds], _command(task, found[task.dataset.tfds], data_dir))
+        TaskEntry(
+            task, found[task.dataset.tfds], _command(task, found[task.dataset.tfds], data_dir)
+        )
         for task in TASKS.values()
     ]
 
 
-def to_dict(entry: Entry) -> dict[str, Any]:
-    """Returns plain values that JSON holds."""
+def to_dict(entry: TaskEntry) -> dict[str, Any]:
+    """Returns values for JSON."""
     task, found, dataset = entry.task, entry.found, entry.task.dataset
     return {
         "title": task.title,
@@ -72,7 +74,7 @@ def to_dict(entry: Entry) -> dict[str, Any]:
     }
 
 
-def groups(chosen: list[Entry]) -> Iterator[Group]:
+def groups(chosen: list[TaskEntry]) -> Iterator[TaskGroup]:
     """Yields a table for every group of tasks, in order."""
     for title in dict.fromkeys(entry.task.group for entry in chosen):
         members = [entry for entry in chosen if entry.task.group == title]
@@ -86,10 +88,10 @@ def groups(chosen: list[Entry]) -> Iterator[Group]:
             commands = commands[:1] + more
         else:
             rows = [_row(entry) for entry in members]
-        yield Group(title, rows, commands)
+        yield TaskGroup(title, rows, commands)
 
 
-def _row(entry: Entry) -> tuple[str, ...]:
+def _row(entry: TaskEntry) -> tuple[str, ...]:
     task, found = entry.task, entry.found
     here = "no"
     if found is not None:
@@ -98,7 +100,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
     return (task.name, task.title, str(task.classes), task.train, held_out, task.test, here)
 
 
-def _command(task: Task, found: Found | None, data_dir: Path | None) -> str:
+def _command(task: Task, found: PreparedDataset | None, data_dir: Path | None) -> str:
     if found is not None and not found.readable:
         return availability.conversion(task.dataset.tfds, found.path)
     command = availability.command(task.name, data_dir)
@@ -106,8 +108,8 @@ def _command(task: Task, found: Found | None, data_dir: Path | None) -> str:
     return command
 
 
-def _with_files(entry: Entry) -> str:
-    """Returns a command, with what it takes from the user behind it as a comment."""
+def _with_files(entry: TaskEntry) -> str:
+    """Returns a command, with the files it needs as a comment."""
     if entry.found is not None:
         return entry.command
     dataset = entry.task.dataset

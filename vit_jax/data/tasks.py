@@ -1,7 +1,7 @@
-"""Every task as plain data: the data set, its splits by role, its labels, what views may do.
+"""Every task as plain data: data set, splits by role, labels, permitted augmentation.
 
-The paper's scores are in `vit_jax/paper.py`, by the names here. VTAB-1k is as in
-google-research/task_adaptation at d7630d3; few-shot sets as in big_vision's fewshot_lsr.py.
+The paper's scores are in `vit_jax/paper.py`, by the same names. VTAB-1k follows
+google-research/task_adaptation at d7630d3, few-shot sets big_vision's fewshot_lsr.py.
 """
 
 import dataclasses
@@ -15,24 +15,24 @@ from vit_jax.data.datasets import Dataset
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """A data set with its splits by role; empty: there is no such split.
+    """A data set with its splits by role; empty: no such split.
 
     Attributes:
-      name: what commands call it, such as `cifar100` or `vtab/clevr-count`.
-      title: what the paper calls it.
-      group: what it belongs to.
-      dataset: where its images are.
+      name: its name on the command line, such as `cifar100` or `vtab/clevr-count`.
+      title: its name in the paper.
+      group: group of tasks.
+      dataset: data set of its images.
       classes: number of classes.
-      train: images to train on while settings are being chosen.
-      held_out: images to choose them on.
+      train: training images during the selection of settings.
+      held_out: images that settings are selected on.
       whole: both together, for the final run.
       test: images to report results on.
-      labels: rule of `data.labels` that makes the label, and the pixels where these are not simply
-        the image; None: the data set's own class and image.
-      several: whether an image may have several right classes.
-      restricted: whether only the classes that its images have compete, as for its authors.
-      mirrored: whether a training view may mirror the image (BiT, appendix F, says where not).
-      cropped: whether it may cut some of the image off (likewise).
+      labels: rule of `data.labels` for the label, and the pixels if they are not simply the image;
+        None: the data set's own class and image.
+      several: whether an image may have several correct classes.
+      restricted: whether only classes of its images are predicted, as by its authors.
+      mirrored: whether training may mirror images (exceptions: BiT, appendix F).
+      cropped: whether training may crop images (likewise).
     """
 
     name: str
@@ -52,14 +52,14 @@ class Task:
 
     @property
     def splits(self) -> dict[str, str]:
-        """The splits that there are, by role."""
+        """The existing splits by role."""
         roles = ("train", "held_out", "whole", "test")
         return {role: getattr(self, role) for role in roles if getattr(self, role)}
 
     def count(self, split: str) -> int | None:
         """Returns the number of images in an expression such as `train[:99%]+validation[:200]`.
 
-        None where the sizes in `dataset.images` do not tell.
+        None if `dataset.images` lacks a size.
         """
         total = 0
         for part in split.split("+"):
@@ -76,7 +76,7 @@ class Task:
 def find(name: str, key: str = "") -> Task:
     """Returns the task of this name.
 
-    Raises ConfigError with the nearest name; `key` says where the name was given, as in
+    Raises ConfigError with the nearest name; `key` is the option that contains the name, such as
     `evaluation.tasks=`.
     """
     if name in TASKS:
@@ -87,9 +87,9 @@ def find(name: str, key: str = "") -> Task:
 
 
 def select(pattern: str, key: str = "") -> list[Task]:
-    """Returns the tasks that a pattern such as `vtab/*` names, or a group of names such as `vtab`.
+    """Returns the tasks that match a pattern such as `vtab/*`, or a group such as `vtab`.
 
-    Raises ConfigError, like `find`, where there are none.
+    Raises ConfigError, like `find`, if there are none.
     """
     if pattern in TASKS:
         return [TASKS[pattern]]
@@ -102,15 +102,15 @@ def select(pattern: str, key: str = "") -> list[Task]:
 
 
 def border(name: str) -> int:
-    """Returns how many pixels on every side of the images of a data set are to be cut off.
+    """Returns the width in pixels of the border to crop from the images of a data set.
 
-    `name` is what TFDS calls it; one that no task has is not known to have a border.
+    `name` is its TFDS name; data sets without a task have no known border.
     """
     return next((t.dataset.border for t in TASKS.values() if t.dataset.tfds == name), 0)
 
 
 def _position(bound: str, length: int | None) -> int | None:
-    """Returns an end of a slice as a number of images, rounded to the nearest for percentages."""
+    """Returns a bound of a slice in images; percentages round to the nearest image."""
     if bound == "0":
         return 0
     if length is None:
@@ -120,7 +120,7 @@ def _position(bound: str, length: int | None) -> int | None:
 
 
 def _pretraining() -> list[Task]:
-    """Returns what the paper pre-trains on; the splits are big_vision's, of JFT-300M ours."""
+    """Returns the pre-training sets; splits follow big_vision, except for JFT-300M."""
     group = "Pre-training"
     return [
         Task(
@@ -158,7 +158,7 @@ def _pretraining() -> list[Task]:
 
 
 def _finetuning(name: str, title: str, dataset: Dataset, percent: int) -> Task:
-    """Returns a task of Table 4: so much of `train` while choosing (appendix B.1.1), then all."""
+    """Returns a task of Table 4: a part of `train` for selection (appendix B.1.1), then all."""
     return Task(
         name=name,
         title=title,
@@ -184,7 +184,7 @@ def _vtab(
     mirrored: bool = True,
     cropped: bool = True,
 ) -> Task:
-    """Returns a task of VTAB-1k; its labels are made by the rule of its name, if `classes` says."""
+    """Returns a VTAB-1k task; with `classes`, the rule of its name makes the labels."""
     return Task(
         name=f"vtab/{name}",
         title=title,
@@ -252,7 +252,7 @@ def _measured(
     several: bool = False,
     restricted: bool = False,
 ) -> Task:
-    """Returns a set that is only evaluated on."""
+    """Returns an evaluation-only set."""
     return Task(
         name=name,
         title=title,
@@ -266,7 +266,7 @@ def _measured(
 
 
 def _few_shot(name: str, title: str, dataset: Dataset, train: str, test: str) -> Task:
-    """Returns a set of few-shot linear evaluation; the shots are drawn from `train`."""
+    """Returns a set for few-shot linear evaluation; shots are drawn from `train`."""
     return Task(
         name=f"fewshot/{name}",
         title=title,
@@ -307,7 +307,7 @@ _ALL = (
     _few_shot("dtd", "DTD", datasets.DTD, "train", "test"),
     _few_shot("pets", "Pets", datasets.PETS, "train", "test"),
     _few_shot("uc_merced", "UC Merced", datasets.UC_MERCED, "train[:1000]", "train[1000:]"),
-    # The first 65,000 images have at least 30 of every class.
+    # The first 65,000 images contain at least 30 of every class.
     _few_shot("imagenet", "ImageNet", datasets.IMAGENET, "train[:65000]", "validation"),
 )
 TASKS: dict[str, Task] = {task.name: task for task in _ALL}

@@ -1,8 +1,8 @@
-"""What TFDS reads in the folder of a data set, checked before TFDS sees it.
+"""Checks the metadata in the folder of a data set before TFDS reads it.
 
-A folder's features.json names Python classes, and TFDS imports the module of each to look for it:
-whoever wrote the folder would choose code to run. So `builder` and `builder_of_folder` are the only
-ways here to open one. They refuse every class that is not one of TFDS's own kinds of features.
+A folder's features.json names Python classes, and TFDS imports their modules, so the author of the
+folder could run code. Therefore this package opens folders only with `builder` and
+`builder_of_folder`, which reject every class that is not a feature type of TFDS.
 """
 
 import json
@@ -18,7 +18,7 @@ from vit_jax.data.source import DataError
 
 FEATURES = "features.json"
 MOST_BYTES = availability.MOST_BYTES
-DEEPEST = 50  # objects within objects; TFDS writes four for each feature within a feature
+DEEPEST = 50  # nesting depth; TFDS nests four objects per nested feature
 MOST_CLASSES = 10**6
 CLASS_KEYS = ("type", "pythonClassName", "python_class_name")
 COUNT_KEYS = ("num_classes", "numClasses")
@@ -48,7 +48,7 @@ def builder_of_folder(folder: epath.PathLike) -> Any:
 
 
 def check(folder: epath.PathLike) -> None:
-    """Raises DataError where features.json names what is not TFDS's own, or cannot be read."""
+    """Raises DataError if features.json is unreadable or names classes outside of TFDS."""
     path = epath.Path(folder) / FEATURES
     _check_size(path)
     try:
@@ -67,7 +67,7 @@ def check(folder: epath.PathLike) -> None:
 
 
 def _members(values: Any, path: epath.Path) -> Iterator[tuple[str, Any]]:
-    """Yields every key with its value, also of JSON within texts, which older TFDS wrote."""
+    """Yields every key with its value, including JSON inside strings, as in older TFDS."""
     waiting = [(values, 0)]
     while waiting:
         value, depth = waiting.pop()
@@ -86,7 +86,7 @@ def _members(values: Any, path: epath.Path) -> Iterator[tuple[str, Any]]:
 
 
 def _is_count(value: object) -> bool:
-    """Returns whether this can be a number of classes; protobuf writes large numbers as text."""
+    """Returns whether a value is a valid number of classes; protobuf stores large ones as text."""
     if isinstance(value, str) and len(value) < 20:
         value = int(value) if value.isdecimal() else value
     return isinstance(value, int) and value <= MOST_CLASSES
@@ -102,8 +102,8 @@ def _check_size(path: epath.Path) -> None:
 
 
 def _folders(root: epath.Path) -> Iterator[epath.Path]:
-    """Yields the folders that can be versions of a data set: root/VERSION, root/CONFIG/VERSION."""
-    if "://" in str(root) or not root.is_dir():  # of a bucket every listing takes its time
+    """Yields possible versions of a data set: root/VERSION and root/CONFIG/VERSION."""
+    if "://" in str(root) or not root.is_dir():  # listing a bucket is slow
         return
     for folder in root.iterdir():
         if folder.is_dir():
@@ -119,5 +119,5 @@ def _checked(cls: Any, root_dir: str) -> Any:
     return _load(cls, root_dir)
 
 
-# TFDS chooses the folder by itself, by versions and configs, and reads this file through here.
+# TFDS selects the folder by version and config, and reads the file with this function.
 _Connector.from_config = classmethod(_checked)  # pyright: ignore[reportAttributeAccessIssue]

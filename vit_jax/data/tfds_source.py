@@ -14,7 +14,7 @@ from vit_jax import config, storage
 from vit_jax.config import ConfigError
 from vit_jax.data import availability, decoding, tasks, tfds_metadata
 from vit_jax.data.decoding import BadImage
-from vit_jax.data.labels import RULES, Rule
+from vit_jax.data.labels import RULES, LabelRule
 from vit_jax.data.source import DataError, Record, digest
 
 FILE_NAME = "file_name"  # the feature that has it
@@ -23,14 +23,13 @@ FILE_NAME = "file_name"  # the feature that has it
 class Tfds:
     """Any prepared TFDS dataset with an image and a class label; images stay encoded.
 
-    `data.name` is `name`, `name/config`, `name:version` or a pattern of versions, `name:3.*.*`, of
-    which the newest that is prepared is read; `data.root` is TFDS's data_dir (none: its default).
-    `split` is anything TFDS reads, such as `train[:99%]` or `train[:800]+validation[:200]`.
+    `data.name` is `name`, `name/config`, `name:version` or a version pattern, `name:3.*.*`, which
+    selects the newest prepared version; `data.root` is TFDS's data_dir (none: its default).
+    `split` has TFDS's syntax, such as `train[:99%]` or `train[:800]+validation[:200]`.
 
-    Labels are made by `data.labels`: a rule of `labels.RULES`, or a class label by name. Without,
+    `data.labels` selects the label: a rule of `labels.RULES`, or a class label by name. By default,
     image and label are the dataset's supervised pair, else its only uint8 image and only class
-    label. Other features are not decoded. The border that a task's images have, `Dataset.border`
-    pixels wide, is cut off.
+    label. Other features are not decoded. Crops the border of `Dataset.border` pixels.
     """
 
     def __init__(self, data: config.Data, split: str, key: str) -> None:
@@ -72,7 +71,7 @@ class Tfds:
             example: Any = self._features.deserialize_example_np(
                 self._records[index], decoders={rule.image: tfds.decode.SkipDecoding()}
             )
-        except Exception as error:  # array_record has no error type of its own for a bad record
+        except Exception as error:  # array_record has no error type for bad records
             raise BadImage(f"cannot be read: {_first_line(error)}") from None
         label = int(rule.label(example))
         if not 0 <= label < len(self.classes):
@@ -92,7 +91,7 @@ class Tfds:
         return f"{self._title} example {index}"
 
     def file_name(self, index: int) -> str:
-        """Returns the name of the image's file, where the data set keeps it, else the id."""
+        """Returns the file name of the image if stored, else the id."""
         if self._files is None:
             return self.name(index)
         return self._files.deserialize_example_np(self._records[index])[FILE_NAME].decode()
@@ -107,7 +106,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _builder(data: config.Data) -> Any:
-    """Returns the builder of a dataset that is prepared in a format with random access."""
+    """Returns the builder of a dataset prepared in a random-access format."""
     assert data.name
     try:
         builder = tfds_metadata.builder(data.name, data.root)
@@ -122,7 +121,7 @@ def _builder(data: config.Data) -> Any:
         raise ConfigError(f"data.name={data.name}: {_first_line(error)}") from None
     except config.UserError:
         raise
-    except Exception as error:  # of JSON, protobuf and TFDS, each its own
+    except Exception as error:  # JSON, protobuf and TFDS raise many types
         if "://" in (data.root or ""):
             raise  # `remote.one_line` says it
         raise DataError(
@@ -144,7 +143,7 @@ def _builder(data: config.Data) -> Any:
 
 
 def _command(data: config.Data) -> str:
-    """Returns what to run so that a dataset TFDS knows is there."""
+    """Returns the command that prepares a TFDS dataset."""
     where = f" --data-dir={data.root}" if data.root else ""
     return availability.command(data.name or "", data.root) or f"vit_jax prepare {data.name}{where}"
 
@@ -160,8 +159,8 @@ def _unknown(data: config.Data) -> str:
     return "TFDS has no such dataset" + (f"; did you mean {near[0]}?" if near else "")
 
 
-def _rule(data: config.Data, info: Any) -> Rule:
-    """Returns how the records of a dataset become examples."""
+def _rule(data: config.Data, info: Any) -> LabelRule:
+    """Returns the label rule of a dataset."""
     labels = features(info, tfds.features.ClassLabel)
     if data.labels in RULES:
         rule = RULES[data.labels]
@@ -179,7 +178,7 @@ def _rule(data: config.Data, info: Any) -> Rule:
         )
     image, label = _keys(data, info)
     names = tuple(info.features[label].names)
-    return Rule((label,), operator.itemgetter(label), names, image)
+    return LabelRule((label,), operator.itemgetter(label), names, image)
 
 
 def _has(features: Any, path: str) -> bool:
@@ -205,7 +204,7 @@ def _subset(features: Any, paths: Iterable[str]) -> Any:
 
 
 def features(info: Any, kind: type[tfds.features.FeatureConnector]) -> dict[str, Any]:
-    """Returns the features of a dataset that are of one kind, such as Image, by name."""
+    """Returns the features of one type, such as Image, by name."""
     return {name: feature for name, feature in info.features.items() if isinstance(feature, kind)}
 
 

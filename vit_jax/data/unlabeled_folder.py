@@ -1,4 +1,4 @@
-"""Image files below a folder as a source, whatever folders they lie in."""
+"""All image files below a folder as a source."""
 
 import os
 import pathlib
@@ -11,18 +11,18 @@ from vit_jax.data.skipped_files import Skipped
 from vit_jax.data.source import Record, digest
 from vit_jax.logs import log
 
-UNKNOWN = -1  # label of a file that lies in no class's folder
+UNKNOWN = -1  # label of a file outside of class folders
 
 
 class Loose:
     """All image files below a folder, in the order of their paths; hidden ones are skipped.
 
-    `name` is a path below the folder, with `/`. The label of a file is the class whose name its
-    innermost folder has, if any, else UNKNOWN.
+    `name` is a path below the folder, with `/`. The label of a file is the class with the name of
+    its innermost folder, else UNKNOWN.
     """
 
     def __init__(self, root: pathlib.Path, classes: Sequence[str], key: str) -> None:
-        """Lists the files; raises ConfigError or DataError that begins with `key`."""
+        """Lists the files; raises ConfigError or DataError, which start with `key`."""
         if not root.is_dir():
             what = "not a folder" if root.exists() else "no such folder"
             raise ConfigError(f"{key}={root}: {what}")

@@ -1,4 +1,4 @@
-"""Processes that work for this one: they leave signals to it, and end when it ends."""
+"""Set-up of worker processes, which ignore signals and end with their parent."""
 
 import multiprocessing
 import os
@@ -7,9 +7,9 @@ import threading
 
 
 def begin(*signals: signal.Signals) -> None:
-    """Makes this process, which another one started, ignore `signals` and end with the other.
+    """Makes this child process ignore `signals` and end with its parent.
 
-    A kill of the first process tells the others nothing; that it is gone is seen by its sentinel.
+    A killed parent cannot notify its children, so they watch its sentinel.
     """
     for each in signals:
         signal.signal(each, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Features of a folder or a data set as a file: what the head sees, or every token."""
+"""Features of a folder or a data set as a file: the input of the head, or every token."""
 
 from vit_jax.embedding.extraction import embed, write
 

@@ -1,4 +1,4 @@
-"""Every image of a source through a model, batch by batch, into a file."""
+"""Runs every image of a source through a model and writes the features, batch by batch."""
 
 import functools
 import os
@@ -78,10 +78,10 @@ def write(
 ) -> int:
     """Writes the features of every image in the order of the source; returns how many there are.
 
-    Each row is the image's alone: it depends on neither batch size nor devices but for rounding.
-    Of the features no more than two batches are in memory. An unreadable image raises DataError
-    with its name, or within `data.max_bad_examples` its row is NaN. Every process of several
-    computes its share, and the first one writes.
+    Each row depends on its image only: batch size and devices change no more than rounding. At most
+    two batches of features are in memory. An unreadable image raises DataError with its name, or
+    gives a row of NaN within `data.max_bad_examples`. With several processes, each computes its
+    share, and the first one writes.
     """
     cfg = opened.config
     distributed.initialize(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
@@ -105,7 +105,7 @@ def write(
 
 
 class _Pour:
-    """Writes batches as they come, one behind: the devices have the next before we wait."""
+    """Writes batches with a delay of one, so that the devices always have work."""
 
     def __init__(self, writer: writers.Writer, source: sources.Source) -> None:
         self._writer, self._source = writer, source
@@ -113,12 +113,12 @@ class _Pour:
         self._done, self._said = 0, time.monotonic()
 
     def __call__(self, computed: Arrays) -> None:
-        """Takes the next batch, and writes the one before."""
+        """Accepts the next batch and writes the previous one."""
         self.finish()
         self._waiting = computed
 
     def finish(self) -> None:
-        """Writes the batch that waits, if one does."""
+        """Writes the pending batch, if any."""
         if self._waiting is None:
             return
         # The same on all devices of all processes, so any one of them will do.
@@ -166,7 +166,7 @@ def _inputs(batch: runner.Batch) -> runner.Inputs:
 
 
 def _wide(mask: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Returns a mask of rows in a shape that goes with their values."""
+    """Returns a mask of rows, broadcastable to their values."""
     return mask.reshape(-1, *(1,) * (values.ndim - 1))
 
 

@@ -1,4 +1,4 @@
-"""Features as a file that grows batch by batch and has its name only when it is whole."""
+"""Feature files, written batch by batch and renamed to their final name once complete."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ SUFFIXES = (".npz", ".parquet")
 
 
 def check(path: pathlib.Path) -> None:
-    """Raises ConfigError unless a file of features can be made there."""
+    """Raises ConfigError unless a feature file can be created at `path`."""
     if path.suffix not in SUFFIXES:
         raise config.ConfigError(f"--output={path}: must end in {' or '.join(SUFFIXES)}")
     if path.exists():
@@ -31,9 +31,9 @@ def check(path: pathlib.Path) -> None:
 
 
 class Writer:
-    """A file of features, by the ending of its name; nothing is left of one that is not finished.
+    """A feature file, its format chosen by its suffix; an unfinished file is removed.
 
-    Raises ConfigError where the disk refuses. Without `active` it takes rows and drops them.
+    Raises ConfigError if the disk cannot be written. Without `active`, rows are discarded.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class Writer:
 class Npz:
     """Arrays `features`, `names`, `labels`, and `classes` that labels count; for `numpy.load`.
 
-    The rows of features go into the archive as they come, after a header that says how many they
-    will be; names and labels, which are small, follow at the end.
+    Feature rows are appended as they arrive, after a header with their number; names and labels,
+    which are small, follow at the end.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Npz:
         self._labels += labels.tolist()
 
     def close(self) -> None:
-        """Writes the arrays that follow, and the directory of the archive."""
+        """Writes the remaining arrays and the directory of the archive."""
         with self._archive:
             self._member.close()
             rest = {
@@ -120,8 +120,8 @@ class Npz:
 class Parquet:
     """Columns `name`, `label` (null where it is not known) and `features`, a list of fixed size.
 
-    The metadata of the schema has the key `vit_jax`: JSON with the checkpoint, the classes and the
-    shape of an image's features, which tokens have two axes of.
+    The schema's metadata contains the key `vit_jax`: JSON with the checkpoint, the classes and the
+    shape of one image's features, which is two-dimensional for tokens.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Parquet:
             ],
             metadata={"vit_jax": json.dumps({**facts, "shape": shape})},
         )
-        # No two features are equal: a dictionary of them only costs time and space.
+        # Features never repeat, so dictionary encoding only costs time and space.
         self._file = pyarrow.parquet.ParquetWriter(path, self._schema, use_dictionary=False)
 
     def write(self, features: np.ndarray, names: Sequence[str], labels: np.ndarray) -> None:

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +22,7 @@ from vit_jax.evaluators.runner import SplitRunner, means
 from vit_jax.training import losses, sharding, step
 
 
-class Present:
+class ClassSubset:
     """Evaluates parameters on a split, restricted to the classes present in it."""
 
     def __init__(self, model: models.Classifier, cfg: config.Config, split: SplitRunner) -> None:
@@ -49,6 +50,8 @@ def _look(
     """Returns logits (B, K), labels, mask, and the classes present, (K,) bool."""
     logits, _ = model.apply(params, step.normalize_pixels(batch["image"], data))
     label, mask = batch["label"], batch["mask"]
+    chex.assert_shape([label, mask], (logits.shape[0],))
+    chex.assert_type([logits, label, mask], [jnp.float32, jnp.int32, bool])
     present = jnp.zeros(logits.shape[-1], bool).at[label].max(mask)
     logits = jax.lax.with_sharding_constraint(logits, sharding.BATCH)
     return logits, label, mask, jax.lax.with_sharding_constraint(present, P())

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -58,6 +59,8 @@ def _sums(
 ) -> dict[str, jax.Array]:
     logits, _ = model.apply(params, step.normalize_pixels(batch["image"], data))
     mask = batch["mask"]
+    chex.assert_shape([batch["label"], mask], (logits.shape[0],))
+    chex.assert_type([logits, batch["label"], mask], [jnp.float32, jnp.int32, bool])
     rank = losses.rank_of_label(logits, batch["label"])
     each = losses.cross_entropy(logits, batch["label"], kind=loss)
     sums = {

@@ -78,7 +78,7 @@ class Evaluation:
         """Returns the evaluator of a split; with `real`, ReaL labels are used if asked for."""
         model, cfg = self.model, self.cfg
         if cfg.masked.target is not None:
-            return masked_patches.Masked(model, cfg, self.runner(source))
+            return masked_patches.MaskedPatches(model, cfg, self.runner(source))
         labels = registry.reassess(cfg, source) if real else None
         return Classification(model, cfg, self.runner(labels or source), labels)
 
@@ -122,7 +122,7 @@ class Evaluation:
         """Returns the runner that passes every batch of a source to a function."""
         data, rows = self.cfg.data, self.cfg.evaluation.batch_size or self.cfg.train.batch_size
 
-        def batches() -> prefetch.Batches:
+        def batches() -> prefetch.BatchIterator:
             loaded = pipeline.batches(
                 source,
                 transforms.eval_transforms(data),
@@ -133,6 +133,6 @@ class Evaluation:
                 train=False,
                 stop_step=-(-len(source) // rows),
             )
-            return prefetch.Feed(loaded, self._stop)
+            return prefetch.Prefetcher(loaded, self._stop)
 
         return SplitRunner(self.mesh, rows, batches)

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,5 +64,7 @@ def _pre_logits(
     model: models.Classifier, data: config.Data, params: Any, batch: dict[str, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
     _, out = model.apply(params, step.normalize_pixels(batch["image"], data))
+    chex.assert_shape(out["pre_logits"], (batch["label"].shape[0], None))
+    chex.assert_type(out["pre_logits"], jnp.float32)
     found = out["pre_logits"], jnp.where(batch["mask"], batch["label"], PADDING)
     return jax.lax.with_sharding_constraint(found, sharding.BATCH)

@@ -18,6 +18,7 @@ K = 21,843 and B = 4,096.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -209,6 +210,9 @@ def _hits(
     labels: jax.Array,
 ) -> jax.Array:
     """Returns the correct predictions and the examples in a batch: (2,) int32."""
+    chex.assert_shape(values, (labels.shape[0], weights.shape[0]))
+    chex.assert_shape([mean, scale], (weights.shape[0],))
+    chex.assert_type([values, labels], [jnp.float32, jnp.int32])
     inputs = (values - mean[None]) / scale[None]
     scores = jnp.dot(inputs, weights, precision=jax.lax.Precision.HIGHEST) + bias[None]
     right = jnp.argmax(scores, axis=-1).astype(labels.dtype) == labels

@@ -14,7 +14,7 @@ from vit_jax.models.variants import required
 from vit_jax.training import masked_objective, step
 
 
-class Masked:
+class MaskedPatches:
     """Evaluates parameters on a split, ignoring its labels."""
 
     def __init__(self, model: models.Classifier, cfg: config.Config, split: SplitRunner) -> None:
@@ -53,7 +53,7 @@ def _sums(
     images, mask = batch["image"], batch["mask"]
     keys = masked_objective.keys_of_examples(batch["index"])
     corruption = masked_objective.corrupt(keys, model.patches, model.masked)
-    outputs = model.fill_in(params, step.normalize_pixels(images, data), **corruption)
+    outputs = model.predict_masked(params, step.normalize_pixels(images, data), **corruption)
     patch, target = required(model.config.patch_size), required(model.masked.target)
     found = masked_objective.measure(outputs, images, corruption["chosen"], patch, target, data)
     sums = {key: jnp.sum(jnp.where(mask, found[key], 0.0)) for key in ("loss", "error")}

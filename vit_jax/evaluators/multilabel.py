@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +23,9 @@ def ranks(logits: jax.Array, right: jax.Array) -> jax.Array:
 
     `right` is (B, M) int32, padded with NONE; without a right class it is the number of classes.
     """
+    chex.assert_rank([logits, right], 2)
+    chex.assert_equal_shape_prefix([logits, right], 1)
+    chex.assert_type([logits, right], [float, int])
     each = jax.vmap(losses.rank_of_label, in_axes=(None, 1), out_axes=1)
     known = right != NONE
     found = each(logits, jnp.where(known, right, 0))

@@ -13,7 +13,7 @@ from vit_jax import components, config, models
 from vit_jax.config import ConfigError
 from vit_jax.data.source import Source
 from vit_jax.evaluators.classification import Classification
-from vit_jax.evaluators.masked_patches import Masked
+from vit_jax.evaluators.masked_patches import MaskedPatches
 from vit_jax.evaluators.runner import SplitRunner
 from vit_jax.training.hooks import Evaluator
 
@@ -50,7 +50,7 @@ def masked_patches(run: Run, split: str | None = None) -> Evaluator:
     if run.cfg.masked.target is None:
         raise ConfigError(f"{KEY}=masked_patches: needs masked.target")
     source = run.open_split(split or run.cfg.data.eval_split)
-    return Masked(run.model, run.cfg, run.runner(source))
+    return MaskedPatches(run.model, run.cfg, run.runner(source))
 
 
 def create(run: Run, taken: Collection[str]) -> dict[str, Evaluator]:

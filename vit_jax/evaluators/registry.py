@@ -12,7 +12,7 @@ from vit_jax.data.datasets import OBJECTNET
 from vit_jax.data.real_source import Reassessed
 from vit_jax.data.source import DataError, Source
 from vit_jax.data.tasks import Task
-from vit_jax.evaluators.class_subset import Present
+from vit_jax.evaluators.class_subset import ClassSubset
 from vit_jax.evaluators.classification import Classification
 from vit_jax.evaluators.corruptions import Corruptions
 from vit_jax.evaluators.multilabel import MultiLabel
@@ -88,7 +88,7 @@ def evaluators(
         if task.dataset is OBJECTNET:
             found[name] = MultiLabel(model, cfg, split, _objectnet(_root(cfg), source.classes))
         elif task.restricted:
-            found[name] = Present(model, cfg, split)
+            found[name] = ClassSubset(model, cfg, split)
         elif name.startswith(IMAGENET_C):
             corrupted[name.removeprefix(IMAGENET_C)] = Classification(model, cfg, split)
         else:

@@ -26,7 +26,9 @@ class SplitRunner:
     Rows beyond the end of the split, and unreadable images, are padding: their `mask` is False.
     """
 
-    def __init__(self, mesh: Mesh, rows: int, batches: Callable[[], prefetch.Batches]) -> None:
+    def __init__(
+        self, mesh: Mesh, rows: int, batches: Callable[[], prefetch.BatchIterator]
+    ) -> None:
         """Takes `batches`, which starts loading the split from its beginning."""
         self.mesh, self._rows, self._batches = mesh, rows, batches
         self._local = sharding.host_rows(mesh, rows)
@@ -53,7 +55,7 @@ class SplitRunner:
                     jax.block_until_ready(found[-2:-1])
                     if stop():
                         return None
-        except prefetch.GivenUp:
+        except prefetch.StoppedError:
             return None
         finally:
             batches.close()

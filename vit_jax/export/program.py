@@ -1,7 +1,7 @@
-"""One self-contained StableHLO program of a checkpoint, and beside it what its users need to know.
+"""Exports a checkpoint as one self-contained StableHLO program with a JSON description.
 
-The program takes uint8 pixels and gives logits and probabilities: preprocessing is inside, and the
-parameters are its constants. `jax.export` writes and reads it; JAX and numpy alone run it.
+The program maps uint8 pixels to logits and probabilities: it includes preprocessing, and the
+parameters are its constants. `jax.export` writes and reads it; running it needs only JAX and NumPy.
 """
 
 import dataclasses
@@ -22,14 +22,14 @@ from vit_jax.export import resizing
 from vit_jax.training import losses, step
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-MAX_BYTES = 2**31 - 2**20  # of a FlatBuffer, the container of such programs, less what is no weight
-# What layers use in the compute type only, whatever it is: nearly all of a Vision Transformer.
+MAX_BYTES = 2**31 - 2**20  # of a FlatBuffer, minus 1 MiB for all but parameters
+# Parameters that layers only use in the compute type: nearly all of a Vision Transformer.
 CAST_BEFORE_USE = re.compile(r"encoder/.*kernel")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Form:
-    """What a program is to be like; raises ConfigError for what no program can be."""
+class ExportOptions:
+    """Options of an exported program; raises ConfigError for impossible ones."""
 
     platforms: tuple[str, ...] = ("cpu", "cuda", "tpu")
     batch: int | None = None  # images at a time; None: any number
@@ -57,16 +57,16 @@ def check_output(path: pathlib.Path) -> None:
 
 
 def description(path: pathlib.Path) -> pathlib.Path:
-    """Returns where the description of a program stands: beside it, with `.json` at its end."""
+    """Returns the path of a program's description: next to it, with the suffix `.json`."""
     return path.with_name(f"{path.name}.json")
 
 
-def trace(predictor: loading.LoadedModel, form: Form) -> export.Exported:
+def trace(predictor: loading.LoadedModel, form: ExportOptions) -> export.Exported:
     """Returns the program of a checkpoint.
 
     It maps uint8 (B, H, W, C) to a dict of float32 `logits` and `probabilities`, both (B, K).
-    Float32 means float32 everywhere: matrix products ask for the highest precision, which a TPU or
-    GPU would otherwise lower. Raises ConfigError for a checkpoint that is too large.
+    Float32 programs compute in full float32: matrix products request the highest precision, which
+    a TPU or GPU would otherwise lower. Raises ConfigError for a checkpoint that is too large.
     """
     cfg, model = predictor.config, _portable(predictor, form)
     _check_size(predictor, form)
@@ -76,7 +76,7 @@ def trace(predictor: loading.LoadedModel, form: Form) -> export.Exported:
     def vit_jax(images: jax.Array) -> dict[str, jax.Array]:
         if form.any_size:
             images = resizing.view(images, cfg.data)
-        # Cast in the program, not here: its constants are to stay as they are stored.
+        # Cast inside the program, so that its constants keep the stored type.
         whole = {name: jnp.asarray(x).astype(jnp.float32) for name, x in params.items()}
         precision = "highest" if form.dtype == "float32" else "default"
         with jax.default_matmul_precision(precision):
@@ -90,8 +90,8 @@ def trace(predictor: loading.LoadedModel, form: Form) -> export.Exported:
     return export.export(jax.jit(vit_jax), platforms=form.platforms)(pixels)
 
 
-def _check_size(predictor: loading.LoadedModel, form: Form) -> None:
-    """Raises ConfigError unless the parameters fit the file that holds a program."""
+def _check_size(predictor: loading.LoadedModel, form: ExportOptions) -> None:
+    """Raises ConfigError unless the parameters fit into a program file."""
 
     def stored(dtype: str) -> int:
         return sum(
@@ -109,7 +109,7 @@ def _check_size(predictor: loading.LoadedModel, form: Form) -> None:
     )
 
 
-def _portable(predictor: loading.LoadedModel, form: Form) -> models.Classifier:
+def _portable(predictor: loading.LoadedModel, form: ExportOptions) -> models.Classifier:
     """Returns the model in the program's compute type, with attention that runs anywhere."""
     cfg = predictor.config
     model = cfg.model
@@ -129,12 +129,14 @@ def _constants(params: models.Params, dtype: str) -> dict[str, np.ndarray]:
 
 
 def _type(name: str, dtype: str) -> str:
-    """Returns the type in which a parameter is stored: the compute type if that changes nothing."""
+    """Returns the stored type of a parameter: the compute type if that gives the same results."""
     return dtype if CAST_BEFORE_USE.fullmatch(name) else "float32"
 
 
-def write(predictor: loading.LoadedModel, form: Form, path: pathlib.Path) -> dict[str, Any]:
-    """Writes the program of a checkpoint to `path` and its description beside it.
+def write(
+    predictor: loading.LoadedModel, form: ExportOptions, path: pathlib.Path
+) -> dict[str, Any]:
+    """Writes the program of a checkpoint to `path` and its description next to it.
 
     Returns the description. Both files appear whole or not at all; raises ConfigError for files
     that exist or cannot be written.
@@ -178,7 +180,9 @@ def lines(about: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _about(predictor: loading.LoadedModel, form: Form, exported: export.Exported) -> dict[str, Any]:
+def _about(
+    predictor: loading.LoadedModel, form: ExportOptions, exported: export.Exported
+) -> dict[str, Any]:
     """Returns what the users of a program need to know, as JSON-able values."""
     data, loss = predictor.config.data, predictor.config.train.loss
     (pixels,), (logits, probabilities) = exported.in_avals, exported.out_avals
@@ -216,7 +220,7 @@ def _about(predictor: loading.LoadedModel, form: Form, exported: export.Exported
 
 
 def _array(aval: Any) -> dict[str, Any]:
-    """Returns shape and type; a side that is not fixed is a letter, the same wherever it is."""
+    """Returns shape and type; variable sides are letters, equal sides the same letter."""
     return {
         "shape": [side if isinstance(side, int) else str(side) for side in aval.shape],
         "dtype": str(aval.dtype),

@@ -1,9 +1,8 @@
-"""The evaluation view of images of any size, as arithmetic that can be traced with symbolic sizes.
+"""Evaluation preprocessing of images of any size, traceable with symbolic sizes.
 
-What `vit_jax.data.transforms` does with OpenCV and Pillow to one image is here a product with a
-matrix for each axis: every row holds the weights with which one pixel of the view sums up a line of
-the image. The matrices are made of whole numbers until their last division, so that they are exact
-whatever the size.
+`vit_jax.data.transforms` resizes one image with OpenCV or Pillow; here a resize is one matrix
+product per axis, where each row contains the weights of one output pixel. The matrices are computed
+in integers up to the last division, so that they are exact for every size.
 """
 
 import dataclasses
@@ -14,25 +13,25 @@ import jax.numpy as jnp
 from vit_jax import config
 from vit_jax.data import transforms
 
-# Pillow's kernels and OpenCV's bilinear one: how far they reach, in pixels of the coarser image.
+# Kernel radius of Pillow's filters and OpenCV's bilinear one, in pixels of the coarser image.
 REACH = {"bilinear": 1, "antialiased_bilinear": 1, "antialiased_bicubic": 2}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Axis:
-    """What happens along one axis; int32 scalars, except for `view`."""
+    """Parameters of the resize along one axis; int32 scalars, except for `view`."""
 
-    kept: jax.Array  # pixels in the middle of the image that are resized
+    kept: jax.Array  # pixels of the central crop before the resize
     resized: jax.Array  # pixels they become
-    view: int  # pixels in the middle of those that are seen
+    view: int  # pixels of the central crop after the resize
 
 
 def view(images: jax.Array, data: config.Data) -> jax.Array:
-    """Returns the evaluation view that `data` describes, uint8 (B, *image_size, C).
+    """Returns images preprocessed as in evaluation, uint8 (B, *image_size, C).
 
-    Within one gray level of what evaluation and prediction see, with one exception: where the
-    longer side of a central crop's resize falls exactly between two whole numbers, it may be
-    rounded the other way. Exact for images that have the right size already.
+    Results are within one gray level of evaluation and prediction, with one exception: if the
+    longer side of a central crop's resize falls exactly between two integers, it may be rounded the
+    other way. Images that already have the right size are exact.
 
     Args:
       images: uint8 (B, h, w, C); B, h and w may be symbolic.
@@ -50,7 +49,7 @@ def view(images: jax.Array, data: config.Data) -> jax.Array:
 
 
 def _axes(height: jax.Array, width: jax.Array, data: config.Data) -> tuple[_Axis, _Axis]:
-    """Returns what the evaluation view does to both axes of an image of this size."""
+    """Returns the resize of both axes for images of this size."""
     sizes, resize = (height, width), transforms.eval_transforms(data)[0]
     if isinstance(resize, transforms.Resize):
         lengths = (resize.height, resize.width)
@@ -72,16 +71,16 @@ def _axes(height: jax.Array, width: jax.Array, data: config.Data) -> tuple[_Axis
 
 
 def _rounded_ratio(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
-    """Returns the ratio of whole numbers rounded as Python rounds: halves to the even number."""
+    """Returns the ratio of two integers, rounded half to even like Python's `round`."""
     upper, rest = jnp.divmod(2 * numerator + denominator, 2 * denominator)
     return jnp.where((rest == 0) & (upper % 2 == 1), upper - 1, upper)
 
 
 def _weights(axis: _Axis, length: int, resampling: str) -> jax.Array:
-    """Returns the weights of the pixels of an image in those of its view, (view, length) float32.
+    """Returns the weight of each input pixel in each output pixel, (view, length) float32.
 
-    Places are counted in halves of a pixel of the resized image, `2 * resized` to a pixel of the
-    original: in int32 that goes well for any image that `data.max_pixels` lets through.
+    Positions are integers, `2 * resized` per pixel of the original image; int32 holds them for any
+    image within `data.max_pixels`.
     """
     kept, resized = axis.kept, axis.resized
     first = (resized - axis.view) // 2  # of the pixels of the resized image, the first one seen
@@ -89,7 +88,7 @@ def _weights(axis: _Axis, length: int, resampling: str) -> jax.Array:
     columns = jax.lax.iota(jnp.int32, length) - (length - kept) // 2
     places, unit = (2 * rows + 1) * kept - resized, 2 * resized
     if resampling == "bilinear":
-        places = jnp.clip(places, 0, unit * (kept - 1))  # beyond its edge an image goes on as there
+        places = jnp.clip(places, 0, unit * (kept - 1))  # edge pixels repeat beyond the edge
     else:
         unit = 2 * jnp.maximum(kept, resized)  # antialiased: of the coarser image
     away = (2 * resized * columns[None, :] - places[:, None]).astype(jnp.float32)

@@ -1,7 +1,7 @@
-"""Looking into a model: its filters, positions and attention, as arrays and as figures."""
+"""Filters, position embeddings and attention of a model, as arrays and figures."""
 
 from vit_jax import config
 
 
 class CannotAnswer(config.ConfigError):
-    """A question that a model, or what was given with it, has no answer to."""
+    """The model or the given images do not support the requested figure."""

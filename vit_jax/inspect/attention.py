@@ -1,4 +1,4 @@
-"""What the tokens of a model attend to, a few images at a time."""
+"""Attention weights of a model, computed in batches of bounded size."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ from vit_jax.models import variants
 from vit_jax.models.variants import required
 from vit_jax.training import step
 
-BYTES = 2**30  # of attention weights at a time, if one image has no more
+BYTES = 2**30  # of attention weights per batch; a batch contains at least one image
 
 
 def weights(
@@ -24,27 +24,32 @@ def weights(
 ) -> Iterator[np.ndarray]:
     """Yields the attention weights of batches of images, each (L, b, H, N, N) float32.
 
-    Row q of the last two axes says what query q attends to, and sums to 1; the class token comes
-    first where there is one. Together the batches are all of the images, in order.
+    Row q of the last two axes contains the weights of query q, which sum to 1; a class token comes
+    first. The batches cover all images in order.
 
     Args:
-      opened: a model for which `check` has nothing to say.
-      views: (B, H, W, C) uint8, as the model's own preprocessing makes them (see `pictures`).
-      at_most: bytes of a batch; one image is taken at the least.
+      opened: a model that passes `check`.
+      views: (B, H, W, C) uint8, preprocessed for the model (see `inputs`).
+      at_most: bytes per batch; a batch contains at least one image.
     """
-    # A loop over the layers needs one copy of the weights less than layers side by side.
+    # A loop over layers needs one copy less of the weights than an unrolled program.
     model = dataclasses.replace(opened.config.model, attention="explicit", remat="none", unroll=1)
     cfg = dataclasses.replace(opened.config, model=model)
     size = max(1, min(at_most // bytes_per_image(cfg), len(views)))
     for start in range(0, len(views), size):
         batch = views[start : start + size]
-        margin = [(0, size - len(batch)), (0, 0), (0, 0), (0, 0)]  # one size, one compilation
+        margin = [
+            (0, size - len(batch)),
+            (0, 0),
+            (0, 0),
+            (0, 0),
+        ]  # equal sizes need one compilation
         found = _captured(loading.create_model(cfg), cfg.data, opened.params, np.pad(batch, margin))
         yield np.asarray(found)[:, : len(batch)]
 
 
 def check(model: config.Model) -> None:
-    """Raises CannotAnswer for a complete model that has no weights between all its tokens."""
+    """Raises CannotAnswer for a model without attention weights between all its tokens."""
     if reason := models.family(model).lacks(model, "attention"):
         raise CannotAnswer(reason)
 
@@ -56,11 +61,11 @@ def bytes_per_image(cfg: config.Config) -> int:
     return 4 * required(model.depth) * required(model.heads) * tokens**2
 
 
-def of_output(rows: np.ndarray, cfg: config.Config) -> np.ndarray:
-    """Returns what the output looks at, (..., rows, columns), of weights (..., N, N).
+def output_attention(rows: np.ndarray, cfg: config.Config) -> np.ndarray:
+    """Returns the attention of the output on patches, (..., rows, columns), of weights (..., N, N).
 
-    That is the row of the class token, its weight on itself left out, or of the first token, where
-    the head sees that; else the mean of the rows of all patches.
+    This is the row of the class token without its own weight, or of the first token if the head
+    reads it; otherwise the mean of the rows of all patches.
     """
     token = int(variants.has_class_token(cfg.model))
     alone = cfg.model.pooling in ("token", "first")

@@ -12,12 +12,12 @@ from vit_jax.models import variants
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What attention does in each of B images, as float32.
+    """Attention statistics of B images, as float32.
 
     Attributes:
-      distance: (B, L, H), the mean distance in pixels.
-      rollout: (B, rows, columns), what the output is made of.
-      maps: (some, L, H, rows, columns), what the output looks at in every head.
+      distance: (B, L, H), mean attention distance in pixels.
+      rollout: (B, rows, columns), attention rollout of the output.
+      maps: (some, L, H, rows, columns), attention of the output in every head.
     """
 
     distance: np.ndarray
@@ -26,9 +26,9 @@ class Seen:
 
 
 def look(opened: loading.LoadedModel, pictures: Pictures, *, maps: int) -> Seen:
-    """Returns what attention does in images, with all maps of the first so many.
+    """Returns the attention statistics of images, with all maps of the first few.
 
-    Only of a model for which `attention.check` has nothing to say.
+    Requires a model that passes `attention.check`.
     """
     cfg = opened.config
     token = variants.has_class_token(cfg.model)
@@ -37,9 +37,9 @@ def look(opened: loading.LoadedModel, pictures: Pictures, *, maps: int) -> Seen:
     reach, rolled, kept = [], [], []
     for weights in attention.weights(opened, pictures.views):
         reach.append(mean_distance(weights, far, token=token).swapaxes(0, 1))
-        rolled.append(attention.of_output(rollout(weights), cfg))
+        rolled.append(attention.output_attention(rollout(weights), cfg))
         few = weights[:, : max(maps - sum(map(len, kept)), 0)]
-        kept.append(attention.of_output(few, cfg).swapaxes(0, 1))
+        kept.append(attention.output_attention(few, cfg).swapaxes(0, 1))
     return Seen(
         distance=np.concatenate(reach),
         rollout=np.concatenate(rolled),

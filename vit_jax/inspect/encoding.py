@@ -1,4 +1,4 @@
-"""Attention weights as text small enough for a page: bytes, not floats, and compressed."""
+"""Encodes attention weights compactly for a web page: compressed bytes instead of floats."""
 
 import base64
 import zlib
@@ -9,9 +9,10 @@ import numpy as np
 def pack(weights: np.ndarray, rolled: np.ndarray) -> str:
     """Returns weights (L, H, N, N) and their rollout (L, N, N) as base64 of deflated bytes.
 
-    The rollout is one more head behind the others. First come the maxima of all rows, float32
-    (L, H + 1, N), then the rows, uint8 (L, H + 1, N, N): a weight w is 255 sqrt(w / maximum),
-    rounded, so that small weights keep their digits; it comes back to within 1/250 of the maximum.
+    The rollout follows the heads as an additional head. The data are the maxima of all rows,
+    float32 (L, H + 1, N), then the rows, uint8 (L, H + 1, N, N): a weight w becomes
+    255 sqrt(w / maximum), rounded, which preserves small weights. Decoded weights are within 1/250
+    of the maximum.
     """
     heads = np.concatenate([weights, rolled[:, None]], axis=1)
     maxima = heads.max(axis=-1)

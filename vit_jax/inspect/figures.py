@@ -1,4 +1,4 @@
-"""The figures: arrays in, matplotlib figures out, laid out for any number of heads and layers."""
+"""Draws arrays as matplotlib figures, for any number of heads and layers."""
 
 import cv2
 import numpy as np
@@ -7,12 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-MAP = "viridis"  # even in lightness: safe for color-blind eyes, and in gray
+MAP = "viridis"  # perceptually uniform: readable with color blindness and in grayscale
 SIDE = 224  # pixels of an image in a figure, at least
 TILE = 24  # pixels of a map in a figure, at least
-FLAT = 1e-4  # what rounding leaves of differences in a mask
+FLAT = 1e-4  # rounding error of a constant mask
 PAIRS = 4  # images side by side
-ITSELF = "0.75"  # the gray of a patch among those that it is compared with
+ITSELF = "0.75"  # gray of the reference patch
 
 
 def filters(components: np.ndarray, shares: np.ndarray, of: str) -> Figure:
@@ -76,9 +76,9 @@ def between_patches(similarities: np.ndarray) -> tuple[float, float]:
 
 
 def attention_distance(distances: np.ndarray, uniform: float, images: int) -> Figure:
-    """Returns the mean distance in pixels of every head, (L, H), over the layers.
+    """Plots the mean attention distance of every head, (L, H) in pixels, by layer.
 
-    `uniform` is that of attention to every token alike.
+    `uniform` is the distance of uniform attention.
     """
     depth, heads = distances.shape
     figure, axes = _single(max(4.8, 0.24 * depth + 2.2), 4.0)
@@ -107,9 +107,9 @@ def attention_distance(distances: np.ndarray, uniform: float, images: int) -> Fi
 
 
 def rollout(views: np.ndarray, masks: np.ndarray) -> Figure:
-    """Returns images (B, H, W, C) uint8, and beside each what the output attends to of it.
+    """Draws images (B, H, W, C) uint8, each next to a copy shaded by the output's attention.
 
-    Masks (B, rows, columns) become the light in which the image is seen (ViT, figures 6 and 14).
+    Masks (B, rows, columns) set the brightness of the copy (ViT, figures 6 and 14).
     """
     pairs = [
         np.stack([_large(view), lit(view, mask)]) for view, mask in zip(views, masks, strict=True)
@@ -135,7 +135,7 @@ def rollout(views: np.ndarray, masks: np.ndarray) -> Figure:
 
 
 def attention(view: np.ndarray, maps: np.ndarray) -> Figure:
-    """Returns an image (H, W, C) uint8 and what is attended to in it, (L, H, rows, columns)."""
+    """Draws an image (H, W, C) uint8 and its attention maps (L, H, rows, columns)."""
     depth, heads, rows, columns = maps.shape
     most = np.maximum(maps.max(axis=(2, 3), keepdims=True), np.finfo(np.float32).tiny)
     tiles = _finer((maps / most).swapaxes(0, 1))
@@ -156,9 +156,9 @@ def attention(view: np.ndarray, maps: np.ndarray) -> Figure:
 def lit(view: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Returns an image (H, W, 3) uint8, dark where a mask (rows, columns) is low.
 
-    As the paper's author drew it (google-research/vision_transformer#27): the mask is resized by
-    Lanczos, blurred by a Gaussian as wide as a patch, stretched to 0 to 1, and multiplied in. A
-    mask that is the same everywhere leaves the image as it is.
+    Follows the paper's author (google-research/vision_transformer#27): the mask is resized with
+    Lanczos, blurred by a Gaussian as wide as a patch, scaled to 0 to 1, and multiplied with the
+    image. A constant mask does not change the image.
     """
     image = _large(view)
     height, width = image.shape[:2]
@@ -202,7 +202,7 @@ def _gap(height: int, width: int) -> int:
 
 
 def _number(axes: Axes, tiles: np.ndarray) -> None:
-    """Numbers the rows and columns of a sheet from 1, as many of them as there is room for."""
+    """Numbers the rows and columns of a sheet from 1, as many as fit."""
     gap = _gap(*tiles.shape[2:4])
     sizes = zip((axes.yaxis, axes.xaxis), tiles.shape[:2], tiles.shape[2:4], strict=True)
     for axis, count, pixels in sizes:

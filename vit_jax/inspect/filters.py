@@ -1,4 +1,4 @@
-"""What the first linear layer looks for: principal components of its filters (ViT, figure 7)."""
+"""Principal components of the filters of the first linear layer (ViT, figure 7)."""
 
 import numpy as np
 
@@ -9,9 +9,9 @@ COUNT = 28  # as many as the paper shows
 
 
 def kernel(opened: loading.LoadedModel) -> np.ndarray:
-    """Returns the filters that see pixels, (h, w, C, D) float32.
+    """Returns the filters applied to pixels, (h, w, C, D) float32.
 
-    They are the patch embedding's, or the first convolution's in a hybrid or a ResNet.
+    These belong to the patch embedding, or to the first convolution of a hybrid or a ResNet.
     """
     model = opened.config.model
     family = models.family(model)
@@ -26,9 +26,9 @@ def kernel(opened: loading.LoadedModel) -> np.ndarray:
 def components(filters: np.ndarray, count: int = COUNT) -> tuple[np.ndarray, np.ndarray]:
     """Returns the first principal components of filters (h, w, C, D) and their shares of variance.
 
-    The D filters are points in the space of h x w x C pixels; their mean is taken off. (The paper
-    does not say whether it did.) Components (n, h, w, C) float32 have length 1, and of both signs
-    the one that makes the number farthest from zero positive; shares (n,) sum to at most 1.
+    The D filters are points in the space of h x w x C pixels, centered on their mean; the paper
+    does not specify centering. Components (n, h, w, C) float32 have length 1, with the sign that
+    makes the largest absolute value positive; shares (n,) sum to at most 1.
     """
     points = filters.reshape(-1, filters.shape[-1]).astype(np.float64)
     points = points - points.mean(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""The images that a model is looked at with, as its own preprocessing shows them."""
+"""Images to inspect a model with, after its own preprocessing."""
 
 import dataclasses
 import pathlib
@@ -13,17 +13,17 @@ from vit_jax.data import decoding, transforms
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """Images by name: `views` (B, H, W, C) uint8 are what the model sees before normalization."""
+    """Images by name: `views` (B, H, W, C) uint8 are preprocessed except for normalization."""
 
     names: Sequence[str]
     views: np.ndarray
 
     def first(self, count: int) -> "Pictures":
-        """Returns the first of them, at most so many."""
+        """Returns the first `count` images."""
         return Pictures(names=self.names[:count], views=self.views[:count])
 
 
-def of_files(
+def from_files(
     opened: loading.LoadedModel, paths: Sequence[pathlib.Path], count: int, seed: int = 0
 ) -> Pictures:
     """Returns the images in files and folders, `count` of them by seed if there are more.
@@ -36,7 +36,7 @@ def of_files(
     return _seen(opened.config.data, prediction.files(paths, count, seed))
 
 
-def of_split(opened: loading.LoadedModel, count: int, seed: int = 0) -> Pictures:
+def from_split(opened: loading.LoadedModel, count: int, seed: int = 0) -> Pictures:
     """Returns at most `count` images of the evaluation split, drawn by seed."""
     return _seen(opened.config.data, prediction.read_examples(opened.config, count, seed))
 

@@ -1,4 +1,4 @@
-"""`vit_jax inspect`: what a model can be asked, answered with figures and numbers in a folder."""
+"""`vit_jax inspect`: writes figures of a model and the numbers behind them to a folder."""
 
 import csv
 import dataclasses
@@ -27,18 +27,18 @@ from vit_jax.models import variants
 from vit_jax.reports import inspect_figures as index
 
 DPI = 150
-# Images to look at, where their number is not said.
+# Default number of images.
 COUNTS = {"attention-distance": 128, "rollout": 32, "attention": 4, "reconstruct": 18}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What there is to see.
+    """Figures and their numbers.
 
     Attributes:
-      figures: by the names of their files without suffix, each with a caption.
+      figures: figures with captions, by file name without suffix.
       arrays: the numbers behind them.
-      table: the same as rows, header first, where they are few.
+      table: the numbers as rows with a header, if there are few.
     """
 
     figures: Mapping[str, tuple[Figure, str]]
@@ -48,26 +48,26 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A model, and images to show to it; what takes time is done once, when it is asked for."""
+    """A model and its input images; expensive results are computed once, on demand."""
 
     opened: loading.LoadedModel
     given: inputs.Pictures | None
     has_split: bool  # whether the config names images
     counts: Mapping[str, int]  # images for each kind of figure that needs some
-    seed: int  # what images of the split are drawn by
+    seed: int  # seed that draws images of the split
 
     @functools.cached_property
     def pictures(self) -> inputs.Pictures:
-        """The images; raises CannotAnswer where there are none."""
+        """The images; raises CannotAnswer if there are none."""
         if self.given is not None:
             return self.given
         if self.has_split:
-            return inputs.of_split(self.opened, max(self.counts.values()), self.seed)
+            return inputs.from_split(self.opened, max(self.counts.values()), self.seed)
         raise CannotAnswer("needs images; set --images=FILE_OR_FOLDER")
 
     @functools.cached_property
     def seen(self) -> attention_stats.Seen:
-        """What attention does in the images; raises CannotAnswer where there is none."""
+        """Attention statistics of the images; raises CannotAnswer without attention."""
         attention.check(self.opened.config.model)
         return attention_stats.look(
             self.opened, self.pictures, maps=self.counts.get("attention", 0)
@@ -80,7 +80,7 @@ class Subject:
 
     @property
     def viewer(self) -> str:
-        """Who looks at the patches in the end, in words."""
+        """The token that the output reads, in words."""
         model = self.opened.config.model
         if model.pooling in ("token", "first"):
             return "the class token" if variants.has_class_token(model) else "the first token"
@@ -89,7 +89,7 @@ class Subject:
         return "the mean of all tokens (there is no class token)"
 
     def under_patches(self, views: np.ndarray) -> np.ndarray:
-        """Returns images (B, H, W, C) without the pixels that fill no whole patch."""
+        """Crops images (B, H, W, C) to whole patches."""
         height, width = variants.covered(
             self.opened.config.model, self.opened.config.data.image_size
         )
@@ -111,24 +111,24 @@ def inspect(
     """Yields the files of a kind of figure as they are written, or of `all` that can be drawn.
 
     Args:
-      what: one of KINDS, or `all`, which logs what it has to leave out.
+      what: one of KINDS, or `all`, which logs the kinds it skips.
       checkpoint: a checkpoint, as in `loading.load`.
       overrides: options by dotted name.
-      at: of a run, a step number, `best`, or None for the newest.
-      images: files and folders; none: the evaluation split of a run.
-      count: images to look at, at most; None: COUNTS.
-      seed: what they are drawn by, where there are more.
+      at: step number of a run, `best`, or None for the newest.
+      images: files and folders; empty: the evaluation split of a run.
+      count: largest number of images; None: COUNTS.
+      seed: seed that selects among more images.
       output: the folder; None: `inspect` in the run directory, or inspect/NAME here.
       formats: `png`, `svg`.
 
-    Raises CannotAnswer where the model has no answer; UserError for other mistakes.
+    Raises CannotAnswer if the model does not support the figure; UserError for other mistakes.
     """
     opened = loading.load(checkpoint, overrides, step=at)
     asked = list(KINDS) if what == "all" else [what]
     counts = {kind: count or COUNTS[kind] for kind in asked if kind in COUNTS}
     given = None
-    if images and counts:  # a bad one is said before anything is drawn
-        given = inputs.of_files(opened, images, max(counts.values()), seed)
+    if images and counts:  # fail before drawing anything
+        given = inputs.from_files(opened, images, max(counts.values()), seed)
     subject = Subject(
         opened=opened,
         given=given,
@@ -234,7 +234,7 @@ def _attention(subject: Subject) -> Answer:
 def _reconstruct(subject: Subject) -> Answer:
     reconstruct.check(subject.opened)
     shown = subject.pictures.first(subject.counts["reconstruct"])
-    found = reconstruct.fill_in(subject.opened, shown.views)
+    found = reconstruct.predict_masked(subject.opened, shown.views)
     caption = "Images, what the model was shown of them (blue: masked), and what it predicts there."
     return Answer(
         figures={"reconstruct": (reconstruct.draw(found), caption)},
@@ -253,7 +253,7 @@ KINDS: Mapping[str, Callable[[Subject], Answer]] = {
 
 
 def _folder(checkpoint: str) -> pathlib.Path:
-    """Returns where figures of a checkpoint go: into its run directory, or a folder here."""
+    """Returns the output folder: in the run directory of a checkpoint, else in the current one."""
     if not loading.is_run(checkpoint):
         return pathlib.Path("inspect", pathlib.PurePath(checkpoint).stem)
     directory, _, _ = loading.find_checkpoint(storage.as_path(checkpoint))
@@ -286,7 +286,7 @@ def _write(
 
 
 def _encoded(figure: Figure, form: str) -> bytes:
-    """Returns a figure as a PNG or SVG file, the same for the same figure."""
+    """Returns a figure as a PNG or SVG file; deterministic."""
     file = io.BytesIO()
     dateless = {"Date": None} if form == "svg" else {"Software": None}
     with matplotlib.rc_context({"svg.hashsalt": "vit_jax"}):

@@ -1,4 +1,4 @@
-"""How alike the position embeddings of patches are (ViT, figures 7 and 10)."""
+"""Similarity of the position embeddings of patches (ViT, figures 7 and 10)."""
 
 import numpy as np
 
@@ -9,8 +9,8 @@ from vit_jax.inspect import CannotAnswer
 def tables(opened: loading.LoadedModel) -> np.ndarray:
     """Returns the embedding of every patch, (T, rows, columns, D) float32, in raster order.
 
-    T is the number of layers where each has its own, else 1; the class token's is left out.
-    Raises CannotAnswer for a model that has no such table.
+    T is the number of layers if each has its own table, else 1. Omits the class token. Raises
+    CannotAnswer for a model without such a table.
     """
     model = opened.config.model
     if reason := models.family(model).lacks(model, "posemb"):

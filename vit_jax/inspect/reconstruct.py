@@ -1,6 +1,6 @@
-"""What a model trained by masked patch prediction makes of images: original, corrupted, filled in.
+"""Shows the predictions of masked patch prediction: original, corrupted and predicted images.
 
-For `drawing.KINDS`: `fill_in` gives the arrays of an answer, `draw` its figure.
+For `drawing.KINDS`: `predict_masked` gives the arrays of an answer, `draw` its figure.
 """
 
 import functools
@@ -20,26 +20,26 @@ from vit_jax.models.patches import patchify, unpatchify
 from vit_jax.models.variants import required
 from vit_jax.training import masked_objective, step
 
-MASK = (86, 180, 233)  # Okabe and Ito's sky blue: no gray, as masked patches often are
+MASK = (86, 180, 233)  # Okabe and Ito's sky blue, distinct from gray patches
 SIDE = 112  # pixels of an image in the figure, at least
-DOWN, ACROSS = 6, 3  # images below each other and beside each other in the figure
+DOWN, ACROSS = 6, 3  # rows and columns of images in the figure
 
 
-def fill_in(opened: loading.LoadedModel, images: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns images with corrupted patches, and with what a model predicts of these.
+def predict_masked(opened: loading.LoadedModel, images: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns images with corrupted patches and the predictions of a model.
 
-    `original`, `corrupted` and `predicted` are (B, H, W, C) uint8, of the pixels in whole patches;
-    where the mask token stands, `corrupted` is 127, and `masked` (B, H, W) bool True. Patches that
-    were not corrupted are predicted as they are. `chosen` (B, M) int32 are those that were.
+    `original`, `corrupted` and `predicted` are (B, H, W, C) uint8, cropped to whole patches. For
+    patches with the mask token, `corrupted` is 127 and `masked` (B, H, W) is True. `predicted`
+    copies uncorrupted patches. `chosen` (B, M) int32 lists the corrupted patches.
 
     Args:
       opened: a run of masked patch prediction; raises CannotAnswer for others.
-      images: (B, H, W, C) uint8, as the model sees them before normalization. The first of them
-        is corrupted as the first of a split is in evaluation, and so on.
+      images: (B, H, W, C) uint8, before normalization. Image i gets the corruption of example i in
+        evaluation.
     """
     check(opened)
     cfg = opened.config
-    found = _fill_in(loading.create_model(cfg), cfg.data, opened.params, jnp.asarray(images))
+    found = _predict_masked(loading.create_model(cfg), cfg.data, opened.params, jnp.asarray(images))
     height, width = variants.covered(cfg.model, cfg.data.image_size)
     return {"original": images[:, :height, :width]} | {
         name: np.asarray(value) for name, value in found.items()
@@ -47,19 +47,21 @@ def fill_in(opened: loading.LoadedModel, images: np.ndarray) -> dict[str, np.nda
 
 
 def check(opened: loading.LoadedModel) -> None:
-    """Raises CannotAnswer for a model that does not fill in patches."""
+    """Raises CannotAnswer for a model without masked patch prediction."""
     if opened.config.masked.target is None:
-        raise CannotAnswer("the model fills in no patches; train one: vit_jax train masked/digits")
+        raise CannotAnswer(
+            "the model predicts no masked patches; train one: vit_jax train masked/digits"
+        )
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _fill_in(
+def _predict_masked(
     model: models.Classifier, data: config.Data, params: Any, images: jax.Array
 ) -> dict[str, jax.Array]:
     patch, target = required(model.config.patch_size), required(model.masked.target)
     keys = masked_objective.keys_of_examples(jnp.arange(len(images)))
     corruption = masked_objective.corrupt(keys, model.patches, model.masked)
-    outputs = model.fill_in(params, step.normalize_pixels(images, data), **corruption)
+    outputs = model.predict_masked(params, step.normalize_pixels(images, data), **corruption)
     patches, rows = patchify(images, patch), jnp.arange(len(images))[:, None]
     guess = jnp.round(jnp.clip(masked_objective.predictions(outputs, patch, target, data), 0, 255))
     filled = patches.at[rows, corruption["chosen"]].set(guess.astype(jnp.uint8))
@@ -80,7 +82,7 @@ def _fill_in(
 
 
 def draw(found: dict[str, np.ndarray]) -> Figure:
-    """Returns a figure of what `fill_in` found: each image thrice, as many as fit."""
+    """Draws the result of `predict_masked`: three versions of each image, as many as fit."""
     corrupted = np.array(np.broadcast_to(found["corrupted"], (*found["masked"].shape, 3)))
     corrupted[found["masked"]] = MASK
     triples = [

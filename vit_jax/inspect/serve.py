@@ -1,4 +1,4 @@
-"""The page of `view` on 127.0.0.1, for images that a person gives it; they are kept nowhere."""
+"""Serves the page of `view` on 127.0.0.1 for images from the user, without storing them."""
 
 import http.server
 import json
@@ -12,10 +12,10 @@ from vit_jax.data import decoding
 from vit_jax.inspect import view
 
 ADDRESS = "127.0.0.1"
-MOST_BYTES = 20_000_000  # of an image that is sent
-MOST_DIGITS = 20  # of a number of bytes; Python does not read thousands of them
-SECONDS = 30  # that a client may take to send it
-KIND = "application/octet-stream"  # no page of another origin can send this without asking first
+MOST_BYTES = 20_000_000  # of an uploaded image
+MOST_DIGITS = 20  # of a byte count; Python rejects numbers with thousands of digits
+SECONDS = 30  # limit for an upload
+KIND = "application/octet-stream"  # other origins cannot send this type without a preflight request
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; img-src data: blob:; style-src "
     "'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; "
@@ -27,8 +27,8 @@ HEADERS = {
 }
 
 
-class Refused(Exception):
-    """A request that is not answered: a status, and why in one line."""
+class RejectedError(Exception):
+    """A rejected request: the status and a one-line reason."""
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
         super().__init__(why)
@@ -36,7 +36,7 @@ class Refused(Exception):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Answers `GET /` with a page and `POST /look` with what a viewer says of an image."""
+    """Answers `GET /` with a page and `POST /look` with the viewer's result for an image."""
 
     daemon_threads = True
 
@@ -50,24 +50,24 @@ class Server(http.server.ThreadingHTTPServer):
         self.one_at_a_time = threading.Lock()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says nothing of a client that has left, and one line of anything else."""
+        """Ignores clients that disconnected; logs other errors in one line."""
         error = sys.exc_info()[1]
         if error is not None and not isinstance(error, ConnectionError | TimeoutError):
             logs.log.error("a request failed: %s: %s", type(error).__name__, error)
 
     @property
     def hosts(self) -> tuple[str, str]:
-        """What a browser may call this server."""
+        """Allowed values of the Host header."""
         return f"{ADDRESS}:{self.server_port}", f"localhost:{self.server_port}"
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """The address of the page."""
         return f"http://{self.hosts[0]}/"
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """One request; the names of its methods are those that http.server calls."""
+    """One request; http.server defines the method names."""
 
     server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
     server_version, sys_version = "vit_jax", ""
@@ -78,25 +78,25 @@ class Handler(http.server.BaseHTTPRequestHandler):
         try:
             self._check_sender()
             if self.path != "/":
-                raise Refused(HTTPStatus.NOT_FOUND, "there is only /")
-        except Refused as error:
+                raise RejectedError(HTTPStatus.NOT_FOUND, "there is only /")
+        except RejectedError as error:
             self._send_error(error)
         else:
             self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
 
     def do_POST(self) -> None:
-        """Sends what the model makes of an image, as JSON."""
+        """Sends the model's result for an image as JSON."""
         try:
             self._check_sender()
             if self.path != "/look":
-                raise Refused(HTTPStatus.NOT_FOUND, "images go to /look")
+                raise RejectedError(HTTPStatus.NOT_FOUND, "images go to /look")
             encoded = self._body()
             try:
                 with self.server.one_at_a_time:
                     seen = self.server.viewer.look(("your image", encoded, None))
             except decoding.BadImage as error:
-                raise Refused(HTTPStatus.BAD_REQUEST, f"the file {error}") from error
-        except Refused as error:
+                raise RejectedError(HTTPStatus.BAD_REQUEST, f"the file {error}") from error
+        except RejectedError as error:
             self._send_error(error)
         except TimeoutError:
             self.close_connection = True
@@ -104,29 +104,31 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, "application/json", json.dumps(seen).encode())
 
     def _check_sender(self) -> None:
-        """Refuses requests that pages of other sites make, and names that others may point here."""
+        """Rejects requests from other origins, and foreign host names (DNS rebinding)."""
         if self.headers.get("Host") not in self.server.hosts:
-            raise Refused(HTTPStatus.FORBIDDEN, f"this is {self.server.url}")
+            raise RejectedError(HTTPStatus.FORBIDDEN, f"this is {self.server.url}")
         origin = self.headers.get("Origin")
         if origin is not None and origin not in {f"http://{host}" for host in self.server.hosts}:
-            raise Refused(HTTPStatus.FORBIDDEN, "pages of other origins are not answered")
+            raise RejectedError(HTTPStatus.FORBIDDEN, "pages of other origins are not answered")
 
     def _body(self) -> bytes:
         if self.headers.get("Content-Type") != KIND:
-            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send an image as {KIND}")
+            raise RejectedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send an image as {KIND}")
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()):
-            raise Refused(HTTPStatus.LENGTH_REQUIRED, "say how long the image is")
+            raise RejectedError(HTTPStatus.LENGTH_REQUIRED, "say how long the image is")
         if len(length) > MOST_DIGITS or int(length) > MOST_BYTES:
             limit = f"at most {MOST_BYTES // 10**6} MB"
-            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the file is too large: {limit}")
+            raise RejectedError(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the file is too large: {limit}"
+            )
         body = self.rfile.read(int(length))
         if len(body) < int(length):
-            raise Refused(HTTPStatus.BAD_REQUEST, "the file came only in part")
+            raise RejectedError(HTTPStatus.BAD_REQUEST, "the file came only in part")
         return body
 
-    def _send_error(self, error: Refused) -> None:
-        self.close_connection = True  # what was sent besides has not been read
+    def _send_error(self, error: RejectedError) -> None:
+        self.close_connection = True  # the rest of the request was not read
         content = json.dumps({"error": str(error)}).encode()
         self._send(error.status, "application/json", content)
 
@@ -140,4 +142,4 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing: the page shows what went wrong."""
+        """Logs nothing: the page shows errors."""

@@ -1,4 +1,4 @@
-"""A page to look into a model with: what every patch, head and layer attends to."""
+"""An interactive page with the attention of every patch, head and layer."""
 
 import base64
 import dataclasses
@@ -23,7 +23,7 @@ from vit_jax.reports import html
 from vit_jax.reports.markup import text
 from vit_jax.training import losses, step
 
-COUNT = 8  # images in a page, where no number is given
+COUNT = 8  # default number of images in a page
 LIMIT = 64_000_000  # bytes of them
 TOP = 5
 HERE = pathlib.Path(__file__).parent
@@ -34,7 +34,7 @@ Fields = dict[str, Any]  # for JSON
 
 @dataclasses.dataclass(frozen=True)
 class Viewer:
-    """A model that shows what it does with an image; raises CannotAnswer without attention."""
+    """Computes predictions and attention for the page; raises CannotAnswer without attention."""
 
     opened: loading.LoadedModel
 
@@ -42,7 +42,7 @@ class Viewer:
         attention.check(self.opened.config.model)
 
     def look(self, picture: Picture) -> Fields:
-        """Returns what the page is to know of an image; raises BadImage."""
+        """Returns the data of an image for the page; raises BadImage."""
         name, encoded, truth = picture
         cfg = self.opened.config
         view = decoding.load(encoded, channels=cfg.data.channels, max_pixels=cfg.data.max_pixels)
@@ -63,7 +63,7 @@ class Viewer:
 
     @functools.cached_property
     def facts(self) -> Fields:
-        """What the page is to know of the model."""
+        """The data of the model for the page."""
         model, data = self.opened.config.model, self.opened.config.data
         rows, columns = variants.grid(model, data.image_size)
         facts: Fields = {
@@ -88,12 +88,12 @@ class Viewer:
 
     @property
     def _side(self) -> tuple[int, int]:
-        """The height and width of what the patches lie on."""
+        """The height and width covered by patches."""
         return variants.covered(self.opened.config.model, self.opened.config.data.image_size)
 
     @functools.cached_property
     def _model(self) -> models.Classifier:
-        # A loop over the layers needs one copy of the weights less than layers side by side.
+        # A loop over the layers needs one copy less of the weights than an unrolled program.
         cfg = self.opened.config
         model = dataclasses.replace(cfg.model, attention="explicit", remat="none", unroll=1)
         return loading.create_model(dataclasses.replace(cfg, model=model))
@@ -124,10 +124,10 @@ def open_(
     seed: int = 0,
     needed: bool = True,
 ) -> tuple[Viewer, Iterable[Picture]]:
-    """Returns a viewer and the images to begin with: of files and folders, else of a run's split.
+    """Returns a viewer and initial images from files and folders, else from a run's split.
 
-    Where there are more than `count`, they are drawn by `seed`. Raises CannotAnswer where there are
-    none, if they are `needed`.
+    If there are more than `count` images, `seed` selects among them. Raises CannotAnswer without
+    images if they are `needed`.
     """
     opened = loading.load(checkpoint, overrides, step=at)
     viewer = Viewer(opened)
@@ -141,10 +141,10 @@ def open_(
 
 
 def page(viewer: Viewer, pictures: Iterable[Picture], *, live: bool = False) -> str:
-    """Returns the page as one HTML text that needs nothing besides itself.
+    """Returns the page as one self-contained HTML document.
 
-    Images are taken as long as they have room in LIMIT, the first one always; it logs how many
-    have not. With `live`, the page offers to send images to where it came from. Raises BadImage.
+    Includes images up to a size of LIMIT, the first one always, and logs how many it omits. With
+    `live`, the page can send images to its server. Raises BadImage.
     """
     seen, size, left_out = [], 0, 0
     for picture in pictures:
@@ -162,7 +162,9 @@ def page(viewer: Viewer, pictures: Iterable[Picture], *, live: bool = False) -> 
             seen.append(one)
     if left_out:
         logs.log.info(
-            "%d images left out: a page takes %d MB of them", left_out, round(LIMIT / 1e6)
+            "%d images left out: a page contains at most %d MB",
+            left_out,
+            round(LIMIT / 1e6),
         )
     facts = viewer.facts | {"live": live, "leftOut": left_out, "images": seen}
     cfg = viewer.opened.config
@@ -171,7 +173,7 @@ def page(viewer: Viewer, pictures: Iterable[Picture], *, live: bool = False) -> 
         name=text(cfg.name),
         lead=text(_lead(cfg, viewer.opened.step)),
         by=text(f"vit_jax {__version__}"),
-        # No text of an image's name can end the element it stands in.
+        # Escape names, so that none can close its HTML element.
         data=json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c"),
         script=_file("view.js"),
     )
@@ -180,7 +182,7 @@ def page(viewer: Viewer, pictures: Iterable[Picture], *, live: bool = False) -> 
 
 
 def write(text: str, output: pathlib.Path | None) -> pathlib.Path:
-    """Writes a page to a file, or as view.html to a folder, or here; raises ConfigError."""
+    """Writes a page to a file, or as view.html to a folder; raises ConfigError."""
     output = output or pathlib.Path()
     if output.suffix not in (".html", ".htm"):
         output = output / "view.html"

@@ -10,8 +10,8 @@ from flax import nnx
 
 from vit_jax import config
 from vit_jax.models.layers import EncoderBlock, normalize
-from vit_jax.models.positions import Offsets
-from vit_jax.models.resnet import GROUPS, Middle, Place, ResNet
+from vit_jax.models.positions import RelativePositions
+from vit_jax.models.resnet import GROUPS, Middle, ResNet, UnitShape
 from vit_jax.models.vit import ViT
 
 HEADS = 8  # of the attention in a ResNet
@@ -91,9 +91,9 @@ class LineAttention(nnx.Module):
         width = features // HEADS
         self.project = nnx.Linear(features, 2 * features, use_bias=False, dtype=dtype, rngs=rngs)
         self.norm = nnx.GroupNorm(2 * features, GROUPS, epsilon=NORM_EPSILON, rngs=rngs)
-        self.query_offsets = Offsets(length, width // 2, rngs=rngs)
-        self.key_offsets = Offsets(length, width // 2, rngs=rngs)
-        self.value_offsets = Offsets(length, width, rngs=rngs)
+        self.query_offsets = RelativePositions(length, width // 2, rngs=rngs)
+        self.key_offsets = RelativePositions(length, width // 2, rngs=rngs)
+        self.value_offsets = RelativePositions(length, width, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns (B, lines, length, features) for the same."""
@@ -129,16 +129,16 @@ class AxialLayer(nnx.Module):
         self,
         image_size: tuple[int, int],
         model: config.Model,
-        place: Place,
+        unit: UnitShape,
         dtype: jnp.dtype,
         *,
         rngs: nnx.Rngs,
     ):
         del model
-        height, width = (-(-side // place.reduction) for side in image_size)
-        self.stride = place.stride
-        self.height = LineAttention(place.features, height, dtype, rngs=rngs)
-        self.width = LineAttention(place.features, width, dtype, rngs=rngs)
+        height, width = (-(-side // unit.reduction) for side in image_size)
+        self.stride = unit.stride
+        self.height = LineAttention(unit.features, height, dtype, rngs=rngs)
+        self.width = LineAttention(unit.features, width, dtype, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns (B, ceil(h / stride), ceil(w / stride), features) for (B, h, w, features)."""

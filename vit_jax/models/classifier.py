@@ -1,13 +1,14 @@
 """`Classifier`: any network of `config.Model` as functions of plain nested dicts.
 
-Outside this package a model is a plain nested dict of float32 arrays and a `Classifier` that knows
-what to do with it; the NNX module exists only while a function is traced.
+Outside this package a model is a plain nested dict of float32 arrays and a `Classifier` with its
+functions; the NNX module exists only while a function is traced.
 """
 
 import dataclasses
 import functools
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -20,7 +21,7 @@ Params = dict[str, Any]
 
 
 class ParameterError(config.UserError):
-    """A tree of parameters that does not belong to the model it is given to."""
+    """A tree of parameters that does not fit its model."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Classifier:
             )
         return logits, out
 
-    def fill_in(
+    def predict_masked(
         self,
         params: Params,
         images: jax.Array,
@@ -119,9 +120,9 @@ class Classifier:
         *,
         key: jax.Array | None = None,
     ) -> jax.Array:
-        """Returns what is predicted of corrupted patches, (B, M, outputs) float32.
+        """Returns the predictions for corrupted patches, (B, M, outputs) float32.
 
-        Only of a model that is `masked`: the outputs are those of `masked.target`.
+        Requires a model with `masked.target`, which defines the outputs.
 
         Args:
           params: as in `apply`.
@@ -131,7 +132,13 @@ class Classifier:
           key: dropout key; None means no dropout.
         """
         self._check(images)
-        return self.bind(params).fill_in(images, source, chosen, key)
+        chex.assert_shape(source, (images.shape[0], self.patches))
+        chex.assert_shape(chosen, (images.shape[0], None))
+        chex.assert_type([source, chosen], int)
+        outputs = self.bind(params).predict_masked(images, source, chosen, key)
+        chex.assert_shape(outputs, (*chosen.shape, None))
+        chex.assert_type(outputs, jnp.float32)
+        return outputs
 
     def _check(self, images: jax.Array) -> None:
         """Raises ValueError for images the model does not take, ConfigError for its attention."""
@@ -178,7 +185,7 @@ def create(
     Args:
       model: with a variant or all sizes, and num_classes set.
       image_size: height and width in pixels, multiples of the patch's unless `patch_remainder`
-        drops what is left over.
+        drops the remainder.
       channels: 1 or 3.
       dtype: compute type, `float32` or `bfloat16`; parameters are float32 either way.
       masked: where it has a target, the model predicts patches instead of classes.
@@ -199,9 +206,9 @@ def create(
 
 
 def differences(expected: dict[str, Any], given: dict[str, Any]) -> list[str]:
-    """Returns what is wrong with `given`, a phrase for each array; empty if nothing is.
+    """Returns a phrase for each array of `given` that differs; empty if none does.
 
-    Both are flat, by name; arrays or ShapeDtypeStructs.
+    Both are flat dicts by name, of arrays or ShapeDtypeStructs.
     """
 
     def form(leaf: Any) -> str:

@@ -177,7 +177,7 @@ class Attention(nnx.Module):
         self.out = linear(heads, width, axis=(-2, -1))
         self.relative = tokens is not None
         if tokens is not None:
-            self.offsets = positions.Offsets(tokens, heads[1], rngs=rngs)
+            self.offsets = positions.RelativePositions(tokens, heads[1], rngs=rngs)
 
     def __call__(
         self, x: jax.Array, *, to: jax.Array | None = None, capture: bool = False

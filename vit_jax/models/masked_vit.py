@@ -1,5 +1,6 @@
 """Masked patch prediction (ViT, appendix B.1.2): a mask token, a head on corrupted patches."""
 
+import chex
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -14,7 +15,7 @@ from vit_jax.models.vit import ViT
 
 
 class MaskedViT(ViT):
-    """A Vision Transformer that fills in patches instead of naming classes."""
+    """A Vision Transformer that predicts masked patches instead of classes."""
 
     def __init__(
         self,
@@ -40,12 +41,12 @@ class MaskedViT(ViT):
         """Returns logits of no classes, (B, 0), and x (B, D) itself, which few-shot takes."""
         return x[:, :0], x
 
-    def fill_in(
+    def predict_masked(
         self, images: jax.Array, source: jax.Array, chosen: jax.Array, key: jax.Array | None
     ) -> jax.Array:
-        """Returns what is predicted of corrupted patches; see `Classifier.fill_in`.
+        """Returns the predictions for corrupted patches; see `Classifier.predict_masked`.
 
-        Embeddings are corrupted before positions are added, so that a mask token knows its place.
+        Embeddings are corrupted before positions are added, so mask tokens keep their positions.
         """
         x = self.patches(images)
         token = jnp.broadcast_to(self.mask_token[...].astype(x.dtype), (len(x), 1, x.shape[2]))
@@ -63,9 +64,10 @@ class MaskedAxialViT(MaskedViT, AxialViT):
 def take(x: jax.Array, index: jax.Array) -> jax.Array:
     """Returns rows of x (B, N, D) by index (B, M) int32, (B, M, D), exactly.
 
-    As a product with ones and zeros: its gradient is one too, where that of indexing would add up
-    in whatever order a GPU comes to it, and it is split by images without traffic. Of ViT-B/16 it
-    is 0.3 % of the arithmetic.
+    Computed as a product with a one-hot matrix: the gradient is a product too, while the gradient
+    of indexing sums in a nondeterministic order on GPUs; and sharding by images needs no
+    communication. It takes 0.3 % of the arithmetic of ViT-B/16.
     """
+    chex.assert_rank([x, index], [3, 2])
     chosen = jax.nn.one_hot(index, x.shape[1], dtype=x.dtype)
     return jnp.einsum("bmn,bnd->bmd", chosen, x, precision=jax.lax.Precision.HIGHEST)

@@ -1,5 +1,6 @@
 """Images as patches in raster order, and back."""
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -9,6 +10,7 @@ def patchify(images: jax.Array, patch: tuple[int, int]) -> jax.Array:
 
     Rows at the bottom and columns at the right that fill no whole patch are left out.
     """
+    chex.assert_rank(images, 4)
     batch, height, width, channels = images.shape
     h, w = patch
     rows, columns = height // h, width // w
@@ -23,6 +25,7 @@ def unpatchify(patches: jax.Array, size: tuple[int, int]) -> jax.Array:
 
     Both must be multiples of the patch's.
     """
+    chex.assert_rank(patches, 5)
     batch, _, h, w, channels = patches.shape
     grid = patches.reshape(batch, size[0] // h, size[1] // w, h, w, channels)
     return jnp.swapaxes(grid, 2, 3).reshape(batch, *size, channels)

@@ -1,4 +1,4 @@
-"""Position embeddings (ViT, appendix D.4): learned tables, offsets between tokens, sines."""
+"""Position embeddings (ViT, appendix D.4): learned, relative, and sinusoidal."""
 
 import math
 
@@ -51,8 +51,8 @@ class Positions(nnx.Module):
         return jnp.concatenate([columns, rows], axis=2).reshape(height * width, 2 * half)
 
 
-class Offsets(nnx.Module):
-    """One learned key per offset between two tokens of a sequence, the same for every head."""
+class RelativePositions(nnx.Module):
+    """Relative positions: a learned key per offset between two tokens, shared by all heads."""
 
     def __init__(self, tokens: int, features: int, *, rngs: nnx.Rngs):
         self.tokens = tokens

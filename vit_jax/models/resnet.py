@@ -16,18 +16,18 @@ from vit_jax import config
 from vit_jax.models.layers import WithHead, constrain_batch, normalize, rematerialize
 from vit_jax.models.variants import required
 
-EXPANSION = 4  # a unit gives out so many times the channels it works on
+EXPANSION = 4  # ratio of a unit's output channels to its inner channels
 GROUPS = 32  # of GroupNorm
 
 Layer = Callable[[jax.Array], jax.Array]
 lecun_normal = nnx.initializers.lecun_normal()
 
 
-class Place(NamedTuple):
-    """Where in the network a unit stands."""
+class UnitShape(NamedTuple):
+    """The size of one unit: channels, stride, and the resolution of its input."""
 
     inputs: int  # channels of the unit's input
-    features: int  # channels its middle layer reads and gives out
+    features: int  # channels of its middle layer
     stride: int  # of the middle layer, either way
     reduction: int  # pixels of the image per position of the unit's input, either way
 
@@ -40,12 +40,12 @@ class Place(NamedTuple):
 class Middle(Protocol):
     """Makes the layer in the middle of a unit, `conv2`: by default a 3 x 3 convolution.
 
-    The layer maps (B, h, w, place.features) to (B, ceil(h / place.stride), ceil(w / place.stride),
-    place.features); h is ceil(image height / place.reduction). It is made under `jax.vmap`.
+    The layer maps (B, h, w, unit.features) to (B, ceil(h / unit.stride), ceil(w / unit.stride),
+    unit.features); h is ceil(image height / unit.reduction). It is made under `jax.vmap`.
     """
 
     def __call__(
-        self, model: config.Model, place: Place, dtype: jnp.dtype, *, rngs: nnx.Rngs
+        self, model: config.Model, unit: UnitShape, dtype: jnp.dtype, *, rngs: nnx.Rngs
     ) -> Layer:
         """Returns the layer, an nnx.Module that holds parameters only."""
         ...
@@ -100,10 +100,10 @@ class Convolution(nnx.Module):
 
 
 def convolution_3x3(
-    model: config.Model, place: Place, dtype: jnp.dtype, *, rngs: nnx.Rngs
+    model: config.Model, unit: UnitShape, dtype: jnp.dtype, *, rngs: nnx.Rngs
 ) -> Layer:
     """Returns the usual layer in the middle of a unit."""
-    features, stride = place.features, place.stride
+    features, stride = unit.features, unit.stride
     return Convolution(model, features, features, size=3, stride=stride, dtype=dtype, rngs=rngs)
 
 
@@ -142,27 +142,27 @@ class Unit(nnx.Module):
     def __init__(
         self,
         model: config.Model,
-        place: Place,
+        unit: UnitShape,
         middle: Middle,
         dtype: jnp.dtype,
         *,
         rngs: nnx.Rngs,
     ):
         self.post = model.resnet_version == "v1"
-        inputs, features, outputs = place.inputs, place.features, place.outputs
+        inputs, features, outputs = unit.inputs, unit.features, unit.outputs
         self.conv1 = Convolution(model, inputs, features, size=1, dtype=dtype, rngs=rngs)
-        self.conv2 = middle(model, place, dtype, rngs=rngs)
+        self.conv2 = middle(model, unit, dtype, rngs=rngs)
         self.conv3 = Convolution(model, features, outputs, size=1, dtype=dtype, rngs=rngs)
-        # What is normalized: the outputs of the convolutions in v1, their inputs in v2.
+        # v1 normalizes the outputs of the convolutions, v2 their inputs.
         self.gn1 = GroupNorm(model, features if self.post else inputs, rngs=rngs)
         self.gn2 = GroupNorm(model, features, rngs=rngs)
-        self.projects = place.stride > 1 or inputs != outputs
+        self.projects = unit.stride > 1 or inputs != outputs
         if self.projects:
             self.conv_proj = Convolution(
-                model, inputs, outputs, size=1, stride=place.stride, dtype=dtype, rngs=rngs
+                model, inputs, outputs, size=1, stride=unit.stride, dtype=dtype, rngs=rngs
             )
         if self.post:
-            # At first a unit hands on its (projected) input.
+            # Initially a unit is the identity, or its projection.
             self.gn3 = GroupNorm(model, outputs, start=0.0, rngs=rngs)
             if self.projects:
                 self.gn_proj = GroupNorm(model, outputs, rngs=rngs)
@@ -192,7 +192,7 @@ class Stage(nnx.Module):
     def __init__(
         self,
         model: config.Model,
-        place: Place,
+        unit: UnitShape,
         units: int,
         middle: Middle,
         dtype: jnp.dtype,
@@ -201,11 +201,11 @@ class Stage(nnx.Module):
     ):
         self.remat, self.others = model.remat, units - 1
         self.unroll = min(model.unroll, self.others)
-        self.first = Unit(model, place, middle, dtype, rngs=rngs)
+        self.first = Unit(model, unit, middle, dtype, rngs=rngs)
         if self.others:
-            place = Place(place.outputs, place.features, 1, place.reduction * place.stride)
+            unit = UnitShape(unit.outputs, unit.features, 1, unit.reduction * unit.stride)
             keys = jax.random.split(rngs.params(), self.others)
-            self.rest = jax.vmap(lambda key: Unit(model, place, middle, dtype, rngs=nnx.Rngs(key)))(
+            self.rest = jax.vmap(lambda key: Unit(model, unit, middle, dtype, rngs=nnx.Rngs(key)))(
                 keys
             )
 
@@ -255,9 +255,9 @@ class Backbone(nnx.Module):
         self.stages, self.features, reduction = len(units), width, 4
         for number, count in enumerate(units):
             stride = 1 if number == 0 else 2
-            place = Place(self.features, width * 2**number, stride, reduction)
-            setattr(self, self._name(number), Stage(model, place, count, middle, dtype, rngs=rngs))
-            self.features, reduction = place.outputs, reduction * stride
+            unit = UnitShape(self.features, width * 2**number, stride, reduction)
+            setattr(self, self._name(number), Stage(model, unit, count, middle, dtype, rngs=rngs))
+            self.features, reduction = unit.outputs, reduction * stride
         if self.version == "v2":
             self.gn_final = GroupNorm(model, self.features, rngs=rngs)
 

@@ -140,7 +140,7 @@ class ViT(WithHead):
     def transform(
         self, patches: jax.Array, key: jax.Array | None, capture: bool
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Returns what `encode` makes of patch embeddings (B, P, D), with dropout."""
+        """Adds positions to patch embeddings (B, P, D), applies dropout, and encodes them."""
         first, rest = None, None
         if key is not None:
             keys = jax.random.split(key, 1 + required(self.model.depth))
@@ -148,7 +148,7 @@ class ViT(WithHead):
         return self.encode(dropout(self.place(patches), self.model.dropout, first), rest, capture)
 
     def pool(self, tokens: jax.Array) -> jax.Array:
-        """Returns what the tokens of patches (B, P, D) come to, (B, D) float32."""
+        """Pools the tokens of patches (B, P, D) to (B, D) float32."""
         if self.model.pooling == "map":
             return self.pooling(tokens).astype(jnp.float32)
         tokens = tokens.astype(jnp.float32)
@@ -168,7 +168,7 @@ class ViT(WithHead):
         if weights is not None:
             out["attention"] = weights
         if self.model.pooling in ("token", "first"):
-            # Its norm is its own: with this, those of the others are not computed unless used.
+            # Normalized separately, so that other tokens are not normalized unless used.
             pooled, late = x[:, 0].astype(jnp.float32), True
         else:
             pooled = self.pool(tokens[:, int(self.token) :])

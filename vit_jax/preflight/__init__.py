@@ -1,4 +1,4 @@
-"""Preflight: a training step compiled for an accelerator from any machine, and what it says."""
+"""Preflight: compiles a training step for an accelerator from any machine and reports its cost."""
 
 from vit_jax.preflight.batch import as_dict, measure_all
 from vit_jax.preflight.formatting import lines, markdown

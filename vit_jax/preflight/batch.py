@@ -1,4 +1,4 @@
-"""Many runs on many slices: each program compiled once, every result kept as it comes."""
+"""Many runs on many slices: each program compiled once, each result saved at once."""
 
 import dataclasses
 import json
@@ -29,8 +29,8 @@ def measure_all(
       slices: to compile for.
       fit: whether to search for the fastest settings that fit.
       loops: search only among programs that loop over their layers.
-      output: a file of JSON lines that holds earlier reports and gets the new ones; what it
-        holds is not compiled again.
+      output: a file of JSON lines with earlier reports, which are not compiled again; new reports
+        are appended.
       say: called with a line before every compilation.
     """
     known = read(output)
@@ -56,7 +56,7 @@ def measure_all(
 
 
 def as_dict(report: Report, mfu: float) -> dict[str, Any]:
-    """Returns all that is known of a report, with its bounds and its whole run, for JSON."""
+    """Returns a report with its bounds and the cost of the whole run, for JSON."""
     return dataclasses.asdict(report) | {
         "flags": report.settings.flags(),
         "roofline_seconds": report.bounds(),
@@ -66,9 +66,9 @@ def as_dict(report: Report, mfu: float) -> dict[str, Any]:
 
 
 def read(output: pathlib.Path | None) -> dict[str, Report]:
-    """Returns the reports that a file of JSON lines holds, by key; makes it where it is missing.
+    """Returns the reports in a file of JSON lines, by key; creates the file if it is missing.
 
-    Raises ConfigError for a file that cannot be written, or holds something else.
+    Raises ConfigError for a file that cannot be written, or that contains something else.
     """
     known: dict[str, Report] = {}
     if output is None:

@@ -1,4 +1,4 @@
-"""Reports in words: lines for one, a row of a table for many."""
+"""Formats reports: labeled lines for one, a table row each for many."""
 
 from collections.abc import Iterable
 
@@ -61,7 +61,7 @@ def lines(report: Report, mfu: float) -> list[tuple[str, str]]:
 
 
 def cell(report: Report, mfu: float) -> str:
-    """Returns one report in a few words: settings, peak, core-days."""
+    """Summarizes one report: settings, peak memory, core-days."""
     if not report.fits:
         return "does not fit"
     remat = report.settings.remat
@@ -81,8 +81,8 @@ def markdown(reports: Iterable[Report], mfu: float, printed: dict[str, float | N
 
     Args:
       reports: of any runs on any slices.
-      mfu: share of peak that turns FLOPs into days.
-      printed: the paper's own core-days by run, for the last column.
+      mfu: share of peak FLOP/s, which turns FLOPs into days.
+      printed: core-days in the paper by run, for the last column.
     """
     cells = {(one.name, one.topology): cell(one, mfu) for one in reports}
     names = list(dict.fromkeys(name for name, _ in cells))

@@ -1,4 +1,4 @@
-"""What the compiler says of one training step: memory, arithmetic, traffic between devices."""
+"""Compiles one training step and reports its memory, FLOPs and traffic between devices."""
 
 import collections
 import dataclasses
@@ -22,7 +22,7 @@ BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "u16": 2, "s16": 2, "
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The options that decide how a step fits, none of which decides what it computes."""
+    """Options that change the memory and speed of a step, but not its result."""
 
     accumulation: int
     remat: str
@@ -35,7 +35,7 @@ class Settings:
         return cls(cfg.train.accumulation, cfg.model.remat, cfg.model.unroll, cfg.mesh.fsdp)
 
     def apply(self, cfg: config.Config) -> config.Config:
-        """Returns the config with these settings."""
+        """Applies the settings to a config."""
         return dataclasses.replace(
             cfg,
             model=dataclasses.replace(cfg.model, remat=self.remat, unroll=self.unroll),
@@ -44,7 +44,7 @@ class Settings:
         )
 
     def flags(self) -> str:
-        """Returns them as they are typed after `vit_jax train`."""
+        """Returns the command-line flags for `vit_jax train`."""
         return (
             f"--config.train.accumulation={self.accumulation} --config.model.remat={self.remat} "
             f"--config.model.unroll={self.unroll} --config.mesh.fsdp={self.fsdp}"
@@ -53,7 +53,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """One compiled step; sizes in bytes and counts per device, unless they say otherwise."""
+    """One compiled step; sizes in bytes and counts per device unless noted."""
 
     name: str
     topology: str
@@ -63,8 +63,8 @@ class Report:
     batch: int  # images, of one microbatch on one device
     fits: bool
     memory: float | None  # of the device
-    peak: int | None  # None where the compiler gave up before it knew
-    exceeds: str | None  # the compiler's own words
+    peak: int | None  # None if compilation failed first
+    exceeds: str | None  # the compiler's message
     params: int
     optimizer: int
     activations: int | None  # peak less the state and the batch
@@ -81,7 +81,7 @@ class Report:
     compile_seconds: float
 
     def bounds(self) -> dict[str, float]:
-        """Returns the seconds a step takes at least, by resource; what is not known is absent."""
+        """Returns lower bounds on the seconds per step, by resource; unknown ones are absent."""
         moved = sum(one["bytes"] for one in self.collectives.values())
         needs = {
             "compute": (self.compiler_flops, self.peak_flops),
@@ -105,7 +105,7 @@ class Report:
 
 
 def prepare(cfg: config.Config) -> config.Config:
-    """Returns the config complete and checked, on random pixels: its data need not be here."""
+    """Completes and validates a config on random pixels, so its data need not be available."""
     data = dataclasses.replace(cfg.data, source="synthetic", name=None, root=None, holdout=0.0)
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model), data=data)
     models.check(cfg.model, cfg.data.image_size)
@@ -140,23 +140,23 @@ def same_program(cfg: config.Config) -> str:
 
 
 def _peak(analysis: Any, platform: str) -> int:
-    """Returns the most bytes a device holds at a time, arguments and results included."""
+    """Returns the peak memory of a device in bytes, including arguments and results."""
     if platform != "cpu":
         return analysis.peak_memory_in_bytes
-    # CPU's compiler leaves temporaries out of its peak; it allocates all of them at once.
+    # On CPU, XLA omits temporaries from the peak, and allocates all of them at once.
     results = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
     return analysis.argument_size_in_bytes + results + analysis.temp_size_in_bytes
 
 
 def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
-    """Compiles the step of `cfg` for a slice and returns what the compiler says of it.
+    """Compiles the step of `cfg` for a slice and returns the compiler's report.
 
     Args:
       cfg: a complete config whose number of classes is known; reads no data.
       where: the devices.
-      examples: images of an epoch, which turn the run's length into steps.
+      examples: images per epoch, which turn the duration of the run into steps.
 
-    Raises ConfigError where batch, mesh and devices do not divide.
+    Raises ConfigError if the batch or the mesh does not divide by the devices.
     """
     cfg = validation.with_accumulation(_typed(cfg, where), len(where.devices))
     validation.check_devices(cfg, len(where.devices))
@@ -233,7 +233,7 @@ def count_collectives(text: str) -> dict[str, dict[str, int]]:
     """Returns `{kind: {count, bytes}}` of a compiled program, per device and step.
 
     Args:
-      text: optimized HLO. What stands in the body of a loop counts as often as the loop turns.
+      text: optimized HLO. The body of a loop counts once per iteration.
     """
     bodies: dict[str, list[str]] = {}
     entry, current = "", None
@@ -247,7 +247,7 @@ def count_collectives(text: str) -> dict[str, dict[str, int]]:
     totals: dict[str, dict[str, int]] = collections.defaultdict(lambda: {"count": 0, "bytes": 0})
 
     def turns(loop_: str) -> int:
-        # On the CPU the loop itself says so; on the TPU its condition compares with a constant,
+        # On CPU the loop states its trip count; on TPU its condition compares with a constant,
         # and scan counts from 0 by 1.
         said = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop_)
         condition = "\n".join(bodies[_named("condition", loop_)])
@@ -284,7 +284,7 @@ def _named(attribute: str, line: str) -> str:
 
 
 def _typed(cfg: config.Config, where: Slice) -> config.Config:
-    """Returns the config with the compute type that the slice's devices would choose."""
+    """Resolves the compute type for the devices of the slice."""
     if cfg.model.dtype != "auto":
         return cfg
     dtype = "float32" if where.platform == "cpu" else "bfloat16"
@@ -309,7 +309,7 @@ def _step(cfg: config.Config, model: models.Classifier, tx: Any, plan: Plan) -> 
 
 
 def deepest(cfg: config.Config) -> int:
-    """Returns the `model.unroll` that leaves no loop over layers."""
+    """Returns the `model.unroll` that removes the loop over layers."""
     return cfg.model.depth or max(cfg.model.resnet_units or (1,))
 
 
@@ -319,7 +319,7 @@ def _without_loops(cfg: config.Config) -> config.Config:
 
 
 def _device_bytes(tree: Any) -> int:
-    """Returns what one device holds of arrays that carry their shardings."""
+    """Returns the bytes that one device stores of sharded arrays."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(tree)

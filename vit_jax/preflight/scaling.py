@@ -1,4 +1,4 @@
-"""How far a run scales: what its all-reduces move, and what that leaves of ideal speed."""
+"""Scaling efficiency: the bytes that all-reduces move, and their share of the step time."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -13,29 +13,29 @@ HEADER = (
 
 
 class Bound(NamedTuple):
-    """What a step takes at least, in seconds."""
+    """Lower bounds on the time of a step, in seconds."""
 
     arithmetic: float  # at the assumed share of peak
     links: float  # its all-reduces, over all links of a chip at full speed
 
     @property
     def efficiency(self) -> tuple[float, float]:
-        """Arithmetic's share of a step: moving after computing, and both at the same time."""
+        """Returns the share of arithmetic in a step, without and with overlapping communication."""
         both = self.arithmetic + self.links
         return self.arithmetic / both, self.arithmetic / max(self.arithmetic, self.links)
 
 
 def bound(report: Report, mfu: float) -> Bound | None:
-    """Returns the bound of a step on a slice, None where the facts are not known.
+    """Returns the lower bound of a step on a slice, or None if the chip's figures are unknown.
 
-    To reduce B bytes over n chips each has to send 2 B (n - 1) / n, whatever the algorithm (P.
-    Patarasu and X. Yuan, 2009). The cores of a chip hold the same sum, and share its links, whose
-    speed is that of Google's documentation: all of them together, one way.
+    Reducing B bytes over n chips, each chip sends at least 2 B (n - 1) / n bytes with any algorithm
+    (P. Patarasu and X. Yuan, 2009). The cores of a chip share its sum and its links. The link speed
+    is the total of all links in one direction, from Google's documentation.
     """
     whole = report.run(mfu)
     if whole is None or report.links is None:
         return None
-    # `links` is a device's part: of two cores on a chip each has half of what the chip has.
+    # `links` is per device: each of two cores on a chip counts half of the chip's links.
     per_chip = 2 if report.topology.startswith(("v2", "v3")) else 1
     chips = report.devices // per_chip
     sent = 2 * _moved(report)["bytes"] * (chips - 1) / chips

@@ -8,13 +8,13 @@ from vit_jax import config
 from vit_jax.preflight.program import Report, Settings, deepest, measure
 from vit_jax.preflight.topologies import Slice
 
-# What a setting costs, relative to the plain step. Recomputation: its share of the step's
-# arithmetic (all of the forward pass is a third; attention and elementwise work a few per cent).
-# In a loop, keeping everything is no choice: XLA cannot see across its turns, and writing and
-# reading what it stacks takes longer than computing it again (ViT-B/16 on v3-128, by the
-# compiler's own estimate of one layer: 17.8 ms against 16.7 with dots_no_batch, at 2.8 times the
-# memory). The others are guesses that only order the search: gathers of parameters mostly hide
-# behind arithmetic, microbatches lose a little to shorter matrix products.
+# Cost of a setting relative to the plain step. Recomputation costs its share of the arithmetic:
+# a third for the whole forward pass, a few percent for attention and elementwise work. Loops over
+# layers never keep everything, because XLA cannot optimize across iterations, and writing and
+# reading the stacked residuals takes longer than recomputing them (ViT-B/16 on v3-128, compiler
+# estimate for one layer: 17.8 ms against 16.7 ms with dots_no_batch, at 2.8 times the memory). The
+# other costs are guesses that only order the search: parameter gathers mostly overlap with
+# arithmetic, and microbatches lose a little to shorter matrix products.
 RECOMPUTED = {"none": 1.0, "dots_no_batch": 1.05, "full": 1.33}
 GATHERED = 1.04
 MICROBATCH = 1.02
@@ -58,7 +58,7 @@ def fit(
 ) -> Report:
     """Returns the report of the fastest settings that fit, or of the last tried if none does.
 
-    A candidate is not compiled when a failure of a larger one says it cannot fit either.
+    Skips candidates that cannot fit, judging by larger ones that did not.
     """
     report = None
     tried: list[Report] = []
@@ -79,21 +79,21 @@ def fit(
 
 
 def _hopeless(settings: Settings, failed: Report, where: Slice) -> bool:
-    """Returns whether `failed` shows that `settings` need far more memory than there is."""
+    """Returns whether `failed` shows that `settings` need far more memory than is available."""
     other = failed.settings
     if settings.remat != other.remat or where.memory is None:
         return False
     used = failed.peak or _used(failed.exceeds or "")
     if used is None or settings.fsdp > other.fsdp:
         return settings == other
-    # The state stays, the activations shrink with the microbatch; a tenth may be saved besides.
+    # The state is constant, activations shrink with the microbatch; allow for another 10 %.
     fixed = failed.params + failed.optimizer
     activations = max(used - fixed, 0) * other.accumulation / settings.accumulation
     return 0.9 * (fixed + activations) > where.memory
 
 
 def _used(message: str) -> float | None:
-    """Returns the bytes that the compiler says a program would need."""
+    """Returns the bytes that a program needs, from the compiler's message."""
     match = re.search(r"(?:\(|Used )([\d.]+)([KMGT])", message)
     if match is None:
         return None

@@ -13,7 +13,7 @@ GIB = 2**30
 
 
 class Chip(NamedTuple):
-    """What Google's Cloud TPU documentation says of a generation, for one chip."""
+    """Figures for one chip of a generation, from Google's Cloud TPU documentation."""
 
     cores: int  # TensorCores; core-days count these, as the paper does
     devices: int  # jax devices: v2 and v3 show every core, later generations the whole chip
@@ -46,7 +46,7 @@ STACK_FLAGS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Slice:
-    """Devices to compile for; facts that are not known are None."""
+    """Devices to compile for; unknown figures are None."""
 
     name: str
     devices: tuple[Any, ...]
@@ -102,7 +102,7 @@ def _shape(chips: int, axes: int) -> tuple[int, ...]:
 
 
 def open_slice(name: str) -> Slice:
-    """Returns the slice, its devices described by libtpu; `cpu` and `gpu` are this machine's own.
+    """Returns a slice as described by libtpu; `cpu` and `gpu` mean the devices of this machine.
 
     Raises ConfigError for an unknown name, without libtpu, or without a GPU.
     """
@@ -113,7 +113,7 @@ def open_slice(name: str) -> Slice:
         raise config.ConfigError(
             f"--topology={name}: needs the TPU compiler; pip install 'vit_jax[tpu]'"
         )
-    # libtpu looks for TPU hosts and complains of their absence; all it has to do is compile.
+    # Without this, libtpu searches for TPU hosts and logs warnings; here it only compiles.
     for key, value in {
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_WORKER_HOSTNAMES": "localhost",
@@ -159,7 +159,7 @@ def _local(platform: str) -> Slice:
         devices = tuple(jax.devices(platform))
     except RuntimeError as error:
         raise config.ConfigError(
-            f"--topology={platform}: this machine has none that jax can use"
+            f"--topology={platform}: JAX finds no such device on this machine"
         ) from error
     if platform == "cpu":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(devices)

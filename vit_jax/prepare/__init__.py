@@ -1,5 +1,5 @@
-"""Data sets made ready for training: downloaded, converted, packed, de-duplicated, verified.
+"""Prepares data sets for training: downloads, converts, packs, de-duplicates, verifies.
 
-What comes out is a folder that TFDS reads without TensorFlow, under `data_dir/NAME/VERSION`, and it
-gets its name only when it is whole: a command that was stopped goes on where it was.
+The result is a folder `data_dir/NAME/VERSION` that TFDS reads without TensorFlow. It gets this name
+only once complete; an interrupted command resumes where it stopped.
 """

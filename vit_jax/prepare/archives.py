@@ -1,7 +1,7 @@
-"""Tars and zips as listings of what is in them, with a bound for everything they say of themselves.
+"""Lists the files of tars and zips without unpacking, with a bound for every declared value.
 
-What they hold is not unpacked: a listing says where each file lies. A damaged archive, or one that
-is made to take memory or time, ends in one line that names it and the bound.
+A damaged archive, or one crafted to exhaust memory or time, raises DataError with one line that
+names the archive and the bound.
 """
 
 import io
@@ -21,15 +21,15 @@ from vit_jax.data.source import DataError, reason
 Path = pathlib.Path
 
 BLOCK = 512  # of a tar
-DEEPEST = 4  # tars within tars; the official ones of ImageNet are one within another
-MOST_HEADERS = 2**20  # bytes of a tar before a member: its header, and those that go before it
-MOST_SHARED = 1000  # values that a tar gives for all members to come
-MOST_DIRECTORY = 2**29  # bytes of a zip's directory, which is read as a whole; five million files
-# A member of a zip may be this many times as large as in the zip, or so large at least: images
-# compress hardly, but a black one.
+DEEPEST = 4  # nesting depth of tars; ImageNet's official ones are nested once
+MOST_HEADERS = 2**20  # bytes of headers before a member of a tar
+MOST_SHARED = 1000  # global PAX values of a tar
+MOST_DIRECTORY = 2**29  # bytes of a zip's directory, which is read at once; five million files
+# Largest compression ratio of a zip's member, and the size up to which any ratio is accepted:
+# images barely compress, except black ones.
 RATIO, SMALL = 100, 2**24
-METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # that zipfile unpacks in bounded steps
-STEP = 2**12  # bytes of a zip's member that are asked for at a time
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # which zipfile unpacks in bounded steps
+STEP = 2**12  # bytes of a zip's member to read at a time
 COMPRESSED = (
     (b"\x1f\x8b", "gunzip --keep"),
     (b"BZh", "bunzip2 --keep"),
@@ -45,9 +45,9 @@ REFUSED = {
     tarfile.GNUTYPE_SPARSE: "a sparse file",
 }
 LONGEST = 4096  # characters of a name
-LARGE = 2**40  # bytes: an image that is refused in any case, and of which a sum is still a number
+LARGE = 2**40  # bytes: too large for any image, but sums cannot overflow
 
-# What zipfile and what it calls raise for a damaged archive, beside OSError.
+# Errors of zipfile for a damaged archive, in addition to OSError.
 DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
@@ -62,7 +62,7 @@ PLAIN = -1  # in place of an offset
 
 
 class Found(NamedTuple):
-    """A file by its path in the listing, and where its bytes are.
+    """A file: its path in the listing and the location of its bytes.
 
     Those are `size` bytes of the tar `container` from `offset` on, or the member number `offset` of
     the zip `container`, or the file `path` below the folder `container`, where `offset` is PLAIN.
@@ -75,7 +75,7 @@ class Found(NamedTuple):
 
 
 def is_zip(path: Path | str) -> bool:
-    """Returns whether a file is a zip, and not a tar that ends in one."""
+    """Returns whether a file is a zip, not a tar that ends in one."""
     if not zipfile.is_zipfile(path):
         return False
     with Path(path).open("rb") as file:
@@ -88,22 +88,22 @@ def is_zip(path: Path | str) -> bool:
 
 
 def io_reason(error: OSError) -> str:
-    """Returns what the system says of a file."""
+    """Returns the reason of an OSError in words."""
     if isinstance(error, FileNotFoundError):
         return "no such file or folder"
     return f"cannot be read: {error.strerror or error}"
 
 
 def stem(name: str) -> str:
-    """Returns the name of the folder that a tar counts as."""
+    """Returns the name of the folder that stands for a tar."""
     return name[:-4] if name.lower().endswith(".tar") else name
 
 
 def list_tar(path: Path, prefix: str) -> Iterator[Found]:
     """Yields the files of a tar, and those of tars within it; `prefix` goes before their paths.
 
-    Raises DataError for what is compressed, damaged, or beyond a bound, and for members that are
-    no plain files of this place.
+    Raises DataError for compressed or damaged tars, exceeded bounds, and members that are not plain
+    files inside the archive.
     """
     try:
         if not path.is_file():
@@ -139,7 +139,7 @@ def _tar(part: "_Part", container: str, prefix: str, depth: int = 0) -> Iterator
 
 
 def _members(part: "_Part", named: str) -> Iterator[tarfile.TarInfo]:
-    """Yields the members of a tar, each of which lies in it and behind the one before."""
+    """Yields the members of a tar after checking that they are inside it and in order."""
     source: Any = part
     end = 0
     try:
@@ -167,7 +167,7 @@ def _members(part: "_Part", named: str) -> Iterator[tarfile.TarInfo]:
 
 
 def _safe(member: tarfile.TarInfo, named: str) -> str:
-    """Returns the path of a member, without `./`; refuses what no archive of images holds."""
+    """Returns the path of a member without `./`; raises DataError unless it is a plain file."""
     kind = "a sparse file" if member.issparse() else REFUSED.get(member.type)
     if kind or not member.isreg():
         raise DataError(f"{named}: {member.name!r} is {kind or 'no file'}; pack it without")
@@ -220,21 +220,21 @@ def list_zip(path: Path) -> Iterator[Found]:
 
 
 class _TooLarge(ValueError):
-    """More bytes are asked for at a time than there can be a reason for."""
+    """A single read of implausibly many bytes."""
 
 
 class _Bounded(io.BufferedReader):
     """A file for `zipfile`, which asks for the whole directory of an archive at once."""
 
     def read(self, size: int | None = -1) -> bytes:
-        """Returns up to `size` bytes; raises _TooLarge for a size that none should have."""
+        """Returns up to `size` bytes; raises _TooLarge for an implausible size."""
         if size is not None and size > MOST_DIRECTORY:
             raise _TooLarge
         return super().read(size)
 
 
 class Zip(zipfile.ZipFile):
-    """A zip to read, with a bound for its directory; raises OSError, or what DAMAGED has."""
+    """A zip for reading, with a bounded directory; raises OSError or one of DAMAGED."""
 
     _opened: _Bounded | None = None
 

@@ -1,4 +1,4 @@
-"""Which image is of which class and split, and in what order: decided by paths alone."""
+"""Assigns images to classes and splits and orders them, from their paths only."""
 
 import dataclasses
 import hashlib
@@ -14,35 +14,36 @@ from vit_jax.prepare.image_listing import Listing
 
 TRAIN = split_names.TRAIN
 EVALUATION = (*split_names.VALIDATION, *split_names.TEST)
-HELD_OUT = "validation"  # the split that is made where there is none to evaluate on
+HELD_OUT = "validation"  # the split made if there is none to evaluate on
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """The classes, and the images of every split in their final order.
 
-    The order is that of the first 64 bits of the SHA-256 of the path below the split, `CLASS/...`:
-    any part of it is a random sample, and the same that `data.source=folder` takes for such a part.
+    Images are ordered by the first 64 bits of the SHA-256 of their path below the split,
+    `CLASS/...`. Any range is a random sample, and the same one that `data.source=folder` selects.
     """
 
     classes: tuple[str, ...]
     order: dict[str, np.ndarray]  # split: positions in the listing
     labels: np.ndarray  # by position in the listing
-    below: int  # bytes of a path before its split or class: folders that all have in common
-    ignored: tuple[str, ...]  # paths of images in no class folder, then those of a repeated name
+    below: int  # bytes of a path before its split or class: the common parent folders
+    ignored: tuple[str, ...]  # images outside of class folders, then images with a repeated path
     repeated: int = 0  # how many the latter are
-    held_out: bool = False  # whether HELD_OUT is a part of what was given as the training split
+    held_out: bool = False  # whether HELD_OUT was cut from the training split
 
 
 def arrange(listing: Listing, unsplit: str, named: str, holdout: float = 0.0) -> Layout:
-    """Returns the layout of a listing: `SPLIT/CLASS/...` where all top folders are splits' names.
+    """Returns the layout of a listing: `SPLIT/CLASS/...` if all top folders are named like splits.
 
-    Otherwise it is `CLASS/...`, all in the split `unsplit`. Folders around all of it are left out.
-    `named` are the sources, for messages. Raises DataError where there are fewer than two classes.
+    Otherwise the layout is `CLASS/...`, with all images in the split `unsplit`. Common parent
+    folders are ignored. `named` are the sources, for messages. Raises DataError for fewer than two
+    classes.
 
-    Where there is a training split alone and `holdout` > 0, that share of each class becomes the
-    split HELD_OUT: the images that `data.holdout` of an image folder would choose, by their hash,
-    at least one of a class of two or more, and never all.
+    If there is only a training split and `holdout` > 0, that fraction of each class becomes the
+    split HELD_OUT: the images that `data.holdout` selects in an image folder, by hash; at least one
+    of each class with two or more images, and never all.
     """
     if not len(listing):
         raise DataError(f"{named}: has no image; images end in {', '.join(SUFFIXES)}")
@@ -98,10 +99,10 @@ def _hold_out(
     labels: np.ndarray,
     hashes: np.ndarray,
 ) -> bool:
-    """Moves a share of each class from `order[train]` to HELD_OUT; returns whether any."""
+    """Moves a fraction of each class from `order[train]` to HELD_OUT; returns whether any moved."""
     held = np.zeros(len(order[train]), bool)
     of = labels[order[train]]
-    by_class = np.argsort(of, kind="stable")  # within a class still in the order of the hashes
+    by_class = np.argsort(of, kind="stable")  # stable: ordered by hash within a class
     for places in np.split(by_class, np.flatnonzero(np.diff(of[by_class])) + 1):
         # As a Python integer: a float of 2**64 would round.
         below = sum(int(one) < holdout * 2**64 for one in hashes[order[train][places]])
@@ -119,14 +120,14 @@ def _paths(listing: Listing, below: int) -> Iterator[str]:
 
 
 def _depth(listing: Listing, named: str) -> tuple[int, bool]:
-    """Returns the bytes of the folders that all paths begin with, and whether splits come next.
+    """Returns the length in bytes of the common parent folders, and whether splits follow.
 
-    Images beside the folders of splits or of classes are loose, and do not count for that.
+    Ignores images next to the split or class folders.
     """
     below = 0
     while True:
         tops: set[str] = set()
-        deep = shallow = loose = False  # folders in the top folders; images there; images beside
+        deep = shallow = loose = False  # nested folders; images in top folders; images next to them
         for path in _paths(listing, below):
             parts = path.split("/", 2)
             deep = deep or len(parts) == 3
@@ -148,7 +149,7 @@ def _depth(listing: Listing, named: str) -> tuple[int, bool]:
 
 
 def _classes(found: dict[str, set[str]], named: str) -> tuple[str, ...]:
-    """Returns the class names: those of the training split, or else of all."""
+    """Returns the class names of the training split, or else of all splits."""
     if not found:
         raise DataError(f"{named}: its images are in no folders; expected CLASS/IMAGE")
     train = [at for at in found if at.lower() in TRAIN]
@@ -170,7 +171,7 @@ def _classes(found: dict[str, set[str]], named: str) -> tuple[str, ...]:
 
 
 def _repeated(listing: Listing, order: np.ndarray, hashes: np.ndarray) -> Sequence[int]:
-    """Returns the places in `order` of images whose path comes again later; that one counts."""
+    """Returns the positions in `order` of images whose path occurs again later, which wins."""
     same = np.flatnonzero(hashes[1:] == hashes[:-1])
     return [
         int(at)

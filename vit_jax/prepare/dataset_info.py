@@ -1,4 +1,4 @@
-"""What TFDS wants to know of a data set, so that it reads it as one of its own."""
+"""Reads and writes the TFDS metadata of a data set."""
 
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,12 +13,12 @@ from vit_jax.prepare.shards import features
 
 
 def read(folder: epath.PathLike) -> Any:
-    """Returns what TFDS knows of a prepared data set; raises DataError where that is damaged."""
+    """Returns the TFDS info of a prepared data set; raises DataError if it is damaged."""
     try:
         return tfds_metadata.builder_of_folder(folder).info
     except DataError:
         raise
-    except Exception as error:  # of JSON, protobuf and TFDS, each its own
+    except Exception as error:  # JSON, protobuf and TFDS raise many types
         raise DataError(f"{folder}: its metadata cannot be read: {reason(error)}") from None
 
 
@@ -36,7 +36,7 @@ def write(
     classes: tuple[str, ...],
     splits: Mapping[str, Sequence[tuple[int, int]]],
 ) -> None:
-    """Writes features, class names and splits of a folder of shards: (examples, bytes) of each."""
+    """Writes the metadata of a folder of shards; `splits` lists (examples, bytes) of each shard."""
     template = tfds.core.ShardedFileTemplate(
         data_dir=epath.Path(folder), dataset_name=name, filetype_suffix="array_record"
     )

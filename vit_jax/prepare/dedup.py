@@ -1,14 +1,14 @@
-"""Duplicates of images: equal pixels, and near ones by the signs of their lowest frequencies.
+"""Finds duplicate images: equal pixels, and near duplicates by a perceptual hash.
 
-The paper de-duplicates its pre-training sets against the test sets of its downstream tasks, after
-Big Transfer, which removes exact and near duplicates (section 3.1) and does not say how: the way
-is ours. An image is shrunk to 32 x 32 gray pixels; the signs of the 64 lowest frequencies of their
-discrete cosine transform, without the mean, are its 64-bit hash. Re-encoding, resizing and
-stretching hardly change it; mirroring flips the bits of the odd horizontal frequencies. Where two
-hashes differ in few bits, the 16 x 16 gray pixels decide: they must correlate.
+The paper de-duplicates its pre-training sets against the test sets of its downstream tasks,
+following Big Transfer, which removes exact and near duplicates (section 3.1) without giving the
+method; this one is ours. An image is shrunk to 32 x 32 gray pixels; the signs of the 64 lowest
+frequencies of their discrete cosine transform, without the mean, are its 64-bit hash. Re-encoding,
+resizing and stretching hardly change it; mirroring flips the bits of the odd horizontal
+frequencies. If two hashes differ in few bits, the 16 x 16 gray pixels decide: they must correlate.
 
-What is cropped, turned or drawn over is not found, and images without contrast are only compared
-exactly: their frequencies are noise.
+Cropped, rotated or edited images are not found. Images without contrast are only compared exactly,
+because their frequencies are noise.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ MIRROR = np.uint64(_BITS[_COLUMNS % 2 == 1].sum(dtype=np.uint64))
 
 
 class Print(NamedTuple):
-    """What is compared of an image.
+    """The fingerprint of an image.
 
     `exact` are 16 bytes of SHA-256 over the pixels; `bits` is the hash, None without contrast;
     `gray` are the 16 x 16 pixels (256), float32, of mean 0 and length 1.
@@ -45,18 +45,18 @@ class Print(NamedTuple):
 
 
 class Match(NamedTuple):
-    """A duplicate: of which image, and by how many bits the hashes differ; -1: equal pixels."""
+    """A duplicate: the other image, and the distance of the hashes in bits; -1: equal pixels."""
 
     name: str
     distance: int
 
 
 def take(image: np.ndarray) -> Print:
-    """Returns the print of uint8 pixels `H W C`."""
+    """Returns the fingerprint of uint8 pixels `H W C`."""
     shape = repr(image.shape).encode()
     exact = hashlib.sha256(shape + np.ascontiguousarray(image).tobytes()).digest()[:16]
     plain = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.shape[2] == 3 else image[:, :, 0]
-    # Area averages alias least; where an image is smaller than the result OpenCV interpolates.
+    # Area averaging aliases least; for images smaller than the result, OpenCV interpolates.
     square = cv2.resize(plain, (SIDE, SIDE), interpolation=cv2.INTER_AREA).astype(np.float32)
     gray = square.reshape(SMALL, 2, SMALL, 2).mean((1, 3)).ravel()
     gray = gray - gray.mean()
@@ -69,7 +69,7 @@ def take(image: np.ndarray) -> Print:
 
 @dataclasses.dataclass(frozen=True)
 class Prints:
-    """The prints of many images, as arrays that processes can share through a file.
+    """Fingerprints of many images, as arrays that processes share through a file.
 
     Attributes:
       names: of the images, for messages.
@@ -87,7 +87,7 @@ class Prints:
 
     @classmethod
     def of(cls, prints: Sequence[Print], names: Sequence[str]) -> "Prints":
-        """Returns the arrays of some prints."""
+        """Returns the arrays of fingerprints."""
         return cls(
             np.array([name.encode() for name in names], np.bytes_),
             np.array([each.exact for each in prints], np.dtype("V16")),
@@ -97,7 +97,7 @@ class Prints:
         )
 
     def save(self, path: pathlib.Path) -> None:
-        """Writes the arrays to a file, and the largest to another beside it."""
+        """Writes the arrays to a file, the largest one to a second file."""
         np.save(path.with_suffix(GRAY), self.gray)
         with path.open("wb") as file:
             np.savez(file, **{name: getattr(self, name) for name in SMALLER})
@@ -114,10 +114,10 @@ SMALLER, GRAY = ("names", "exact", "bits", "contrast"), ".gray.npy"
 
 
 class Index:
-    """Finds the duplicate of an image among prints, in far less time than decoding it takes.
+    """Finds the duplicate of an image among fingerprints, much faster than decoding it.
 
     Hashes that differ in at most `threshold` bits agree in one of `threshold` + 1 groups of bits,
-    so that only images with such a group are compared.
+    so only images with an equal group are compared.
     """
 
     def __init__(self, prints: Prints, threshold: int = THRESHOLD) -> None:

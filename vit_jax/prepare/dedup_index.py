@@ -1,4 +1,4 @@
-"""The prints of the test images of tasks, so that none of them is trained on."""
+"""Fingerprints of the test images of tasks, to keep them out of training sets."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ CHUNK = 64
 
 
 def prints(tasks: Sequence[Task], data_dir: str | None, workers: int) -> dedup.Prints:
-    """Returns the prints of all test images of some tasks; images that cannot be read have none.
+    """Returns the fingerprints of all readable test images of some tasks.
 
     Raises DataError for a task that is not prepared, or has no test images.
     """

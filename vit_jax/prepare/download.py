@@ -1,4 +1,4 @@
-"""Data sets that TFDS knows how to get, prepared as array_record."""
+"""Downloads data sets with TFDS and prepares them as array_record."""
 
 import contextlib
 import importlib.util
@@ -24,7 +24,7 @@ EXTRA = "pip install 'vit_jax[prepare]'"
 
 
 def builder(name: str, data_dir: str | None) -> Any:
-    """Returns the builder of a data set of TFDS, or raises DataError."""
+    """Returns the TFDS builder of a data set; raises DataError."""
     try:
         return tfds_metadata.builder(name, data_dir=data_dir, file_format="array_record")
     except tfds.core.DatasetNotFoundError:
@@ -48,10 +48,10 @@ def download(one: Any, name: str, packages: Sequence[str], files: str, manual: s
 
     Args:
       one: its builder.
-      name: what the user calls it, for messages.
-      packages: what its builder imports besides what this project needs.
-      files: which files it wants from the user, or empty.
-      manual: the folder they are in; None: TFDS's own.
+      name: its name on the command line, for messages.
+      packages: packages that its builder needs in addition.
+      files: description of the files that the user must provide, or empty.
+      manual: the folder with these files; None: TFDS's default.
 
     Raises DataError with one line that names what is missing, and PrepareError if another attempt
     may succeed.
@@ -81,10 +81,9 @@ def check(
 
 
 def archives(one: Any, name: str, recipe: Recipe, data_dir: pathlib.Path) -> list[pathlib.Path]:
-    """Returns where the archives of a recipe are: the user's, or those that TFDS downloads.
+    """Returns the folders with the archives of a recipe: the user's, or downloads of TFDS.
 
-    TFDS checks their SHA-256; there are links to them by their official names. Raises like
-    `download`.
+    TFDS checks their SHA-256; links give them their official names. Raises like `download`.
     """
     if manual := manual_archives(one, name, recipe, data_dir):
         return manual
@@ -130,7 +129,7 @@ def _needs(name: str, missing: Sequence[str]) -> str:
 
 
 def _check_manual(name: str, files: str, folder: str, *, all_of_them: bool = True) -> None:
-    """Refuses a folder without anything, or not `all_of_them`, that a builder wants."""
+    """Raises DataError for an empty folder or, with `all_of_them`, for missing files."""
     path = pathlib.Path(folder)
     if not path.is_dir() or not any(path.iterdir()):
         raise DataError(f"{name}: put into {folder}: {files}; or give their folder by --from=")
@@ -141,7 +140,7 @@ def _check_manual(name: str, files: str, folder: str, *, all_of_them: bool = Tru
 
 
 def _check_network(one: Any, name: str, otherwise: str = "") -> None:
-    """Says at once that there is no network, which TFDS tries for minutes, and what will do."""
+    """Raises PrepareError without a network, where TFDS would retry for minutes."""
     if urllib.request.getproxies():
         return
     for url in list(one.url_infos or ())[:1]:
@@ -151,14 +150,14 @@ def _check_network(one: Any, name: str, otherwise: str = "") -> None:
                 socket.getaddrinfo(host, 443)
             except OSError as error:
                 raise PrepareError(
-                    f"{name}: cannot reach {host} ({error.strerror}); is there a network? A copy "
-                    f"that TFDS has made elsewhere will do: --from=FOLDER{otherwise}"
+                    f"{name}: cannot reach {host} ({error.strerror}); check the network, "
+                    f"or give a copy that TFDS prepared elsewhere: --from=FOLDER{otherwise}"
                 ) from None
 
 
 @contextlib.contextmanager
 def _one_line(name: str) -> Iterator[None]:
-    """Turns whatever a builder of TFDS raises into one line."""
+    """Turns any error of a TFDS builder into one line."""
     try:
         yield
     except ImportError as error:
@@ -166,11 +165,11 @@ def _one_line(name: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in NO_ROOM or "disk space" in str(error):
             raise PrepareError(
-                f"{name}: {reason(error)}; make room, or choose --data-dir"
+                f"{name}: {reason(error)}; free some space, or choose another --data-dir"
             ) from None
         raise PrepareError(f"{name}: {reason(error)}") from None
     except Exception as error:
-        # Builders are code of many authors, which raises what it likes for a wrong file.
+        # Builders have many authors and raise many types for a wrong file.
         if "tensorflow" in str(error).lower() and "import" in str(error).lower():
             raise DataError(_needs(name, ["tensorflow"])) from None
         raise DataError(f"{name}: {type(error).__name__}: {reason(error)}") from None

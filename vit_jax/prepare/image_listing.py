@@ -1,4 +1,4 @@
-"""Images in folders, tars and zips as one listing: where each lies, without unpacking anything."""
+"""Lists the images in folders, tars and zips with their locations, without unpacking."""
 
 import os
 import pathlib
@@ -18,12 +18,12 @@ from vit_jax.prepare.archives import PLAIN, Found
 
 Path = pathlib.Path
 
-MOST_OPEN = 64  # tars; ImageNet-21k is one for each class
-CHUNK = 2**14  # files of which the arrays of a listing are made at a time
+MOST_OPEN = 64  # tars; ImageNet-21k has one per class
+CHUNK = 2**14  # files added to the arrays of a listing at a time
 
 
 class Listing:
-    """What was found, in arrays and one block of paths: 14 million images fit in a gigabyte."""
+    """Compact list of images, in arrays and one block of paths: 14 million fit in a gigabyte."""
 
     def __init__(self) -> None:
         self._paths = bytearray()
@@ -35,7 +35,7 @@ class Listing:
         self.ignored: list[str] = []
 
     def add(self, found: Found) -> None:
-        """Adds an image, or notes a file that is none by its name."""
+        """Adds an image, or records a file without an image suffix as ignored."""
         if not found.path.lower().endswith(SUFFIXES):
             self.ignored.append(found.path)
             return
@@ -44,7 +44,7 @@ class Listing:
             self._flush()
 
     def close(self) -> None:
-        """Ends adding."""
+        """Completes the listing."""
         self._flush()
         self._ends = [np.concatenate(self._ends)]
         self._rows = [np.concatenate(self._rows or [np.zeros((0, 3), np.int64)])]
@@ -79,7 +79,7 @@ class Listing:
         return bytes(self._paths[ends[index] : ends[index + 1]])
 
     def found(self, index: int) -> Found:
-        """Returns all that is known of an image."""
+        """Returns the path and location of an image."""
         container, offset, size = self._rows[0][index].tolist()
         return Found(self.path(index), self._containers[container], offset, size)
 
@@ -89,11 +89,11 @@ class Listing:
 
 
 def scan(sources: Sequence[Path]) -> Listing:
-    """Returns the images of folders, tars (also of tars) and zips, in the order they are found.
+    """Returns the images of folders, tars (nested ones too) and zips, in the order found.
 
-    A tar within a folder or a tar counts as a folder of its name, and so does one of several
-    sources that has images at its top: `n01440764.tar` becomes `n01440764/`. Hidden files are
-    skipped. Raises DataError for what cannot be read, or holds links, devices or paths outside.
+    A tar inside a folder or a tar becomes a folder of its name, and so does one of several source
+    tars with images at its top level: `n01440764.tar` becomes `n01440764/`. Hidden files are
+    skipped. Raises DataError for unreadable sources, links, devices and paths outside.
     """
     listing = Listing()
     for source in sources:
@@ -116,13 +116,13 @@ def scan(sources: Sequence[Path]) -> Listing:
 
 
 def _lifted(found: Iterator[Found], name: str) -> Iterator[Found]:
-    """Yields what a tar holds; files at its top get its name as their folder."""
+    """Yields the files of a tar; files at its top level get its name as their folder."""
     for each in found:
         yield each if "/" in each.path else each._replace(path=f"{archives.stem(name)}/{each.path}")
 
 
 def _folder(root: Path) -> Iterator[Found]:
-    """Yields the files below a folder, and those of the tars among them."""
+    """Yields the files below a folder, with those in tars."""
     for path, entry in folders.walk(root, "--from"):
         if path.lower().endswith(".tar"):
             yield from archives.list_tar(Path(entry.path), f"{archives.stem(path)}/")
@@ -135,7 +135,7 @@ def _folder(root: Path) -> Iterator[Found]:
 
 
 class Reader:
-    """Reads the bytes of images, from several threads at once; some tars and all zips stay open."""
+    """Reads the bytes of images, safe for threads; keeps some tars and all zips open."""
 
     def __init__(self) -> None:
         self._tars: dict[str, int] = {}
@@ -145,8 +145,8 @@ class Reader:
     def __call__(self, found: Found) -> bytes:
         """Returns the bytes of an image.
 
-        Raises BadImage for what this image alone is to blame for, and DataError where its source is
-        not what it was when it was listed.
+        Raises BadImage for faults of this image only, and DataError if its source has changed since
+        it was listed.
         """
         decoding.check_bytes(found.size)
         try:
@@ -184,7 +184,7 @@ class Reader:
             self._tars[container] = os.open(container, os.O_RDONLY)
 
     def close(self) -> None:
-        """Closes what is open."""
+        """Closes the open files."""
         for descriptor in self._tars.values():
             os.close(descriptor)
         for file, _ in self._zips.values():

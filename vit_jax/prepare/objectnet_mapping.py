@@ -1,4 +1,4 @@
-"""ObjectNet's mapping to ImageNet's classes, copied from where its images come from."""
+"""Copies ObjectNet's mapping to ImageNet's classes from the source of its images."""
 
 import pathlib
 import shutil
@@ -9,9 +9,9 @@ from vit_jax.prepare import shards
 
 
 def copy(sources: Iterable[pathlib.Path], folder: pathlib.Path) -> str:
-    """Copies the files of `mappings`, in a source or beside it, to a packed data set.
+    """Copies the folder `mappings`, in or next to a source, to a packed data set.
 
-    Returns a line that says what became of them.
+    Returns a line for the user.
     """
     sources = list(sources)
     found = find(sources)

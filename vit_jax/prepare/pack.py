@@ -1,4 +1,4 @@
-"""Folders, tars and zips of images packed to a data set, again after any stop."""
+"""Packs folders, tars and zips of images into a data set; resumes after any interruption."""
 
 import dataclasses
 import functools
@@ -34,21 +34,21 @@ FORM = 1  # raised when the same images would be packed to other bytes
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Packing:
-    """What to pack, and into what.
+    """A packing job.
 
     Attributes:
       sources: folders, tars and zips.
-      name: of the data set.
-      data_dir: where its folder goes.
-      unsplit: split for images that are in no folder of a split.
-      holdout: share of each class that becomes a validation split where there is none.
+      name: name of the data set.
+      data_dir: parent of its folder.
+      unsplit: split for images outside of split folders.
+      holdout: fraction of each class that becomes a validation split if there is none.
       max_side: longest side of an image, or None.
-      max_pixels: largest image that is decoded at all.
-      prints: of images that must not be in it, or None; `against` says of which tasks.
-      against: names of those tasks.
-      distance: most bits in which the hash of a near duplicate differs.
+      max_pixels: largest image to decode.
+      prints: fingerprints of images to leave out, or None.
+      against: tasks that these images belong to.
+      distance: largest Hamming distance of a near duplicate's hash.
       workers: processes.
-      shard_bytes: bytes of the images of a shard, about.
+      shard_bytes: approximate bytes of images per shard.
     """
 
     sources: Sequence[Path]
@@ -66,20 +66,20 @@ class Packing:
 
     @property
     def folder(self) -> Path:
-        """Where the whole data set will be."""
+        """The folder of the complete data set."""
         return self.data_dir / self.name / VERSION
 
     @property
     def part(self) -> Path:
-        """Where it is until it is whole."""
+        """The folder used until the data set is complete."""
         return staging.folder(self.folder)
 
 
 def pack(packing: Packing) -> dict[str, Any]:
-    """Packs a data set and returns its facts, as they stand in its `vit_jax.json`.
+    """Packs a data set and returns the contents of its `vit_jax.json`.
 
-    What is finished of an earlier try with the same images and settings is kept, and the result is
-    the same, byte for byte, as if it had never been stopped.
+    Keeps the shards that an earlier attempt with the same images and settings finished; the result
+    is identical to an uninterrupted run, byte for byte.
     """
     with staging.alone(packing.part):
         listing, plan = _look(packing)
@@ -111,7 +111,7 @@ def pack(packing: Packing) -> dict[str, Any]:
 
 
 def check_same(packing: Packing, *, keep_part: bool = False) -> int:
-    """Returns how many images are packed; raises DataError if with other settings than these.
+    """Returns the number of packed images; raises DataError if they have other settings.
 
     Also removes leftovers of a command that was killed at its very end, unless `keep_part`.
     """
@@ -122,7 +122,7 @@ def check_same(packing: Packing, *, keep_part: bool = False) -> int:
         images = sum(split["examples"] for split in facts["splits"].values())
     except (OSError, ValueError, KeyError, RecursionError):
         raise DataError(
-            f"{packing.folder}: exists, and is not what this packs; remove it"
+            f"{packing.folder}: exists, but was not packed by this command; remove it"
         ) from None
     held = facts.get("holdout")  # None: it had splits, or is from before there was a holdout
     for key, value in (
@@ -134,20 +134,20 @@ def check_same(packing: Packing, *, keep_part: bool = False) -> int:
         if facts.get(key) != value:
             raise DataError(
                 f"{packing.folder}: was packed with {key} {facts.get(key)}, not {value}; to pack "
-                f"it anew, remove it: rm -r {packing.folder}"
+                f"it again, remove it: rm -r {packing.folder}"
             )
     return images
 
 
 def check_sources(packing: Packing) -> None:
-    """Raises DataError for a source that is not there."""
+    """Raises DataError for a missing source."""
     for source in packing.sources:
         if not source.exists():
             raise DataError(f"--from={source}: no such file or folder")
 
 
 def kept_prints(packing: Packing) -> dedup.Prints | None:
-    """Returns the prints that an earlier try was begun with, which took long to make."""
+    """Returns the fingerprints of an earlier attempt, which are slow to compute; else None."""
     if (packing.part / PLAN).exists() and (packing.part / PRINTS).exists():
         return dedup.Prints.load(packing.part / PRINTS)
     return None
@@ -168,7 +168,7 @@ def inspect_sources(packing: Packing) -> tuple[image_listing.Listing, assignment
 
 
 def _fingerprint(packing: Packing, listing: image_listing.Listing, plan: assignment.Layout) -> str:
-    """Returns a digest of all that decides what the shards will hold."""
+    """Returns a digest of everything that determines the contents of the shards."""
     total = hashlib.sha256()
     facts = [FORM, packing.name, packing.max_side, packing.max_pixels, packing.shard_bytes]
     total.update(json.dumps([*facts, list(packing.against), list(plan.classes)]).encode())
@@ -207,9 +207,9 @@ def _shard(listing: image_listing.Listing, plan: assignment.Layout, one: Planned
 
 def _check_room(packing: Packing, listing: image_listing.Listing, missing: list[Planned]) -> None:
     if packing.max_side is not None:
-        return  # how much it will be is not known
+        return  # the size of resized images is unknown
     needed = sum(int(listing.sizes()[one.positions].sum()) for one in missing)
-    remedy = "make room, choose another --data-dir, or shrink images with --max-side=512"
+    remedy = "free some space, choose another --data-dir, or shrink images with --max-side=512"
     staging.check_free(packing.part, needed, remedy)
 
 
@@ -219,7 +219,7 @@ def _facts(
     listing: image_listing.Listing,
     packed: list[tuple[Planned, Outcome]],
 ) -> dict[str, Any]:
-    """Returns what is known of a packed data set; it is the same however often it was stopped."""
+    """Returns the facts about a packed data set, independent of interruptions."""
     outcomes = [outcome for _, outcome in packed]
     splits = {}
     for split in plan.order:
@@ -250,7 +250,7 @@ def _facts(
 
 
 def why_ignored(listing: image_listing.Listing, plan: assignment.Layout) -> str:
-    """Returns the kinds of files that are left out, with their numbers."""
+    """Returns the kinds of skipped files with their numbers."""
     skipped = Skipped()
     for path in listing.ignored:
         skipped.note(path)
@@ -266,7 +266,7 @@ def _finish(
     facts: dict[str, Any],
     packed: list[tuple[Planned, Outcome]],
 ) -> None:
-    """Adds to the shards what is known of them, and gives their folder its name."""
+    """Writes the metadata and gives the folder its final name."""
     whole = packing.part / WHOLE
     with shards.disk_errors(packing.folder):
         dataset_info.write(whole, packing.name, VERSION, plan.classes, _split_infos(plan, packed))
@@ -277,7 +277,7 @@ def _finish(
 def _split_infos(
     plan: assignment.Layout, packed: list[tuple[Planned, Outcome]]
 ) -> dict[str, list[tuple[int, int]]]:
-    """Returns examples and bytes of every shard of every split."""
+    """Returns the number of examples and bytes of every shard by split."""
     infos: dict[str, list[tuple[int, int]]] = {split: [] for split in plan.order}
     for one, outcome in packed:
         infos[one.split].append((outcome.examples, outcome.bytes))

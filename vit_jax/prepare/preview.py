@@ -136,7 +136,8 @@ def mapping(sources: Sequence[pathlib.Path], folder: pathlib.Path) -> str:
     found = objectnet_mapping.find(sources)
     if found is None:
         return (
-            "objectnet: no mapping to ImageNet's classes in or next to the source; see docs/data.md"
+            "objectnet: no mapping to ImageNet's classes in or next to the source; it is needed "
+            "for evaluation"
         )
     return f"objectnet: would copy the mapping to ImageNet's classes from {found} to {folder}"
 

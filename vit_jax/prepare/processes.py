@@ -1,4 +1,4 @@
-"""Shards packed by several processes, which are counted and can be stopped."""
+"""Packs shards in several processes, with progress and clean interruption."""
 
 import itertools
 import multiprocessing
@@ -16,7 +16,7 @@ from vit_jax.progress import Bar
 
 
 class Shard(Protocol):
-    """What is packed to one file; it is pickled."""
+    """The contents of one file; must be picklable."""
 
     @property
     def path(self) -> Path:
@@ -25,11 +25,11 @@ class Shard(Protocol):
 
 
 Pack = Callable[[Any], Outcome]
-Make = Callable[[Callable[[], None]], Pack]  # of what is to be called for every image
+Make = Callable[[Callable[[], None]], Pack]  # takes the callback for every image
 
 
 class Count:
-    """Counts images that are done, in this process and in others, and shows how many."""
+    """Counts the images done in all processes and shows the count."""
 
     def __init__(self, ready: int, progress: Bar) -> None:
         context = multiprocessing.get_context("spawn")
@@ -76,9 +76,9 @@ def finish(
 def run(
     waiting: Iterator[Shard], number: int, make: Make, workers: int, count: Count
 ) -> dict[Path, Outcome]:
-    """Packs `number` shards, in this process or in several others; at most two each are under way.
+    """Packs `number` shards in this or several other processes, at most two queued for each.
 
-    Every process packs with what `make` returns, which is pickled. Raises PrepareError where a
+    Each process packs with the result of `make`, which must be picklable. Raises PrepareError if a
     process is killed.
     """
     workers = min(workers, number)
@@ -104,7 +104,7 @@ def run(
             count.show()
     except BrokenProcessPool:
         raise PrepareError(
-            "a worker process was killed (out of memory?); run the same command again: it goes on; "
+            "a worker process was killed (out of memory?); run the same command again to resume; "
             "fewer --workers take less memory"
         ) from None
     finally:
@@ -116,8 +116,8 @@ _pack: Pack
 
 
 def _start(make: Make, images: Any, stop: Any) -> None:
-    """Makes a process ready to pack."""
-    processes.begin(signal.SIGINT)  # the first process tells when to stop
+    """Initializes a worker process."""
+    processes.begin(signal.SIGINT)  # the parent decides when to stop
 
     def count() -> None:
         with images:

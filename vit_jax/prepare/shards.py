@@ -1,4 +1,4 @@
-"""One shard of a packed data set: from the places of its images to a whole file, or to none."""
+"""Writes one shard of a packed data set, completely or not at all."""
 
 import dataclasses
 import itertools
@@ -20,8 +20,8 @@ from vit_jax.data.decoding import BadImage
 from vit_jax.data.source import DataError
 from vit_jax.prepare import dedup, image_listing
 
-# One record a chunk, for random access; riegeli stores a hash of every chunk and checks it.
-# JPEG does not compress further.
+# One record per chunk, for random access; riegeli stores and checks a hash of every chunk.
+# JPEG does not compress any more.
 OPTIONS = "group_size:1,uncompressed"
 QUALITY = 95  # of what is resized
 SHARD_BYTES, MOST_SHARDS = 2**26, 1024  # a shard is an open file while a run trains
@@ -32,21 +32,21 @@ Named = tuple[str, dict[str, Any]]  # an example with its name
 
 
 class PrepareError(DataError):
-    """Preparation that failed for a reason that may pass: a full disk, a worker that was killed."""
+    """A temporary failure of preparation, such as a full disk or a killed worker."""
 
     exit_code = 70
 
 
 class Settings(NamedTuple):
-    """What is the same for all shards.
+    """Settings common to all shards.
 
     Attributes:
       classes: names of the classes.
-      below: bytes of a path that are left out of the name of an example.
+      below: bytes at the start of a path that the name of an example omits.
       max_side: longest side of an image; larger ones are resized and encoded again.
-      max_pixels: largest image that is decoded at all.
-      prints: file of the images that must not be packed, or None.
-      distance: most bits in which the hash of a near duplicate differs.
+      max_pixels: largest image to decode.
+      prints: file with fingerprints of images to leave out, or None.
+      distance: largest Hamming distance of a near duplicate's hash.
     """
 
     classes: tuple[str, ...]
@@ -68,7 +68,7 @@ class Shard(NamedTuple):
 
 @dataclasses.dataclass
 class Outcome:
-    """What became of a shard; it is kept beside the shard until all are done."""
+    """The result of packing a shard, stored next to it until all shards are done."""
 
     examples: int = 0
     bytes: int = 0
@@ -79,7 +79,7 @@ class Outcome:
 
 
 def features(classes: tuple[str, ...]) -> Any:
-    """Returns the features of a packed data set, as TFDS has them."""
+    """Returns the TFDS features of a packed data set."""
     return tfds.features.FeaturesDict(
         {
             "image": tfds.features.Image(shape=(None, None, 3)),
@@ -90,7 +90,7 @@ def features(classes: tuple[str, ...]) -> Any:
 
 
 def outcome(path: pathlib.Path) -> Outcome | None:
-    """Returns what became of the shard of this file, if it is finished."""
+    """Returns the outcome of a shard, or None if it is unfinished."""
     try:
         values = json.loads(_sidecar(path).read_text())
         return Outcome(**values) if path.is_file() else None
@@ -99,7 +99,7 @@ def outcome(path: pathlib.Path) -> Outcome | None:
 
 
 def names_file(path: pathlib.Path) -> pathlib.Path:
-    """Returns the file, beside the folder of shards, with the names of a shard's examples."""
+    """Returns the file with the names of a shard's examples, next to the folder of shards."""
     return path.parent.with_name(f"{path.name}.txt")
 
 
@@ -108,7 +108,7 @@ def _sidecar(path: pathlib.Path) -> pathlib.Path:
 
 
 class Packer:
-    """Packs shards, one after another; every process has one."""
+    """Packs shards one after another; each process owns one."""
 
     def __init__(self, settings: Settings, each: Callable[[], None]) -> None:
         self._settings, self._each = settings, each
@@ -120,9 +120,9 @@ class Packer:
             self._index = dedup.Index(prints, settings.distance)
 
     def __call__(self, shard: Shard) -> Outcome:
-        """Writes the file of a shard, then what became of it; `each` is called for every image.
+        """Writes a shard, then its outcome; calls `each` for every image.
 
-        Raises PrepareError where the disk is full and DataError where the source has gone.
+        Raises PrepareError if the disk is full, DataError if a source has disappeared.
         """
         result = Outcome()
         return self._write(shard.path, self._examples(shard, result), result)
@@ -146,7 +146,9 @@ class Packer:
             if self._settings.max_side and max(pixels.shape[:2]) > self._settings.max_side:
                 encoded = shrink(pixels, self._settings.max_side)
                 result.resized += 1
-            elif not encoded.startswith(KEPT):  # TFDS reads no BMP, and of a GIF all frames
+            elif not encoded.startswith(
+                KEPT
+            ):  # TFDS cannot read BMP, and reads all frames of a GIF
                 encoded = png(pixels)
             yield name, {"image": encoded, "label": np.int64(label), "file_name": name.encode()}
 
@@ -219,7 +221,7 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 def shrink(pixels: np.ndarray, side: int) -> bytes:
-    """Returns a JPEG of uint8 RGB pixels, the longer side `side`; areas are averaged."""
+    """Returns uint8 RGB pixels as a JPEG resized by area to a longer side of `side`."""
     factor = side / max(pixels.shape[:2])
     height, width = (max(1, round(length * factor)) for length in pixels.shape[:2])
     small = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
@@ -228,7 +230,7 @@ def shrink(pixels: np.ndarray, side: int) -> bytes:
 
 
 def write_records(path: pathlib.Path, records: Iterator[bytes]) -> None:
-    """Writes an array_record file that appears under its name when it is whole and on the disk."""
+    """Writes an array_record file that gets its name once complete and synced to disk."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with disk_errors(path):
@@ -248,7 +250,7 @@ def write_records(path: pathlib.Path, records: Iterator[bytes]) -> None:
 
 
 class disk_errors:  # noqa: N801 (read as a statement: with disk_errors(path))
-    """Turns what a disk says while `path` is written into one line."""
+    """Turns disk errors while `path` is written into one line."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
@@ -261,6 +263,6 @@ class disk_errors:  # noqa: N801 (read as a statement: with disk_errors(path))
             full = getattr(error, "errno", None) in NO_ROOM
             full = full or any(text in str(error) for text in ("No space left", "too large"))
             reason = getattr(error, "strerror", None) or str(error).partition(";")[0]
-            remedy = "; make room, and run the same command again: it goes on" if full else ""
+            remedy = "; free some space and run the same command again to resume" if full else ""
             kind_ = PrepareError if full else DataError
             raise kind_(f"{self._path.parent}: cannot write: {reason}{remedy}") from None

@@ -1,4 +1,4 @@
-"""The hidden folder in which a data set is made until it is whole, by one command at a time."""
+"""The hidden folder of an incomplete data set, locked by one command at a time."""
 
 import contextlib
 import fcntl
@@ -16,7 +16,7 @@ PLAN, WHOLE = "plan", "whole"
 
 
 def folder(target: Path) -> Path:
-    """Returns the folder in which the data set `target` is made."""
+    """Returns the hidden folder for the data set `target`."""
     return target.with_name(f".{target.name}.part")
 
 
@@ -35,11 +35,11 @@ def alone(part: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def nothing_left(part: Path) -> Iterator[None]:
-    """Removes the folder where sources turn out not to be what can be packed."""
+    """Removes the folder if the sources turn out to be unusable."""
     try:
         yield
     except BaseException:
-        if not (part / PLAN).exists():  # nothing has been begun
+        if not (part / PLAN).exists():  # nothing is packed yet
             shutil.rmtree(part, ignore_errors=True)
             with contextlib.suppress(OSError):
                 part.parent.rmdir()
@@ -47,18 +47,18 @@ def nothing_left(part: Path) -> Iterator[None]:
 
 
 def begin(part: Path, fingerprint: str, first: Callable[[], None] | None = None) -> None:
-    """Goes on with what an earlier try left, if that was of the same images and settings.
+    """Resumes an earlier attempt with the same images and settings, or starts a new one.
 
-    Where there was none, `first` is called before anything is begun. Raises DataError for a try
-    with others.
+    Calls `first` before a new attempt starts. Raises DataError if an earlier attempt used other
+    images or settings.
     """
     plan = part / PLAN
     for leftover in [*part.glob(".*"), *(part / WHOLE).glob(".*")]:
         leftover.unlink()
     if plan.exists() and plan.read_text() != fingerprint:
         raise DataError(
-            f"{part}: was begun with other images or settings; give those again to go on, or "
-            f"remove it to begin anew: rm -r {part}"
+            f"{part}: was started with other images or settings; repeat those to resume, or "
+            f"remove it to start over: rm -r {part}"
         )
     with shards.disk_errors(part):
         if first is not None and not plan.exists():

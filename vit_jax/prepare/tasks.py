@@ -1,4 +1,4 @@
-"""What preparing a name means: to download, convert, pack, import, or read again."""
+"""Prepares one name: downloads, converts, packs, imports or verifies."""
 
 import dataclasses
 import pathlib
@@ -36,9 +36,9 @@ REAL_TASK = "imagenet-real"
 
 
 def names(given: Sequence[str], request: Request) -> list[str]:
-    """Returns the names to prepare one by one: tasks, or else data sets of TFDS or of the user's.
+    """Returns the names to prepare: tasks, TFDS data sets or new data sets of the user.
 
-    Raises ConfigError for a name that is none of these, with the nearest one.
+    Raises ConfigError for an unknown name, with the nearest one.
     """
     found: list[str] = []
     for name in given:
@@ -57,14 +57,13 @@ def names(given: Sequence[str], request: Request) -> list[str]:
 
 
 def prepare(name: str, request: Request) -> Iterator[str]:
-    """Prepares a task or a data set and yields what there is to say of it.
+    """Prepares a task or a data set and yields lines for the user.
 
-    Raises DataError, one line, where that is not possible, or something is wrong with what is read
-    again.
+    Raises DataError if that is impossible, or if verification finds faults.
     """
     task = tasks.TASKS.get(name)
     if request.verify and request.sources:
-        raise config.ConfigError("--verify: reads what is prepared; leave out --from")
+        raise config.ConfigError("--verify: reads a prepared data set; leave out --from")
     if request.verify:
         yield from _verify(name, task, request)
     elif name == REAL_TASK:
@@ -85,7 +84,7 @@ def _tfds_name(name: str, task: Task | None) -> str:
 
 
 def _prepared(name: str, task: Task | None, request: Request) -> epath.Path | None:
-    """Returns the folder of a data set that is prepared, the newest version."""
+    """Returns the folder of the newest prepared version of a data set, or None."""
     if task is not None:
         there = availability.find(task.dataset, request.data_dir)
         return there.path if there else None
@@ -98,7 +97,7 @@ def _verify(name: str, task: Task | None, request: Request) -> Iterator[str]:
         labels = real_labels.load(file)
         expected = file.with_suffix(".sha256").read_text().strip()
         if labels.sha256 != expected:
-            raise DataError(f"{file}: its SHA-256 is not what it was when it was imported")
+            raise DataError(f"{file}: its SHA-256 has changed since it was imported")
         yield f"{name}: {len(labels):,} images, as imported"
         return
     folder = _prepared(name, task, request)
@@ -217,7 +216,7 @@ def _build(name: str, recipe: Recipe, request: Request) -> Iterator[str]:
 
 
 def _already(name: str, one: Any, request: Request) -> str:
-    """Returns a line on a data set that is there; raises DataError where it is only a part."""
+    """Returns a line about an existing data set; raises DataError if it is partial."""
     facts = build.held(pathlib.Path(one.data_path))
     if facts is not None and build.is_partial(facts) and not request.partial:
         raise DataError(
@@ -335,7 +334,7 @@ def _report(name: str, packing: pack.Packing, facts: dict[str, Any]) -> Iterator
 
 
 def _training(packing: pack.Packing, splits: Collection[str]) -> str:
-    """Returns a command that trains on what is packed, and measures on splits that are there."""
+    """Returns a command that trains and evaluates on the packed splits."""
     flags = [("name", packing.name), ("root", str(packing.data_dir))]
     evaluation = split_names.for_evaluation(splits)
     train = split_names.find("train", splits) or next(

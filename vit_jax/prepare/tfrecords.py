@@ -1,4 +1,4 @@
-"""TFRecord copies of TFDS's data sets rewritten as array_record, record by record."""
+"""Converts TFRecord copies of TFDS data sets to array_record, record by record."""
 
 import json
 import pathlib
@@ -19,7 +19,7 @@ from vit_jax.progress import Bar
 INFO = "dataset_info.json"
 SUFFIX = "tfrecord"
 MOST_BYTES = 2**30  # of a record
-CHUNK = 2**20  # bytes that are read at a time: what a damaged length asks for is never there
+CHUNK = 2**20  # bytes to read at a time, because a damaged length may be huge
 
 
 def find(folder: epath.Path, name: str) -> epath.Path | None:
@@ -98,7 +98,7 @@ def _counted(path: epath.Path, length: int, done: int, progress: Bar) -> Iterato
             progress.update(done + count)
             yield record
     if count != length:
-        raise DataError(f"{path}: has {count} records, and {INFO} says {length}; copy it again")
+        raise DataError(f"{path}: has {count} records, but {INFO} lists {length}; copy it again")
 
 
 def read(file: IO[bytes], name: str) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""A prepared data set read again, every record of it: what is bad is said by name."""
+"""Reads every record of a prepared data set and reports bad ones by name."""
 
 import hashlib
 import itertools
@@ -23,11 +23,11 @@ CHUNK = 64
 
 
 def verify(folder: pathlib.Path, *, workers: int, max_pixels: int) -> Iterator[str]:
-    """Yields a line for everything that is wrong with the data set in `folder`.
+    """Yields a line for every fault of the data set in `folder`.
 
-    Every record is read, which checks the hash that array_record stores with it, and its images are
-    decoded; the number of records must be that of the metadata. Of a data set that was packed here
-    the files and the names of examples must have their SHA-256.
+    Reads every record, which checks its array_record hash, decodes its images, and compares the
+    number of records with the metadata. For data sets packed by `vit_jax prepare`, also compares
+    the SHA-256 of shards and example names.
     """
     info = dataset_info.read(folder)
     if info.file_format != tfds.core.FileFormat.ARRAY_RECORD:
@@ -64,7 +64,7 @@ def _records(check: "_Check", source: Any, length: int, pool: futures.Executor) 
 
 
 class _Check:
-    """Says what is wrong with a record, if anything."""
+    """Returns the fault of a record, or None."""
 
     def __init__(self, info: Any, max_pixels: int) -> None:
         self._max_pixels = max_pixels
@@ -84,7 +84,7 @@ class _Check:
                 decoding.decode(example[name], channels=3, max_pixels=self._max_pixels)
         except decoding.BadImage as error:
             return f"its image {error}"
-        except Exception as error:  # neither array_record nor TFDS has types for this
+        except Exception as error:  # array_record and TFDS raise many types
             return _line(error)
         for name, classes in self._labels.items():
             if classes and not -1 <= int(example[name]) < classes:  # TFDS: -1 is no label

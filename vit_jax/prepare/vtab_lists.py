@@ -1,4 +1,4 @@
-"""VTAB-1k's 1,000 images of a task, kept by hash beside its data set."""
+"""Lists the 1,000 images of a VTAB-1k task by hash, next to its data set."""
 
 from vit_jax import config
 from vit_jax.data import availability, example_lists, sources
@@ -8,9 +8,9 @@ from vit_jax.data.tasks import Task
 
 
 def check(task: Task, data_dir: str | None) -> str:
-    """Writes the list of a task's images, or finds those of an earlier list; returns what to say.
+    """Writes the list of a task's images, or checks an existing list; returns a line for the user.
 
-    Raises DataError where an image of the list is not there, or one cannot be read.
+    Raises DataError if an image of the list is missing, or cannot be read.
     """
     root = availability.directory(data_dir)
     path = example_lists.path(root, task.name)

@@ -5,7 +5,7 @@ import dataclasses
 from vit_jax import catalog, paper
 from vit_jax.data.tasks import TASKS
 
-# Columns of Tables 2, 5 and 6: the target data set and the measure.
+# Columns of Tables 2, 5 and 6: target data set and measure.
 TARGETS = {
     "ImageNet": ("imagenet", "top1"),
     "ReaL": ("imagenet", "real/top1"),
@@ -47,15 +47,15 @@ class Cell:
     Attributes:
       row, column: position in the table.
       steps: runs it is measured on.
-      measure: the result that is meant.
-      printed: the paper's number, in % where it is a share; None where it is only drawn.
-      std: the standard deviation printed with it.
+      measure: name of the result.
+      printed: the paper's number, fractions in %; None if the paper only plots it.
+      std: its printed standard deviation.
       best: whether the best evaluation counts instead of the last.
-      epoch: the epoch after which it is measured, in runs that evaluate after each; None: the last.
+      epoch: epoch of the measurement, for runs that evaluate after each; None: the last.
       x: x coordinate in a figure.
       series: its line in a figure; empty: the line of its row.
 
-    A number of another project's model, which cannot be run here, has no steps.
+    Results of other projects' models, which cannot run here, have no steps.
     """
 
     row: str
@@ -80,16 +80,16 @@ class Table:
     """A table or figure.
 
     Attributes:
-      name: what the command calls it, such as `table5`.
-      title: what it shows.
+      name: its name on the command line, such as `table5`.
+      title: caption.
       cells: in the order of rows, then columns.
-      x: what the x axis of a figure is; empty for tables.
-      ticks: names of places on that axis.
-      apart: whether each column is a chart of its own.
-      y: what the y axis is, where there is one chart.
+      x: label of the x axis of a figure; empty for tables.
+      ticks: labels at positions of that axis.
+      apart: whether each column has its own chart.
+      y: label of the y axis of a single chart.
       log_x: whether the x axis is logarithmic.
       joined: whether points of a series are joined by lines.
-      note: what the paper shows besides, and where it is to be had.
+      note: other panels in the paper, and where to find their numbers.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Table:
 
     @property
     def steps(self) -> list[Step]:
-        """Every run once, those that others begin with first."""
+        """Every run once, pre-training before the runs that depend on it."""
         used = [step for cell in self.cells for step in cell.steps]
         origins = [step.origin for step in used if step.origin is not None]
         chosen = {step.directory: step for step in (*origins, *used)}
@@ -113,12 +113,12 @@ class Table:
 
 
 def pretraining(name: str) -> Step:
-    """Returns a run as its config has it."""
+    """Returns a training run of a config."""
     return Step(directory=name, name=name)
 
 
 def transfer(name: str, origin: str = "") -> Step:
-    """Returns a transfer; one with another `origin` than its config's is named for that."""
+    """Returns a transfer; its name includes an `origin` that differs from the config's."""
     usual = catalog.about(name).origin
     directory = name
     if origin and origin != usual:  # finetune/R50x1-jft7ep-cifar10: the arm of Table 7 with SGD
@@ -135,50 +135,50 @@ def transfer(name: str, origin: str = "") -> Step:
 
 
 def spelled(model: str) -> str:
-    """Returns a network as names of configs spell it."""
+    """Returns the spelling of a network in config names."""
     return model.replace("/", "_")
 
 
 def finetuning(model: str, pretrained: str, target: str, origin: str = "") -> Step:
-    """Returns the transfer of a network, pre-trained on a data set, to another."""
+    """Returns the transfer of a network from its pre-training data set to a target."""
     return transfer(f"finetune/{spelled(model)}-{pretrained}-{target}", origin)
 
 
 def after_jft(model: str, epochs: int, target: str, origin: str = "") -> Step:
-    """Returns the transfer after so many epochs; names leave out the length that Table 5 has."""
+    """Returns the transfer after some epochs; names omit the length used in Table 5."""
     named = f"finetune/{spelled(model)}-jft{epochs}ep-{target}"
     pretrained = f"jft{epochs}ep" if named in catalog.names() else "jft"
     return finetuning(model, pretrained, target, origin)
 
 
-def row_of(model: str, pretrained: str) -> str:
-    """Returns the row of a network and the data set it was pre-trained on."""
+def row_label(model: str, pretrained: str) -> str:
+    """Returns the row label for a network and its pre-training data set."""
     return f"{model}, {PRETRAINED[pretrained]}"
 
 
 def vtab(model: str, pretrained: str, group: str = "") -> tuple[Step, ...]:
-    """Returns the transfers to the tasks of VTAB-1k, or to those of a group."""
+    """Returns the transfers to all VTAB-1k tasks, or to one group."""
     prefix = f"{spelled(model)}-{pretrained}-"
     return tuple(transfer(f"vtab/{prefix}{task}") for task in vtab_tasks(group))
 
 
 def vtab_tasks(group: str = "") -> list[str]:
-    """Returns the tasks of VTAB-1k, all or those of a group such as `Natural`."""
+    """Returns all VTAB-1k tasks, or one group such as `Natural`."""
     of_group = f"VTAB {group}".rstrip()
     return [task for task in paper.TABLE_9 if TASKS[f"vtab/{task}"].group.startswith(of_group)]
 
 
 def bit_vtab(group: str = "") -> tuple[Step, ...]:
-    """Returns Big Transfer's transfers to the tasks of VTAB-1k, or to those of a group."""
+    """Returns Big Transfer's transfers to all VTAB-1k tasks, or to one group."""
     return tuple(transfer(f"bit/R152x4-jft-vtab-{task}") for task in vtab_tasks(group))
 
 
 def length_row(model: str, epochs: int) -> str:
-    """Returns the row of a network and the epochs of its pre-training."""
+    """Returns the row label for a network and its pre-training epochs."""
     return f"{model}, {epochs} epochs"
 
 
 def few_shot(name: str, **more: str) -> Step:
-    """Returns a run that measures 5-shot ImageNet; `more` are further options of `evaluation`."""
+    """Returns a run that measures 5-shot ImageNet; `more` are other options of `evaluation`."""
     options = paper.FIVE_SHOT | {f"evaluation.{key}": value for key, value in more.items()}
     return dataclasses.replace(pretraining(name), measured=tuple(options.items()))

@@ -1,4 +1,4 @@
-"""A table of the paper beside ours, with where it was run and what is left to run."""
+"""A report on a table of the paper: printed and measured numbers, machines, remaining runs."""
 
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ def ours(table: Table, planned: Sequence[Planned], found: Found) -> dict[Cell, N
 
 
 def grid(table: Table, known: Mapping[Cell, Number]) -> Grid:
-    """Returns the table: for each row the paper's line, where it prints one, and ours."""
+    """Returns the table: for each row the paper's line, if printed, and ours."""
     cells = {(cell.row, cell.column): cell for cell in table.cells}
     columns = list(dict.fromkeys(cell.column for cell in table.cells))
     rows = []
@@ -58,7 +58,7 @@ def _caption(table: Table, known: Mapping[Cell, Number]) -> str:
 
 
 def costs(table: Table, planned: Sequence[Planned]) -> Grid:
-    """Returns the runs in the order to run them, with what is measured, cost and state."""
+    """Returns the runs in order, with measures, cost and state."""
     measures: dict[str, dict[str, None]] = {}
     for cell in table.cells:
         for step in cell.steps:
@@ -82,13 +82,13 @@ def costs(table: Table, planned: Sequence[Planned]) -> Grid:
     return Grid(
         header=[header[i] for i in filled],
         rows=[[row[i] for i in filled] for row in rows],
-        caption="Steps and exaFLOPs are those of all runs of a transfer; TPUv3-core-days as "
-        "printed, else at 40 % of peak; fits on: by preflight's stored results.",
+        caption="Steps and exaFLOPs are totals over the runs of a transfer; TPUv3-core-days as "
+        "printed, else at 40 % of peak; slices from stored preflight results.",
     )
 
 
 def commands(planned: Sequence[Planned]) -> Grid:
-    """Returns each command that runs something or provides what is lacking, once."""
+    """Returns each command that starts a run or provides a missing requirement, once."""
     needed: dict[str, str] = {}
     for one in planned:
         if one.command:
@@ -107,7 +107,7 @@ def ran(table: Table, found: Found) -> Grid:
 
 
 def charts(table: Table, known: Mapping[Cell, Number]) -> list[Chart]:
-    """Returns the charts of a figure: hollow marks are the paper's, filled ones ours."""
+    """Returns the charts of a figure: hollow marks for the paper, filled ones for ours."""
     if not table.x:
         return []
     if not table.apart:
@@ -145,7 +145,7 @@ def document(table: Table, planned: Sequence[Planned], found: Found) -> Document
 
 
 def blocks(table: Table, planned: Sequence[Planned], found: Found) -> Iterator[tuple[str, Grid]]:
-    """Yields titles and tables for a terminal: the plan, what it lacks, where it ran, the table."""
+    """Yields titles and tables for a terminal: plan, requirements, machines, numbers."""
     yield "The runs, in order", costs(table, planned)
     left = commands(planned)
     if left.rows:
@@ -169,7 +169,7 @@ def write(
 def as_dict(
     table: Table, planned: Sequence[Planned], found: Found, workdir: pathlib.Path
 ) -> dict[str, Any]:
-    """Returns everything as values that JSON holds."""
+    """Returns everything as values for JSON."""
     known = ours(table, planned, found)
     cells = []
     for cell in table.cells:
@@ -261,7 +261,7 @@ def _chart(table: Table, cells: Sequence[Cell], known: Mapping[Cell, Number], wh
 
 
 def _group(table: Table, cell: Cell) -> str:
-    """Returns what a cell's points are drawn as: its network, or the kind of it."""
+    """Returns the series of a cell's points: its network, or the type of network."""
     if not table.apart:
         return cell.series or cell.row
     return "hybrid" if "+ViT" in cell.row else "ViT" if cell.row.startswith("ViT") else "ResNet"

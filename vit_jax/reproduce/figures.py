@@ -1,4 +1,4 @@
-"""The figures that show results, as cells: see `cells`. What the paper only draws has no number."""
+"""The figures with results, as cells: see `cells`. Points that are only plotted have no number."""
 
 import statistics
 
@@ -25,7 +25,7 @@ FIVE_SHOT = "5-shot ImageNet"
 
 
 def figure2() -> Table:
-    """Returns VTAB by groups of tasks, of ViT-H/14 and what it is compared with."""
+    """Returns VTAB scores by task group for ViT-H/14 and its competitors."""
     groups = {"VTAB": "", **{group: group for group in ("Natural", "Specialized", "Structured")}}
     cells = []
     for x, (column, group) in enumerate(groups.items()):
@@ -58,7 +58,7 @@ def figure2() -> Table:
 
 
 def figure3() -> Table:
-    """Returns ImageNet after fine-tuning, by pre-training set."""
+    """Returns fine-tuned ImageNet top-1 by pre-training set."""
     places = {pretrained: float(x) for x, pretrained in enumerate(PRETRAINED)}
     cells = tuple(
         Cell(row=pair[0], column=PRETRAINED[pair[1]], steps=(finetuning(*pair, "imagenet"),),
@@ -73,7 +73,7 @@ def figure3() -> Table:
 
 
 def figure4() -> Table:
-    """Returns 5-shot ImageNet, by images of JFT-300M."""
+    """Returns 5-shot ImageNet top-1 by number of JFT-300M images."""
     cells = tuple(
         Cell(row=model, column=label, measure=FEW_SHOT, best=True, x=float(images),
              steps=(few_shot(f"figure4/{spelled(model)}-jft-{label}"),))
@@ -88,7 +88,7 @@ def figure4() -> Table:
 
 
 def figure5() -> Table:
-    """Returns top-1 after fine-tuning, by compute of pre-training."""
+    """Returns fine-tuned top-1 by pre-training compute."""
     cells = []
     for (model, epochs), printed in paper.TABLE_6.items():
         row, scores = length_row(model, epochs), paper.titled(printed.scores)
@@ -107,7 +107,7 @@ def figure5() -> Table:
 
 
 def figure8() -> Table:
-    """Returns 5-shot ImageNet of one network, a size or all sizes of which are changed."""
+    """Returns 5-shot ImageNet top-1 of one network scaled along one or all dimensions."""
     chosen = listing.entries(table="figure8")
     compute = {entry.name: entry.exaflops or 0.0 for entry in chosen}
     base = compute["scaling/base"]
@@ -129,7 +129,7 @@ def figure8() -> Table:
 
 
 def figure9() -> Table:
-    """Returns 5-shot ImageNet by epoch, of a class token and of a mean token."""
+    """Returns 5-shot ImageNet top-1 by epoch, for class token and mean pooling."""
     cells = tuple(
         Cell(row=entry.about.row, column=f"epoch {epoch}", measure=FEW_SHOT,
              steps=(few_shot(entry.name, every="1 epochs"),), epoch=epoch, x=float(epoch))
@@ -148,7 +148,7 @@ def figure9() -> Table:
 
 
 def figure13() -> Table:
-    """Returns 5-shot ImageNet and compute of axial networks, and of those they are made from."""
+    """Returns 5-shot ImageNet top-1 by compute for axial networks and their base networks."""
     cells = []
     for entry in listing.entries(table="figure13"):
         step = few_shot(entry.name)

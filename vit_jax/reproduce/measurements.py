@@ -1,4 +1,4 @@
-"""What the cells of a table came to, read from the directories of their runs."""
+"""Reads the results of table cells from run directories."""
 
 import pathlib
 import statistics
@@ -11,7 +11,7 @@ from vit_jax.reproduce.cells import CORE_DAYS, EXAFLOPS, HELD_OUT, Cell, Step
 
 
 class Number(NamedTuple):
-    """A number of ours over seeds, in % for shares.
+    """A measured number over seeds; fractions are in %.
 
     Attributes:
       mean: over seeds.
@@ -38,7 +38,7 @@ class Where(NamedTuple):
 
 
 def read(step: Step, workdir: pathlib.Path) -> run_data.Run | run_data.Transfer | None:
-    """Returns what there is of a step; None where it was not begun."""
+    """Returns the run or transfer of a step; None if it has not started."""
     directory = workdir / step.directory
     if step.kind == "transfer":
         found = (directory / run_data.TRANSFER).is_file()
@@ -47,7 +47,7 @@ def read(step: Step, workdir: pathlib.Path) -> run_data.Run | run_data.Transfer 
 
 
 def finished(found: run_data.Run | run_data.Transfer | None) -> bool:
-    """Returns whether a step has come to its end."""
+    """Returns whether a step is finished."""
     if isinstance(found, run_data.Transfer):
         return bool(found.results)
     return found is not None and found.finished
@@ -56,12 +56,12 @@ def finished(found: run_data.Run | run_data.Transfer | None) -> bool:
 def number(
     cell: Cell, found: Mapping[str, run_data.Run | run_data.Transfer | None], exaflops: float | None
 ) -> Number | None:
-    """Returns what a cell came to; None as long as any of its steps is not there.
+    """Returns the measured number of a cell; None while any of its steps is missing.
 
     Args:
-      cell: of a table.
-      found: what there is, by directory of the step.
-      exaflops: the compute counted for its step.
+      cell: a cell of a table.
+      found: existing runs by step directory.
+      exaflops: compute of its step.
     """
     if cell.measure == EXAFLOPS:
         return None if exaflops is None else Number(exaflops, None, 1)
@@ -75,7 +75,7 @@ def number(
 
 
 def _values(cell: Cell, found: run_data.Run | run_data.Transfer | None) -> list[float]:
-    """Returns the value of each seed; none where the step has not been measured."""
+    """Returns the value of each seed; empty if the step has not been measured."""
     if isinstance(found, run_data.Transfer):
         if cell.measure.startswith(HELD_OUT):
             return _held_out(found, cell.measure.removeprefix(HELD_OUT))
@@ -93,18 +93,18 @@ def _values(cell: Cell, found: run_data.Run | run_data.Transfer | None) -> list[
 
 
 def _after(found: run_data.Run, epoch: int) -> dict[str, float]:
-    """Returns the numbers of the evaluation after an epoch; none where a run has none there."""
+    """Returns the results of the evaluation after an epoch; empty without such an evaluation."""
     examples = found.record.get("examples")
     if found.cfg is None or examples is None:
         return {}
     ends = config.Duration(epoch, "epochs").steps(found.cfg.train.batch_size, examples)
-    # Evaluated every epoch, rounded up to steps: so late, at most, and never after the last step.
+    # Evaluations follow each epoch, rounded up to steps, and never come after the last step.
     steps = range(ends, min(ends + epoch, found.steps or ends) + 1)
     return next(filter(None, map(found.results_of, steps)), {})
 
 
 def _held_out(found: run_data.Transfer, rate: str) -> list[float]:
-    """Returns what a learning rate came to on held-out images, in the config's own setup."""
+    """Returns the held-out results of a learning rate with the config's own setup."""
     return [
         cell["results"]["top1"]
         for cell in found.cells("choose")

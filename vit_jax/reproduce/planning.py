@@ -1,4 +1,4 @@
-"""The runs of a table in order: what each costs, whether it is here, and what it lacks."""
+"""The runs of a table in order: cost, state and missing requirements."""
 
 import contextlib
 import dataclasses
@@ -16,7 +16,7 @@ from vit_jax.reproduce import measurements
 from vit_jax.reproduce.cells import Step, Table
 
 SEEDS = 3  # of the final runs of a transfer
-MFU, PEAK = 0.4, 61.5e12  # of a TPUv3 core, to reckon core-days with as `preflight` does
+MFU, PEAK = 0.4, 61.5e12  # of a TPUv3 core; core-days are estimated as in `preflight`
 RECORDED = "preflight-table3.jsonl"
 DONE, BEGUN, READY, WAITS, LACKS = "done", "begun", "can run", "waits", "lacks"
 
@@ -26,15 +26,15 @@ class Planned:
     """A step with its cost and its state.
 
     Attributes:
-      step: what is to run.
-      runs: how many runs it is: candidates and seeds of a transfer.
-      steps: training steps, all runs together; None where that depends on the user's data.
-      exaflops: their compute, counted.
-      core_days: TPUv3-core-days as printed, else reckoned at 40 % of peak.
-      slices: those that preflight's stored results say it fits on.
-      state: `done`, `begun`, `can run`, `waits` for another step, or `lacks` something.
-      why: what it waits for or lacks, or how far it is.
-      command: what would run it, or provide what it lacks.
+      step: the run or transfer.
+      runs: number of runs: candidates and seeds of a transfer.
+      steps: training steps of all runs; None if that depends on the user's data.
+      exaflops: their compute.
+      core_days: TPUv3-core-days as printed, else estimated at 40 % of peak.
+      slices: slices it fits on, from stored preflight results.
+      state: `done`, `begun`, `can run`, `waits` for another step, or `lacks` a requirement.
+      why: the awaited step, the missing requirement, or the progress.
+      command: command that runs it or provides the requirement.
     """
 
     step: Step
@@ -51,14 +51,14 @@ class Planned:
 def plan(
     table: Table, workdir: pathlib.Path, overrides: Mapping[str, str]
 ) -> tuple[list[Planned], dict[str, run_data.Run | run_data.Transfer | None]]:
-    """Returns the steps of a table in the order to run them, and what is there of each.
+    """Returns the steps of a table in the order to run them, and the existing runs.
 
     Args:
-      table: of the paper.
+      table: a table or figure of the paper.
       workdir: the folder of all runs.
-      overrides: options of the user's data for runs whose own cannot be had.
+      overrides: options of the user's data, for runs whose own data is unavailable.
 
-    Compiles nothing and asks no device.
+    Compiles nothing and uses no device.
     """
     found = {step.directory: measurements.read(step, workdir) for step in table.steps}
     slices = dict(_slices())
@@ -85,14 +85,14 @@ def plan(
 
 
 def words(step: Step, workdir: pathlib.Path, options: Mapping[str, str]) -> list[str]:
-    """Returns the words of the command that runs a step by itself."""
+    """Returns the command that runs one step, as a list of words."""
     flags = [f"--config.{key}={value}" for key, value in options.items()]
     flags += [f"--plugins={module}" for module in components.plugins()]
     return [step.kind, step.name, f"--workdir={workdir / step.directory}", *flags]
 
 
 def spelled(words: list[str]) -> str:
-    """Returns a command as a shell takes it."""
+    """Returns a command quoted for a shell."""
     return f"vit_jax {shlex.join(words)}"
 
 
@@ -102,12 +102,12 @@ def options(
     overrides: Mapping[str, str],
     found: Mapping[str, run_data.Run | run_data.Transfer | None],
 ) -> dict[str, str]:
-    """Returns the options that a step is run with: its start, what it measures, the user's data."""
+    """Returns the options of a step: initial weights, measurements, the user's data."""
     chosen = dict(step.measured)
     if catalog.about(step.name).needs:
         chosen |= overrides
     there = found.get(step.directory)
-    if isinstance(there, run_data.Transfer):  # it goes on with what it began with
+    if isinstance(there, run_data.Transfer):  # resumes with its initial weights
         began = (there.values.get("config") or {}).get("init_from")
         return chosen | ({"init_from": began} if began else {})
     if step.origin is not None and measurements.finished(found.get(step.origin.directory)):
@@ -124,7 +124,7 @@ def _state(
     found: Mapping[str, run_data.Run | run_data.Transfer | None],
     planned: Mapping[str, Planned],
 ) -> tuple[str, str, str]:
-    """Returns the state of a step, why, and the command that helps."""
+    """Returns the state of a step, the reason, and the command that helps."""
     there = found[step.directory]
     if measurements.finished(there):
         return DONE, "", ""
@@ -145,7 +145,7 @@ def _lacks(
     ours: Mapping[str, str],
     planned: Mapping[str, Planned],
 ) -> tuple[str, str, str] | None:
-    """Returns what keeps a step from being run here, if anything does."""
+    """Returns why a step cannot run here, if it cannot."""
     if step.origin is not None and "init_from" not in ours and entry.cfg.init_from is None:
         origin = planned[step.origin.directory]
         waits = origin.state in (READY, BEGUN, WAITS)
@@ -164,7 +164,7 @@ def _lacks(
 def _data(
     step: Step, entry: listing.Entry, ours: Mapping[str, str]
 ) -> Iterator[tuple[str, datasets.Dataset]]:
-    """Yields the data sets of tasks that a step trains or is measured on, with a task of each."""
+    """Yields the data sets that a step trains or evaluates on, with a task of each."""
     data = entry.cfg.data
     name = ours.get("data.name", data.name)
     if ours.get("data.source", data.source) == "tfds" and name is not None:
@@ -194,14 +194,14 @@ def _entry(name: str) -> listing.Entry:
 
 def _runs(about: catalog.About) -> int:
     """Returns the number of fine-tuning runs of a transfer: candidates, if several, and seeds."""
-    protocol = about.transfer or catalog.Transfer()
+    protocol = about.transfer or catalog.TransferSettings()
     candidates = len(protocol.rates) + len(protocol.setups)
     choosing = candidates * max(len(protocol.choose_seeds), 1)
     return SEEDS + (choosing if candidates > 1 else 0)
 
 
 def _slices() -> Iterator[tuple[str, list[str]]]:
-    """Yields programs with the slices they fit on by preflight's stored results, in a checkout."""
+    """Yields programs and the slices they fit on, from preflight results stored in a checkout."""
     file = catalog.directory().parent / "docs" / "records" / RECORDED
     fits: dict[str, list[str]] = {}
     for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
@@ -213,5 +213,5 @@ def _slices() -> Iterator[tuple[str, list[str]]]:
 
 
 def _program(name: str) -> str:
-    """Returns what pre-training rows that differ only in their epochs have in common."""
+    """Returns the common key of pre-training rows that differ only in epochs."""
     return re.sub(r"-\d+ep$", "", name)

@@ -1,4 +1,4 @@
-"""Runs what of a table can be run on this machine, one step after another."""
+"""Runs the steps of a table that can run on this machine, one after another."""
 
 import dataclasses
 import functools
@@ -14,25 +14,25 @@ from vit_jax.reproduce.cells import FEW_SHOT, Step, Table
 from vit_jax.reproduce.planning import Planned
 
 PREEMPTED = 75
-CPU_FLOPS = 1e11  # per second, about what a few cores of a CPU train at
-MOST_DAYS = 7.0  # that a step may take where there is no accelerator
-OWN = "fewshot/self/5shot"  # stands for few-shot ImageNet in tiny copies, which have no images
+CPU_FLOPS = 1e11  # per second, roughly the training speed of a few CPU cores
+MOST_DAYS = 7.0  # limit for a step without an accelerator
+OWN = "fewshot/self/5shot"  # replaces few-shot ImageNet in tiny copies, which have no images
 
 
 def perform(
     table: Table, workdir: pathlib.Path, overrides: Mapping[str, str], *, smoke: bool
 ) -> int:
-    """Runs the steps that are ready, in order; what they make ready follows.
+    """Runs the steps that are ready in order, then those that they make ready.
 
     Args:
-      table: of the paper.
+      table: a table or figure of the paper.
       workdir: the folder of all runs.
-      overrides: options of the user's data for runs whose own cannot be had.
-      smoke: run tiny copies of all steps, on random pixels.
+      overrides: options of the user's data, for runs whose own data is unavailable.
+      smoke: run tiny copies of all steps on random pixels.
 
-    Returns the exit code of the last step that failed, else 0: the others still run. A step that
-    was asked to stop, and saved, is the last. Raises InUse where another process runs the same
-    table in `workdir`; other tables may share it, and a step of both is refused to the second.
+    Returns the exit code of the last step that failed, else 0; a failure does not stop the other
+    steps, but a preempted step does. Raises InUse if another process runs the same table in
+    `workdir`. Other tables may share `workdir`; only one of them runs a common step.
     """
     with locking.exclusive(workdir, f"reproduce-{table.name}.lock"):
         return _perform(table, workdir, overrides, smoke=smoke)
@@ -63,9 +63,9 @@ def _perform(
 
 
 def tiny(table: Table) -> Table:
-    """Returns a table as tiny copies can measure it.
+    """Returns a table that tiny copies can measure.
 
-    Few-shot cells are of the runs' own images. Of cells by epoch only the last stays, at the end.
+    Few-shot cells use the runs' own images. Of cells by epoch only the last remains.
     """
     last = max((cell.epoch or 0 for cell in table.cells), default=0)
     cells = tuple(
@@ -87,7 +87,7 @@ def _left_out(one: Planned) -> str:
 
 
 def _tiny_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options of a tiny copy: its start, and few-shot on its own images."""
+    """Returns the options of a tiny copy: initial weights, and few-shot on its own images."""
     kept = {key: value for key, value in options.items() if key == "init_from"}
     if "evaluation.fewshot" in options:
         kept |= {"evaluation.fewshot": "self", "evaluation.shots": options["evaluation.shots"]}
@@ -103,12 +103,12 @@ def _tiny_flags(step: Step) -> list[str]:
 
 
 def _call(words: Sequence[str]) -> int:
-    """Runs a command of this package in a process of its own, and returns its exit code.
+    """Runs a command of this package in its own process and returns its exit code.
 
-    A TPU has one owner: what ran before, or looked for devices here, would keep it from the next.
+    A TPU has one owner: a process that used or looked for devices would block the next run.
     """
     process = subprocess.Popen([sys.executable, "-m", "vit_jax", *words], stdout=sys.stderr)
-    # A terminal sends Ctrl-C to the process itself, which saves and ends; a scheduler does not.
+    # A terminal also sends Ctrl-C to the child, which saves and ends; a scheduler does not.
     interrupt = signal.signal(signal.SIGINT, lambda *_: None)
     terminate = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     try:
@@ -120,7 +120,7 @@ def _call(words: Sequence[str]) -> int:
 
 @functools.cache
 def _backend() -> str:
-    """Returns the kind of devices of this machine, asked in a process of its own likewise."""
+    """Returns the platform of this machine's devices, queried in another process."""
     code = "import jax; print(jax.default_backend())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return found.stdout.split()[-1]

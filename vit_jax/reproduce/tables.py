@@ -1,4 +1,4 @@
-"""Tables and figures of the paper as cells: the runs, the measure, and what was printed."""
+"""Tables and figures of the paper as cells: runs, measures and printed numbers."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ from vit_jax.reproduce.cells import (
     finetuning,
     length_row,
     pretraining,
-    row_of,
+    row_label,
     spelled,
     transfer,
     vtab,
@@ -39,7 +39,7 @@ def _table2() -> Table:
     for (model, pretrained), printed in paper.TABLE_2.items():
         steps = {target: finetuning(model, pretrained, target) for target in paper.TABLE_4}
         steps["imagenet"] = finetuning(model, pretrained, f"imagenet-{printed.imagenet_pixels}")
-        row = row_of(model, pretrained)
+        row = row_label(model, pretrained)
         cells += _column_of_table2(row, printed, steps, vtab(model, pretrained))
     bit = {target: transfer(f"bit/R152x4-jft-{target}") for target in paper.TABLE_4}
     cells += _column_of_table2(BIT_ROW, paper.TABLE_2_BIT, bit, bit_vtab())
@@ -56,9 +56,9 @@ def _table2() -> Table:
 
 
 def _column_of_table2(
-    row: str, printed: paper.Transfer, steps: Mapping[str, Step], tasks: tuple[Step, ...]
+    row: str, printed: paper.TransferScores, steps: Mapping[str, Step], tasks: tuple[Step, ...]
 ) -> Iterator[Cell]:
-    """Yields what Table 2 has of a network: here a row."""
+    """Yields the column of a network in Table 2, which is a row here."""
     for (column, (target, measure)), (mean, std) in zip(TARGETS.items(), printed[:6], strict=True):
         yield Cell(row=row, column=column, steps=(steps[target],), measure=measure,
                    printed=mean, std=std)  # fmt: skip
@@ -71,16 +71,16 @@ def _column_of_table2(
 
 
 def _table4() -> Table:
-    """What each rate of the grid comes to on held-out images; the paper prints the grid alone."""
+    """Held-out results of each learning rate; the paper prints only the grid."""
     cells = [
-        Cell(row=f"{row_of(*pair)}: {target}", column=f"{lr:g}", measure=f"{HELD_OUT}{lr:g}",
+        Cell(row=f"{row_label(*pair)}: {target}", column=f"{lr:g}", measure=f"{HELD_OUT}{lr:g}",
              steps=(finetuning(*pair, target),))
         for target, grid in paper.TABLE_4.items()
         for pair in paper.TABLE_5
         for lr in grid.lrs
     ]  # fmt: skip
-    cells += [  # a single rate: nothing is chosen, so it is the result on the test images
-        Cell(row=f"{row_of(*pair)}: vtab", column=f"{paper.VTAB_LR:g}", measure="top1",
+    cells += [  # a single rate needs no selection, so this is the test result
+        Cell(row=f"{row_label(*pair)}: vtab", column=f"{paper.VTAB_LR:g}", measure="top1",
              steps=vtab(*pair))
         for pair in paper.TABLE_2
     ]  # fmt: skip
@@ -90,7 +90,7 @@ def _table4() -> Table:
 
 def _table5() -> Table:
     cells = tuple(
-        Cell(row=row_of(*pair), column=column, steps=(finetuning(*pair, TARGETS[column][0]),),
+        Cell(row=row_label(*pair), column=column, steps=(finetuning(*pair, TARGETS[column][0]),),
              measure=TARGETS[column][1], printed=value)
         for pair, scores in paper.TABLE_5.items()
         for column, value in paper.titled(scores).items()
@@ -145,7 +145,7 @@ def _table9() -> Table:
     for task, scores in paper.TABLE_9.items():
         for (model, pretrained), value in zip(paper.TABLE_2, scores, strict=True):
             step = transfer(f"vtab/{spelled(model)}-{pretrained}-{task}")
-            column = row_of(model, pretrained)
+            column = row_label(model, pretrained)
             cells.append(
                 Cell(row=task, column=column, steps=(step,), measure="top1", printed=value)
             )
@@ -153,7 +153,7 @@ def _table9() -> Table:
 
 
 def _home() -> Table:
-    """What Figures 3 to 5 ask, of the digits that come with the package: configs/home.py."""
+    """The experiments of Figures 3 to 5 on the bundled digits: configs/home.py."""
     cells, shares = [], {"-25": 0.25, "-50": 0.5, "": 1.0}
     options = (("evaluation.fewshot", "digits"), ("evaluation.shots", "5"))
     for model in ("ViT", "ResNet"):
@@ -186,7 +186,7 @@ def _home() -> Table:
 
 
 def _masked() -> Table:
-    """Section 4.6, and what it asks of the digits that come with the package: configs/masked.py."""
+    """Section 4.6, and the same experiment on the bundled digits: configs/masked.py."""
     cells = []
     for name in catalog.names():
         if name.startswith("masked/") and name.endswith("-to-imagenet"):

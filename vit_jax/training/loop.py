@@ -64,7 +64,7 @@ def train(
     *,
     steps: int,
     step: Step,
-    batches: Callable[[int], prefetch.Batches],
+    batches: Callable[[int], prefetch.BatchIterator],
     put: Callable[[Mapping[str, np.ndarray]], dict[str, jax.Array]],
     hooks: Sequence[Hook],
     stop: Stop,
@@ -96,7 +96,7 @@ def train(
             try:
                 with phases("data"):
                     batch = next(loading)
-            except prefetch.GivenUp:
+            except prefetch.StoppedError:
                 _visit(hooks, dataclasses.replace(moment, stopping=True, results=None))
                 raise
             state, metrics = step(moment.state, put(batch))

@@ -10,6 +10,7 @@ Everything here is a function of arrays. Patches are in raster order; P patches 
 them corrupted, h w their height and width in pixels, T parts of a patch that have a color.
 """
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -120,13 +121,16 @@ def measure(
     colors `accuracy` (B, M, T) bool: those that were predicted.
 
     Args:
-      outputs: (B, M, outputs) float32, as of `Classifier.fill_in`.
+      outputs: (B, M, outputs) float32, as of `Classifier.predict_masked`.
       images: uint8 (B, H, W, C), uncorrupted.
       chosen: (B, M) int32, the corrupted patches.
       patch: height and width.
       target: of `masked.target`.
       data: how pixels are normalized.
     """
+    chex.assert_rank([outputs, images, chosen], [3, 4, 2])
+    chex.assert_shape(outputs, (*chosen.shape, None))
+    chex.assert_type([outputs, images, chosen], [jnp.float32, jnp.uint8, jnp.int32])
     truth = jnp.take_along_axis(patchify(images, patch), chosen[:, :, None, None, None], axis=1)
     pixels = truth.astype(jnp.float32)
     guess = predictions(outputs, patch, target, data)

@@ -118,11 +118,11 @@ def _masked_patches(model: models.Classifier, cfg: config.Config) -> Objective:
     """Returns the loss of masked patch prediction, and its measures."""
     target = required(cfg.masked.target)
 
-    def fill_in(
+    def predict(
         params: Any, batch: Batch, key: jax.Array | None, share: jax.Array | None
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         images, chosen = batch["image"], batch["chosen"]
-        outputs = model.fill_in(
+        outputs = model.predict_masked(
             params, normalize_pixels(images, cfg.data), batch["source"], chosen, key=key
         )
         patch = required(cfg.model.patch_size)
@@ -130,7 +130,7 @@ def _masked_patches(model: models.Classifier, cfg: config.Config) -> Objective:
         means = {name: jnp.mean(value, dtype=jnp.float32) for name, value in found.items()}
         return means.pop("loss"), means
 
-    return fill_in
+    return predict
 
 
 def _accumulated(gradient: Callable[..., Any], cfg: config.Config) -> Callable[..., Any]:

@@ -1,8 +1,8 @@
-"""The paper's transfer protocol: choose on held-out images, train on all, test once, three times.
+"""The paper's transfer protocol: select a learning rate, train with three seeds, test once each.
 
-A cell is one fine-tuning run in a directory of its own. The cells of the choosing stage differ in
-learning rate (ResNets try Big Transfer's setup besides) and see no test image; those of the final
-stage repeat the best of them on the whole training set, each with another seed.
+A cell is one fine-tuning run in its own directory. The cells of the selection stage differ in
+learning rate (ResNets also try Big Transfer's setup) and see no test image. Those of the final
+stage repeat the best one on the whole training set, each with a different seed.
 """
 
 from vit_jax.transfer_learning.devices import shares

@@ -1,4 +1,4 @@
-"""A share of this machine's devices for each of several processes, by environment variables."""
+"""Divides the devices of this machine among processes through environment variables."""
 
 import os
 import subprocess
@@ -6,16 +6,16 @@ import sys
 
 from vit_jax.config import ConfigError
 
-# What of a TPU host a process sees, by the number of its chips (hosts of 2 x 2 chips).
+# Chips of a TPU host visible to a process, by their number (hosts of 2 x 2 chips).
 TPU_BOUNDS = {1: "1,1,1", 2: "1,2,1"}
 
 Environment = dict[str, str]
 
 
 def shares(parallel: int) -> list[Environment]:
-    """Returns for each of so many processes the variables that give it its part of the devices.
+    """Returns for each process the variables that assign its share of the devices.
 
-    CPUs are shared by all. Raises ConfigError where there are too few devices.
+    All processes share the CPU. Raises ConfigError if there are too few devices.
     """
     if "JAX_COORDINATOR_ADDRESS" in os.environ or "," in os.environ.get("TPU_WORKER_HOSTNAMES", ""):
         raise ConfigError(
@@ -38,7 +38,7 @@ def _share(platform: str, numbers: range) -> Environment:
     name = {"tpu": "TPU_VISIBLE_CHIPS", "rocm": "HIP_VISIBLE_DEVICES"}.get(
         platform, "CUDA_VISIBLE_DEVICES"
     )
-    # A process that is itself shown only some devices numbers them from 0, its children do not.
+    # A process with restricted devices numbers them from 0, but its children use global numbers.
     visible = [part for part in os.environ.get(name, "").split(",") if part]
     chosen = ",".join(visible[number] if visible else str(number) for number in numbers)
     if platform != "tpu":
@@ -52,9 +52,9 @@ def _share(platform: str, numbers: range) -> Environment:
 
 
 def _devices() -> tuple[str, int]:
-    """Returns the platform and its number of GPUs or TPU chips, as another process sees them.
+    """Returns the platform and its number of GPUs or TPU chips, queried in another process.
 
-    In this one they are left alone: a TPU has one owner, and jax takes most of a GPU's memory.
+    This process must not open them: a TPU has one owner, and JAX reserves most of a GPU's memory.
     """
     code = (
         "import jax; d = jax.local_devices(); p = d[0].platform; "

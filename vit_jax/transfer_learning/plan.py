@@ -50,10 +50,9 @@ class Plan:
       task: the target task.
       results: the paper's, to compare with.
       base: the config before selection, with the splits of the final stage.
-      candidates: what to choose among, each as the cell of its first seed; of a single one there
-        is nothing to choose.
-      choose_seeds: of each candidate's cells; the mean over them counts.
-      seeds: of the final cells.
+      candidates: each as the cell of its first seed; a single one is not trained for selection.
+      choose_seeds: seeds of each candidate, ranked by the mean over them.
+      seeds: seeds of the final cells.
     """
 
     name: str
@@ -106,15 +105,15 @@ def create(
     Args:
       reference: the config's name.
       overrides: options of every cell, by dotted name, as on the command line.
-      rates: learning rates to try; (): those that the config names.
-      choose_seeds: to try each of them with; (): those that the config names, else its own seed.
-      seeds: of the final runs, each once.
-      tiny: cut every cell down, to two steps on random pixels.
+      rates: learning rates to try; (): those of the config.
+      choose_seeds: seeds to try each with; (): those of the config's protocol, else its seed.
+      seeds: seeds of the final runs.
+      tiny: shrink every cell to two steps on random pixels.
 
     Reads at most the metadata of the initial weights. Raises ConfigError.
     """
     about = catalog.about(reference)
-    protocol = about.transfer or catalog.Transfer()
+    protocol = about.transfer or catalog.TransferSettings()
     values = catalog.load(reference)
     _check(values["name"], overrides, protocol)
 
@@ -153,14 +152,14 @@ def create(
     )
 
 
-def _check(name: str, overrides: Mapping[str, str], protocol: catalog.Transfer) -> None:
+def _check(name: str, overrides: Mapping[str, str], protocol: catalog.TransferSettings) -> None:
     instead = {"optimizer.lr": "--rates=LR,...", "seed": "--seeds=N,... or --choose-seeds=N,..."}
     for key, flag in instead.items():
         if key in overrides:
             raise ConfigError(f"{key}={overrides[key]}: differs between cells; set {flag}")
     if protocol.train and "data.train_split" in overrides:
         raise ConfigError(
-            f"data.train_split={overrides['data.train_split']}: {name} says what is held out of "
+            f"data.train_split={overrides['data.train_split']}: {name} defines what is held out of "
             f"its training images ({protocol.held_out}); leave it"
         )
 

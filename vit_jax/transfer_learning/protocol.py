@@ -41,7 +41,7 @@ def sweep(
     Args:
       plan: the cells to run.
       workdir: receives the cells' run directories, transfer.json and transfer.md.
-      places: of each process at a time, the environment variables that give it its devices.
+      places: environment variables that assign devices, one mapping per parallel process.
       run: runs cells.
 
     Raises Preempted (exit 75), Failed (70) if no candidate or no final cell has a finite result,
@@ -52,10 +52,10 @@ def sweep(
 
 
 def preview(plan: Plan, workdir: pathlib.Path) -> dict[str, Any]:
-    """Returns what `sweep` would run and what is done, as in transfer.json; writes nothing.
+    """Returns the cells that `sweep` would run and their state, without writing anything.
 
-    Until a learning rate is chosen, the final cells have none. Raises ConfigError where `workdir`
-    holds another transfer, and Failed where every candidate failed.
+    Until a learning rate is chosen, the final cells have none. Raises ConfigError if `workdir`
+    contains another transfer, and Failed if every candidate failed.
     """
     results = Results(plan, workdir)
     if not results.left(plan.choosing()):

@@ -1,4 +1,4 @@
-"""What the cells of a transfer came to: `transfer.json`, written anew after each."""
+"""Results of the cells of a transfer: `transfer.json`, rewritten after each cell."""
 
 import datetime
 import json
@@ -13,8 +13,8 @@ from vit_jax.reports import intervals
 from vit_jax.transfer_learning.plan import CHOSEN_BY, Cell, Plan
 
 FILE = "transfer.json"
-SETTLED = ("done", "failed")  # not to be run again: a run that diverged would do so again
-ROUNDING = 1e-9  # means of the same numbers of right answers may differ by so much
+SETTLED = ("done", "failed")  # not repeated: a run that diverged would diverge again
+ROUNDING = 1e-9  # tolerance of equal means
 
 Entry = dict[str, Any]
 
@@ -26,12 +26,12 @@ class Failed(config.UserError):
 
 
 class Candidate(NamedTuple):
-    """What a candidate of the choice came to.
+    """Results of a candidate in the selection stage.
 
     Attributes:
-      cell: the candidate, as the plan has it.
-      values: held-out top-1 of each of its seeds that has one.
-      why: why a seed has none; a candidate of which one failed is not chosen.
+      cell: the candidate, from the plan.
+      values: held-out top-1 of each seed that finished.
+      why: why a seed failed; such a candidate is not chosen.
     """
 
     cell: Cell
@@ -45,10 +45,10 @@ class Candidate(NamedTuple):
 
 
 class Results:
-    """The state and the numbers of every cell; what a killed transfer had is read back."""
+    """State and results of every cell; resumes those of an interrupted transfer."""
 
     def __init__(self, plan: Plan, workdir: pathlib.Path) -> None:
-        """Reads what `workdir` holds; raises ConfigError where that is another transfer."""
+        """Reads the results in `workdir`; raises ConfigError if it belongs to another transfer."""
         self._plan, self._file = plan, workdir / FILE
         stored = self._read()
         self.entries: list[Entry] = [entry(cell) for cell in plan.choosing()]
@@ -65,20 +65,20 @@ class Results:
         self._take_stored()
 
     def of(self, cell: Cell) -> Entry:
-        """Returns what is known of a cell."""
+        """Returns the entry of a cell."""
         return next(entry for entry in self.entries if entry["directory"] == cell.directory)
 
     def left(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Returns the cells that are still to be run, or to be finished."""
+        """Returns the cells that still have to run or finish."""
         return [cell for cell in cells if self.of(cell)["state"] not in SETTLED]
 
     def update(self, cell: Cell, **values: Any) -> None:
-        """Puts values into the entry of a cell, and writes the file."""
+        """Updates the entry of a cell and writes the file."""
         self.of(cell).update(values)
         self.write()
 
     def candidates(self) -> list[Candidate]:
-        """Returns what every candidate came to, in the order of the plan."""
+        """Returns the results of every candidate, in the order of the plan."""
         found = []
         for candidate in self._plan.candidates:
             cells = [self._plan.with_seed(candidate, seed) for seed in self._plan.choose_seeds]
@@ -90,12 +90,11 @@ class Results:
         return found
 
     def choose(self) -> Cell:
-        """Returns the candidate that did best on the held-out images, and keeps it.
+        """Selects and records the candidate with the best mean held-out top-1 over its seeds.
 
-        The mean over its seeds counts. With several seeds, all candidates within one standard
-        error of the best mean count as equal. Of equal ones that of the lower learning rate is
-        taken, then the config's own setup. A candidate that failed with one seed is out. Raises
-        Failed where none is left.
+        With several seeds, candidates within one standard error of the best mean tie. Ties go to
+        the lower learning rate, then to the config's own setup. A candidate that failed with any
+        seed is excluded. Raises Failed if none is left.
         """
         if len(self._plan.candidates) == 1:
             (self.chosen,) = self._plan.candidates
@@ -112,7 +111,7 @@ class Results:
         return self.chosen
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns what the file holds."""
+        """Returns the contents of the file."""
         chosen = self.chosen and {"setup": self.chosen.setup, "lr": self.chosen.lr}
         return {
             "name": self._plan.name,
@@ -131,7 +130,7 @@ class Results:
     def summary(self) -> dict[str, dict[str, Any]] | None:
         """Returns the `spread` of every measure over the final cells.
 
-        None until all of them are settled, or where all have failed.
+        None until all of them have ended, or if all have failed.
         """
         final = [entry for entry in self.entries if entry["stage"] == "final"]
         done = [entry["results"] for entry in final if entry["state"] == "done"]
@@ -174,7 +173,7 @@ class Results:
         return stored
 
     def _take_stored(self) -> None:
-        """Fills in what a transfer that was stopped had come to; what was running waits again."""
+        """Restores the results of an interrupted transfer; cells that were running wait again."""
         for entry in self.entries:
             entry.update(self._stored.pop(entry["directory"], {}))
             if entry["state"] == "running":

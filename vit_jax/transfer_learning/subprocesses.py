@@ -52,7 +52,7 @@ class Stop:
 
 
 class Process:
-    """A process that runs one cell; it ends with this one, and not by a signal of the terminal."""
+    """A process that runs one cell; it ends with its parent and ignores terminal signals."""
 
     def __init__(self, cell: Cell, workdir: pathlib.Path, environment: Environment) -> None:
         self.cell, self._log = cell, workdir / cell.directory / LOG
@@ -85,7 +85,7 @@ class Process:
 
     @property
     def seconds(self) -> float:
-        """Since it was started."""
+        """Seconds since the start."""
         return time.monotonic() - self._began
 
     @property
@@ -97,7 +97,7 @@ class Process:
         return next((line for line in reversed(lines[:-1]) if line.strip()), "")
 
     def ended(self) -> bool:
-        """Returns whether it has."""
+        """Returns whether the process has ended."""
         return self._popen.poll() is not None
 
     def stop(self) -> None:
@@ -118,7 +118,7 @@ class Process:
         by = "killed" if code == -signal.SIGKILL else f"ended with code {code}"
         if code == -signal.SIGTERM:  # before it could save: nothing was lost that was saved
             return {"state": "stopped", "why": "stopped", "exit_code": Preempted.exit_code}
-        why = f"{by}: {self.news}; see {self._log}; the same command goes on"
+        why = f"{by}: {self.news}; see {self._log}; the same command resumes"
         return {"state": "stopped", "why": why, "exit_code": 70}
 
 
@@ -140,9 +140,9 @@ def run(
 
     Args:
       cells: to run, in order.
-      workdir: that of the transfer.
-      places: environment variables that give a process its share of the devices.
-      started: called with a cell that begins.
+      workdir: the directory of the transfer.
+      places: environment variables that assign devices, one mapping per parallel process.
+      started: called with each cell that starts.
       ended: called with a cell, its duration in seconds, and its result.
       look: called periodically with the newest line of every running cell, by directory.
 
@@ -182,4 +182,4 @@ def run(
     if troubles:
         raise troubles[0]
     if stop.asked:
-        raise Preempted("stopped, every cell saved; go on with the same command")
+        raise Preempted("stopped; every cell has saved its state; the same command resumes")

@@ -47,7 +47,7 @@ def preview_table(transfer: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tu
 
 
 def time_left(transfer: Mapping[str, Any]) -> float | None:
-    """Returns seconds until all cells are done, one at a time, as long as those done; or None."""
+    """Returns the seconds left, running one cell at a time at the mean duration so far; or None."""
     done = [cell["seconds"] for cell in transfer["cells"] if cell["state"] == "done"]
     left = sum(cell["state"] == "waiting" for cell in transfer["cells"])
     return left * sum(done) / len(done) if done else None
@@ -78,7 +78,7 @@ def _lines(plan: Plan, results: Results) -> Iterator[str]:
         yield from markdown.grid(header, _choice(results))
     else:
         (only,) = plan.candidates
-        yield f"One learning rate, {only.lr:g}: nothing to choose.\n"
+        yield f"One learning rate, {only.lr:g}: no selection.\n"
     measured = split_roles.final(data) or split_roles.evaluation(data)
     yield f"\nThen trained on `{data.train_split}` and measured once on `{measured.split}`.\n"
     final = [entry for entry in results.entries if entry["stage"] == "final"]

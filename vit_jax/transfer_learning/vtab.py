@@ -13,10 +13,10 @@ OVERALL = "vtab/overall"
 
 
 def vtab_means(transfers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns the `means` of every model all of whose tasks are there, by the start of its names.
+    """Returns the `means` of every model with results for all tasks, by the prefix of its names.
 
     Args:
-      transfers: what `transfer.json` of each of any transfers holds.
+      transfers: contents of `transfer.json` files.
     """
     by_model: dict[str, list[Mapping[str, Any]]] = {}
     for one in transfers:
@@ -31,9 +31,9 @@ def means(transfers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]] |
     """Returns the spread over seeds of every group's mean top-1, and of the mean of all tasks.
 
     Args:
-      transfers: what `transfer.json` of each task holds.
+      transfers: contents of the `transfer.json` of each task.
 
-    None unless all 19 tasks are there, each once, with as many seeds that have a result.
+    None unless all 19 tasks are present once, with equally many finished seeds.
     """
     values = {
         one["task"]: one["results"][CHOSEN_BY]["values"] for one in transfers if one["results"]

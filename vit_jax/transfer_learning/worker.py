@@ -1,4 +1,4 @@
-"""A cell in a process of its own: config in on standard input, one line of JSON out.
+"""Runs one cell in its own process: reads the config on standard input, prints JSON.
 
 A process per cell frees all host and device memory when it ends, and allows several cells to run at
 a time, each on its own devices. The imports cost some seconds per cell; the cells share a
@@ -35,8 +35,8 @@ def work(cfg: config.Config, workdir: pathlib.Path, directory: str) -> dict[str,
 
     Args:
       cfg: the run.
-      workdir: that of the transfer, where compiled programs are kept.
-      directory: that of the cell, below it.
+      workdir: the directory of the transfer, which stores compiled programs.
+      directory: the directory of the cell, below `workdir`.
 
     A cell with a non-finite loss returns `failed`. Raises UserError, as `experiment.train` does.
     """
@@ -87,14 +87,14 @@ def _check(cfg: config.Config, path: pathlib.Path) -> None:
 
 
 def _follow() -> None:
-    """Ends this process when its parent is gone, for any reason."""
+    """Ends this process when its parent ends for any reason."""
     while os.read(0, 1):
         pass
     os._exit(1)
 
 
 def main() -> None:
-    """Runs the cell described on standard input until that is closed."""
+    """Runs the cell described on standard input; ends when that is closed."""
     workdir, directory = sys.argv[1:]
     backend.choose()
     device.keep_freed_memory()

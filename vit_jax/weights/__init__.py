@@ -1,4 +1,4 @@
-"""Weights of other projects, in and out, with neither TensorFlow nor PyTorch."""
+"""Imports and exports weights of other projects, without TensorFlow or PyTorch."""
 
 from vit_jax.weights.exporting import KINDS, save
 from vit_jax.weights.finetune_init import fit, numerics

@@ -1,6 +1,6 @@
-"""The index of How to train your ViT: of its 759 pre-trained models, which is the best of a kind.
+"""The index of How to train your ViT: finds the best of its 759 pre-trained models.
 
-The file is gs://vit_models/augreg/index.csv, a line per fine-tuning.
+The file is gs://vit_models/augreg/index.csv, with one line per fine-tuning run.
 """
 
 import csv
@@ -13,7 +13,7 @@ from vit_jax import storage
 from vit_jax.weights import zoo
 from vit_jax.weights.readers import WeightsError
 
-# Columns that are read here, of 21.
+# The columns used, of 21.
 COLUMNS = ("name", "ds", "final_val", "filename")
 COLUMNS += ("adapt_ds", "adapt_final_val", "adapt_filename", "adapt_resolution")
 
@@ -51,7 +51,7 @@ def _merit(one: Upstream) -> tuple[float, float]:
 
 
 def _upstreams(index: pathlib.Path) -> Iterator[Upstream]:
-    """Yields every row: a pre-trained model, and one of its fine-tunings."""
+    """Yields every row: a pre-trained model and one of its fine-tuning runs."""
     line = 1
     try:
         with (

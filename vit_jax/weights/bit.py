@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping
 
 from vit_jax import config, models
 from vit_jax.weights import google
-from vit_jax.weights.mapping import HEADLESS, Facts, Form, Hints, Layout, Rule, shape_of
+from vit_jax.weights.mapping import HEADLESS, Facts, Form, Hints, Layout, Rule, array_shape
 from vit_jax.weights.readers import Arrays, Spec
 
 PRE, POST = "root_block/conv_root/kernel", "conv_root/kernel"
 LEGACY = "resnet/root_block/standardized_conv2d/kernel"
 NUMBERED = re.compile(r"(resnet/.*/standardized_conv2d)(_\d{1,3})/kernel")
-# The head of big_transfer is a convolution of one pixel.
+# The head of big_transfer is a 1 x 1 convolution.
 PIXEL = Form(
     lambda shape: (1, 1, *shape),
     lambda array, shape: array.reshape(shape),
@@ -35,11 +35,11 @@ def recognizes(arrays: Arrays) -> bool:
 
 
 def facts(arrays: Arrays, hints: Hints) -> Facts:
-    """Returns the model that names and shapes describe; raises WeightsError."""
+    """Infers the model from names and shapes; raises WeightsError."""
     specs = arrays.specs
     root = _root(specs) or POST
     legacy = root not in (PRE, POST)
-    _, _, channels, width = shape_of(specs, root, 4)
+    _, _, channels, width = array_shape(specs, root, 4)
     head = "resnet/head/conv2d/kernel" if legacy else "head/kernel"
     headless = not {head, head.replace("kernel", "bias")} & specs.keys()
     found = google.units(arrays, r"(?:resnet/)?block(\d{1,2})/unit(\d{1,2})/")
@@ -49,7 +49,7 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
         resnet_width=width / 64,
         resnet_version="v1" if root == POST else "v2",
         resnet_pool="nothing" if root == PRE else "zeros",
-        num_classes=1 if headless else shape_of(specs, head, 4 if legacy else 2)[-1],
+        num_classes=1 if headless else array_shape(specs, head, 4 if legacy else 2)[-1],
     )
     return Facts(
         model=models.complete(model),
@@ -63,7 +63,7 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
 
 
 def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
-    """Returns the rules to read a file of these arrays, or (None) to write one."""
+    """Returns the rules to read a file with these arrays, or to write one (None)."""
     if specs is None:
         version, padded = facts.model.resnet_version, facts.model.resnet_pool == "zeros"
         root = POST if version == "v1" else LEGACY if padded else PRE
@@ -86,13 +86,13 @@ def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
 
 
 def _root(specs: Mapping[str, Spec]) -> str | None:
-    """Returns the name of the first convolution, which tells the kind of file."""
+    """Returns the name of the first convolution, which identifies the format."""
     roots = (PRE, POST, LEGACY)
     return next((name for name in specs if NUMBERED.sub(r"\1/kernel", name) in roots), None)
 
 
 def _legacy(numbers: list[str]) -> Iterator[Rule]:
-    """Yields the rules of big_transfer's own names, with what may follow those of convolutions."""
+    """Yields the rules for big_transfer's names, with optional suffixes of convolutions."""
     unit = "resnet/block{stage1}/unit{unit1:02d}"
     for after in numbers:
         conv = f"standardized_conv2d{after}/kernel"

@@ -1,7 +1,7 @@
-"""Digests of downloaded files: those the table knows, else those of the first download.
+"""Checks downloaded files against published digests, or else those of the first download.
 
-A lock file in the cache keeps, for every file, the SHA-256 it had when it came and the size and
-time it was last checked with; a file is read again only where these have changed.
+A lock file in the cache stores each file's original SHA-256, and its size and time at the last
+check; a file is read again only if these have changed.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ HIDDEN = ".locks"
 
 
 def check(root: pathlib.Path, path: pathlib.Path, sha256: str | None = None) -> None:
-    """Raises WeightsError if a file of the cache `root` is not what it was, or should be.
+    """Raises WeightsError if a file of the cache `root` has a wrong digest.
 
     Args:
       root: folder of the cache.
       path: the file, in that folder.
-      sha256: its digest where that is published; else that of its first check is kept.
+      sha256: its published digest; if empty, that of the first check counts.
     """
     name = path.relative_to(root).as_posix()
     stat = path.stat()
@@ -52,20 +52,20 @@ def refuse(root: pathlib.Path, path: pathlib.Path, part: pathlib.Path, sha256: s
     if wanted not in (None, found):
         part.unlink()
         text = _violation(root, found, wanted, published=bool(sha256))
-        raise WeightsError(f"{path}: what was downloaded is not this file: {text}")
+        raise WeightsError(f"{path}: the download is a different file: {text}")
 
 
 def short(text: str) -> str:
-    """Returns 16 characters that stand for a text, as a name."""
+    """Returns a name of 16 characters derived from a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager
 def exclusive(root: pathlib.Path, name: str) -> Iterator[None]:
-    """Keeps other processes and threads out while a file of the cache is written."""
+    """Holds an exclusive lock while a file of the cache is written."""
     folder = root / HIDDEN
     folder.mkdir(parents=True, exist_ok=True)
-    # Deleting such a file could let two in at once: they stay, empty.
+    # Deleting a lock file could let two writers in, so empty ones remain.
     with (folder / short(name)).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -74,7 +74,7 @@ def exclusive(root: pathlib.Path, name: str) -> Iterator[None]:
 def _read(root: pathlib.Path) -> dict[str, Any]:
     values = readers.read_json(root / LOCK) if (root / LOCK).exists() else {}
     if not all(isinstance(value, dict) for value in values.values()):
-        raise WeightsError(f"{root / LOCK}: is not as it was written; repair or delete it")
+        raise WeightsError(f"{root / LOCK}: is damaged; repair or delete it")
     return values
 
 

@@ -1,12 +1,13 @@
-"""Our weights in the files of other projects: Google's, timm's and Hugging Face's.
+"""Exports weights to the file formats of Google, timm and Hugging Face.
 
-What a file of theirs cannot say would make another function of the same numbers. So what is about
-to be written is first read back as `sources` would: a model that comes back changed is refused, and
-the option to set says what it comes back as. Google's .npz files, say, mean the tanh GELU and the
-epsilon 1e-6; weights of timm's or Hugging Face's, which mean others, are written there only when
-these options are set to Google's: on purpose, and no longer the same function.
+A format that cannot express a property of the model would silently change its function. So every
+export is first read back as `importing` would: if the model changes, the export is rejected, and
+the error names the option and its value in that format. For example, Google's .npz files imply the
+tanh GELU and the epsilon 1e-6. Weights from timm or Hugging Face, which use others, are written
+there only if the user sets these options to Google's values, a deliberate change of the function.
 
-Pixels are no part of the function. What a form cannot say of them is told, not refused.
+Preprocessing is not part of the function. Properties of it that a format cannot express are
+reported, not rejected.
 """
 
 import dataclasses
@@ -32,7 +33,7 @@ from vit_jax.weights import (
 from vit_jax.weights.readers import Arrays, Spec, WeightsError
 
 KINDS = ("google", "timm", "hf")
-# Options that decide what a model computes, and those that decide what pixels it is given.
+# Options that determine the function of a model, and those of its preprocessing.
 ENCODER = (
     *("patch_size", "width", "depth", "mlp_dim", "heads", "pooling", "class_token", "position"),
     *("class_position", "position_place", "representation_size", "representation_activation"),
@@ -46,19 +47,19 @@ NAMES = {"google": "Google", "timm": "timm", "hf": "Hugging Face"}
 def save(
     params: models.Params, facts: mapping.Facts, kind: str, path: pathlib.Path
 ) -> tuple[str, ...]:
-    """Writes weights in another project's form, and returns what the form cannot say of pixels.
+    """Writes weights in another project's format; returns preprocessing facts it cannot express.
 
-    Nothing half-written ever bears the name `path`. Positions other than one learned vector for
-    each token are written as such vectors where the form knows no others.
+    `path` is never incomplete. Positions other than one learned vector per token are converted to
+    such vectors if the format supports nothing else.
 
     Args:
-      params: of the model in `facts`; numbers are written as float32, without loss.
-      facts: of the model, its pixels and classes.
+      params: parameters of the model in `facts`, written losslessly as float32.
+      facts: facts about the model, its preprocessing and classes.
       kind: `google` writes a .npz file, `hf` a folder, `timm` a .safetensors file or (a path
-        without that suffix) a folder, whose config.json says more than the file can.
+        without that suffix) a folder, whose config.json contains more facts.
       path: must not exist.
 
-    Raises WeightsError, in one line, where the form has no place for the model.
+    Raises WeightsError, in one line, if the format does not support the model.
     """
     single = {"google": (".npz",), "timm": (".safetensors",), "hf": ()}
     if kind not in single:
@@ -89,11 +90,11 @@ def _layout(facts: mapping.Facts, kind: str) -> mapping.Layout:
 def _documents(facts: mapping.Facts, kind: str) -> writers.Documents:
     if kind == "timm":
         return {"config.json": timm_config.document(facts)}
-    return huggingface_config.documents_of(facts)
+    return huggingface_config.config_files(facts)
 
 
 def _check_place(facts: mapping.Facts, kind: str) -> None:
-    """Raises WeightsError for what the form has no place for at all."""
+    """Raises WeightsError for options that the format does not support at all."""
     model, name = facts.model, NAMES[kind]
     foreign = models.family(model).weights
     if foreign is None or model.position == "relative":
@@ -123,12 +124,12 @@ def _check_place(facts: mapping.Facts, kind: str) -> None:
 def _plain(
     params: models.Params, facts: mapping.Facts, kind: str
 ) -> tuple[models.Params, mapping.Facts, tuple[str, ...]]:
-    """Returns the same function in the terms that other projects have, and what that changes."""
+    """Returns the same function with the options of other projects, and the changes."""
     model = facts.model
     if models.family(model).weights == "bit":
         return params, facts, ()
     model, told = _normal(model), ()
-    if model.pooling == "token" and kind != "timm":  # a norm of each token may as well come first
+    if model.pooling == "token" and kind != "timm":  # normalizing each token first is equivalent
         model = dataclasses.replace(model, norm_place="tokens")
     table = _table(params, facts, kind)
     if table is not None:
@@ -158,7 +159,7 @@ def _normal(model: config.Model) -> config.Model:
 
 
 def _table(params: models.Params, facts: mapping.Facts, kind: str) -> np.ndarray | None:
-    """Returns the position of every token, (1, N, D) float32; None if it is written as it is."""
+    """Returns the position of every token, (1, N, D) float32; None if written unchanged."""
     model = facts.model
     known = {"google": ("learned_1d", "sincos_2d", "relative")}.get(
         kind, ("learned_1d", "relative")
@@ -171,7 +172,7 @@ def _table(params: models.Params, facts: mapping.Facts, kind: str) -> np.ndarray
     rows, columns = models.grid(model, facts.data.image_size)
     width, token = model.width or 0, models.has_class_token(model)
     if model.position in ("learned_1d", "learned_2d"):
-        module = mapping.classifier_of(facts).bind(params)
+        module = mapping.create_classifier(facts).bind(params)
         return np.asarray(module.position(), np.float32)
     table = np.zeros((rows * columns + token, width), np.float32)
     if model.position == "sincos_2d":
@@ -190,7 +191,7 @@ def _unsaid(
     *,
     folder: bool,
 ) -> tuple[str, ...]:
-    """Returns what the form cannot say of pixels; raises WeightsError for what of the model."""
+    """Returns preprocessing facts that the format lacks; raises WeightsError for model facts."""
     specs = {name: Spec(array.shape, array.dtype) for name, array in arrays.items()}
     held = Arrays(specs, arrays.__getitem__)
     sizeless = mapping.Hints(files=documents)

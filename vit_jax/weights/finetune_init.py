@@ -1,4 +1,4 @@
-"""Weights made to fit another task: a new head, other image sizes (ViT, section 3.2, B.1.1)."""
+"""Adapts weights to another task: new head, other image size (ViT, section 3.2, B.1.1)."""
 
 import dataclasses
 
@@ -23,19 +23,19 @@ def fit(
     *,
     keep_head: bool,
 ) -> tuple[models.Params, mapping.Report]:
-    """Returns the parameters that `target` can begin with, and what became of every array.
+    """Returns initial parameters for `target`, and a report on every array.
 
-    What is fresh is not among them: it keeps the values it is initialized with, a head its zeros.
-    Position embeddings are resized over the grid of patches, corners on corners; the row of a class
-    token stays as it is.
+    Omits fresh parameters, which keep their initial values; those of a head are zero. Position
+    embeddings are resized over the patch grid with aligned corners; the row of a class token is
+    copied.
 
     Args:
-      params: of the model in `facts`.
-      facts: where they come from.
-      target: the model they are for.
-      keep_head: keep the layers after the encoder; otherwise all of them are dropped.
+      params: parameters of the model in `facts`.
+      facts: the source model.
+      target: the new model.
+      keep_head: keep the layers after the encoder; otherwise drop all of them.
 
-    Raises WeightsError, in one line with every difference, where the networks are not the same.
+    Raises WeightsError, in one line with every difference, if the networks differ.
     """
     source, wanted = tree_utils.flatten(params), tree_utils.flatten(target.shapes())
     report = {"dropped": {}, "fresh": {}, "resized": {}}
@@ -76,15 +76,15 @@ def fit(
 
 
 def numerics(facts: mapping.Facts, *, keep_head: bool) -> dict[str, object]:
-    """Returns the options that belong to the weights, whatever they are used for, by dotted name.
+    """Returns the options that the weights determine for any task, by dotted name.
 
     Args:
-      facts: where the weights come from.
+      facts: the source model.
       keep_head: whether the layers after the encoder are used too.
     """
     model = {f"model.{key}": getattr(facts.model, key) for key in NUMERICS}
     if models.has_class_token(facts.model) and facts.model.pooling != "token":
-        model["model.class_token"] = True  # others attend to it, though the head does not see it
+        model["model.class_token"] = True  # other tokens attend to it even if the head ignores it
     if keep_head:
         key = "representation_activation"
         model[f"model.{key}"] = getattr(facts.model, key)
@@ -95,7 +95,7 @@ def resized(
     facts: mapping.Facts, params: models.Params, size: tuple[int, int]
 ) -> tuple[models.Params, mapping.Report]:
     """Returns the parameters of the same model for images of another height and width."""
-    target = mapping.classifier_of(
+    target = mapping.create_classifier(
         dataclasses.replace(facts, data=dataclasses.replace(facts.data, image_size=size))
     )
     return fit(params, facts, target, keep_head=True)
@@ -104,8 +104,7 @@ def resized(
 def resize_grid(table: np.ndarray, old: tuple[int, int], new: tuple[int, int]) -> np.ndarray:
     """Returns (..., rows x columns, D) resized from the old to the new rows and columns, float32.
 
-    Bilinear with the corners on the corners, as the released code resizes position embeddings
-    (`scipy.ndimage.zoom` of order 1).
+    Bilinear with aligned corners, like the released code (`scipy.ndimage.zoom` of order 1).
     """
     *before, _, features = table.shape
     grid = table.reshape(*before, *old, features).astype(np.float64)
@@ -119,14 +118,14 @@ def resize_grid(table: np.ndarray, old: tuple[int, int], new: tuple[int, int]) -
 
 
 def _whose(name: str, head: str) -> str:
-    """Returns why an array of a head is new or dropped: `head` of those that name classes."""
+    """Returns why a head array is new or dropped; `head`: those of the classification layer."""
     return "of masked patch prediction" if name.startswith(MASKED) else head
 
 
 def _positions(
     name: str, table: np.ndarray, facts: mapping.Facts, target: models.Classifier
 ) -> tuple[np.ndarray, str]:
-    """Returns a table of positions for the target's grid, and what was done to it."""
+    """Returns a position table for the target's grid, and a description of the changes."""
     old = models.grid(facts.model, facts.data.image_size)
     new = models.grid(target.config, target.image_size)
     had, has = (models.has_class_position(m) for m in (facts.model, target.config))

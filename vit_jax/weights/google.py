@@ -18,8 +18,8 @@ from vit_jax.weights.mapping import (
     Hints,
     Layout,
     Rule,
+    array_shape,
     depth,
-    shape_of,
 )
 from vit_jax.weights.position_grid import size_of_positions
 from vit_jax.weights.readers import Arrays, Spec, WeightsError
@@ -35,14 +35,14 @@ PIXELS = ("data.mean", "data.std", "data.resampling", "data.eval_crop")
 
 
 def recognizes(arrays: Arrays) -> bool:
-    """Returns whether the arrays are an encoder of this kind, or of none that is known."""
+    """Returns whether the arrays are an encoder of this format, or of no other known one."""
     return any(name.startswith("Transformer/") for name in arrays.specs)
 
 
 def facts(arrays: Arrays, hints: Hints) -> Facts:
-    """Returns the model that names and shapes describe; raises WeightsError."""
+    """Infers the model from names and shapes; raises WeightsError."""
     specs = arrays.specs
-    height, width, channels, features = shape_of(specs, "embedding/kernel", 4)
+    height, width, channels, features = array_shape(specs, "embedding/kernel", 4)
     layers, hidden, heads = _encoder(specs)
     table = next((n for n in (POSITIONS, "pos_embedding") if n in specs), None)
     pre_logits = "pre_logits/kernel" in specs
@@ -54,25 +54,25 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
         depth=layers,
         mlp_dim=hidden,
         heads=heads,
-        num_classes=1 if headless else shape_of(specs, "head/kernel", 2)[1],
+        num_classes=1 if headless else array_shape(specs, "head/kernel", 2)[1],
         patch_remainder="drop",
         pooling="map" if "MAPHead_0/probe" in specs else pooling,
         position="sincos_2d" if table is None else "learned_1d",
-        # big_vision adds positions before it puts the class token in front.
+        # big_vision adds positions before it prepends the class token.
         class_position=pooling == "gap" or table != "pos_embedding",
-        representation_size=shape_of(specs, "pre_logits/kernel", 2)[1] if pre_logits else None,
+        representation_size=array_shape(specs, "pre_logits/kernel", 2)[1] if pre_logits else None,
     )
     if "conv_root/kernel" in specs:
         model = dataclasses.replace(
             model,
             resnet_units=units(arrays, r"block(\d{1,2})/unit(\d{1,2})/"),
-            resnet_width=shape_of(specs, "conv_root/kernel", 4)[3] / 64,
+            resnet_width=array_shape(specs, "conv_root/kernel", 4)[3] / 64,
         )
-        channels = shape_of(specs, "conv_root/kernel", 4)[2]
+        channels = array_shape(specs, "conv_root/kernel", 4)[2]
     model = models.complete(model)
     size, assumed = hints.image_size, {}
     if table is not None:
-        patches = shape_of(specs, table, 3)[1] - models.has_class_position(model)
+        patches = array_shape(specs, table, 3)[1] - models.has_class_position(model)
         size, assumed = size_of_positions(model, patches, hints.image_size)
     if size is None:
         raise WeightsError(
@@ -93,19 +93,19 @@ def _encoder(specs: Mapping[str, Spec]) -> tuple[int, int, int]:
     block, axes = (STACKED, 1) if stacked else (BLOCK.format(layer=0), 0)
     attention = next((n for n in (0, 1) if f"{block}/{_attention(n)}/query/kernel" in specs), 0)
     mlp = next((n for n in (0, 3) if f"{block}/MlpBlock_{n}/Dense_0/kernel" in specs), 0)
-    query = shape_of(specs, f"{block}/{_attention(attention)}/query/kernel", 3 + axes)
-    hidden = shape_of(specs, f"{block}/MlpBlock_{mlp}/Dense_0/kernel", 2 + axes)[-1]
+    query = array_shape(specs, f"{block}/{_attention(attention)}/query/kernel", 3 + axes)
+    hidden = array_shape(specs, f"{block}/MlpBlock_{mlp}/Dense_0/kernel", 2 + axes)[-1]
     layers = query[0] if stacked else depth(specs, r"Transformer/encoderblock_(\d{1,3})/")
     return layers, hidden, query[-2]
 
 
 def _stacked(specs: Mapping[str, Spec] | None) -> bool:
-    """Returns whether the layers of an encoder are one array."""
+    """Returns whether the layers of an encoder are stacked."""
     return any(name.startswith(f"{STACKED}/") for name in specs or ())
 
 
 def _unsaid(model: config.Model) -> tuple[str, ...]:
-    """Returns the options that neither names nor shapes tell."""
+    """Returns the options that names and shapes do not reveal."""
     keys = ["model.activation", "model.gelu", "model.norm_epsilon"]
     if model.pooling == "gap":
         keys.insert(0, "model.pooling")
@@ -119,11 +119,11 @@ def _unsaid(model: config.Model) -> tuple[str, ...]:
 
 
 def units(arrays: Arrays, pattern: str) -> tuple[int, ...]:
-    """Returns the units of every stage of a ResNet; raises WeightsError where one is missing.
+    """Returns the units of every stage of a ResNet; raises WeightsError if one is missing.
 
     Args:
-      arrays: of the file.
-      pattern: matches the beginning of the names of units; stage and unit, from 1, are its groups.
+      arrays: arrays of the file.
+      pattern: matches the start of unit names; its groups are stage and unit, from 1.
     """
     found: dict[int, int] = {}
     for name in arrays.specs:
@@ -136,7 +136,7 @@ def units(arrays: Arrays, pattern: str) -> tuple[int, ...]:
 
 
 def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
-    """Returns the rules to read a file of these arrays, or (None) to write one."""
+    """Returns the rules to read a file with these arrays, or to write one (None)."""
     # Written are the names of the published files, those before Linen; big_vision's for what
     # only big_vision has.
     model = facts.model

@@ -5,7 +5,7 @@ embeddings, encoder.layer.0, pooler                  ViTModel, whose pooler is o
 bit.embedder, bit.encoder.stages.0, classifier.1     BitForImageClassification
 
 Version 5 of transformers names the layers of a ViT otherwise (layers.0.attention.q_proj) but still
-writes the older names; both are read, the older written.
+writes the older names; imports accept both, exports use the older.
 """
 
 import dataclasses
@@ -23,15 +23,15 @@ from vit_jax.weights.mapping import (
     Hints,
     Layout,
     Rule,
+    array_shape,
     depth,
     linear,
-    shape_of,
 )
 from vit_jax.weights.readers import Arrays, Spec, WeightsError
 from vit_jax.weights.timm import dense, norm, units
 
 PATCHES, ROOT = "embeddings.patch_embeddings.projection.weight", "embedder.convolution.weight"
-# The dense layers of a block: queries, keys, values, what joins the heads, and the MLP's two.
+# The dense layers of a block: queries, keys, values, output projection, and the MLP's two.
 OLDER = (
     *(f"attention.attention.{name}" for name in ("query", "key", "value")),
     "attention.output.dense",
@@ -46,12 +46,12 @@ DROPPED = (
 
 
 def recognizes(arrays: Arrays) -> bool:
-    """Returns whether the arrays are of this kind, or of a relative that `facts` refuses."""
+    """Returns whether the arrays are in this format, or in a variant that `facts` rejects."""
     return any(name.endswith((PATCHES, ROOT)) for name in arrays.specs)
 
 
 def facts(arrays: Arrays, hints: Hints) -> Facts:
-    """Returns the model that names, shapes and config.json describe; raises WeightsError."""
+    """Infers the model from names, shapes and config.json; raises WeightsError."""
     specs, given = arrays.specs, hints.files.get("config.json")
     if given is None:
         raise WeightsError(
@@ -67,13 +67,13 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
 
 
 def _prefix(specs: Mapping[str, Spec], name: str) -> str | None:
-    """Returns what stands before the names of the network below a head; None if none is known."""
+    """Returns the name prefix of the network below the head; None if unknown."""
     return next((p for p in ("vit.", "bit.", "") if p + name in specs), None)
 
 
 def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
     prefix = _prefix(specs, PATCHES) or ""
-    width, channels, *patch = shape_of(specs, prefix + PATCHES, 4)
+    width, channels, *patch = array_shape(specs, prefix + PATCHES, 4)
     older, newer = f"encoder.layer.0.{OLDER[4]}.weight", f"layers.0.{NEWER[4]}.weight"
     hidden = prefix + (newer if prefix + newer in specs else older)
     pooler = "classifier.weight" not in specs and "pooler.dense.weight" in specs
@@ -83,8 +83,8 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
         patch_size=(patch[0], patch[1]),
         width=width,
         depth=depth(specs, r"(?:vit\.)?(?:encoder\.layer|layers)\.(\d{1,3})\."),
-        mlp_dim=shape_of(specs, hidden, 2)[0],
-        representation_size=shape_of(specs, "pooler.dense.weight", 2)[0] if pooler else None,
+        mlp_dim=array_shape(specs, hidden, 2)[0],
+        representation_size=array_shape(specs, "pooler.dense.weight", 2)[0] if pooler else None,
         patch_remainder="drop",
         **huggingface_config.transformer(given, width, pooler=pooler),
     )
@@ -93,7 +93,7 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
 
 
 def _resnet(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
-    width, channels = shape_of(specs, (_prefix(specs, ROOT) or "") + ROOT, 4)[:2]
+    width, channels = array_shape(specs, (_prefix(specs, ROOT) or "") + ROOT, 4)[:2]
     counts = (
         depth(specs, rf"(?:bit\.)?encoder\.stages\.{stage}\.layers\.(\d{{1,3}})\.")
         for stage in itertools.count()
@@ -118,7 +118,7 @@ def _facts(
     head: str,
 ) -> Facts:
     """Returns the facts of a model, its head the array of that name, where there is one."""
-    count = shape_of(specs, head, 2)[0] if head in specs else None
+    count = array_shape(specs, head, 2)[0] if head in specs else None
     data, assumed = huggingface_config.data(hints, size or (224, 224), channels)
     return Facts(
         model=models.complete(dataclasses.replace(model, num_classes=count or 1)),
@@ -130,7 +130,7 @@ def _facts(
 
 
 def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
-    """Returns the rules to read a folder of these arrays, or (None) to write one."""
+    """Returns the rules to read a folder with these arrays, or to write one (None)."""
     resnet = models.family(facts.model).weights == "bit"
     name = "bit." if resnet else "vit."
     if specs is None:

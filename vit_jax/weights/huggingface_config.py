@@ -1,4 +1,4 @@
-"""Hugging Face's config.json and preprocessor_config.json: model, pixels, classes, in and out."""
+"""Reads and writes Hugging Face's config.json and preprocessor_config.json."""
 
 import re
 from typing import Any
@@ -9,7 +9,7 @@ from vit_jax.weights.json_fields import Given
 from vit_jax.weights.mapping import Facts, Hints
 from vit_jax.weights.readers import WeightsError
 
-# transformers' names of activations, and what they are here.
+# Activations by transformers' name.
 ACTIVATIONS = {
     "gelu": {"gelu": "erf"},
     "gelu_python": {"gelu": "erf"},
@@ -33,12 +33,12 @@ CLIP = {  # and of BiT
 
 
 def transformer(given: Given, width: int, *, pooler: bool) -> dict[str, Any]:
-    """Returns the options of a ViT that its arrays do not show; raises WeightsError.
+    """Returns the options of a ViT that its arrays do not reveal; raises WeightsError.
 
     Args:
       given: the fields of config.json.
-      width: of the model.
-      pooler: whether it has one, which is our layer before the head.
+      width: width of the model.
+      pooler: whether it has a pooler, our layer before the head.
     """
     heads = json_fields.whole(given, "num_attention_heads", 12)
     activation = json_fields.text(given, "hidden_act", "gelu")
@@ -64,7 +64,7 @@ def transformer(given: Given, width: int, *, pooler: bool) -> dict[str, Any]:
 
 
 def resnet(given: Given, units: tuple[int, ...]) -> dict[str, Any]:
-    """Returns the options of a BiT that its arrays do not show; raises WeightsError."""
+    """Returns the options of a BiT that its arrays do not reveal; raises WeightsError."""
     kind = json_fields.text(given, "layer_type", "preactivation")
     padding = (json_fields.text(given, "global_padding", "") or "none").lower()
     dynamic = given.get("embedding_dynamic_padding", False) is True
@@ -102,7 +102,7 @@ def _processor(hints: Hints) -> Given:
 
 
 def seen_size(hints: Hints) -> tuple[int, int] | None:
-    """Returns height and width of what the preprocessor makes, if it says so."""
+    """Returns height and width of preprocessed images, if given."""
     given = _processor(hints)
     cropped = given.get("do_center_crop", "crop_size" in given)
     return _sides(given.get("crop_size" if cropped else "size"))
@@ -120,10 +120,10 @@ def _sides(size: Any) -> tuple[int, int] | None:
 
 
 def data(hints: Hints, size: tuple[int, int], channels: int) -> tuple[config.Data, dict[str, str]]:
-    """Returns how pixels come to the model, and what is assumed of it; raises WeightsError.
+    """Returns the preprocessing options and the assumptions made; raises WeightsError.
 
     Args:
-      hints: with the preprocessor's fields.
+      hints: contains the preprocessor's fields.
       size: height and width of the model's input.
       channels: of the model's input.
     """
@@ -174,7 +174,7 @@ def _normalization(given: Given, channels: int) -> tuple[tuple[float, ...], tupl
         usual = CLIP if of_bit else {"image_mean": STANDARD, "image_std": STANDARD}
         mean = json_fields.reals(given, "image_mean", usual["image_mean"])
         std = json_fields.reals(given, "image_std", usual["image_std"])
-    # What is normalized are pixels of 0 to 255 times this factor.
+    # Normalization applies to pixels from 0 to 255 times this factor.
     scaled = given.get("do_rescale", True)
     factor = json_fields.real(given, "rescale_factor", 1 / 255) if scaled else 1.0
     white = 255 * factor if factor != 1 / 255 else 1.0
@@ -194,8 +194,8 @@ def _shortest(values: Any) -> tuple[float, ...]:
 # Out
 
 
-def documents_of(facts: Facts) -> dict[str, dict[str, Any]]:
-    """Returns the fields of both files that transformers makes this model of."""
+def config_files(facts: Facts) -> dict[str, dict[str, Any]]:
+    """Returns the fields of both files from which transformers builds this model."""
     model, data = facts.model, facts.data
     headless = "head/kernel" in facts.fresh
     of_vit = models.family(model).weights != "bit"

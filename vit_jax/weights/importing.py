@@ -1,4 +1,4 @@
-"""Any weights of another project, recognized by what is in them."""
+"""Imports weights of other projects, recognized by their contents."""
 
 import dataclasses
 import pathlib
@@ -19,7 +19,7 @@ from vit_jax.weights import (
 from vit_jax.weights.readers import Arrays, WeightsError
 
 LAYOUTS = (google.LAYOUT, bit.LAYOUT, timm.LAYOUT, huggingface.LAYOUT)
-# What training programs put in front of the names of parameters.
+# Prefixes that training programs add to parameter names.
 PREFIXES = ("opt/target/", "params/", "model.", "module.")
 BESIDE = ("config.json", "preprocessor_config.json")
 WHOLE = ("model.safetensors", "pytorch_model.safetensors")
@@ -28,7 +28,7 @@ INDEX = "model.safetensors.index.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Weights:
-    """A model with its parameters (numpy float32), whoever made it."""
+    """A model from any project with its parameters (NumPy float32)."""
 
     kind: str  # the layout it came in
     params: models.Params
@@ -47,10 +47,10 @@ def load(
 
     Args:
       path: a .npz or .safetensors file, or a folder with one and its config.json.
-      overrides: options by dotted name, which replace what was inferred; positions are resized to
+      overrides: options by dotted name, which replace inferred ones; positions are resized to
         another `data.image_size`.
-      wanted: what the weights are for. It tells what the file leaves open: its heads, and its image
-        size where that has as many patches.
+      wanted: the config that will use the weights. It provides what the file leaves open: the
+        number of heads, and the image size if it has equally many patches.
 
     Raises WeightsError, in one line with every problem.
     """
@@ -81,8 +81,8 @@ def look(path: pathlib.Path, wanted: config.Config | None = None) -> mapping.Fac
     """Returns the model in a file or folder, its arrays not read; raises WeightsError.
 
     Args:
-      path: as of `load`.
-      wanted: as of `load`.
+      path: as in `load`.
+      wanted: as in `load`.
     """
     try:
         return _recognize(path, {}, wanted)[2]
@@ -93,7 +93,7 @@ def look(path: pathlib.Path, wanted: config.Config | None = None) -> mapping.Fac
 def _settled(
     own: mapping.Facts, overrides: Mapping[str, str], wanted: config.Config | None
 ) -> set[str]:
-    """Returns the options of which nothing is assumed, or nothing that matters."""
+    """Returns the options that need no assumptions, or none that matter."""
     others = set(overrides)
     if overrides.get("model.activation", "gelu") != "gelu":
         others.add("model.gelu")
@@ -102,14 +102,14 @@ def _settled(
         taken = {*finetune_init.numerics(own, keep_head=keep), "model.heads", "model.position"}
         others |= own.assumed.keys() - taken
         others |= {key for key in own.assumed if config.get(wanted, key) != config.get(own, key)}
-    # An image size that could settle the grid of positions has done so.
+    # If an image size could determine the grid of positions, it already has.
     return others - {"data.image_size"}
 
 
 def _recognize(
     path: pathlib.Path, overrides: Mapping[str, str], wanted: config.Config | None
 ) -> tuple[Arrays, mapping.Layout, mapping.Facts]:
-    """Returns the arrays, their layout, and the model at the image size it was stored for."""
+    """Returns the arrays, their layout, and the model at its stored image size."""
     arrays, beside = _open(path)
     chosen = next((one for one in LAYOUTS if one.recognizes(arrays)), None)
     if chosen is None:
@@ -134,7 +134,7 @@ def _at(path: pathlib.Path, error: config.UserError) -> WeightsError:
 
 
 def _open(path: pathlib.Path) -> tuple[Arrays, dict[str, dict[str, Any]]]:
-    """Returns the arrays of a file or folder, prefixes removed, and the JSON files beside them."""
+    """Returns the arrays of a file or folder without prefixes, and the JSON files next to them."""
     if path.is_dir():
         folder = path
         file = next((folder / n for n in (*WHOLE, INDEX) if (folder / n).is_file()), None)
@@ -150,13 +150,13 @@ def _open(path: pathlib.Path) -> tuple[Arrays, dict[str, dict[str, Any]]]:
     else:
         folder, arrays = path.parent, readers.open_arrays(path)
     beside = {}
-    if path.suffix != ".npz":  # those are whole by themselves
+    if path.suffix != ".npz":  # these need no other file
         beside = {n: readers.read_json(folder / n) for n in BESIDE if (folder / n).is_file()}
     return _without_prefix(path, arrays), beside
 
 
 def _without_prefix(path: pathlib.Path, arrays: Arrays) -> Arrays:
-    """Returns the arrays under the names they have without what a training program added."""
+    """Returns the arrays by name without the prefixes of training programs."""
     names = arrays.specs
     prefix = next((p for p in PREFIXES if any(name.startswith(p) for name in names)), "")
     long: dict[str, str] = {}
@@ -173,7 +173,7 @@ def _override(facts: mapping.Facts, overrides: Mapping[str, str]) -> mapping.Fac
     if not overrides:
         return facts
     values = config.to_dict(config.Config(model=facts.model, data=facts.data))
-    if "model.pooling" in overrides:  # a class token that is there stays, whatever the head sees
+    if "model.pooling" in overrides:  # an existing class token stays, whatever the pooling
         token, pooling = models.has_class_token(facts.model), overrides["model.pooling"]
         values["model"]["class_token"] = None if token == (pooling == "token") else token
     if "data.image_size" in overrides and facts.data.resize_to is not None:

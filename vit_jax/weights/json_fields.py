@@ -1,4 +1,4 @@
-"""Fields of the JSON files beside weights, their types checked; each raises WeightsError."""
+"""Type-checked fields of JSON files next to weights; each function raises WeightsError."""
 
 import sys
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ MOST = 80  # characters of a value in a message
 
 
 def shown(value: Any) -> str:
-    """Returns a value as messages show it."""
+    """Returns a value formatted for messages."""
     text = repr(value)
     return text if len(text) <= MOST else f"{text[: MOST - 3]}..."
 
 
 def text(values: Given, key: str, default: str) -> str:
-    """Returns a text; the default where there is none, or null."""
+    """Returns a string; the default if it is missing or null."""
     value = values.get(key)
     if value is None:
         return default
@@ -42,11 +42,11 @@ def real(values: Given, key: str, default: float | None = None) -> float:
 
 
 def reals(values: Given, key: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
-    """Returns finite numbers, not negative; one alone as a tuple of it."""
+    """Returns finite non-negative numbers; a single number becomes a tuple."""
     value = values.get(key, default)
     many = tuple(value) if isinstance(value, list | tuple) else (value,)
     plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in many)
-    # Compared as they are: JSON holds whole numbers that no float does.
+    # Compared without conversion: JSON integers may exceed floats.
     if not many or not plain or not all(0 <= v <= sys.float_info.max for v in many):
         raise WeightsError(f"{key}={shown(value)}: is no number, or no list of them")
     return tuple(float(v) for v in many)
@@ -62,7 +62,7 @@ def pair(values: Given, key: str, default: int | None = None) -> tuple[int, int]
 
 
 def section(values: Given, key: str) -> Given:
-    """Returns the object under a key; an empty one where there is none."""
+    """Returns the object under a key; an empty one if it is missing."""
     value = values.get(key)
     if value is None:
         return {}
@@ -72,9 +72,9 @@ def section(values: Given, key: str) -> Given:
 
 
 def labels(values: Given, key: str, count: int) -> tuple[str, ...]:
-    """Returns the names of `count` classes in the order of their numbers, if they are given.
+    """Returns the names of `count` classes in numeric order, if given.
 
-    They are a list, or an object whose keys are the numbers.
+    The field is a list, or an object with the class numbers as keys.
     """
     value = values.get(key)
     if not value:

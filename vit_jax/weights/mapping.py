@@ -1,9 +1,9 @@
-"""Layouts: how the arrays of another project are named and laid out, as tables of rules.
+"""Layouts: names and shapes of arrays in other projects' files, as tables of rules.
 
-A rule says where one of our parameters stands in the other project's files. Read from left to
-right it imports, from right to left it exports. Our layers are stacked on a leading axis, theirs
-are not, so one rule stands for an array of every layer: `{layer}` counts an encoder's, `{stage}`
-and `{unit}` a ResNet's, all from 0; `{stage1}` and `{unit1}` count from 1.
+A rule maps one of our parameters to its location in the other project's files, for import and
+export. Our layers are stacked on a leading axis, theirs are not, so one rule covers an array of
+every layer: `{layer}` counts encoder layers, `{stage}` and `{unit}` those of a ResNet, all from 0;
+`{stage1}` and `{unit1}` count from 1.
 """
 
 import dataclasses
@@ -25,15 +25,15 @@ HEADLESS = "the file holds no head; it begins at zero"
 
 
 class Form(NamedTuple):
-    """How an array of ours is laid out in a file."""
+    """The layout of one of our arrays in a file."""
 
-    shape: Callable[[Shape], Shape]  # of theirs, from that of ours
+    shape: Callable[[Shape], Shape]  # shape in the file, from our shape
     read: Callable[[np.ndarray, Shape], np.ndarray]  # theirs, and the shape of ours, to ours
     write: Callable[[np.ndarray], np.ndarray]  # ours to theirs
 
 
 SAME = Form(lambda shape: shape, lambda array, _: array, lambda array: array)
-# A GroupNorm's numbers with the axes of the map they multiply.
+# GroupNorm parameters with the axes of a feature map.
 SPREAD = Form(
     lambda shape: (1, 1, 1, *shape),
     lambda array, shape: array.reshape(shape),
@@ -53,7 +53,7 @@ CONVOLUTION = Form(
 
 
 def linear(inputs: int = 1) -> Form:
-    """Returns torch's form (out, in) of a dense kernel, of whose axes the first are its inputs."""
+    """Returns torch's layout (out, in) of a dense kernel with leading input axes."""
 
     def two(shape: Shape) -> Shape:
         return math.prod(shape[inputs:]), math.prod(shape[:inputs])
@@ -66,10 +66,10 @@ def linear(inputs: int = 1) -> Form:
 
 
 class Rule(NamedTuple):
-    """Where the parameter `ours` stands: in the array `theirs`, or in one part of it.
+    """The location of the parameter `ours`: the array `theirs`, or one part of it.
 
-    `ours` is a name of `Classifier.shapes()`, in which `resnet/unit/` stands for every unit of a
-    ResNet; of several rules for one of ours, the first whose array is in the file holds.
+    `ours` is a name in `Classifier.shapes()`, where `resnet/unit/` covers every unit of a ResNet.
+    If several rules match a parameter, the first whose array is in the file applies.
     """
 
     theirs: str
@@ -80,7 +80,7 @@ class Rule(NamedTuple):
 
 
 class Place(NamedTuple):
-    """One array of ours, a layer at a time, and the rule's array that holds it."""
+    """One of our arrays, for one layer, and its location in the file."""
 
     ours: str
     index: int | None  # on our leading axis
@@ -91,7 +91,7 @@ class Place(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """What became of every array: those used, dropped and fresh, the latter two with a reason."""
+    """The arrays used, dropped and fresh, the latter two with a reason."""
 
     used: int = 0
     dropped: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -99,7 +99,7 @@ class Report:
     resized: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """Returns the report for people, a line for each kind of thing and reason."""
+        """Returns the report as text, one line per category and reason."""
         lines = [f"used: {self.used} arrays"]
         for use in ("dropped", "fresh", "resized"):
             reasons: dict[str, list[str]] = {}
@@ -113,27 +113,27 @@ class Report:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a source says of its model besides the arrays.
+    """Facts about a model from its source, in addition to the arrays.
 
-    `data` holds what the model needs to see pictures as it was trained to: image size, channels,
-    mean and deviation, crop and resampling; its source is never used.
+    `data` describes the preprocessing of its training: image size, channels, mean and standard
+    deviation, crop and resampling; its source is never used.
     """
 
     model: config.Model
     data: config.Data
     classes: tuple[str, ...] = ()
-    # What names, shapes and config files leave open: the options chosen for it, and why so.
+    # Options that names, shapes and config files leave open, with the reason for each choice.
     assumed: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    # Parameters that the source lacks and that begin at zero, and why; `write` leaves them out.
+    # Parameters that the source lacks and that start at zero, and why; `write` omits them.
     fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hints:
-    """What is known besides the arrays: JSON files beside them by name, and what the user wants.
+    """Other information: JSON files next to the arrays by name, and the user's config.
 
-    The latter tells nothing but what the files leave open: of learned positions, say, that they are
-    those of `image_size` where it has as many patches.
+    The config only provides what the files leave open, such as `image_size` for learned positions
+    if it has equally many patches.
     """
 
     files: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
@@ -142,16 +142,16 @@ class Hints:
 
 
 class Layout(NamedTuple):
-    """One way of storing models, in and out."""
+    """A file format for models, for import and export."""
 
     name: str
     recognizes: Callable[[Arrays], bool]  # by the names of the arrays
     facts: Callable[[Arrays, Hints], Facts]  # raises WeightsError
     rules: Callable[[Mapping[str, Spec] | None, Facts], list[Rule]]  # None: those to write by
-    dropped: tuple[tuple[str, str], ...] = ()  # further names, and why they are left out
+    dropped: tuple[tuple[str, str], ...] = ()  # other names, and why they are left out
 
 
-def shape_of(specs: Mapping[str, Spec], name: str, axes: int) -> Shape:
+def array_shape(specs: Mapping[str, Spec], name: str, axes: int) -> Shape:
     """Returns the shape of an array that a model of this kind must have; raises WeightsError."""
     shape = specs[name].shape if name in specs else ()
     if len(shape) != axes or 0 in shape:
@@ -162,24 +162,24 @@ def shape_of(specs: Mapping[str, Spec], name: str, axes: int) -> Shape:
 def read(
     arrays: Arrays, rules: Sequence[Rule], dropped: Sequence[tuple[str, str]], facts: Facts
 ) -> tuple[models.Params, Report]:
-    """Returns float32 parameters, nested by name, and what became of every array.
+    """Returns float32 parameters, nested by name, and a report on every array.
 
     Args:
-      arrays: of the file.
-      rules: of its layout, for this model.
-      dropped: regular expressions of further names, each with the reason to leave it out.
-      facts: of the model.
+      arrays: arrays of the file.
+      rules: rules of its layout for this model.
+      dropped: regular expressions of other names, each with the reason to leave it out.
+      facts: facts about the model.
 
-    Memory is taken for arrays of the model's own shapes only, and for one array of the file at a
-    time besides; where anything is wrong, for nothing but the latter.
+    Allocates only arrays with the model's own shapes, plus one array of the file at a time; if
+    anything is wrong, only the latter.
 
     Raises WeightsError, in one line with every problem: an array that is unknown, missing, of the
     wrong shape or type, or not finite.
     """
-    shapes = tree_utils.flatten(classifier_of(facts).shapes())
+    shapes = tree_utils.flatten(create_classifier(facts).shapes())
     left = set(arrays.specs)
     flat: dict[str, np.ndarray] = {}
-    # Grouped, so that an array of several parts is read once and not kept.
+    # Grouped, so that an array with several parts is read once and freed.
     wanted: dict[str, list[Place]] = {}
     for place in _places(shapes, rules, arrays.specs):
         if place.ours not in facts.fresh:
@@ -217,9 +217,9 @@ def read(
 def write(params: models.Params, rules: Sequence[Rule], facts: Facts) -> dict[str, np.ndarray]:
     """Returns the arrays of a layout, by name, float32, in C order; the inverse of `read`.
 
-    Raises WeightsError where the layout has no place for a parameter.
+    Raises WeightsError if the layout does not support a parameter.
     """
-    shapes = tree_utils.flatten(classifier_of(facts).shapes())
+    shapes = tree_utils.flatten(create_classifier(facts).shapes())
     flat = tree_utils.flatten(params)
     found: dict[str, np.ndarray] = {}
     parts: dict[str, dict[int, np.ndarray]] = {}
@@ -239,7 +239,7 @@ def write(params: models.Params, rules: Sequence[Rule], facts: Facts) -> dict[st
     return found
 
 
-def classifier_of(facts: Facts) -> models.Classifier:
+def create_classifier(facts: Facts) -> models.Classifier:
     """Returns the float32 classifier of a source's model."""
     return models.create(
         facts.model, image_size=facts.data.image_size, channels=facts.data.channels
@@ -249,7 +249,7 @@ def classifier_of(facts: Facts) -> models.Classifier:
 def summary(problems: Sequence[str], length: int = 350) -> str:
     """Returns the first problems, in about `length` characters, and the number of the others.
 
-    So a message has room for a path, and is not cut in its middle.
+    This leaves space for a path in the message, which is not truncated.
     """
     ends = itertools.accumulate(len(problem) + 2 for problem in problems)
     shown = max(1, sum(end <= length for end in ends))
@@ -258,7 +258,7 @@ def summary(problems: Sequence[str], length: int = 350) -> str:
 
 
 def depth(specs: Mapping[str, Spec], pattern: str) -> int:
-    """Returns how many layers a file numbers: 1 + the largest first group of the names' matches."""
+    """Returns the number of layers in a file: 1 + the largest number in its names."""
     found = [int(m[1]) for name in specs if (m := re.match(pattern, name))]
     return 1 + max(found, default=-1)
 
@@ -285,7 +285,7 @@ def _places(
 
 
 def _layers(ours: str, shape: Shape) -> Iterator[tuple[int | None, str, dict[str, int], Shape]]:
-    """Yields index, name in the rules, counts and shape of every layer stacked in a parameter."""
+    """Yields index, rule name, counts and shape of every layer stacked in a parameter."""
     if ours.startswith("encoder/"):
         for layer in range(shape[0]):
             yield layer, ours, {"layer": layer}, shape[1:]
@@ -302,7 +302,7 @@ def _layers(ours: str, shape: Shape) -> Iterator[tuple[int | None, str, dict[str
 
 
 def _wrong(arrays: Arrays, theirs: str, places: Sequence[Place]) -> str:
-    """Returns what is wrong with an array by its name, shape and type; empty if nothing is."""
+    """Returns the error in the name, shape or type of an array; empty if there is none."""
     if theirs not in arrays.specs:
         return "missing"
     return next(filter(None, (_misfit(arrays.specs[theirs], place) for place in places)), "")
@@ -314,7 +314,7 @@ def _reason(name: str, dropped: Sequence[tuple[str, str]]) -> str | None:
 
 
 def _portions(array: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields the numbers of an array, a few at a time: what is made of them takes no memory."""
+    """Yields an array in small pieces, to bound the memory of checks."""
     flat = array.reshape(-1) if array.flags.c_contiguous else array.T.reshape(-1)
     yield from (flat[i : i + PORTION] for i in range(0, flat.size, PORTION))
 
@@ -325,7 +325,7 @@ def _put(
     shapes: Mapping[str, Any],
     flat: dict[str, np.ndarray],
 ) -> None:
-    """Puts an array of a file where it belongs; kept as it is where it is all of one of ours."""
+    """Stores an array of a file in our parameters, without a copy if it is a whole parameter."""
     for ours, index, shape, _, rule in places:
         part = np.split(array, rule.parts)[rule.part] if rule.parts > 1 else array
         part = rule.form.read(part, shape)
@@ -338,7 +338,7 @@ def _put(
 
 
 def _misfit(spec: Spec, place: Place) -> str:
-    """Returns what is wrong with an array for a place; empty if nothing is."""
+    """Returns why an array does not fit its location; empty if it fits."""
     first, *others = place.rule.form.shape(place.shape)
     shape = (first * place.rule.parts, *others)
     if spec.shape != shape:

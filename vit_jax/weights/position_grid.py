@@ -1,4 +1,4 @@
-"""What names and shapes of arrays leave open: the grid of positions, and how it is told."""
+"""Infers the grid of learned positions, which names and shapes of arrays leave open."""
 
 import math
 from collections.abc import Container
@@ -9,7 +9,7 @@ from vit_jax.weights.readers import WeightsError
 
 
 def square(patches: int) -> tuple[int, int]:
-    """Returns rows and columns of a square of patches; raises WeightsError where it is none."""
+    """Returns rows and columns of a square grid; raises WeightsError if it is not square."""
     side = math.isqrt(max(patches, 0))
     if side * side != patches or not patches:
         raise WeightsError(
@@ -22,19 +22,19 @@ def square(patches: int) -> tuple[int, int]:
 def size_of_positions(
     model: config.Model, patches: int, given: tuple[int, int] | None
 ) -> tuple[tuple[int, int], dict[str, str]]:
-    """Returns the image size that learned positions are for, and what is assumed of it.
+    """Returns the image size of learned positions, and the assumptions made.
 
     Args:
       model: complete, with its patch size.
-      patches: how many have a position.
-      given: the image size that somebody says; it holds where it has as many patches. Where it has
-        not, the grid is taken for a square.
+      patches: number of positions.
+      given: image size from another source, used if it has equally many patches; otherwise the grid
+        is assumed to be square.
 
-    Raises WeightsError where it is no square and no image size is given.
+    Raises WeightsError for a non-square number of patches without an image size.
     """
     fits = given is not None and math.prod(models.grid(model, given)) == patches
     if given is not None and (fits or math.isqrt(patches) ** 2 != patches):
-        return given, {}  # one that does not fit is told with the shapes
+        return given, {}  # the shape check reports one that does not fit
     (rows, columns), patch = square(patches), model.patch_size or (1, 1)
     factor = models.reduction(model)
     why = f"{patches} positions as a square of {rows} x {columns}; the file does not say"
@@ -43,7 +43,7 @@ def size_of_positions(
 
 
 def assumptions(facts: Facts, settled: Container[str]) -> tuple[str, ...]:
-    """Returns what is assumed of a source, a line for each reason, without what is settled."""
+    """Returns the open assumptions about a source, one line per reason."""
     reasons: dict[str, list[str]] = {}
     for key, why in facts.assumed.items():
         if key not in settled:

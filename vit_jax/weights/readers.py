@@ -76,7 +76,7 @@ class Arrays:
 
 
 def open_arrays(path: pathlib.Path) -> Arrays:
-    """Returns what a .npz or .safetensors file holds; raises WeightsError."""
+    """Opens the arrays of a .npz or .safetensors file; raises WeightsError."""
     if path.suffix in PICKLES:
         raise WeightsError(
             f"{path}: {path.suffix} files can run code when they are read, so they are not; "

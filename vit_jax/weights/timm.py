@@ -4,9 +4,8 @@ patch_embed.proj, blocks.0.attn.qkv, norm, head      Vision Transformer
 patch_embed.backbone.stages.0.blocks.0.conv1, ...    with post-activation units below: a hybrid
 stem.conv, stages.0.blocks.0.conv1, norm, head.fc    Big Transfer's ResNet, pre-activation
 
-Names and shapes do not say how many heads there are, which activation, how patches are pooled, or
-what pixels the model takes; the config.json of a folder mostly does, and what is assumed without it
-is said.
+Names and shapes do not reveal the number of heads, the activation, the pooling or the
+preprocessing. The config.json of a folder mostly does; assumptions made without it are reported.
 """
 
 import dataclasses
@@ -28,21 +27,21 @@ from vit_jax.weights.mapping import (
     Hints,
     Layout,
     Rule,
+    array_shape,
     depth,
     linear,
-    shape_of,
 )
 from vit_jax.weights.position_grid import size_of_positions
 from vit_jax.weights.readers import Arrays, Spec, WeightsError
 
 BACKBONE = "patch_embed.backbone."
-# The head of a ResNet is a convolution of one pixel.
+# The head of a ResNet is a 1 x 1 convolution.
 PIXEL = Form(
     lambda shape: (shape[1], shape[0], 1, 1),
     lambda array, _: array[:, :, 0, 0].T,
     lambda array: array.T[:, :, None, None],
 )
-# What some of timm's models have and none here: the names that show it.
+# Unsupported features of timm models, by patterns of names.
 FOREIGN = (
     (r".*\.ls[12]\.gamma|.*\.gamma_[12]", "LayerScale"),
     (r"reg_token", "register tokens"),
@@ -67,19 +66,19 @@ def recognizes(arrays: Arrays) -> bool:
 
 
 def facts(arrays: Arrays, hints: Hints) -> Facts:
-    """Returns the model that names, shapes and config.json describe; raises WeightsError."""
+    """Infers the model from names, shapes and config.json; raises WeightsError."""
     specs = arrays.specs
     for pattern, feature in FOREIGN:
         if any(re.fullmatch(pattern, name) for name in specs):
             raise WeightsError(f"holds a model with {feature}, which no model here has")
-    given = timm_config.of(hints)
+    given = timm_config.read(hints)
     if "patch_embed.proj.weight" in specs:
         return _transformer(specs, given, hints)
     return _resnet(specs, given, hints)
 
 
 def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
-    width, channels, *patch = shape_of(specs, "patch_embed.proj.weight", 4)
+    width, channels, *patch = array_shape(specs, "patch_embed.proj.weight", 4)
     hybrid = _root(specs)
     token = "cls_token" in specs
     heads, assumed = timm_config.heads(given, width, hints.heads)
@@ -92,23 +91,23 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
             patch_size=(patch[0], patch[1]),
             width=width,
             depth=depth(specs, r"blocks\.(\d{1,3})\."),
-            mlp_dim=shape_of(specs, "blocks.0.mlp.fc1.weight", 2)[0],
+            mlp_dim=array_shape(specs, "blocks.0.mlp.fc1.weight", 2)[0],
             heads=heads,
-            num_classes=1 if headless else shape_of(specs, "head.weight", 2)[0],
+            num_classes=1 if headless else array_shape(specs, "head.weight", 2)[0],
             patch_remainder="drop",
             pooling=pooling,
             class_token=None if token == (pooling == "token") else token,
             norm_place="pooled" if "fc_norm.weight" in specs else "tokens",
             position="learned_1d" if "pos_embed" in specs else "none",
             representation_size=(
-                shape_of(specs, "pre_logits.fc.weight", 2)[0] if pre_logits else None
+                array_shape(specs, "pre_logits.fc.weight", 2)[0] if pre_logits else None
             ),
             **timm_config.activation(given),
             **(_units(specs, hybrid) if hybrid else {}),
         )
     )
     if hybrid:
-        channels = shape_of(specs, f"{hybrid}conv.weight", 4)[1]
+        channels = array_shape(specs, f"{hybrid}conv.weight", 4)[1]
     said = timm_config.image_size(given)
     size, class_position, guessed = _image_size(specs, model, (said, hints.image_size))
     data, unsaid = timm_config.data(given, size, channels)
@@ -122,7 +121,7 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
 
 
 def _pooling(specs: Mapping[str, Spec], given: Given) -> tuple[str, dict[str, str]]:
-    """Returns what the head sees, and what is assumed of it; raises WeightsError."""
+    """Returns the pooling and the assumptions made; raises WeightsError."""
     if "attn_pool.latent" in specs:
         return "map", {}
     token = "cls_token" in specs
@@ -145,13 +144,13 @@ Size = tuple[int, int]
 def _image_size(
     specs: Mapping[str, Spec], model: config.Model, sizes: tuple[Size | None, Size | None]
 ) -> tuple[Size, bool, dict[str, str]]:
-    """Returns the image size of the positions, whether the class token has one, what is assumed.
+    """Returns the image size of the positions, whether the class token has one, and assumptions.
 
     Args:
-      specs: of the file.
+      specs: arrays of the file.
       model: complete.
-      sizes: what config.json says, and what the caller does. The first that has as many patches
-        holds; else that of a square.
+      sizes: image sizes from config.json and from the caller. The first with equally many patches
+        counts; otherwise the grid is square.
     """
     given = next((size for size in sizes if size is not None), None)
     if "pos_embed" not in specs:
@@ -161,7 +160,7 @@ def _image_size(
                 "give the image size: --config.data.image_size=HEIGHT,WIDTH"
             )
         return given, True, {}
-    rows = shape_of(specs, "pos_embed", 3)[1]
+    rows = array_shape(specs, "pos_embed", 3)[1]
     token = models.has_class_token(model)
     counts = (rows - 1, rows) if token else (rows,)  # the latter with no_embed_class
     for size in sizes:
@@ -177,7 +176,7 @@ def _image_size(
 
 
 def _root(specs: Mapping[str, Spec]) -> str:
-    """Returns what stands before the root convolution of a hybrid's ResNet; empty without one."""
+    """Returns the name prefix of a hybrid's root convolution; empty without one."""
     roots = (f"{BACKBONE}stem.", BACKBONE)  # the latter where it is no more than a stem
     return next((root for root in roots if f"{root}conv.weight" in specs), "")
 
@@ -191,20 +190,20 @@ def _units(specs: Mapping[str, Spec], root: str) -> dict[str, Any]:
     )
     return {
         "resnet_units": tuple(itertools.takewhile(bool, counts)),
-        "resnet_width": shape_of(specs, f"{root}conv.weight", 4)[0] / 64,
+        "resnet_width": array_shape(specs, f"{root}conv.weight", 4)[0] / 64,
         "resnet_epsilons": "timm",
     }
 
 
 def _resnet(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
-    channels = shape_of(specs, "stem.conv.weight", 4)[1]
+    channels = array_shape(specs, "stem.conv.weight", 4)[1]
     if "norm.weight" not in specs or "stem.norm.weight" in specs:
         raise WeightsError(
             "holds a ResNet of post-activation units, which timm has in hybrids only"
         )
     timm_config.check_resnet(given)
     headless = "head.fc.weight" not in specs
-    classes = 1 if headless else shape_of(specs, "head.fc.weight", 4)[0]
+    classes = 1 if headless else array_shape(specs, "head.fc.weight", 4)[0]
     model = config.Model(
         architecture="resnet", num_classes=classes, resnet_version="v2", **_units(specs, "stem.")
     )
@@ -220,7 +219,7 @@ def _resnet(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
 
 
 def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
-    """Returns the rules to read a state dict of these arrays, or (None) to write one."""
+    """Returns the rules to read a state dict with these arrays, or to write one (None)."""
     if models.family(facts.model).weights == "bit":
         return [
             *_convolutions("stem.", ""),
@@ -267,7 +266,7 @@ def _convolutions(root: str, stages: str) -> Iterator[Rule]:
 
 
 def units(theirs: str) -> Iterator[Rule]:
-    """Yields the rules of a ResNet's units, as Hugging Face has them too."""
+    """Yields the rules of a ResNet's units, shared with Hugging Face."""
     ours = "resnet/unit"
     for number in (1, 2, 3):
         yield Rule(f"{theirs}.conv{number}.weight", f"{ours}/conv{number}/kernel", CONVOLUTION)
@@ -283,13 +282,13 @@ def norm(theirs: str, ours: str) -> Iterator[Rule]:
 
 
 def dense(theirs: str, ours: str, form: Form | None = None) -> Iterator[Rule]:
-    """Yields the rules of a dense layer; `form` is that of its kernel."""
+    """Yields the rules of a dense layer; `form` is the layout of its kernel."""
     yield Rule(f"{theirs}.weight", f"{ours}/kernel", form or linear())
     yield Rule(f"{theirs}.bias", f"{ours}/bias")
 
 
 def _parts(theirs: str, ours: str, names: tuple[str, ...]) -> Iterator[Rule]:
-    """Yields the rules of projections to heads that are stored one after another."""
+    """Yields the rules of head projections stored in one array."""
     for part, name in enumerate(names):
         yield Rule(f"{theirs}.weight", f"{ours}/{name}/kernel", linear(), part, len(names))
         yield Rule(f"{theirs}.bias", f"{ours}/{name}/bias", FLAT, part, len(names))

@@ -1,4 +1,4 @@
-"""The config.json of timm's folders: what it says of model, pixels and classes, in and out."""
+"""Reads and writes the model, pixels and classes in the config.json of timm folders."""
 
 import math
 import re
@@ -10,12 +10,12 @@ from vit_jax.weights.json_fields import Given
 from vit_jax.weights.mapping import Facts, Hints
 from vit_jax.weights.readers import WeightsError
 
-# timm's heads are 64 wide but in these widths and models.
+# timm's heads are 64 wide, except for these widths and models.
 HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 16, 1664: 16}
 NAMED_HEADS = {"test_vit": 2, "vit_base_patch16_gap_224": 16}
-# Those of SigLIP 2 whose width or patch SigLIP did not have.
+# SigLIP 2 models with a width or patch size that SigLIP lacks.
 TANH = r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip.*|vit_large_patch16_siglip.*512"
-# timm's names of activations, and what they are here; of several, the first is written.
+# Activations by timm's name; of several names, exports use the first.
 ACTIVATIONS = {
     "gelu": {"gelu": "erf"},
     "gelu_erf": {"gelu": "erf"},
@@ -26,7 +26,7 @@ ACTIVATIONS = {
 }
 POOLING = {"token": "token", "avg": "gap", "max": "max", "avgmax": "gap_max", "map": "map"}
 DEFAULT = "timm's default; the file does not say"
-# Arguments of timm's models that names and shapes show too, or that change no prediction.
+# Model arguments that arrays also reveal, or that change no prediction.
 SHOWN = re.compile(
     "img_size|patch_size|in_chans|num_classes|embed_dim|depth|mlp_ratio|class_token|pos_embed|"
     "no_embed_class|fc_norm|final_norm|(pos_|patch_|proj_|attn_)?drop_rate|drop_path_rate|"
@@ -42,11 +42,11 @@ PIXELS = {
 }
 
 
-def of(hints: Hints) -> Given:
-    """Returns the fields of a config.json of timm's; none where there is none."""
+def read(hints: Hints) -> Given:
+    """Returns the fields of timm's config.json; empty without one."""
     given = hints.files.get("config.json", {})
     if "architecture" not in given and "pretrained_cfg" not in given:
-        return {}  # it is of something else that lies beside the weights
+        return {}  # another project's config.json
     for key in json_fields.section(given, "model_args"):
         if key not in READ and not SHOWN.fullmatch(key):
             raise WeightsError(f"config.json: model_args.{key}: is known to no model here")
@@ -60,12 +60,12 @@ def _architecture(given: Given) -> str:
 
 
 def heads(given: Given, width: int, wanted: int | None = None) -> tuple[int | None, dict[str, str]]:
-    """Returns the number of heads, None where it cannot be told, and what is assumed of it.
+    """Returns the number of heads, or None if unknown, and the assumptions made.
 
     Args:
       given: the fields of config.json.
-      width: of the model.
-      wanted: what the caller says, where the file does not.
+      width: width of the model.
+      wanted: the caller's number, used if the file has none.
     """
     arguments = json_fields.section(given, "model_args")
     if "num_heads" in arguments:
@@ -82,7 +82,7 @@ def heads(given: Given, width: int, wanted: int | None = None) -> tuple[int | No
 
 
 def activation(given: Given) -> dict[str, str]:
-    """Returns the options of the activation; raises WeightsError for one not known here."""
+    """Returns the options of the activation; raises WeightsError for an unknown one."""
     named = "gelu_tanh" if re.fullmatch(TANH, _architecture(given)) else "gelu"
     kind = json_fields.text(json_fields.section(given, "model_args"), "act_layer", "") or named
     if kind not in ACTIVATIONS:
@@ -91,13 +91,13 @@ def activation(given: Given) -> dict[str, str]:
 
 
 def pooling(given: Given) -> str:
-    """Returns timm's name of what the head sees; empty if it is not said."""
+    """Returns timm's name of the pooling; empty if the file has none."""
     said = json_fields.text(json_fields.section(given, "model_args"), "global_pool", "")
     return said or json_fields.text(given, "global_pool", "")
 
 
 def unsaid(given: Given) -> dict[str, str]:
-    """Returns what is assumed of an encoder's layers where no architecture is named."""
+    """Returns the assumptions about encoder layers if the file names no architecture."""
     if _architecture(given):
         return {}
     keys = ["norm_epsilon"]
@@ -107,14 +107,14 @@ def unsaid(given: Given) -> dict[str, str]:
 
 
 def check_resnet(given: Given) -> None:
-    """Raises WeightsError for a ResNet named as BiT's are that pads or divides otherwise."""
+    """Raises WeightsError for the architecture of a ResNet other than BiT's."""
     name = _architecture(given)
     if name and "_bit" not in name:
         raise WeightsError(f"architecture={name}: of timm's ResNets only those of BiT are known")
 
 
 def image_size(given: Given) -> tuple[int, int] | None:
-    """Returns height and width in pixels, if they are said."""
+    """Returns height and width in pixels, if the file has them."""
     arguments = json_fields.section(given, "model_args")
     if arguments.get("img_size") is not None:
         return json_fields.pair(arguments, "img_size")
@@ -129,19 +129,19 @@ def image_size(given: Given) -> tuple[int, int] | None:
 
 
 def classes(given: Given, count: int) -> tuple[str, ...]:
-    """Returns the names of the classes in order, as people read them; empty if not said."""
+    """Returns readable class names in order; empty if the file has none."""
     names = json_fields.labels(given, "label_names", count)
     described = json_fields.section(given, "label_descriptions")
     return tuple(str(described.get(name, name)) for name in names)
 
 
 def data(given: Given, size: tuple[int, int], channels: int) -> tuple[config.Data, dict[str, str]]:
-    """Returns how pixels come to the model, and what is assumed of it; raises WeightsError.
+    """Returns the preprocessing options and the assumptions made; raises WeightsError.
 
     Args:
       given: the fields of config.json.
       size: height and width of the model's input.
-      channels: of the model's input.
+      channels: channels of the model's input.
     """
     said = json_fields.section(given, "pretrained_cfg")
     if not said:
@@ -181,7 +181,7 @@ def _pixel(said: Given, key: str, channels: int) -> tuple[float, ...]:
 
 # Out
 
-HYBRIDS: dict[tuple[int, ...], str] = {  # whose ResNets no argument of timm's changes
+HYBRIDS: dict[tuple[int, ...], str] = {  # whose ResNets have no such arguments in timm
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_small_r26_s32_224",
     (3, 4, 9): "vit_base_r50_s16_224",
@@ -198,7 +198,7 @@ RESNETS: dict[tuple[tuple[int, ...], float], str] = {
 
 
 def document(facts: Facts) -> dict[str, Any]:
-    """Returns the fields of the config.json that timm makes this model of; raises WeightsError."""
+    """Returns a config.json from which timm builds this model; raises WeightsError."""
     model, data = facts.model, facts.data
     resnet = models.family(model).weights == "bit"
     headless = "head/kernel" in facts.fresh
@@ -275,7 +275,7 @@ def _written_activation(model: config.Model) -> str:
 
 
 def _class_position(model: config.Model) -> bool:
-    """Returns whether timm's table has a row for the class token, or there is no such token."""
+    """Returns whether timm's table has a row for the class token, or there is no token."""
     return model.class_position or not models.has_class_token(model)
 
 
@@ -298,7 +298,7 @@ def _each(values: tuple[float, ...], channels: int) -> list[float]:
 
 
 def share(data: config.Data) -> float:
-    """Returns the roundest share that timm resizes to the same short side by."""
+    """Returns the shortest decimal crop share that gives the same short side in timm."""
     side, wanted = data.image_size[0], data.resize_to or round(data.image_size[0] * 8 / 7)
     exact, within = side / wanted, side / (wanted + 0.5)
     shares = (round(share, digits) for digits in range(1, 9) for share in (exact, within))

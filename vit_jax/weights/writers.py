@@ -1,4 +1,4 @@
-"""Files and folders of arrays, written whole or not at all."""
+"""Writes files and folders of arrays, completely or not at all."""
 
 import json
 import pathlib
@@ -18,8 +18,8 @@ FOLDED = "model.safetensors"  # the file of arrays in a folder
 def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray], documents: Documents) -> None:
     """Writes float32 arrays to a .npz or .safetensors file, or to a folder with JSON files.
 
-    What is at `path` is always whole: it is written beside it, forced to the disk, and renamed.
-    Raises WeightsError, and leaves nothing behind, where the disk refuses.
+    `path` is always complete: data is written to a temporary name, synced, and renamed. If the disk
+    fails, raises WeightsError and leaves nothing behind.
     """
     with storage.errors_as(WeightsError, f"{path}: cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Published checkpoints by name: where they are, what they are, and what they came to.
+"""Published checkpoints by name, with their location, model and published accuracy.
 
-Nothing here was measured by us. Accuracies are top-1 on ImageNet in per cent, as their source
-prints them; an empty field is not published. The table is `zoo.csv`; names of files come from
+None of the numbers are our measurements. Accuracies are top-1 on ImageNet in percent, as printed in
+the source; empty fields are unpublished. The table is `zoo.csv`; names of files come from
   VT  github.com/google-research/vision_transformer @c6de1e5, README.md and vit_jax.ipynb
   BT  github.com/google-research/big_transfer @140de6e, README.md
   TM  github.com/huggingface/pytorch-image-models, timm/models; accuracies: timm's own evaluation,
@@ -21,9 +21,9 @@ from vit_jax.weights.readers import WeightsError
 
 BUCKET = "gs://vit_models"
 TABLE = pathlib.Path(__file__).with_name("zoo.csv")
-# Files that a repository of the Hub has beside its weights.
+# Other files in a repository of the Hub.
 ON_HUB = {"huggingface": ("config.json", "preprocessor_config.json"), "timm": ("config.json",)}
-# Data sets by their names in files.
+# Data sets by their names in file names.
 DATA = {"i21k": "ImageNet-21k", "i1k": "ImageNet", "imagenet2012": "ImageNet"}
 REPORTS = {
     "imagenet21k": "vision_transformer",
@@ -39,12 +39,12 @@ class Entry(download.Source):
     """A published checkpoint.
 
     Attributes:
-      layout: who wrote its files: google, bit, timm or huggingface.
-      model: its variant.
-      data: what it was trained on.
-      image_size: side of its images; None where the source does not say, or for a ResNet.
-      preprocessing: where it is not a plain bilinear resize to values of -1 to 1.
-      top1: on ImageNet; of a model that has not seen ImageNet, once it is fine-tuned on it.
+      layout: file format: google, bit, timm or huggingface.
+      model: variant.
+      data: training data.
+      image_size: side of its images; None if unknown, or for a ResNet.
+      preprocessing: differences from a bilinear resize to values from -1 to 1.
+      top1: accuracy on ImageNet, after fine-tuning if it was not trained on ImageNet.
     """
 
     layout: str
@@ -56,16 +56,16 @@ class Entry(download.Source):
 
     @property
     def collection(self) -> str:
-        """What its name begins with."""
+        """The prefix of its name."""
         return self.name.partition("/")[0]
 
     @property
     def reported_by(self) -> str:
-        """Who says how accurate it is; empty if nobody does."""
+        """The source of its accuracy; empty if unpublished."""
         return "" if self.top1 is None else REPORTS[self.collection]
 
 
-# Any file of the 52,268 of How to train your ViT; the module `augreg` finds the best.
+# Any of the 52,268 files of How to train your ViT; `augreg` finds the best.
 AUGREG_FILE = re.compile(
     r"((?:R\d*_)?(?:Ti|S|B|L)_\d+)-(i1k|i21k)[\w.]*-[\w.\-]+?"
     r"(?:--([a-z][\w.]*)-steps_\w+-lr_[\d.]+-res_(\d+))?",
@@ -74,10 +74,10 @@ AUGREG_FILE = re.compile(
 
 
 def entries(model: str | None = None) -> list[Entry]:
-    """Returns what is published, in order.
+    """Returns the published checkpoints in order.
 
     Args:
-      model: only those whose variant this pattern matches, such as `ViT-B*`; there may be none.
+      model: pattern of variants, such as `ViT-B*`, which may match none.
     """
     with TABLE.open(encoding="utf-8", newline="") as file:
         everything = [_read(row) for row in csv.DictReader(file)]
@@ -87,7 +87,7 @@ def entries(model: str | None = None) -> list[Entry]:
 
 
 def find(name: str) -> Entry:
-    """Returns the checkpoint of a name; raises WeightsError that tells the nearest one."""
+    """Returns the checkpoint of a name; raises WeightsError with the nearest name."""
     everything = {entry.name: entry for entry in entries()}
     if name in everything:
         return everything[name]
@@ -108,9 +108,9 @@ def find(name: str) -> Entry:
 
 
 def resolve(reference: str, *, offline: bool = False) -> pathlib.Path:
-    """Returns the file or folder that a path, a published name or an address stands for.
+    """Returns the file or folder of a path, a published name or a URL.
 
-    What is not here is downloaded; raises WeightsError where that cannot be.
+    Downloads missing files; raises WeightsError on failure.
     """
     path = pathlib.Path(reference).expanduser()
     if path.exists():
@@ -126,7 +126,7 @@ def resolve(reference: str, *, offline: bool = False) -> pathlib.Path:
 
 
 def variant(name: str) -> str:
-    """Returns the model that a published name means: `R50_L_32` and `R50+L/32` are R50+ViT-L/32."""
+    """Returns the model of a published name: `R50_L_32` and `R50+L/32` are R50+ViT-L/32."""
     parts = re.fullmatch(r"(?:(R\d*)[_+])?(?:ViT-)?([A-Za-z]+)[_/](\d+)", name, re.ASCII)
     if parts is None:
         return name

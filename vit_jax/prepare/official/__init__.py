@@ -1,5 +1,5 @@
-"""The paper's data sets packed from the archives that their authors publish, as TFDS packs them.
+"""Packs the paper's data sets from their official archives, exactly as TFDS does.
 
-No TensorFlow: features, versions and class names are those of TFDS's builders, and the archives are
-read here. `recipes` has a recipe for each data set, `build` follows it.
+Needs no TensorFlow: features, versions and class names come from TFDS's builders, and this package
+reads the archives. `recipes` contains a recipe for each data set, which `build` executes.
 """

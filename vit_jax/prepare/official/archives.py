@@ -1,4 +1,4 @@
-"""The files that a user gives, whether they lie in folders, tars or zips, compressed or not."""
+"""Reads the user's files from folders, tars and zips, compressed or not."""
 
 import fnmatch
 import functools
@@ -23,8 +23,8 @@ GZIP = b"\x1f\x8b"
 CHUNK = 2**20
 TARS = (".tgz", ".tar.gz", ".tar")
 SUFFIXES = (*TARS, ".zip", ".gz")
-DEEP = 3  # archives in archives
-SMALL = 2**26  # bytes of a file that is read whole: a list, labels, a table
+DEEP = 3  # nesting depth of archives
+SMALL = 2**26  # bytes of a file to read at once: a list, labels, a table
 
 
 class NeedsUnpackingError(Exception):
@@ -32,11 +32,11 @@ class NeedsUnpackingError(Exception):
 
 
 class Archives:
-    """All files in what the user gives; what is compressed is unpacked to `scratch` once.
+    """All files in the given sources; compressed ones are unpacked to `scratch` once.
 
-    `looked_into` are patterns of the names of archives that are opened where they lie in a folder
-    or another archive; one that is given itself is opened by any name. `unpacked` bounds what one
-    compressed file may unpack to, in bytes. With a `limit`, a file that unpacks to more bytes than
+    `looked_into` are name patterns of archives to open inside a folder or another archive; archives
+    given directly are always opened. `unpacked` limits the contents of one compressed file, in
+    bytes. With a `limit`, a file that unpacks to more bytes than
     that raises NeedsUnpackingError.
     """
 
@@ -54,9 +54,9 @@ class Archives:
         self._read = image_listing.Reader()
 
     def files(self) -> Iterator[Found]:
-        """Yields every file; those of an archive are in a folder of its name, without suffix.
+        """Yields every file; the files of an archive are in a folder of its name without suffix.
 
-        Raises DataError for what cannot be read.
+        Raises DataError for unreadable sources.
         """
         for given in self._given:
             try:
@@ -75,14 +75,14 @@ class Archives:
                 yield from self._expanded(found, Path(entry.path))
 
     def table(self, wanted: Callable[[str], bool]) -> dict[str, Found]:
-        """Returns the files whose path is `wanted`, by that path; the last of a path counts."""
+        """Returns the files with a `wanted` path by path; the last of equal paths wins."""
         return {one.path: one for one in self.files() if wanted(one.path)}
 
     def read(self, found: Found, most: int = SMALL) -> bytes:
-        """Returns the bytes of a file; raises DataError where they are more than `most`."""
+        """Returns the bytes of a file; raises DataError for more than `most`."""
         if found.size > most:
             raise DataError(
-                f"{found.path}: has {found.size:,} bytes, where {most:,} are the most it can have"
+                f"{found.path}: has {found.size:,} bytes, but at most {most:,} are expected"
             )
         try:
             return self._read(found)
@@ -90,14 +90,14 @@ class Archives:
             raise DataError(f"{found.path}: {error}") from None
 
     def text(self, found: Found) -> str:
-        """Returns the text of a file; raises DataError where it is none."""
+        """Returns the text of a file; raises DataError if it is not UTF-8."""
         try:
             return self.read(found).decode()
         except UnicodeDecodeError:
             raise DataError(f"{found.path}: is no text; download it again") from None
 
     def plain(self, found: Found) -> tuple[Path, int]:
-        """Returns a file that has the bytes of `found` as they are, and from where on."""
+        """Returns a file that contains the bytes of `found` uncompressed, and their offset."""
         if found.offset == image_listing.PLAIN:
             return Path(found.container, found.path), 0
         if not archives.is_zip(found.container):
@@ -105,10 +105,10 @@ class Archives:
         return self.spill(f"{found.path}, of {found.container}", lambda: _unzipped(found)), 0
 
     def spill(self, named: str, make: Callable[[], Iterator[bytes]], inside: str = "data") -> Path:
-        """Returns a file in `scratch` with the chunks of `make`, or the one of an earlier try.
+        """Returns a file in `scratch` with the chunks of `make`, or that of an earlier attempt.
 
-        What is `named` the same has the same bytes. The path of the file ends in `inside`. Raises
-        DataError where the bytes are too many.
+        `named` identifies the contents. The path of the file ends in `inside`. Raises DataError for
+        too many bytes.
         """
         folder = self._scratch / hashlib.sha256(os.fsencode(named)).hexdigest()[:32]
         path, part = folder / inside, folder / ".part"
@@ -126,7 +126,7 @@ class Archives:
                 if total > self._unpacked:
                     raise DataError(
                         f"{named.partition(', ')[0]}: unpacks to more than {self._unpacked:,} "
-                        "bytes, which no file of this data set does"
+                        "bytes, more than any file of this data set"
                     )
                 with shards.disk_errors(path):
                     file.write(chunk)
@@ -137,14 +137,14 @@ class Archives:
     def _expanded(
         self, found: Found, path: Path | None, depth: int = 0, given: bool = False
     ) -> Iterator[Found]:
-        """Yields a file, or what it holds; `path` is where it is, if it is no part of another."""
+        """Yields a file, or the files in it; `path` is its location unless it is in an archive."""
         above, name = found.path.rpartition("/")[::2]
         wanted = any(fnmatch.fnmatch(name.lower(), pattern) for pattern in self._patterns)
         if not wanted and not (given and name.lower().endswith(SUFFIXES)):
             yield found
             return
         if depth == DEEP:
-            raise DataError(f"{found.container}: {found.path}: an archive in an archive too often")
+            raise DataError(f"{found.container}: {found.path}: archives nested too deeply")
         if path is None:
             path = self._copy(found)
         inside = f"{above}/{_stem(name)}" if above else _stem(name)
@@ -160,7 +160,7 @@ class Archives:
             yield from self._expanded(each, None, depth + 1)
 
     def _copy(self, found: Found) -> Path:
-        """Returns a file of its own for a member of an archive."""
+        """Copies a member of an archive to its own file."""
         if archives.is_zip(found.container):
             return self.plain(found)[0]
         return self.spill(f"{found.path}, of {found.container}", lambda: _part(found))
@@ -200,7 +200,7 @@ def _stem(name: str) -> str:
 
 
 def _gunzipped(path: Path) -> Iterator[bytes]:
-    """Yields the chunks of a compressed file; raises DataError where it is damaged."""
+    """Yields the chunks of a compressed file; raises DataError if it is damaged."""
     try:
         with gzip.open(path) as file:
             while chunk := file.read(CHUNK):

@@ -1,4 +1,4 @@
-"""SVHN, as MATLAB has it, and SmallNORB, in a format of its own: images that become PNGs."""
+"""SVHN in MATLAB files and SmallNORB in its own format, converted to PNG images."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""A recipe followed: examples in TFDS's order, in shards, with its metadata; again after a stop."""
+"""Builds a data set from a recipe: shards in TFDS's order with its metadata, resumable."""
 
 import dataclasses
 import functools
@@ -24,23 +24,23 @@ from vit_jax.prepare.shards import SHARD_BYTES, Outcome, Planned
 
 Path = pathlib.Path
 
-FORM = 1  # raised when the same files would be packed to other bytes
+FORM = 1  # incremented when the same files would be packed to different bytes
 UNPACKED = "unpacked"
 ORDER = "TFDS's: MD5 of the split's name and the example's key"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """What to build.
+    """A build job.
 
     Attributes:
-      name: what the user calls it, for messages.
-      recipe: how.
-      builder: TFDS's builder of it, for array_record, below the data_dir where it goes.
-      sources: folders and files of the user's.
-      partial: build also where images are missing.
+      name: name on the command line, for messages.
+      recipe: recipe of the data set.
+      builder: its TFDS builder, for array_record in the target data_dir.
+      sources: the user's folders and files.
+      partial: build even if images are missing.
       workers: processes.
-      shard_bytes: bytes of the examples of a shard, about.
+      shard_bytes: approximate bytes of examples per shard.
     """
 
     name: str
@@ -53,16 +53,16 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """Where the whole data set will be."""
+        """The folder of the complete data set."""
         return Path(self.builder.data_path)
 
 
 def build(job: Job) -> dict[str, Any]:
-    """Builds a data set and returns its facts, as they stand in its `vit_jax.json`.
+    """Builds a data set and returns the contents of its `vit_jax.json`.
 
-    What is finished of an earlier try with the same files is kept, and the result is the same, byte
-    for byte, as if it had never been stopped. Raises DataError, one line, for files that are not
-    the official ones, and for images that are missing unless the job is `partial`.
+    Keeps the shards that an earlier attempt with the same files finished; the result is identical
+    to an uninterrupted build, byte for byte. Raises DataError for files that are not the official
+    ones, and for missing images unless the job is `partial`.
     """
     part = staging.folder(job.folder)
     with staging.alone(part):
@@ -84,7 +84,7 @@ def build(job: Job) -> dict[str, Any]:
 
 
 def held(folder: Path) -> dict[str, Any] | None:
-    """Returns the facts of a data set that was built here, or None."""
+    """Returns the facts of a data set built by this module, or None."""
     try:
         facts = json.loads((folder / FACTS).read_text())
     except (OSError, ValueError):
@@ -93,7 +93,7 @@ def held(folder: Path) -> dict[str, Any] | None:
 
 
 def counts(facts: Mapping[str, Any]) -> str:
-    """Returns how many images there are of how many, by split, in words."""
+    """Describes how many of the official images each split contains."""
     there = {split: about["examples"] for split, about in facts["splits"].items()}
     return _counts(there, facts["official"])
 
@@ -105,10 +105,10 @@ def is_partial(facts: Mapping[str, Any]) -> bool:
 
 
 def order(split: str, examples: Examples) -> np.ndarray:
-    """Returns positions (N,) in the order in which TFDS has the examples of a split.
+    """Returns positions (N,) in TFDS's order of the examples of a split.
 
-    That is by the MD5 of the split's name and the key (`tfds.core.hashing`), so `train[:800]` has
-    the images that it has in a copy that TFDS made. Raises DataError where a key is there twice.
+    TFDS orders by the MD5 of the split's name and the key (`tfds.core.hashing`), so `train[:800]`
+    selects the same images as in a copy made by TFDS. Raises DataError for a repeated key.
     """
     salted = hashlib.md5(split.encode(), usedforsecurity=False)
     hashes = np.zeros((len(examples), 2), ">u8")
@@ -120,7 +120,7 @@ def order(split: str, examples: Examples) -> np.ndarray:
     again = np.flatnonzero((hashes[found[1:]] == hashes[found[:-1]]).all(axis=1))
     if again.size:
         twice = examples[int(found[again[0]])]
-        raise DataError(f"{split}: {twice.name} is there twice; give each image once")
+        raise DataError(f"{split}: {twice.name} occurs twice; give each image once")
     return found
 
 
@@ -162,7 +162,7 @@ def _counts(there: Mapping[str, int], official: Mapping[str, int]) -> str:
 
 
 def _fingerprint(job: Job, contents: Contents, orders: Mapping[str, np.ndarray]) -> str:
-    """Returns a digest of all that decides what the shards will hold."""
+    """Returns a digest of everything that determines the contents of the shards."""
     total = hashlib.sha256()
     facts = [FORM, job.builder.info.full_name, job.shard_bytes]
     total.update(json.dumps([*facts, {k: list(v) for k, v in contents.names.items()}]).encode())
@@ -198,7 +198,7 @@ def _check_room(part: Path, contents: Contents, missing: Sequence[Planned]) -> N
 def _finish(
     job: Job, part: Path, contents: Contents, packed: list[tuple[Planned, Outcome]]
 ) -> dict[str, Any]:
-    """Adds to the shards what is known of them, and gives their folder its name."""
+    """Writes the metadata and gives the folder its final name."""
     whole = part / staging.WHOLE
     facts: dict[str, Any] = {
         "name": job.builder.info.full_name,
@@ -220,7 +220,7 @@ def _finish(
 def _write_metadata(
     job: Job, whole: Path, contents: Contents, packed: list[tuple[Planned, Outcome]]
 ) -> None:
-    """Writes what TFDS writes: the builder's own info, with the splits as they are."""
+    """Writes the builder's TFDS metadata, with the actual splits."""
     info = job.builder.info
     for feature, names in contents.names.items():
         info.features[feature].names = list(names)

@@ -64,7 +64,7 @@ def load(data: bytes, names: Sequence[str], named: str, most: int) -> dict[str, 
 
 
 class _Damaged(Exception):
-    """What a file says of itself that cannot be."""
+    """A file with an impossible declaration."""
 
 
 def _fail(reason: str) -> NoReturn:

@@ -61,7 +61,7 @@ def load(data: bytes, named: str) -> dict[str, Any]:
 
 
 class _Refused(Exception):
-    """What a pickle has that is not followed."""
+    """An unsupported operation or type in a pickle."""
 
 
 class _Machine:
@@ -73,7 +73,7 @@ class _Machine:
         self._memory: dict[int, Any] = {}
 
     def run(self, data: bytes) -> Any:
-        """Returns what a pickle says."""
+        """Returns the value of a pickle."""
         with warnings.catch_warnings():  # of escapes in texts
             warnings.simplefilter("ignore")
             for operation, argument, _ in pickletools.genops(data):
@@ -144,7 +144,7 @@ def _of(value: Any, kind: type) -> Any:
 
 
 def _made(function: Any, arguments: Any) -> Any:
-    """Returns what numpy's two functions would return, as far as it is needed."""
+    """Emulates the two NumPy functions as far as needed."""
     name = function.text if isinstance(function, _Name) else None
     if name in ARRAY:
         return _Array()

@@ -1,4 +1,4 @@
-"""What there is to say of a data set's archives: which files, which examples, how each is made."""
+"""Recipe of a data set: its archives, its examples, and the encoding of each."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from vit_jax.prepare.official.archives import Archives
 
 
 class Span(NamedTuple):
-    """`size` bytes of a file from `offset` on."""
+    """`size` bytes of a file, starting at `offset`."""
 
     file: str
     offset: int
@@ -28,10 +28,10 @@ class Example(NamedTuple):
     """An example before it is read.
 
     Attributes:
-      key: what TFDS orders examples by.
-      name: of its file, or its number.
-      places: where its bytes are, of an image and what goes with it.
-      values: what else it is made of: labels, above all.
+      key: TFDS's sort key.
+      name: its file name or number.
+      places: locations of the bytes of its image and other files.
+      values: other inputs, mostly labels.
     """
 
     key: str | int
@@ -57,7 +57,7 @@ class Examples(Protocol):
 
 
 class Few:
-    """Examples in a list: of a data set of some 100,000."""
+    """Examples in a list, for data sets of up to some 100,000."""
 
     def __init__(self, examples: Sequence[Example]) -> None:
         self._examples = examples
@@ -79,7 +79,7 @@ class Few:
 
 
 class Contents(NamedTuple):
-    """What archives hold: examples by split, and class names that TFDS takes from files."""
+    """Contents of archives: examples by split, and class names that TFDS reads from files."""
 
     splits: Mapping[str, Examples]
     names: Mapping[str, Sequence[str]] = {}
@@ -87,20 +87,19 @@ class Contents(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How the archives of a data set become what TFDS's builder makes of them.
+    """How to turn the archives of a data set into the same examples as its TFDS builder.
 
     Attributes:
-      dataset: what TFDS calls it, `name` or `name/config`.
-      files: the files it takes, in words.
+      dataset: TFDS's name, `name` or `name/config`.
+      files: description of the files it needs.
       splits: official number of images by split.
-      archives: patterns of the names of tars, zips and compressed files that are looked into;
-        others are left alone.
-      unpacked: most bytes that a compressed file of these unpacks to.
-      look: finds the examples in the archives; raises DataError for what is not as it should be.
-      encode: makes an example, by name of feature, of the bytes at its places and its values;
+      archives: name patterns of tars, zips and compressed files to open; others are ignored.
+      unpacked: limit in bytes for the contents of a compressed file.
+      look: finds the examples in the archives; raises DataError for unexpected contents.
+      encode: returns the features of an example from the bytes at its places and its values;
         raises BadImage. It runs in other processes.
-      version: of TFDS's builder; none: the newest.
-      downloads: names of the files that TFDS knows how to download; none: it does not.
+      version: version of TFDS's builder; empty: the newest.
+      downloads: names of the files that TFDS can download; empty: none.
     """
 
     dataset: str

@@ -33,7 +33,7 @@ class Packer:
         self._open: dict[str, int] = {}
 
     def __call__(self, shard: Shard) -> Outcome:
-        """Writes the file of a shard, then what became of it; `each` is called for every example.
+        """Writes a shard, then its outcome; calls `each` for every example.
 
         Raises PrepareError where the disk is full and DataError where the source has gone, or an
         example is not what it should be.

@@ -1,4 +1,4 @@
-"""Examples that are rows of an array, which lies in a file as it is."""
+"""Examples that are rows of an array stored uncompressed in a file."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
