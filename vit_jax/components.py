@@ -130,13 +130,13 @@ def find(kind: str, name: str, key: str) -> Callable[..., Any]:
 
 def parse(text: str, key: str) -> Spec:
     """Reads `name` or `name(argument=value, ...)`; raises ConfigError."""
+    if text.strip().isidentifier():
+        return Spec(text.strip())
     wrong = ConfigError(f"{key}={text}: must be NAME or NAME(argument=value, ...)")
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise wrong from None
-    if isinstance(node, ast.Name):
-        return Spec(node.id)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
         raise wrong
     arguments = {}

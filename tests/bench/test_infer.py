@@ -163,7 +163,7 @@ def test_batches_that_were_compiled_are_written_too(tmp_path):
     ("flags", "message"),
     [
         (["--models=ViT-Q/32"], "ViT-Q/32: no size Q"),
-        (["--threads", "2"], "--threads=2: only bench input has this flag"),
+        (["--threads", "2"], "--threads=2: is a flag of bench input only"),
         (["--topology=v9-8"], "--topology=v9-8: no such slice"),
         (["--topology=cpu"], "--topology=cpu: name a TPU slice"),
         (["--topology=v3-8", "--rounds=2"], "--rounds=2: nothing runs"),

@@ -66,7 +66,10 @@ def test_what_a_slice_eats():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["attention", "--rounds=3"], "--rounds=3: only bench input or bench infer has this flag"),
+        (
+            ["attention", "--rounds=3"],
+            "--rounds=3: is a flag of bench input, bench infer, bench train only",
+        ),
         (["input", "--feed=ViT-B/32"], "--topology=SLICE go together"),
         (["input", "--feed=ViT-Q/32", "--topology=v3:2x2"], "ViT-Q/32"),
         (["input", "--feed=ViT-B/32", "--topology=v9:2x2"], "--topology=v9:2x2"),

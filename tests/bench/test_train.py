@@ -201,7 +201,7 @@ def test_mistakes_are_one_line(arguments, message, capsys):
 
 def test_flags_of_other_measurements_are_refused(capsys):
     assert cli.main(["bench", "infer", "--peer=timm"]) == 2
-    assert "--peer=timm: only bench train has this flag" in capsys.readouterr().err
+    assert "--peer=timm: is a flag of bench train only" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("own")

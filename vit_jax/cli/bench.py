@@ -154,9 +154,9 @@ def _check_flags(args: argparse.Namespace) -> None:
     for key in dict.fromkeys(flag for flags in KINDS.values() for flag in flags):
         value = getattr(args, key)
         if value is not None and key not in KINDS[args.what]:
-            having = " or ".join(f"bench {kind}" for kind, flags in KINDS.items() if key in flags)
+            having = ", ".join(f"bench {kind}" for kind, flags in KINDS.items() if key in flags)
             raise config.ConfigError(
-                f"--{key.replace('_', '-')}={_shown(value)}: only {having} has this flag"
+                f"--{key.replace('_', '-')}={_shown(value)}: is a flag of {having} only"
             )
 
 
