@@ -51,13 +51,6 @@ class Counted(Probe):
         return 2 * self.hidden * (image_size[0] * image_size[1] * channels + model.num_classes)
 
 
-@components.register("model", "misshapen_of_tests")
-class Misshapen(Probe):
-    def network(self, model, image_size, channels, dtype, masked, *, rngs):
-        features = image_size[0] * image_size[1] * channels
-        return ProbeNetwork(features, self.hidden, model.num_classes - 1, rngs=rngs)
-
-
 def configure(architecture="probe_of_tests(hidden=6)", duration="3 steps"):
     return runs.configure(
         model={"architecture": architecture, "dropout": 0.0, "num_classes": 10},
@@ -71,16 +64,6 @@ def workdir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plugin") / "run"
     assert experiment.train(configure(), folder).steps == 3
     return folder
-
-
-def test_logits_of_the_wrong_shape_are_one_line():
-    cfg = configure("misshapen_of_tests")
-    model = models.create(cfg.model, image_size=(8, 8), channels=1)
-    with pytest.raises(config.ConfigError) as caught:
-        jax.eval_shape(model.apply, model.shapes(), jnp.zeros((2, 8, 8, 1)))
-    assert str(caught.value) == (
-        "model.architecture=misshapen_of_tests: returns logits (2, 9) float32, not (2, 10) float32"
-    )
 
 
 def test_arguments_reach_the_model():
