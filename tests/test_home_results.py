@@ -16,7 +16,7 @@ from vit_jax.training import sharding
 
 TINY = {
     "model.width": "16", "model.depth": "1", "model.mlp_dim": "16", "model.heads": "2",
-    "model.unroll": "1", "model.resnet_width": "0.5", "train.batch_size": "8",
+    "model.unroll": "1", "train.batch_size": "8",
     "data.eval_split": "test[:40]", "evaluation.batch_size": "8",
 }  # fmt: skip
 LINES = home_repetitions.read()

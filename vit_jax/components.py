@@ -99,7 +99,7 @@ def register(kind: str, name: str) -> Callable[[C], C]:
         raise ValueError(f"{name!r}: a component's name has only letters, digits and _")
 
     def add(component: C) -> C:
-        if name in BUILT_IN[kind] and component.__module__.partition(".")[0] != "vit_jax":
+        if name in BUILT_IN[kind] and not _is_ours(component):
             raise ValueError(f"{kind} {name}: vit_jax has one; register yours by another name")
         other = _TABLES[kind].get(name)
         if other is not None and (other.__module__, other.__qualname__) != (
@@ -161,16 +161,22 @@ def is_built_in(kind: str, text: str) -> bool:
     return text.partition("(")[0].strip() in BUILT_IN[kind]
 
 
+def _is_ours(component: Callable[..., Any]) -> bool:
+    """Returns whether a component is defined in this package; in a REPL its module may be None."""
+    return (component.__module__ or "").partition(".")[0] == "vit_jax"
+
+
 def call(component: Callable[..., Any], spec: Spec, key: str, /, *given: Any, **named: Any) -> Any:
     """Returns `component(*given, **named, **spec.arguments)`.
 
     Raises ConfigError for an argument that the component does not take, or lacks, and where it
     fails itself.
     """
-    try:
-        inspect.signature(component).bind(*given, **named, **spec.arguments)
-    except TypeError as error:
-        raise ConfigError(f"{key}={spec.name}: {error}") from None
+    if spec.arguments or not _is_ours(component):  # a signature may be parsed as Python: slow
+        try:
+            inspect.signature(component).bind(*given, **named, **spec.arguments)
+        except TypeError as error:
+            raise ConfigError(f"{key}={spec.name}: {error}") from None
     try:
         return component(*given, **named, **spec.arguments)
     except (UserError, MemoryError):

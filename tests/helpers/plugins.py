@@ -63,7 +63,7 @@ def built_in():
         kind: {
             name: component
             for name, component in table.items()
-            if component.__module__.startswith("vit_jax.")
+            if (component.__module__ or "").startswith("vit_jax.")
         }
         for kind, table in components._TABLES.items()
     }

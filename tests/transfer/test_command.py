@@ -72,10 +72,10 @@ def test_seeds_of_the_choice(tmp_path, capsys):
     assert "holds another transfer (choose_seeds: 4,5 -> 0,1); go on without" in line
 
 
-def test_what_is_wrong_with_the_last_is_said_before_the_first_runs(tmp_path, capsys):
+def test_what_is_wrong_with_the_last_is_said_before_the_first_runs(tmp_path, monkeypatch, capsys):
     names = [sweeps.NAME, "finetune/ViT-B_16-jft-pets"]
-    root = f"--config.data.root={tmp_path}"
-    assert cli.main(["transfer", *names, "--config.init_from=none", root]) == 2
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    assert cli.main(["transfer", *names, "--config.init_from=none"]) == 2
     *_, line = capsys.readouterr().err.splitlines()
     assert "oxford_iiit_pet" in line
     assert not (tmp_path / "runs").exists()
