@@ -164,7 +164,7 @@ def transfer(
 
     >>> transfer("digits", FOLDER / "transfer")
     Traceback (most recent call last):
-    vit_jax.options.ConfigError: transfer: digits names no learning rates to try; set \
+    vit_jax.errors.ConfigError: transfer: digits names no learning rates to try; set \
 --rates=0.003,0.01,0.03
     """
     from vit_jax import transfer_learning

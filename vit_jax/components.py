@@ -9,6 +9,7 @@ those that its components come from, so that a message can name them.
 
 import ast
 import dataclasses
+import functools
 import importlib
 import inspect
 import re
@@ -17,7 +18,8 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from vit_jax.options import NO_ROOM, ConfigError, UserError, suggest
+from vit_jax.errors import NO_ROOM, ConfigError, UserError
+from vit_jax.options import option, suggest
 
 KINDS = (
     "model",
@@ -185,6 +187,12 @@ def call(component: Callable[..., Any], spec: Spec, key: str, /, *given: Any, **
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             raise
         raise ConfigError(f"{key}={spec.name}: {_described(error)}") from error
+
+
+def component(default: Any, kind: str, doc: str, **more: Any) -> Any:
+    """Declares an option that names components: built in, or registered by a plug-in."""
+    known = functools.partial(check, kind=kind)
+    return option(default, doc, choices=BUILT_IN[kind], check=known, kind=kind, **more)
 
 
 def check(text: str, key: str, kind: str) -> None:

@@ -1,12 +1,11 @@
 """Options: typed, bounded, documented fields of frozen dataclasses, parsed from values or text.
 
-This is the mechanism behind `config.py`: every error is one line that names the key, the value
+This is the mechanism behind `config`: every error is one line that names the key, the value
 and the nearest valid choice.
 """
 
 import dataclasses
 import difflib
-import errno
 import functools
 import hashlib
 import json
@@ -16,65 +15,13 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from vit_jax import messages
+from vit_jax.durations import Duration
+from vit_jax.errors import ConfigError
 
 T = TypeVar("T")
 
 
 MOST = 10**15  # upper bound of every count
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk
-
-
-class UserError(Exception):
-    """A mistake or a condition the user can act on: one line, no traceback, an exit code.
-
-    Attributes:
-      from_state: whether the training state may be the cause, so that a retry fails again.
-    """
-
-    exit_code = 2
-    from_state = False
-
-    def __str__(self) -> str:
-        """Returns the message as one line of bounded length, whatever values it quotes."""
-        return messages.one_line(super().__str__())
-
-
-class ConfigError(UserError):
-    """An unknown option, a wrong type, or a value out of bounds."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Duration:
-    """A length of training such as `150 epochs`, converted to steps once, by `steps`."""
-
-    amount: float
-    unit: str
-
-    UNITS = ("steps", "epochs", "examples")
-
-    def __str__(self) -> str:
-        return f"{self.amount:.17g} {self.unit}"
-
-    @classmethod
-    def parse(cls, value: Any) -> "Duration":
-        """Reads `500`, `'500 steps'`, `'1.5 epochs'` or `'1e6 examples'`; raises ValueError."""
-        if isinstance(value, Duration):
-            return value
-        words = str(value).split()
-        amount, unit = [*words, "steps"][:2]
-        unit = unit if unit.endswith("s") else unit + "s"
-        if isinstance(value, bool) or len(words) not in (1, 2) or unit not in cls.UNITS:
-            raise ValueError
-        number = float(amount)
-        if not math.isfinite(number):
-            raise ValueError
-        return cls(number, unit)
-
-    def steps(self, batch_size: int, examples: int) -> int:
-        """Returns whole steps, rounded up, for a global batch and an epoch of `examples`."""
-        seen = {"steps": batch_size, "epochs": examples, "examples": 1}[self.unit]
-        return math.ceil(round(self.amount * seen / batch_size, 9))
 
 
 def option(

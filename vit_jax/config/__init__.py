@@ -1,0 +1,123 @@
+"""The schema of a run: every option with its type, its bounds and its one-line meaning.
+
+A config file returns an `ml_collections.ConfigDict`; `build` turns it into frozen dataclasses or
+raises a one-line `ConfigError` that names the key, the value and the nearest valid choice.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vit_jax import components
+from vit_jax import options as _options
+from vit_jax.config.data import Data as Data
+from vit_jax.config.measuring import Checkpoint as Checkpoint
+from vit_jax.config.measuring import Evaluation as Evaluation
+from vit_jax.config.measuring import Logging as Logging
+from vit_jax.config.measuring import Watchdog as Watchdog
+from vit_jax.config.model import Model as Model
+from vit_jax.config.training import Masked as Masked
+from vit_jax.config.training import Mesh as Mesh
+from vit_jax.config.training import Optimizer as Optimizer
+from vit_jax.config.training import Schedule as Schedule
+from vit_jax.config.training import Train as Train
+from vit_jax.durations import Duration as Duration
+from vit_jax.errors import NO_ROOM as NO_ROOM
+from vit_jax.errors import ConfigError as ConfigError
+from vit_jax.errors import UserError as UserError
+from vit_jax.options import differences as differences
+from vit_jax.options import fingerprint as fingerprint
+from vit_jax.options import get as get
+from vit_jax.options import option
+from vit_jax.options import show as show
+from vit_jax.options import suggest as suggest
+
+PLUGINS = "plugins"  # of a recorded config: the modules of its components
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """A whole run."""
+
+    name: str = option("unnamed", "Name of the run's config.", free=True)
+    seed: int = option(
+        0, "Seed of initialization, data order, augmentation and dropout.", at_least=0, below=2**32
+    )
+    init_from: str | None = option(
+        None,
+        "Weights to begin with: a run, a file or folder, or a published name; none: random ones.",
+    )
+    init_head: str = option(
+        "new",
+        "Layers after the encoder: new ones as in fine-tuning, or those of init_from.",
+        choices=("new", "keep"),
+    )
+    model: Model = Model()
+    data: Data = Data()
+    train: Train = Train()
+    masked: Masked = Masked()
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    checkpoint: Checkpoint = Checkpoint()
+    evaluation: Evaluation = Evaluation()
+    logging: Logging = Logging()
+    watchdog: Watchdog = Watchdog()
+    mesh: Mesh = Mesh()
+
+    def __repr__(self) -> str:
+        """Returns the options that differ from their defaults, one per line."""
+        default = Config()
+        lines = [
+            f"  {key}={_options.get(self, key)!r},\n"
+            for key, _, _ in options()
+            if _options.get(self, key) != _options.get(default, key)
+        ]
+        return f"Config(\n{''.join(lines)})"
+
+
+def build(values: Mapping[str, Any]) -> Config:
+    """Returns the config that nested `values` describe, or raises ConfigError.
+
+    `plugins` in them names the modules of its components, as in `to_dict`. They are never imported,
+    only named in the error where such a component is missing.
+    """
+    plugins = values.get(PLUGINS) if hasattr(values, "items") else None
+    if plugins is not None:
+        values = {key: value for key, value in values.items() if key != PLUGINS}
+    try:
+        return _options.build(Config, values)
+    except components.UnknownComponent as error:
+        if how := components.needed(plugins):
+            option = str(error).partition(": no such ")[0]
+            raise ConfigError(f"{option}: comes from a plug-in; {how}") from None
+        raise
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Returns nested plain values that JSON holds and `build` reads back unchanged.
+
+    If it uses components of plug-ins, `plugins` lists the modules to import.
+    """
+    modules: set[str] = set()
+    for key, field, _ in options():
+        if kind := field.metadata["kind"]:
+            named = _options.get(config, key)
+            for text in named if isinstance(named, tuple) else [named] if named else []:
+                modules |= components.modules(kind, text)
+    return ({PLUGINS: sorted(modules)} if modules else {}) | _options.to_dict(config)
+
+
+def override(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns nested `values` with texts or values at dotted keys, such as `optimizer.lr`."""
+    return _options.override(Config, values, assignments)
+
+
+def options() -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
+    """Yields `(dotted key, field, type)` of every option in the order of the schema."""
+    return _options.each(Config)
+
+
+def with_classes(cfg: Config, classes: int | None) -> Config:
+    """Returns the config with `model.num_classes`, where the user left it to the data."""
+    model = dataclasses.replace(cfg.model, num_classes=cfg.model.num_classes or classes)
+    return dataclasses.replace(cfg, model=model)

@@ -1,0 +1,124 @@
+"""Options of the images."""
+
+import dataclasses
+
+from vit_jax.components import component
+from vit_jax.options import option
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+    """Where images come from and what happens to their pixels before the model."""
+
+    source: str = component(
+        "digits",
+        "source",
+        "Kind of data: embedded digits, folder of images, TFDS dataset, or random pixels.",
+    )
+    name: str | None = option(None, "TFDS dataset, such as cifar10 or cifar10:3.0.2.")
+    root: str | None = option(None, "Folder of images, or TFDS data_dir.", free=True)
+    labels: str | None = option(
+        None,
+        "TFDS labels: a rule such as clevr-count, or a class label by name; none: the data's own.",
+    )
+    examples: str | None = option(
+        None,
+        "List of the images of data.train_split, to be found by hash; `vit_jax prepare` writes it.",
+        free=True,
+    )
+    classes: tuple[str, ...] | None = option(
+        None, "Classes to keep, by name and in this order, such as 0,1,2; none: all of the data's."
+    )
+    train_split: str = option("train", "Split to train on; TFDS slices such as train[:99%] work.")
+    eval_split: str = option(
+        "test",
+        "Split to evaluate on while training; auto: a validation split if there is one, else test.",
+    )
+    test_split: str | None = option(
+        None,
+        "Split to measure once, at the end; auto: test, where a validation split is evaluated on.",
+    )
+    holdout: float = option(
+        0.0,
+        "Share of each class of an unsplit folder kept for evaluation; 0: root has split folders.",
+        at_least=0,
+        below=1,
+    )
+    image_size: tuple[int, int] = option(
+        (224, 224), "Input height and width in pixels.", at_least=1
+    )
+    channels: int = option(3, "Color channels: 3, or 1 for gray.", at_least=1, at_most=3)
+    mean: tuple[float, ...] = option(
+        (0.5,), "Pixel value, of 0 to 1, the model sees as 0; one, or one for each channel."
+    )
+    std: tuple[float, ...] = option(
+        (0.5,), "Pixel values between the model's 0 and 1; one, or one for each channel.", above=0
+    )
+    resampling: str = option(
+        "bilinear",
+        "Resizing: bilinear as in TensorFlow, or antialiased, as timm and Hugging Face do.",
+        choices=("bilinear", "antialiased_bilinear", "antialiased_bicubic"),
+    )
+    train_crop: str = option(
+        "inception",
+        "Training view: resize to image_size, random crop of resize_to, or Inception crop.",
+        choices=("resize", "random", "inception"),
+    )
+    eval_crop: str = option(
+        "resize",
+        "Evaluation view: resize to image_size, or central crop after a short-side resize.",
+        choices=("resize", "central"),
+    )
+    resize_to: int | None = option(
+        None,
+        "Side before a random crop, short side before a central crop; none: 8/7 of image_size.",
+        at_least=1,
+    )
+    crop_area: tuple[float, float] = option(
+        (0.05, 1.0), "Inception crop: smallest and largest share of the image.", above=0, at_most=1
+    )
+    crop_aspect: tuple[float, float] = option(
+        (0.75, 4 / 3), "Inception crop: smallest and largest width / height.", above=0
+    )
+    randaugment: tuple[int, ...] | None = option(
+        None,
+        "RandAugment as big_vision's at 224 pixels: operations, magnitude to 30 (2,10); none: off.",
+        at_least=0,
+    )
+    erase: float = option(
+        0.0,
+        "Random erasing: probability that a rectangle, 2 to 33 % of the view, becomes noise.",
+        at_least=0,
+        at_most=1,
+    )
+    transforms: tuple[str, ...] = component(
+        (), "transform", "Transforms of one training image by plug-ins, after all others."
+    )
+    flip: bool = option(True, "Mirror left-right with probability 1/2 while training.")
+    rotation: float = option(
+        0.0, "Random rotation up to this many degrees.", at_least=0, at_most=180
+    )
+    scale: float = option(0.0, "Random zoom up to this share, either way.", at_least=0, below=1)
+    shift: float = option(0.0, "Random shift up to this share of the side.", at_least=0, below=1)
+    num_examples: int = option(1024, "Examples per epoch of synthetic data.", at_least=1)
+    workers: int = option(
+        0, "Loader processes; 0 loads in this one.", at_least=0, at_most=256, free=True
+    )
+    threads: int = option(2, "Loader threads per process.", at_least=1, at_most=256, free=True)
+    prefetch: int = option(
+        4, "Batches made ahead of the step.", at_least=1, at_most=1024, free=True
+    )
+    max_bad_examples: int = option(
+        0,
+        "Unreadable images to replace by their neighbor before the run stops.",
+        at_least=0,
+        free=True,
+    )
+    max_pixels: int = option(
+        100_000_000, "Largest image, in pixels, that is decoded at all.", at_least=1, free=True
+    )
+    partial_decoding: bool = option(
+        True,
+        "Decode only the part of a JPEG that a training crop needs; pixels are the same.",
+        free=True,
+    )

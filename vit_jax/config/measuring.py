@@ -1,0 +1,104 @@
+"""Options of checkpoints, evaluation, logs and time limits."""
+
+import dataclasses
+
+from vit_jax.components import component
+from vit_jax.durations import Duration
+from vit_jax.options import option
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """When the state is written and how much of it is kept."""
+
+    every: Duration | None = option(
+        Duration(1000, "steps"), "Save this often; none: not by steps.", free=True
+    )
+    minutes: float | None = option(
+        None, "Save this often by the clock; none: not by time.", above=0, free=True
+    )
+    keep: int = option(
+        2, "Newest checkpoints to keep, in addition to the best one.", at_least=1, free=True
+    )
+    best: str | None = option(
+        "auto",
+        "Metric that chooses the best checkpoint; auto: top1 or loss, none on a test split.",
+        choices=("auto", "top1", "top5", "loss"),
+        free=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """When data.eval_split is measured, and the additional measurements."""
+
+    every: Duration | None = option(
+        Duration(1000, "steps"), "Evaluate this often; none: only at the end.", free=True
+    )
+    batch_size: int | None = option(
+        None, "Images at a time; none: train.batch_size.", at_least=1, free=True
+    )
+    tasks: tuple[str, ...] = option(
+        (),
+        "Additional sets to measure, such as imagenet-v2,imagenet-c/*; see `vit_jax list --tasks`.",
+        free=True,
+    )
+    fewshot: tuple[str, ...] = option(
+        (),
+        "Sets for few-shot linear accuracy, such as imagenet,pets; digits; self: the run's splits.",
+        free=True,
+    )
+    shots: tuple[int, ...] = option(
+        (1, 5, 10, 25), "Few-shot: training images of each class.", at_least=1, free=True
+    )
+    fewshot_l2: tuple[float, ...] = option(
+        (1024.0,), "Few-shot: weight of the squared norm; several are all told.", above=0, free=True
+    )
+    fewshot_seeds: int = option(
+        3, "Few-shot: draws of training images to average over.", at_least=1, free=True
+    )
+    probe: tuple[str, ...] = option(
+        (), "Sets to train a linear head on frozen features on; named as in fewshot.", free=True
+    )
+    evaluators: tuple[str, ...] = component(
+        (),
+        "evaluator",
+        "Additional evaluators, such as classification(split='test[:100]').",
+        free=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Logging:
+    """What is written while training."""
+
+    every: int = option(50, "Steps between lines of metrics.jsonl.", at_least=1, free=True)
+    tensorboard: bool = option(True, "Write TensorBoard event files too.", free=True)
+    loggers: tuple[str, ...] = component(
+        (), "logger", "Additional writers of metrics, of plug-ins.", free=True
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Watchdog:
+    """How long a process may be busy with one thing until it counts as stuck and ends (code 70)."""
+
+    compile: float | None = option(
+        7200.0, "Seconds for compiling the step; none: for ever.", above=0, free=True
+    )
+    data: float | None = option(
+        900.0, "Seconds of waiting for a batch; none: for ever.", above=0, free=True
+    )
+    step: float | None = option(900.0, "Seconds for a step; none: for ever.", above=0, free=True)
+    evaluate: float | None = option(
+        1800.0, "Seconds for a batch of evaluation; none: for ever.", above=0, free=True
+    )
+    save: float | None = option(
+        3600.0, "Seconds of waiting for a checkpoint; none: for ever.", above=0, free=True
+    )
+    join: int = option(
+        300, "Seconds to wait for the other processes of a run.", at_least=1, free=True
+    )
+    heartbeat: int = option(
+        30, "Seconds without a sign of life until a process counts as lost.", at_least=1, free=True
+    )

@@ -1,0 +1,129 @@
+"""Options of the network."""
+
+import dataclasses
+
+from vit_jax.components import component
+from vit_jax.options import option
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model:
+    """The network; sizes left at None come from `variant`."""
+
+    variant: str | None = option(
+        None, "Size by name, such as ViT-B/16 or R50+ViT-B/32; fills the sizes left at none."
+    )
+    architecture: str | None = component(
+        None, "model", "Kind of network; none: what the variant names, else vit."
+    )
+    resnet_units: tuple[int, ...] | None = option(
+        None,
+        "Bottleneck units per stage of the ResNet (before an encoder); (): its stem alone.",
+        at_least=1,
+    )
+    resnet_width: float | None = option(
+        None, "Factor on the widths of the ResNet; none: the variant's, else 1.", above=0
+    )
+    resnet_version: str = option(
+        "v1", "ResNet units: post-activation v1, or pre-activation v2.", choices=("v1", "v2")
+    )
+    resnet_pool: str = option(
+        "zeros",
+        "Padding of v2's max-pool: zeros as in BiT's code, or nothing as in big_vision's.",
+        choices=("zeros", "nothing"),
+    )
+    resnet_epsilons: str = option(
+        "version",
+        "What keeps a ResNet's divisions from 0: that of its version's own code, or of timm's.",
+        choices=("version", "timm"),
+    )
+    patch_size: tuple[int, int] | None = option(
+        None, "Patch height and width in pixels, or in positions of the ResNet's map.", at_least=1
+    )
+    width: int | None = option(None, "Token width D.", at_least=1)
+    depth: int | None = option(None, "Number of encoder layers.", at_least=1)
+    mlp_dim: int | None = option(None, "Hidden width of the MLP.", at_least=1)
+    heads: int | None = option(None, "Number of attention heads; must divide width.", at_least=1)
+    num_classes: int | None = option(
+        None, "Outputs of the head; none: the number of classes of the data.", at_least=1
+    )
+    patch_remainder: str = option(
+        "refuse",
+        "Pixels that fill no whole patch: refuse such image sizes, or drop them, as others do.",
+        choices=("refuse", "drop"),
+    )
+    pooling: str = option(
+        "token",
+        "What the head sees: class token, first token, mean, maximum, both, or attention (map).",
+        choices=("token", "first", "gap", "max", "gap_max", "map"),
+    )
+    class_token: bool | None = option(
+        None, "Whether a class token stands before the patches; none: if pooling is token."
+    )
+    position: str = option(
+        "learned_1d",
+        "Position embedding: none, learned by index or row and column, relative, or fixed sin-cos.",
+        choices=("none", "learned_1d", "learned_2d", "relative", "sincos_1d", "sincos_2d"),
+    )
+    class_position: bool = option(
+        True, "Whether learned positions have one for the class token; those of big_vision do not."
+    )
+    position_place: str = option(
+        "stem",
+        "Where positions are added: after the stem, to the input of every layer, or there shared.",
+        choices=("stem", "layers", "shared"),
+    )
+    representation_size: int | None = option(
+        None,
+        "Width of the dense layer before the head (pre_logits); none: no such layer.",
+        at_least=1,
+    )
+    representation_activation: str = option(
+        "tanh",
+        "Activation of the layer before the head; tanh as in Google's code.",
+        choices=("tanh", "relu", "silu"),
+    )
+    head_bias: float = option(
+        0.0, "Initial bias of the head; -10 suits sigmoid loss on many classes."
+    )
+    activation: str = option(
+        "gelu",
+        "Activation of the MLPs; model.gelu is the form of GELU.",
+        choices=("gelu", "silu", "relu"),
+    )
+    gelu: str = option(
+        "tanh", "GELU form: tanh as in Google's code, erf as in timm.", choices=("tanh", "erf")
+    )
+    norm_epsilon: float = option(1e-6, "Epsilon of LayerNorm.", above=0)
+    norm_place: str = option(
+        "tokens",
+        "Input of the last LayerNorm: the tokens, or what pooling makes of them (timm's fc_norm).",
+        choices=("tokens", "pooled"),
+    )
+    dropout: float = option(0.0, "Dropout rate in the paper's four places.", at_least=0, below=1)
+    stochastic_depth: float = option(
+        0.0, "Share of images the last layer is skipped for; rises from 0.", at_least=0, below=1
+    )
+    attention: str = option(
+        "explicit",
+        "Attention code: explicit einsums, or jax.nn.dot_product_attention with XLA or cuDNN.",
+        choices=("explicit", "xla", "cudnn"),
+        free=True,
+    )
+    unroll: int = option(
+        1,
+        "Layers unrolled per scan step: 1 compiles fastest, depth runs fastest.",
+        at_least=1,
+        free=True,
+    )
+    remat: str = option(
+        "none",
+        "What backward recomputes: nothing, attention weights, all, all but (weight) matmuls.",
+        choices=("none", "attention", "full", "dots", "dots_no_batch"),
+        free=True,
+    )
+    dtype: str = option(
+        "auto",
+        "Compute type; auto: bfloat16 on TPU and GPU, float32 on CPU. Parameters are float32.",
+        choices=("auto", "float32", "bfloat16"),
+    )

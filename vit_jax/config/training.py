@@ -1,0 +1,122 @@
+"""Options of the objective, the optimizer and the devices."""
+
+import dataclasses
+
+from vit_jax.components import component
+from vit_jax.durations import Duration
+from vit_jax.options import option
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Train:
+    """How long, on how much at a time, and against which loss."""
+
+    batch_size: int = option(4096, "Global batch in images.", at_least=1)
+    accumulation: int = option(
+        1, "Microbatches the global batch is cut into, one after another.", at_least=1, free=True
+    )
+    microbatch: int | None = option(
+        None,
+        "Most images of a device at a time: chooses accumulation by the devices there are.",
+        at_least=1,
+        free=True,
+    )
+    duration: Duration = option(
+        Duration(90, "epochs"), "Length of the run: N steps, epochs or examples."
+    )
+    loss: str = component("softmax", "loss", "Cross-entropy, or the loss of a plug-in.")
+    augmentations: tuple[str, ...] = component(
+        (), "batch_augmentation", "Augmentations of a batch by plug-ins, on the device."
+    )
+    label_smoothing: float = option(0.0, "Label mass spread over all classes.", at_least=0, below=1)
+    mixup: float = option(
+        0.0, "Beta parameter of mixup, which blends pairs of images; 0: off.", at_least=0
+    )
+    clip_norm: float | None = option(
+        None, "Global gradient norm to clip at; none: no clipping.", above=0
+    )
+    ema: float | None = option(
+        None,
+        "Decay of the averaged parameters that are evaluated; none: no average.",
+        above=0,
+        below=1,
+    )
+    max_bad_steps: int = option(
+        0,
+        "Steps with a loss or gradient that is not finite to skip before the run stops.",
+        at_least=0,
+        free=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Masked:
+    """Self-supervision by masked patches, in place of labels (ViT, section 4.6 and B.1.2)."""
+
+    target: str | None = option(
+        None,
+        "What is predicted: a patch's mean color, that of 4 x 4 parts, or its pixels; none: off.",
+        choices=("color", "color_4x4", "pixels"),
+    )
+    rate: float = option(
+        0.5, "Share of an image's patches that are corrupted, and predicted.", above=0, below=1
+    )
+    split: tuple[float, ...] = option(
+        (0.8, 0.1, 0.1),
+        "Of the corrupted: shares that become the mask token, another patch, or stay.",
+        at_least=0,
+        at_most=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """The update rule."""
+
+    name: str = component(
+        "adam",
+        "optimizer",
+        "Update rule; those of optax and of plug-ins take arguments: lion(b1=0.9,b2=0.99).",
+    )
+    lr: float = option(1e-3, "Peak learning rate.", above=0)
+    b1: float = option(0.9, "Adam's first-moment decay.", at_least=0, below=1)
+    b2: float = option(0.999, "Adam's second-moment decay.", at_least=0, below=1)
+    eps: float = option(1e-8, "Adam's epsilon.", above=0)
+    momentum: float = option(0.9, "SGD's momentum.", at_least=0, below=1)
+    moment_dtype: str = option(
+        "float32", "Type of Adam's first moment or SGD's momentum.", choices=("float32", "bfloat16")
+    )
+    weight_decay: float = option(
+        0.0, "Decoupled weight decay, multiplied by the learning rate.", at_least=0
+    )
+    decayed: str = option(
+        "kernels", "Parameters that decay: kernels only, or all.", choices=("kernels", "all")
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """The learning rate over the run, relative to optimizer.lr."""
+
+    warmup: Duration = option(Duration(0, "steps"), "Linear warm-up from 0.")
+    decay: str = component("cosine", "schedule", "Shape after the warm-up.")
+    end: float = option(0.0, "Learning rate a cosine or linear decay ends at.", at_least=0)
+    timescale: float = option(10_000.0, "Steps after which rsqrt has visibly decayed.", above=0)
+    drops: tuple[float, ...] = option(
+        (0.3, 0.6, 0.9),
+        "Shares of the run after which step divides the rate by 10.",
+        above=0,
+        below=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mesh:
+    """How devices share the work."""
+
+    fsdp: int = option(
+        1, "Devices that share one copy of parameters and optimizer state.", at_least=1, free=True
+    )
+    fsdp_min_size: int = option(
+        4096, "Arrays with fewer elements stay whole on every device.", at_least=0, free=True
+    )

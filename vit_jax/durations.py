@@ -1,0 +1,38 @@
+"""Lengths of training, in steps, epochs or examples."""
+
+import dataclasses
+import math
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Duration:
+    """A length of training such as `150 epochs`, converted to steps once, by `steps`."""
+
+    amount: float
+    unit: str
+
+    UNITS = ("steps", "epochs", "examples")
+
+    def __str__(self) -> str:
+        return f"{self.amount:.17g} {self.unit}"
+
+    @classmethod
+    def parse(cls, value: Any) -> "Duration":
+        """Reads `500`, `'500 steps'`, `'1.5 epochs'` or `'1e6 examples'`; raises ValueError."""
+        if isinstance(value, Duration):
+            return value
+        words = str(value).split()
+        amount, unit = [*words, "steps"][:2]
+        unit = unit if unit.endswith("s") else unit + "s"
+        if isinstance(value, bool) or len(words) not in (1, 2) or unit not in cls.UNITS:
+            raise ValueError
+        number = float(amount)
+        if not math.isfinite(number):
+            raise ValueError
+        return cls(number, unit)
+
+    def steps(self, batch_size: int, examples: int) -> int:
+        """Returns whole steps, rounded up, for a global batch and an epoch of `examples`."""
+        seen = {"steps": batch_size, "epochs": examples, "examples": 1}[self.unit]
+        return math.ceil(round(self.amount * seen / batch_size, 9))

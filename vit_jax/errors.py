@@ -1,0 +1,26 @@
+"""Errors that a user can act on."""
+
+import errno
+
+from vit_jax import messages
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk
+
+
+class UserError(Exception):
+    """A mistake or a condition the user can act on: one line, no traceback, an exit code.
+
+    Attributes:
+      from_state: whether the training state may be the cause, so that a retry fails again.
+    """
+
+    exit_code = 2
+    from_state = False
+
+    def __str__(self) -> str:
+        """Returns the message as one line of bounded length, whatever values it quotes."""
+        return messages.one_line(super().__str__())
+
+
+class ConfigError(UserError):
+    """An unknown option, a wrong type, or a value out of bounds."""
