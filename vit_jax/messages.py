@@ -52,6 +52,14 @@ def one_line(text: str, *, limit: int = TEXT, encoding: str = "utf-8") -> str:
     return shown[:start] + cut + shown[start + len(cut) - limit :]
 
 
+def size_text(number: int) -> str:
+    """Returns a number of bytes as text, such as `80.9 kB`."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if number >= scale:
+            return f"{number / scale:,.1f} {unit}"
+    return f"{number / 1e3:,.1f} kB"
+
+
 def print_error(text: str) -> None:
     """Prints a line to standard error, ignoring failures: the exit code still signals the error."""
     print_line(PREFIX + text)

@@ -9,6 +9,7 @@ from vit_jax import config
 from vit_jax.checkpoints import record
 from vit_jax.data import split_roles
 from vit_jax.evaluators.evaluation import Evaluation
+from vit_jax.messages import size_text
 from vit_jax.training import optimizers, state
 from vit_jax.training.plan import Plan
 
@@ -56,7 +57,7 @@ def _steps(cfg: config.Config, plan: Plan, evaluation: Evaluation) -> list[tuple
         ),
         (
             "checkpoints",
-            f"{size / 1e6:,.1f} MB each, {often}; {cfg.checkpoint.keep:,} and the best are kept",
+            f"{size_text(size)} each, {often}; {cfg.checkpoint.keep:,} and the best are kept",
         ),
     ]
 

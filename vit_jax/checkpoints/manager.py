@@ -32,6 +32,7 @@ from vit_jax.checkpoints import record as records
 from vit_jax.checkpoints.reader import restore_subtree
 from vit_jax.checkpoints.record import CheckpointError, DamagedCheckpoint, find, read_record
 from vit_jax.config import UserError
+from vit_jax.messages import size_text
 
 __all__ = [
     "AllCheckpointsBad", "CheckpointError", "Manager", "SaveFailed", "find", "read_record",
@@ -253,7 +254,7 @@ class Manager:
         if not storage.is_remote(path):
             free, needed = shutil.disk_usage(self._directory).free, int(FREE_SPACE * size)
             if free < needed:
-                raise SaveFailed(f"{_mega(needed)} needed, {_mega(free)} free")
+                raise SaveFailed(f"{size_text(needed)} needed, {size_text(free)} free")
         path.mkdir(parents=True)
         return False
 
@@ -312,7 +313,3 @@ class Manager:
         commits = records.readable(self._directory)
         step = records.best(commits, self._metric)
         return None if step is None else records.score(commits[step]["metrics"], self._metric)
-
-
-def _mega(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"

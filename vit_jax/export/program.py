@@ -19,6 +19,7 @@ from jax import export
 
 from vit_jax import __version__, config, loading, models, storage, tree_utils
 from vit_jax.export import resizing
+from vit_jax.messages import size_text
 from vit_jax.training import losses, step
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -171,7 +172,7 @@ def lines(about: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         (
             "file",
-            f"{file['name']}, {file['bytes'] / 1e6:,.1f} MB, described in {file['name']}.json",
+            f"{file['name']}, {size_text(file['bytes'])}, described in {file['name']}.json",
         ),
         ("input", shown(about["input"])),
         *((name, shown(array)) for name, array in about["outputs"].items()),

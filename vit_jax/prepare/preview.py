@@ -9,6 +9,7 @@ from typing import Any
 from vit_jax.data import availability, example_lists
 from vit_jax.data.source import DataError
 from vit_jax.data.tasks import Task
+from vit_jax.messages import size_text
 from vit_jax.prepare import dataset_info, dedup_index, objectnet_mapping, pack, shards, staging
 from vit_jax.prepare.official import archives, build
 
@@ -30,7 +31,7 @@ def packing(
         title = source.name(0).rpartition(" example")[0]
         yield f"{name}: would read {len(source):,} images: {title}, to leave out duplicates"
     for split, order in layout.order.items():
-        size = _size(int(sizes[order].sum()))
+        size = size_text(int(sizes[order].sum()))
         yield f"{name}: {split}: {len(order):,} images of {len(layout.classes):,} classes, {size}"
     if listing.ignored or layout.ignored:
         yield f"{name}: would skip {pack.why_ignored(listing, layout)}"
@@ -38,7 +39,7 @@ def packing(
     needed = sum(int(sizes[one.positions].sum()) for one in missing)
     total = f"{len(planned):,} shards, "
     if job.max_side is None:
-        total += f"about {_size(int(sizes.sum()))}"
+        total += f"about {size_text(int(sizes.sum()))}"
     else:  # the size of a shrunk image is known only afterwards
         needed = 0
         total += f"images shrunk to {job.max_side} pixels"
@@ -56,7 +57,7 @@ def official(job: build.Job, downloads: Mapping[str, int]) -> Iterator[str]:
     if downloads:
         yield _downloads(name, downloads)
         yield from _official_counts(name, recipe.splits)
-        yield from _writes(name, job.folder, f"about {_size(sum(downloads.values()))}")
+        yield from _writes(name, job.folder, f"about {size_text(sum(downloads.values()))}")
         return
     given = [(path, size) for source in job.sources for path, size in _files(source)]
     total = sum(size for _, size in given)
@@ -70,12 +71,12 @@ def official(job: build.Job, downloads: Mapping[str, int]) -> Iterator[str]:
     except archives.NeedsUnpackingError as error:
         yield f"{name}: would unpack {error} next to the target; the images are counted only then"
         yield from _official_counts(name, recipe.splits)
-        yield from _writes(name, job.folder, f"at least {_size(total)}", total)
+        yield from _writes(name, job.folder, f"at least {size_text(total)}", total)
         return
     for split, (number, size) in splits.items():
-        yield f"{name}: {split}: {number:,} of {recipe.splits[split]:,} images, {_size(size)}"
+        yield f"{name}: {split}: {number:,} of {recipe.splits[split]:,} images, {size_text(size)}"
     needed = sum(size for _, size in splits.values())
-    yield from _writes(name, job.folder, f"about {_size(needed)}", needed)
+    yield from _writes(name, job.folder, f"about {size_text(needed)}", needed)
 
 
 def tfds_download(one: Any, name: str, task: Task | None, manual: str | None) -> Iterator[str]:
@@ -104,14 +105,14 @@ def conversion(name: str, copy: Any, folder: pathlib.Path) -> Iterator[str]:
     yield _reads(name, [copy], f"{len(files):,} TFRecord files", total)
     for split, one in info.splits.items():
         yield f"{name}: {split}: {one.num_examples:,} examples"
-    yield from _writes(name, folder, f"{len(files):,} shards, about {_size(total)}", total)
+    yield from _writes(name, folder, f"{len(files):,} shards, about {size_text(total)}", total)
 
 
 def one_file(name: str, source: pathlib.Path, images: int, target: pathlib.Path) -> Iterator[str]:
     """Yields the plan for importing a file of labels."""
     size = source.stat().st_size
     yield _reads(name, [source], f"labels of {images:,} images", size)
-    yield from _writes(name, target, _size(size), size)
+    yield from _writes(name, target, size_text(size), size)
 
 
 def verification(name: str, folder: pathlib.Path) -> Iterator[str]:
@@ -143,15 +144,15 @@ def mapping(sources: Sequence[pathlib.Path], folder: pathlib.Path) -> str:
 
 
 def _reads(name: str, sources: Sequence[Any], contents: str, size: int) -> str:
-    return f"{name}: would read {', '.join(map(str, sources))}: {contents}, {_size(size)}"
+    return f"{name}: would read {', '.join(map(str, sources))}: {contents}, {size_text(size)}"
 
 
 def _downloads(name: str, files: Mapping[str, int]) -> str:
     if not files:
         return f"{name}: would download files of unknown size"
-    shown = ", ".join(f"{file} ({_size(size)})" for file, size in list(files.items())[:10])
+    shown = ", ".join(f"{file} ({size_text(size)})" for file, size in list(files.items())[:10])
     more = f" and {len(files) - 10} more files" if len(files) > 10 else ""
-    return f"{name}: would download {shown}{more}: {_size(sum(files.values()))} in all"
+    return f"{name}: would download {shown}{more}: {size_text(sum(files.values()))} in all"
 
 
 def _official_counts(name: str, images: Mapping[str, int]) -> Iterator[str]:
@@ -171,7 +172,7 @@ def _writes(
         raise DataError(f"{folder}: {existing} is not a writable folder; choose another --data-dir")
     free = staging.free_bytes(folder)
     kept = f"; {finished:,} shards of an earlier attempt are there" if finished else ""
-    yield f"{name}: would write {folder}: {contents}{kept}; {_size(free)} of disk space is free"
+    yield f"{name}: would write {folder}: {contents}{kept}; {size_text(free)} of disk space is free"
     staging.check_free(folder, needed, "free some space, or choose another --data-dir")
 
 
@@ -183,10 +184,3 @@ def _files(source: pathlib.Path) -> Iterator[tuple[pathlib.Path, int]]:
     for path in sorted(paths):
         if path.is_file():
             yield path, path.stat().st_size
-
-
-def _size(number: int) -> str:
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if number >= scale:
-            return f"{number / scale:,.1f} {unit}"
-    return f"{number / 1e3:,.1f} kB"
