@@ -1,5 +1,6 @@
 """What a process arranges with its machine, in processes of their own."""
 
+import importlib.util
 import os
 import platform
 import subprocess
@@ -55,3 +56,13 @@ def test_a_named_platform_tells_whether_jax_can_only_choose_the_cpu(monkeypatch,
 
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
     assert backend.is_cpu_only() == answer
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
+def test_a_script_on_a_machine_without_a_tpu_gets_no_messages_of_libtpu():
+    script = "import jax, vit_jax; vit_jax.get_config('digits'); print(jax.default_backend())"
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    run = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert (run.stdout, run.stderr) == ("cpu\n", "")

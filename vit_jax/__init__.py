@@ -46,6 +46,9 @@ _MODULES = {  # imported on first use: jax takes a second
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'vit_jax' has no attribute {name!r}")
+    from vit_jax.runtime import backend
+
+    backend.choose()  # before jax starts one
     return getattr(importlib.import_module(f"vit_jax.{_MODULES.get(name, 'api')}"), name)
 
 

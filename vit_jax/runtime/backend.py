@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import pathlib
+import sys
 
 GOOGLE = "0x1ae0"  # PCI vendor
 
@@ -17,6 +18,8 @@ def choose() -> None:
         return
     if not _has_plugin():
         os.environ["JAX_PLATFORMS"] = "cpu"
+        if "jax" in sys.modules:  # which reads the environment once
+            sys.modules["jax"].config.update("jax_platforms", "cpu")
 
 
 def is_cpu_only() -> bool:
