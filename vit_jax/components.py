@@ -33,7 +33,8 @@ KINDS = (
     "logger",
 )
 
-# Optimizers of optax that an option may name with their arguments.
+# Optimizers of optax and optax.contrib that an option may name with their arguments. Others need
+# more than gradients, choose the learning rate themselves, or (Muon) know no stacked layers.
 OPTAX_OPTIMIZERS = (
     "adabelief",
     "adadelta",
@@ -41,12 +42,18 @@ OPTAX_OPTIMIZERS = (
     "adagrad",
     "adamax",
     "adan",
+    "ademamix",
     "amsgrad",
+    "fromage",
     "lamb",
+    "lars",
     "lion",
+    "nadam",
     "novograd",
     "radam",
     "rmsprop",
+    "sign_sgd",
+    "signum",
     "sm3",
     "yogi",
 )

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 
 from vit_jax import components, config, tree_utils
 
@@ -71,5 +72,6 @@ def _named(text: str) -> optax.GradientTransformation:
     scale = getattr(optax, _SCALES.get(spec.name, f"scale_by_{spec.name}"), None)
     if scale is not None:
         return components.call(scale, spec, key)
-    whole = getattr(optax, spec.name)  # lamb, adafactor: descends by itself
+    # The others, such as lamb and adafactor, descend by themselves.
+    whole = getattr(optax, spec.name, None) or getattr(optax.contrib, spec.name)
     return optax.chain(components.call(whole, spec, key, learning_rate=1.0), optax.scale(-1.0))
