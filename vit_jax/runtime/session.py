@@ -65,7 +65,7 @@ def open_session(cfg: config.Config, workdir: pathlib.Path) -> Iterator[Session]
     of devices and processes into one line. Raises InUse or another UserError.
     """
     device.keep_freed_memory()
-    phases = PhaseTimer("start")
+    began, phases = time.monotonic(), PhaseTimer("start")
     with (
         locking.attempt(workdir, wanted=distributed.is_first()) as refusal,
         preemption.Stop() as stop,
@@ -79,7 +79,7 @@ def open_session(cfg: config.Config, workdir: pathlib.Path) -> Iterator[Session]
         distributed.initialize(directory, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
         if refusal := collectives.first_problem(refusal):
             raise locking.InUse(refusal)
-        session = Session(workdir=workdir, stop=stop, phases=phases, progress=progress)
+        session = Session(workdir=workdir, stop=stop, phases=phases, progress=progress, began=began)
         # Options that do not change a result must be equal too, or a process would wait.
         whole = digest(repr(cfg).encode())
         session.compare(config=whole, code=consistency.code(), jax=jax.__version__)
