@@ -98,6 +98,7 @@ class About:
     transfer: TransferSettings | None = None
 
 
+@functools.cache
 def directory() -> pathlib.Path:
     """Returns the folder of the config files: in the installed package or in the checkout."""
     package = pathlib.Path(__file__).resolve().parent
@@ -183,8 +184,12 @@ def _locate(reference: str) -> tuple[types.ModuleType, str]:
         name = name or next(iter(known), "")
     else:
         path = directory() / f"{_prefix(name)}.py"
-        module = _module(path) if path.is_file() else None
-        known = _names(path) if module else ()
+        try:
+            modified = path.stat().st_mtime_ns
+        except OSError:
+            module, known = None, ()
+        else:
+            module, known = _execute(path, modified), _checked_names(path, modified)
     if module is None or name not in known:
         known = known if file else tuple(names())  # the nearest name may be in another file
         raise ConfigError(f"--config={reference}: no such config{_suggest(name, known)}")
