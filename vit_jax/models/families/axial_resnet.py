@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from vit_jax import config
 from vit_jax.models import flop_count
 from vit_jax.models.families.resnet import ResNetFamily
 
@@ -22,17 +21,8 @@ class AxialResNetFamily(ResNetFamily):
         projections = n * features * (half + half + features)
         return 2 * projections + n * (size[0] + size[1]) * (3 * half + 2 * features)
 
-    def network(
-        self,
-        model: config.Model,
-        image_size: tuple[int, int],
-        channels: int,
-        dtype: Any,
-        masked: config.Masked,
-        *,
-        rngs: Any,
-    ) -> Any:
-        """Returns the network."""
+    def network_class(self) -> Any:
+        """Returns the network's class."""
         from vit_jax.models.axial import AxialResNet
 
-        return AxialResNet(model, image_size, channels, dtype, rngs=rngs)
+        return AxialResNet

@@ -39,21 +39,9 @@ class AxialViTFamily(ViTFamily):
             return "an axial_vit attends within rows and columns, never from any token to any other"
         return super().lacks(model, figure)
 
-    def network(
-        self,
-        model: config.Model,
-        image_size: tuple[int, int],
-        channels: int,
-        dtype: Any,
-        masked: config.Masked,
-        *,
-        rngs: Any,
-    ) -> Any:
-        """Returns the network, with a head for patches if `masked` has a target."""
-        if masked.target is not None:
-            from vit_jax.models.masked_vit import MaskedAxialViT
-
-            return MaskedAxialViT(model, image_size, channels, dtype, masked, rngs=rngs)
+    def networks(self) -> tuple[Any, Any]:
+        """Returns the network's class, and that of the one with a head for patches."""
         from vit_jax.models.axial import AxialViT
+        from vit_jax.models.masked_vit import MaskedAxialViT
 
-        return AxialViT(model, image_size, channels, dtype, rngs=rngs)
+        return AxialViT, MaskedAxialViT

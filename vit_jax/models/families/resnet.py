@@ -95,9 +95,13 @@ class ResNetFamily(Family):
         rngs: Any,
     ) -> Any:
         """Returns the network."""
+        return self.network_class()(model, image_size, channels, dtype, rngs=rngs)
+
+    def network_class(self) -> Any:
+        """Returns the network's class."""
         from vit_jax.models.resnet import ResNet
 
-        return ResNet(model, image_size, channels, dtype, rngs=rngs)
+        return ResNet
 
 
 def shrink_backbone(model: config.Model) -> config.Model:

@@ -127,13 +127,17 @@ class ViTFamily(Family):
         rngs: Any,
     ) -> Any:
         """Returns the network, with a head for patches if `masked` has a target."""
+        plain, for_patches = self.networks()
         if masked.target is not None:
-            from vit_jax.models.masked_vit import MaskedViT
+            return for_patches(model, image_size, channels, dtype, masked, rngs=rngs)
+        return plain(model, image_size, channels, dtype, rngs=rngs)
 
-            return MaskedViT(model, image_size, channels, dtype, masked, rngs=rngs)
+    def networks(self) -> tuple[Any, Any]:
+        """Returns the network's class, and that of the one with a head for patches."""
+        from vit_jax.models.masked_vit import MaskedViT
         from vit_jax.models.vit import ViT
 
-        return ViT(model, image_size, channels, dtype, rngs=rngs)
+        return ViT, MaskedViT
 
 
 def _check_encoder(model: config.Model) -> None:
