@@ -7,12 +7,12 @@ step is that of big_vision's trainer with Adam: no norms are logged, the state i
 import json
 import resource
 import sys
-import time
-from importlib import metadata
+
+import step_timing
 
 
 def prepare(work):
-    """Returns a function that takes one step, and the number of parameters."""
+    """Returns a function that takes one step, and facts about it."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -58,44 +58,36 @@ def prepare(work):
         carried[0], loss = program(carried[0], pixels)
         return loss
 
-    return take, sum(leaf.size for leaf in jax.tree.leaves(carried[0][0]))
+    return take, {"params": sum(leaf.size for leaf in jax.tree.leaves(carried[0][0]))}
 
 
-def answer(take, steps):
-    """Takes steps and returns their seconds, CPU seconds, last loss and the peak memory."""
+def peak():
+    """Returns the most bytes the device has held; on a CPU, the process."""
     import jax
 
-    began, busy = time.perf_counter(), time.process_time()
-    for _ in range(steps):
-        loss = take()
-    loss = float(loss)  # waits for the device
-    seconds, cpu = time.perf_counter() - began, time.process_time() - busy
     process = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", process)
-    return {"seconds": seconds, "cpu": cpu, "loss": loss, "peak": peak}
+    return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", process)
 
 
-def main(work, checkout):
-    """Answers until standard input ends."""
-    sys.path.insert(0, checkout)
-    try:
-        from big_vision.models import vit  # noqa: F401  # pyright: ignore[reportMissingImports]
+def load():
+    """Imports the model."""
+    from big_vision.models import vit  # noqa: F401  # pyright: ignore[reportMissingImports]
 
-        began = time.perf_counter()
-        take, params = prepare(json.loads(work))
-        first = answer(take, 1)
-    except Exception as error:
-        text = str(error).strip().partition("\n")[0]
-        kind = "memory" if "RESOURCE_EXHAUSTED" in text else "error"
-        print(json.dumps({kind: f"{type(error).__name__}: {text}"}), flush=True)
-        return
-    versions = {name: metadata.version(name) for name in ("jax", "flax", "optax")}
-    start = time.perf_counter() - began
-    facts = {"params": params, "start": start, "versions": versions}
-    print(json.dumps(facts | first), flush=True)
-    for line in sys.stdin:
-        print(json.dumps(answer(take, int(line))), flush=True)
+
+def describe(error):
+    """Returns the kind of a failure and its line."""
+    first = str(error).strip().partition("\n")[0]
+    return step_timing.describe(error, memory="RESOURCE_EXHAUSTED" in first)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    work, checkout = sys.argv[1:]
+    sys.path.insert(0, checkout)
+    step_timing.serve(
+        lambda: prepare(json.loads(work)),
+        peak=peak,
+        packages=("jax", "flax", "optax"),
+        failures=(Exception,),
+        describe=describe,
+        load=load,
+    )

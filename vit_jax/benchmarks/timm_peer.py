@@ -1,18 +1,18 @@
 """The peer of `train_worker`: the same step by timm; it is run by a Python that has torch and timm.
 
-It imports nothing of this package, takes the same work and answers the same lines. Its arguments
-are the work and `eager` or `compiled` (torch.compile).
+It imports nothing of this package but `step_timing`, which stands beside it. Its arguments are the
+work and `eager` or `compiled` (torch.compile).
 """
 
 import json
 import resource
 import sys
-import time
-from importlib import metadata
+
+import step_timing
 
 
 def prepare(work, kind):
-    """Returns a function that takes one step, and the number of parameters."""
+    """Returns a function that takes one step, and facts about it."""
     import timm  # pyright: ignore[reportMissingImports]
     import torch  # pyright: ignore[reportMissingImports]
 
@@ -46,46 +46,36 @@ def prepare(work, kind):
         optimizer.step()
         return loss
 
-    return take, sum(leaf.numel() for leaf in model.parameters())
+    return take, {"params": sum(leaf.numel() for leaf in model.parameters())}
 
 
-def answer(take, steps):
-    """Takes steps and returns their seconds, CPU seconds, last loss and the peak memory."""
+def peak():
+    """Returns the most bytes the device has held; on a CPU, the process."""
     import torch  # pyright: ignore[reportMissingImports]
 
-    began, busy = time.perf_counter(), time.process_time()
-    for _ in range(steps):
-        loss = take()
-    loss = float(loss)  # waits for the device
-    seconds, cpu = time.perf_counter() - began, time.process_time() - busy
     if torch.cuda.is_available():
-        peak = torch.cuda.max_memory_allocated()
-    else:
-        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"seconds": seconds, "cpu": cpu, "loss": loss, "peak": peak}
+        return torch.cuda.max_memory_allocated()
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def main(work, kind):
-    """Answers until standard input ends."""
-    try:
-        import timm  # noqa: F401  # pyright: ignore[reportMissingImports]
-        import torch  # noqa: F401  # pyright: ignore[reportMissingImports]
+def load():
+    """Imports the libraries."""
+    import timm  # noqa: F401  # pyright: ignore[reportMissingImports]
+    import torch  # noqa: F401  # pyright: ignore[reportMissingImports]
 
-        began = time.perf_counter()
-        take, params = prepare(json.loads(work), kind)
-        first = answer(take, 1)
-        versions = {name: metadata.version(name) for name in ("torch", "timm")}
-    except Exception as error:
-        kind = "memory" if type(error).__name__ == "OutOfMemoryError" else "error"
-        text = str(error).strip().partition("\n")[0]
-        print(json.dumps({kind: f"{type(error).__name__}: {text}"}), flush=True)
-        return
-    start = time.perf_counter() - began
-    facts = {"params": params, "start": start, "versions": versions}
-    print(json.dumps(facts | first), flush=True)
-    for line in sys.stdin:
-        print(json.dumps(answer(take, int(line))), flush=True)
+
+def describe(error):
+    """Returns the kind of a failure and its line."""
+    return step_timing.describe(error, memory=type(error).__name__ == "OutOfMemoryError")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    work, kind = sys.argv[1:]
+    step_timing.serve(
+        lambda: prepare(json.loads(work), kind),
+        peak=peak,
+        packages=("torch", "timm"),
+        failures=(Exception,),
+        describe=describe,
+        load=load,
+    )

@@ -130,7 +130,7 @@ def title(measured: Measured, rounds: int) -> list[str]:
     """Returns lines that say what was measured and where."""
     return [
         "one step: uint8 images on the device -> loss, gradient, Adam; parameters float32; "
-        f"{rounds} turns of at least {TURN:g} s, medians; the ratio is of each turn's times",
+        f"{rounds} turns of at least {TURN:g} s; medians over the turns; ratios within each turn",
         "MFU: three forward passes of the images (two FLOPs for each multiply-accumulate) per "
         "second and per dense bfloat16 peak of the device",
         f"{measured.device} ({platform.node()}), {len(os.sched_getaffinity(0))} cores, "

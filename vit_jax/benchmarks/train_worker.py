@@ -9,9 +9,7 @@ import dataclasses
 import json
 import resource
 import sys
-import time
 from collections.abc import Callable
-from importlib import metadata
 from typing import Any
 
 import jax
@@ -19,6 +17,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from vit_jax import config, logs, models
+from vit_jax.benchmarks import step_timing
 from vit_jax.benchmarks.forward import out_of_memory
 from vit_jax.runtime import device
 from vit_jax.training import optimizers, schedules, sharding, state, step
@@ -81,33 +80,17 @@ def peak_memory() -> int:
     return found.get("peak_bytes_in_use", 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
-def answer(take: Callable[[], Any], steps: int) -> dict[str, float]:
-    """Takes steps and returns their seconds, CPU seconds, last loss and the peak memory."""
-    began, busy = time.perf_counter(), time.process_time()
-    for _ in range(steps):
-        loss = take()
-    loss = float(loss)  # waits for the device
-    seconds, cpu = time.perf_counter() - began, time.process_time() - busy
-    return {"seconds": seconds, "cpu": cpu, "loss": loss, "peak": peak_memory()}
-
-
-def main(work: str) -> None:
-    """Answers until standard input ends."""
-    device.keep_freed_memory()
-    began = time.perf_counter()
-    try:
-        take, facts = prepare(config_of(json.loads(work)))
-        first = answer(take, 1)
-    except (config.UserError, jax.errors.JaxRuntimeError) as error:
-        kind = "memory" if out_of_memory(error) else "error"
-        print(json.dumps({kind: str(error).splitlines()[0]}), flush=True)
-        return
-    versions = {name: metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax")}
-    start = time.perf_counter() - began
-    print(json.dumps(facts | first | {"start": start, "versions": versions}), flush=True)
-    for line in sys.stdin:
-        print(json.dumps(answer(take, int(line))), flush=True)
+def describe(error: Exception) -> tuple[str, str]:
+    """Returns the kind of a failure and its line."""
+    return "memory" if out_of_memory(error) else "error", str(error).splitlines()[0]
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    device.keep_freed_memory()
+    step_timing.serve(
+        lambda: prepare(config_of(json.loads(sys.argv[1]))),
+        peak=peak_memory,
+        packages=("jax", "jaxlib", "flax", "optax"),
+        failures=(config.UserError, jax.errors.JaxRuntimeError),
+        describe=describe,
+    )
