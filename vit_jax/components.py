@@ -196,6 +196,15 @@ def call(component: Callable[..., Any], spec: Spec, key: str, /, *given: Any, **
         raise ConfigError(f"{key}={spec.name}: {_described(error)}") from error
 
 
+def make(kind: str, text: str, key: str, /, *given: Any, **named: Any) -> Any:
+    """Returns what the component `NAME` or `NAME(argument=value, ...)` makes of what it is given.
+
+    Raises ConfigError, with the option `key`, as `parse`, `find` and `call` do.
+    """
+    spec = parse(text, key)
+    return call(find(kind, spec.name, key), spec, key, *given, **named)
+
+
 def component(default: Any, kind: str, doc: str, **more: Any) -> Any:
     """Declares an option that names components: built in, or registered by a plug-in."""
     known = functools.partial(check, kind=kind)

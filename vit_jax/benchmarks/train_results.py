@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax import __version__, config
+from vit_jax import __version__, storage
 from vit_jax.benchmarks import Table
 
 CLASSES = 1000
@@ -161,12 +161,10 @@ def record(measured: Measured, command: str) -> dict[str, Any]:
 
 def append(path: pathlib.Path, line: Mapping[str, Any]) -> None:
     """Adds a record to a file of JSON lines."""
-    try:
+    with storage.writing("--output", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
             file.write(json.dumps(line) + "\n")
-    except OSError as error:
-        raise config.ConfigError(f"--output={path}: {error.strerror}") from None
 
 
 def _commit() -> str | None:

@@ -54,10 +54,8 @@ def open_source(
             return Synthetic(data, split, key, num_classes or 10)
         if data.source == "folder":
             return Folder(data, split, key)
-        spec = components.parse(data.source, "data.source")
-        if spec.name in components.names("source"):
-            make = components.find("source", spec.name, "data.source")
-            made = components.call(make, spec, "data.source", data, split, train=train)
+        if not components.is_built_in("source", data.source):
+            made = components.make("source", data.source, "data.source", data, split, train=train)
             _check_plugged_in(made, data.source)
             return made
         from vit_jax.data.tfds_source import Tfds  # imports TFDS, which takes half a second

@@ -236,9 +236,7 @@ def train_transforms(data: config.Data) -> tuple[Transform, ...]:
     if data.erase:
         steps.append(random_erasing.RandomErasing(data.erase))
     for text in data.transforms:
-        spec = components.parse(text, "data.transforms")
-        make = components.find("transform", spec.name, "data.transforms")
-        steps.append(_PluggedIn(text, components.call(make, spec, "data.transforms")))
+        steps.append(_PluggedIn(text, components.make("transform", text, "data.transforms")))
     return tuple(steps)
 
 

@@ -60,12 +60,11 @@ def create(run: Run, taken: Collection[str]) -> dict[str, Evaluator]:
     """
     found: dict[str, Evaluator] = {}
     for text in run.cfg.evaluation.evaluators:
-        spec = components.parse(text, KEY)
-        factory = components.find("evaluator", spec.name, KEY)
-        if spec.name in taken or spec.name in found:
-            raise ConfigError(f"{KEY}={text}: the run has other metrics called {spec.name}/")
-        found[spec.name] = components.call(factory, spec, KEY, run)
-        if not callable(found[spec.name]):
+        name = components.parse(text, KEY).name
+        if name in taken or name in found:
+            raise ConfigError(f"{KEY}={text}: the run has other metrics called {name}/")
+        found[name] = components.make("evaluator", text, KEY, run)
+        if not callable(found[name]):
             raise ConfigError(f"{KEY}={text}: must return a function, evaluate(params, *, stop)")
     return found
 

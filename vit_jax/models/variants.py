@@ -147,10 +147,10 @@ def reduced(model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]
 
 def family(model: config.Model) -> Family:
     """Returns the family that `model.architecture` names; raises ConfigError."""
-    spec = components.parse(model.architecture or "vit", KEY)
-    made = components.call(components.find("model", spec.name, KEY), spec, KEY)
+    named = model.architecture or "vit"
+    made = components.make("model", named, KEY)
     if not isinstance(made, Family):
-        raise config.ConfigError(f"{KEY}={spec.name}: must be a subclass of models.Family")
+        raise config.ConfigError(f"{KEY}={named}: must be a subclass of models.Family")
     return made
 
 

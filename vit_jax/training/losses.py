@@ -1,8 +1,5 @@
 """Cross-entropies per example."""
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -29,7 +26,7 @@ def cross_entropy(
     targets = labels if labels.ndim == 2 else jax.nn.one_hot(labels, logits.shape[-1])
     targets = optax.smooth_labels(targets, smoothing)
     if kind not in ("softmax", "sigmoid"):
-        each = _named(kind)(logits, targets)
+        each = components.make("loss", kind, "train.loss")(logits, targets)
         if each.shape != logits.shape[:1] or not jnp.issubdtype(each.dtype, jnp.floating):
             raise config.ConfigError(
                 f"train.loss={kind}: returned {each.dtype} {each.shape}; must return the loss of "
@@ -48,14 +45,10 @@ def probabilities(logits: jax.Array, kind: str) -> jax.Array:
     """
     if kind == "sigmoid":
         return jax.nn.sigmoid(logits)
-    own = None if kind == "softmax" else getattr(_named(kind), "probabilities", None)
+    own = None
+    if kind != "softmax":
+        own = getattr(components.make("loss", kind, "train.loss"), "probabilities", None)
     return jax.nn.softmax(logits) if own is None else own(logits)
-
-
-def _named(text: str) -> Callable[..., Any]:
-    """Returns the loss of a plug-in."""
-    spec = components.parse(text, "train.loss")
-    return components.call(components.find("loss", spec.name, "train.loss"), spec, "train.loss")
 
 
 def rank_of_label(logits: jax.Array, labels: jax.Array) -> jax.Array:

@@ -65,7 +65,7 @@ def _named(text: str) -> optax.GradientTransformation:
     key = "optimizer.name"
     spec = components.parse(text, key)
     if spec.name in components.names("optimizer"):
-        made = components.call(components.find("optimizer", spec.name, key), spec, key)
+        made = components.make("optimizer", text, key)
         if not isinstance(made, optax.GradientTransformation):
             raise config.ConfigError(f"{key}={text}: must return an optax.GradientTransformation")
         return made

@@ -17,17 +17,15 @@ def create(schedule: config.Schedule, *, lr: float, steps: int, warmup: int) -> 
     `step` are at shares of the whole run. Step 0 is the first update; a run without warm-up starts
     at `lr`.
     """
-    spec = components.parse(schedule.decay, "schedule.decay")
-    if spec.name in components.names("schedule"):
-        make = components.find("schedule", spec.name, "schedule.decay")
-        own: optax.Schedule = components.call(
-            make, spec, "schedule.decay", lr=lr, steps=steps, warmup=warmup
+    if not components.is_built_in("schedule", schedule.decay):
+        own: optax.Schedule = components.make(
+            "schedule", schedule.decay, "schedule.decay", lr=lr, steps=steps, warmup=warmup
         )
         scalar = callable(own) and jax.eval_shape(own, jnp.float32(0)).shape == ()
         if not scalar:
             raise config.ConfigError(
-                f"schedule.decay={spec.name}: must return a function of the step that returns the "
-                "learning rate, a scalar"
+                f"schedule.decay={schedule.decay}: must return a function of the step that returns "
+                "the learning rate, a scalar"
             )
         return _of_float(own)
     rest = max(steps - warmup, 1)

@@ -170,7 +170,10 @@ def _preparation(
     model: models.Classifier, cfg: config.Config
 ) -> Callable[[Batch, jax.Array], Batch]:
     """Returns what a batch of a step becomes on the device: a function of (seed, step)."""
-    augmentations = [_augmentation(text) for text in cfg.train.augmentations]
+    augmentations = [
+        components.make("batch_augmentation", text, AUGMENTATIONS)
+        for text in cfg.train.augmentations
+    ]
 
     def prepare(batch: Batch, step: jax.Array) -> Batch:
         if cfg.masked.target is not None:
@@ -179,13 +182,6 @@ def _preparation(
         return _augmented(batch, augmentations, cfg, step) if augmentations else batch
 
     return prepare
-
-
-def _augmentation(text: str) -> Callable[..., Any]:
-    """Returns the batch augmentation that a config names."""
-    spec = components.parse(text, AUGMENTATIONS)
-    factory = components.find("batch_augmentation", spec.name, AUGMENTATIONS)
-    return components.call(factory, spec, AUGMENTATIONS)
 
 
 def _augmented(
