@@ -459,8 +459,8 @@ def test_no_room_is_noticed_before_anything_is_written(
             with pytest.raises(manager.SaveFailed) as caught:
                 saver.save(4, state, record={}, metrics=None)
         assert str(caught.value) == (
-            f"step 4 was not saved in {run}: {1.1 * size / 1e6:.1f} MB needed, "
-            f"{size / 1e6:.1f} MB free; newest checkpoint: step 3"
+            f"step 4 was not saved in {run}: {1.1 * size / 1e3:.1f} kB needed, "
+            f"{size / 1e3:.1f} kB free; newest checkpoint: step 3"
         )
         assert caught.value.exit_code == 70
         assert names(run) == ["00000001", "00000002", "00000003"]
@@ -508,8 +508,8 @@ def test_a_small_disk_fills_up(
         saver.save(1, states.state(1, on, width), record={}, metrics=None)
         saver.wait()
         free = shutil.disk_usage(small_disk).free
-        (small_disk / "other").write_bytes(bytes(free - 1_000_000))
-        with pytest.raises(manager.SaveFailed, match="MB needed, 1.0 MB free; newest .* step 1"):
+        (small_disk / "other").write_bytes(bytes(free - 2_000_000))
+        with pytest.raises(manager.SaveFailed, match="MB needed, 2.0 MB free; newest .* step 1"):
             saver.save(2, states.state(2, on, width), record={}, metrics=None)
         # Others may fill the disk after that check; then orbax fails.
         with monkeypatch.context() as patch:
