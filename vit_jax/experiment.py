@@ -87,7 +87,7 @@ def train(
                 session,
                 files,
                 evaluation.evaluators,
-                parameters=state.evaluated,
+                parameters=lambda live: state.evaluated(live, cfg.mesh),
                 named=evaluation.named,
                 splits={f"{evaluation.role.name}/split": evaluation.role.split},
             )
@@ -109,7 +109,10 @@ def train(
                 session.progress.say(goodput.describe(spent))
             if test is not None:
                 final = _final(evaluation, test, plan.steps, directory)
-                results = {**results, **final(state.evaluated(live), saver, session, files)}
+                results = {
+                    **results,
+                    **final(state.evaluated(live, cfg.mesh), saver, session, files),
+                }
             return _finish(evaluation, results, plan.steps, session, files)
 
 

@@ -154,7 +154,7 @@ def load_params(directory: pathlib.Path, step_number: int, cfg: config.Config) -
     mesh = sharding.create_mesh(cfg.mesh.fsdp)
     name = "params" if cfg.train.ema is None else "ema"
     shapes = {name: create_model(cfg).shapes()}
-    target = sharding.placed(shapes, mesh, min_size=cfg.mesh.fsdp_min_size)
+    target = sharding.placed(shapes, mesh, cfg.mesh, sharding.COMPUTE)
     return manager.restore_subtree(directory, step_number, target)[name]
 
 

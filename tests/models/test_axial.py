@@ -314,7 +314,7 @@ def test_unrolled_rematerialized_split_or_in_bfloat16_the_loss_is_the_same(name)
     def logits(classifier, params, images):
         return quick_jit(lambda p, x: classifier.apply(p, x)[0])(params, images)
 
-    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "fsdp"))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "zero", "fsdp"))
     whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     with jax.set_mesh(mesh):
         given = logits(plain, *jax.device_put((params, images), whole))

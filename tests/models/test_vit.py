@@ -686,9 +686,9 @@ def test_apply_goes_through_the_binding():
 
 
 def test_sharded_training_equals_one_device():
-    """8 devices as ('data', 'fsdp'): same values, and the batch is what is split."""
+    """8 devices as ('data', 'zero', 'fsdp'): same values, and the batch is what is split."""
     P = jax.sharding.PartitionSpec
-    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "fsdp"))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "zero", "fsdp"))
     place = lambda *spec: jax.sharding.NamedSharding(mesh, P(*spec))  # noqa: E731
     classifier = tiny(dropout=0.1, remat="full")
     params = vit_reference.random_parameters(classifier.shapes())
@@ -711,7 +711,7 @@ def test_sharded_training_equals_one_device():
         (sharded_loss, sharded_tokens), sharded_grad = quick_jit(function)(
             jax.device_put(params, split), jax.device_put(images, place())
         )
-    assert sharded_tokens.sharding.is_equivalent_to(place(("data", "fsdp")), 3)
+    assert sharded_tokens.sharding.is_equivalent_to(place(("data", "zero", "fsdp")), 3)
     np.testing.assert_allclose(sharded_loss, loss, rtol=2e-6)
     np.testing.assert_allclose(sharded_tokens, tokens, rtol=0, atol=1e-5)
     assert_grads_close(jax.device_get(sharded_grad), grad)
@@ -730,7 +730,7 @@ def test_every_kind_is_the_same_on_8_devices_and_nearly_in_bfloat16(kind):
         return classifier.apply(params, images, key=key)[0]
 
     logits = quick_jit(apply)(params, images)
-    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "fsdp"))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "zero", "fsdp"))
     whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     with jax.set_mesh(mesh):
         given = quick_jit(apply)(*jax.device_put((params, images), whole))
@@ -743,7 +743,7 @@ def test_every_kind_is_the_same_on_8_devices_and_nearly_in_bfloat16(kind):
 
 
 def test_shapes_do_not_remember_a_mesh():
-    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "fsdp"))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "zero", "fsdp"))
     classifier = tiny(depth=1, width=8)
     with jax.set_mesh(mesh):
         shapes = classifier.shapes()

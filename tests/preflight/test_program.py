@@ -21,6 +21,11 @@ HloModule jit_step, num_partitions=8
   %done = (bf16[4,8]{1,0}, bf16[4,8]{1,0}) all-reduce-done(%start)
 }
 
+%all-reduce-scatter.7 (q: bf16[64,8]) -> bf16[8,8] {
+  %whole = (bf16[64,8]{1,0}, bf16[8]{0}) all-reduce(%q, %r), replica_groups={{0,1}}, to_apply=%add
+  ROOT %own = bf16[8,8]{1,0} dynamic-slice(%whole, %i, %zero), dynamic_slice_sizes={8,8}
+}
+
 %condition (p: (s32[], bf16[4,8])) -> pred[] {
   ROOT %less = pred[] compare(%i, %n), direction=LT
 }
@@ -29,15 +34,19 @@ ENTRY %main (p0: f32[16]) -> f32[16] {
   %w = (s32[], bf16[4,8]) while(%t), condition=%condition, body=%body, \
 backend_config={"known_trip_count":{"n":"3"}}
   %g = (f32[2]{0}, f32[16]{0}) all-gather-start(%p0), dimensions={0}
+  %f = bf16[8,8]{1,0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter.7
+  %s = f32[3]{0} reduce-scatter(%y), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add
+  %t = f32[5]{0} reduce-scatter(%y), replica_groups=[4,2]<=[8], to_apply=%add
   ROOT %r = f32[16]{0} all-reduce(%p0), to_apply=%add
 }
 """
 
 
-def test_collectives_count_as_often_as_their_loop_turns():
+def test_collectives_count_as_often_as_their_loop_turns_and_as_whole_arrays():
     expected = {
         "all-reduce": {"count": 3 + 1, "bytes": 3 * 2 * (4 * 8 * 2) + 16 * 4},
         "all-gather": {"count": 3 + 1, "bytes": 3 * (32 * 8 * 2) + 16 * 4},
+        "reduce-scatter": {"count": 3, "bytes": (64 * 8 + 8) * 2 + 4 * 3 * 4 + 2 * 5 * 4},
     }
     assert program.count_collectives(HLO) == expected
     # The TPU compiler leaves the number of turns to the condition.
@@ -57,7 +66,7 @@ def here():
 
 
 def test_report_of_a_step_on_eight_devices(here):
-    cfg = tiny()
+    cfg = tiny(mesh={"zero": False})
     report = preflight.measure(cfg, here, examples=200)
     model = models.create(cfg.model, image_size=(8, 8), channels=1)
     assert report.fits
@@ -90,10 +99,12 @@ def test_what_a_loop_hides_is_not_reported(here):
 
 @pytest.mark.slow
 def test_split_parameters_are_gathered_and_take_an_eighth(here):
-    whole = preflight.measure(tiny(), here, 200)
-    split = preflight.measure(tiny(mesh={"fsdp": 8, "fsdp_min_size": 0}), here, 200)
-    assert "all-gather" in split.collectives
-    assert split.params < whole.params / 4
+    whole = preflight.measure(tiny(mesh={"zero": False}), here, 200)
+    for fsdp in (1, 8):
+        split = preflight.measure(tiny(mesh={"fsdp": fsdp, "fsdp_min_size": 0}), here, 200)
+        assert "all-gather" in split.collectives
+        assert split.params < whole.params / 4
+        assert split.optimizer < whole.optimizer / 4
 
 
 def test_batch_that_does_not_divide_is_one_line(here):
@@ -147,13 +158,13 @@ def report_of(**changes):
 
 def test_bounds_and_length_of_a_run_by_hand():
     report = report_of()
-    assert report.bounds() == pytest.approx({"compute": 0.15, "memory": 0.2, "links": 0.01})
+    assert report.bounds() == pytest.approx({"compute": 0.15, "memory": 0.2, "links": 0.02})
     assert report.run(0.5) == pytest.approx(
         {"step_seconds": 0.2, "days": 0.2, "core_days": 1.6, "images_per_second": 160.0}
     )
     assert "by memory" in dict(preflight.lines(report, 0.5))["roofline"]
     unknown = report_of(peak_flops=None, bytes_accessed=None)
-    assert unknown.bounds() == pytest.approx({"links": 0.01})
+    assert unknown.bounds() == pytest.approx({"links": 0.02})
     assert unknown.run(0.5) is None
 
 

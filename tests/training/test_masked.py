@@ -266,7 +266,8 @@ def alone():
     ("devices", "options", "traffic"),
     [
         (8, {"mesh": {"fsdp": 4}}, {"all-gather", "all-reduce"}),
-        (4, {"train": {"accumulation": 4}}, {"all-reduce"}),
+        (4, {"train": {"accumulation": 4}}, {"all-gather", "all-reduce"}),
+        (4, {"train": {"accumulation": 4}, "mesh": {"zero": False}}, {"all-reduce"}),
         (1, {"model": {"unroll": 2}}, set()),
     ],
 )

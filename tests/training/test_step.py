@@ -41,10 +41,10 @@ def batch_of(number, rows=BATCH):
 class Trainer:
     """A run without the loop: batches by hand."""
 
-    def __init__(self, cfg, devices=8):
+    def __init__(self, cfg, devices=8, dtype="float32"):
         self.cfg = cfg
         self.mesh = sharding.create_mesh(cfg.mesh.fsdp, jax.devices()[:devices])
-        self.model = models.create(cfg.model, image_size=(SIZE, SIZE), channels=1, dtype="float32")
+        self.model = models.create(cfg.model, image_size=(SIZE, SIZE), channels=1, dtype=dtype)
         self.tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
         schedule = schedules.create(cfg.schedule, lr=cfg.optimizer.lr, steps=10, warmup=0)
         self.target = state.abstract_state(self.model, self.tx, cfg, self.mesh)
@@ -81,22 +81,42 @@ def assert_same_training(a, b, steps=6):
         np.testing.assert_allclose(value, others[name], rtol=1e-4, atol=2e-6, err_msg=name)
 
 
-def test_eight_devices_as_one():
-    assert_same_training(Trainer(configure()), Trainer(configure(), devices=1))
+REPLICATED = {"mesh": {"zero": False}}
 
 
-@pytest.mark.parametrize("fsdp", [2, 8])
-def test_fsdp_as_replicated(fsdp):
-    split = Trainer(configure(mesh={"fsdp": fsdp}))
-    kernel = split.state["params"]["encoder"]["mlp"]["fc1"]["kernel"]
-    assert kernel.addressable_shards[0].data.size == kernel.size // fsdp
-    assert_same_training(split, Trainer(configure()))
+@pytest.mark.parametrize("options", [{}, REPLICATED], ids=["zero", "replicated"])
+def test_eight_devices_as_one(options):
+    assert_same_training(Trainer(configure(**options)), Trainer(configure(), devices=1))
 
 
-@pytest.mark.parametrize("fsdp", [1, 4])
-def test_accumulation_as_the_big_batch(fsdp):
-    cut = Trainer(configure(train={"accumulation": 4}, mesh={"fsdp": fsdp}), devices=4)
-    assert_same_training(cut, Trainer(configure()))
+@pytest.mark.parametrize(("fsdp", "zero", "parts"), [(1, True, 8), (2, True, 8), (8, False, 8)])
+def test_a_split_state_as_replicated(fsdp, zero, parts):
+    """With Adam's moments and an average, on clipped gradients."""
+    options = {"optimizer": {"name": "adam", "eps": 1e-3, "lr": 1e-2}, "train": {"ema": 0.5}}
+    split = Trainer(configure(mesh={"fsdp": fsdp, "zero": zero}, **options))
+    for tree in (split.state[key] for key in ("params", "opt", "ema")):
+        flat = tree_utils.flatten(tree)
+        name = next(name for name in flat if name.endswith("encoder/mlp/fc1/kernel"))
+        assert flat[name].addressable_shards[0].data.size == flat[name].size // parts
+    assert_same_training(split, Trainer(configure(**REPLICATED, **options)))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"fsdp": 4}, {"zero": False}], ids=["zero", "fsdp", "replicated"]
+)
+def test_accumulation_as_the_big_batch(options):
+    cut = Trainer(configure(train={"accumulation": 4}, mesh=options), devices=4)
+    assert_same_training(cut, Trainer(configure(**REPLICATED)))
+
+
+@pytest.mark.parametrize(("unroll", "accumulation"), [(1, 1), (2, 2)])
+def test_weights_gathered_in_bfloat16_are_those_gathered_whole(unroll, accumulation):
+    """The forward pass is the same; of a gradient, each device's part is rounded before the sum."""
+    options = {"model": {"unroll": unroll}, "train": {"accumulation": accumulation}}
+    (ours,) = Trainer(configure(**options), dtype="bfloat16").run(1)
+    (theirs,) = Trainer(configure(**options, **REPLICATED), dtype="bfloat16").run(1)
+    assert ours["loss"] == theirs["loss"]
+    assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=2**-8)
 
 
 def collectives(compiled):
@@ -159,11 +179,12 @@ def test_every_microbatch_step_and_seed_has_a_dropout_key_of_its_own():
 
 def test_collectives_are_those_the_sharding_needs():
     assert collectives(Trainer(configure(), devices=1).compiled) == set()
-    assert collectives(Trainer(configure()).compiled) == {"all-reduce"}
-    assert collectives(Trainer(configure(train={"accumulation": 2})).compiled) == {"all-reduce"}
     for options in ({}, {"accumulation": 2}):
-        split = Trainer(configure(mesh={"fsdp": 8}, train=options))
-        assert collectives(split.compiled) == {"all-gather", "all-reduce"}
+        whole = Trainer(configure(train=options, **REPLICATED))
+        assert collectives(whole.compiled) == {"all-reduce"}
+        for mesh in ({}, {"fsdp": 8}):
+            split = Trainer(configure(mesh=mesh, train=options))
+            assert collectives(split.compiled) == {"all-gather", "all-reduce"}
 
 
 def test_gradient_against_float64_differences():
@@ -239,7 +260,9 @@ def test_ema_by_hand():
         average = 0.75 * average.astype(np.float64) + 0.25 * kernel
     ours = trainer.state["ema"]["encoder"]["mlp"]["fc1"]["kernel"]
     np.testing.assert_allclose(ours, average, rtol=1e-6, atol=1e-8)
-    assert state.evaluated(trainer.state) is trainer.state["ema"]
+    evaluated = state.evaluated(trainer.state, trainer.cfg.mesh)
+    assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(evaluated))
+    chex.assert_trees_all_equal(evaluated, trainer.state["ema"])
 
 
 @pytest.mark.parametrize("options", [{"dropout": 0.3}, {"stochastic_depth": 0.5}])
@@ -254,26 +277,48 @@ def test_dropout_is_a_function_of_seed_and_step(options):
 
 
 def test_sharding_rule_by_hand():
-    cases = [
-        ("params/encoder/mlp/fc1/kernel", (8, 16, 64), (None, None, "fsdp")),
-        ("opt/0/mu/encoder/mlp/fc2/kernel", (8, 64, 16), (None, "fsdp")),
-        ("params/encoder/norm1/scale", (8, 15), ()),  # the depth axis is never split
-        ("params/resnet/stage3/rest/conv1/kernel", (8, 1, 1, 4, 15), ()),  # nor the units' axis
-        ("params/resnet/stage3/rest/conv3/kernel", (8, 1, 1, 4, 16), (None,) * 4 + ("fsdp",)),
-        ("params/resnet/stage3/first/gn3/scale", (64,), ("fsdp",)),
-        ("params/embedding/kernel", (16, 16, 3, 768), (None, None, None, "fsdp")),
-        ("params/head/bias", (10,), ()),
-        ("step", (), ()),
+    each = ("fsdp", "zero", "data")
+    cases = [  # name, shape, axes on a mesh of 2 x 2 x 8, of 1 x 1 x 8
+        ("params/encoder/mlp/fc1/kernel", (8, 16, 64), (None, None, each), (None, None, "fsdp")),
+        ("params/encoder/mlp/fc1/kernel", (8, 64, 72), (None, each), (None, None, "fsdp")),
+        ("opt/0/mu/encoder/mlp/fc2/kernel", (8, 48, 16), (None, each[:2]), (None, "fsdp")),
+        ("opt/0/mu/encoder/mlp/fc2/kernel", (8, 24, 8), (None, "fsdp"), (None, "fsdp")),
+        ("params/encoder/norm1/scale", (8, 15), (), ()),  # the depth axis is never split
+        ("params/resnet/stage3/rest/conv1/kernel", (8, 1, 1, 4, 15), (), ()),  # nor that of units
+        ("params/resnet/stage3/first/gn3/scale", (64,), (each,), ("fsdp",)),
+        ("params/embedding/kernel", (4, 4, 3, 768), (None,) * 3 + (each,), (None,) * 3 + ("fsdp",)),
+        ("params/head/bias", (10,), (), ()),
+        ("step", (), (), ()),
     ]
-    for name, shape, axes in cases:
-        assert tuple(sharding.spec(name, shape, fsdp=8, min_size=64)) == axes, name
-        assert tuple(sharding.spec(name, shape, fsdp=1, min_size=1)) == ()
+    options, off = config.Mesh(fsdp_min_size=64), config.Mesh(fsdp_min_size=64, zero=False)
+    square, line = {"data": 2, "zero": 2, "fsdp": 8}, {"data": 1, "zero": 1, "fsdp": 8}
+    for name, shape, split, fsdp in cases:
+        assert tuple(sharding.spec(name, shape, square, options)) == split, name
+        for given in (options, off):
+            assert tuple(sharding.spec(name, shape, line, given)) == fsdp, name
+        assert tuple(sharding.spec(name, shape, square, off)) == fsdp, name
+        one = dict.fromkeys(square, 1)
+        assert tuple(sharding.spec(name, shape, one, options)) == ()
+        # Gathering and reducing move no part to another axis.
+        for axes in (sharding.COMPUTE, sharding.REDUCE):
+            found = tuple(sharding.spec(name, shape, square, options, axes))
+            assert len(found) == len(split)
+            assert all((a is None) == (b is None) for a, b in zip(found, split, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("count", "fsdp", "sides"),
+    [(8, 1, (2, 4, 1)), (8, 2, (2, 2, 2)), (6, 1, (2, 3, 1)), (5, 1, (1, 5, 1)), (8, 8, (1, 1, 8))],
+)
+def test_the_mesh_is_as_square_as_devices_allow(count, fsdp, sides):
+    mesh = sharding.create_mesh(fsdp, jax.devices()[:count])
+    assert (mesh.axis_names, mesh.devices.shape) == (("data", "zero", "fsdp"), sides)
 
 
 def test_host_rows_and_put_batch_on_any_device_order():
     devices = jax.devices()
     for order in (devices, devices[::-1], devices[1::2] + devices[::2]):
-        mesh = sharding.Mesh(np.array(order).reshape(4, 2), ("data", "fsdp"))
+        mesh = sharding.Mesh(np.array(order).reshape(2, 2, 2), ("data", "zero", "fsdp"))
         rows = sharding.host_rows(mesh, 32)
         np.testing.assert_array_equal(rows, np.arange(32))
         placed = sharding.put_batch({"x": rows * 10}, mesh, 32, rows)["x"]

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scaling",
         action="store_true",
-        help="print the bytes that all-reduces move in a step, and the scaling efficiency",
+        help="print the bytes that devices send in a step, and the scaling efficiency",
     )
     parser.add_argument(
         "--mfu",

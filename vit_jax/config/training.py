@@ -114,8 +114,16 @@ class Schedule:
 class Mesh:
     """How devices share the work."""
 
+    zero: bool = option(
+        True,
+        "Split the float32 parameters, moments and average over all devices (ZeRO, stage 1).",
+        free=True,
+    )
     fsdp: int = option(
-        1, "Devices that share one copy of parameters and optimizer state.", at_least=1, free=True
+        1,
+        "Devices that share one copy of the parameters while a step computes.",
+        at_least=1,
+        free=True,
     )
     fsdp_min_size: int = option(
         4096, "Arrays with fewer elements stay whole on every device.", at_least=0, free=True

@@ -23,7 +23,7 @@ class Evaluation:
       role: the evaluation split and the name of its metrics.
       source: images of that split, or None.
       classes: names of the classes.
-      mesh: the ('data', 'fsdp') mesh over all devices.
+      mesh: the ('data', 'zero', 'fsdp') mesh over all devices.
       model: the model.
       evaluators: by the name of their metrics, the evaluation split first.
     """

@@ -68,14 +68,30 @@ class Classifier:
         """Returns the module that holds `params`.
 
         Raises ParameterError, in one line with every difference, unless names, shapes and types
-        are exactly those of `shapes()`.
+        are exactly those of `shapes()`, or of `cast` where it differs.
         """
         graphdef, shapes = self._abstract
-        wrong = differences(tree_utils.flatten(shapes), tree_utils.flatten(params))
+        given, expected = tree_utils.flatten(params), tree_utils.flatten(shapes)
+        for name, cast in tree_utils.flatten(jax.eval_shape(self.cast, shapes)).items():
+            if getattr(given.get(name), "dtype", None) == cast.dtype:
+                expected[name] = cast
+        wrong = differences(expected, given)
         if wrong:
             raise ParameterError(f"parameters do not fit the model: {'; '.join(wrong)}")
         # nnx.merge goes by position alone; with equal names the order is equal too.
-        return nnx.merge(graphdef, tree_utils.nest(tree_utils.flatten(params)))
+        return nnx.merge(graphdef, tree_utils.nest(given))
+
+    def cast(self, params: Params) -> Params:
+        """Returns `params` with those in the compute type that the network reads only in it.
+
+        Its outputs stay the same; gathered from other devices, they are half the bytes.
+        """
+        reads = variants.family(self.config).reads_in_compute_type
+
+        def one(name: str, leaf: jax.Array) -> jax.Array:
+            return leaf.astype(self.dtype) if reads(name) else leaf
+
+        return tree_utils.map_named(one, params)
 
     def apply(
         self,

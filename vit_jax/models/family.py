@@ -66,6 +66,16 @@ class Family:
         """Returns a tiny model of the same parts, and an image size for it, for `--smoke`."""
         return model, image_size
 
+    def reads_in_compute_type(self, name: str) -> bool:
+        """Returns whether the network reads a parameter only after a cast to the compute type.
+
+        Devices then gather it in that type.
+
+        Args:
+          name: of the parameter, its keys joined by slashes.
+        """
+        return False
+
     def lacks(self, model: config.Model, figure: str) -> str | None:
         """Returns why `inspect` cannot draw a figure; None if it can.
 

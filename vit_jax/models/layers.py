@@ -30,7 +30,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 xavier_uniform = nnx.initializers.xavier_uniform()
 
-BATCH_AXES = ("data", "fsdp")
+BATCH_AXES = ("data", "zero", "fsdp")
 
 
 # What the backward pass may keep of a layer; everything else it computes again.
@@ -53,8 +53,10 @@ def rematerialize(layer: F, kind: str, unroll: int) -> F:
     return again  # pyright: ignore[reportReturnType]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _apart(stacked: jax.Array, depth: int, dtype: jnp.dtype) -> tuple[jax.Array, ...]:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def _apart(
+    stacked: jax.Array, depth: int, dtype: jnp.dtype, held: jnp.dtype
+) -> tuple[jax.Array, ...]:
     """Returns the `depth` slices of a stacked float32 parameter that layers use in `dtype`.
 
     Their gradients, which are exact in that type, are put together in it: put together in float32,
@@ -63,12 +65,16 @@ def _apart(stacked: jax.Array, depth: int, dtype: jnp.dtype) -> tuple[jax.Array,
     return tuple(stacked[i] for i in range(depth))
 
 
-def _apart_forward(stacked: jax.Array, depth: int, dtype: jnp.dtype) -> tuple[Any, None]:
-    return _apart(stacked, depth, dtype), None
+def _apart_forward(
+    stacked: jax.Array, depth: int, dtype: jnp.dtype, held: jnp.dtype
+) -> tuple[Any, None]:
+    return _apart(stacked, depth, dtype, held), None
 
 
-def _apart_backward(depth: int, dtype: jnp.dtype, _: None, slices: Any) -> tuple[jax.Array]:
-    return (jnp.stack([one.astype(dtype) for one in slices]).astype(jnp.float32),)
+def _apart_backward(
+    depth: int, dtype: jnp.dtype, held: jnp.dtype, _: None, slices: Any
+) -> tuple[jax.Array]:
+    return (jnp.stack([one.astype(dtype) for one in slices]).astype(held),)
 
 
 _apart.defvjp(_apart_forward, _apart_backward)
@@ -79,7 +85,7 @@ def unstack(layers: M, depth: int, dtype: jnp.dtype) -> list[M]:
 
     def slices(path: tuple[Any, ...], leaf: jax.Array) -> tuple[jax.Array, ...]:
         norm = "norm" in jax.tree_util.keystr(path)
-        return _apart(leaf, depth, leaf.dtype if norm else dtype)
+        return _apart(leaf, depth, leaf.dtype if norm else dtype, leaf.dtype)
 
     leaves, structure = jax.tree_util.tree_flatten_with_path(layers)
     each = [slices(path, leaf) for path, leaf in leaves]

@@ -82,13 +82,24 @@ class Report:
 
     def bounds(self) -> dict[str, float]:
         """Returns lower bounds on the seconds per step, by resource; unknown ones are absent."""
-        moved = sum(one["bytes"] for one in self.collectives.values())
         needs = {
             "compute": (self.compiler_flops, self.peak_flops),
             "memory": (self.bytes_accessed, self.bandwidth),
-            "links": (moved, self.links),
+            "links": (self.sent, self.links),
         }
         return {key: need / has for key, (need, has) in needs.items() if need is not None and has}
+
+    @property
+    def sent(self) -> int:
+        """Bytes that a device of a large slice sends in a step, at least.
+
+        Reducing B bytes everywhere takes 2 B with any algorithm (P. Patarasu and X. Yuan, 2009):
+        B to scatter the sums, B to gather them.
+        """
+        return sum(
+            one["bytes"] * (2 if kind == "all-reduce" else 1)
+            for kind, one in self.collectives.items()
+        )
 
     def run(self, mfu: float) -> dict[str, float] | None:
         """Returns the whole run at a share `mfu` of peak: days, core-days, images per second."""
@@ -232,6 +243,8 @@ def step_flops(cfg: config.Config, plan: Plan) -> float:
 def count_collectives(text: str) -> dict[str, dict[str, int]]:
     """Returns `{kind: {count, bytes}}` of a compiled program, per device and step.
 
+    Bytes are those of the whole: what is gathered, or what is reduced before it is scattered.
+
     Args:
       text: optimized HLO. The body of a loop counts once per iteration.
     """
@@ -256,6 +269,8 @@ def count_collectives(text: str) -> dict[str, dict[str, int]]:
         return int(bound[1])
 
     def visit(name: str, times: int) -> None:
+        # On TPU, a scattered sum is a fusion of a whole one and a slice, by this name.
+        scattered = name.startswith("all-reduce-scatter")
         for line in bodies.get(name, ()):
             match = re.match(r"\s+(?:ROOT )?%?[\w.\-]+ = (.*?) ([a-z\-]+)\(", line)
             if match is None:
@@ -265,8 +280,10 @@ def count_collectives(text: str) -> dict[str, dict[str, int]]:
                 shapes = match[1]
                 if match[2].endswith("-start") and kind != "all-reduce":
                     shapes = shapes[len(shapes) // 2 :]  # (operands, results, ...)
+                size = _bytes(shapes) * (_group(line) if kind == "reduce-scatter" else 1)
+                kind = "reduce-scatter" if scattered else kind
                 totals[kind]["count"] += times
-                totals[kind]["bytes"] += times * _bytes(shapes)
+                totals[kind]["bytes"] += times * size
             elif kind == "while":
                 visit(_named("body", line), times * turns(line))
             elif kind in ("call", "async", "fusion"):
@@ -274,6 +291,13 @@ def count_collectives(text: str) -> dict[str, dict[str, int]]:
 
     visit(entry, 1)
     return {kind: dict(totals[kind]) for kind in COLLECTIVES if kind in totals}
+
+
+def _group(line: str) -> int:
+    """Returns how many devices an instruction's collective joins."""
+    found = re.search(r"replica_groups=(?:\{\{([\d,]+)\}|\[\d+,(\d+)\])", line)
+    assert found is not None
+    return found[1].count(",") + 1 if found[1] else int(found[2])
 
 
 def _named(attribute: str, line: str) -> str:

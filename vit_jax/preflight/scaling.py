@@ -1,4 +1,4 @@
-"""Scaling efficiency: the bytes that all-reduces move, and their share of the step time."""
+"""Scaling efficiency: the bytes that collectives move, and their share of the step time."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from vit_jax.preflight.program import Report
 from vit_jax.reports import markdown as tables
 
 HEADER = (
-    "run", "slice", "images a device", "all-reduces", "GB a step", "links, ms",
+    "run", "slice", "images a device", "collectives", "GB sent", "links, ms",
     "arithmetic, ms", "efficiency, one after the other", "at once",
 )  # fmt: skip
 
@@ -16,7 +16,7 @@ class Bound(NamedTuple):
     """Lower bounds on the time of a step, in seconds."""
 
     arithmetic: float  # at the assumed share of peak
-    links: float  # its all-reduces, over all links of a chip at full speed
+    links: float  # its collectives, over all links of a chip at full speed
 
     @property
     def efficiency(self) -> tuple[float, float]:
@@ -28,8 +28,7 @@ class Bound(NamedTuple):
 def bound(report: Report, mfu: float) -> Bound | None:
     """Returns the lower bound of a step on a slice, or None if the chip's figures are unknown.
 
-    Reducing B bytes over n chips, each chip sends at least 2 B (n - 1) / n bytes with any algorithm
-    (P. Patarasu and X. Yuan, 2009). The cores of a chip share its sum and its links. The link speed
+    Of n chips, each sends at least (n - 1) / n of what a device of a large slice does. The cores of a chip share its sum and its links. The link speed
     is the total of all links in one direction, from Google's documentation.
     """
     whole = report.run(mfu)
@@ -38,7 +37,7 @@ def bound(report: Report, mfu: float) -> Bound | None:
     # `links` is per device: each of two cores on a chip counts half of the chip's links.
     per_chip = 2 if report.topology.startswith(("v2", "v3")) else 1
     chips = report.devices // per_chip
-    sent = 2 * _moved(report)["bytes"] * (chips - 1) / chips
+    sent = report.sent * (chips - 1) / chips
     return Bound(whole["step_seconds"], sent / (report.links * per_chip))
 
 
@@ -46,7 +45,8 @@ def rows(reports: Iterable[Report], mfu: float) -> list[Sequence[str]]:
     """Returns a row of text for each report."""
     found: list[Sequence[str]] = []
     for report in reports:
-        moved, one = _moved(report), bound(report, mfu)
+        count = sum(kind["count"] for kind in report.collectives.values())
+        one = bound(report, mfu)
         limits = ("", "", "", "")
         if one is not None:
             limits = (
@@ -55,8 +55,8 @@ def rows(reports: Iterable[Report], mfu: float) -> list[Sequence[str]]:
             )  # fmt: skip
         images = report.global_batch // report.devices
         found.append(
-            (report.name, report.topology, f"{images}", f"{moved['count']}",
-             f"{moved['bytes'] / 1e9:.3f}", *limits)
+            (report.name, report.topology, f"{images}", f"{count}",
+             f"{report.sent / 1e9:.3f}", *limits)
         )  # fmt: skip
     return found
 
@@ -64,7 +64,3 @@ def rows(reports: Iterable[Report], mfu: float) -> list[Sequence[str]]:
 def markdown(reports: Iterable[Report], mfu: float) -> list[str]:
     """Returns the lines of a Markdown table."""
     return tables.grid(HEADER, rows(reports, mfu))
-
-
-def _moved(report: Report) -> dict[str, int]:
-    return report.collectives.get("all-reduce", {"count": 0, "bytes": 0})

@@ -1,8 +1,12 @@
-"""Where arrays live: one mesh, the batch over all of it, the state whole or split over `fsdp`.
+"""Where arrays live: one mesh, the batch split over all of it, the state over as much as divides.
 
-This is what pmap and pjit became: pjit merged into `jax.jit`, and pmap is in maintenance.
+The state is split as in ZeRO (Rajbhandari et al. 2020, stage 1): every device updates its part of
+the float32 parameters, moments and average. A step gathers the parameters, each in the type it is
+used in, and reduces gradients to the same parts. Over `fsdp`, parameters stay split while a step
+computes, and layers are gathered one by one.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,45 +17,84 @@ from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import tree_utils
+from vit_jax import config, tree_utils
 
-BATCH = P(("data", "fsdp"))
+BATCH = P(("data", "zero", "fsdp"))
+
+# Axes over which an array of the state is split: while a step computes, after the first reduction
+# of its gradient, and while it is updated. In this order, what a device gathers is in one piece.
+COMPUTE, REDUCE, UPDATE = ("fsdp",), ("fsdp", "zero"), ("fsdp", "zero", "data")
 
 
 def create_mesh(fsdp: int, devices: Sequence[Any] | None = None) -> Mesh:
-    """Returns the ('data', 'fsdp') mesh over all devices, neighbors sharing parameters."""
+    """Returns the ('data', 'zero', 'fsdp') mesh over all devices, neighbors sharing parameters.
+
+    `data` and `zero` are as equal as divisors allow: on a torus each is then a ring or several,
+    and along rings TPUs scatter what they reduce.
+    """
     devices = jax.devices() if devices is None else devices
+    copies = len(devices) // fsdp
+    data = max(n for n in range(1, math.isqrt(copies) + 1) if copies % n == 0)
     # Mesh, not jax.make_mesh: its Explicit axes refuse convolutions and concatenations.
-    shape = (len(devices) // fsdp, fsdp)
+    shape = (data, copies // data, fsdp)
     # Without splitting, fsdp=8 would not do on the 4 x 4 chips of a v5e-16.
     grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
-    return Mesh(grid, ("data", "fsdp"))
+    return Mesh(grid, ("data", "zero", "fsdp"))
 
 
-def spec(name: str, shape: tuple[int, ...], *, fsdp: int, min_size: int) -> P:
-    """Returns the largest axis that divides by `fsdp`, for arrays of at least `min_size`.
+def spec(
+    name: str,
+    shape: tuple[int, ...],
+    sizes: Mapping[str, int],
+    options: config.Mesh,
+    axes: tuple[str, ...] = UPDATE,
+) -> P:
+    """Returns how an array of the state is split: along its largest axis that divides.
 
     The first axis of stacked layers or units is never split: scan would gather all at once.
+
+    Args:
+      name: of the array, its keys joined by slashes.
+      shape: of the array.
+      sizes: devices along each axis of the mesh.
+      options: of the run; small arrays stay whole.
+      axes: COMPUTE, REDUCE or UPDATE.
     """
-    if fsdp == 1 or np.prod(shape) < min_size:
+    if math.prod(shape) < options.fsdp_min_size:
         return P()
     first = 1 if re.search(r"(^|/)(encoder|rest)/", name) else 0
-    axes = [axis for axis in range(first, len(shape)) if shape[axis] % fsdp == 0]
-    if not axes:
-        return P()
-    largest = max(axes, key=lambda axis: shape[axis])
-    return P(*(None,) * largest, "fsdp")
+    # All three split the same axis of an array, so that no step between them moves it elsewhere.
+    for names in (UPDATE, REDUCE, COMPUTE) if options.zero else (COMPUTE,):
+        parts = math.prod(sizes[each] for each in names)
+        divides = [axis for axis in range(first, len(shape)) if shape[axis] % parts == 0]
+        over = tuple(each for each in names if each in axes and sizes[each] > 1)
+        if divides and not over:
+            return P()
+        if divides:
+            largest = max(divides, key=lambda axis: shape[axis])
+            return P(*(None,) * largest, over if len(over) > 1 else over[0])
+    return P()
 
 
-def placed(shapes: Any, mesh: Mesh, *, min_size: int) -> Any:
+def placed(shapes: Any, mesh: Mesh, options: config.Mesh, axes: tuple[str, ...] = UPDATE) -> Any:
     """Returns a state's shapes as ShapeDtypeStructs that carry their NamedShardings on `mesh`."""
-    fsdp = mesh.shape["fsdp"]
 
     def place(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
-        where = NamedSharding(mesh, spec(name, leaf.shape, fsdp=fsdp, min_size=min_size))
+        where = NamedSharding(mesh, spec(name, leaf.shape, mesh.shape, options, axes))
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
     return tree_utils.map_named(place, shapes)
+
+
+def constrain(tree: Any, options: config.Mesh, axes: tuple[str, ...]) -> Any:
+    """Returns arrays of a state split over axes of the mesh that is set; else unchanged."""
+    sizes = jax.sharding.get_abstract_mesh().shape
+
+    def split(name: str, leaf: jax.Array) -> jax.Array:
+        where = spec(name, leaf.shape, sizes, options, axes)
+        return jax.lax.with_sharding_constraint(leaf, where)
+
+    return tree_utils.map_named(split, tree) if sizes and options.zero else tree
 
 
 def host_rows(mesh: Mesh, batch_size: int) -> np.ndarray:

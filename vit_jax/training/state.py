@@ -36,7 +36,7 @@ def abstract_state(
 ) -> dict[str, Any]:
     """Returns the state's ShapeDtypeStructs with their shardings on `mesh`; allocates nothing."""
     shapes = jax.eval_shape(lambda: create(model, tx, cfg))
-    return sharding.placed(shapes, mesh, min_size=cfg.mesh.fsdp_min_size)
+    return sharding.placed(shapes, mesh, cfg.mesh)
 
 
 def initialize(
@@ -68,6 +68,9 @@ def begin_with(state: dict[str, Any], params: Any) -> dict[str, Any]:
     return state | new
 
 
-def evaluated(state: dict[str, Any]) -> Any:
-    """Returns the parameters to evaluate: the average where there is one."""
-    return state.get("ema", state["params"])
+def evaluated(state: dict[str, Any], options: config.Mesh) -> Any:
+    """Returns the parameters to evaluate, gathered: the average where there is one."""
+    params = state.get("ema", state["params"])
+    mesh = state["step"].sharding.mesh
+    places = sharding.placed(params, mesh, options, sharding.COMPUTE)
+    return jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, places))

@@ -46,7 +46,7 @@ def create(
     train = cfg.train
     masked = cfg.masked.target is not None
     objective = _masked_patches(model, cfg) if masked else _classification(model, cfg)
-    gradient = _accumulated(jax.value_and_grad(objective, has_aux=True), cfg)
+    gradient = _accumulated(_reduced(objective, cfg), cfg)
     prepare = _preparation(model, cfg)
 
     def step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
@@ -54,7 +54,8 @@ def create(
         key = _dropout_key(cfg, state["step"])
         share = mixup.own_share(cfg.seed, state["step"], train.mixup) if train.mixup else None
         batch = prepare(batch, state["step"])
-        (loss, measured), grads = gradient(state["params"], batch, key, share)
+        params = _gathered(model, state["params"], cfg)
+        (loss, measured), grads = gradient(params, batch, key, share)
         norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         lr = jnp.asarray(schedule(state["step"]))
@@ -74,6 +75,28 @@ def create(
         return new, metrics | {"finite": finite, "bad_steps": new["bad_steps"]}
 
     return step
+
+
+def _gathered(model: models.Classifier, params: Any, cfg: config.Config) -> Any:
+    """Returns the parameters that a step computes with, cast before devices gather them."""
+    if not cfg.mesh.zero or jax.sharding.get_abstract_mesh().size <= cfg.mesh.fsdp:
+        return params
+    split = sharding.constrain(model.cast(params), cfg.mesh, sharding.UPDATE)
+    return sharding.constrain(split, cfg.mesh, sharding.COMPUTE)
+
+
+def _reduced(objective: Objective, cfg: config.Config) -> Callable[..., Any]:
+    """Returns the objective with float32 gradients, split as the state that they update."""
+    gradient = jax.value_and_grad(objective, has_aux=True)
+
+    def reduced(*args: Any) -> Any:
+        values, grads = gradient(*args)
+        # One ring after the other: to all devices at once, TPUs reduce all of it everywhere.
+        for axes in (sharding.REDUCE, sharding.UPDATE):
+            grads = sharding.constrain(grads, cfg.mesh, axes)
+        return values, jax.tree.map(lambda x: x.astype(jnp.float32), grads)
+
+    return reduced
 
 
 def _dropout_key(cfg: config.Config, step: jax.Array) -> jax.Array | None:
@@ -154,7 +177,8 @@ def _accumulated(gradient: Callable[..., Any], cfg: config.Config) -> Callable[.
             return jax.tree.map(jnp.add, total, one), None
 
         nothing = {name: jnp.zeros(()) for name in measures}
-        zeros = ((jnp.zeros(()), nothing), jax.tree.map(jnp.zeros_like, params))
+        grads = jax.tree.map(lambda x: jnp.zeros(x.shape), params)
+        zeros = ((jnp.zeros(()), nothing), sharding.constrain(grads, cfg.mesh, sharding.UPDATE))
         total, _ = jax.lax.scan(add, zeros, (jnp.arange(count), micro))
         return jax.tree.map(lambda x: x / count, total)
 
@@ -226,7 +250,7 @@ def compile_step(
       step: the pure step.
       target: ShapeDtypeStructs of the state, with shardings.
       cfg: the run; gives the shapes of a batch.
-      mesh: the ('data', 'fsdp') mesh.
+      mesh: the ('data', 'zero', 'fsdp') mesh.
     """
     place = NamedSharding(mesh, sharding.BATCH)
     batch = {

@@ -1,6 +1,7 @@
 """Vision Transformers, also hybrids on the map of a ResNet."""
 
 import dataclasses
+import re
 from typing import Any
 
 from vit_jax import config
@@ -9,6 +10,8 @@ from vit_jax.models.families.resnet import shrink_backbone
 from vit_jax.models.family import Family
 from vit_jax.models.variants import has_class_token, required
 
+# Matrix products of the layers, and of patches; norms and the head compute in float32.
+IN_COMPUTE_TYPE = re.compile(r"(embedding|(encoder|pooling)/.*(attention|mlp)/.*)/(kernel|bias)")
 DEPTH, WIDTH, MLP, HEADS = 2, 32, 64, 2  # of --smoke
 
 
@@ -55,6 +58,10 @@ class ViTFamily(Family):
         """Returns the pixels in whole patches, fewer if `model.patch_remainder` drops some."""
         (rows, columns), (height, width) = self.grid(model, image_size), self.multiple(model)
         return min(rows * height, image_size[0]), min(columns * width, image_size[1])
+
+    def reads_in_compute_type(self, name: str) -> bool:
+        """Returns whether a parameter belongs to a matrix product of the layers or of patches."""
+        return bool(IN_COMPUTE_TYPE.fullmatch(name))
 
     def flops(
         self,
