@@ -28,8 +28,9 @@ class Bound(NamedTuple):
 def bound(report: Report, mfu: float) -> Bound | None:
     """Returns the lower bound of a step on a slice, or None if the chip's figures are unknown.
 
-    Of n chips, each sends at least (n - 1) / n of what a device of a large slice does. The cores of a chip share its sum and its links. The link speed
-    is the total of all links in one direction, from Google's documentation.
+    Of n chips, each sends at least (n - 1) / n of what a device of a large slice does. The cores of
+    a chip share its sum and its links. The link speed is the total of all links in one direction,
+    from Google's documentation.
     """
     whole = report.run(mfu)
     if whole is None or report.links is None:

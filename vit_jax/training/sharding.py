@@ -67,12 +67,10 @@ def spec(
     for names in (UPDATE, REDUCE, COMPUTE) if options.zero else (COMPUTE,):
         parts = math.prod(sizes[each] for each in names)
         divides = [axis for axis in range(first, len(shape)) if shape[axis] % parts == 0]
-        over = tuple(each for each in names if each in axes and sizes[each] > 1)
-        if divides and not over:
-            return P()
         if divides:
-            largest = max(divides, key=lambda axis: shape[axis])
-            return P(*(None,) * largest, over if len(over) > 1 else over[0])
+            over = tuple(each for each in names if each in axes and sizes[each] > 1)
+            before = (None,) * max(divides, key=lambda axis: shape[axis])
+            return P(*before, over) if over else P()
     return P()
 
 
