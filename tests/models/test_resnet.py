@@ -212,7 +212,8 @@ def test_sharding_changes_nothing(plain):
     params, images, (loss, grad) = plain
     classifier = tiny(resnet_units=(3,))
     mesh = sharding.create_mesh(fsdp=4)
-    placed = sharding.placed(classifier.shapes(), mesh, min_size=64)
+    options = config.Mesh(fsdp_min_size=64)
+    placed = sharding.placed(classifier.shapes(), mesh, options, sharding.COMPUTE)
     split = jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, placed))
     images = jax.device_put(images, sharding.NamedSharding(mesh, sharding.BATCH))
     with jax.set_mesh(mesh):
@@ -239,7 +240,7 @@ def test_maps_stay_split_by_image_only():
         for equation, times in vit_reference.equations(program.jaxpr)
         if equation.primitive.name == "sharding_constraint"
     ]
-    assert {axes for axes, _ in constraints} == {("data", "fsdp")}
+    assert {axes for axes, _ in constraints} == {("data", "zero", "fsdp")}
     assert sum(times for _, times in constraints) == 2 * 4 + 1
 
 

@@ -38,11 +38,18 @@ def test_what_is_faster_comes_first():
     order = {settings: i for i, settings in enumerate(found)}
     plain, half = program.Settings(1, "none", 2, 1), program.Settings(2, "none", 2, 1)
     dots, full = program.Settings(1, "dots_no_batch", 1, 1), program.Settings(1, "full", 1, 1)
-    assert order[plain] < order[half] < order[dots] < order[full]
+    attention = program.Settings(1, "attention", 2, 1)
+    assert order[plain] < order[half] < order[attention] < order[dots] < order[full]
     assert order[plain] < order[dataclasses.replace(plain, fsdp=8)]
     assert len(set(found)) == len(found)
     loops = list(search.candidates(tiny(train={"batch_size": 512}), 8, loops=True))
     assert {settings.unroll for settings in loops} == {1}
+    resnet = config.build(
+        {"model": {"architecture": "resnet", "resnet_units": (1, 2), "num_classes": 5},
+         "train": {"batch_size": 512}}
+    )  # fmt: skip
+    kinds = {one.remat for one in search.candidates(resnet, 8, loops=False)}
+    assert kinds == {"none", "dots_no_batch", "full"}  # it has no attention
 
 
 def test_halving_until_it_fits_skips_what_cannot():
