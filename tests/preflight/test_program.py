@@ -34,6 +34,9 @@ ENTRY %main (p0: f32[16]) -> f32[16] {
   %w = (s32[], bf16[4,8]) while(%t), condition=%condition, body=%body, \
 backend_config={"known_trip_count":{"n":"3"}}
   %g = (f32[2]{0}, f32[16]{0}) all-gather-start(%p0), dimensions={0}
+  %c = bf16[6]{0} all-gather(%z), frontend_attributes={chain_id="1"}
+  %d = bf16[6]{0} all-gather(%z), frontend_attributes={chain_id="1"}
+  %e = bf16[6]{0} all-gather(%z), frontend_attributes={chain_id="2"}
   %f = bf16[8,8]{1,0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter.7
   %s = f32[3]{0} reduce-scatter(%y), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add
   %t = f32[5]{0} reduce-scatter(%y), replica_groups=[4,2]<=[8], to_apply=%add
@@ -45,7 +48,7 @@ backend_config={"known_trip_count":{"n":"3"}}
 def test_collectives_count_as_often_as_their_loop_turns_and_as_whole_arrays():
     expected = {
         "all-reduce": {"count": 3 + 1, "bytes": 3 * 2 * (4 * 8 * 2) + 16 * 4},
-        "all-gather": {"count": 3 + 1, "bytes": 3 * (32 * 8 * 2) + 16 * 4},
+        "all-gather": {"count": 3 + 1 + 2, "bytes": 3 * (32 * 8 * 2) + 16 * 4 + 2 * 6 * 2},
         "reduce-scatter": {"count": 3, "bytes": (64 * 8 + 8) * 2 + 4 * 3 * 4 + 2 * 5 * 4},
     }
     assert program.count_collectives(HLO) == expected

@@ -25,9 +25,6 @@ class TwoLayers:
             "head": {"kernel": jax.random.normal(second, (16, CLASSES))},
         }
 
-    def cast(self, params):
-        return params
-
     def apply(self, params, images, key=None):
         x = images.reshape(images.shape[0], -1) @ params["body"]["kernel"]
         return jnp.tanh(x) @ params["head"]["kernel"], {}
@@ -37,7 +34,9 @@ class Trainer(test_step.Trainer):
     """That of `test_step`, around TwoLayers."""
 
     def __init__(self, devices=8, *, fsdp=1, **train):
-        self.cfg = cfg = test_step.configure(train={"mixup": 0.8} | train, mesh={"fsdp": fsdp})
+        self.cfg = cfg = test_step.configure(
+            train={"mixup": 0.8} | train, mesh={"fsdp": fsdp, "zero": False}
+        )
         self.mesh = sharding.create_mesh(fsdp, jax.devices()[:devices])
         self.model: Any = TwoLayers()
         self.tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)

@@ -258,6 +258,7 @@ def count_collectives(text: str) -> dict[str, dict[str, int]]:
         elif current is not None:
             bodies[current].append(line)
     totals: dict[str, dict[str, int]] = collections.defaultdict(lambda: {"count": 0, "bytes": 0})
+    chains: set[tuple[str, str]] = set()
 
     def turns(loop_: str) -> int:
         # On CPU the loop states its trip count; on TPU its condition compares with a constant,
@@ -282,6 +283,11 @@ def count_collectives(text: str) -> dict[str, dict[str, int]]:
                     shapes = shapes[len(shapes) // 2 :]  # (operands, results, ...)
                 size = _bytes(shapes) * (_group(line) if kind == "reduce-scatter" else 1)
                 kind = "reduce-scatter" if scattered else kind
+                # One that runs beside arithmetic is written in every fusion it passes through.
+                chain = re.search(r'chain_id="(\d+)"', line)
+                if chain is not None and (kind, chain[1]) in chains:
+                    continue
+                chains.update({(kind, chain[1])} if chain is not None else ())
                 totals[kind]["count"] += times
                 totals[kind]["bytes"] += times * size
             elif kind == "while":
