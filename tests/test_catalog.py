@@ -134,6 +134,18 @@ def test_a_file_is_run_once_until_it_changes(tmp_path):
     assert (tmp_path / "count").read_text() == "xx"
 
 
+def test_a_config_is_made_once_and_what_is_loaded_is_a_copy(tmp_path):
+    """Configs build on others: hundreds of them on a handful."""
+    note = f"with open({str(tmp_path / 'count')!r}, 'a') as file: file.write(name[0])"
+    body = MINE.replace("    return ml_col", f"    {note}\n    return ml_col")
+    path = write(tmp_path / "mine.py", body.replace('{"seed"', '{"data": {"root": "a"}, "seed"'))
+    first = catalog.load(f"{path}:mine")
+    first["data"]["root"] = "b"
+    assert catalog.load(f"{path}:mine") == {"name": "mine", "seed": 7, "data": {"root": "a"}}
+    assert catalog.load(f"{path}:other")["seed"] == 8
+    assert (tmp_path / "count").read_text() == "mo"
+
+
 @pytest.mark.parametrize("name", ["../up", "/absolute", "a/../../b", ""])
 def test_a_name_that_would_leave_the_folder_of_runs(tmp_path, name):
     path = write(tmp_path / "mine.py", MINE.replace('"mine", "other"', f"{name!r},"))

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 import plugins
+import runs
 import vit_jax
 from vit_jax import cli, components, config, loading
 from vit_jax.checkpoints import record
@@ -18,7 +19,7 @@ TRAINED = plugins.NINE | plugins.SHORT | {"train.duration": "2 steps"}
 def workdir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("foreign") / "run"
     given = ["train", "digits", f"--workdir={folder}", *plugins.flags(TRAINED)]
-    with plugins.loaded():
+    with plugins.loaded(), runs.on_one_device():
         assert cli.main([*given, "--plugins=my_project"]) == 0
     return folder
 

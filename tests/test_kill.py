@@ -22,12 +22,8 @@ def strike(folder, kind, faults):
     assert row["steps_lost_max"] <= 2 * 5
 
 
-def test_a_kill(folder):
-    strike(folder, "kill", faults=1)
-
-
 @pytest.mark.slow  # of two processes: test_peers.py, and with the twenty
-@pytest.mark.parametrize("kind", [kind for kind in ALONE if kind != "kill"])
+@pytest.mark.parametrize("kind", ALONE)
 def test_a_fault_of_every_kind(kind, folder):
     strike(folder, kind, faults=1)
 

@@ -49,7 +49,8 @@ BEGIN = {
 
 def begin(workdir, **more):
     cfg = run_directory.reconcile(workdir, run_config.resolve("digits", BEGIN | more), BEGIN | more)
-    return experiment.train(cfg, workdir)
+    with runs.on_one_device():
+        return experiment.train(cfg, workdir)
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +192,7 @@ def test_a_folder_that_is_no_checkpoint_is_called_that(command, tmp_path, capsys
     """And not told to bring images, whatever else it holds."""
     (tmp_path / "image.png").write_bytes(b"")
     words = [str(tmp_path / "image.png") if word == "IMAGE" else word for word in command]
-    line = "is no checkpoint: neither a run directory (no checkpoints/ in it) nor a folder of "
+    line = "not a checkpoint: neither a run directory (no checkpoints/ inside) nor a folder of "
     for name in ("empty", "begun"):
         folder = tmp_path / name
         folder.mkdir()
@@ -202,7 +203,7 @@ def test_a_folder_that_is_no_checkpoint_is_called_that(command, tmp_path, capsys
     note = tmp_path / "note.txt"
     note.write_text("no weights")
     assert cli.main([words[0], f"--checkpoint={note}", *words[1:]]) == 2
-    assert "is none of the known kinds of file" in capsys.readouterr().err
+    assert "unsupported file type; supported: " in capsys.readouterr().err
 
 
 def test_weights_without_a_head_name_nothing(tmp_path, capsys):

@@ -8,6 +8,7 @@ import pytest
 import runs
 from vit_jax import components, config, experiment, progress
 
+pytestmark = pytest.mark.usefixtures("one_device")
 WRITTEN = []
 
 

@@ -64,6 +64,7 @@ def test_a_plug_in_that_is_not_found_says_where_to_look(capsys):
     assert said.endswith("; is its folder on PYTHONPATH?\n")
 
 
+@pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize(
     ("key", "kind"),
     [
@@ -89,6 +90,7 @@ def test_a_factory_that_fails_is_one_line(key, kind, tmp_path, capsys):
     assert said.startswith(f"vit_jax: {key}=mine: KeyError: 'x' ({__file__}:")
 
 
+@pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize(
     ("returned", "line"),
     [

@@ -58,16 +58,10 @@ def resumes(workdir):
     assert max(runs.trace(workdir)) == runs.STEPS
 
 
+@pytest.mark.slow  # of the phase before the first step: test_resume.py
 @pytest.mark.parametrize(
     ("phase", "times"),
-    [
-        ("data", 1),
-        pytest.param("data", 2, marks=pytest.mark.slow),
-        pytest.param("compile", 1, marks=pytest.mark.slow),
-        pytest.param("evaluate", 1, marks=pytest.mark.slow),
-        pytest.param("save", 1, marks=pytest.mark.slow),
-        pytest.param("save", 2, marks=pytest.mark.slow),
-    ],
+    [("data", 1), ("data", 2), ("compile", 1), ("evaluate", 1), ("save", 1), ("save", 2)],
 )
 def test_a_signal_in_any_phase_saves(phase, times, tmp_path):
     workdir = tmp_path / "run"

@@ -124,7 +124,9 @@ def test_empty_and_foreign_workdirs(tmp_path):
         run_directory.reconcile(tmp_path, None, {})
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_signal_saves_and_exits_75_within_seconds(number, tmp_path):
     workdir = tmp_path / "run"
     cfg = runs.configure(train={"duration": 100_000}, checkpoint={"every": None})

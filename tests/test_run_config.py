@@ -63,6 +63,7 @@ def test_a_dry_run_shows_the_run_and_writes_nothing(tmp_path, monkeypatch, capsy
     assert "--dry-run: does not go with --smoke" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("one_device")
 def test_a_dry_run_says_where_a_run_resumes(tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     with runs.stopping_at(monkeypatch, 7), pytest.raises(preemption.Preempted):

@@ -13,6 +13,8 @@ from vit_jax.data import source
 from vit_jax.runtime import preemption
 from vit_jax.training import hooks, loop
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 
 def weights_that_overflow(monkeypatch, at):
     """Makes the parameters infinite just before step `at`, as a flipped bit in memory might."""

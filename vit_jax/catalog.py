@@ -129,10 +129,16 @@ def load(reference: str) -> dict[str, Any]:
     parts = pathlib.PurePath(name).parts
     if not parts or pathlib.PurePath(name).is_absolute() or ".." in parts:
         raise ConfigError(f"--config={reference}: {name!r} cannot name the folder of a run")
-    values = module.get_config(name)
+    values = _values(module, name)
     if not isinstance(values, Mapping) and not hasattr(values, "items"):
         raise ConfigError(f"--config={reference}: get_config({name!r}) must return a ConfigDict")
     return _plain(values) | {"name": name}
+
+
+@functools.cache
+def _values(module: types.ModuleType, name: str) -> Any:
+    """Returns what `get_config` does, called once: many configs build on the same other one."""
+    return module.get_config(name)
 
 
 class Required:

@@ -90,9 +90,9 @@ def override(
 
 def each(schema: type) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
     """Yields `(dotted key, field, type)` of every option in the order of the schema."""
-    for field, hint in _fields(schema):
+    for field, hint in _fields(schema).values():
         if _is_section(hint):
-            yield from ((f"{field.name}.{f.name}", f, h) for f, h in _fields(hint))
+            yield from ((f"{field.name}.{f.name}", f, h) for f, h in _fields(hint).values())
         else:
             yield field.name, field, hint
 
@@ -146,9 +146,9 @@ def suggest(word: str, known: Sequence[str]) -> str:
 
 
 @functools.cache
-def _fields(cls: Any) -> list[tuple[dataclasses.Field[Any], Any]]:
+def _fields(cls: Any) -> dict[str, tuple[dataclasses.Field[Any], Any]]:
     hints = typing.get_type_hints(cls)
-    return [(field, hints[field.name]) for field in dataclasses.fields(cls)]
+    return {field.name: (field, hints[field.name]) for field in dataclasses.fields(cls)}
 
 
 def _is_section(hint: Any) -> bool:
@@ -183,7 +183,7 @@ def _find(schema: type, key: str) -> tuple[dataclasses.Field[Any], Any]:
 def _build(schema: type, cls: Any, values: Any, prefix: str) -> Any:
     if not (isinstance(values, Mapping) or hasattr(values, "items")):
         raise ConfigError(f"{prefix.rstrip('.')}={values!r}: is a section and needs named options")
-    fields = {field.name: (field, hint) for field, hint in _fields(cls)}
+    fields = _fields(cls)
     result = {}
     for name, value in values.items():
         key = f"{prefix}{name}"
@@ -198,6 +198,7 @@ def _build(schema: type, cls: Any, values: Any, prefix: str) -> Any:
     return cls(**result)
 
 
+@functools.cache
 def _optional(hint: Any) -> tuple[Any, bool]:
     """Splits `X | None` into `(X, True)`."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):

@@ -34,7 +34,7 @@ def test_a_sound_folder_is_one_line(tmp_path):
     root = fill(tmp_path, *FILES, "train/b/more.jpg")
     assert check(root) == (
         f"data.root={root}: train 7 images of 2 classes (3 to 4 each), "
-        "val 6 images of 2 classes (3 each); all of it is used"
+        "val 6 images of 2 classes (3 each); all files are used"
     )
 
 
@@ -68,13 +68,13 @@ def test_what_cannot_be_read_is_an_error_before_anything_is(tmp_path, monkeypatc
         check(root)
     assert str(caught.value) == (
         f"data.root={root}: of 9 images of train 3 cannot be used: "
-        f"{root}/train/a/gone.jpg is a link to nothing, "
+        f"{root}/train/a/gone.jpg is a dangling link, "
         f"{root}/train/a/loop.jpg cannot be read: Too many levels of symbolic links, "
         f"{root}/train/b/empty.png is empty; "
-        "mend or remove them, or allow for them with data.max_bad_examples=3"
+        "fix or remove them, or allow them with data.max_bad_examples=3"
     )
     line = check(root, max_bad_examples=3)
-    assert f"; of val 1 cannot be used: {root}/val/b/pipe.jpg is no file" in line
+    assert f"; of val 1 cannot be used: {root}/val/b/pipe.jpg is not a regular file" in line
     with pytest.raises(DataError, match="of 9 images of train 3 cannot be used"):
         check(root, max_bad_examples=2)
 
@@ -91,8 +91,8 @@ def test_slow_storage_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(folder_check, "SECONDS", -1.0)
     monkeypatch.setattr(folder_check, "CHUNK", 1)
     monkeypatch.setattr(folder_check, "THREADS", 2)
-    assert check(root).endswith("; of train 2 files were looked at within -1 s; of val 2 files "
-                                "were looked at within -1 s")  # fmt: skip
+    assert check(root).endswith("; of train 2 files were checked within -1 s; of val 2 files "
+                                "were checked within -1 s")  # fmt: skip
 
 
 def test_names_that_are_not_text_and_long_ones_stay_on_the_line(tmp_path):

@@ -298,14 +298,14 @@ def test_refuses_a_class_without_images(pets):
     fill(pets, "train/fish/readme.txt")
     assert refusal(pets) == (
         f"data.root={pets}: no image in class folder {pets / 'train/fish'}; "
-        f"images end in .jpg, .jpeg, .png, .webp, .gif, .bmp; it holds 1 .txt (no image)"
+        f"images end in .jpg, .jpeg, .png, .webp, .gif, .bmp; it contains 1 .txt (no image)"
     )
 
 
 def test_refuses_evaluation_classes_that_train_does_not_have(pets):
     fill(pets, "test/bird/1.jpg", "test/ant/1.jpg")
     assert refusal(pets, "test", train=False) == (
-        f"data.root={pets}: class folders of test that train does not have: ant, bird"
+        f"data.root={pets}: class folders of test that are missing in train: ant, bird"
     )
 
 

@@ -8,11 +8,15 @@ import socket
 import subprocess
 import sys
 import time
+from unittest import mock
+
+import jax
 
 from vit_jax import config, run_config, storage
 from vit_jax import progress as progress_display
 from vit_jax.runtime import phase_timer, preemption
 from vit_jax.runtime import session as sessions
+from vit_jax.training import sharding
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -55,6 +59,15 @@ def session(workdir, *, stop=None, phases=None, progress=None):
         phases=phases or phase_timer.PhaseTimer("start", lambda: time.monotonic()),
         progress=progress or progress_display.Progress(active=False),
     )
+
+
+@contextlib.contextmanager
+def on_one_device():
+    """Trains on the first device alone: programs for eight take twice as long to compile."""
+    create = sharding.create_mesh
+    first = lambda fsdp: create(fsdp, jax.devices()[:1])  # noqa: E731
+    with mock.patch.object(sharding, "create_mesh", first):
+        yield
 
 
 @contextlib.contextmanager
@@ -112,7 +125,10 @@ def command(workdir, *arguments, cfg=None):
 def environment(devices=1, **variables):
     """Returns the environment of a training process with so many simulated devices."""
     # Compiles in half the time, as in the process of the tests: see conftest.py.
-    flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+    flags = (
+        f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0 "
+        "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters"
+    )
     return os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": PATHS} | variables
 
 

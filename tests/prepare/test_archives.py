@@ -235,7 +235,7 @@ def test_folders_within_folders_and_pipes(tmp_path, monkeypatch):
     (tmp_path / "a/b/c").mkdir(parents=True)
     assert len(image_listing.scan([tmp_path])) == 0
     (tmp_path / "a/b/c/d").mkdir()
-    with pytest.raises(DataError, match=r"a/b/c/d: folders within folders, more than 4 deep"):
+    with pytest.raises(DataError, match=r"a/b/c/d: folders are nested more than 4 levels deep"):
         image_listing.scan([tmp_path])
     os.mkfifo(tmp_path / "pipe.tar")
     assert refusal(tmp_path / "pipe.tar") == "is no regular file"

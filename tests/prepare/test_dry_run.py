@@ -93,7 +93,7 @@ def test_official_archives_are_counted_in_place(dry_run, monkeypatch, tmp_path):
     monkeypatch.setitem(recipes.RECIPES, "imagenet2012", more)
     code, _, errors = dry_run("imagenet", f"--from={tmp_path}/tars")
     assert code == 2
-    assert "to pack what is there, add --partial" in errors[0]
+    assert "to pack the available images, add --partial" in errors[0]
     code, lines, _ = dry_run("imagenet", f"--from={tmp_path}/tars", "--partial")
     assert code == 0
     assert f"{splits['train']} of {splits['train'] + 1} images" in lines[1]

@@ -155,8 +155,9 @@ def test_missing_images_are_counted(prepare, tmp_path):
     given = f"--from={tmp_path / 'mine'}"
     counts = "train: 12 of 1,281,167 images, validation: 6 of 50,000 images"
     assert woe(prepare(given)) == (
-        f"imagenet: {given}: {counts}; it takes ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar "
-        "from image-net.org/download-images (registration); to pack what is there, add --partial"
+        f"imagenet: {given}: {counts}; it requires ILSVRC2012_img_train.tar, "
+        "ILSVRC2012_img_val.tar from image-net.org/download-images (registration); to pack the "
+        "available images, add --partial"
     )
     assert not (tmp_path / "data/imagenet2012").exists()
     folder = tmp_path / "data/imagenet2012/5.1.0"
@@ -189,10 +190,10 @@ def test_the_devkit_is_read(prepare, tmp_path):
     truth.write_text("\n".join([*numbers[:7], "1", *numbers[8:]]))
     assert woe(prepare(given)) == (
         f"{tmp_path}/mine: ILSVRC2012_validation_ground_truth.txt differs from the labels of "
-        "ILSVRC2012's validation images in 1 of 50,000 lines; it is of another year, or damaged"
+        "ILSVRC2012's validation images in 1 of 50,000 lines; it is from another year, or damaged"
     )
     truth.write_text("\n".join([*numbers[:7], "1001", *numbers[8:]]))  # no class of the 1,000
-    assert woe(prepare(given)).endswith("line 8: 1001 is no class of ILSVRC2012")
+    assert woe(prepare(given)).endswith("line 8: 1001 is not a class of ILSVRC2012")
     truth.write_text("\n".join(numbers[:-1]))
     assert "in 0 of 49,999 lines" in woe(prepare(given))
     (truth.parent / "meta.mat").unlink()
@@ -208,7 +209,7 @@ def test_kaggles_table_is_read(prepare, tmp_path):
     table.write_text(solution(VALIDATION[:-1]))
     assert woe(prepare(given)) == f"{CSV}: has 49,999 images, not 50,000"
     table.write_text(solution(["n00000000", *VALIDATION[1:]]))
-    assert "n00000000 is no class of ILSVRC2012" in woe(prepare(given))
+    assert "n00000000 is not a class of ILSVRC2012" in woe(prepare(given))
 
 
 @pytest.mark.parametrize(
@@ -221,11 +222,11 @@ def test_kaggles_table_is_read(prepare, tmp_path):
         ),
         (
             {"train/n00000001_1.JPEG": b"\xff\xd8\xff"},
-            "train/n00000001_1.JPEG: n00000001 is none of the 1,000 classes of ILSVRC2012",
+            "train/n00000001_1.JPEG: n00000001 is not among the 1,000 classes of ILSVRC2012",
         ),
         (
             {f"val/{WORDNET[5]}/ILSVRC2012_val_00000001.JPEG": b"\xff\xd8\xff"},
-            f"val/{WORDNET[5]}/ILSVRC2012_val_00000001.JPEG: lies in the folder of {WORDNET[5]}, "
+            f"val/{WORDNET[5]}/ILSVRC2012_val_00000001.JPEG: is in the folder {WORDNET[5]}, "
             "but is an image of n01751748",
         ),
         (
@@ -238,7 +239,7 @@ def test_kaggles_table_is_read(prepare, tmp_path):
         ),
         (
             {"val/ILSVRC2012_val_00000001.JPEG": b"<html>"},
-            "ILSVRC2012_val_00000001.JPEG: is no picture: it starts with b'<html>'; download it "
+            "ILSVRC2012_val_00000001.JPEG: is not an image: it starts with b'<html>'; download it "
             "again",
         ),
         (
@@ -256,7 +257,7 @@ def test_what_is_not_as_it_should_be(files, line, prepare, tmp_path):
 def test_an_empty_folder(prepare, tmp_path):
     (tmp_path / "mine").mkdir()
     assert woe(prepare(f"--from={tmp_path / 'mine'}")).startswith(
-        f"imagenet: --from={tmp_path / 'mine'}: has no image of ILSVRC2012_img_train.tar, "
+        f"imagenet: --from={tmp_path / 'mine'}: contains no image of ILSVRC2012_img_train.tar, "
     )
     assert woe(prepare(f"--from={tmp_path / 'none'}")) == (
         f"--from={tmp_path / 'none'}: no such file or folder"

@@ -289,7 +289,7 @@ def test_layouts_that_cannot_be_labeled(tmp_path):
         "one class folder alone, a; expected CLASS/IMAGE, 2 at least"
     )
     assert reason("train/a/1.jpg", "train/b/1.jpg", "test/c/1.jpg") == (
-        "class folders of test that train does not have: c"
+        "class folders of test that are missing in train: c"
     )
     for name in ("b\udcff", "b\n", " b"):
         assert reason("a/1.jpg", f"{name}/1.jpg") == (

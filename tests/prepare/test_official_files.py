@@ -152,10 +152,10 @@ def test_cifars_mistakes(prepare, tmp_path):
     files = official_fakes.cifar_python(10)
     batch = pickle.loads(files["cifar-10-batches-py/data_batch_2"])
     wrong = {
-        "labels": (batch | {"labels": [1, 2]}, "data_batch_2: is no batch of CIFAR's images: "),
-        "data": (batch | {"data": [1]}, "data_batch_2: is no batch of CIFAR's images: "),
+        "labels": (batch | {"labels": [1, 2]}, "data_batch_2: is not a batch of CIFAR images: "),
+        "data": (batch | {"data": [1]}, "data_batch_2: is not a batch of CIFAR images: "),
         "class": (batch | {"labels": [10] * 4}, ": has label 10, of 10 classes; download it again"),
-        "none": ({}, "data_batch_2: is no batch of CIFAR's images: 'labels'"),
+        "none": ({}, "data_batch_2: is not a batch of CIFAR images: 'labels'"),
     }
     for name, (value, line) in wrong.items():
         changed = files | {"cifar-10-batches-py/data_batch_2": pickle.dumps(value, 2)}
@@ -163,11 +163,11 @@ def test_cifars_mistakes(prepare, tmp_path):
         assert line in woe(prepare("cifar10", f"--from={tmp_path / name}", "--partial"))
     del files["cifar-10-batches-py/batches.meta"]
     official_fakes.write(tmp_path / "nameless", files)
-    assert "lacks the 10 names of classes, in batches.meta.txt or batches.meta" in woe(
+    assert "lacks the 10 class names, in batches.meta.txt or batches.meta" in woe(
         prepare("cifar10", f"--from={tmp_path / 'nameless'}", "--partial")
     )
     official_fakes.write(tmp_path / "short", {"data_batch_1.bin": b"123", "batches.meta.txt": "a"})
-    assert "data_batch_1.bin: has 3 bytes, which is no multiple of 3,073" in woe(
+    assert "data_batch_1.bin: has 3 bytes, not a multiple of 3,073" in woe(
         prepare("cifar10", f"--from={tmp_path / 'short'}", "--partial")
     )
 
@@ -233,11 +233,11 @@ def tables(depth):
 @pytest.mark.parametrize(
     ("data", "line"),
     [
-        (b"", "a.mat: is no MATLAB 5 file; download it again"),
-        (b"<html>" * 100, "a.mat: is no MATLAB 5 file; download it again"),
+        (b"", "a.mat: is not a MATLAB 5 file; download it again"),
+        (b"<html>" * 100, "a.mat: is not a MATLAB 5 file; download it again"),
         (
             official_fakes.mat(a=1.0)[:-8],
-            "a.mat: is damaged: an element is cut off; download it again",
+            "a.mat: is damaged: an element is truncated; download it again",
         ),
         (official_fakes.mat(b=1.0), "a.mat: has no array a: it is not the official file"),
         (bomb(10**7), "a.mat: unpacks to more than 100,000 bytes; not the official file"),
@@ -310,7 +310,7 @@ def test_only_archives_that_are_asked_for_are_opened(tmp_path):
     for name, data in (("a/a/b/1.jpg", b"one"), ("a/b/2.txt", b"two"), ("numbers.mat", b"12345")):
         path, start = found.plain(table[name])
         assert path.read_bytes()[start : start + table[name].size] == data
-    with pytest.raises(DataError, match="has 5 bytes, but at most 4 are expected"):
+    with pytest.raises(DataError, match="5 bytes; expected at most 4"):
         found.read(table["numbers.mat"], 4)
 
 
@@ -323,7 +323,7 @@ def test_an_archive_that_is_given_itself_is_opened_by_any_name(prepare, tmp_path
     folder = tmp_path / "folder"
     folder.mkdir()
     archive.rename(folder / "mine.tgz")
-    assert "has no image of cifar-10-binary.tar.gz or cifar-10-python.tar.gz" in woe(
+    assert "contains no image of cifar-10-binary.tar.gz or cifar-10-python.tar.gz" in woe(
         prepare("cifar10", f"--from={folder}", "--partial", data_dir="other")
     )
 
@@ -333,10 +333,10 @@ def test_an_archive_that_is_given_itself_is_opened_by_any_name(prepare, tmp_path
     [
         (
             {"a.tar.gz": gzip.compress(b"\0" * 50_000)},
-            "unpacks to more than 40,000 bytes, more than any file of this data set",
+            "unpacks to more than 40,000 bytes, more than any file in this data set",
         ),
-        ({"a.tar.gz": gzip.compress(bytes(range(256)) * 9)[:-20]}, "is damaged or cut off: "),
-        ({"a.tar.gz": b"\x1f\x8bno gzip at all"}, "is damaged or cut off: "),
+        ({"a.tar.gz": gzip.compress(bytes(range(256)) * 9)[:-20]}, "is damaged or truncated: "),
+        ({"a.tar.gz": b"\x1f\x8bno gzip at all"}, "is damaged or truncated: "),
         (
             {"a.zip": official_fakes.zipped({"a.tar.gz": b"\x1f\x8b" + b"\0" * 50_000})},
             "unpacks to more than 40,000 bytes",
@@ -448,9 +448,9 @@ def test_hdf5_takes_h5py(prepare, tmp_path):
     official_fakes.write(tmp_path / "mine", {f"{official_fakes.SPRITES}.hdf5": b"\x89HDF"})
     given = f"--from={tmp_path / 'mine'}"
     if download.importlib.util.find_spec("h5py") is None:
-        expected = "reading HDF5 takes h5py: pip install 'vit_jax[prepare]'"
+        expected = "reading HDF5 requires h5py: pip install 'vit_jax[prepare]'"
     else:
-        expected = "is no HDF5 file, or a damaged one: "
+        expected = "is not a valid HDF5 file: "
     assert expected in woe(prepare("vtab/dsprites-location", given))
 
 

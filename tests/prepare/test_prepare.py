@@ -72,6 +72,7 @@ TINY = """
 """.split()  # noqa: SIM905
 
 
+@pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize("layout", ["classes", "train", "both", "none", "odd"])
 def test_the_command_it_prints_trains(prepare, photos, tmp_path, capsys, layout):
     """Whatever splits there are: as printed, cut down to two steps of a tiny model."""

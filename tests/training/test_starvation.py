@@ -11,6 +11,7 @@ from vit_jax import experiment
 from vit_jax.data import sources
 from vit_jax.training import hooks, loop
 
+pytestmark = pytest.mark.usefixtures("one_device")
 DATA = {"threads": 1, "prefetch": 1}
 
 

@@ -1,6 +1,7 @@
 """The step: one device or eight, whole or split, at once or accumulated, and when it goes wrong."""
 
 import dataclasses
+import functools
 import re
 
 import chex
@@ -50,13 +51,16 @@ class Trainer:
         self.target = state.abstract_state(self.model, self.tx, cfg, self.mesh)
         pure = step.create(self.model, self.tx, schedule, cfg)
         self.compiled = step.compile_step(pure, self.target, cfg, self.mesh)
-        self.state = state.initialize(self.model, self.tx, cfg, self.mesh)
+
+    @functools.cached_property
+    def state(self):
+        found = state.initialize(self.model, self.tx, self.cfg, self.mesh)
         # Random heads: the zero one hides the encoder from the first gradients.
-        params = self.state["params"]
-        params["head"]["kernel"] = jax.device_put(
+        found["params"]["head"]["kernel"] = jax.device_put(
             np.random.default_rng(0).normal(size=(16, CLASSES)).astype(np.float32),
             self.target["params"]["head"]["kernel"].sharding,
         )
+        return found
 
     def run(self, steps, batches=batch_of):
         rows = sharding.host_rows(self.mesh, BATCH)
@@ -72,41 +76,61 @@ def losses_of(metrics):
     return np.array([one["loss"] for one in metrics])
 
 
-def assert_same_training(a, b, steps=6):
-    ours, theirs = losses_of(a.run(steps)), losses_of(b.run(steps))
-    assert ours[-1] != ours[0]
-    np.testing.assert_allclose(ours, theirs, rtol=2e-6)
-    others = tree_utils.flatten(b.state["params"])
-    for name, value in tree_utils.flatten(a.state["params"]).items():
-        np.testing.assert_allclose(value, others[name], rtol=1e-4, atol=2e-6, err_msg=name)
+def trained(trainer, steps=6):
+    losses = losses_of(trainer.run(steps))
+    return losses, tree_utils.flatten(jax.device_get(trainer.state["params"]))
 
 
 REPLICATED = {"mesh": {"zero": False}}
+ADAM = {"optimizer": {"name": "adam", "eps": 1e-3, "lr": 1e-2}, "train": {"ema": 0.5}}
 
 
-@pytest.mark.parametrize("options", [{}, REPLICATED], ids=["zero", "replicated"])
-def test_eight_devices_as_one(options):
-    assert_same_training(Trainer(configure(**options)), Trainer(configure(), devices=1))
+@pytest.fixture(scope="module")
+def on_eight():
+    """Losses and parameters of a run on eight devices, each with all parameters."""
+    return trained(Trainer(configure(**REPLICATED)))
+
+
+@pytest.fixture(scope="module")
+def adam_on_eight():
+    """The same with Adam's moments and an average, on clipped gradients."""
+    return trained(Trainer(configure(**REPLICATED, **ADAM)))
+
+
+def assert_same_training(trainer, other):
+    (ours, params), (theirs, others) = trained(trainer), other
+    assert ours[-1] != ours[0]
+    np.testing.assert_allclose(ours, theirs, rtol=2e-6)
+    assert params.keys() == others.keys()
+    for name, value in params.items():
+        np.testing.assert_allclose(value, others[name], rtol=1e-4, atol=2e-6, err_msg=name)
+
+
+def test_one_device_as_eight(on_eight):
+    assert_same_training(Trainer(configure(), devices=1), on_eight)
+
+
+@pytest.mark.parametrize("fsdp", [1, 2])
+def test_a_split_state_as_replicated(fsdp, on_eight):
+    assert_same_training(Trainer(configure(mesh={"fsdp": fsdp})), on_eight)
 
 
 @pytest.mark.parametrize(("fsdp", "zero", "parts"), [(1, True, 8), (2, True, 8), (8, False, 8)])
-def test_a_split_state_as_replicated(fsdp, zero, parts):
-    """With Adam's moments and an average, on clipped gradients."""
-    options = {"optimizer": {"name": "adam", "eps": 1e-3, "lr": 1e-2}, "train": {"ema": 0.5}}
-    split = Trainer(configure(mesh={"fsdp": fsdp, "zero": zero}, **options))
+def test_split_moments_and_average_as_replicated(fsdp, zero, parts, adam_on_eight):
+    split = Trainer(configure(mesh={"fsdp": fsdp, "zero": zero}, **ADAM))
     for tree in (split.state[key] for key in ("params", "opt", "ema")):
         flat = tree_utils.flatten(tree)
         name = next(name for name in flat if name.endswith("encoder/mlp/fc1/kernel"))
         assert flat[name].addressable_shards[0].data.size == flat[name].size // parts
-    assert_same_training(split, Trainer(configure(**REPLICATED, **options)))
+    assert_same_training(split, adam_on_eight)
 
 
 @pytest.mark.parametrize(
     "options", [{}, {"fsdp": 4}, {"zero": False}], ids=["zero", "fsdp", "replicated"]
 )
-def test_accumulation_as_the_big_batch(options):
+def test_accumulation_as_the_big_batch(options, on_eight):
     cut = Trainer(configure(train={"accumulation": 4}, mesh=options), devices=4)
-    assert_same_training(cut, Trainer(configure(**REPLICATED)))
+    assert_same_training(cut, on_eight)
 
 
 @pytest.mark.parametrize(("unroll", "accumulation"), [(1, 1), (2, 2)])
@@ -269,7 +293,10 @@ def test_ema_by_hand():
 def test_dropout_is_a_function_of_seed_and_step(options):
     cfg = configure(model=options, optimizer={"lr": 1e-30})
     same = lambda _: batch_of(0)  # noqa: E731
-    first, second = losses_of(Trainer(cfg).run(3, same)), losses_of(Trainer(cfg).run(3, same))
+    trainer = Trainer(cfg)
+    first = losses_of(trainer.run(3, same))
+    del trainer.state  # begins afresh
+    second = losses_of(trainer.run(3, same))
     np.testing.assert_array_equal(first, second)
     assert len(set(first.tolist())) == 3
     one_device = losses_of(Trainer(cfg, devices=1).run(3, same))

@@ -177,7 +177,7 @@ def test_image_size_comes_from_the_file_or_the_caller(tmp_path):
     arrays[name] = arrays[name][:, :7]  # 2 x 3 patches and the class
     path = write(tmp_path / "wide.npz", arrays)
     give = "; give the image size: --config.data.image_size=HEIGHT,WIDTH"
-    assert refusal(path) == "holds positions of 6 patches, no square" + give
+    assert refusal(path) == "contains positions of 6 patches, which is not a square" + give
     wide = weights.load(path, {"data.image_size": "16,24"})
     assert wide.facts.data.image_size == (16, 24)
     np.testing.assert_array_equal(wide.params["position"]["table"], arrays[name])
@@ -191,7 +191,7 @@ def test_image_size_comes_from_the_file_or_the_caller(tmp_path):
     assert refusal(path, overrides={"data.image_size": "7,24"}) == (
         "data.image_size=7,24: height 7 is not a multiple of model.patch_size 8; nearest: 8"
     )
-    assert refusal(FIXTURES / "bv_vit_gap_sincos.npz") == "holds no position embeddings" + give
+    assert refusal(FIXTURES / "bv_vit_gap_sincos.npz") == "contains no position embeddings" + give
 
 
 def with_(**changes):
@@ -225,7 +225,10 @@ def doubled(arrays):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (with_(cls=None), "holds positions of 17 patches, no square; give the image size"),
+        (
+            with_(cls=None),
+            "contains positions of 17 patches, which is not a square; give the image size",
+        ),
         (with_(head__bias=None), "head/bias is missing"),
         (
             with_(**{f"{BLOCK}LayerNorm_2__scale": None}),
@@ -236,15 +239,15 @@ def doubled(arrays):
         (with_(head__bias=lambda x: x.astype("U7")), "head/bias is <U7, not a type of weights"),
         (with_(head__bias=lambda x: x * np.float32(np.nan)), "head/bias is not finite"),
         (with_(head__bias=lambda x: x + np.float64(1e300)), "head/bias is not finite"),
-        (with_(head__kernel=None), "holds no model of this kind: no head/kernel of 2 axes"),
+        (with_(head__kernel=None), "contains no model of this kind: no head/kernel with 2 axes"),
         (
             with_(embedding__kernel=lambda x: x[:0]),
-            "holds no model of this kind: no embedding/kernel of 4 axes",
+            "contains no model of this kind: no embedding/kernel with 4 axes",
         ),
         (with_(embedding__kernel=lambda x: x[:, :, :2]), "data.channels=2: must be 1 or 3"),
         (
             dict.clear,
-            "is none of the known kinds of model (",
+            "is not one of the supported model layouts (",
         ),
         (
             unknown,

@@ -181,17 +181,20 @@ def test_without_a_preprocessor_its_defaults_are_assumed():
     [
         (
             {"hidden_act": "mish"},
-            f"hidden_act=mish: only {', '.join(huggingface_config.ACTIVATIONS)} are known",
+            f"hidden_act=mish: only {', '.join(huggingface_config.ACTIVATIONS)} are supported",
         ),
         ({"qkv_bias": False}, "qkv_bias=false: models here have biases before the attention"),
         ({"head_dim": 16}, "head_dim=16: is not 24 / 3 heads"),
-        ({"num_attention_heads": "3"}, "num_attention_heads='3': is no positive whole number"),
+        ({"num_attention_heads": "3"}, "num_attention_heads='3': must be a positive whole number"),
         ({"layer_norm_eps": 0}, "layer_norm_eps=0: must be more than 0"),
-        ({"layer_norm_eps": float("nan")}, "layer_norm_eps=nan: is no number, or no list of them"),
-        ({"image_size": [32]}, "image_size=[32]: is no height and width"),
+        (
+            {"layer_norm_eps": float("nan")},
+            "layer_norm_eps=nan: must be a number or a list of numbers",
+        ),
+        ({"image_size": [32]}, "image_size=[32]: must be a height and a width"),
         (
             {"model_type": "deit"},
-            "model_type=deit: of Hugging Face's models only vit and bit are known",
+            "model_type=deit: of the Hugging Face models, only vit and bit are supported",
         ),
         ({"id2label": {"0": "ant"}}, "id2label: names 1 classes; the head has 6"),
         (
@@ -211,10 +214,13 @@ def test_config_of_a_vit_is_refused_in_one_line(tmp_path, config, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"layer_type": "basic"}, "layer_type=basic: only preactivation and bottleneck are known"),
-        ({"num_groups": 16}, "num_groups=16: only 32 is known"),
-        ({"hidden_act": "gelu"}, "hidden_act=gelu: only relu is known"),
-        ({"output_stride": 4}, "output_stride=4: dilated units are not known"),
+        (
+            {"layer_type": "basic"},
+            "layer_type=basic: only preactivation and bottleneck are supported",
+        ),
+        ({"num_groups": 16}, "num_groups=16: only 32 is supported"),
+        ({"hidden_act": "gelu"}, "hidden_act=gelu: only relu is supported"),
+        ({"output_stride": 4}, "output_stride=4: dilated units are not supported"),
         (
             {"global_padding": "SAME"},
             "global_padding=same with embedding_dynamic_padding=false: "
@@ -245,7 +251,7 @@ def test_config_of_a_bit_is_refused_in_one_line(tmp_path, fields, message):
             "image_mean=[0.5, 0.5], image_std=[0.2, 0.25, 0.3], rescale_factor=0.00392157: "
             "normalize no pixels of 3 channels",
         ),
-        ({"size": {"shortest_edge": -1}}, "shortest_edge=-1: is no positive whole number"),
+        ({"size": {"shortest_edge": -1}}, "shortest_edge=-1: must be a positive whole number"),
     ],
 )
 def test_preprocessors_that_make_no_sense_are_refused(tmp_path, fields, message):
@@ -257,11 +263,11 @@ def test_preprocessors_that_make_no_sense_are_refused(tmp_path, fields, message)
 def test_arrays_without_config_or_class_token_are_refused(tmp_path):
     (tiny(tmp_path) / "config.json").unlink()
     assert refusal(tmp_path) == (
-        "holds a model of Hugging Face's, whose heads and epsilons stand in its config.json; "
-        "put that beside it"
+        "contains a Hugging Face model; its config.json defines heads and epsilons; "
+        "put that file next to it"
     )
     path = tiny(tmp_path, drop=("vit.embeddings.cls_token",))
-    assert refusal(path) == "holds no vit.embeddings.cls_token"
+    assert refusal(path) == "contains no vit.embeddings.cls_token"
 
 
 # Shards
@@ -292,7 +298,7 @@ def test_an_index_that_does_not_fit_its_shards_is_refused(tmp_path):
     index = path / "model.safetensors.index.json"
     with pytest.raises(weights.WeightsError) as raised:
         weights.load(path)
-    text = f"{index}: {name['classifier.bias']} does not hold 'classifier.bias'"
+    text = f"{index}: {name['classifier.bias']} does not contain 'classifier.bias'"
     assert str(raised.value) == text
 
 
@@ -302,4 +308,4 @@ def test_an_index_never_leads_out_of_its_folder(tmp_path, place):
     with pytest.raises(weights.WeightsError) as raised:
         weights.load(path)
     index = path / "model.safetensors.index.json"
-    assert str(raised.value) == f"{index}: {place!r} is no file beside it"
+    assert str(raised.value) == f"{index}: {place!r} is not a file next to it"

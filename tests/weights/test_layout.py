@@ -283,7 +283,7 @@ def test_facts_from_shapes():
     }
     assert mapping.array_shape(specs, "a", 2) == (2, 3)
     for name, axes in (("a", 3), ("b", 2), ("c", 1)):
-        with pytest.raises(weights.WeightsError, match=f"no {name} of {axes} axes$"):
+        with pytest.raises(weights.WeightsError, match=f"no {name} with {axes} axes$"):
             mapping.array_shape(specs, name, axes)
     assert mapping.depth(specs, r"layer(\d+)/") == 12
     assert mapping.depth(specs, r"block(\d+)/") == 0
@@ -293,5 +293,5 @@ def test_square():
     assert position_grid.square(196) == (14, 14)
     assert position_grid.square(1) == (1, 1)
     for patches in (-1, 0, 2, 195):
-        with pytest.raises(weights.WeightsError, match=f"^holds positions of {patches} patches"):
+        with pytest.raises(weights.WeightsError, match=f"^contains positions of {patches} patches"):
             position_grid.square(patches)

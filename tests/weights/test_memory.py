@@ -90,8 +90,8 @@ def test_a_small_file_that_unpacks_to_much_is_refused_before_memory_is_taken(pea
         whole = sum(member.file_size for member in file.infolist())
     assert most < 4
     assert said == (
-        f"{path}: unpacks to {whole / MIB:.4g} MiB, {whole / size:.0f} times its size, as no "
-        "weights do; at most 64 MiB"
+        f"{path}: unpacks to {whole / MIB:.4g} MiB, {whole / size:.0f} times its size, "
+        "unlike any weights; the limit is 64 MiB"
     )
 
 
@@ -106,11 +106,11 @@ def test_where_an_array_is_wrong_the_others_are_not_kept(peaks):
     ("size", "packed", "message"),
     [
         (64 * MIB, 1, None),
-        (64 * MIB + 1, 2 * MIB, "unpacks to 64 MiB, 32 times its size, as no weights do; "
-         "at most 64 MiB"),
+        (64 * MIB + 1, 2 * MIB, "unpacks to 64 MiB, 32 times its size, unlike any weights; "
+         "the limit is 64 MiB"),
         (3200 * MIB, 100 * MIB, None),
-        (3201 * MIB, 100 * MIB, "unpacks to 3.126 GiB, 32 times its size, as no weights do; "
-         "at most 3.125 GiB"),
+        (3201 * MIB, 100 * MIB, "unpacks to 3.126 GiB, 32 times its size, unlike any weights; "
+         "the limit is 3.125 GiB"),
     ],
 )  # fmt: skip
 def test_bounds_of_what_an_archive_unpacks_to(size, packed, message):
@@ -127,4 +127,4 @@ def test_no_member_is_longer_than_its_file_says(tmp_path):
     path = write(tmp_path / "w.safetensors", {"a": np.zeros(7, np.float32)})
     content = path.read_bytes().replace(b"[0,28]", b"[0,2**40]").replace(b"[7]", b"[7000000000]")
     pathlib.Path(path).write_bytes(content)
-    assert refusal(path) == ("is no .safetensors file, or only a part of one; download it again")
+    assert refusal(path) == ("is not a complete .safetensors file; download it again")

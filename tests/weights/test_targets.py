@@ -281,21 +281,21 @@ def test_a_gray_model_says_its_channels(tmp_path):
          "write a folder, a path without that suffix, "
          "or set --config.model.heads=16 to write another function"),
         ({"representation_size": 8}, "timm", "w",
-         "model.representation_size=8: timm has no such layer before the head"),
+         "model.representation_size=8: timm has no layer before the head"),
         ({"representation_size": 8}, "hf", "w",
-         "model.representation_size=8: Hugging Face has no such layer before the head"),
+         "model.representation_size=8: Hugging Face has no layer before the head"),
         ({"pooling": "gap"}, "hf", "w",
-         "model.pooling=gap: Hugging Face shows the head the class token alone"),
+         "model.pooling=gap: in Hugging Face transformers the head reads only the class token"),
         ({"pooling": "map"}, "hf", "w",
-         "model.pooling=map: Hugging Face shows the head the class token alone"),
+         "model.pooling=map: in Hugging Face transformers the head reads only the class token"),
         ({"position_place": "layers"}, "timm", "w",
          "model.position_place=layers: timm adds positions at the stem only"),
         ({"position_place": "shared"}, "google", "w.npz",
          "model.position_place=shared: Google adds positions at the stem only"),
         ({"position": "relative"}, "hf", "w",
-         "model.position=relative: Hugging Face has no such model"),
+         "model.position=relative: Hugging Face has no equivalent"),
         ({"architecture": "axial_vit", "pooling": "gap"}, "timm", "w",
-         "model.architecture=axial_vit: timm has no such model"),
+         "model.architecture=axial_vit: timm has no equivalent"),
     ],
 )  # fmt: skip
 def test_what_a_form_has_no_place_for(tmp_path, changes, kind, name, message):
@@ -327,21 +327,21 @@ def test_resnets_whose_units_timm_cannot_be_told_are_refused_but_for_a_file(tmp_
     path, options = source(tmp_path / "in", "timm_hybrid")
     loaded = weights.load(path, options)
     assert refusal(loaded.params, loaded.facts, "timm", tmp_path / "w") == (
-        "model.resnet_units=1,2: timm makes no such model by a config.json; "
+        "model.resnet_units=1,2: timm cannot create this model from a config.json; "
         "write the weights alone, to a path that ends in .safetensors"
     )
     assert refusal(loaded.params, loaded.facts, "hf", tmp_path / "w") == (
-        "model.resnet_units=1,2: Hugging Face has no hybrids any more"
+        "model.resnet_units=1,2: Hugging Face transformers dropped hybrid models"
     )
     path, options = source(tmp_path / "stem", "timm_hybrid_stem")
     stem = weights.load(path, options)
     assert refusal(stem.params, stem.facts, "timm", tmp_path / "w").startswith(
-        "model.resnet_width=0.5: timm makes no such model by a config.json; "
+        "model.resnet_width=0.5: timm cannot create this model from a config.json; "
     )
     units = {"architecture": "resnet", "resnet_units": (1,), "resnet_width": 0.5}
     post = made(**units, resnet_version="v1", resnet_epsilons="timm", size=(32, 32))
     text = refusal(*post, "timm", tmp_path / "w.safetensors")
-    assert text == "holds a ResNet of post-activation units, which timm has in hybrids only"
+    assert text == "contains a ResNet with post-activation units, which timm uses only in hybrids"
     odd = made(**units, resnet_version="v2", resnet_epsilons="timm", resnet_pool="nothing")
     assert refusal(*odd, "hf", tmp_path / "w") == (
         "model.resnet_pool=nothing: is not said by Hugging Face's form, which reads back as zeros; "
@@ -366,7 +366,7 @@ def test_weights_without_a_head_are_written_without(tmp_path):
         ("google", "w", "PATH: must end in .npz"),
         ("hf", "w.safetensors", "PATH: hf writes a folder; leave out .safetensors"),
         ("timm", "w.npz", "PATH: timm writes a folder; leave out .npz"),
-        ("torch", "w.pth", "kind=torch: is none of google, timm, hf"),
+        ("torch", "w.pth", "kind=torch: must be one of google, timm, hf"),
     ],
 )
 def test_names_of_files(tmp_path, kind, name, message):

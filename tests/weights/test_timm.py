@@ -210,7 +210,7 @@ def test_preprocessing(tmp_path, fields, expected, assumed):
 )
 def test_what_no_model_here_has_is_named(tmp_path, more, feature):
     text = refusal(edited(tmp_path, **more), overrides=HEADS)
-    assert text == f"holds a model with {feature}, which no model here has"
+    assert text == f"contains a model with {feature}, which is not supported"
 
 
 @pytest.mark.parametrize(
@@ -218,47 +218,47 @@ def test_what_no_model_here_has_is_named(tmp_path, more, feature):
     [
         (
             {"model_args": {"pool_include_prefix": True}},
-            "config.json: model_args.pool_include_prefix: is known to no model here",
+            "config.json: model_args.pool_include_prefix: is not supported",
         ),
         (
             {"model_args": {"num_heads": 3, "act_layer": "mish"}},
-            "act_layer=mish: only gelu, gelu_erf, gelu_tanh, silu, swish, relu are known",
+            "act_layer=mish: only gelu, gelu_erf, gelu_tanh, silu, swish, relu are supported",
         ),
-        ({"model_args": {"num_heads": 0}}, "num_heads=0: is no positive whole number"),
+        ({"model_args": {"num_heads": 0}}, "num_heads=0: must be a positive whole number"),
         (
             {"model_args": {"num_heads": 3, "global_pool": "prr"}},
-            "global_pool=prr: only token, avg, max, avgmax, map are known",
+            "global_pool=prr: only token, avg, max, avgmax, map are supported",
         ),
         (
             {"model_args": {"num_heads": 3, "global_pool": "token"}},
-            "global_pool=token: there is no cls_token",
+            "global_pool=token: cls_token is missing",
         ),
-        ({"model_args": 3}, "model_args: is no JSON object"),
+        ({"model_args": 3}, "model_args: must be a JSON object"),
         (
             {"architecture": "vit_base_patch16_clip_quickgelu_224"},
-            "architecture=vit_base_patch16_clip_quickgelu_224: its GELU is none of those here",
+            "architecture=vit_base_patch16_clip_quickgelu_224: its GELU is not supported",
         ),
         ({"label_names": ["ant", "bee"]}, "label_names: names 2 classes; the head has 3"),
         (
             {"label_names": {"0": "ant", "2": "bee", "3": "cow"}},
-            "label_names: does not number its classes 0, 1, ...",
+            "label_names: must number the classes 0, 1, ...",
         ),
-        ({"label_names": ["ant", "bee", 3]}, "label_names: is no list of names"),
+        ({"label_names": ["ant", "bee", 3]}, "label_names: must be a list of names"),
         (
             {"pretrained_cfg": {"mean": [0.5, "x", 0.5]}},
-            "mean=[0.5, 'x', 0.5]: is no number, or no list of them",
+            "mean=[0.5, 'x', 0.5]: must be a number or a list of numbers",
         ),
         (
             {"pretrained_cfg": {"std": [0.5, 0.0, 0.5]}},
-            "std=[0.5, 0.0, 0.5]: is none of 3 channels from 0 to 1",
+            "std=[0.5, 0.0, 0.5]: must be 3 values from 0 to 1",
         ),
         (
             {"pretrained_cfg": {"mean": [0.5, 0.5]}},
-            "mean=[0.5, 0.5]: is none of 3 channels from 0 to 1",
+            "mean=[0.5, 0.5]: must be 3 values from 0 to 1",
         ),
         (
             {"pretrained_cfg": {"input_size": [3, 32]}, "model_args": {"num_heads": 3}},
-            "input_size=[3, 32]: is no channels, height and width",
+            "input_size=[3, 32]: must be channels, height and width",
         ),
     ],
 )
@@ -275,22 +275,22 @@ def test_models_that_cannot_be_told_are_refused(tmp_path):
     path = foreign.write(
         tmp_path, foreign.record("timm_folder"), config={"model_args": {"global_pool": "map"}}
     )
-    assert refusal(path, overrides=HEADS) == "global_pool=map: there is no attn_pool.latent"
+    assert refusal(path, overrides=HEADS) == "global_pool=map: attn_pool.latent is missing"
     (path / "config.json").unlink()
     wide = foreign.write(tmp_path, foreign.record("timm_wide"))
     assert refusal(wide, overrides=HEADS) == (
-        "holds positions of 20 patches, no square; "
+        "contains positions of 20 patches, which is not a square; "
         "give the image size: --config.data.image_size=HEIGHT,WIDTH"
     )
     post = foreign.changed(foreign.record("timm_bit"), stem__norm__weight=(32,))
     assert refusal(foreign.write(tmp_path, post)) == (
-        "holds a ResNet of post-activation units, which timm has in hybrids only"
+        "contains a ResNet with post-activation units, which timm uses only in hybrids"
     )
     other = foreign.write(
         tmp_path, foreign.record("timm_bit"), config={"architecture": "resnetv2_50d_gn"}
     )
     assert refusal(other) == (
-        "architecture=resnetv2_50d_gn: of timm's ResNets only those of BiT are known"
+        "architecture=resnetv2_50d_gn: of timm's ResNets, only BiT is supported"
     )
 
 
@@ -298,7 +298,8 @@ def test_positions_may_be_missing(tmp_path):
     described = foreign.changed(foreign.record("timm_no_embed_class"), ("pos_embed",))
     path = foreign.write(tmp_path, described)
     assert refusal(path, overrides=HEADS) == (
-        "holds no position embeddings; give the image size: --config.data.image_size=HEIGHT,WIDTH"
+        "contains no position embeddings; give the image size: "
+        "--config.data.image_size=HEIGHT,WIDTH"
     )
     loaded = weights.load(path, {**HEADS, "data.image_size": "32,32"})
     assert loaded.facts.model.position == "none"

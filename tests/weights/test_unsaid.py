@@ -107,7 +107,7 @@ def files_of(folder):
          "gelu; write a folder, a path without that suffix, or set "
          "--config.model.activation=gelu to write another function"),
         ("timm_max", "hf", "",
-         "model.pooling=max: Hugging Face shows the head the class token alone"),
+         "model.pooling=max: in Hugging Face transformers the head reads only the class token"),
         ("timm_avg_with_token", "timm", ".safetensors",
          "model.pooling=gap: is not said by a .safetensors file alone, which reads back as token; "
          "write a folder, a path without that suffix"),
@@ -126,7 +126,7 @@ def test_what_a_form_cannot_say_is_refused(tmp_path, name, kind, suffix, message
 
 def test_the_first_token_is_no_pooling_of_timm(tmp_path):
     loaded = weights.load(GAP, SIZE | {"model.pooling": "first"})
-    with pytest.raises(weights.WeightsError, match=r"^model.pooling=first: timm has no such"):
+    with pytest.raises(weights.WeightsError, match=r"^model.pooling=first: timm has no equivalent"):
         weights.save(loaded.params, loaded.facts, "timm", tmp_path / "out")
     with pytest.raises(weights.WeightsError, match=r"which reads back as gap$"):
         weights.save(loaded.params, loaded.facts, "google", tmp_path / "out.npz")
@@ -415,15 +415,16 @@ def test_odd_values_of_config_end_in_one_line(tmp_path, value):
 @pytest.mark.parametrize(
     ("name", "keys", "value", "message"),
     [
-        ("hf_silu_4_by_9", ("hidden_act",), '["gelu"]', "hidden_act=['gelu']: is no text"),
-        ("hf_silu_4_by_9", ("hidden_act",), '{"a": 1}', "hidden_act={'a': 1}: is no text"),
-        ("hf_pooler_relu", ("pooler_act",), "[]", "pooler_act=[]: is no text"),
+        ("hf_silu_4_by_9", ("hidden_act",), '["gelu"]', "hidden_act=['gelu']: must be text"),
+        ("hf_silu_4_by_9", ("hidden_act",), '{"a": 1}', "hidden_act={'a': 1}: must be text"),
+        ("hf_pooler_relu", ("pooler_act",), "[]", "pooler_act=[]: must be text"),
         ("hf_pooler_relu", ("pooler_act",), '"mish"',
-         "pooler_act=mish: only tanh, relu, silu, swish are known"),
-        ("timm_folder", ("model_args", "act_layer"), "[1]", "act_layer=[1]: is no text"),
-        ("timm_folder", ("pretrained_cfg", "interpolation"), "{}", "interpolation={}: is no text"),
+         "pooler_act=mish: only tanh, relu, silu, swish are supported"),
+        ("timm_folder", ("model_args", "act_layer"), "[1]", "act_layer=[1]: must be text"),
+        ("timm_folder", ("pretrained_cfg", "interpolation"), "{}",
+         "interpolation={}: must be text"),
         ("hf_silu_4_by_9", ("layer_norm_eps",), "9" * 400,
-         f"layer_norm_eps={'9' * 77}...: is no number, or no list of them"),
+         f"layer_norm_eps={'9' * 77}...: must be a number or a list of numbers"),
     ],
 )  # fmt: skip
 def test_values_of_the_wrong_type_are_named(tmp_path, name, keys, value, message):
@@ -440,4 +441,4 @@ def test_config_that_is_nested_deeply(tmp_path, depth):
         weights.load(path)
     assert str(raised.value).startswith(f"{path / 'config.json'}: ")
     if depth < 900:
-        assert str(raised.value).endswith("is nested more than 64 deep")
+        assert str(raised.value).endswith("is nested more than 64 levels deep")

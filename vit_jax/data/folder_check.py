@@ -44,14 +44,14 @@ def check(data: config.Data, sources: Mapping[str, Source | None]) -> str | None
         if bad:
             notes.append(f"of {split} {_named(bad)}")
         if looked < len(folder):
-            notes.append(f"of {split} {looked:,} files were looked at within {SECONDS:.0f} s")
+            notes.append(f"of {split} {looked:,} files were checked within {SECONDS:.0f} s")
     skipped = Skipped()
     # Both sides of a holdout share one folder.
     for one in {folder.top: folder.skipped for _, _, folder in folders}.values():
         skipped.add(one)
     left_out = skipped.describe()
     line = f"data.root={shown(str(data.root))}: {', '.join(parts)}; "
-    line += f"not used: {left_out}" if left_out else "all of it is used"
+    line += f"not used: {left_out}" if left_out else "all files are used"
     return "; ".join([line, *notes])
 
 
@@ -78,12 +78,12 @@ def _look(folder: Folder, numbers: list[int]) -> Iterator[tuple[str, str]]:
         try:
             status = os.stat(path)  # noqa: PTH116 (a Path takes ten times as long)
         except FileNotFoundError:
-            yield path, "is a link to nothing"
+            yield path, "is a dangling link"
         except OSError as error:
             yield path, f"cannot be read: {error.strerror}"
         else:
             if not stat.S_ISREG(status.st_mode):
-                yield path, "is no file"
+                yield path, "is not a regular file"
             elif not status.st_size:
                 yield path, "is empty"
 
@@ -95,13 +95,13 @@ def _refuse(
         return
     among = f"{looked:,} of {total:,}" if looked < total else f"{total:,}"
     raise DataError(
-        f"data.root={shown(str(data.root))}: of {among} images of {split} {_named(bad)}; mend or "
-        f"remove them, or allow for them with data.max_bad_examples={len(bad)}"
+        f"data.root={shown(str(data.root))}: of {among} images of {split} {_named(bad)}; fix or "
+        f"remove them, or allow them with data.max_bad_examples={len(bad)}"
     )
 
 
 def _named(bad: list[tuple[str, str]]) -> str:
-    """Returns `4 cannot be read: a.jpg is empty, b.jpg is a link to nothing, ...`."""
+    """Returns `4 cannot be read: a.jpg is empty, b.jpg is a dangling link, ...`."""
     first = ", ".join(f"{shown(path)} {reason}" for path, reason in bad[:MOST_NAMED])
     return f"{len(bad):,} cannot be used: {first}{', ...' if len(bad) > MOST_NAMED else ''}"
 

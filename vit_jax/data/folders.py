@@ -122,7 +122,7 @@ def walk(
     if here in above:
         return
     if len(above) == DEEPEST:
-        raise DataError(f"{key}: {folder}: folders within folders, more than {DEEPEST} deep")
+        raise DataError(f"{key}: {folder}: folders are nested more than {DEEPEST} levels deep")
     for entry in _scan(folder, key, skipped):
         if _is_dir(entry):
             inside = f"{prefix}{entry.name}/"
@@ -240,7 +240,7 @@ def _remedy(key: str, there: list[str]) -> str:
             f"to keep a tenth of {train} for it, set data.train_split='{train}[:90%]' and "
             f"{key}='{train}[90%:]'"
         )
-    return f"set {key} to the one that is meant"
+    return f"set {key} to one of them"
 
 
 def _list(
@@ -262,7 +262,7 @@ def _list(
     unknown = sorted(set(there) - set(classes))
     if unknown:
         raise DataError(
-            f"data.root={root}: class folders of {top.name} that {class_top.name} does not have: "
+            f"data.root={root}: class folders of {top.name} that are missing in {class_top.name}: "
             f"{', '.join(unknown[:10])}{', ...' if len(unknown) > 10 else ''}"
         )
     labels = {name: label for label, name in enumerate(classes)}
@@ -274,7 +274,7 @@ def _list(
             held = others.describe()
             raise DataError(
                 f"data.root={root}: no image in class folder {top / name}; "
-                f"images end in {', '.join(SUFFIXES)}{held and f'; it holds {held}'}"
+                f"images end in {', '.join(SUFFIXES)}{held and f'; it contains {held}'}"
             )
         skipped.add(others)
         files += [(labels[name], path) for path in found]

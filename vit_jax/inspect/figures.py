@@ -148,7 +148,7 @@ def attention(view: np.ndarray, maps: np.ndarray) -> Figure:
     drawn = right.imshow(_sheet(tiles, fill=np.nan), cmap=MAP, vmin=0, vmax=1)
     _number(right, tiles)
     right.set(xlabel="Layer", ylabel="Head")
-    share = "Attention, relative\nto the most in each map"
+    share = "Attention, relative\nto the maximum of each map"
     figure.colorbar(drawn, ax=right, pad=0.02, ticks=[0, 0.5, 1], label=share)
     return figure
 

@@ -162,7 +162,7 @@ def _classes(found: dict[str, set[str]], named: str) -> tuple[str, ...]:
         if unknown := sorted(here - classes):
             shown = ", ".join(unknown[:10]) + (", ..." if len(unknown) > 10 else "")
             raise DataError(
-                f"{named}: class folders of {at} that {train[0]} does not have: {shown}"
+                f"{named}: class folders of {at} that are missing in {train[0]}: {shown}"
             )
     for name in classes:
         if not name.isprintable() or name != name.strip():

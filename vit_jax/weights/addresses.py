@@ -24,8 +24,8 @@ def parse(reference: str) -> str:
     suffix = pathlib.PurePosixPath(urllib.parse.urlsplit(url).path).suffix
     if suffix in readers.PICKLES:
         raise WeightsError(
-            f"{shown(url)}: {suffix} files can run code when they are read, so they are not; "
-            "look for a .safetensors file beside it"
+            f"{shown(url)}: {suffix} files can run code when loaded and are not supported; "
+            "look for a .safetensors file next to it"
         )
     if suffix not in SUFFIXES:
         raise WeightsError(f"{shown(url)}: must end in one of {', '.join(SUFFIXES)}")
@@ -38,7 +38,7 @@ def check(url: str) -> None:
         parts = urllib.parse.urlsplit(url)
         local = parts.hostname in LOCAL and parts.port != 0  # reading a port checks it
     except ValueError as error:
-        raise WeightsError(f"{shown(url)}: is no address: {error}") from error
+        raise WeightsError(f"{shown(url)}: is not a URL: {error}") from error
     known = parts.scheme == "https" or (parts.scheme == "http" and local)
     if not (parts.hostname and known) or "@" in parts.netloc:
         raise WeightsError(f"{shown(url)}: only https:// and gs:// addresses are fetched")

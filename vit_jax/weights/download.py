@@ -198,7 +198,9 @@ def _receive(one: _File, bar: Bar) -> None:
                 bar.update(here, total)
                 if here > (readers.MAX_BYTES if total is None else total):
                     file.truncate(0)
-                    raise WeightsError(f"{one.shown}: sends more than it said; {BY_HAND}")
+                    raise WeightsError(
+                        f"{one.shown}: the server sent more bytes than it announced; {BY_HAND}"
+                    )
             file.flush()
             os.fsync(file.fileno())
     if total is not None and here < total:
@@ -255,11 +257,11 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
             addresses.check(newurl)
             inside = urllib.parse.urlsplit(newurl).hostname in addresses.LOCAL
             if inside and urllib.parse.urlsplit(req.full_url).hostname not in addresses.LOCAL:
-                raise WeightsError("leads to this machine")
+                raise WeightsError("points to this machine")
         except WeightsError as error:
             fp.close()
             shown = addresses.shown(req.full_url)
-            raise WeightsError(f"{shown}: sends us elsewhere: {error}") from error
+            raise WeightsError(f"{shown}: redirect refused: {error}") from error
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -275,11 +277,11 @@ def _check_size(one: _File, total: int | None, start: int) -> None:
     shown, free = one.shown, shutil.disk_usage(one.path.parent).free
     if total > readers.MAX_BYTES:
         raise WeightsError(
-            f"{shown}: is of {total / 2**30:.0f} GiB; at most {readers.MAX_BYTES // 2**30} GiB"
+            f"{shown}: {total / 2**30:.0f} GiB; the limit is {readers.MAX_BYTES // 2**30} GiB"
         )
     if one.mib is not None and abs(total / 2**20 - one.mib) > SIZE_TOLERANCE * one.mib + 1:
         raise WeightsError(
-            f"{shown}: is of {total / 2**20:.1f} MiB, not {one.mib:g} MiB as published; {BY_HAND}"
+            f"{shown}: {total / 2**20:.1f} MiB instead of the published {one.mib:g} MiB; {BY_HAND}"
         )
     if total - start > free:
         raise WeightsError(
@@ -301,5 +303,5 @@ def _check_kind(one: _File) -> None:
     if not sound[one.path.suffix]:
         one.part.unlink()
         raise WeightsError(
-            f"{one.shown}: the server sent something else than a {one.path.suffix} file; {BY_HAND}"
+            f"{one.shown}: the server did not send a {one.path.suffix} file; {BY_HAND}"
         )

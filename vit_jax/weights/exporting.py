@@ -63,7 +63,7 @@ def save(
     """
     single = {"google": (".npz",), "timm": (".safetensors",), "hf": ()}
     if kind not in single:
-        raise WeightsError(f"kind={kind}: is none of {', '.join(KINDS)}")
+        raise WeightsError(f"kind={kind}: must be one of {', '.join(KINDS)}")
     folder = path.suffix not in single[kind]
     if folder and kind == "google":
         raise WeightsError(f"{path}: must end in .npz")
@@ -99,26 +99,26 @@ def _check_place(facts: mapping.Facts, kind: str) -> None:
     foreign = models.family(model).weights
     if foreign is None or model.position == "relative":
         key = "architecture" if foreign is None else "position"
-        raise WeightsError(f"model.{key}={getattr(model, key)}: {name} has no such model")
+        raise WeightsError(f"model.{key}={getattr(model, key)}: {name} has no equivalent")
     if model.position_place != "stem" and foreign != "bit":
         place = f"model.position_place={model.position_place}"
         raise WeightsError(f"{place}: {name} adds positions at the stem only")
     headless = "head/kernel" in facts.fresh
     if kind == "timm" and model.pooling == "first":
-        raise WeightsError("model.pooling=first: timm has no such pooling")
+        raise WeightsError("model.pooling=first: timm has no equivalent")
     size = model.representation_size
     if size is not None and (kind == "timm" or (kind == "hf" and not headless)):
-        raise WeightsError(
-            f"model.representation_size={size}: {name} has no such layer before the head"
-        )
+        raise WeightsError(f"model.representation_size={size}: {name} has no layer before the head")
     if kind != "hf" or foreign == "bit":
         return
     if model.resnet_units is not None:
         units = f"model.resnet_units={config.show(model.resnet_units)}"
-        raise WeightsError(f"{units}: Hugging Face has no hybrids any more")
+        raise WeightsError(f"{units}: Hugging Face transformers dropped hybrid models")
     if model.pooling != "token":
         pooling = f"model.pooling={model.pooling}"
-        raise WeightsError(f"{pooling}: Hugging Face shows the head the class token alone")
+        raise WeightsError(
+            f"{pooling}: in Hugging Face transformers the head reads only the class token"
+        )
 
 
 def _plain(

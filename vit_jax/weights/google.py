@@ -76,7 +76,7 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
         size, assumed = size_of_positions(model, patches, hints.image_size)
     if size is None:
         raise WeightsError(
-            "holds no position embeddings; "
+            "contains no position embeddings; "
             "give the image size: --config.data.image_size=HEIGHT,WIDTH"
         )
     return Facts(

@@ -55,13 +55,13 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
     specs, given = arrays.specs, hints.files.get("config.json")
     if given is None:
         raise WeightsError(
-            "holds a model of Hugging Face's, whose heads and epsilons stand in its config.json; "
-            "put that beside it"
+            "contains a Hugging Face model; its config.json defines heads and epsilons; "
+            "put that file next to it"
         )
     kind = json_fields.text(given, "model_type", "vit" if _prefix(specs, PATCHES) else "bit")
     if kind not in ("vit", "bit") or _prefix(specs, PATCHES if kind == "vit" else ROOT) is None:
         raise WeightsError(
-            f"model_type={kind}: of Hugging Face's models only vit and bit are known"
+            f"model_type={kind}: of the Hugging Face models, only vit and bit are supported"
         )
     return (_transformer if kind == "vit" else _resnet)(specs, given, hints)
 
@@ -78,7 +78,7 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
     hidden = prefix + (newer if prefix + newer in specs else older)
     pooler = "classifier.weight" not in specs and "pooler.dense.weight" in specs
     if f"{prefix}embeddings.cls_token" not in specs:
-        raise WeightsError(f"holds no {prefix}embeddings.cls_token")
+        raise WeightsError(f"contains no {prefix}embeddings.cls_token")
     model = config.Model(
         patch_size=(patch[0], patch[1]),
         width=width,

@@ -43,10 +43,10 @@ def transformer(given: Given, width: int, *, pooler: bool) -> dict[str, Any]:
     heads = json_fields.whole(given, "num_attention_heads", 12)
     activation = json_fields.text(given, "hidden_act", "gelu")
     if activation not in ACTIVATIONS:
-        raise WeightsError(f"hidden_act={activation}: only {', '.join(ACTIVATIONS)} are known")
+        raise WeightsError(f"hidden_act={activation}: only {', '.join(ACTIVATIONS)} are supported")
     last = json_fields.text(given, "pooler_act", "tanh") if pooler else "tanh"
     if last not in POOLER:
-        raise WeightsError(f"pooler_act={last}: only {', '.join(POOLER)} are known")
+        raise WeightsError(f"pooler_act={last}: only {', '.join(POOLER)} are supported")
     if given.get("qkv_bias", True) is not True:
         raise WeightsError("qkv_bias=false: models here have biases before the attention")
     if given.get("head_dim") not in (None, width / heads):
@@ -70,7 +70,7 @@ def resnet(given: Given, units: tuple[int, ...]) -> dict[str, Any]:
     dynamic = given.get("embedding_dynamic_padding", False) is True
     wanted = {"preactivation": ("none", False), "bottleneck": ("same", True)}
     if kind not in wanted:
-        raise WeightsError(f"layer_type={kind}: only preactivation and bottleneck are known")
+        raise WeightsError(f"layer_type={kind}: only preactivation and bottleneck are supported")
     if (padding, dynamic) != wanted[kind]:
         raise WeightsError(
             f"global_padding={padding} with embedding_dynamic_padding={str(dynamic).lower()}: "
@@ -80,9 +80,11 @@ def resnet(given: Given, units: tuple[int, ...]) -> dict[str, Any]:
     fixed = {"num_groups": 32, "hidden_act": "relu"}
     for key, value in fixed.items():
         if given.get(key, value) != value:
-            raise WeightsError(f"{key}={str(given[key])[:80]}: only {value} is known")
+            raise WeightsError(f"{key}={str(given[key])[:80]}: only {value} is supported")
     if json_fields.whole(given, "output_stride", 32) < least:
-        raise WeightsError(f"output_stride={given['output_stride']}: dilated units are not known")
+        raise WeightsError(
+            f"output_stride={given['output_stride']}: dilated units are not supported"
+        )
     return {
         "resnet_version": "v2" if kind == "preactivation" else "v1",
         "resnet_epsilons": "timm",

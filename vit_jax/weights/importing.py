@@ -115,8 +115,8 @@ def _recognize(
     if chosen is None:
         names = ", ".join(sorted(arrays.specs)[:3]) or "no arrays at all"
         raise WeightsError(
-            f"is none of the known kinds of model ({', '.join(o.name for o in LAYOUTS)}); "
-            f"it holds {names}, ..."
+            f"is not one of the supported model layouts ({', '.join(o.name for o in LAYOUTS)}); "
+            f"it contains {names}, ..."
         )
     size, heads = (wanted.data.image_size, wanted.model.heads) if wanted else (None, None)
     given = config.build(config.override({}, overrides))
@@ -143,7 +143,7 @@ def _open(path: pathlib.Path) -> tuple[Arrays, dict[str, dict[str, Any]]]:
             if pickled:
                 readers.open_arrays(folder / pickled[0])  # which says why not
             raise WeightsError(
-                f"{path}: is no checkpoint: neither a run directory (no checkpoints/ in it) nor a "
+                f"{path}: not a checkpoint: neither a run directory (no checkpoints/ inside) nor a "
                 f"folder of weights (no {WHOLE[0]} or {INDEX})"
             )
         arrays = readers.open_shards(file) if file.name == INDEX else readers.open_arrays(file)

@@ -24,7 +24,7 @@ def text(values: Given, key: str, default: str) -> str:
     if value is None:
         return default
     if not isinstance(value, str):
-        raise WeightsError(f"{key}={shown(value)}: is no text")
+        raise WeightsError(f"{key}={shown(value)}: must be text")
     return value
 
 
@@ -32,7 +32,7 @@ def whole(values: Given, key: str, default: int | None = None) -> int:
     """Returns a positive whole number."""
     value = values.get(key, default)
     if type(value) is not int or not 0 < value < LARGEST:
-        raise WeightsError(f"{key}={shown(value)}: is no positive whole number")
+        raise WeightsError(f"{key}={shown(value)}: must be a positive whole number")
     return value
 
 
@@ -48,7 +48,7 @@ def reals(values: Given, key: str, default: tuple[float, ...] | None = None) -> 
     plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in many)
     # Compared without conversion: JSON integers may exceed floats.
     if not many or not plain or not all(0 <= v <= sys.float_info.max for v in many):
-        raise WeightsError(f"{key}={shown(value)}: is no number, or no list of them")
+        raise WeightsError(f"{key}={shown(value)}: must be a number or a list of numbers")
     return tuple(float(v) for v in many)
 
 
@@ -57,7 +57,7 @@ def pair(values: Given, key: str, default: int | None = None) -> tuple[int, int]
     value = values.get(key, default)
     sides = value if isinstance(value, list | tuple) else [value, value]
     if len(sides) != 2:
-        raise WeightsError(f"{key}={shown(value)}: is no height and width")
+        raise WeightsError(f"{key}={shown(value)}: must be a height and a width")
     return whole({key: sides[0]}, key), whole({key: sides[1]}, key)
 
 
@@ -67,7 +67,7 @@ def section(values: Given, key: str) -> Given:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise WeightsError(f"{key}: is no JSON object")
+        raise WeightsError(f"{key}: must be a JSON object")
     return value
 
 
@@ -82,10 +82,10 @@ def labels(values: Given, key: str, count: int) -> tuple[str, ...]:
     if isinstance(value, Mapping):
         numbers = {str(number) for number in range(len(value))}
         if set(value) != numbers:
-            raise WeightsError(f"{key}: does not number its classes 0, 1, ...")
+            raise WeightsError(f"{key}: must number the classes 0, 1, ...")
         value = [value[str(number)] for number in range(len(value))]
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise WeightsError(f"{key}: is no list of names")
+        raise WeightsError(f"{key}: must be a list of names")
     if len(value) != count:
         raise WeightsError(f"{key}: names {len(value)} classes; the head has {count}")
     return tuple(value)

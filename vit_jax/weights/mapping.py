@@ -21,7 +21,7 @@ from vit_jax.weights.readers import Arrays, Spec, WeightsError
 
 Shape = tuple[int, ...]
 PORTION = 2**20  # numbers
-HEADLESS = "the file holds no head; it begins at zero"
+HEADLESS = "the file contains no head; it starts at zero"
 
 
 class Form(NamedTuple):
@@ -155,7 +155,7 @@ def array_shape(specs: Mapping[str, Spec], name: str, axes: int) -> Shape:
     """Returns the shape of an array that a model of this kind must have; raises WeightsError."""
     shape = specs[name].shape if name in specs else ()
     if len(shape) != axes or 0 in shape:
-        raise WeightsError(f"holds no model of this kind: no {name} of {axes} axes")
+        raise WeightsError(f"contains no model of this kind: no {name} with {axes} axes")
     return shape
 
 

@@ -13,7 +13,7 @@ def square(patches: int) -> tuple[int, int]:
     side = math.isqrt(max(patches, 0))
     if side * side != patches or not patches:
         raise WeightsError(
-            f"holds positions of {patches} patches, no square; "
+            f"contains positions of {patches} patches, which is not a square; "
             "give the image size: --config.data.image_size=HEIGHT,WIDTH"
         )
     return side, side

@@ -70,7 +70,7 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
     specs = arrays.specs
     for pattern, feature in FOREIGN:
         if any(re.fullmatch(pattern, name) for name in specs):
-            raise WeightsError(f"holds a model with {feature}, which no model here has")
+            raise WeightsError(f"contains a model with {feature}, which is not supported")
     given = timm_config.read(hints)
     if "patch_embed.proj.weight" in specs:
         return _transformer(specs, given, hints)
@@ -130,11 +130,11 @@ def _pooling(specs: Mapping[str, Spec], given: Given) -> tuple[str, dict[str, st
     kind = said or natural
     known = timm_config.POOLING
     if kind not in known:
-        raise WeightsError(f"global_pool={kind}: only {', '.join(known)} are known")
+        raise WeightsError(f"global_pool={kind}: only {', '.join(known)} are supported")
     if kind == "map":
-        raise WeightsError("global_pool=map: there is no attn_pool.latent")
+        raise WeightsError("global_pool=map: attn_pool.latent is missing")
     if not token and kind == "token":
-        raise WeightsError("global_pool=token: there is no cls_token")
+        raise WeightsError("global_pool=token: cls_token is missing")
     return known[kind], {} if said else {"model.pooling": timm_config.DEFAULT}
 
 
@@ -156,7 +156,7 @@ def _image_size(
     if "pos_embed" not in specs:
         if given is None:
             raise WeightsError(
-                "holds no position embeddings; "
+                "contains no position embeddings; "
                 "give the image size: --config.data.image_size=HEIGHT,WIDTH"
             )
         return given, True, {}
@@ -199,7 +199,7 @@ def _resnet(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
     channels = array_shape(specs, "stem.conv.weight", 4)[1]
     if "norm.weight" not in specs or "stem.norm.weight" in specs:
         raise WeightsError(
-            "holds a ResNet of post-activation units, which timm has in hybrids only"
+            "contains a ResNet with post-activation units, which timm uses only in hybrids"
         )
     timm_config.check_resnet(given)
     headless = "head.fc.weight" not in specs

@@ -49,9 +49,9 @@ def read(hints: Hints) -> Given:
         return {}  # another project's config.json
     for key in json_fields.section(given, "model_args"):
         if key not in READ and not SHOWN.fullmatch(key):
-            raise WeightsError(f"config.json: model_args.{key}: is known to no model here")
+            raise WeightsError(f"config.json: model_args.{key}: is not supported")
     if "quickgelu" in _architecture(given):
-        raise WeightsError(f"architecture={_architecture(given)}: its GELU is none of those here")
+        raise WeightsError(f"architecture={_architecture(given)}: its GELU is not supported")
     return given
 
 
@@ -86,7 +86,7 @@ def activation(given: Given) -> dict[str, str]:
     named = "gelu_tanh" if re.fullmatch(TANH, _architecture(given)) else "gelu"
     kind = json_fields.text(json_fields.section(given, "model_args"), "act_layer", "") or named
     if kind not in ACTIVATIONS:
-        raise WeightsError(f"act_layer={kind}: only {', '.join(ACTIVATIONS)} are known")
+        raise WeightsError(f"act_layer={kind}: only {', '.join(ACTIVATIONS)} are supported")
     return ACTIVATIONS[kind]
 
 
@@ -110,7 +110,7 @@ def check_resnet(given: Given) -> None:
     """Raises WeightsError for the architecture of a ResNet other than BiT's."""
     name = _architecture(given)
     if name and "_bit" not in name:
-        raise WeightsError(f"architecture={name}: of timm's ResNets only those of BiT are known")
+        raise WeightsError(f"architecture={name}: of timm's ResNets, only BiT is supported")
 
 
 def image_size(given: Given) -> tuple[int, int] | None:
@@ -123,7 +123,7 @@ def image_size(given: Given) -> tuple[int, int] | None:
         return None
     if not isinstance(size, list | tuple) or len(size) != 3:
         raise WeightsError(
-            f"input_size={json_fields.shown(size)}: is no channels, height and width"
+            f"input_size={json_fields.shown(size)}: must be channels, height and width"
         )
     return json_fields.pair({"input_size": list(size[1:])}, "input_size")
 
@@ -175,7 +175,7 @@ def data(given: Given, size: tuple[int, int], channels: int) -> tuple[config.Dat
 def _pixel(said: Given, key: str, channels: int) -> tuple[float, ...]:
     values = json_fields.reals(said, key, (0.5,))
     if len(values) not in (1, channels) or max(values) > 1 or (key == "std" and not min(values)):
-        raise WeightsError(f"{key}={list(values)}: is none of {channels} channels from 0 to 1")
+        raise WeightsError(f"{key}={list(values)}: must be {channels} values from 0 to 1")
     return values if len(set(values)) > 1 else values[:1]
 
 
@@ -241,7 +241,7 @@ def _written_name(model: config.Model) -> str:
         wide = known or (not resnet and units in HYBRIDS)
         wrong = f"width={width:g}" if wide else f"units={config.show(units)}"
         raise WeightsError(
-            f"model.resnet_{wrong}: timm makes no such model by a config.json; "
+            f"model.resnet_{wrong}: timm cannot create this model from a config.json; "
             "write the weights alone, to a path that ends in .safetensors"
         )
     return name

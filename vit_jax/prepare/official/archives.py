@@ -81,9 +81,7 @@ class Archives:
     def read(self, found: Found, most: int = SMALL) -> bytes:
         """Returns the bytes of a file; raises DataError for more than `most`."""
         if found.size > most:
-            raise DataError(
-                f"{found.path}: has {found.size:,} bytes, but at most {most:,} are expected"
-            )
+            raise DataError(f"{found.path}: {found.size:,} bytes; expected at most {most:,}")
         try:
             return self._read(found)
         except BadImage as error:
@@ -94,7 +92,7 @@ class Archives:
         try:
             return self.read(found).decode()
         except UnicodeDecodeError:
-            raise DataError(f"{found.path}: is no text; download it again") from None
+            raise DataError(f"{found.path}: is not UTF-8 text; download it again") from None
 
     def plain(self, found: Found) -> tuple[Path, int]:
         """Returns a file that contains the bytes of `found` uncompressed, and their offset."""
@@ -126,7 +124,7 @@ class Archives:
                 if total > self._unpacked:
                     raise DataError(
                         f"{named.partition(', ')[0]}: unpacks to more than {self._unpacked:,} "
-                        "bytes, more than any file of this data set"
+                        "bytes, more than any file in this data set"
                     )
                 with shards.disk_errors(path):
                     file.write(chunk)
@@ -206,6 +204,6 @@ def _gunzipped(path: Path) -> Iterator[bytes]:
             while chunk := file.read(CHUNK):
                 yield chunk
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: is damaged or cut off: {error}; download it again") from None
+        raise DataError(f"{path}: is damaged or truncated: {error}; download it again") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None

@@ -33,7 +33,7 @@ NORB_LABELS = (
 
 
 def look_for_svhn(archives: Archives) -> Contents:
-    """Finds the cropped digits, but not the split `extra`, of which the paper has no use."""
+    """Finds the cropped digits, except the split `extra`, which the paper does not use."""
     files = by_name(archives, SVHN_FILES.values())
     splits = {}
     for split, name in SVHN_FILES.items():
@@ -53,7 +53,7 @@ def look_for_svhn(archives: Archives) -> Contents:
 
 
 def look_for_smallnorb(archives: Archives) -> Contents:
-    """Finds pairs of gray images with the toy, its pose and the light."""
+    """Finds the pairs of gray images with category, pose and lighting."""
     names = [name.format(kind) for name in NORB_FILES.values() for kind in ("dat", "cat", "info")]
     files = by_name(archives, names)
     splits = {}
@@ -66,7 +66,7 @@ def look_for_smallnorb(archives: Archives) -> Contents:
         shape, kind, (path, start) = _norb_header(archives, files[name.format("dat")])
         category, info = (_norb(archives, files[name.format(k)]) for k in ("cat", "info"))
         if shape[1:] != (2, 96, 96) or kind != np.uint8:
-            raise DataError(f"{name.format('dat')}: is no array of pairs of images: {shape}")
+            raise DataError(f"{name.format('dat')}: is not an array of image pairs: {shape}")
         if category.shape != shape[:1] or info.shape != (shape[0], 4):
             raise DataError(f"{name.format('info')}: has {info.shape} labels for {shape[0]} images")
         instance, elevation, azimuth, light = info.T
@@ -96,7 +96,7 @@ def encode_smallnorb(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str
 def _norb_header(
     archives: Archives, found: Found
 ) -> tuple[tuple[int, ...], np.dtype, tuple[Any, int]]:
-    """Returns shape, type and place of SmallNORB's own format of arrays.
+    """Returns shape, dtype and location of an array in SmallNORB's format.
 
     A magic number says the type, then come the number of axes and at least three lengths, int32.
     """
@@ -112,7 +112,7 @@ def _norb_header(
         if min(shape) < 1 or found.size != 8 + 4 * max(3, axes) + kind.itemsize * math.prod(shape):
             raise ValueError
     except (struct.error, KeyError, ValueError):
-        raise DataError(f"{found.path}: is no array of SmallNORB's, or is cut off") from None
+        raise DataError(f"{found.path}: is not a SmallNORB array, or is truncated") from None
     return shape, kind, (path, start)
 
 

@@ -136,8 +136,8 @@ def find_examples(job: Job, scratch: Path, limit: int | None = None) -> Contents
     there = {split: len(contents.splits.get(split, ())) for split in recipe.splits}
     if not any(there.values()):
         raise DataError(
-            f"{job.name}: --from={archives.named}: has no image of {recipe.files}; to pack images "
-            "of your own, choose another name"
+            f"{job.name}: --from={archives.named}: contains no image of {recipe.files}; to pack "
+            "your own images, choose another name"
         )
     for split, number in there.items():
         if number > recipe.splits[split]:
@@ -147,8 +147,8 @@ def find_examples(job: Job, scratch: Path, limit: int | None = None) -> Contents
             )
     if there != dict(recipe.splits) and not job.partial:
         raise DataError(
-            f"{job.name}: --from={archives.named}: {_counts(there, recipe.splits)}; it takes "
-            f"{recipe.files}; to pack what is there, add --partial"
+            f"{job.name}: --from={archives.named}: {_counts(there, recipe.splits)}; it requires "
+            f"{recipe.files}; to pack the available images, add --partial"
         )
     splits = {split: contents.splits[split] for split, number in there.items() if number}
     return contents._replace(splits=splits)

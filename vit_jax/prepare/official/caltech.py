@@ -1,4 +1,4 @@
-"""Caltech-101: 30 images of each class to train on, the others to test.
+"""Caltech-101: 30 training images per class; the others are the test split.
 
 Which 30 is drawn by TFDS's rule: seed 1234, class after class, `numpy.random.choice` of the files.
 TFDS draws from the files in the order in which the file system of its machine lists them, which no
@@ -24,7 +24,7 @@ TRAIN, SEED = 30, 1234  # images of a class, as TFDS has them
 
 
 def look(archives: Archives) -> Contents:
-    """Finds the images by class, and draws those of the training split."""
+    """Finds the images by class, and samples the training split."""
     labels = {name: number for number, name in enumerate(class_names(datasets.CALTECH101))}
     classes: dict[str, dict[str, Found]] = {}
     for found in archives.files():

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100: the binary archives, and the Python ones, whose pickles are not run.
+"""CIFAR-10 and CIFAR-100: the binary archives, and the Python ones, whose pickles are not executed.
 
 A record of the binary files is the label, or the coarse label and then the fine one, and the red,
 green and blue values of 32 x 32 pixels, a byte each. What a pickle has is made into such records.
@@ -127,7 +127,7 @@ def _recipe(layout: Layout, number: int) -> Recipe:
 def _spans(
     layout: Layout, archives: Archives, files: Mapping[str, Found], stem: str
 ) -> Iterator[Span]:
-    """Yields the records of a file, of the binary archive where both are there."""
+    """Yields the records of a file; the binary archive takes precedence."""
     size = len(layout.labels) + PIXELS
     if binary := files.get(f"{stem}.bin"):
         path, start = archives.plain(binary)
@@ -139,7 +139,7 @@ def _spans(
     else:
         return
     if total % size:
-        raise DataError(f"{stem}.bin: has {total:,} bytes, which is no multiple of {size:,}")
+        raise DataError(f"{stem}.bin: has {total:,} bytes, not a multiple of {size:,}")
     for offset in range(start, start + total, size):
         yield Span(str(path), offset, size)
 
@@ -153,14 +153,14 @@ def _records(layout: Layout, archives: Archives, pickle: Found) -> Iterator[byte
         if pixels.shape != (len(labels[0]), PIXELS) or len({len(one) for one in labels}) != 1:
             raise ValueError(f"{pixels.shape} values")
     except (KeyError, ValueError, TypeError, OverflowError) as error:
-        raise DataError(f"{pickle.path}: is no batch of CIFAR's images: {error}") from None
+        raise DataError(f"{pickle.path}: is not a batch of CIFAR images: {error}") from None
     yield np.column_stack([*labels, pixels]).tobytes()
 
 
 def _names(
     layout: Layout, archives: Archives, files: Mapping[str, Found]
 ) -> dict[str, Sequence[str]]:
-    """Returns the names of the classes, by feature."""
+    """Returns the class names by feature."""
     if layout.meta in files:
         meta = pickles.load(archives.read(files[layout.meta]), layout.meta)
     else:
@@ -174,7 +174,7 @@ def _names(
         number = label.number or layout.dataset.classes
         if not isinstance(names, list) or len(set(map(str, names))) != number:
             raise DataError(
-                f"{archives.named}: lacks the {number} names of classes, in {label.names} or "
+                f"{archives.named}: lacks the {number} class names, in {label.names} or "
                 f"{layout.meta}"
             )
         found[label.feature] = [str(name) for name in names]

@@ -27,7 +27,7 @@ DTD_IMAGE = re.compile(r"(?:.*/)?([a-z-]+/[^/]+\.jpg)")
 def look(
     dataset: Dataset, suffix: str, key: Callable[[str, str], str], archives: Archives
 ) -> Contents:
-    """Finds `CLASS/NAME`, all of them in the training split; the folder says the class."""
+    """Finds `CLASS/NAME`, all in the training split; the folder is the class."""
     labels = {name: number for number, name in enumerate(class_names(dataset))}
     examples = []
     for found in archives.files():
@@ -59,7 +59,9 @@ def look_for_dtd(archives: Archives) -> Contents:
         for name in archives.text(lists[file]).split():
             label = labels.get(name.partition("/")[0])
             if label is None:
-                raise DataError(f"{lists[file].path}: {name[:60]!r} is of no class of DTD")
+                raise DataError(
+                    f"{lists[file].path}: {name[:60]!r} has a class that DTD does not have"
+                )
             if name in images:
                 examples.append(Example(name, name, (images[name],), (name, label)))
         splits[split] = Few(examples)
@@ -67,17 +69,17 @@ def look_for_dtd(archives: Archives) -> Contents:
 
 
 def encode(feature: str, data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
-    """Makes an example; `feature` has the name of the file."""
+    """Makes an example; `feature` is the file name."""
     name, label = values
     return {"image": encoded_images.checked(data[0]), "label": label, feature: name}
 
 
 def encode_tif(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
-    """Makes an example of a TIFF, which becomes a PNG."""
+    """Makes an example from a TIFF, converted to PNG."""
     name, label = values
     pixels = cv2.imdecode(np.frombuffer(data[0], np.uint8), cv2.IMREAD_COLOR_RGB)
     if pixels is None:
-        raise BadImage("is no TIFF, or a damaged one")
+        raise BadImage("is not a valid TIFF")
     return {"image": encoded_images.as_png(pixels), "label": label, "filename": name}
 
 

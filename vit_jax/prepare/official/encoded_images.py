@@ -1,4 +1,4 @@
-"""Pictures as records hold them: encoded bytes, mostly those of the archive."""
+"""Encoded images for records: mostly the bytes from the archive."""
 
 import cv2
 import numpy as np
@@ -12,7 +12,7 @@ STARTS = (JPEG, b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM", b"RIFF")
 
 
 def checked(encoded: bytes) -> bytes:
-    """Returns the bytes of a picture as they are; raises BadImage where they start as none does.
+    """Returns the bytes of an image unchanged; raises BadImage for an unknown signature.
 
     Whether they can be decoded is not tried, which takes most of the time of packing: that is what
     `prepare --verify` is for.
@@ -20,15 +20,15 @@ def checked(encoded: bytes) -> bytes:
     if not encoded:
         raise BadImage("is empty")
     if not encoded.startswith(STARTS):
-        raise BadImage(f"is no picture: it starts with {encoded[:16]!r}")
+        raise BadImage(f"is not an image: it starts with {encoded[:16]!r}")
     return encoded
 
 
 def as_jpeg(encoded: bytes, quality: int, *, again: bool = False) -> bytes:
-    """Returns the bytes of a JPEG of one color or three as they are, and others as such a JPEG.
+    """Returns a gray or RGB JPEG unchanged, and other images encoded as one.
 
-    What is no such JPEG, or is to be encoded `again`, is decoded and encoded with `quality`. Raises
-    BadImage for what is no picture.
+    With `again`, encodes a JPEG again, too. Encodes with `quality`. Raises BadImage for anything
+    but an image.
     """
     colors = _colors(checked(encoded))
     if colors in (1, 3) and not again:

@@ -1,4 +1,4 @@
-"""Oxford's 102 flowers: images, their labels and the three splits that `setid.mat` has."""
+"""Oxford 102 Flowers: images, labels and the three splits that `setid.mat` defines."""
 
 import re
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def _table(archives: Archives, found: Found, names: list[str]) -> dict[str, np.n
     for name, table in tables.items():
         row = isinstance(table, np.ndarray) and table.ndim == 2 and len(table) == 1
         if not row or not (table == np.round(table)).all():
-            raise DataError(f"{found.path}: {name} is no row of whole numbers")
+            raise DataError(f"{found.path}: {name} is not a row of whole numbers")
     return {name: table[0].astype(np.int64) for name, table in tables.items()}
 
 

@@ -1,4 +1,4 @@
-"""dSprites and PatchCamelyon, which come as HDF5 files; dSprites as a numpy archive, too."""
+"""dSprites and PatchCamelyon from HDF5 files; dSprites from a numpy archive, too."""
 
 import functools
 import importlib.util
@@ -57,7 +57,7 @@ def look_for_dsprites(archives: Archives) -> Contents:
 
 
 def look_for_camelyon(archives: Archives) -> Contents:
-    """Finds patches of tissue and whether there is a tumour."""
+    """Finds the tissue patches and their tumor labels."""
     names = {CAMELYON.format(split, kind) for split in CAMELYON_FILES.values() for kind in "xy"}
     files = by_name(archives, names)
     splits = {}
@@ -93,7 +93,7 @@ def encode_camelyon(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str,
 
 
 def _npy_header(path: Any, start: int) -> tuple[tuple[int, ...], int]:
-    """Returns the shape of a .npy of bytes, and where they begin."""
+    """Returns the shape of a .npy of bytes and the offset of the values."""
     try:
         with path.open("rb") as file:
             file.seek(start)
@@ -106,13 +106,13 @@ def _npy_header(path: Any, start: int) -> tuple[tuple[int, ...], int]:
                 raise ValueError(f"{kind} values")
             return shape, file.tell()
     except ValueError as error:
-        raise DataError(f"{SPRITES}.npz: imgs is no array of bytes: {error}") from None
+        raise DataError(f"{SPRITES}.npz: imgs is not an array of bytes: {error}") from None
 
 
 def _hdf5(archives: Archives, found: Found) -> Any:
     """Returns an open HDF5 file."""
     if importlib.util.find_spec("h5py") is None:
-        raise DataError(f"{found.path}: reading HDF5 takes h5py: pip install 'vit_jax[prepare]'")
+        raise DataError(f"{found.path}: reading HDF5 requires h5py: pip install 'vit_jax[prepare]'")
     import h5py  # pyright: ignore[reportMissingImports]
 
     path, _ = archives.plain(found)
@@ -120,13 +120,13 @@ def _hdf5(archives: Archives, found: Found) -> Any:
         return h5py.File(path, "r")
     except OSError as error:
         reason = str(error).partition("\n")[0]
-        raise DataError(f"{found.path}: is no HDF5 file, or a damaged one: {reason}") from None
+        raise DataError(f"{found.path}: is not a valid HDF5 file: {reason}") from None
 
 
 RECIPES = (
     Recipe(
         dataset=datasets.DSPRITES.tfds,
-        files=f"{SPRITES}.npz (or .hdf5, which takes h5py) from "
+        files=f"{SPRITES}.npz (or .hdf5, which requires h5py) from "
         "github.com/google-deepmind/dsprites-dataset",
         splits=datasets.DSPRITES.images,
         archives=(f"{SPRITES}.npz",),

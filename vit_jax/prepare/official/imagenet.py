@@ -1,4 +1,4 @@
-"""ImageNet (ILSVRC2012): the tars, what they unpack to, or Kaggle's archive of them.
+"""ImageNet (ILSVRC2012) from the tars, packed or unpacked, or from Kaggle's archive.
 
 An image is known by its file name alone: `n01440764_10026.JPEG` is a training image of the class
 n01440764, `ILSVRC2012_val_00000293.JPEG` the 293rd validation image. The class of a validation
@@ -34,11 +34,11 @@ TRUTH, META, SOLUTION = (
     "LOC_val_solution.csv",
 )
 META_BYTES = 2**24
-CMYK_QUALITY = 100  # of what TFDS, too, encodes again
+CMYK_QUALITY = 100  # for images that TFDS encodes again, too
 
 
 class Images:
-    """Images in arrays: 1.3 million take 0.2 GB."""
+    """Examples stored as arrays: 1.3 million take 0.2 GB."""
 
     def __init__(self) -> None:
         self._listing = Listing()
@@ -50,7 +50,7 @@ class Images:
         self._labels.append(label)
 
     def close(self) -> None:
-        """Ends adding."""
+        """Makes the examples readable; none can be added afterwards."""
         self._listing.close()
         self._table = np.array(self._labels, np.int32)
 
@@ -109,7 +109,7 @@ RECIPE = Recipe(
     files=datasets.IMAGENET.files,
     splits=datasets.IMAGENET.images,
     archives=(
-        "ilsvrc2012_img_train.tar",  # not the tar of dogs of the third task
+        "ilsvrc2012_img_train.tar",  # not the tar with the dogs of task 3
         "ilsvrc2012_img_val.tar",
         "ilsvrc2012_devkit_t12*.tar.gz",
         "ilsvrc2012_devkit_t12*.tar",
@@ -126,7 +126,7 @@ RECIPE = Recipe(
 
 @functools.cache
 def _classes() -> tuple[str, ...]:
-    """Returns the WordNet ids of the classes, in their order, which is that of the labels."""
+    """Returns the WordNet ids of the classes in the order of the labels."""
     return _lines("labels.txt")
 
 
@@ -142,7 +142,7 @@ def _train_class(found: Found, above: str, wordnet: str, classes: dict[str, int]
             f"{found.path}: an image of {wordnet} by its name, in the folder of {folder}"
         )
     if wordnet not in classes:
-        raise DataError(f"{found.path}: {wordnet} is none of the 1,000 classes of ILSVRC2012")
+        raise DataError(f"{found.path}: {wordnet} is not among the 1,000 classes of ILSVRC2012")
     return classes[wordnet]
 
 
@@ -155,7 +155,7 @@ def _validation_class(
     folder = found.path.rpartition("/")[0].rpartition("/")[2]
     if WORDNET.fullmatch(folder) and classes.get(folder) != label:
         raise DataError(
-            f"{found.path}: lies in the folder of {folder}, but is an image of {_classes()[label]}"
+            f"{found.path}: is in the folder {folder}, but is an image of {_classes()[label]}"
         )
     return label
 
@@ -163,7 +163,7 @@ def _validation_class(
 def _validation_classes(
     archives: Archives, others: dict[str, Found], classes: dict[str, int]
 ) -> list[int]:
-    """Returns the class of every validation image, by the number in its name less 1."""
+    """Returns the class of every validation image, indexed by the number in its name minus 1."""
     known = [classes[name] for name in _lines("validation_labels.txt")]
     if TRUTH in others:
         if META not in others:
@@ -180,13 +180,13 @@ def _validation_classes(
     if wrong or len(found) != len(known):
         raise DataError(
             f"{archives.named}: {source} differs from the labels of ILSVRC2012's validation images "
-            f"in {wrong:,} of {len(found):,} lines; it is of another year, or damaged"
+            f"in {wrong:,} of {len(found):,} lines; it is from another year, or damaged"
         )
     return found
 
 
 def _of_devkit(archives: Archives, truth: Found, meta: Found, classes: dict[str, int]) -> list[int]:
-    """Returns classes from the devkit: a number a line, and the table of what numbers mean."""
+    """Returns classes from the devkit: one number per line, and the table of class numbers."""
     table = mat.load(archives.read(meta), ["synsets"], meta.path, META_BYTES)["synsets"]
     try:
         meaning = {int(row["ILSVRC2012_ID"].item()): classes.get(row["WNID"]) for row in table}
@@ -196,13 +196,13 @@ def _of_devkit(archives: Archives, truth: Found, meta: Found, classes: dict[str,
     for line, text in enumerate(archives.text(truth).split(), start=1):
         label = meaning.get(int(text)) if text.isdecimal() and len(text) < 5 else None
         if label is None:
-            raise DataError(f"{truth.path}: line {line}: {text[:20]} is no class of ILSVRC2012")
+            raise DataError(f"{truth.path}: line {line}: {text[:20]} is not a class of ILSVRC2012")
         found.append(label)
     return found
 
 
 def _of_kaggle(archives: Archives, solution: Found, classes: dict[str, int]) -> list[int]:
-    """Returns classes from Kaggle's table: an image, and its objects, each of the same class."""
+    """Returns classes from Kaggle's table of images with objects of a single class."""
     found: dict[int, int] = {}
     for row in csv.reader(io.StringIO(archives.text(solution))):
         match = VALIDATION.fullmatch(f"{row[0]}.JPEG") if len(row) == 2 else None
@@ -210,7 +210,7 @@ def _of_kaggle(archives: Archives, solution: Found, classes: dict[str, int]) -> 
             continue
         name = row[1].partition(" ")[0]
         if name not in classes:
-            raise DataError(f"{solution.path}: {row[0]}: {name[:20]} is no class of ILSVRC2012")
+            raise DataError(f"{solution.path}: {row[0]}: {name[:20]} is not a class of ILSVRC2012")
         found[int(match[1])] = classes[name]
     if sorted(found) != list(range(1, IMAGES + 1)):
         raise DataError(f"{solution.path}: has {len(found):,} images, not {IMAGES:,}")

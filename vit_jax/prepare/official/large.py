@@ -1,4 +1,4 @@
-"""SUN397, Diabetic Retinopathy and DMLab, which TFDS shrinks, enhances and unpacks."""
+"""SUN397, Diabetic Retinopathy and DMLab, which TFDS resizes, enhances and unpacks."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ from vit_jax.prepare.official.recipe import Contents, Example, Few, Recipe, Span
 
 SUN_IMAGE = re.compile(r"(?:.*/)?SUN397(/[a-z]/.+\.jpg)")
 SUN_LISTS = {"train": "tr", "validation": "va", "test": "te"}
-SUN_PIXELS = 120_000  # most of an image, as TFDS has them
+SUN_PIXELS = 120_000  # maximum per image, as in TFDS
 EYES_IMAGE = re.compile(r"(?:.*/)?((?:train|test)/\d{1,6}_(?:left|right))\.jpeg")
 EYES_SPLITS = {"train": None, "validation": "Public", "test": "Private"}
 EYES_LISTS = ("trainLabels.csv", "retinopathy_solution.csv")
@@ -34,7 +34,7 @@ DMLAB_RECORD = 2**22
 
 
 def look_for_sun397(archives: Archives) -> Contents:
-    """Finds the images of TFDS's own three lists."""
+    """Finds the images in TFDS's lists for the three splits."""
     labels = {name: number for number, name in enumerate(class_names(datasets.SUN397))}
     images: dict[str, Found] = {}
     for found in archives.files():
@@ -55,7 +55,7 @@ def look_for_sun397(archives: Archives) -> Contents:
 
 
 def look_for_retinopathy(archives: Archives) -> Contents:
-    """Finds the eyes of the three lists: the test images have a public and a private part."""
+    """Finds the images of the three lists; the test images have a public and a private part."""
     images: dict[str, Found] = {}
     lists: dict[str, Found] = {}
     for found in archives.files():
@@ -96,7 +96,7 @@ def look_for_dmlab(archives: Archives) -> Contents:
 
 
 def encode_sun397(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
-    """Makes an example: a JPEG of 120,000 pixels at most, whatever the file is."""
+    """Makes an example: a JPEG of at most 120,000 pixels from any format."""
     name, label = values
     image = _decoded(data[0])
     pixels = image.shape[0] * image.shape[1]
@@ -107,7 +107,7 @@ def encode_sun397(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, A
 
 
 def encode_retinopathy(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
-    """Makes an example as B. Graham did, who won the competition: all eyes of one radius.
+    """Makes an example like B. Graham, who won the competition: all eyes have the same radius.
 
     An eye is scaled to a radius of 300 pixels, its local average is taken to gray, and what is
     outside of 90 % of the radius is cut off.
@@ -131,7 +131,7 @@ def encode_retinopathy(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[s
 
 
 def encode_dmlab(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
-    """Makes an example: the same one, in another kind of file."""
+    """Makes an example: the same values in another file format."""
     return _dmlab_features(data[0])
 
 
@@ -149,7 +149,7 @@ def _decoded(data: bytes) -> np.ndarray:
 
 
 def _records(archives: Archives, found: Found) -> Iterator[tuple[Span, bytes]]:
-    """Yields the records of a TFRecord file, each with its place."""
+    """Yields the records of a TFRecord file, each with its location."""
     path, start = archives.plain(found)
     with path.open("rb") as file:
         at, end = start, start + found.size
@@ -158,7 +158,7 @@ def _records(archives: Archives, found: Found) -> Iterator[tuple[Span, bytes]]:
             head = file.read(12)
             length = struct.unpack("<Q", head[:8])[0] if len(head) == 12 else DMLAB_RECORD + 1
             if length > DMLAB_RECORD or at + 16 + length > end:
-                raise DataError(f"{found.path}: is damaged or cut off at byte {at - start}")
+                raise DataError(f"{found.path}: is damaged or truncated at byte {at - start}")
             yield Span(str(path), at + 12, length), file.read(length)
             at += 16 + length
 
@@ -173,7 +173,7 @@ def _dmlab_features(data: bytes) -> dict[str, Any]:
         (name,) = feature["filename"].bytes_list.value
         (label,) = feature["label"].int64_list.value
     except Exception as error:  # protobuf's own, or ValueError
-        raise DataError(f"a record is none of DMLab's: {type(error).__name__}") from None
+        raise DataError(f"a record is not from DMLab: {type(error).__name__}") from None
     return {"image": image, "filename": name, "label": label}
 
 

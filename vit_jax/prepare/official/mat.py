@@ -1,8 +1,8 @@
-"""MATLAB's .mat files of version 5: arrays of numbers, texts, and tables of both.
+"""MATLAB 5 .mat files: numeric arrays, text, and tables of both.
 
-SciPy reads them too, but damage that is within a file can end its process (1.17.1: a segmentation
-fault in `scipy.io.loadmat`). Here every size is compared with the bytes that are there before
-anything is made of it. The format is in MathWorks' "MAT-File Format", chapter 1.
+SciPy reads them too, but a damaged file can crash the process (SciPy 1.17.1: a segmentation fault
+in `scipy.io.loadmat`). This reader compares every size with the available bytes before it uses it.
+The format is defined in MathWorks' "MAT-File Format", chapter 1.
 """
 
 import itertools
@@ -36,18 +36,18 @@ Element = tuple[int, memoryview]
 
 
 def load(data: bytes, names: Sequence[str], named: str, most: int) -> dict[str, Any]:
-    """Returns arrays of a .mat file by name: of numbers as numpy arrays, a table as a list of rows.
+    """Returns arrays of a .mat file by name: numbers as numpy arrays, a table as a list of rows.
 
     Args:
       data: the file.
-      names: of the arrays that are wanted.
-      named: the file, for messages.
-      most: bytes of the file once it is unpacked.
+      names: names of the arrays to return.
+      named: name of the file, for messages.
+      most: limit in bytes for the unpacked file.
 
-    Raises DataError, one line, where the file is no such file, or an array is not in it.
+    Raises DataError for a damaged or different file, or a missing array.
     """
-    if data[124:128] != b"\x00\x01IM":  # version 1.0 of the format, of a little-endian machine
-        raise DataError(f"{named}: is no MATLAB 5 file; download it again")
+    if data[124:128] != b"\x00\x01IM":  # version 1.0 of the format, little-endian
+        raise DataError(f"{named}: is not a MATLAB 5 file; download it again")
     found: dict[str, Any] = {}
     try:
         for kind, content in _unpacked(memoryview(data)[HEADER:], named, most):
@@ -72,7 +72,7 @@ def _fail(reason: str) -> NoReturn:
 
 
 def _unpacked(data: memoryview, named: str, most: int) -> Iterator[Element]:
-    """Yields the elements of a file; those that are compressed hold one more each."""
+    """Yields the elements of a file; a compressed one contains another element."""
     left = most
     for kind, content in _elements(data, 1):
         if kind != COMPRESSED:
@@ -90,11 +90,11 @@ def _unpacked(data: memoryview, named: str, most: int) -> Iterator[Element]:
 
 
 def _elements(data: memoryview, align: int = 8) -> Iterator[Element]:
-    """Yields type and content of the elements that follow one another."""
+    """Yields type and content of consecutive elements."""
     at = 0
     while at < len(data):
         if at + 8 > len(data):
-            _fail("an element is cut off")
+            _fail("an element is truncated")
         kind, size = struct.unpack_from("<II", data, at)
         if kind >> 16:  # a small element: four bytes of type and size, four of content
             kind, size = kind & 0xFFFF, kind >> 16
@@ -104,13 +104,13 @@ def _elements(data: memoryview, align: int = 8) -> Iterator[Element]:
             at += 8
             continue
         if at + 8 + size > len(data):
-            _fail("an element is cut off")
+            _fail("an element is truncated")
         yield kind, data[at + 8 : at + 8 + size]
         at += 8 + size + -size % align
 
 
 def _matrix(data: memoryview, depth: int, names: Sequence[str] | None = None) -> tuple[str, Any]:
-    """Returns name and value of an array; of one that is not among `names`, no value."""
+    """Returns name and value of an array; the value is None unless `names` contains the name."""
     if depth > DEEP:
         _fail("arrays are within arrays too often")
     if not data:
@@ -136,12 +136,12 @@ def _matrix(data: memoryview, depth: int, names: Sequence[str] | None = None) ->
     values = _numbers(_next(parts))
     if len(values) != count:
         _fail(f"an array of {count:,} numbers has {len(values):,}")
-    # MATLAB stores whole numbers in as few bytes as they take, whatever their class.
+    # MATLAB stores integers in the smallest type that fits, whatever their class.
     return name, values.astype(NUMBERS[kind], copy=False).reshape(shape, order="F")
 
 
 def _table(parts: Iterator[Element], count: int, depth: int) -> Table:
-    """Returns the rows of an array of structures, whose fields follow row by row."""
+    """Returns the rows of a struct array, whose fields are stored row by row."""
     length = _numbers(_next(parts))
     names = bytes(_next(parts)[1])
     if len(length) != 1 or not 1 <= int(length[0]) <= 64 or len(names) % int(length[0]):
@@ -157,7 +157,7 @@ def _table(parts: Iterator[Element], count: int, depth: int) -> Table:
         for column in columns:
             kind, content = _next(parts)
             if kind != MATRIX:
-                _fail("a table has a cell that is no array")
+                _fail("a table has a cell that is not an array")
             row[column] = _matrix(content, depth + 1)[1]
         if not row:
             _fail("a table has no columns")

@@ -1,4 +1,4 @@
-"""Oxford-IIIT Pets: images, their two lists, trimaps, and boxes around heads."""
+"""Oxford-IIIT Pets: images, two lists, trimaps, and bounding boxes of heads."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,8 @@ from vit_jax.prepare.official.recipe import Contents, Example, Few, Place, Recip
 LISTS = {"train": "trainval.txt", "test": "test.txt"}
 FILE = re.compile(r"(?:.*/)?([A-Za-z_]+_\d+)\.(jpg|png|xml)")
 KINDS = {"jpg": "images", "png": "trimaps", "xml": "xmls"}
-# Images in another format than their name says, or with damage; TFDS has them encoded again since
-# version 4.0.0, with TensorFlow's quality.
+# Damaged images, and images whose suffix is not their format; TFDS encodes them again since version
+# 4.0.0, with TensorFlow's quality.
 AGAIN = frozenset({
     "beagle_116", "chihuahua_121", "Abyssinian_5", "Abyssinian_34", "Egyptian_Mau_14",
     "Egyptian_Mau_139", "Egyptian_Mau_145", "Egyptian_Mau_156", "Egyptian_Mau_167",
@@ -29,7 +29,7 @@ XML_BYTES = 2**16
 
 
 def look(archives: Archives) -> Contents:
-    """Finds the images of the two lists, each with its trimap and, where there is one, its box."""
+    """Finds the images of the two lists, each with its trimap and optional bounding box."""
     files: dict[str, dict[str, Found]] = {kind: {} for kind in KINDS}
     lists: dict[str, Found] = {}
     for found in archives.files():
@@ -64,14 +64,14 @@ def encode(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
 def _examples(
     archives: Archives, found: Found, files: dict[str, dict[str, Found]]
 ) -> Iterator[Example]:
-    """Yields the images of a list that are there; a line is name, class, species and breed."""
+    """Yields the available images of a list; a line has name, class, species and breed."""
     for number, line in enumerate(archives.text(found).splitlines(), start=1):
         parts = line.split()
         if not parts or parts[0].startswith("#"):
             continue
         name = parts[0]
         if len(parts) != 4 or not all(each.isdecimal() and len(each) < 4 for each in parts[1:]):
-            raise DataError(f"{found.path}: line {number}: {line[:60]!r} is no NAME and 3 numbers")
+            raise DataError(f"{found.path}: line {number}: {line[:60]!r} is not NAME and 3 numbers")
         label, species = int(parts[1]) - 1, int(parts[2]) - 1
         if not (0 <= label < datasets.PETS.classes and species in (0, 1)):
             raise DataError(f"{found.path}: line {number}: {line[:60]!r} has no such class")
@@ -89,7 +89,7 @@ def _again(image: bytes) -> bytes:
 
 
 def _box(data: bytes) -> tfds.features.BBox:
-    """Returns the box of a head in shares of the image, of a VOC annotation with one object."""
+    """Returns the relative bounding box of the head from a VOC annotation with one object."""
     if len(data) > XML_BYTES:
         raise BadImage(f"its annotation has {len(data):,} bytes")
     sides = []

@@ -1,4 +1,4 @@
-"""The pickles of CIFAR's Python archives, read without running them.
+"""Reads the pickles of CIFAR's Python archives without executing them.
 
 `pickletools.genops` takes a pickle apart and executes nothing. Of its operations those are followed
 here that build numbers, texts, lists, dictionaries and numpy arrays of bytes; the names of numpy's
@@ -15,13 +15,13 @@ from vit_jax.data.source import DataError
 
 
 class _Name(NamedTuple):
-    """A name of another module, as a text."""
+    """The name of a global, as text."""
 
     text: str
 
 
 class _Array:
-    """An array, whose values come later."""
+    """An array whose values follow later."""
 
     values: np.ndarray | None = None
 
@@ -42,7 +42,7 @@ IGNORED = frozenset({"PROTO", "FRAME", "STOP"})
 
 
 def load(data: bytes, named: str) -> dict[str, Any]:
-    """Returns the dictionary of a pickle: texts (of bytes too: Latin-1), numbers, lists, arrays.
+    """Returns the dictionary in a pickle: text (bytes as Latin-1), numbers, lists, arrays.
 
     Raises DataError where the pickle has anything else, or is damaged; `named` is the file.
     """
@@ -54,9 +54,9 @@ def load(data: bytes, named: str) -> dict[str, Any]:
         ) from None
     except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
         reason = str(error).partition("\n")[0][:100]
-        raise DataError(f"{named}: is no pickle, or a damaged one: {reason}") from None
+        raise DataError(f"{named}: is not a valid pickle: {reason}") from None
     if not isinstance(found, dict):
-        raise DataError(f"{named}: its pickle is no dictionary; use the binary archive")
+        raise DataError(f"{named}: its pickle is not a dictionary; use the binary archive")
     return {str(key): _plain(value) for key, value in found.items()}
 
 
@@ -65,7 +65,7 @@ class _Refused(Exception):
 
 
 class _Machine:
-    """The stack and the memory of a pickle that is read."""
+    """The stack and the memo of a pickle machine."""
 
     def __init__(self) -> None:
         self._stack: list[Any] = []
@@ -156,11 +156,11 @@ def _made(function: Any, arguments: Any) -> Any:
 
 
 def _values(state: Any) -> np.ndarray:
-    """Returns an array of bytes from what numpy keeps of it."""
+    """Returns an array of bytes from its pickled numpy state."""
     _, shape, kind, fortran, raw = state
     raw = raw.encode("latin-1") if isinstance(raw, str) else raw
     if kind != _Name(f"{TYPE} u1") or fortran is not False or not isinstance(raw, bytes):
-        raise _Refused("an array that is none of bytes")
+        raise _Refused("an array of another type than bytes")
     return np.frombuffer(raw, np.uint8).reshape(shape)
 
 

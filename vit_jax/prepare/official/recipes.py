@@ -1,4 +1,4 @@
-"""The data sets that are packed from their official archives, by TFDS's name."""
+"""The recipes of all data sets with official archives, by TFDS name."""
 
 from vit_jax.prepare.official import (
     arrays,

@@ -1,4 +1,4 @@
-"""One shard of a recipe's examples: from their places to a whole file of TFDS's records."""
+"""Packs the examples of a recipe into shards of TFDS records."""
 
 import os
 import pathlib
@@ -35,8 +35,8 @@ class Packer:
     def __call__(self, shard: Shard) -> Outcome:
         """Writes a shard, then its outcome; calls `each` for every example.
 
-        Raises PrepareError where the disk is full and DataError where the source has gone, or an
-        example is not what it should be.
+        Raises PrepareError if the disk is full, and DataError if a source is missing or an example
+        is invalid.
         """
         return self._write(shard.path, self._examples(shard), Outcome())
 

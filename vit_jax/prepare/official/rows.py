@@ -15,7 +15,7 @@ CHUNK = 1024  # images that are read at a time
 class Rows:
     """Examples of `size` bytes each, one after another in a file, and columns of their labels.
 
-    `key` and `name` make the key and the name of an example of its number. Its values are its name
+    `key` and `name` turn an index into the key and the name of an example. Its values are its name
     and its row of the columns.
     """
 
@@ -50,18 +50,18 @@ class Rows:
 
 
 def by_name(archives: Archives, names: Iterable[str]) -> dict[str, Found]:
-    """Returns the files of these names, by name, whatever folders they are in."""
+    """Returns files by name, from any folder."""
     wanted = set(names)
     table = archives.table(lambda path: path.rpartition("/")[2] in wanted)
     return {path.rpartition("/")[2]: found for path, found in table.items()}
 
 
 def named(found: Found) -> str:
-    """Returns a name for the pixels in a file, by which a copy of them is known."""
+    """Returns a name that identifies the pixels of a file in the cache of unpacked files."""
     return f"pixels of {found.path}, {found.size} bytes, of {found.container}"
 
 
 def blocks(images: Any) -> Iterator[bytes]:
-    """Yields the bytes of an array (N, ...), some rows at a time."""
+    """Yields the bytes of an array (N, ...) in chunks of rows."""
     for start in range(0, images.shape[0], CHUNK):
         yield np.ascontiguousarray(images[start : start + CHUNK]).tobytes()

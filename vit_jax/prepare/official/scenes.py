@@ -1,4 +1,4 @@
-"""CLEVR and KITTI: images of scenes, with all objects in them."""
+"""CLEVR and KITTI: images of scenes with all their objects."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ from vit_jax.prepare.official.recipe import Contents, Example, Few, Recipe
 CLEVR_IMAGE = re.compile(r"(?:.*/)?CLEVR_(train|val)_(\d{6})\.png")
 CLEVR_SCENES = re.compile(r"(?:.*/)?CLEVR_(train|val)_scenes\.json")
 CLEVR_SPLITS = {"train": "train", "validation": "val"}
-CLEVR_BYTES = 2**29  # of the table of scenes
+CLEVR_BYTES = 2**29  # limit for the scene table
 CLEVR_VALUES = (
     "color",
     "material",
@@ -34,7 +34,7 @@ CLEVR_VALUES = (
 )
 KITTI_FILE = re.compile(r"(?:.*/)?training/(image_2|label_2)/(\d{6})\.(png|txt)")
 KITTI_LISTS = ("train_rand.txt", "train_mapping.txt")
-KITTI_PERCENT, KITTI_SEED = 10, 123  # of the videos, to test and to validate on, as TFDS has them
+KITTI_PERCENT, KITTI_SEED = 10, 123  # share of videos for test and for validation, as in TFDS
 KITTI_COLUMNS = 15
 PNG_HEAD = 24
 
@@ -65,7 +65,7 @@ def look_for_clevr(archives: Archives) -> Contents:
 
 
 def look_for_kitti(archives: Archives) -> Contents:
-    """Finds the training images, divided by video as TFDS does it; the others have no labels."""
+    """Finds the training images, split by video as in TFDS; the others have no labels."""
     files: dict[str, dict[int, Found]] = {"image_2": {}, "label_2": {}}
     lists: dict[str, Found] = {}
     for found in archives.files():
@@ -103,10 +103,10 @@ def encode_clevr(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, An
 
 
 def encode_kitti(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
-    """Makes an example; TFDS measures boxes from below."""
+    """Makes an example; TFDS measures bounding boxes from the bottom."""
     image, labels = encoded_images.checked(data[0]), data[1]
     if image[12:16] != b"IHDR" or len(image) < PNG_HEAD:
-        raise BadImage("is no PNG")
+        raise BadImage("is not a PNG")
     width, height = struct.unpack_from(">II", image, 16)
     objects = []
     try:
@@ -119,7 +119,7 @@ def encode_kitti(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, An
 
 
 def _clevr_scenes(archives: Archives, found: Found) -> dict[str, tuple[tuple[Any, ...], ...]]:
-    """Returns the objects of every image by its name."""
+    """Returns the objects of each image by file name."""
     try:
         scenes = json.loads(archives.read(found, CLEVR_BYTES))["scenes"]
         return {
@@ -130,13 +130,13 @@ def _clevr_scenes(archives: Archives, found: Found) -> dict[str, tuple[tuple[Any
             for scene in scenes
         }
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{found.path}: is not CLEVR's table of scenes: {error}") from None
+        raise DataError(f"{found.path}: is not the CLEVR scene table: {error}") from None
 
 
 def _kitti_splits(order: str, mapping: str) -> dict[str, list[int]]:
-    """Returns numbers of images by split; images of a video are in the same one.
+    """Returns image numbers by split; all images of a video are in the same split.
 
-    `order` has the line of each image in `mapping`, whose lines have the name of a video second.
+    `order` lists the line of each image in `mapping`; the second word of a line is the video.
     """
     try:
         lines = [line.split() for line in mapping.splitlines()]
@@ -144,7 +144,7 @@ def _kitti_splits(order: str, mapping: str) -> dict[str, list[int]]:
         for number, line in enumerate(order.split(",")):
             videos.setdefault(lines[int(line) - 1][1], []).append(number)
     except (ValueError, IndexError):
-        raise DataError(f"{KITTI_LISTS[0]}: is not the one of KITTI's devkit") from None
+        raise DataError(f"{KITTI_LISTS[0]}: is not the file from KITTI's devkit") from None
     each = max(1, KITTI_PERCENT * len(videos) // 100)
     draw = np.random.RandomState(KITTI_SEED)
     test = set(draw.choice(sorted(videos), each, replace=False).tolist())

@@ -1,4 +1,4 @@
-"""Sets that only test: ImageNet-V2, -A, -R and -Sketch. And Stanford's cars, of few-shot."""
+"""Test sets: ImageNet-V2, -A, -R and -Sketch; and Stanford Cars, for few-shot evaluation."""
 
 import functools
 import io
@@ -41,7 +41,7 @@ def look(pattern: re.Pattern[str], key: Name, name: Name, archives: Archives) ->
 
 
 def look_for_cars(archives: Archives) -> Contents:
-    """Finds the cars of both lists, each with its box."""
+    """Finds the cars of both lists, each with its bounding box."""
     images: dict[str, dict[str, Found]] = {split: {} for split in CAR_LISTS}
     lists: dict[str, Found] = {}
     for found in archives.files():
@@ -72,7 +72,7 @@ def encode(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def encode_car(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
-    """Makes an example; boxes are in shares of the image, whose size is in its header."""
+    """Makes an example; bounding boxes are relative to the image size in the header."""
     name, left, top, right, bottom, label = values
     try:
         with PIL.Image.open(io.BytesIO(encoded_images.checked(data[0]))) as image:
@@ -84,13 +84,13 @@ def encode_car(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]
 
 
 def _cars(rows: Any, named: str) -> list[tuple[float, float, float, float, int, str]]:
-    """Returns left, top, right, bottom, class from 0 and file of every row."""
+    """Returns left, top, right, bottom, zero-based class and file name of every row."""
     found = []
     for row in rows if isinstance(rows, list) else ():
         *numbers, file = row.values()
         ok = len(numbers) == 5 and all(isinstance(n, np.ndarray) and n.size == 1 for n in numbers)
         if not ok or not isinstance(file, str):
-            raise DataError(f"{named}: is no list of cars")
+            raise DataError(f"{named}: is not a list of cars")
         *box, label = (float(number.item()) for number in numbers)
         if not 1 <= label <= datasets.CARS.classes:
             raise DataError(f"{named}: {file[:40]}: class {label:g} of {datasets.CARS.classes}")
