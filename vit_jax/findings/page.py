@@ -71,9 +71,19 @@ def arms(study: Study, finding: Finding) -> Table:
         rate = study.rate(training)
         numbers = (_spread(study, training, measure) for measure in (FEW_SHOT, TEST))
         done = len(verdicts.measured(study, training, TEST))
-        rows.append((training.label, "" if rate is None else f"{rate:g}", f"{done}", *numbers))
+        rows.append((training.label, _rate(training, rate), f"{done}", *numbers))
     header = ("training", "learning rate", "n", "few-shot CIFAR-10, %", "its own test images, %")
     return Table(header=header, rows=rows, caption=f"{formatting.PLUS_MINUS}.")
+
+
+def _rate(training: Training, rate: float | None) -> str:
+    if rate is None:
+        return ""
+    others = [other for other in training.rates if other != rate]
+    if not others:
+        return f"{rate:g}"
+    end = "highest" if rate > max(others) else "lowest" if rate < min(others) else ""
+    return f"{rate:g}, {end} of {len(training.rates)}" if end else f"{rate:g}"
 
 
 def cells(study: Study, finding: Finding) -> Table:
