@@ -1,8 +1,10 @@
 import json
 
+import cv2
 import pytest
+from helpers.toy_findings import Runner, finding, study, training
 
-from vit_jax import cli
+from vit_jax import cli, findings
 
 
 def fails(capsys, *words):
@@ -62,3 +64,19 @@ def test_the_page_is_written_from_the_records(capsys, tmp_path):
     assert "No cell has been run yet" in text
     assert text.count("not run") > 11
     assert "<h2" in page.with_suffix(".html").read_text()
+
+
+def test_figures_of_what_has_run_have_error_bars(tmp_path):
+    toy = study(tmp_path, finding(training("one", rates=(0.1,)), training("two", rates=(0.2,))))
+    findings.perform(toy, tmp_path, run=Runner(lambda cell: cell.rate))
+    page = tmp_path / "page" / "toy.md"
+    findings.write(toy, page, "vit_jax reproduce findings --scale=toy")
+    text = page.read_text()
+    assert "| toy | One is ahead of another. | nowhere | refuted |" in text
+    assert "-10.00 points ± 0.00 points" in text
+    assert "![curves](pictures/findings-toy.png)" in text
+    assert "vit_jax reproduce findings --only=toy --scale=toy" in text
+    picture = cv2.imread(str(page.parent / "pictures" / "findings-toy.png"))
+    assert picture is not None
+    assert picture.std() > 0
+    assert "<svg" in page.with_suffix(".html").read_text()

@@ -14,6 +14,7 @@ from vit_jax.reports import formatting, html, intervals
 from vit_jax.reports.charts import Chart, Series
 from vit_jax.reports.elements import Block, Charts, Document, Section, Table, Text
 
+PICTURES = "pictures"  # the folder beside the Markdown
 RULE = (
     "A claim is a contrast between runs with the same seed. It is supported if the 95 % interval "
     "of its mean (Student's t) lies within the bounds declared, refuted if it lies outside, else "
@@ -153,13 +154,20 @@ def chart(study: Study, finding: Finding) -> Chart:
                  ticks=figure.ticks, percent=figure.percent)  # fmt: skip
 
 
+def drawn(study: Study) -> dict[str, Chart]:
+    """Returns the figures that have points, by finding."""
+    charts = {finding.name: chart(study, finding) for finding in study.findings}
+    return {name: one for name, one in charts.items() if any(s.points for s in one.series)}
+
+
 def document(study: Study, command: str) -> Document:
     """Returns the whole page.
 
     Args:
       study: the findings.
-      command: the command that makes it.
+      command: the command that runs them.
     """
+    figures = drawn(study)
     known = study.records.of_scale(study.size.name)
     sections = [Section(title="", blocks=[summary(study)])]
     for finding in study.findings:
@@ -169,9 +177,9 @@ def document(study: Study, command: str) -> Document:
             Text(text=f"Refuted by: {finding.refuted_by}.", note=True),
             claims(study, finding),
         ]
-        drawn = chart(study, finding)
-        if any(one.points for one in drawn.series):
-            content.append(Charts(charts=[drawn]))
+        if finding.name in figures:
+            picture = f"{PICTURES}/findings-{finding.name}.png"
+            content.append(Charts(charts=[figures[finding.name]], picture=picture))
         content += [arms(study, finding), Text(text=named, note=True)]
         sections.append(Section(title=finding.name, blocks=content))
     return Document(
@@ -196,9 +204,13 @@ def _where(known: list[dict[str, Any]]) -> str:
 
 
 def write(study: Study, output: pathlib.Path, command: str) -> tuple[pathlib.Path, pathlib.Path]:
-    """Writes Markdown, and HTML beside it; raises ConfigError where that cannot be done."""
+    """Writes Markdown with pictures, and HTML beside it; raises ConfigError where it cannot."""
+    from vit_jax.findings import pictures  # matplotlib is slow to import
+
     page = output.with_suffix(".html")
     with storage.writing("--output", output):
+        for name, one in drawn(study).items():
+            pictures.draw(one, output.parent / PICTURES / f"findings-{name}.png")
         html.write(document(study, command), page, output)
     return output, page
 
@@ -257,13 +269,13 @@ def _bounds(claim: Claim) -> str:
 def _contrast(one: Judged) -> str:
     if one.mean is None:
         return formatting.NOTHING
-    half = "" if one.half is None else f" ± {_number(one.claim, one.half)}"
-    return f"{_number(one.claim, one.mean)}{half}"
+    mean = _number(one.claim, one.mean)
+    return mean if one.half is None else f"{mean} ± {_number(one.claim, one.half)}"
 
 
 def _number(claim: Claim, value: float) -> str:
     if claim.unit == "points":
-        return f"{100 * value:.2f} points" if value else "0"
+        return f"{100 * value:.2f} points"
     return f"{value:.3g} {claim.unit}".rstrip()
 
 

@@ -190,6 +190,7 @@ class Study:
 
 def as_values(cell: Cell) -> dict[str, Any]:
     """Returns what a record says of a cell before it has run."""
+    data = cell.configured(pathlib.Path()).data
     return {
         "cell": cell.directory,
         "digest": cell.digest,
@@ -197,6 +198,6 @@ def as_values(cell: Cell) -> dict[str, Any]:
         "rate": cell.rate,
         "seed": cell.seed,
         "origin": cell.origin.digest if cell.origin else None,
-        "data": cell.configured(pathlib.Path()).data.name,
+        "data": data.name or data.source,
         "flops": cell.flops,
     }

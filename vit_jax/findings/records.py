@@ -16,6 +16,7 @@ KEYS = {
     "digest": str,
     "scale": str,
     "label": str,
+    "data": str,
     "rate": float,
     "seed": int,
     "state": str,
