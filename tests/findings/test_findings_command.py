@@ -5,6 +5,7 @@ import pytest
 from helpers.toy_findings import Runner, finding, study, training
 
 from vit_jax import cli, findings
+from vit_jax.findings.paper_findings import NAMES
 
 
 def fails(capsys, *words):
@@ -80,3 +81,10 @@ def test_figures_of_what_has_run_have_error_bars(tmp_path):
     assert picture is not None
     assert picture.std() > 0
     assert "<svg" in page.with_suffix(".html").read_text()
+
+
+def test_the_help_names_every_finding(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["reproduce", "--help"])
+    shown = "".join(capsys.readouterr().out.split())
+    assert ",".join(NAMES) in shown

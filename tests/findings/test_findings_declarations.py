@@ -20,7 +20,7 @@ def trainings(study):
     return {one for finding in study.findings for one in finding.trainings}
 
 
-def test_the_issue_of_each_finding_is_declared(study):
+def test_every_finding_is_declared_whole(study):
     assert len(study.findings) == 11
     for finding in study.findings:
         assert finding.claims

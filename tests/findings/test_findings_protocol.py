@@ -127,3 +127,11 @@ def test_options_that_change_results_are_refused(tmp_path):
         findings.Study(
             study(tmp_path).size, [], study(tmp_path).records, {"train.batch_size": "64"}
         )
+
+
+def test_records_that_cannot_be_written_are_refused_before_any_cell_runs(tmp_path):
+    records = findings.Records(tmp_path)
+    toy, run = findings.Study(study(tmp_path).size, [finding(*pair())], records), Runner(rate_of)
+    with pytest.raises(config.ConfigError, match=f"--records={tmp_path}: cannot be written"):
+        findings.perform(toy, tmp_path / "run", run=run)
+    assert not run.ran

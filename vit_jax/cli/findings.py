@@ -16,7 +16,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `reproduce findings`."""
     group = parser.add_argument_group("findings")
     group.add_argument(
-        "--only", metavar="NAME,...", help="findings to run, by name or pattern (default: all)"
+        "--only",
+        metavar="NAME,...",
+        help="findings, by name or pattern (default: all): attention-distance, rows-and-columns, "
+        "positions, pooling, little-data, regularization, shape, masked, hybrids, compute, adam",
     )
     group.add_argument(
         "--scale",

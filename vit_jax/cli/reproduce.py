@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--workdir",
         type=arguments.local_output_path,
         metavar="DIR",
-        help="the folder of all runs (default: runs)",
+        help="the folder of all runs (default: runs; of findings: runs/findings/SCALE)",
     )
     parser.add_argument(
         "--smoke",

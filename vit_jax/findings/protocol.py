@@ -59,6 +59,7 @@ def perform(
     Raises Preempted (exit 75), InUse (2) if another process uses `workdir`, or another UserError;
     the same call then resumes.
     """
+    study.records.check_writable()
     with locking.exclusive(workdir, "findings.lock"):
         for finding in study.findings:
             logs.log.info("%s: %s", finding.name, finding.statement)

@@ -56,19 +56,24 @@ class Records:
         """Returns the records of a scale."""
         return [record for record in self._known.values() if record["scale"] == name]
 
+    def check_writable(self) -> None:
+        """Raises ConfigError if records cannot be added, before hours are spent on one."""
+        with storage.writing("--records", self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.open("a").close()
+
     def add(self, record: Mapping[str, Any]) -> None:
         """Adds the record of a cell, unless there is one."""
         if record["digest"] in self._known:
             return
         check(record)
         self._known[record["digest"]] = dict(record)
-        with storage.writing("--records", self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as file:
-                # A process that was killed may have left half a line.
-                file.write(("" if self._whole else "\n") + json.dumps(record) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+        self.check_writable()
+        with storage.writing("--records", self.path), self.path.open("a", encoding="utf-8") as file:
+            # A process that was killed may have left half a line.
+            file.write(("" if self._whole else "\n") + json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         self._whole = True
 
     def _read(self) -> Iterator[dict[str, Any]]:
