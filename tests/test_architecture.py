@@ -28,7 +28,7 @@ LAYERS = (
     {"run_directory"},
     {"benchmarks", "conversion", "embedding", "experiment", "prediction", "run_preview"},
     {"export", "inspect", "report", "transfer_learning"},
-    {"api"},
+    {"api", "findings"},
     {"__init__"},
     {"cli"},
     {"__main__"},

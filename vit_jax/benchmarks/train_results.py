@@ -7,12 +7,12 @@ import os
 import pathlib
 import platform
 import statistics
-import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vit_jax import __version__, storage
 from vit_jax.benchmarks import Table
+from vit_jax.reports import provenance
 
 CLASSES = 1000
 TURN = 1.0  # seconds that a turn takes at least
@@ -143,7 +143,7 @@ def record(measured: Measured, command: str) -> dict[str, Any]:
     ours = measured.results[0]
     return {
         "command": command,
-        "commit": _commit(),
+        "commit": provenance.commit(),
         "vit_jax": __version__,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "device": measured.device,
@@ -165,16 +165,3 @@ def append(path: pathlib.Path, line: Mapping[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
             file.write(json.dumps(line) + "\n")
-
-
-def _commit() -> str | None:
-    """Returns the checkout's commit, `+` where files differ from it; None if it is no checkout."""
-    git = ["git", "-C", str(pathlib.Path(__file__).parent)]
-    try:
-        found = subprocess.run(
-            [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-        )
-        changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return found.stdout.strip()[:12] + ("+" if changed.stdout.strip() else "")

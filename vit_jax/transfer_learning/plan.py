@@ -33,6 +33,11 @@ class Cell:
         return self.cfg.optimizer.lr
 
     @property
+    def worker(self) -> tuple[str, ...]:
+        """The module that runs it."""
+        return ("vit_jax.transfer_learning.worker",)
+
+    @property
     def directory(self) -> str:
         """The run directory, below that of the transfer."""
         if self.stage == "final":

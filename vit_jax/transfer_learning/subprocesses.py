@@ -10,12 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from vit_jax import components, config, logs
 from vit_jax.runtime.preemption import Preempted
 from vit_jax.transfer_learning.devices import Environment
-from vit_jax.transfer_learning.plan import Cell
 
 LOG = "log.txt"
 LOOK_EVERY = 0.1  # seconds
@@ -51,19 +50,36 @@ class Stop:
         logs.log.warning("%s received: saving and stopping", signal.Signals(number).name)
 
 
-class Process:
+class Cell(Protocol):
+    """What is run: a config in a directory below that of the sweep."""
+
+    @property
+    def cfg(self) -> config.Config:
+        """The whole run."""
+        ...
+
+    @property
+    def directory(self) -> str:
+        """The run directory."""
+        ...
+
+    @property
+    def worker(self) -> tuple[str, ...]:
+        """The module to run, whose `main` calls `worker.serve`, and its additional arguments."""
+        ...
+
+
+C = TypeVar("C", bound=Cell)
+
+
+class Process(Generic[C]):
     """A process that runs one cell; it ends with its parent and ignores terminal signals."""
 
-    def __init__(self, cell: Cell, workdir: pathlib.Path, environment: Environment) -> None:
+    def __init__(self, cell: C, workdir: pathlib.Path, environment: Environment) -> None:
         self.cell, self._log = cell, workdir / cell.directory / LOG
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        command = [
-            sys.executable,
-            "-m",
-            "vit_jax.transfer_learning.worker",
-            str(workdir),
-            cell.directory,
-        ]
+        module, *more = cell.worker
+        command = [sys.executable, "-m", module, str(workdir), cell.directory, *more]
         values = config.to_dict(cell.cfg)
         plugins = [*components.plugins()]
         plugins += [name for name in values.get(config.PLUGINS, ()) if name not in plugins]
@@ -128,12 +144,12 @@ def _module_path() -> Environment:
 
 
 def run(
-    cells: Sequence[Cell],
+    cells: Sequence[C],
     workdir: pathlib.Path,
     places: Sequence[Environment],
     *,
-    started: Callable[[Cell], None],
-    ended: Callable[[Cell, float, dict[str, Any]], None],
+    started: Callable[[C], None],
+    ended: Callable[[C, float, dict[str, Any]], None],
     look: Callable[[dict[str, str]], None],
 ) -> None:
     """Runs cells, as many at a time as there are places.
@@ -150,7 +166,7 @@ def run(
     the running cells have saved their state.
     """
     waiting, free = collections.deque(cells), collections.deque(places)
-    running: list[tuple[Process, Environment]] = []
+    running: list[tuple[Process[C], Environment]] = []
     troubles: list[CellStopped] = []
     told = False
     with Stop() as stop:

@@ -12,6 +12,7 @@ import pathlib
 import platform
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -93,9 +94,9 @@ def _follow() -> None:
     os._exit(1)
 
 
-def main() -> None:
-    """Runs the cell described on standard input; ends when that is closed."""
-    workdir, directory = sys.argv[1:]
+def serve(work: Callable[[config.Config, pathlib.Path, str], dict[str, Any]]) -> None:
+    """Runs the cell described on standard input by `work`; ends when that is closed."""
+    workdir, directory = sys.argv[1:3]
     backend.choose()
     device.keep_freed_memory()
     values = json.loads(sys.stdin.readline())
@@ -111,4 +112,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(work)

@@ -1,0 +1,61 @@
+import json
+import pathlib
+
+import pytest
+from helpers.toy_findings import Runner, finding, study, training
+
+from vit_jax import config, findings
+from vit_jax.findings import records
+
+KEPT = pathlib.Path(__file__).parents[2] / "docs" / "records" / "findings.jsonl"
+
+
+@pytest.fixture
+def run(tmp_path):
+    toy = study(tmp_path, finding(training("one", rates=(0.1,))))
+    findings.perform(toy, tmp_path, run=Runner(lambda cell: 0.5))
+    return toy
+
+
+def test_a_record_says_what_ran_where_and_what_came_of_it(run):
+    line = run.records.path.read_text().splitlines()[0]
+    record = json.loads(line)
+    records.check(record)
+    assert record["measures"] == {"top1": 0.5, "test/top1": 0.5}
+    assert (record["scale"], record["state"], record["device"]) == ("toy", "done", "abacus")
+    assert record["versions"].keys() == {"jax", "vit_jax"}
+    assert record["seconds"] == 2.0
+
+
+def test_half_a_last_line_is_left_by_a_kill_and_the_next_record_starts_a_new_one(run, tmp_path):
+    path = run.records.path
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(lines[:2]) + "\n" + lines[2][:40])
+    again = study(tmp_path, *run.findings)
+    assert len(again.records.of_scale("toy")) == 2
+    findings.perform(again, tmp_path, run=Runner(lambda cell: 0.5))
+    with pytest.raises(config.ConfigError, match="line 3 is no record"):
+        findings.Records(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("[]", "no object"),
+        ("{", "Expecting"),
+        ('{"cell": "a"}', "digest is missing"),
+        ('{"cell": 5}', "cell is missing or no str"),
+    ],
+)
+def test_a_line_that_is_no_record_is_named(tmp_path, line, why):
+    path = tmp_path / "records.jsonl"
+    path.write_text(f"{line}\n\n")
+    with pytest.raises(config.ConfigError, match=f"line 1 is no record .{why}"):
+        findings.Records(path)
+
+
+def test_the_records_of_this_repository_are_sound():
+    kept = findings.Records(KEPT) if KEPT.exists() else None
+    for record in kept.of_scale("cpu") if kept else ():
+        assert record["commit"]
+        assert not record["commit"].endswith("+"), "made by code that is not committed"

@@ -1,0 +1,91 @@
+"""A finding whose cells take no time: their results are made up, or digits in two steps."""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+from vit_jax import findings
+from vit_jax.findings import scales
+from vit_jax.findings.declaration import Claim, Figure, Finding, Line, Look, Term, Training
+from vit_jax.transfer_learning.subprocesses import CellStopped
+
+SCALE = dataclasses.replace(scales.CPU, name="toy", seeds=(0, 1, 2), choose_seeds=(0, 1))
+DIGITS: dict[str, Any] = {
+    "model.num_classes": 10,
+    "model.patch_size": (2, 2),
+    "model.width": 16,
+    "model.depth": 1,
+    "model.heads": 1,
+    "model.mlp_dim": 16,
+    "data.source": "digits",
+    "data.image_size": (8, 8),
+    "data.channels": 1,
+    "data.train_crop": "resize",
+    "data.train_split": "train[:64]",
+    "data.eval_split": "train[90%:]",
+    "data.test_split": "test",
+    "data.threads": 1,
+    "train.batch_size": 32,
+    "train.duration": "2 steps",
+    "checkpoint.every": None,
+    "evaluation.every": None,
+    "logging.tensorboard": False,
+}
+MACHINE = {"device": "abacus", "devices": 1, "versions": {"jax": "1"}}
+
+
+def training(
+    label: str, rates=(0.1, 0.2), origin=None, looks: tuple[Look, ...] = (), **more: Any
+) -> Training:
+    options = DIGITS | {key.replace("__", "."): value for key, value in more.items()}
+    return Training(
+        label=label,
+        options=tuple(sorted(options.items())),
+        rates=rates,
+        origin=origin,
+        looks=looks,
+    )
+
+
+def finding(*trainings: Training, name: str = "toy", **bounds: Any) -> Finding:
+    """Returns the claim that the first training is ahead of the second."""
+    terms = tuple(
+        Term(weight=weight, training=one, measure="test/top1")
+        for weight, one in zip((1.0, -1.0), trainings, strict=False)
+    )
+    points = tuple((float(x), one, "test/top1") for x, one in enumerate(trainings))
+    return Finding(
+        name=name,
+        statement="One is ahead of another.",
+        place="nowhere",
+        refuted_by="the other ahead",
+        claims=(Claim(text="one is ahead", terms=terms, **bounds),),
+        figure=Figure(title="top-1", x="network", lines=(Line(name="all", points=points),)),
+    )
+
+
+def study(path: pathlib.Path, *found: Finding, size=SCALE) -> findings.Study:
+    return findings.Study(size, found, findings.Records(path / "records.jsonl"))
+
+
+class Runner:
+    """Runs no process: results come from a function of the cell; may stop after some cells."""
+
+    def __init__(self, result, most: int | None = None) -> None:
+        self.result, self.most, self.ran = result, most, []
+
+    def __call__(self, cells, workdir, places, *, started, ended, look) -> None:
+        for job in cells:
+            if self.most is not None and len(self.ran) == self.most:
+                raise CellStopped("stopped", 75)
+            started(job)
+            (workdir / job.directory).mkdir(parents=True, exist_ok=True)
+            self.ran.append(job.cell)
+            ended(job, 2.0, self._answer(job.cell))
+
+    def _answer(self, cell) -> dict[str, Any]:
+        value = self.result(cell)
+        if value is None:
+            return {"state": "failed", "why": "loss is nan", "machine": MACHINE}
+        results = {"top1": value, "test/top1": value + 0.001 * cell.seed, "test/count": 10}
+        return {"state": "done", "results": results, "machine": MACHINE}

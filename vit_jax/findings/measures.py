@@ -1,0 +1,86 @@
+"""Measurements of a trained network beyond the splits of its run."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from vit_jax import loading
+from vit_jax.evaluators.evaluation import Evaluation
+from vit_jax.inspect import attention_stats, inputs, posemb
+from vit_jax.models import variants
+
+APART = 5  # patches: 5 is the only distance both along a row and, as (3, 4), across both
+
+
+def take(kind: str, options: Mapping[str, Any], run: pathlib.Path) -> dict[str, float]:
+    """Returns the measurements of a kind on a run.
+
+    Args:
+      kind: `fewshot`, `attention` or `positions`.
+      options: of the run to measure with, by dotted name.
+      run: its directory.
+    """
+    opened = loading.load(run, dict(options))
+    return {"fewshot": few_shot, "attention": attention, "positions": positions}[kind](opened)
+
+
+def few_shot(opened: loading.LoadedModel) -> dict[str, float]:
+    """Returns `fewshot`, linear accuracy from the images of the training split."""
+    evaluator = Evaluation(opened.config, split=False).evaluators["fewshot"]
+    results = evaluator(opened.params, stop=lambda: False)
+    assert results is not None, "nothing stops it"
+    (value,) = results.values()
+    return {"fewshot": value}
+
+
+def attention(opened: loading.LoadedModel) -> dict[str, float]:
+    """Returns mean attention distances in pixels, and those of two heads of the first layer.
+
+    `distance/layerN` is the mean over heads and images of the evaluation split;
+    `distance/first_widest` and `first_narrowest` are those of one head, divided by the distance of
+    uniform attention.
+    """
+    cfg = opened.config
+    token = variants.has_class_token(cfg.model)
+    pictures = inputs.from_split(opened, 10**6)
+    seen = attention_stats.look(opened, pictures, maps=0)
+    heads = seen.distance.mean(axis=0)
+    far = attention_stats.distances(
+        variants.grid(cfg.model, cfg.data.image_size), cfg.data.image_size, token=token
+    )
+    uniform = float(far.sum() / (len(far) - token) / len(far))  # a key may be the class token
+    found = {f"distance/layer{n}": float(layer.mean()) for n, layer in enumerate(heads, 1)}
+    return found | {
+        "distance/first_widest": float(heads[0].max()) / uniform,
+        "distance/first_narrowest": float(heads[0].min()) / uniform,
+    }
+
+
+def positions(opened: loading.LoadedModel) -> dict[str, float]:
+    """Returns mean cosine similarities of position embeddings, as `similarities` does."""
+    return similarities(posemb.similarity(posemb.tables(opened)[0]))
+
+
+def similarities(similar: np.ndarray) -> dict[str, float]:
+    """Returns mean similarities of pairs of patches, by their distance on the grid.
+
+    Args:
+      similar: (rows, columns, rows, columns).
+
+    `near`: neighbors in a row or column; `far`: all others; `aligned`: 5 apart along a row or
+    column; `diagonal`: as far apart, in another row and column.
+    """
+    rows, columns = np.indices(similar.shape[:2]).reshape(2, -1)
+    down = np.abs(rows[:, None] - rows[None])
+    across = np.abs(columns[:, None] - columns[None])
+    flat = similar.reshape(len(rows), len(rows))
+    square, straight = down**2 + across**2, down * across == 0
+    pairs = {
+        "near": square == 1,
+        "far": square > 1,
+        "aligned": (square == APART**2) & straight,
+        "diagonal": (square == APART**2) & ~straight,
+    }
+    return {f"positions/{name}": float(flat[chosen].mean()) for name, chosen in pairs.items()}

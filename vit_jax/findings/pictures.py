@@ -1,0 +1,55 @@
+"""The figures of findings as PNG, for Markdown."""
+
+import io
+import pathlib
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, PercentFormatter
+
+from vit_jax import storage
+from vit_jax.reports.charts import Chart
+
+# Okabe and Ito's, safe for color-blind eyes.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+
+
+def draw(chart: Chart, output: pathlib.Path) -> None:
+    """Draws a chart with error bars; raises OSError."""
+    figure = Figure(figsize=(6, 3.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for one in chart.drawn:
+        errors = [error or 0.0 for error in one.errors]
+        x, y = zip(*one.points, strict=True)
+        axes.errorbar(
+            x,
+            y,
+            yerr=errors,
+            color=COLORS[one.color % len(COLORS)],
+            marker="o",
+            linestyle="-" if one.line == "solid" else "",
+            capsize=3,
+            label=one.name or None,
+        )
+    _style(axes, chart)
+    encoded = io.BytesIO()
+    figure.savefig(encoded, dpi=100, format="png", metadata={"Software": None})
+    output.parent.mkdir(parents=True, exist_ok=True)
+    storage.write_atomically(output, encoded.getvalue())
+
+
+def _style(axes: Axes, chart: Chart) -> None:
+    axes.set(title=chart.title, xlabel=chart.x)
+    if chart.log_x:
+        axes.set_xscale("log")
+    if chart.percent:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    if chart.ticks:
+        axes.xaxis.set_major_locator(FixedLocator([x for x, _ in chart.ticks]))
+        axes.set_xticklabels([name for _, name in chart.ticks])
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False)

@@ -1,0 +1,144 @@
+"""Results of cells: one JSON line each, in a file that is only ever added to."""
+
+import datetime
+import json
+import os
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vit_jax import __version__, config, storage
+from vit_jax.reports import provenance
+
+DONE, FAILED = "done", "failed"
+KEYS = {
+    "cell": str,
+    "digest": str,
+    "scale": str,
+    "label": str,
+    "data": str,
+    "rate": float,
+    "seed": int,
+    "state": str,
+    "measures": dict,
+    "seconds": float,
+    "flops": float,
+    "commit": (str, type(None)),
+    "date": str,
+    "device": str,
+    "devices": int,
+    "cores": int,
+    "versions": dict,
+}
+
+
+class Records:
+    """The records of a file; a cell has at most one."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        """Reads a file, if it exists; raises ConfigError for a line that is no record."""
+        self.path = path
+        self._known: dict[str, dict[str, Any]] = {}
+        self._whole = True
+        for record in self._read():
+            self._known.setdefault(record["digest"], record)
+
+    def of(self, digest: str) -> dict[str, Any] | None:
+        """Returns the record of a cell, or None."""
+        return self._known.get(digest)
+
+    def failed(self, digest: str) -> bool:
+        """Returns whether a cell has ended without a result."""
+        record = self.of(digest)
+        return record is not None and record["state"] == FAILED
+
+    def of_scale(self, name: str) -> list[dict[str, Any]]:
+        """Returns the records of a scale."""
+        return [record for record in self._known.values() if record["scale"] == name]
+
+    def check_writable(self) -> None:
+        """Raises ConfigError if records cannot be added, before hours are spent on one."""
+        with storage.writing("--records", self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.open("a").close()
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Adds the record of a cell, unless there is one."""
+        if record["digest"] in self._known:
+            return
+        check(record)
+        self._known[record["digest"]] = dict(record)
+        self.check_writable()
+        with storage.writing("--records", self.path), self.path.open("a", encoding="utf-8") as file:
+            # A process that was killed may have left half a line.
+            file.write(("" if self._whole else "\n") + json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._whole = True
+
+    def _read(self) -> Iterator[dict[str, Any]]:
+        if not self.path.is_file():
+            return
+        text = self.path.read_text(encoding="utf-8", errors="replace")
+        self._whole = text.endswith("\n") or not text
+        lines = text.split("\n")
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+                check(record)
+            except (ValueError, RecursionError) as error:
+                if number == len(lines):
+                    return  # its process was killed while it wrote
+                raise config.ConfigError(
+                    f"--records={self.path}: line {number} is no record ({error}); remove the line"
+                ) from None
+            yield record
+
+
+def check(record: Any) -> None:
+    """Raises ValueError for what is no record of a cell."""
+    if not isinstance(record, Mapping):
+        raise ValueError("no object")
+    for key, kind in KEYS.items():
+        value = record.get(key)
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            continue
+        if key not in record or not isinstance(value, kind):
+            raise ValueError(f"{key} is missing or no {getattr(kind, '__name__', 'text')}")
+    if not all(isinstance(value, int | float) for value in record["measures"].values()):
+        raise ValueError("measures are no numbers")
+
+
+def made(
+    about: Mapping[str, Any], scale: str, seconds: float, answer: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the record of a cell that has ended.
+
+    Args:
+      about: from `planning.as_values`.
+      scale: its scale.
+      seconds: duration of the process that ended it.
+      answer: from `transfer_learning.worker`.
+    """
+    machine = answer["machine"]
+    why = {"why": answer["why"]} if "why" in answer else {}
+    return {
+        **about,
+        "scale": scale,
+        "state": answer["state"],
+        **why,
+        "measures": {
+            key: value
+            for key, value in (answer.get("results") or {}).items()
+            if not key.endswith(("count", "/step")) and isinstance(value, int | float)
+        },
+        "seconds": round(seconds, 1),
+        "commit": provenance.commit(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "device": machine["device"],
+        "devices": machine["devices"],
+        "cores": len(os.sched_getaffinity(0)),
+        "versions": machine["versions"] | {"vit_jax": __version__},
+    }
