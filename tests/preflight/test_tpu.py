@@ -61,13 +61,14 @@ def test_the_state_of_a_base_model_is_split_and_its_gradients_are_scattered(slic
     assert report.peak is not None
     # Float32 parameters, bfloat16 and float32 moments: 10 bytes for each of 87 million, on 8.
     assert report.params + report.optimizer < 10 * 87e6 / 8 * 1.01
-    # Beside it, bfloat16 weights and gradients.
-    assert 4 * 87e6 < report.peak < 1.3 * GIB
-    # Each is scattered and gathered once; those of biases, norms and the head are whole or float32.
+    # Beside it, bfloat16 weights and gradients of all.
+    assert 4 * 87e6 < report.peak < 0.7 * GIB
+    # In bytes for each parameter: all are gathered in two, and the gradients of MLPs, two thirds of
+    # all, are scattered in two; the others take one ring whole.
     moved = {kind: one["bytes"] / 87e6 for kind, one in report.collectives.items()}
-    assert 1.8 < moved["reduce-scatter"] < 2.5
-    assert 1.6 < moved["all-gather"] < 2.1
-    assert moved["all-reduce"] < 0.8  # over the second axis, half of them
+    assert 1.9 < moved["all-gather"] < 2.1
+    assert 1.3 < moved["reduce-scatter"] < 2.1
+    assert moved["all-reduce"] < 1.3
     assert report.compiler_flops == pytest.approx(report.model_flops, rel=0.06)
     assert report.steps == 300 * 1_281_167 // 64 + 1
 
@@ -103,8 +104,8 @@ def test_hybrid_fits_and_too_large_a_batch_is_reported(slice_):
     assert "15.48G" in line or "GiB too much" in line
 
 
-def test_step_is_no_heavier_than_big_visions():
-    # Its step for the same model by the same compiler: docs/preflight.md.
+def test_step_is_lighter_than_big_visions():
+    # Comments give its step for the same model by the same compiler: docs/preflight.md.
     where = preflight.open_slice("v3-128")
     cfg = prepare("pretrain/ViT-B_32-jft-7ep", **{
         "model.num_classes": 1000, "model.unroll": 12, "model.remat": "none",
@@ -112,11 +113,12 @@ def test_step_is_no_heavier_than_big_visions():
     report = preflight.measure(cfg, where, 1_281_167)
     assert report.peak is not None
     assert report.bytes_accessed is not None
-    assert report.peak <= 1.40 * GIB
-    assert report.bytes_accessed <= 7.95e9
+    assert report.peak <= 0.73 * GIB  # 1.41
+    assert report.bytes_accessed <= 6.2e9  # 7.99e9
+    assert report.collectives["reduce-scatter"]["bytes"] > 1.6 * 87e6
     cfg = prepare("pretrain/ViT-L_16-jft-7ep", **{
         "model.num_classes": 1000, "model.remat": "full",
     })  # fmt: skip
     report = preflight.measure(cfg, where, 1_281_167)
     assert report.peak is not None
-    assert report.peak <= 5.16 * GIB
+    assert report.peak <= 1.17 * GIB  # 5.16
