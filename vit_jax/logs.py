@@ -16,7 +16,7 @@ log = logging.getLogger("vit_jax")
 
 LOGGERS = "logging.loggers"  # the option
 
-# Dense bfloat16 peak, FLOP/s per jax device (v2 and v3: per core, half a chip).
+# Dense bfloat16 peak, FLOP/s per jax device (v2, v3 and 7x: per core, half a chip).
 # TPU: cloud.google.com/tpu/docs/system-architecture; GPU: NVIDIA's data sheets, without sparsity.
 PEAK_FLOPS = {
     "TPU v2": 23e12,
@@ -28,6 +28,7 @@ PEAK_FLOPS = {
     "TPU v5p": 459e12,
     "TPU v6 lite": 918e12,
     "TPU v6e": 918e12,
+    "TPU7x": 1153.5e12,
     "A100": 312e12,
     "H100": 989e12,
     "H200": 989e12,

@@ -252,6 +252,10 @@ def test_what_is_missing_or_wrong_is_one_line(world):
         (["create", "--slice=v5e-8"], "no name; set --name=... or VIT_JAX_NAME"),
         (["create", "--name=s"], "no project; set --project=... or VIT_JAX_PROJECT"),
         (["create", *ADDRESS], "no slice; set --slice=... or VIT_JAX_SLICE"),
+        (
+            ["create", *ADDRESS, "--slice=tpu7x:2x2x1"],
+            "--slice=tpu7x:2x2x1: the Cloud TPU API ",
+        ),
         (["create", *ADDRESS, "--slice=v9-8"], "--slice=v9-8: no such slice; examples: v3-32, "),
         (["create", *ADDRESS, "--slice=v4x-8"], "--slice=v4x-8: no such generation; known: v2 "),
         (["create", *ADDRESS, "--slice=v5p:2x2x2"], "--slice=v5p:2x2x2: name it by its size"),

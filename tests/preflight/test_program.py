@@ -163,12 +163,26 @@ def test_bounds_and_length_of_a_run_by_hand():
     report = report_of()
     assert report.bounds() == pytest.approx({"compute": 0.15, "memory": 0.2, "links": 0.02})
     assert report.run(0.5) == pytest.approx(
-        {"step_seconds": 0.2, "days": 0.2, "core_days": 1.6, "images_per_second": 160.0}
+        {
+            "step_seconds": 0.2,
+            "days": 0.2,
+            "core_days": 1.6,
+            "chip_hours": 19.2,
+            "images_per_second": 160.0,
+        }
     )
-    assert "by memory" in dict(preflight.lines(report, 0.5))["roofline"]
+    lines = dict(preflight.lines(report, 0.5))
+    assert "by memory" in lines["roofline"]
+    assert "cost" not in lines
+    assert dict(preflight.lines(report, 0.5, 1.25))["cost"] == "24 at 1.25 per chip and hour"
+    assert preflight.as_dict(report, 0.5, 1.25)["whole_run"]["cost"] == pytest.approx(24.0)
+    assert "cost" not in preflight.as_dict(report, 0.5)["whole_run"]
+    (_, _, row) = preflight.markdown([report], 0.5, {"a": None}, 1.25)
+    assert "; 2; 24 |" in row
     unknown = report_of(peak_flops=None, bytes_accessed=None)
     assert unknown.bounds() == pytest.approx({"links": 0.02})
     assert unknown.run(0.5) is None
+    assert dict(preflight.lines(unknown, 0.5, 1.25))["cost"].startswith("not known")
 
 
 def test_programs_are_the_same_whatever_the_rate_and_the_length():

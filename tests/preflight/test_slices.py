@@ -23,6 +23,7 @@ from vit_jax.preflight import topologies
         ("v5e-16", "v5e", (4, 4)),
         ("v5e-256", "v5e", (16, 16)),
         ("v6e-8", "v6e", (2, 4)),
+        ("tpu7x:2x2x1", "tpu7x", (2, 2, 1)),
     ],
 )
 def test_names(name, generation, shape):
@@ -32,7 +33,7 @@ def test_names(name, generation, shape):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("v7-8", "no such slice; generations: v2, v3, v4, v5e, v5p, v6e; examples: "),
+        ("v7-8", "no such slice; generations: v2, v3, v4, v5e, v5p, v6e, tpu7x; examples: "),
         ("tpu", "no such slice; generations: v2"),
         ("v3", "no such slice; generations: v2"),
         ("v3:8", "no such slice; generations: v2"),
@@ -41,6 +42,8 @@ def test_names(name, generation, shape):
         ("v3:0x8", "a v3 slice has 2 axes, such as v3:4x4"),
         ("v3-12", "no such size; known: v3-8, v3-16, v3-32"),
         ("v3-9", "no such size; known: v3-8"),
+        ("tpu7x-8", "name it by its chips along each axis, such as tpu7x:2x2x1"),
+        ("tpu7x:4x4", "a tpu7x slice has 3 axes, such as tpu7x:4x4x4"),
         ("v5e-1", "no such size; known: v5e-4, v5e-8"),
     ],
 )

@@ -33,6 +33,7 @@ def test_slices_have_the_devices_that_their_names_say():
     for name, devices, cores in [
         ("v2-8", 8, 8), ("v3:2x2", 8, 8), ("v3-32", 32, 32), ("v4-8", 4, 8), ("v5p:2x2x1", 4, 8),
         ("v5e-16", 16, 16), ("v5e-256", 256, 256), ("v6e-16", 16, 16),
+        ("tpu7x:2x2x1", 8, 8),
     ]:  # fmt: skip
         where = preflight.open_slice(name)
         assert (len(where.devices), where.cores, where.platform) == (devices, cores, "tpu"), name

@@ -1,6 +1,7 @@
 """Argument types for argparse, and the arguments that several commands share."""
 
 import argparse
+import math
 import pathlib
 
 from vit_jax import messages
@@ -159,4 +160,15 @@ def fraction(text: str) -> float:
         value = 0.0
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"{text}: must be a share of peak such as 0.4")
+    return value
+
+
+def price(text: str) -> float:
+    """Returns an amount of money above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: must be an amount such as 1.20")
     return value

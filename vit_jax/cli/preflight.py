@@ -12,7 +12,8 @@ HELP = "compile a run for a TPU slice, from any machine: memory, FLOPs, days"
 TAKES_CONFIG = True
 EPILOG = """\
 Nothing runs and no data is read; the TPU compiler comes with pip install 'vit_jax[tpu]'. With
-several runs or slices the result is a Markdown table of settings; peak GiB per device; core-days.
+several runs or slices the result is a Markdown table of settings; peak GiB per device; core-days;
+with --price, cost.
 """
 
 
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--topology",
         required=True,
         metavar="SLICE,...",
-        help="v3:8x8 by chips, v3-128 by Google's name; also v2, v4, v5e, v5p, v6e, cpu, gpu",
+        help="v3:8x8 in chips, v3-128 by Google's name; v2 to v6e, tpu7x:2x2x1; cpu, gpu",
     )
     parser.add_argument(
         "--fit",
@@ -47,6 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.4,
         metavar="SHARE",
         help="share of peak FLOP/s to estimate days with (default: 0.4, as in the paper's runs)",
+    )
+    parser.add_argument(
+        "--price",
+        type=arguments.price,
+        metavar="AMOUNT",
+        help="of a chip for an hour, in any currency: print the cost of the whole run",
     )
     parser.add_argument(
         "--examples",
@@ -85,17 +92,17 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     ):
         reports.append(report)
         if args.json:
-            print(json.dumps(preflight.as_dict(report, args.mfu)), flush=True)
+            print(json.dumps(preflight.as_dict(report, args.mfu, args.price)), flush=True)
     if not args.json and args.scaling:
         print("\n".join(preflight.scaling_table(reports, args.mfu)))
     elif not args.json and len(reports) == 1:
-        rows = preflight.lines(reports[0], args.mfu)
+        rows = preflight.lines(reports[0], args.mfu, args.price)
         if args.fit:
             rows.append(("flags", reports[0].settings.flags()))
         tables.table(("preflight", ""), rows)
     elif not args.json:
         printed = {name: catalog.about(name).core_days for name in names}
-        print("\n".join(preflight.markdown(reports, args.mfu, printed)))
+        print("\n".join(preflight.markdown(reports, args.mfu, printed, args.price)))
     return 0 if all(report.fits for report in reports) else 78
 
 

@@ -7,8 +7,8 @@ from vit_jax.preflight.topologies import GIB
 from vit_jax.reports import markdown as tables
 
 
-def lines(report: Report, mfu: float) -> list[tuple[str, str]]:
-    """Returns the report as labeled lines for people."""
+def lines(report: Report, mfu: float, price: float | None = None) -> list[tuple[str, str]]:
+    """Returns the report as labeled lines for people; with a price per chip and hour, the cost."""
 
     def gib(value: float | None) -> str:
         if value is None:
@@ -56,12 +56,20 @@ def lines(report: Report, mfu: float) -> list[tuple[str, str]]:
             ("whole run", f"{report.steps:,} steps, {whole['days']:.2f} days, "
              f"{whole['core_days']:,.0f} core-days"),
         ]  # fmt: skip
+        if price is not None:
+            rows.append(("cost", f"{_cost(whole, price)} at {price:,g} per chip and hour"))
+    elif price is not None:
+        rows.append(("cost", "not known, as the peak FLOP/s of the device or model are not"))
     rows.append(("compiled in", f"{report.compile_seconds:.0f} s"))
     return rows
 
 
-def cell(report: Report, mfu: float) -> str:
-    """Summarizes one report: settings, peak memory, core-days."""
+def _cost(whole: dict[str, float], price: float) -> str:
+    return f"{price * whole['chip_hours']:,.0f}"
+
+
+def cell(report: Report, mfu: float, price: float | None = None) -> str:
+    """Summarizes one report: settings, peak memory, core-days; with a price, the cost."""
     if not report.fits:
         return "does not fit"
     remat = report.settings.remat
@@ -73,18 +81,25 @@ def cell(report: Report, mfu: float) -> str:
         parts.append(f"acc {report.settings.accumulation}")
     whole = report.run(mfu)
     days = "" if whole is None else f"; {whole['core_days']:,.0f}"
-    return f"{' + '.join(parts) or 'plain'}; {(report.peak or 0) / GIB:.1f}{days}"
+    cost = "" if whole is None or price is None else f"; {_cost(whole, price)}"
+    return f"{' + '.join(parts) or 'plain'}; {(report.peak or 0) / GIB:.1f}{days}{cost}"
 
 
-def markdown(reports: Iterable[Report], mfu: float, printed: dict[str, float | None]) -> list[str]:
+def markdown(
+    reports: Iterable[Report],
+    mfu: float,
+    printed: dict[str, float | None],
+    price: float | None = None,
+) -> list[str]:
     """Returns the lines of a Markdown table: a row per run, a column per slice.
 
     Args:
       reports: of any runs on any slices.
       mfu: share of peak FLOP/s, which turns FLOPs into days.
       printed: core-days in the paper by run, for the last column.
+      price: per chip and hour; adds the cost to every cell.
     """
-    cells = {(one.name, one.topology): cell(one, mfu) for one in reports}
+    cells = {(one.name, one.topology): cell(one, mfu, price) for one in reports}
     names = list(dict.fromkeys(name for name, _ in cells))
     slices = list(dict.fromkeys(topology for _, topology in cells))
     rows = []

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from vit_jax import config, models, validation
-from vit_jax.preflight.topologies import Slice
+from vit_jax.preflight.topologies import Slice, count_chips
 from vit_jax.training import optimizers, schedules, sharding, state, step
 from vit_jax.training.plan import Plan
 
@@ -102,7 +102,7 @@ class Report:
         )
 
     def run(self, mfu: float) -> dict[str, float] | None:
-        """Returns the whole run at a share `mfu` of peak: days, core-days, images per second."""
+        """Returns the whole run at a share `mfu` of peak: its time, what it occupies, its rate."""
         if self.peak_flops is None or self.model_flops is None:
             return None
         seconds = self.model_flops / (mfu * self.peak_flops)
@@ -111,6 +111,7 @@ class Report:
             "step_seconds": seconds,
             "days": days,
             "core_days": days * self.cores,
+            "chip_hours": 24 * days * count_chips(self.topology, self.devices),
             "images_per_second": self.global_batch / seconds,
         }
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from vit_jax.preflight.program import Report
+from vit_jax.preflight.topologies import count_chips
 from vit_jax.reports import markdown as tables
 
 HEADER = (
@@ -35,11 +36,10 @@ def bound(report: Report, mfu: float) -> Bound | None:
     whole = report.run(mfu)
     if whole is None or report.links is None:
         return None
-    # `links` is per device: each of two cores on a chip counts half of the chip's links.
-    per_chip = 2 if report.topology.startswith(("v2", "v3")) else 1
-    chips = report.devices // per_chip
+    # `links` is per device: where a chip is two devices, each counts half of its links.
+    chips = count_chips(report.topology, report.devices)
     sent = report.sent * (chips - 1) / chips
-    return Bound(whole["step_seconds"], sent / (report.links * per_chip))
+    return Bound(whole["step_seconds"], sent / (report.links * report.devices / chips))
 
 
 def rows(reports: Iterable[Report], mfu: float) -> list[Sequence[str]]:

@@ -16,7 +16,7 @@ class Chip(NamedTuple):
     """Figures for one chip of a generation, from Google's Cloud TPU documentation."""
 
     cores: int  # TensorCores; core-days count these, as the paper does
-    devices: int  # jax devices: v2 and v3 show every core, later generations the whole chip
+    devices: int  # jax devices: v2, v3 and tpu7x show every core, the others the whole chip
     memory: float  # HBM, GiB
     flops: float  # bfloat16 peak, FLOP/s
     bandwidth: float  # HBM, bytes/s
@@ -31,8 +31,9 @@ CHIPS = {
     "v5e": Chip(1, 1, 16, 197e12, 819e9, 1600e9 / 8, 2),
     "v5p": Chip(2, 1, 95, 459e12, 2765e9, 4800e9 / 8, 3),
     "v6e": Chip(1, 1, 32, 918e12, 1640e9, 3584e9 / 8, 2),
+    "tpu7x": Chip(2, 2, 192, 2307e12, 7380e9, 4800e9 / 8, 3),
 }
-EXAMPLES = "v3:8x8, v3-128, v5e-16, v5p:4x4x4, cpu or gpu"
+EXAMPLES = "v3:8x8, v3-128, v5e-16, v5p:4x4x4, tpu7x:2x2x1, cpu or gpu"
 
 
 # libtpu 0.0.42 recurses so deeply on BiT ResNets and hybrids for v6e that 1 MiB overflows.
@@ -66,9 +67,10 @@ def parse(name: str) -> tuple[str, tuple[int, ...]]:
     """Returns the generation and the chips along each axis of `v3:8x8` or `v3-128`.
 
     The number after a dash is Google's: TensorCores for v2 to v4 and v5p, chips for v5e and v6e.
+    Slices of tpu7x (Ironwood) are named by their chips along each axis only.
     Raises ConfigError for a name that is neither.
     """
-    match = re.fullmatch(r"(v\d[a-z]?)(?::(\d+(?:x\d+)+)|-(\d+))", name)
+    match = re.fullmatch(r"(v\d[a-z]?|tpu7x)(?::(\d+(?:x\d+)+)|-(\d+))", name)
     if match is None or match[1] not in CHIPS:
         raise config.ConfigError(
             f"--topology={name}: no such slice; generations: {', '.join(CHIPS)}; "
@@ -83,12 +85,21 @@ def parse(name: str) -> tuple[str, tuple[int, ...]]:
                 f"{generation}:{'x'.join(['4'] * chip.axes)}"
             )
         return generation, shape
+    if generation == "tpu7x":
+        raise config.ConfigError(
+            f"--topology={name}: name it by its chips along each axis, such as tpu7x:2x2x1"
+        )
     count = int(match[3])
     chips, left = divmod(count, chip.cores)
     if left or chips < 4 or chips & (chips - 1):
         sizes = ", ".join(f"{generation}-{chip.cores * 2**n}" for n in range(2, 9))
         raise config.ConfigError(f"--topology={name}: no such size; known: {sizes}, ...")
     return generation, _shape(chips, chip.axes)
+
+
+def count_chips(name: str, devices: int) -> int:
+    """Returns the chips of a slice; on this machine, its devices."""
+    return devices if name in ("cpu", "gpu") else math.prod(parse(name)[1])
 
 
 def _shape(chips: int, axes: int) -> tuple[int, ...]:
