@@ -57,7 +57,7 @@ def rematerialize(layer: F, kind: str, unroll: int) -> F:
 def _apart(
     stacked: jax.Array, depth: int, dtype: jnp.dtype, held: jnp.dtype
 ) -> tuple[jax.Array, ...]:
-    """Returns the `depth` slices of a stacked float32 parameter that layers use in `dtype`.
+    """Returns the `depth` slices of a stacked parameter, of type `held`, that layers use in `dtype`.
 
     Their gradients, which are exact in that type, are put together in it: put together in float32,
     as would be derived automatically, they cost the step twice the bytes to write and read.
@@ -81,7 +81,7 @@ _apart.defvjp(_apart_forward, _apart_backward)
 
 
 def unstack(layers: M, depth: int, dtype: jnp.dtype) -> list[M]:
-    """Returns stacked float32 layers, all but whose norms compute in `dtype`, one by one."""
+    """Returns stacked layers, all but whose norms compute in `dtype`, one by one."""
 
     def slices(path: tuple[Any, ...], leaf: jax.Array) -> tuple[jax.Array, ...]:
         norm = "norm" in jax.tree_util.keystr(path)
