@@ -57,7 +57,7 @@ def rematerialize(layer: F, kind: str, unroll: int) -> F:
 def _apart(
     stacked: jax.Array, depth: int, dtype: jnp.dtype, held: jnp.dtype
 ) -> tuple[jax.Array, ...]:
-    """Returns the `depth` slices of a stacked parameter, of type `held`, that layers use in `dtype`.
+    """Returns the slices of a stacked parameter, of type `held`, that layers use in `dtype`.
 
     Their gradients, which are exact in that type, are put together in it: put together in float32,
     as would be derived automatically, they cost the step twice the bytes to write and read.
