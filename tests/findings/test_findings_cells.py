@@ -40,7 +40,7 @@ def test_cells_that_a_kill_leaves_are_finished_and_repeated_ones_are_the_same(tm
     )
     records = tmp_path / "records.jsonl"
     end = time.monotonic() + 300
-    while not records.exists() and time.monotonic() < end:
+    while not (records.exists() and records.read_text()) and time.monotonic() < end:
         time.sleep(0.1)
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -40,6 +40,8 @@ backend_config={"known_trip_count":{"n":"3"}}
   %f = bf16[8,8]{1,0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter.7
   %s = f32[3]{0} reduce-scatter(%y), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add
   %t = f32[5]{0} reduce-scatter(%y), replica_groups=[4,2]<=[8], to_apply=%add
+  %u = f32[7]{0} reduce-scatter(%y), replica_groups=mesh['axis_0'=2,'axis_1'=4], \
+device_ids=([2,4]T(1,0)) {'axis_1'}, to_apply=%add
   ROOT %r = f32[16]{0} all-reduce(%p0), to_apply=%add
 }
 """
@@ -49,7 +51,10 @@ def test_collectives_count_as_often_as_their_loop_turns_and_as_whole_arrays():
     expected = {
         "all-reduce": {"count": 3 + 1, "bytes": 3 * 2 * (4 * 8 * 2) + 16 * 4},
         "all-gather": {"count": 3 + 1 + 2, "bytes": 3 * (32 * 8 * 2) + 16 * 4 + 2 * 6 * 2},
-        "reduce-scatter": {"count": 3, "bytes": (64 * 8 + 8) * 2 + 4 * 3 * 4 + 2 * 5 * 4},
+        "reduce-scatter": {
+            "count": 4,
+            "bytes": (64 * 8 + 8) * 2 + 4 * 3 * 4 + 2 * 5 * 4 + 4 * 7 * 4,
+        },
     }
     assert program.count_collectives(HLO) == expected
     # The TPU compiler leaves the number of turns to the condition.

@@ -19,19 +19,19 @@ def reports():
 def test_the_bound_by_hand(reports):
     one = reports["ViT-B_32-jft-7ep", "v3-128"]  # 64 chips
     found = scaling.bound(one, 0.4)
-    assert found.links == pytest.approx(2 * 233612756 * 63 / 64 / 328e9)
+    sent = 2 * 96196708 + 183863808 + 172425216 + 43008  # reduced, gathered, scattered, moved
+    assert found.links == pytest.approx(sent * 63 / 64 / 328e9)
     assert found.arithmetic == pytest.approx(one.model_flops / (0.4 * 61.5e12))
     after, together = found.efficiency
     assert after == pytest.approx(found.arithmetic / (found.arithmetic + found.links))
     assert together == 1.0  # the links are faster than the arithmetic
 
 
-def test_what_is_reduced_does_not_grow_with_the_slice(reports):
-    """The gradients of one step are as many bytes on 32 cores as on 2,048."""
+def test_what_is_sent_does_not_grow_with_the_slice(reports):
+    """The gradients and weights of a step are as many bytes on 32 cores as on 2,048."""
     for name in ("ViT-B_32-jft-7ep", "ViT-B_16-jft-7ep"):
-        sizes = {one.collectives["all-reduce"]["bytes"] for key, one in reports.items()
-                 if key[0] == name}  # fmt: skip
-        assert max(sizes) <= 1.01 * min(sizes)
+        sizes = {one.sent for key, one in reports.items() if key[0] == name}
+        assert max(sizes) <= 1.15 * min(sizes)  # the larger a ring, the fewer arrays divide by it
         shares = [scaling.bound(reports[name, where], 0.4).efficiency[0]
                   for where in ("v3-32", "v3-128", "v3-512", "v3-2048")]  # fmt: skip
         assert shares == sorted(shares, reverse=True)

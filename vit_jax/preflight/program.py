@@ -302,6 +302,10 @@ def count_collectives(text: str) -> dict[str, dict[str, int]]:
 
 def _group(line: str) -> int:
     """Returns how many devices an instruction's collective joins."""
+    # Written as {{0,1},{2,3}}, as [2,2]<=[4], or as mesh['a'=2,'b'=2] {'b'}.
+    if found := re.search(r"replica_groups=mesh\[(.*?)\][^{]*\{(.*?)\}", line):
+        sizes = {name: int(size) for name, size in re.findall(r"('\w+')=(\d+)", found[1])}
+        return math.prod(sizes[name] for name in re.findall(r"'\w+'", found[2]))
     found = re.search(r"replica_groups=(?:\{\{([\d,]+)\}|\[\d+,(\d+)\])", line)
     assert found is not None
     return found[1].count(",") + 1 if found[1] else int(found[2])
