@@ -4,7 +4,7 @@ import pytest
 
 import runs
 from vit_jax import config, models, preflight
-from vit_jax.preflight import program
+from vit_jax.preflight import collectives, program
 from vit_jax.training import plan
 
 # Two layers in a loop that turns three times, and one collective outside of it.
@@ -56,11 +56,11 @@ def test_collectives_count_as_often_as_their_loop_turns_and_as_whole_arrays():
             "bytes": (64 * 8 + 8) * 2 + 4 * 3 * 4 + 2 * 5 * 4 + 4 * 7 * 4,
         },
     }
-    assert program.count_collectives(HLO) == expected
+    assert collectives.count_collectives(HLO) == expected
     # The TPU compiler leaves the number of turns to the condition.
     silent = HLO.replace('backend_config={"known_trip_count":{"n":"3"}}', "metadata={}")
     silent = silent.replace("  ROOT %less", "  %n = s32[]{:T(256)} constant(3)\n  ROOT %less")
-    assert program.count_collectives(silent) == expected
+    assert collectives.count_collectives(silent) == expected
 
 
 def tiny(**sections):
