@@ -57,14 +57,11 @@ def measure_all(
 
 def as_dict(report: Report, mfu: float, price: float | None = None) -> dict[str, Any]:
     """Returns a report with its bounds and the cost of the whole run, for JSON."""
-    whole = report.run(mfu)
-    if whole is not None and price is not None:
-        whole["cost"] = price * whole["chip_hours"]
     return dataclasses.asdict(report) | {
         "flags": report.settings.flags(),
         "roofline_seconds": report.bounds(),
         "mfu": mfu,
-        "whole_run": whole,
+        "whole_run": report.run(mfu, price),
     }
 
 

@@ -53,10 +53,10 @@ def count_collectives(text: str) -> dict[str, dict[str, int]]:
                 size = _bytes(shapes) * (_group(line) if kind == "reduce-scatter" else 1)
                 kind = "reduce-scatter" if scattered else kind
                 # One that runs beside arithmetic is written in every fusion it passes through.
-                chain = re.search(r'chain_id="(\d+)"', line)
-                if chain is not None and (kind, chain[1]) in chains:
-                    continue
-                chains.update({(kind, chain[1])} if chain is not None else ())
+                if chain := re.search(r'chain_id="(\d+)"', line):
+                    if (kind, chain[1]) in chains:
+                        continue
+                    chains.add((kind, chain[1]))
                 totals[kind]["count"] += times
                 totals[kind]["bytes"] += times * size
             elif kind == "while":

@@ -48,7 +48,7 @@ def lines(report: Report, mfu: float, price: float | None = None) -> list[tuple[
         limit = max(bounds, key=lambda key: bounds[key])
         each = ", ".join(f"{key} {value * 1e3:.1f}" for key, value in bounds.items())
         rows.append(("roofline", f"at least {bounds[limit] * 1e3:.1f} ms, by {limit} ({each} ms)"))
-    whole = report.run(mfu)
+    whole = report.run(mfu, price)
     if whole is not None:
         rows += [
             (f"at {mfu:.0%} of peak", f"{whole['step_seconds'] * 1e3:.0f} ms per step, "
@@ -57,15 +57,11 @@ def lines(report: Report, mfu: float, price: float | None = None) -> list[tuple[
              f"{whole['core_days']:,.0f} core-days"),
         ]  # fmt: skip
         if price is not None:
-            rows.append(("cost", f"{_cost(whole, price)} at {price:,g} per chip and hour"))
+            rows.append(("cost", f"{whole['cost']:,.0f} at {price:,g} per chip and hour"))
     elif price is not None:
         rows.append(("cost", "not known, as the peak FLOP/s of the device or model are not"))
     rows.append(("compiled in", f"{report.compile_seconds:.0f} s"))
     return rows
-
-
-def _cost(whole: dict[str, float], price: float) -> str:
-    return f"{price * whole['chip_hours']:,.0f}"
 
 
 def cell(report: Report, mfu: float, price: float | None = None) -> str:
@@ -79,9 +75,9 @@ def cell(report: Report, mfu: float, price: float | None = None) -> str:
         parts.append(f"fsdp {report.settings.fsdp}")
     if report.settings.accumulation > 1:
         parts.append(f"acc {report.settings.accumulation}")
-    whole = report.run(mfu)
+    whole = report.run(mfu, price)
     days = "" if whole is None else f"; {whole['core_days']:,.0f}"
-    cost = "" if whole is None or price is None else f"; {_cost(whole, price)}"
+    cost = "" if whole is None or price is None else f"; {whole['cost']:,.0f}"
     return f"{' + '.join(parts) or 'plain'}; {(report.peak or 0) / GIB:.1f}{days}{cost}"
 
 

@@ -97,18 +97,23 @@ class Report:
             for kind, one in self.collectives.items()
         )
 
-    def run(self, mfu: float) -> dict[str, float] | None:
-        """Returns the whole run at a share `mfu` of peak: its time, what it occupies, its rate."""
+    def run(self, mfu: float, price: float | None = None) -> dict[str, float] | None:
+        """Returns the whole run at a share `mfu` of peak: its time, what it occupies, its rate.
+
+        With a price per chip and hour, also its cost.
+        """
         if self.peak_flops is None or self.model_flops is None:
             return None
         seconds = self.model_flops / (mfu * self.peak_flops)
         days = self.steps * seconds / 86_400
+        chip_hours = 24 * days * count_chips(self.topology, self.devices)
         return {
             "step_seconds": seconds,
             "days": days,
             "core_days": days * self.cores,
-            "chip_hours": 24 * days * count_chips(self.topology, self.devices),
+            "chip_hours": chip_hours,
             "images_per_second": self.global_batch / seconds,
+            **({} if price is None else {"cost": price * chip_hours}),
         }
 
 
