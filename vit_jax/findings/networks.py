@@ -41,8 +41,8 @@ def distance(arms: Arms) -> Finding:
 
 def rows_and_columns(arms: Arms) -> Finding:
     """Similarities of the middle ViT's position embeddings."""
-    measures = {"near": "neighbors", "far": "others", "aligned": "5 apart in a row or column",
-                "diagonal": "5 apart in neither"}  # fmt: skip
+    measures = {"near": "neighbors", "far": "others", "aligned": "5 apart in a line",
+                "diagonal": "5 apart askew"}  # fmt: skip
     points = tuple((float(x), arms.base, f"positions/{key}") for x, key in enumerate(measures))
     return Finding(
         name="rows-and-columns",
