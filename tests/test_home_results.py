@@ -69,6 +69,7 @@ def test_means_and_intervals_by_hand():
     assert found.half_width == pytest.approx(2.776445 * math.sqrt(0.5 / 5), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["ViT"])  # whose results are stored
 def test_a_repetition_in_memory_has_the_numbers_of_the_run_directories(network, tmp_path):
     """Without the old emitters of conftest.py, whose rounding depends on the program around it."""
