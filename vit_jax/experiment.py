@@ -20,7 +20,7 @@ from vit_jax.evaluators.evaluation import Evaluation
 from vit_jax.runtime import device, distributed, goodput, preemption
 from vit_jax.runtime.run_files import RunFiles
 from vit_jax.runtime.session import Session, open_session
-from vit_jax.training import hooks, loop, optimizers, schedules, sharding, state, step
+from vit_jax.training import hooks, loop, optimizers, replay, schedules, sharding, state, step
 from vit_jax.training.plan import Plan
 
 Put = Callable[[prefetch.Batch], dict[str, jax.Array]]
@@ -81,6 +81,7 @@ def train(
             moment = _restore(saver, target, source, session, files)
             moment = moment or _begin(model, tx, cfg, mesh, session)
             train_step = _compile(step.create(model, tx, schedule, cfg), target, cfg, mesh, session)
+            train_step = replay.checked(train_step, cfg, mesh, moment.step, session.progress.say)
             log = hooks.Log(cfg, plan, session, files, len(source), _flops_per_image(model))
             evaluate = hooks.Evaluate(
                 plan,

@@ -51,7 +51,9 @@ def reconcile(
             f"--workdir={workdir}: config.json is unreadable: {error}"
         ) from error
     old = run_config.complete(config.build(stored))
-    new = run_config.config_from_values(stored, overrides) if cfg is None else cfg
+    new = cfg
+    if new is None:
+        new = run_config.config_from_values(stored, overrides) if overrides else old
     if new.model.num_classes is None:  # the data's, which the stored config knows already
         new = config.with_classes(new, old.model.num_classes)
     if new.init_from is not None and new.init_from == old.init_from:

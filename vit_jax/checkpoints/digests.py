@@ -67,6 +67,12 @@ def _program(whole: NamedSharding | None) -> Any:
 
 def _sums(x: jax.Array) -> jax.Array:
     """Returns the two lanes and the number of non-finite elements, (3,) uint32."""
+    bad = ~jnp.isfinite(x) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.zeros((), bool)
+    return jnp.concatenate([lanes(x), jnp.sum(bad, dtype=jnp.uint32)[None]])
+
+
+def lanes(x: jax.Array) -> jax.Array:
+    """Returns the digest of an array, (2,) uint32; raises TypeError as `compute` does."""
     words = _words(x)
     # The logical position in row-major order, built per axis: a reshape would move shards between
     # devices.
@@ -78,8 +84,7 @@ def _sums(x: jax.Array) -> jax.Array:
     first = _mix(words ^ (position * POSITION + OFFSET))
     second = (first ^ (first >> 15)) * SECOND
     second ^= second >> 14
-    bad = ~jnp.isfinite(x) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.zeros((), bool)
-    return jnp.stack([jnp.sum(lane, dtype=jnp.uint32) for lane in (first, second, bad)])
+    return jnp.stack([jnp.sum(lane, dtype=jnp.uint32) for lane in (first, second)])
 
 
 def _words(x: jax.Array) -> jax.Array:

@@ -47,6 +47,12 @@ class Train:
         at_least=0,
         free=True,
     )
+    replay: int | None = option(
+        None,
+        "Run every N-th step twice: results that differ in a bit end the run; none: off.",
+        at_least=1,
+        free=True,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

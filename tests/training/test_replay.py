@@ -1,0 +1,193 @@
+"""Silent data corruption: flipped bits are found before anything is saved, and nothing else is."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import runs
+from test_step import BATCH, Trainer, batch_of, configure
+from vit_jax import config, experiment
+from vit_jax.training import replay, sharding, step
+
+ADAM = {
+    "optimizer": {"name": "adam", "lr": 1e-3, "moment_dtype": "bfloat16"},
+    "train": {"ema": 0.5},
+}
+
+
+def flipped(array, device, element, bit):
+    """Returns a sharded array with one bit of one device's part flipped."""
+    parts = []
+    for shard in array.addressable_shards:
+        part = np.array(shard.data)
+        if shard.device == device:
+            words = part.reshape(-1).view({1: np.uint8, 2: np.uint16, 4: np.uint32}[part.itemsize])
+            words[element % words.size] ^= words.dtype.type(1 << bit % (8 * part.itemsize))
+        parts.append(jax.device_put(part, shard.device))
+    return jax.make_array_from_single_device_arrays(array.shape, array.sharding, parts)
+
+
+def bits(result):
+    """Returns the bytes of every device's part of a step's result."""
+    leaves = jax.tree.leaves(result)
+    return [np.asarray(s.data).tobytes() for leaf in leaves for s in leaf.addressable_shards]
+
+
+class Faulty:
+    """A step that flips a bit of its parameters or images in chosen calls."""
+
+    def __init__(self, trainer, rng, calls):
+        self.trainer, self.rng, self.calls, self.count, self.results = trainer, rng, calls, 0, []
+
+    def __call__(self, state, batch):
+        self.count += 1
+        if self.count in self.calls:
+            devices = list(self.trainer.mesh.devices.flat)
+            device, element, bit = devices[self.rng.integers(8)], *self.rng.integers(2**20, size=2)
+            if self.rng.integers(2):
+                batch = batch | {"image": flipped(batch["image"], device, element, bit)}
+            else:
+                leaves, structure = jax.tree.flatten(state["params"])
+                chosen = self.rng.integers(len(leaves))
+                leaves[chosen] = flipped(leaves[chosen], device, element, bit)
+                state = state | {"params": jax.tree.unflatten(structure, leaves)}
+        result = self.trainer.compiled(state, batch)
+        self.results.append(bits(result))
+        return result
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    return Trainer(configure(**ADAM))
+
+
+def put(trainer, number=0):
+    rows = sharding.host_rows(trainer.mesh, BATCH)
+    return sharding.put_batch(batch_of(number), trainer.mesh, BATCH, rows)
+
+
+def test_a_sound_run_is_that_without_replay(trainer):
+    lines = []
+    checked = replay.Replay(trainer.compiled, trainer.mesh, every=2, first=0, say=lines.append)
+    ours, theirs = (replay._copied(trainer.state) for _ in range(2))
+    for number in range(6):
+        ours, measured = checked(ours, put(trainer, number))
+        theirs, metrics = trainer.compiled(theirs, put(trainer, number))
+        assert bits((ours, measured)) == bits((theirs, metrics))
+    assert not lines
+
+
+def test_every_flip_that_changes_a_result_is_found(trainer):
+    """In parameters and images, on any of eight devices; compared with all bits of both results."""
+    rng, found = np.random.default_rng(0), {True: 0, False: 0}
+    for _ in range(100):
+        faulty = Faulty(trainer, rng, calls={1, 3})
+        checked = replay.Replay(faulty, trainer.mesh, every=1, first=0, say=lambda _: None)
+        try:
+            checked(trainer.state, put(trainer))
+            raised = False
+        except replay.Corrupted:
+            raised = True
+        first, second, *_ = faulty.results
+        assert (first != second) == (faulty.count == 4)  # found, and tried again
+        if faulty.count == 4:
+            third, fourth = faulty.results[2:]
+            assert raised == (third != fourth)
+        found[raised] += 1
+    assert found[True] > 50
+
+
+def test_a_fault_that_does_not_come_again_is_reported_and_the_run_goes_on(trainer):
+    lines, rng = [], np.random.default_rng(1)
+    faulty = Faulty(trainer, rng, calls={1})
+    checked = replay.Replay(faulty, trainer.mesh, every=1, first=6, say=lines.append)
+    state, metrics = checked(trainer.state, put(trainer))
+    assert bits((state, metrics)) == faulty.results[-1] != faulty.results[0]
+    (line,) = lines
+    assert line.startswith("step 7: repetitions of ")
+    assert line.endswith("; repeating the step")
+
+
+def test_it_says_which_device_and_array(trainer):
+    """One device whose part of an array differs after both repetitions alike."""
+    device = trainer.mesh.devices.flat[5]
+
+    def wrong(state, batch):
+        state, metrics = trainer.compiled(state, batch)
+        bias = flipped(state["params"]["head"]["bias"], device, 3, 7)
+        head = state["params"]["head"] | {"bias": bias}
+        return state | {"params": state["params"] | {"head": head}}, metrics
+
+    lines = []
+    # Whole on every device, as it has fewer elements than there are devices.
+    checked = replay.Replay(wrong, trainer.mesh, every=1, first=0, say=lines.append)
+    with pytest.raises(replay.Corrupted) as caught:
+        checked(trainer.state, put(trainer))
+    assert caught.value.exit_code == 71
+    assert lines[0].startswith(f"step 1: copies of params/head/bias differ on {device} of ")
+    assert "again when repeated: nothing of it is saved" in str(caught.value)
+
+
+@pytest.mark.parametrize("bit", [0, 12, 31])
+def test_a_flip_in_a_gradient(bit):
+    """Of the gradient that reaches the optimizer, inside the compiled step."""
+    cfg = configure(**ADAM)
+    trainer, holder = Trainer(cfg), {}
+
+    def update(grads, state, params=None):
+        kernel = grads["head"]["kernel"]
+        words = jax.lax.bitcast_convert_type(kernel, jnp.uint32)
+        words = words.at[2, 1].set(words[2, 1] ^ holder["flip"])
+        head = grads["head"] | {"kernel": jax.lax.bitcast_convert_type(words, jnp.float32)}
+        return trainer.tx.update(grads | {"head": head}, state, params)
+
+    tx = optax.GradientTransformation(trainer.tx.init, update)
+    pure = step.create(trainer.model, tx, optax.constant_schedule(1e-3), cfg)
+
+    @jax.jit
+    def faulty(state, batch, flip):
+        holder["flip"] = flip
+        return pure(state, batch)
+
+    flips = iter([1 << bit, 0, 0, 1 << bit])
+    with jax.set_mesh(trainer.mesh):
+        checked = replay.Replay(
+            lambda state, batch: faulty(state, batch, jnp.uint32(next(flips))),
+            trainer.mesh, every=1, first=0, say=lambda _: None,
+        )  # fmt: skip
+        with pytest.raises(replay.Corrupted, match="step 1: repetitions of "):
+            checked(trainer.state, put(trainer))
+
+
+def test_a_run_ends_with_its_own_code_and_saves_nothing_wrong(tmp_path, monkeypatch):
+    real = step.compile_step
+
+    def compile_step(*args, **kwargs):
+        compiled, count = real(*args, **kwargs), iter(range(10**6))
+
+        def faulty(state, batch):
+            state, metrics = compiled(state, batch)
+            if next(count) >= 6:
+                metrics = metrics | {"loss": metrics["loss"] + next(count)}
+            return state, metrics
+
+        return faulty
+
+    cfg = runs.configure(
+        train={"duration": "20 steps", "replay": 3}, checkpoint={"every": "2 steps"}
+    )
+    monkeypatch.setattr(step, "compile_step", compile_step)
+    with pytest.raises(replay.Corrupted, match=r"step 6: repetitions of metrics/loss differ on "):
+        experiment.train(cfg, tmp_path)
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["00000002", "00000004"]
+    monkeypatch.undo()
+    assert experiment.train(cfg, tmp_path).steps == 20
+
+
+def test_it_is_no_part_of_a_result():
+    without, with_ = (config.build({"train": {"replay": value}}) for value in (None, 5))
+    assert config.fingerprint(without) == config.fingerprint(with_)
+    with pytest.raises(config.ConfigError, match="train.replay=0: must be at least 1"):
+        config.build({"train": {"replay": 0}})

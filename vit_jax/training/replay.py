@@ -1,0 +1,200 @@
+"""Silent data corruption: steps that run twice must agree in every bit.
+
+A step is a pure function of state and batch, and a sound device computes the same bits from the
+same inputs. One that does not is found by repeating steps. Both repetitions run the program of
+the other steps, so that a run with replayed steps gives the results of one without.
+"""
+
+import dataclasses
+import functools
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from vit_jax import config, tree_utils
+from vit_jax.checkpoints import digests
+
+Step = Callable[[Any, dict[str, jax.Array]], tuple[Any, dict[str, jax.Array]]]
+ATTEMPTS = 2
+
+
+def checked(
+    step: Step, cfg: config.Config, mesh: Mesh, first: int, say: Callable[[str], None]
+) -> Step:
+    """Returns the compiled step, or a `Replay` of it where `train.replay` is set."""
+    every = cfg.train.replay
+    return step if every is None else Replay(step, mesh, every=every, first=first, say=say)
+
+
+class Corrupted(config.UserError):
+    """A device has computed different results from the same inputs."""
+
+    exit_code = 71
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """An array whose bits differ, on a device.
+
+    Attributes:
+      device: the device's place in the mesh.
+      name: of the array, such as `params/head/kernel`.
+      between: `repetitions` of the step, or `copies` that devices hold of one array.
+    """
+
+    device: int
+    name: str
+    between: str
+
+
+class Replay:
+    """A compiled step that runs every K-th step twice, and compares both results.
+
+    Compared are the new state with its moments and average, the loss and the other metrics, on
+    every device; and the copies of an array that several devices hold. A difference is reported
+    and the step repeated; a second one raises Corrupted, before anything is saved.
+    """
+
+    def __init__(
+        self, step: Step, mesh: Mesh, *, every: int, first: int, say: Callable[[str], None]
+    ) -> None:
+        """Takes the step to repeat.
+
+        Args:
+          step: the compiled step; may donate its state.
+          mesh: of the state.
+          every: replay the steps whose number it divides.
+          first: the step that the run begins or resumes with.
+          say: reports differences.
+        """
+        self._step, self._mesh, self._say = step, mesh, say
+        self._every, self._number = every, first
+        self._hosts = _hosts()
+
+    def __call__(self, state: Any, batch: dict[str, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
+        """Returns the state after a step, and its metrics; raises Corrupted."""
+        self._number += 1
+        if self._number % self._every:
+            return self._step(state, batch)
+        for attempt in range(1, ATTEMPTS + 1):
+            first = self._digests(self._step(_copied(state), batch))
+            result = self._step(_copied(state), batch)
+            found = differences(first, self._digests(result))
+            if not found:
+                return result
+            text = self._describe(found)
+            if attempt < ATTEMPTS:
+                self._say(f"{text}; repeating the step")
+        raise Corrupted(
+            f"{text}, and again when repeated: nothing of it is saved; leave the machine out "
+            "(`vit_jax selftest` examines one), and resume on another with the same command"
+        )
+
+    def _digests(self, result: tuple[Any, dict[str, jax.Array]]) -> "Digests":
+        state, metrics = result
+        return Digests.of(tree_utils.flatten({"state": state, "metrics": metrics}), self._mesh)
+
+    def _describe(self, found: Sequence[Difference]) -> str:
+        devices = sorted({one.device for one in found})
+        names = list(dict.fromkeys(one.name.removeprefix("state/") for one in found))
+        places = list(self._mesh.devices.flat)
+        where = [f"{places[n]} of {self._hosts[places[n].process_index]}" for n in devices[:3]]
+        more = [f"{len(devices) - 3} more devices"] if len(devices) > 3 else []
+        kinds = " and ".join(dict.fromkeys(one.between for one in found))
+        return (
+            f"step {self._number}: {kinds} of {names[0]}"
+            + (f" and {len(names) - 1} more arrays" if len(names) > 1 else "")
+            + f" differ on {', '.join([*where, *more])}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Digests:
+    """The digest of each device's part of arrays.
+
+    Attributes:
+      names: of the arrays.
+      values: (devices, arrays, 2) uint32, devices in the order of the mesh.
+      copies: (devices, arrays) int; devices with the same number hold the same part of an array.
+    """
+
+    names: tuple[str, ...]
+    values: np.ndarray
+    copies: np.ndarray
+
+    @classmethod
+    def of(cls, leaves: Mapping[str, jax.Array], mesh: Mesh) -> "Digests":
+        """Returns the digests of arrays on a mesh, in every process; all must call it."""
+        specs = tuple(_spec(leaf) for leaf in leaves.values())
+        # Programs with collectives in flight can starve each other on simulated CPU devices.
+        jax.block_until_ready(leaves)
+        values = np.asarray(_program(mesh, specs)(list(leaves.values())))
+        held = [
+            _copies(mesh, leaf.shape, spec)
+            for leaf, spec in zip(leaves.values(), specs, strict=True)
+        ]
+        return cls(tuple(leaves), values, np.stack(held, axis=1))
+
+
+def differences(first: Digests, second: Digests) -> list[Difference]:
+    """Returns where two repetitions differ, and where copies differ within the second."""
+    found = [
+        Difference(int(device), first.names[array], "repetitions")
+        for device, array in np.argwhere((first.values != second.values).any(axis=-1))
+    ]
+    for array, name in enumerate(second.names):
+        values, held = second.values[:, array], second.copies[:, array]
+        for part in np.unique(held):
+            devices = np.flatnonzero(held == part)
+            each, counts = np.unique(values[devices], axis=0, return_counts=True)
+            usual = each[counts.argmax()]
+            odd = devices[(values[devices] != usual).any(axis=-1)]
+            found += [Difference(int(device), name, "copies") for device in odd]
+    return found
+
+
+def _copied(state: Any) -> Any:
+    """Returns a copy, as the step may donate its state."""
+    return jax.tree.map(jnp.copy, state)
+
+
+def _spec(leaf: jax.Array) -> P:
+    return leaf.sharding.spec if isinstance(leaf.sharding, NamedSharding) else P()
+
+
+@functools.cache
+def _program(mesh: Mesh, specs: tuple[P, ...]) -> Any:
+    """Returns the program that digests arrays; its small result is on every device."""
+
+    def parts(arrays: list[jax.Array]) -> jax.Array:
+        return jnp.stack([digests.lanes(x) for x in arrays])[None]
+
+    each = jax.shard_map(
+        parts, mesh=mesh, in_specs=(list(specs),), out_specs=P(mesh.axis_names), check_vma=False
+    )
+    return jax.jit(each, out_shardings=NamedSharding(mesh, P()))
+
+
+def _copies(mesh: Mesh, shape: tuple[int, ...], spec: P) -> np.ndarray:
+    """Returns a number for each device, equal for those that hold the same part of an array."""
+    parts = NamedSharding(mesh, spec).devices_indices_map(shape)
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(str(parts[d]), len(numbers)) for d in mesh.devices.flat])
+
+
+def _hosts() -> list[str]:
+    """Returns the name of each process's host."""
+    if jax.process_count() == 1:
+        return [platform.node()]
+    text = np.zeros(64, np.uint8)
+    name = np.frombuffer(platform.node().encode()[: text.size], np.uint8)
+    text[: name.size] = name
+    everyone = np.asarray(multihost_utils.process_allgather(text))
+    return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in everyone]
