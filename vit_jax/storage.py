@@ -3,13 +3,14 @@
 import atexit
 import contextlib
 import hashlib
+import json
 import logging
 import os
 import pathlib
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from vit_jax.config import ConfigError, UserError
@@ -129,6 +130,23 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
         return
     with replacing(path) as part:
         part.write_bytes(content)
+
+
+def append_line(path: pathlib.Path, values: Mapping[str, Any]) -> None:
+    """Adds a line of JSON to a local file, which is on the disk on return; raises OSError.
+
+    The file and its folders are created if they are missing. A line that a killed process, or a
+    full disk, cut short stays what it is: this one starts after it.
+    """
+    line = f"{json.dumps(values)}\n".encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read(1) == b"\n" else b"\n" + line
+        file.write(line)  # at the end, wherever the file was read
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def sync(path: str | os.PathLike[str]) -> None:

@@ -168,7 +168,7 @@ def test_gathers_nothing() -> None:
         for dtype in ("float32", "bfloat16")
         for spec in (P(None, None, "fsdp"), P("fsdp", "data"))
     ]
-    program = digests._program(NamedSharding(mesh, P()))
+    program = digests._program(NamedSharding(mesh, P()), tuple(map(digests._shards, leaves)))
     text = program.lower(leaves).compile().as_text()
     assert "all-reduce" in text
     for collective in ("all-gather", "all-to-all", "collective-permute"):

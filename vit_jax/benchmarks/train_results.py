@@ -1,16 +1,12 @@
 """What `bench train` measured, and how it is shown and kept."""
 
 import dataclasses
-import datetime
-import json
 import os
-import pathlib
 import platform
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax import __version__, storage
 from vit_jax.benchmarks import Table
 from vit_jax.reports import provenance
 
@@ -143,11 +139,7 @@ def record(measured: Measured, command: str) -> dict[str, Any]:
     ours = measured.results[0]
     return {
         "command": command,
-        "commit": provenance.commit(),
-        "vit_jax": __version__,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "device": measured.device,
-        "cores": len(os.sched_getaffinity(0)),
+        **provenance.fields(measured.device, ours.versions),
         "load": round(measured.load, 2),
         "work": dataclasses.asdict(measured.work),
         "flops": measured.flops,
@@ -157,11 +149,3 @@ def record(measured: Measured, command: str) -> dict[str, Any]:
             for one in measured.results
         ],
     }
-
-
-def append(path: pathlib.Path, line: Mapping[str, Any]) -> None:
-    """Adds a record to a file of JSON lines."""
-    with storage.writing("--output", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            file.write(json.dumps(line) + "\n")

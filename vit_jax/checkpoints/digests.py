@@ -9,12 +9,12 @@ are sums modulo 2**32.
 
 Damage to a single element is always detected, since its term in the sum changes. Damage to several
 elements, or swapped elements, escapes detection with a probability near 2**-64.
-Two lanes are enough for that and cost the same as one (memory traffic dominates: 0.07 s for 100 MB
-on one CPU core, four lanes 0.13 s). This is not a cryptographic hash: it protects against damage,
-not against tampering.
+Two lanes are enough for that, and take 0.007 s for 100 MB on one CPU core, about as long as reading
+the memory. This is not a cryptographic hash: it protects against damage, not against tampering.
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -46,7 +46,8 @@ def compute(leaves: dict[str, jax.Array]) -> tuple[dict[str, dict[str, Any]], li
     jax.block_until_ready(leaves)
     placed = next(iter(leaves.values())).sharding
     whole = NamedSharding(placed.mesh, P()) if isinstance(placed, NamedSharding) else None
-    sums = jax.device_get(_program(whole)(list(leaves.values())))
+    shards = tuple(_shards(leaf) for leaf in leaves.values())
+    sums = jax.device_get(_program(whole, shards)(list(leaves.values())))
     digests, bad = {}, []
     for (name, leaf), (*lanes, count) in zip(leaves.items(), sums.tolist(), strict=True):
         digests[name] = {
@@ -59,20 +60,37 @@ def compute(leaves: dict[str, jax.Array]) -> tuple[dict[str, dict[str, Any]], li
     return digests, bad
 
 
-@functools.cache
-def _program(whole: NamedSharding | None) -> Any:
-    """Returns the compiled pass; its small result is replicated on every device, hence host."""
-    return jax.jit(lambda arrays: jnp.stack([_sums(x) for x in arrays]), out_shardings=whole)
-
-
-def _sums(x: jax.Array) -> jax.Array:
-    """Returns the two lanes and the number of non-finite elements, (3,) uint32."""
-    bad = ~jnp.isfinite(x) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.zeros((), bool)
-    return jnp.concatenate([lanes(x), jnp.sum(bad, dtype=jnp.uint32)[None]])
-
-
 def lanes(x: jax.Array) -> jax.Array:
-    """Returns the digest of an array, (2,) uint32; raises TypeError as `compute` does."""
+    """Returns the digest of an array on one device, (2,) uint32, within a program.
+
+    Raises TypeError as `compute` does.
+    """
+    return _sums(x, (1,) * x.ndim)[:2]
+
+
+def _shards(x: jax.Array) -> tuple[int, ...]:
+    """Returns into how many shards each axis is cut."""
+    pairs = zip(x.shape, x.sharding.shard_shape(x.shape), strict=True)
+    return tuple(size // part if part else 1 for size, part in pairs)
+
+
+@functools.cache
+def _program(whole: NamedSharding | None, shards: tuple[tuple[int, ...], ...]) -> Any:
+    """Returns the compiled pass; its small result is replicated on every device, hence host."""
+
+    def sums(arrays: Sequence[jax.Array]) -> jax.Array:
+        return jnp.stack([_sums(x, cut) for x, cut in zip(arrays, shards, strict=True)])
+
+    return jax.jit(sums, out_shardings=whole)
+
+
+def _sums(x: jax.Array, shards: tuple[int, ...]) -> jax.Array:
+    """Returns the two lanes, and a number that is not 0 if an element is not finite, (3,) uint32.
+
+    Every shard is summed by one reduction of three operands. XLA's CPU compiler turns a reduction
+    of one operand into a tree for accuracy, which integers do not need, and for which it finds no
+    vector instructions: that takes 25 times as long.
+    """
     words = _words(x)
     # The logical position in row-major order, built per axis: a reshape would move shards between
     # devices.
@@ -84,7 +102,21 @@ def lanes(x: jax.Array) -> jax.Array:
     first = _mix(words ^ (position * POSITION + OFFSET))
     second = (first ^ (first >> 15)) * SECOND
     second ^= second >> 14
-    return jnp.stack([jnp.sum(lane, dtype=jnp.uint32) for lane in (first, second)])
+    bad = ~jnp.isfinite(x) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.zeros(x.shape, bool)
+    bad = bad.reshape(*x.shape, *(1,) * (words.ndim - x.ndim))
+    lanes = [first, second, jnp.broadcast_to(bad, words.shape).astype(jnp.uint32)]
+    shards = (*shards, *(1,) * (words.ndim - x.ndim))
+    sizes = zip(shards, words.shape, strict=True)
+    cut = [part for count, size in sizes for part in (count, size // count)]
+    lanes = [lane.reshape(cut) for lane in lanes]
+    zeros = [jnp.zeros((), jnp.uint32)] * len(lanes)
+    local = jax.lax.reduce(lanes, zeros, _add, tuple(range(1, len(cut), 2)))
+    return jnp.stack([jnp.sum(lane, dtype=jnp.uint32) for lane in local])
+
+
+def _add(some: Sequence[jax.Array], others: Sequence[jax.Array]) -> list[jax.Array]:
+    """Returns the sums of two lists, modulo 2**32."""
+    return [a + b for a, b in zip(some, others, strict=True)]
 
 
 def _words(x: jax.Array) -> jax.Array:

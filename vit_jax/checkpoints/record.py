@@ -27,6 +27,7 @@ from vit_jax import storage
 from vit_jax.config import UserError
 
 COMMIT, STATE = "commit.json", "state"
+BLOCK = 2**20  # bytes read at a time: a core's cache has room for them
 OWN = re.compile(r"(?P<step>\d{8,})(?P<suffix>|\.old|\.bad\d*)")
 
 log = logging.getLogger("vit_jax")
@@ -313,9 +314,10 @@ def more(names: list[str]) -> str:
 
 def _size_and_crc(file: str | os.PathLike[str]) -> list[int]:
     size = crc = 0
-    with open(file, "rb") as stream:  # noqa: PTH123
-        while block := stream.read(2**24):
-            size, crc = size + len(block), zlib.crc32(block, crc)
+    block = memoryview(bytearray(BLOCK))
+    with open(file, "rb", buffering=0) as stream:  # noqa: PTH123
+        while count := stream.readinto(block):
+            size, crc = size + count, zlib.crc32(block[:count], crc)
     return [size, crc]
 
 

@@ -212,6 +212,7 @@ def _fitting_batches(args: argparse.Namespace) -> int:
 
 
 def _train(args: argparse.Namespace) -> int:
+    from vit_jax import storage
     from vit_jax.benchmarks import train, train_results
 
     peer = {"name": args.peer, "python": args.peer_python, "path": args.peer_path}
@@ -229,7 +230,8 @@ def _train(args: argparse.Namespace) -> int:
         measured.append(one)
         if args.output is not None:  # after each: a later one may not fit
             command = shlex.join(["vit_jax", *sys.argv[1:]])
-            train_results.append(args.output, train_results.record(one, command))
+            with storage.writing("--output", args.output):
+                storage.append_line(args.output, train_results.record(one, command))
     for line in train_results.title(measured[0], rounds):
         print(line)
     tables.table(*train_results.table(measured))

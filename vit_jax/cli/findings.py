@@ -64,8 +64,10 @@ def check(args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Runs the cells of findings that are not recorded, and prints the verdicts."""
-    from vit_jax import findings
+    from vit_jax import findings, logs
 
+    if not args.dry_run:
+        logs.setup()
     size = findings.scale(args.scale or "cpu")
     names = findings.select(args.only)
     workdir = args.workdir or pathlib.Path("runs", NAME, size.name)
@@ -115,9 +117,8 @@ def _verify(args: argparse.Namespace, study, workdir: pathlib.Path) -> int:
 
 
 def _places(parallel: int) -> list[dict[str, str]]:
-    from vit_jax import findings, logs, transfer_learning
+    from vit_jax import findings, transfer_learning
 
-    logs.setup()
     return findings.places(transfer_learning.shares(parallel))
 
 

@@ -1,13 +1,11 @@
 """Results of cells: one JSON line each, in a file that is only ever added to."""
 
-import datetime
 import json
-import os
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vit_jax import __version__, config, storage
+from vit_jax import config, storage
 from vit_jax.reports import provenance
 
 DONE, FAILED = "done", "failed"
@@ -39,7 +37,6 @@ class Records:
         """Reads a file, if it exists; raises ConfigError for a line that is no record."""
         self.path = path
         self._known: dict[str, dict[str, Any]] = {}
-        self._whole = True
         for record in self._read():
             self._known.setdefault(record["digest"], record)
 
@@ -68,19 +65,13 @@ class Records:
             return
         check(record)
         self._known[record["digest"]] = dict(record)
-        self.check_writable()
-        with storage.writing("--records", self.path), self.path.open("a", encoding="utf-8") as file:
-            # A process that was killed may have left half a line.
-            file.write(("" if self._whole else "\n") + json.dumps(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        self._whole = True
+        with storage.writing("--records", self.path):
+            storage.append_line(self.path, record)
 
     def _read(self) -> Iterator[dict[str, Any]]:
         if not self.path.is_file():
             return
         text = self.path.read_text(encoding="utf-8", errors="replace")
-        self._whole = text.endswith("\n") or not text
         lines = text.split("\n")
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -135,10 +126,6 @@ def made(
             if not key.endswith(("count", "/step")) and isinstance(value, int | float)
         },
         "seconds": round(seconds, 1),
-        "commit": provenance.commit(),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "device": machine["device"],
         "devices": machine["devices"],
-        "cores": len(os.sched_getaffinity(0)),
-        "versions": machine["versions"] | {"vit_jax": __version__},
+        **provenance.fields(machine["device"], machine["versions"]),
     }

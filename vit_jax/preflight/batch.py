@@ -48,10 +48,7 @@ def measure_all(
                 report = measure(cfg, where, examples)
             known[key] = report
             if output is not None:
-                with output.open("a", encoding="utf-8") as file:
-                    file.write(
-                        json.dumps({"key": key, "report": dataclasses.asdict(report)}) + "\n"
-                    )
+                storage.append_line(output, {"key": key, "report": dataclasses.asdict(report)})
             yield report
 
 

@@ -1,7 +1,29 @@
-"""Which code made a result."""
+"""Which code made a result, where and when."""
 
+import datetime
+import os
 import pathlib
 import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax import __version__
+
+
+def fields(device: str, versions: Mapping[str, str]) -> dict[str, Any]:
+    """Returns what every record says about its origin.
+
+    Args:
+      device: what computed it.
+      versions: of the packages that matter; that of this one is added.
+    """
+    return {
+        "commit": commit(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "device": device,
+        "cores": len(os.sched_getaffinity(0)),
+        "versions": {**versions, "vit_jax": __version__},
+    }
 
 
 def commit() -> str | None:

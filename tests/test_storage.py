@@ -1,0 +1,57 @@
+"""Lines of JSON that survive what cuts others short."""
+
+import json
+import os
+
+import pytest
+
+from vit_jax import __version__, storage
+from vit_jax.reports import provenance
+
+
+def test_lines_are_added_and_folders_made(tmp_path):
+    path = tmp_path / "new" / "folder" / "lines.jsonl"
+    for number in range(3):
+        storage.append_line(path, {"number": number, "text": "ü\n"})
+    lines = path.read_text().split("\n")
+    assert lines.pop() == ""
+    assert [json.loads(line) for line in lines] == [
+        {"number": number, "text": "ü\n"} for number in range(3)
+    ]
+
+
+@pytest.mark.parametrize("left", ['{"a": 1}\n{"a"', '{"a": 1}'])
+def test_a_line_begins_after_one_that_was_cut_short(tmp_path, left):
+    path = tmp_path / "lines.jsonl"
+    path.write_text(left)
+    storage.append_line(path, {"b": 2})
+    storage.append_line(path, {"b": 3})
+    assert path.read_text() == left + '\n{"b": 2}\n{"b": 3}\n'
+
+
+def test_a_line_is_whole_and_flushed_before_the_call_returns(tmp_path, monkeypatch):
+    path = tmp_path / "lines.jsonl"
+    flushed = []
+    monkeypatch.setattr(os, "fsync", lambda file: flushed.append(path.read_text()))
+    storage.append_line(path, {"a": 1})
+    assert flushed == ['{"a": 1}\n']
+
+
+def test_what_json_cannot_express_leaves_the_file_alone(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    with pytest.raises(TypeError):
+        storage.append_line(path, {"a": object()})
+    assert not path.exists()
+
+
+def test_a_path_that_cannot_be_written_is_an_error_of_the_system(tmp_path):
+    with pytest.raises(OSError, match="directory"):
+        storage.append_line(tmp_path, {"a": 1})
+
+
+def test_a_record_names_code_date_and_machine():
+    found = provenance.fields("abacus", {"jax": "1"})
+    assert found.keys() == {"commit", "date", "device", "cores", "versions"}
+    assert found["device"] == "abacus"
+    assert found["cores"] == len(os.sched_getaffinity(0))
+    assert found["versions"] == {"jax": "1", "vit_jax": __version__}
