@@ -27,7 +27,7 @@ LAYERS = (
     {"evaluators", "loading"},
     {"run_directory"},
     {"benchmarks", "conversion", "embedding", "experiment", "prediction", "run_preview"},
-    {"export", "inspect", "report", "transfer_learning"},
+    {"export", "inspect", "report", "selftest", "transfer_learning"},
     {"api", "findings"},
     {"__init__"},
     {"cli"},

@@ -77,3 +77,11 @@ def test_a_signal_to_one_stops_both_at_one_step_and_one_process_resumes(tmp_path
     assert saved == max(runs.trace(workdir))
     finish([runs.start(runs.command(workdir), env=runs.environment(2))])
     assert max(runs.trace(workdir)) == 300
+
+
+@pytest.mark.slow
+def test_replayed_steps_of_two_processes_agree(tmp_path):
+    cfg = runs.configure(train={"replay": 2, "duration": 12}, **SGD)
+    finish(start_many(tmp_path / "replayed", cfg, 2))
+    finish(start_many(tmp_path / "once", runs.configure(train={"duration": 12}, **SGD), 2))
+    runs.assert_equal_runs(tmp_path / "replayed", tmp_path / "once")

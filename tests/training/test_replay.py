@@ -1,5 +1,6 @@
 """Silent data corruption: flipped bits are found before anything is saved, and nothing else is."""
 
+import bit_flips
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,18 +16,6 @@ ADAM = {
     "optimizer": {"name": "adam", "lr": 1e-3, "moment_dtype": "bfloat16"},
     "train": {"ema": 0.5},
 }
-
-
-def flipped(array, device, element, bit):
-    """Returns a sharded array with one bit of one device's part flipped."""
-    parts = []
-    for shard in array.addressable_shards:
-        part = np.array(shard.data)
-        if shard.device == device:
-            words = part.reshape(-1).view({1: np.uint8, 2: np.uint16, 4: np.uint32}[part.itemsize])
-            words[element % words.size] ^= words.dtype.type(1 << bit % (8 * part.itemsize))
-        parts.append(jax.device_put(part, shard.device))
-    return jax.make_array_from_single_device_arrays(array.shape, array.sharding, parts)
 
 
 def bits(result):
@@ -47,11 +36,11 @@ class Faulty:
             devices = list(self.trainer.mesh.devices.flat)
             device, element, bit = devices[self.rng.integers(8)], *self.rng.integers(2**20, size=2)
             if self.rng.integers(2):
-                batch = batch | {"image": flipped(batch["image"], device, element, bit)}
+                batch = batch | {"image": bit_flips.flipped(batch["image"], device, element, bit)}
             else:
                 leaves, structure = jax.tree.flatten(state["params"])
                 chosen = self.rng.integers(len(leaves))
-                leaves[chosen] = flipped(leaves[chosen], device, element, bit)
+                leaves[chosen] = bit_flips.flipped(leaves[chosen], device, element, bit)
                 state = state | {"params": jax.tree.unflatten(structure, leaves)}
         result = self.trainer.compiled(state, batch)
         self.results.append(bits(result))
@@ -116,7 +105,7 @@ def test_it_says_which_device_and_array(trainer):
 
     def wrong(state, batch):
         state, metrics = trainer.compiled(state, batch)
-        bias = flipped(state["params"]["head"]["bias"], device, 3, 7)
+        bias = bit_flips.flipped(state["params"]["head"]["bias"], device, 3, 7)
         head = state["params"]["head"] | {"bias": bias}
         return state | {"params": state["params"] | {"head": head}}, metrics
 

@@ -163,12 +163,12 @@ def fraction(text: str) -> float:
     return value
 
 
-def price(text: str) -> float:
-    """Returns an amount of money above 0."""
+def amount(text: str) -> float:
+    """Returns a finite number above 0, such as a price or hours."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}: must be an amount such as 1.20")
+        raise argparse.ArgumentTypeError(f"{text}: must be a number above 0, such as 1.5")
     return value

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--price",
-        type=arguments.price,
+        type=arguments.amount,
         metavar="AMOUNT",
         help="of a chip for an hour, in any currency: print the cost of the whole run",
     )

@@ -76,7 +76,7 @@ class Replay:
         """
         self._step, self._mesh, self._say = step, mesh, say
         self._every, self._number = every, first
-        self._hosts = _hosts()
+        self._hosts = hosts()
 
     def __call__(self, state: Any, batch: dict[str, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
         """Returns the state after a step, and its metrics; raises Corrupted."""
@@ -189,7 +189,7 @@ def _copies(mesh: Mesh, shape: tuple[int, ...], spec: P) -> np.ndarray:
     return np.array([numbers.setdefault(str(parts[d]), len(numbers)) for d in mesh.devices.flat])
 
 
-def _hosts() -> list[str]:
+def hosts() -> list[str]:
     """Returns the name of each process's host."""
     if jax.process_count() == 1:
         return [platform.node()]

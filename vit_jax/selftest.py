@@ -1,0 +1,135 @@
+"""Examines devices: each takes the same training steps again and again, and must get the same bits.
+
+Every device of every process computes alone, on its own copy of state and images, so that a
+difference names the device that made it.
+"""
+
+import dataclasses
+import hashlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from vit_jax import config, loading, models, tree_utils
+from vit_jax.runtime import device
+from vit_jax.training import optimizers, replay, schedules, state, step
+
+STEPS, EXAMPLES = 4, 1_281_167  # steps of a round; images of an epoch, for the learning rate
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """A test without a difference.
+
+    Attributes:
+      devices: how many devices were examined.
+      rounds: how often each has taken the steps.
+      seconds: how long that took.
+    """
+
+    devices: int
+    rounds: int
+    seconds: float
+
+
+def run(
+    variant: str, *, batch: int = 8, hours: float = 0.0, say: Callable[[str], None] = print
+) -> Outcome:
+    """Takes training steps on every device until the time is up, and compares their results.
+
+    Args:
+      variant: the model, such as `ViT-S/16`.
+      batch: images of a step.
+      hours: how long to go on; at least two rounds are made.
+      say: reports the start.
+
+    Raises Corrupted with the device, its host and the first array that differs, or ConfigError.
+    """
+    with device.memory_errors():
+        names, mesh = replay.hosts(), Mesh(np.array(jax.devices()), ("device",))
+        program, live, images = _prepare(_config_of(variant, batch), mesh)
+        _compare_programs(program, names)
+        compiled, began = program.compile(), time.monotonic()
+        where = f"devices: {mesh.size}; hosts: {', '.join(dict.fromkeys(names))}"
+        say(f"{variant}, {STEPS} steps of {batch} images in each round; {where}")
+        first, rounds = None, 0
+        while first is None or rounds < 2 or _goes_on(began, hours):
+            found = replay.Digests.of(tree_utils.flatten(compiled(live, images)), mesh)
+            # The parts of all devices are copies of one result here.
+            found = dataclasses.replace(found, copies=np.zeros_like(found.copies))
+            first, rounds = first or found, rounds + 1
+            if wrong := replay.differences(first, found):
+                one = wrong[0]
+                place = mesh.devices.flat[one.device]
+                raise replay.Corrupted(
+                    f"round {rounds}: {place} ({place.device_kind}) of "
+                    f"{names[place.process_index]}: {one.between} of {one.name} differ, "
+                    f"{len(wrong)} differences in all; leave this machine out"
+                )
+    return Outcome(mesh.size, rounds, time.monotonic() - began)
+
+
+def _config_of(variant: str, batch: int) -> config.Config:
+    model = models.complete(config.Model(variant=variant, num_classes=1000))
+    cfg = config.Config(
+        model=model,
+        data=config.Data(source="synthetic"),
+        train=config.Train(batch_size=batch, clip_norm=1.0),
+    )
+    models.check(cfg.model, cfg.data.image_size)
+    return cfg
+
+
+def _prepare(cfg: config.Config, mesh: Mesh) -> tuple[jax.stages.Lowered, Any, Any]:
+    """Returns the program of a round, and what it takes: a state and images for each device."""
+    network = loading.create_model(cfg)
+    tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
+    steps, warmup = cfg.train.duration.steps(cfg.train.batch_size, EXAMPLES), 10_000
+    schedule = schedules.create(cfg.schedule, lr=cfg.optimizer.lr, steps=steps, warmup=warmup)
+    one = step.create(network, tx, schedule, cfg)
+
+    drawn = np.random.default_rng(0)
+    shape = (STEPS, *step.batch_shapes(cfg)["image"].shape)
+    batches = {
+        "image": drawn.integers(0, 256, shape, dtype=np.uint8),
+        "label": drawn.integers(0, 1000, shape[:2], dtype=np.int32),
+    }
+    split = NamedSharding(mesh, P("device"))
+
+    def copies(tree: Any) -> Any:
+        """Returns a copy for each device."""
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (mesh.size, *x.shape)), tree)
+
+    live = jax.jit(lambda: copies(state.create(network, tx, cfg)), out_shardings=split)()
+    images = jax.jit(copies, out_shardings=split)(batches)
+    each = jax.vmap(lambda live, batches: jax.lax.scan(one, live, batches))
+    return jax.jit(each, out_shardings=split).lower(live, images), live, images
+
+
+def _compare_programs(program: jax.stages.Lowered, names: list[str]) -> None:
+    """Raises ConfigError if a host has lowered another program: other versions, other code."""
+    if jax.process_count() == 1:
+        return
+    digest = np.frombuffer(hashlib.sha256(program.as_text().encode()).digest(), np.uint8)
+    everyone = np.asarray(multihost_utils.process_allgather(digest))
+    other = np.flatnonzero((everyone != everyone[0]).any(axis=-1))
+    if other.size:
+        raise config.ConfigError(
+            f"{names[other[0]]}: has another program than {names[0]}; install the same versions "
+            "of vit_jax, jax and Python on all hosts"
+        )
+
+
+def _goes_on(began: float, hours: float) -> bool:
+    """Returns whether there is time left, by the first process's clock."""
+    left = time.monotonic() - began < 3600 * hours
+    if jax.process_count() == 1:
+        return left
+    return bool(multihost_utils.broadcast_one_to_all(np.int32(left)))
