@@ -5,7 +5,7 @@ import dataclasses
 import os
 import pathlib
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -13,17 +13,15 @@ import jax
 from vit_jax import __version__, config, loading, logs, models, storage, weights
 from vit_jax.checkpoints import collectives
 from vit_jax.checkpoints.manager import Manager
-from vit_jax.data import folder_check, pipeline, prefetch, split_roles, transforms
+from vit_jax.data import folder_check, split_roles
 from vit_jax.data.source import Source
 from vit_jax.evaluators import linear_data, registry, test_split
 from vit_jax.evaluators.evaluation import Evaluation
-from vit_jax.runtime import device, distributed, goodput, preemption
+from vit_jax.runtime import device, distributed, goodput
 from vit_jax.runtime.run_files import RunFiles
 from vit_jax.runtime.session import Session, open_session
-from vit_jax.training import hooks, loop, optimizers, replay, schedules, sharding, state, step
+from vit_jax.training import hooks, inputs, loop, optimizers, replay, schedules, state, step
 from vit_jax.training.plan import Plan
-
-Put = Callable[[prefetch.Batch], dict[str, jax.Array]]
 
 SETS = {f"evaluation.{option}" for option in ("tasks", "fewshot", "probe")}
 
@@ -93,7 +91,7 @@ def train(
                 splits={f"{evaluation.role.name}/split": evaluation.role.split},
             )
             save = hooks.Save(cfg, plan, session, files, saver, record=_record(evaluation, source))
-            batches, put = _inputs(source, cfg, mesh, plan.steps, session.stop)
+            batches, put = inputs.create(source, cfg, mesh, plan.steps, session.stop)
             session.progress.begin(plan.steps, moment.step)
             files.begin(moment.step, age=session.age)
             live, results = loop.train(
@@ -236,35 +234,6 @@ def _compile(
         f"step compiled in {session.age - before:.1f} s, ready after {session.age:.1f} s"
     )
     return compiled
-
-
-def _inputs(
-    source: Source, cfg: config.Config, mesh: Any, steps: int, stop: preemption.Stop
-) -> tuple[
-    Callable[[int], prefetch.BatchIterator], Callable[[prefetch.Batch], dict[str, jax.Array]]
-]:
-    """Returns what loads this host's rows after a step, and what moves them to the devices."""
-    rows = sharding.host_rows(mesh, cfg.train.batch_size)
-
-    def batches(first: int) -> prefetch.BatchIterator:
-        loaded = pipeline.batches(
-            source,
-            transforms.train_transforms(cfg.data),
-            cfg.data,
-            seed=cfg.seed,
-            batch_size=cfg.train.batch_size,
-            rows=rows,
-            train=True,
-            start_step=first,
-            stop_step=steps,
-        )
-        return prefetch.Prefetcher(loaded, stop)
-
-    def put(batch: prefetch.Batch) -> dict[str, jax.Array]:
-        inputs = {"image": batch["image"], "label": batch["label"]}
-        return sharding.put_batch(inputs, mesh, cfg.train.batch_size, rows)
-
-    return batches, put
 
 
 def _flops_per_image(model: models.Classifier) -> float | None:

@@ -43,16 +43,19 @@ def test_a_worker_loads_what_it_is_asked_for(tmp_path):
 
 def test_ratios_are_to_the_peer_on_as_many_cores():
     results = [
-        input.Result(1, input.OURS, 900.0, 0.001, 300.4),
-        input.Result(1, input.WHOLE, 600.0, 0.0016, 200.0),
-        input.Result(1, input.PEER, 450.0, 0.002, 500.0),
+        input.Result(1, input.OURS, [1 / 900, 1 / 1000, 1 / 800], [0.001], 300.4),
+        input.Result(1, input.WHOLE, [1 / 600] * 3, [0.0016], 200.0),
+        input.Result(1, input.PEER, [1 / 450, 1 / 600, 1 / 400], [0.002], 500.0),
     ]
     header, rows = input.table(results)
     assert header[4] == header[6] == "vs tf.data"
-    assert rows[0] == ("1", "vit_jax", "900", "900", "2.00x", "1.00", "2.00x", "300")
+    assert rows[0] == (
+        "1", "vit_jax", "900", "900", "2.00x (1.67 to 2.00)", "1.00", "2.00x", "300"
+    )  # fmt: skip
+    assert rows[2][4] == "1.00x"
     header, rows = input.table(results[:2])
     assert header[4] == "vs whole images"
-    assert rows[0][4] == "1.50x"
+    assert rows[0][4] == "1.50x (1.33 to 1.67)"
 
 
 def test_what_a_slice_eats():
@@ -68,13 +71,18 @@ def test_what_a_slice_eats():
     [
         (
             ["attention", "--rounds=3"],
-            "--rounds=3: is a flag of bench input, bench infer, bench train only",
+            "--rounds=3: is a flag of bench input, bench infer, bench train, bench checkpoint, "
+            "bench evaluate, bench dispatch only",
         ),
         (["input", "--feed=ViT-B/32"], "--topology=SLICE go together"),
         (["input", "--feed=ViT-Q/32", "--topology=v3:2x2"], "ViT-Q/32"),
         (["input", "--feed=ViT-B/32", "--topology=v9:2x2"], "--topology=v9:2x2"),
         (["input", "--data=/gone"], "--data=/gone: no such folder or tar"),
         (["input", "--peer-python=/no/python"], "--peer-python=/no/python: does not run"),
+        (["input", "--randaugment=2"], "data.randaugment=2: needs two numbers"),
+        (["input", "--randaugment=2,31"], "magnitude 31 is more than 30"),
+        (["input", "--peer-path=/gone"], "--peer-path=/gone: is for --randaugment"),
+        (["input", "--peer-path=/gone", "--randaugment=2,10"], "/gone: no checkout of big_vision"),
     ],
 )
 def test_mistakes_are_one_line(arguments, message, capsys):

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from vit_jax import cli, config
-from vit_jax.benchmarks import step_timing, train, train_results, train_worker
+from vit_jax.benchmarks import step_timing, train, train_results, train_worker, turns
 
 WORK = train_results.Work(
     model="ViT-Ti/16",
@@ -78,7 +78,7 @@ def measured(peak_flops=None):
 
 def test_the_ratio_is_that_of_each_turn():
     ours, theirs = measured().results
-    assert train_results.ratios(ours, theirs) == (1.5, 1.0, 2.0)
+    assert turns.ratios(ours, theirs) == (1.5, 1.0, 2.0)
 
 
 @pytest.mark.parametrize(("peak", "shown"), [(None, "0.5"), (2e12, "0.5 (25%)")])
@@ -157,7 +157,7 @@ def test_a_batch_that_does_not_fit_a_peer_is_halved_for_all(tmp_path, monkeypatc
     (one,) = train.measure([unset], peer, rounds=3, say=said.append)
     assert one.work.batch == 2
     assert [text.rpartition(" ")[2] for text in said] == ["8", "4", "2"]
-    assert train_results.ratios(*one.results[:2]) == (10, 10, 10)
+    assert turns.ratios(*one.results[:2]) == (10, 10, 10)
     with pytest.raises(config.ConfigError, match="batch 4: too large"):
         list(train.measure([WORK], peer, rounds=1, say=said.append))
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import pathlib
 import platform
@@ -10,25 +9,40 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
-from vit_jax import config
-from vit_jax.benchmarks import Table, sample_images
+from vit_jax import config, run_config
+from vit_jax.benchmarks import Table, sample_images, turns
+from vit_jax.benchmarks.processes import Worker
+from vit_jax.reports import provenance
 
 PEER = "tf.data"
 PEERS = {PEER: "", "tf.data, our pixels": "INTEGER_ACCURATE"}  # its default is a faster DCT
 WHOLE = "vit_jax, whole images"
-OURS = "vit_jax"
+OURS = turns.OURS
+REFERENCE = pathlib.Path("big_vision", "pp", "archive", "autoaugment.py")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Input:
-    """Settings: files, threads per process (none: one per core), rounds, the TensorFlow Python."""
+    """Settings.
+
+    Attributes:
+      data: a folder or tar of JPEG files; None: generated ones.
+      threads: of a process, each number tried; none: one per core.
+      peer_python: an interpreter that may have TensorFlow.
+      peer_path: a checkout of big_vision, whose RandAugment tf.data then takes.
+      randaugment: operations and magnitude, such as 2,10; empty: none.
+      rounds: turns of each pipeline.
+      batches: of a turn, for each core.
+    """
 
     data: pathlib.Path | None = None
     threads: tuple[int, ...] = ()
     peer_python: str = sys.executable
+    peer_path: pathlib.Path | None = None
+    randaugment: str = ""
     rounds: int = 5
     batches: int = 8
 
@@ -37,17 +51,42 @@ class Input:
             raise config.ConfigError("bench input: --rounds and --threads must be at least 1")
         if self.data is not None and not self.data.exists():
             raise config.ConfigError(f"--data={self.data}: no such folder or tar")
+        if self.peer_path is not None and not self.randaugment:
+            raise config.ConfigError(
+                f"--peer-path={self.peer_path}: is for --randaugment, which is not set"
+            )
+        if self.peer_path is not None and not (self.peer_path / REFERENCE).is_file():
+            raise config.ConfigError(f"--peer-path={self.peer_path}: no checkout of big_vision")
+        some = {"model": {"variant": "ViT-B/16"}}
+        run_config.config_from_values(some, {"data.randaugment": self.randaugment or "none"})
+
+    @property
+    def peer(self) -> str | None:
+        """Version of the TensorFlow to compare with; None where it cannot do the same work."""
+        version = _peer_version(self.peer_python)
+        return None if self.randaugment and self.peer_path is None else version
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A pipeline on some cores: medians over its rounds, and the peak memory in MiB."""
+    """A pipeline on some cores.
+
+    Attributes:
+      seconds: for an image, in every turn.
+      cpu: CPU seconds for an image, likewise, which other programs disturb less.
+      peak: memory in MiB.
+    """
 
     cores: int
     name: str
-    rate: float  # images/s
-    cpu: float  # CPU seconds per image, less sensitive to other programs
+    seconds: Sequence[float]
+    cpu: Sequence[float]
     peak: float
+
+    @property
+    def rate(self) -> float:
+        """Images per second, the median of the turns."""
+        return 1 / statistics.median(self.seconds)
 
 
 def measure(options: Input) -> list[Result]:
@@ -70,75 +109,54 @@ def measure(options: Input) -> list[Result]:
 
 def _compare(options: Input, cores: list[int], names: pathlib.Path) -> list[Result]:
     """Measures all pipelines on some cores, in a different order each round."""
-    where = ",".join(map(str, cores))
+    where, augment = ",".join(map(str, cores)), options.randaugment
     worker = [sys.executable, "-m", "vit_jax.benchmarks.worker", where]
     commands = {}
     for threads in options.threads or (len(cores),):
         suffix = f", {threads} threads" if options.threads else ""
-        commands[OURS + suffix] = [*worker, str(threads), "parts", str(names)]
-        commands[WHOLE + suffix] = [*worker, str(threads), "whole", str(names)]
-    if _peer_version(options.peer_python):
+        commands[OURS + suffix] = [*worker, str(threads), "parts", str(names), augment]
+        commands[WHOLE + suffix] = [*worker, str(threads), "whole", str(names), augment]
+    if options.peer:
         script = str(pathlib.Path(__file__).with_name("tf_data.py"))
+        checkout = str(options.peer_path or "")
         for name, dct in PEERS.items():
-            commands[name] = [options.peer_python, script, where, str(names), dct]
-    rates: dict[str, list[float]] = {name: [] for name in commands}
+            given = [where, str(names), dct, augment, checkout]
+            commands[name] = [options.peer_python, script, *given]
+    seconds: dict[str, list[float]] = {name: [] for name in commands}
     cpu: dict[str, list[float]] = {name: [] for name in commands}
     peaks = dict.fromkeys(commands, 0.0)
     with contextlib.ExitStack() as stack:
-        asks = {name: stack.enter_context(_process(line)) for name, line in commands.items()}
-        for ask in asks.values():
-            _turn(ask, 1)  # imports, file cache, tf.data's tuning
+        workers = {
+            name: stack.enter_context(Worker("input", name, line))
+            for name, line in commands.items()
+        }
+        for one in workers.values():
+            one.take(1)  # imports, file cache, tf.data's tuning
         for turn in range(options.rounds):
-            order = list(asks) if turn % 2 else list(reversed(asks))
+            order = list(workers) if turn % 2 else list(reversed(workers))
             for name in order:
-                answer = _turn(asks[name], options.batches * len(cores))
-                rates[name].append(answer["images"] / answer["seconds"])
+                answer = workers[name].take(options.batches * len(cores))
+                seconds[name].append(answer["seconds"] / answer["images"])
                 cpu[name].append(answer["cpu"] / answer["images"])
                 peaks[name] = max(peaks[name], answer["peak"])
-    middle = statistics.median
-    return [Result(len(cores), n, middle(rates[n]), middle(cpu[n]), peaks[n]) for n in commands]
-
-
-@contextlib.contextmanager
-def _process(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """Starts a worker; closing its standard input ends it."""
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def _turn(process: subprocess.Popen[str], batches: int) -> dict[str, Any]:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(f"{batches}\n")
-    process.stdin.flush()
-    line = process.stdout.readline()
-    if not line:
-        command = [str(word) for word in process.args]  # pyright: ignore[reportGeneralTypeIssues]
-        raise config.ConfigError(f"bench input: a process ended early: {' '.join(command)}")
-    return json.loads(line)
+    return [Result(len(cores), name, seconds[name], cpu[name], peaks[name]) for name in commands]
 
 
 def table(results: list[Result]) -> Table:
     """Returns rows for people; ratios are to tf.data, or without it to decoding whole images."""
     rows = []
     for one in results:
-        others = {r.name: r for r in results if r.cores == one.cores}
-        whole = next(r for name, r in others.items() if name.startswith(WHOLE))
-        base = others.get(PEER, whole)
+        base, cpu = _base(one, results), statistics.median(one.cpu)
+        ratio = "{:.2f}x ({:.2f} to {:.2f})".format(*turns.ratios(one, base))
         rows.append(
             (
                 f"{one.cores}",
                 one.name,
                 f"{one.rate:,.0f}",
                 f"{one.rate / one.cores:,.0f}",
-                f"{one.rate / base.rate:.2f}x",
-                f"{1000 * one.cpu:.2f}",
-                f"{base.cpu / one.cpu:.2f}x",
+                "1.00x" if one is base else ratio,
+                f"{1000 * cpu:.2f}",
+                f"{statistics.median(base.cpu) / cpu:.2f}x",
                 f"{one.peak:,.0f}",
             )
         )
@@ -148,19 +166,45 @@ def table(results: list[Result]) -> Table:
     return header, rows
 
 
+def _base(one: Result, results: Sequence[Result]) -> Result:
+    """Returns the result that ratios on as many cores are to."""
+    others = {other.name: other for other in results if other.cores == one.cores}
+    whole = next(other for name, other in others.items() if name.startswith(WHOLE))
+    return others.get(PEER, whole)
+
+
+def record(options: Input, results: Sequence[Result], command: str) -> dict[str, Any]:
+    """Returns a measurement as it is kept: what, by which code, when and where."""
+    versions = {"tensorflow": options.peer} if options.peer else {}
+    return {
+        "command": command,
+        **provenance.fields(_processor(), versions),
+        "load": round(os.getloadavg()[0], 2),
+        "work": {"batches": options.batches, "randaugment": options.randaugment or None},
+        "results": [
+            dataclasses.asdict(one) | {"ratio": turns.ratios(one, _base(one, results))}
+            for one in results
+        ],
+    }
+
+
 def title(options: Input) -> list[str]:
     """Returns lines that describe the measurement, the machine and the versions."""
     from vit_jax.data import partial_jpeg
 
-    peer = _peer_version(options.peer_python)
+    peer, augment = options.peer, options.randaugment
+    without = "big_vision's RandAugment (--peer-path=CHECKOUT)" if augment else ""
+    without = without or "TensorFlow here (--peer-python=PATH)"
     return [
-        "JPEG files -> Inception crop -> 224x224x3 uint8 batches of 256 in host memory; "
+        "JPEG files -> Inception crop -> "
+        + (f"RandAugment {augment} -> " if augment else "")
+        + "224x224x3 uint8 batches of 256 in host memory; "
         + (
             f"files of {options.data}" if options.data else f"{sample_images.COUNT} files made here"
         ),
-        f"{_processor()}, {len(os.sched_getaffinity(0))} cores; Python {platform.python_version()}",
+        f"{turns.machine(_processor())}; Python {platform.python_version()}",
         f"vit_jax decodes with {partial_jpeg.decoder()}; "
-        + (f"{PEER} of TensorFlow {peer}" if peer else "no TensorFlow here (--peer-python=PATH)"),
+        + (f"{PEER} of TensorFlow {peer}" if peer else f"no {without}"),
     ]
 
 

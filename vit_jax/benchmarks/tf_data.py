@@ -1,6 +1,7 @@
 """Counterpart of `worker` that loads the same batches with tf.data, in a Python with TensorFlow.
 
-It imports nothing from this package and uses the same line protocol.
+It imports nothing from this package and uses the same line protocol. RandAugment, where it is asked
+for, is big_vision's, from a checkout; that takes TensorFlow Addons.
 """
 
 import json
@@ -13,8 +14,22 @@ import time
 BATCH = 256
 
 
-def dataset(names: str, dct: str):
-    """Returns an endless tf.data.Dataset of uint8 batches; `dct` is TensorFlow's `dct_method`."""
+def randaugment(operations: int, magnitude: int, checkout: str):
+    """Returns big_vision's RandAugment, a function of a uint8 image."""
+    sys.path.insert(0, checkout)
+    from big_vision.pp.archive import autoaugment  # pyright: ignore[reportMissingImports]
+
+    return lambda image: autoaugment.distort_image_with_randaugment(image, operations, magnitude)
+
+
+def dataset(names: str, dct: str, augment):
+    """Returns an endless tf.data.Dataset of uint8 batches.
+
+    Args:
+      names: a file with the paths of images.
+      dct: TensorFlow's `dct_method`.
+      augment: a function of a uint8 image.
+    """
     import tensorflow as tf  # pyright: ignore[reportMissingImports]
 
     def view(path):
@@ -29,7 +44,7 @@ def dataset(names: str, dct: str):
         )
         window = tf.stack([begin[0], begin[1], size[0], size[1]])
         pixels = tf.io.decode_and_crop_jpeg(encoded, window, channels=3, dct_method=dct)
-        return tf.cast(tf.image.resize(pixels, (224, 224), method="bilinear"), tf.uint8)
+        return augment(tf.cast(tf.image.resize(pixels, (224, 224), method="bilinear"), tf.uint8))
 
     paths = pathlib.Path(names).read_bytes().splitlines()  # TensorFlow's texts are bytes
     options = tf.data.Options()
@@ -40,11 +55,14 @@ def dataset(names: str, dct: str):
     return batches.with_options(options)
 
 
-def main(cores: str, names: str, dct: str) -> None:
+def main(cores: str, names: str, dct: str, augment: str, checkout: str) -> None:
     """Answers until standard input ends."""
     os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    batches = dataset(names, dct)
+    function = lambda image: image  # noqa: E731
+    if augment:
+        function = randaugment(*map(int, augment.split(",")), checkout)
+    batches = dataset(names, dct, function)
     for line in sys.stdin:
         iterator = batches.as_numpy_iterator()
         next(iterator)

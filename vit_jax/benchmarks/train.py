@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from vit_jax import config, models
 from vit_jax.benchmarks import train_results
-from vit_jax.benchmarks.train_processes import DoesNotFit, Worker
+from vit_jax.benchmarks.processes import DoesNotFit, Worker
 from vit_jax.benchmarks.train_results import Measured, Result, Work
 from vit_jax.runtime import backend
 
@@ -147,7 +147,7 @@ def _compare(work: Work, peer: Peer, rounds: int) -> Measured:
     with contextlib.ExitStack() as stack:
         workers, facts = {}, {}
         for name, command in commands.items():  # one compiles at a time
-            worker = workers[name] = stack.enter_context(Worker(name, command))
+            worker = workers[name] = stack.enter_context(Worker("train", name, command))
             facts[name] = worker.read()
             if facts[OURS]["platform"] == "tpu" and peer.name is not None:
                 raise config.ConfigError(

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax.benchmarks import Table
+from vit_jax.benchmarks import Table, turns
 from vit_jax.reports import provenance
 
 CLASSES = 1000
@@ -83,12 +83,6 @@ class Measured:
     load: float
 
 
-def ratios(ours: Result, other: Result) -> tuple[float, float, float]:
-    """Returns how many times faster we are than another: the median of the turns and its range."""
-    found = [theirs / own for own, theirs in zip(ours.seconds, other.seconds, strict=True)]
-    return statistics.median(found), min(found), max(found)
-
-
 def table(measured: Sequence[Measured]) -> Table:
     """Returns rows for people."""
     rows = []
@@ -99,7 +93,7 @@ def table(measured: Sequence[Measured]) -> Table:
             speed = one.flops / seconds
             against = "-"
             if result is not ours:
-                against = "{:.2f}x ({:.2f} to {:.2f})".format(*ratios(ours, result))
+                against = "{:.2f}x ({:.2f} to {:.2f})".format(*turns.ratios(ours, result))
             rows.append(
                 (
                     f"{work.model} at {work.size}",
@@ -145,7 +139,7 @@ def record(measured: Measured, command: str) -> dict[str, Any]:
         "flops": measured.flops,
         "peak_flops": measured.peak_flops,
         "results": [
-            dataclasses.asdict(one) | ({} if one is ours else {"ratio": ratios(ours, one)})
+            dataclasses.asdict(one) | ({} if one is ours else {"ratio": turns.ratios(ours, one)})
             for one in measured.results
         ],
     }

@@ -2,7 +2,7 @@
 
 Each line on standard input is a number of batches to load; the reply is one line of JSON: images,
 seconds, CPU seconds, and peak memory in MiB. The arguments are the cores to run on, threads, the
-decoder (parts, whole), and a file with the image paths.
+decoder (parts, whole), a file with the image paths, and those of RandAugment, as in 2,10, or none.
 """
 
 import io
@@ -63,7 +63,7 @@ def load(source: Source, data: config.Data, count: int) -> dict[str, float]:
         return {"images": images, "seconds": seconds, "cpu": cpu}
 
 
-def main(cores: str, threads: str, decoder: str, names: str) -> None:
+def main(cores: str, threads: str, decoder: str, names: str, augment: str) -> None:
     """Answers until standard input ends."""
     os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     data = config.Data(
@@ -71,6 +71,7 @@ def main(cores: str, threads: str, decoder: str, names: str) -> None:
         flip=False,
         threads=int(threads),
         partial_decoding=decoder == "parts",
+        randaugment=tuple(int(number) for number in augment.split(",") if number) or None,
     )
     source = Files(os.fsdecode(pathlib.Path(names).read_bytes()).split("\n")[:-1])
     for line in sys.stdin:

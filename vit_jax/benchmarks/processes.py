@@ -1,4 +1,4 @@
-"""Processes that take training steps on command; see `train_worker` for what they say."""
+"""Processes that work on command: training steps (`train_worker`), or batches (`worker`)."""
 
 import contextlib
 import json
@@ -15,10 +15,11 @@ class DoesNotFit(Exception):
 
 
 class Worker:
-    """A process that takes steps on command and answers in lines of JSON."""
+    """A process that takes steps, or loads batches, on command and answers in lines of JSON."""
 
-    def __init__(self, name: str, command: list[str]) -> None:
-        self.name, self._command = name, command
+    def __init__(self, bench: str, name: str, command: list[str]) -> None:
+        """Takes the measurement and the program, for messages, and the command line."""
+        self._what, self._command = f"bench {bench}: {name}", command
 
     def __enter__(self) -> "Worker":
         # On a GPU each worker takes the memory it needs, so that several fit beside each other.
@@ -53,18 +54,18 @@ class Worker:
             if "memory" in found:
                 raise DoesNotFit(found["memory"])
             if "error" in found:
-                raise config.ConfigError(f"bench train: {self.name}: {found['error']}")
+                raise config.ConfigError(f"{self._what}: {found['error']}")
             return found
         code = self._process.wait()
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip().splitlines()
         last = said[-1] if said else f"exit code {code}"
-        raise config.ConfigError(f"bench train: {self.name} ended early: {last}")
+        raise config.ConfigError(f"{self._what} ended early: {last}")
 
-    def take(self, steps: int) -> dict[str, Any]:
-        """Takes steps and returns the answer."""
+    def take(self, count: int) -> dict[str, Any]:
+        """Takes steps, or loads batches, and returns the answer."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(f"{steps}\n")
+            self._process.stdin.write(f"{count}\n")
             self._process.stdin.flush()
         return self.read()

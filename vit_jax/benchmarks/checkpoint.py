@@ -1,0 +1,291 @@
+"""Saving and restoring a training state: this package, plain orbax, and safetensors, in turns.
+
+Every save ends with the bytes on the disk, by fsync, and every restore begins without them in the
+page cache. What they guarantee differs:
+
+- vit_jax: the checkpoint exists once its record was written, which holds a checksum of every file
+  and a digest of every array; restoring verifies both.
+- orbax: its folder gets its name once everything is written, then all of it is flushed here, as
+  orbax leaves files in the page cache; restoring verifies nothing.
+- safetensors: one file, flushed here; a crash leaves half a file, and restoring verifies nothing.
+"""
+
+import contextlib
+import functools
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from vit_jax import config, models, storage, tree_utils
+from vit_jax.benchmarks import turns
+from vit_jax.checkpoints.manager import Manager
+from vit_jax.training import optimizers, sharding, state
+
+SIZE = (224, 224)
+CLASSES = 1000
+ROUNDS = 5
+
+State = dict[str, Any]
+
+
+class Program(Protocol):
+    """Saves states under numbers, and restores them."""
+
+    def begin(self, number: int, live: State) -> None:
+        """Returns once training may go on."""
+        ...
+
+    def end(self) -> None:
+        """Returns once the state is on the disk."""
+        ...
+
+    def restore(self, number: int) -> State:
+        """Returns the state."""
+        ...
+
+    def path(self, number: int) -> pathlib.Path:
+        """Returns the file or folder."""
+        ...
+
+    def close(self) -> None:
+        """Frees threads."""
+        ...
+
+
+class Ours:
+    """The checkpoints of a run."""
+
+    def __init__(self, folder: pathlib.Path, target: State) -> None:
+        self._folder, self._target = folder / "vit_jax", target
+        self._manager = Manager(self._folder, keep=1, best=None)
+        self.close = self._manager.close
+
+    def begin(self, number: int, live: State) -> None:
+        """Starts a save."""
+        self._manager.save(number, live, record={}, metrics=None)
+
+    def end(self) -> None:
+        """Waits for its record."""
+        self._manager.wait()
+
+    def restore(self, number: int) -> State:
+        """Restores and verifies."""
+        found = self._manager.restore(self._target, step=number)
+        assert found is not None
+        return found[0]
+
+    def path(self, number: int) -> pathlib.Path:
+        """Returns the folder of a step."""
+        return self._folder / f"{number:08d}"
+
+
+class Orbax:
+    """orbax's StandardCheckpointer as it comes, and a flush of what it wrote."""
+
+    def __init__(self, folder: pathlib.Path, target: State) -> None:
+        self._folder, self._target = folder, target
+        self._checkpointer = ocp.StandardCheckpointer()
+        self._last = folder
+        self.close = self._checkpointer.close
+
+    def begin(self, number: int, live: State) -> None:
+        """Starts a save."""
+        self._last = self.path(number)
+        self._checkpointer.save(self._last, live)
+
+    def end(self) -> None:
+        """Waits for it, and flushes its files."""
+        self._checkpointer.wait_until_finished()
+        for file in _files(self._last):
+            storage.sync(file)
+        storage.sync(self._last)
+        storage.sync(self._folder)
+
+    def restore(self, number: int) -> State:
+        """Restores to the same devices."""
+        return self._checkpointer.restore(self.path(number), self._target)
+
+    def path(self, number: int) -> pathlib.Path:
+        """Returns a folder."""
+        return self._folder / f"orbax-{number}"
+
+
+class Safetensors:
+    """One file of all arrays, by the names that we give them."""
+
+    def __init__(self, folder: pathlib.Path, target: State) -> None:
+        self._folder, self._target = folder, target
+
+    def begin(self, number: int, live: State) -> None:
+        """Saves all of it."""
+        from safetensors import numpy as safetensors
+
+        arrays = {name: np.asarray(leaf) for name, leaf in tree_utils.flatten(live).items()}
+        safetensors.save_file(arrays, self.path(number))
+        storage.sync(self.path(number))
+        storage.sync(self._folder)
+
+    def end(self) -> None:
+        """Has nothing left to do."""
+
+    def restore(self, number: int) -> State:
+        """Restores to the same devices."""
+        from safetensors import numpy as safetensors
+
+        read = safetensors.load_file(self.path(number))
+        return tree_utils.map_named(
+            lambda name, leaf: jax.device_put(read[name], leaf.sharding), self._target
+        )
+
+    def path(self, number: int) -> pathlib.Path:
+        """Returns the file."""
+        return self._folder / f"{number}.safetensors"
+
+    def close(self) -> None:
+        """Has nothing open."""
+
+
+KINDS: Mapping[str, Callable[[pathlib.Path, State], Program]] = {
+    turns.OURS: Ours,
+    "orbax": Orbax,
+    "safetensors": Safetensors,
+}
+
+
+def random_state(name: str) -> tuple[State, State]:
+    """Returns a model's training state with Adam on the first device, and its shapes.
+
+    All numbers are random: zeros, as Adam's moments begin, would compress to nothing. Raises
+    ConfigError for an unknown model.
+    """
+    model = models.complete(config.Model(variant=name, num_classes=CLASSES))
+    models.check(model, SIZE)
+    cfg = config.Config(model=model, data=config.Data(source="synthetic", image_size=SIZE))
+    mesh = sharding.create_mesh(1, jax.devices()[:1])
+    network = models.create(model, image_size=SIZE, dtype="float32")
+    tx = optimizers.create(cfg.optimizer, clip_norm=None)
+    target = state.abstract_state(network, tx, cfg, mesh)
+    drawn = np.random.default_rng(0)
+
+    def fill(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        values = drawn.standard_normal(leaf.shape, np.float32)
+        return jax.device_put(values.astype(leaf.dtype), leaf.sharding)
+
+    return jax.block_until_ready(jax.tree.map(fill, target)), target
+
+
+def check(where: pathlib.Path | None) -> None:
+    """Raises ConfigError where safetensors or the folder is missing."""
+    if where is not None and not where.is_dir():
+        raise config.ConfigError(f"--workdir={where}: no such folder")
+    try:
+        import safetensors.numpy  # noqa: F401
+    except ImportError:
+        raise config.ConfigError(
+            "bench checkpoint: needs safetensors: pip install safetensors"
+        ) from None
+
+
+@contextlib.contextmanager
+def programs(target: State, where: pathlib.Path | None) -> Iterator[dict[str, Program]]:
+    """Opens all programs in a temporary folder below `where`."""
+    with (
+        tempfile.TemporaryDirectory(dir=where, prefix="vit_jax_bench_") as folder,
+        contextlib.ExitStack() as opened,
+    ):
+        found = {}
+        for name, kind in KINDS.items():
+            found[name] = opened.enter_context(
+                contextlib.closing(kind(pathlib.Path(folder), target))
+            )
+        yield found
+
+
+def measure(
+    model: str, live: State, target: State, *, rounds: int, where: pathlib.Path | None = None
+) -> list[turns.Compared]:
+    """Returns what saving and restoring takes, and how long a save keeps training waiting."""
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(live)) / 1e6
+    with programs(target, where) as found:
+        numbers = dict.fromkeys(found, 0)
+
+        def each(action: Callable[[str], Any]) -> dict[str, Callable[[], Any]]:
+            return {name: functools.partial(action, name) for name in found}
+
+        def prepare(name: str) -> None:
+            remove(found[name].path(numbers[name]))
+            numbers[name] += 1
+
+        def begin(name: str) -> None:
+            found[name].begin(numbers[name], live)
+
+        def save(name: str) -> None:
+            begin(name)
+            found[name].end()
+
+        def restore(name: str) -> None:
+            jax.block_until_ready(found[name].restore(numbers[name]))
+
+        for name in found:  # threads and compiled programs
+            prepare(name)
+            save(name)
+            restore(name)
+        saves = turns.take(each(save), rounds=rounds, before=prepare)
+        begins = turns.take(
+            each(begin), rounds=rounds, before=prepare, after=lambda name: found[name].end()
+        )
+        restores = turns.take(
+            each(restore),
+            rounds=rounds,
+            before=lambda name: forget(found[name].path(numbers[name])),
+        )
+    works = {"save": saves, "begin to save": begins, "restore": restores}
+    return [
+        turns.Compared(what=f"{what}, {model}", unit="MB", amount=size, results=results)
+        for what, results in works.items()
+    ]
+
+
+def forget(path: pathlib.Path) -> None:
+    """Takes the files of a path out of the page cache; they are on the disk."""
+    for file in _files(path):
+        with file.open("rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def remove(path: pathlib.Path) -> None:
+    """Removes a file or folder, if it exists."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def file_system(where: pathlib.Path | None) -> str:
+    """Returns the kind of file system of a folder, such as ext4."""
+    folder = pathlib.Path(where or tempfile.gettempdir()).resolve()
+    lines = [line.split() for line in pathlib.Path("/proc/mounts").read_text().splitlines()]
+    mounted = {mount: kind for _, mount, kind, *_ in lines}  # the last one hides those before
+    return next(mounted[str(up)] for up in (folder, *folder.parents) if str(up) in mounted)
+
+
+def title(where: pathlib.Path | None) -> list[str]:
+    """Returns lines that say what was measured and where."""
+    return [
+        "a training state with Adam, random numbers: from the device to the disk, flushed, and "
+        "back, not from the page cache; begin to save: until training may go on",
+        "vit_jax verifies what it reads, by checksums and digests that it has saved; the others "
+        "do not",
+        f"{turns.machine()}; file system {file_system(where)}",
+    ]
+
+
+def _files(path: pathlib.Path) -> list[pathlib.Path]:
+    return [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
