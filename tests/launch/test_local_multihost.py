@@ -49,6 +49,7 @@ def run(*words, env):
         ("70 2 70", 2),
         ("70 1 70", 1),
         ("2 78 0", 78),
+        ("70 71 75", 71),
     ],
 )
 def test_the_exit_code_is_the_one_that_decides(environment, codes, code):
