@@ -74,7 +74,7 @@ work() { # the job, on its first node: one step of all tasks; what comes of it d
   srun --kill-on-bad-exit=0 --wait=600 --label bash "${BASH_SOURCE[0]}" --task "$program" train "$@" || code=$?
   echo "$(date -u +%FT%TZ) job $SLURM_JOB_ID: exit code $code"
   case $code in
-    0 | 2 | 71 | 78) exit "$code" ;;
+    0 | 2 | 71 | 72 | 78) exit "$code" ;;
   esac
   ((restarts < most)) || exit "$code"
   timeout --kill-after=10 "$PATIENCE" scontrol requeue "$SLURM_JOB_ID" || exit "$code"

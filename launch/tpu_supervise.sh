@@ -9,7 +9,7 @@ INSTALLED='' # on this slice, by this supervisor
 #: launch/tpu.sh supervise --name=NAME --slice=SLICE --workdir=gs://BUCKET/DIR CONFIG_NAME [--config.KEY=VALUE ...]
 #:
 #: Asks for the slice, waits, installs, runs and follows; after a preemption or a failure worth a retry it does
-#: so again, until the run ends with exit code 0, 2, 71 or 78 or by `stop`. Ctrl-C leaves slice and run as they are; the
+#: so again, until the run ends with exit code 0, 2, 71, 72 or 78 or by `stop`. Ctrl-C leaves slice and run as they are; the
 #: same command takes them up again, also from another machine. What gcloud would refuse again, such as a missing
 #: permission or quota, ends it at once with 78; a state that is not known, after 20 polls with 70: nothing is deleted.
 #:   --max-restarts=N    in a row, none of which ran for --steady-seconds=1800 (default: 10)
@@ -35,7 +35,7 @@ supervise() {
       0) finish 0 'done' ;;
       refused*) abandon 78 "${OUTCOME#refused }" ;;
       strange*) abandon 70 "${OUTCOME#strange }" ;;
-      2 | 71 | 78) finish "$OUTCOME" "exit code $OUTCOME, which a restart does not mend; launch/tpu.sh logs --name=$name" ;;
+      2 | 71 | 72 | 78) finish "$OUTCOME" "exit code $OUTCOME, which a restart does not mend; launch/tpu.sh logs --name=$name" ;;
       stopped*) finish "${OUTCOME#stopped }" "ended by launch/tpu.sh stop" ;;
     esac
     if ((RAN >= steady_seconds)); then restarts=0; fi
@@ -182,7 +182,7 @@ collect() { # OUTCOME: the exit code that decides, of all workers'; the others h
   OUTCOME=$(worst $(sed -nE 's/.*(exited|stopped) ([0-9]+)$/\2/p; s/.*(killed|running|none)$/137/p' <<<"$ANSWER"))
   case $OUTCOME:$ANSWER in
     75:*stopped*) OUTCOME="stopped 75" ;;
-    0:* | 2:* | 71:* | 78:*) ;;
+    0:* | 2:* | 71:* | 72:* | 78:*) ;;
     *) OUTCOME="exit code $OUTCOME" ;;
   esac
 }
@@ -244,7 +244,7 @@ plan() { # what supervise would do
   on all start "${TRAIN[@]}"
   echo "# 7. Every $poll_seconds s, until it ends: the state of worker 0, and the lines its log has got since"
   on 0 poll 0
-  echo "# 8. The exit codes of all workers: 0 (done), 2 (wrong settings), 71 (a faulty device) and 78 (will fail again) end it; after any" \
+  echo "# 8. The exit codes of all workers: 0 (done), 2 (wrong settings), 71 (a faulty device), 72 (taken over by another process) and 78 (will fail again) end it; after any" \
     "other again from 3, at most $max_restarts times in a row, after $backoff_seconds s, twice that, ..."
   on all status
   echo "# 9. If the slice is gone (SUSPENDED, FAILED; PREEMPTED, TERMINATED) it is deleted first, and again from 2"

@@ -22,5 +22,11 @@ class UserError(Exception):
         return messages.one_line(super().__str__())
 
 
+class LeaseLost(UserError):
+    """Another process has taken over the run directory; a restart would only find it in use."""
+
+    exit_code = 72
+
+
 class ConfigError(UserError):
     """An unknown option, a wrong type, or a value out of bounds."""

@@ -72,7 +72,14 @@ def train(
         directory, best = workdir / "checkpoints", split_roles.best_metric(cfg)
         with (
             session.open_files(cfg) as files,
-            contextlib.closing(Manager(directory, keep=cfg.checkpoint.keep, best=best)) as saver,
+            contextlib.closing(
+                Manager(
+                    directory,
+                    keep=cfg.checkpoint.keep,
+                    best=best,
+                    check_lease=session.check_lease,
+                )
+            ) as saver,
         ):
             for line in (_banner(evaluation, len(source), plan, workdir), *notes):
                 session.progress.say(line)

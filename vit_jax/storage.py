@@ -10,10 +10,11 @@ import pathlib
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from vit_jax.config import ConfigError, UserError
+from vit_jax.errors import LeaseLost
 
 log = logging.getLogger("vit_jax")
 
@@ -178,10 +179,17 @@ class RemoteSync:
     whole. A local run directory needs no mirror and serves as its own folder.
     """
 
-    def __init__(self, directory: pathlib.Path) -> None:
-        """Downloads the files that an earlier process of the run uploaded."""
+    def __init__(
+        self, directory: pathlib.Path, check_lease: Callable[[], None] = lambda: None
+    ) -> None:
+        """Downloads the files that an earlier process of the run uploaded.
+
+        Args:
+          directory: the run directory.
+          check_lease: called before an upload; raises LeaseLost.
+        """
         self.folder = self._directory = directory
-        self._remote = is_remote(directory)
+        self._remote, self._check = is_remote(directory), check_lease
         if not self._remote:
             return
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="vit_jax_"))
@@ -201,6 +209,7 @@ class RemoteSync:
             return
         self._at = time.monotonic()
         try:
+            self._check()
             for file in sorted(path for path in self.folder.rglob("*") if path.is_file()):
                 status = file.stat()
                 state = (status.st_size, status.st_mtime_ns)
@@ -208,6 +217,8 @@ class RemoteSync:
                     (self._directory / file.relative_to(self.folder)).write_bytes(file.read_bytes())
                     self._done[file] = state
             self._failing = False
+        except LeaseLost:
+            raise
         except Exception as error:  # any gcsfs error; a failed metrics upload must not end the run
             if not self._failing:
                 log.warning("%s: cannot be written now: %s", self._directory, reason(error))

@@ -88,7 +88,14 @@ def test_one_process_for_each_node_has_all_its_gpus(slurm, tmp_path):
 
 @pytest.mark.parametrize(
     ("codes", "runs", "code"),
-    [((75, 70, 0), 3, 0), ((2,), 1, 2), ((78,), 1, 78), ((71,), 1, 71), ((75,) * 9, 3, 75)],
+    [
+        ((75, 70, 0), 3, 0),
+        ((2,), 1, 2),
+        ((78,), 1, 78),
+        ((71,), 1, 71),
+        ((72,), 1, 72),
+        ((75,) * 9, 3, 75),
+    ],
 )
 def test_what_is_worth_another_turn_is_queued_again(slurm, codes, runs, code):
     words = ("--nodes=2", "--gpus-per-node=4", "--per-node", "--", *TRAIN[:2])

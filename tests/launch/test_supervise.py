@@ -114,7 +114,9 @@ def test_back_off_doubles(world):
     assert slept == [30, 60, 120, 240]
 
 
-@pytest.mark.parametrize(("outcome", "code"), [("2/70", 2), ("70/78", 78), ("71/70", 71)])
+@pytest.mark.parametrize(
+    ("outcome", "code"), [("2/70", 2), ("70/78", 78), ("71/70", 71), ("70/72", 72)]
+)
 def test_what_a_restart_does_not_mend_ends_it_whichever_worker_says_so(world, outcome, code):
     here = world(hosts=2, lives=[{"runs": [outcome]}])
     here.make_ready()

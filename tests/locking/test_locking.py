@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,9 +16,10 @@ import pytest
 
 import bucket
 import runs
-from vit_jax import cli, config, locking, logs, storage
+from vit_jax import cli, config, errors, experiment, locking, logs, storage
 from vit_jax.locking import disk, lock
 from vit_jax.locking.holder import Holder, machine
+from vit_jax.training import hooks
 
 ELSEWHERE = dataclasses.replace(Holder.me(), host="far", pid=7, machine="another boot")
 HOLD = """
@@ -183,7 +185,7 @@ def held_elsewhere(folder):
 
 def test_a_holder_elsewhere_that_renews_is_left_alone(folder):
     other = held_elsewhere(folder)
-    with lock._Renewal(other, folder):
+    with lock._Renewal(lock.Lease(other, ELSEWHERE, folder)):
         assert "in use by process 7 on far for " in refused(folder)
     assert other.renew()
     other.release()
@@ -208,14 +210,14 @@ def test_a_holder_elsewhere_that_is_gone_is_followed_after_the_lease(folder, cap
 def test_who_was_overtaken_ends(folder, caplog):
     mine = held_elsewhere(folder)
     codes = []
-    with lock._Renewal(mine, folder, end=codes.append) as _:
+    with lock._Renewal(lock.Lease(mine, ELSEWHERE, folder), end=codes.append):
         other = type(mine)(folder / locking.NAME, dataclasses.replace(ELSEWHERE, token="new"))
         while not other.seize(other.look()[0]):
             pass
         deadline = time.monotonic() + 30
         while not codes and time.monotonic() < deadline:
             time.sleep(0.01)
-    assert codes == [70]
+    assert codes == [72]
     assert "taken over by process 7 on far" in caplog.text
     mine.release()
     assert other.renew()  # it is the other's
@@ -239,6 +241,99 @@ def test_two_that_take_over_at_once(folder):
     for thread in threads:
         thread.join()
     assert len([one for one in found if one.renew()]) == 1
+
+
+# --- A holder that did not run for a while, and goes on ---------------------------------------
+
+
+def overtake(folder):
+    """Another process takes a lock that this one holds; returns its lock."""
+    other = (lock.BucketLock if storage.is_remote(folder) else disk.DiskLock)(
+        folder / locking.NAME, dataclasses.replace(ELSEWHERE, token="new")
+    )
+    while not other.seize(other.look()[0]):
+        pass
+    return other
+
+
+@pytest.fixture
+def suspended(monkeypatch):
+    """The thread that renews does not run: only what asks for the lease can find it lost."""
+    monkeypatch.setattr(lock, "RENEW", 1e9)
+
+
+def test_a_lease_is_checked_where_something_is_saved(folder, suspended):
+    with locking.exclusive(folder) as lease:
+        lease.check()
+        other = overtake(folder)
+        with pytest.raises(errors.LeaseLost, match="taken over by process 7 on far .* saves noth"):
+            lease.check()
+    assert errors.LeaseLost.exit_code == 72
+    assert other.renew()  # untouched by the release of who was overtaken
+
+
+def test_a_file_in_the_same_place_with_another_token_is_not_ours(tmp_path, suspended):
+    """As on a file server that gives the new file the number of the old one."""
+    with locking.exclusive(tmp_path) as lease:
+        holder = dataclasses.replace(Holder.me(), token="other")
+        (tmp_path / locking.NAME).write_bytes(holder.dump())
+        with pytest.raises(errors.LeaseLost, match=f"taken over by process {os.getpid()}"):
+            lease.check()
+
+
+@pytest.mark.parametrize("jump", [-1e6, 1e6])
+def test_a_clock_that_jumps_changes_nothing(folder, monkeypatch, jump):
+    now = time.time
+    with locking.exclusive(folder) as lease:
+        monkeypatch.setattr(time, "time", lambda: now() + jump)
+        lease.check()
+        assert f"process {os.getpid()}" in refused(folder)
+        lease.check()
+
+
+def test_a_copied_directory_is_free(tmp_path):
+    """The copy of a run in progress contains its lock, which nobody holds."""
+    with locking.exclusive(tmp_path / "run") as lease:
+        shutil.copytree(tmp_path / "run", tmp_path / "copy")
+        began = time.monotonic()
+        with locking.exclusive(tmp_path / "copy") as other:
+            assert time.monotonic() - began < lock.LEASE
+            lease.check()
+            other.check()
+
+
+def test_a_run_that_was_overtaken_saves_nothing_more(folder, suspended):
+    """It has lost its lease at step 12: metrics and checkpoints stay as they were."""
+    cfg = runs.configure(checkpoint={"every": 5, "keep": 9, "best": None})
+    seen = {}
+
+    class Overtaken(hooks.Save):
+        def after(self, moment, *, due):
+            if moment.step == 15:
+                self._saver.wait()
+                seen["lock"] = overtake(folder)
+                seen["files"] = contents(folder)
+            super().after(moment, due=due)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hooks, "Save", Overtaken)
+        with pytest.raises(errors.LeaseLost):
+            experiment.train(cfg, folder)
+    assert contents(folder) == seen["files"]
+    committed = {name.split("/")[1] for name in seen["files"] if name.endswith("commit.json")}
+    assert committed == {"00000005", "00000010"}
+    assert seen["lock"].renew()
+
+
+def contents(folder):
+    """Returns the bytes of every file, but for compiled programs and the lock."""
+    found = {}
+    for path in folder.iterdir():
+        if path.is_dir() and path.name != "compiled":
+            found |= {f"{path.name}/{name}": each for name, each in contents(path).items()}
+        elif path.is_file() and path.name != locking.NAME:
+            found[path.name] = path.read_bytes()
+    return found
 
 
 # --- What goes wrong ------------------------------------------------------------------------------

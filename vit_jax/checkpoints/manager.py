@@ -18,7 +18,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -31,7 +31,7 @@ from vit_jax.checkpoints import collectives, digests, orbax_logging, reader
 from vit_jax.checkpoints import record as records
 from vit_jax.checkpoints.reader import restore_subtree
 from vit_jax.checkpoints.record import CheckpointError, DamagedCheckpoint, find, read_record
-from vit_jax.config import UserError
+from vit_jax.errors import LeaseLost, UserError
 from vit_jax.messages import size_text
 
 __all__ = [
@@ -60,7 +60,14 @@ class SaveFailed(UserError):
 class Manager:
     """Saves and restores a training state in a directory, and keeps the newest and the best."""
 
-    def __init__(self, directory: epath.PathLike, *, keep: int, best: str | None) -> None:
+    def __init__(
+        self,
+        directory: epath.PathLike,
+        *,
+        keep: int,
+        best: str | None,
+        check_lease: Callable[[], None] = lambda: None,
+    ) -> None:
         """Creates the directory and removes the remains of interrupted saves.
 
         Args:
@@ -68,12 +75,14 @@ class Manager:
           keep: number of newest checkpoints to keep, in addition to the best one.
           best: metric that chooses the best, such as `validation/top1`: higher is better, except
             for a `loss`. None: keep no best checkpoint.
+          check_lease: called by process 0 before it writes, renames or deletes; raises LeaseLost
+            if another process has taken over the directory.
 
         Raises CheckpointError if the directory cannot be written or is not shared.
         """
         orbax_logging.silence_orbax()
         self._directory = records.absolute(directory)
-        self._keep, self._metric = keep, best
+        self._keep, self._metric, self._check_lease = keep, best, check_lease
         # Float32 weights and moments shrink by 8 %, and compressing takes longer than all the rest.
         self._checkpointer = ocp.AsyncCheckpointer(
             ocp.PyTreeCheckpointHandler(use_compression=False)
@@ -143,6 +152,8 @@ class Manager:
             # Orbax rejects empty arrays; the commit record describes them completely.
             full = tree_utils.nest({name: leaf for name, leaf in leaves.items() if leaf.size})
             self._checkpointer.save(path, args=ocp.args.PyTreeSave(full))  # pyright: ignore
+        except LeaseLost:
+            raise
         except Exception as error:
             raise self._failed(step, error) from error
         self._pending = self._background.submit(self._finish, step, commit)
@@ -239,6 +250,7 @@ class Manager:
 
     def _make_room(self, step: int, commit: Mapping[str, Any], size: int) -> bool:
         """Makes room for a step's folder; returns whether a committed one already exists."""
+        self._check_lease()
         path = records.folder(self._directory, step)
         if (path / records.COMMIT).exists():
             try:
@@ -267,7 +279,10 @@ class Manager:
         try:
             self._checkpointer.wait_until_finished()
             if jax.process_index() == 0:
+                self._check_lease()
                 records.write(path, commit)
+        except LeaseLost:
+            raise  # nothing here is this process's to tidy
         except Exception as error:
             if jax.process_index() == 0:
                 with contextlib.suppress(OSError), storage.os_errors():

@@ -58,8 +58,9 @@ Train Vision Transformers in JAX, by config name.
 
 EXITS = """\
 exit codes: 0 done, 2 wrong usage or input, 70 failed but worth a retry (loss not finite, disk
-full), 71 a device computed different results from the same inputs, 75 stopped by a signal and
-saved (resume with the same command), 78 will fail again (out of memory, no usable checkpoint)
+full), 71 a device computed different results from the same inputs, 72 another process has taken
+over the run directory, 75 stopped by a signal and saved (resume with the same command), 78 will
+fail again (out of memory, no usable checkpoint)
 """
 
 OVERRIDES = """\

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from vit_jax import config, logs, storage
+from vit_jax import config, errors, logs, storage
 from vit_jax.locking.bucket import BucketLock
 from vit_jax.locking.disk import DiskLock
 from vit_jax.locking.holder import Holder
@@ -20,18 +20,37 @@ RENEW = 15.0  # seconds between renewals
 LEASE = 90.0  # seconds without renewal after which a lock is taken over
 NEAR = 3.0  # seconds to wait for a process on this machine to end, e.g. after its parent was killed
 LOOK = 0.2  # seconds between attempts
-LOST = 70  # exit code of a process that lost its lock
-
 
 Lock = BucketLock | DiskLock
+Check = Callable[[], None]
 
 
 class InUse(config.ConfigError):
     """Another process holds the lock."""
 
 
+class Lease:
+    """A lock that this process has taken, and others may take over while it does not run."""
+
+    def __init__(self, lock: Lock, me: Holder, workdir: pathlib.Path) -> None:
+        self._lock, self._me, self._workdir = lock, me, workdir
+
+    def check(self) -> None:
+        """Renews the lock; raises LeaseLost if another process has taken it over.
+
+        To call before anything is committed: a process that was suspended cannot know for how long.
+        Raises OSError if the storage does not answer.
+        """
+        renewed, (_, holder) = self._lock.renew(), self._lock.look()
+        if not renewed or (holder is not None and holder.token != self._me.token):
+            raise errors.LeaseLost(
+                f"--workdir={self._workdir}: taken over by {_name(holder)}, so this process saves "
+                "nothing more"
+            )
+
+
 @contextlib.contextmanager
-def exclusive(workdir: pathlib.Path, name: str = NAME) -> Iterator[None]:
+def exclusive(workdir: pathlib.Path, name: str = NAME) -> Iterator[Lease]:
     """Holds the lock on a directory; raises InUse if another process holds it.
 
     Args:
@@ -41,33 +60,33 @@ def exclusive(workdir: pathlib.Path, name: str = NAME) -> Iterator[None]:
     Waits `NEAR` seconds for a live holder on this machine, and for one elsewhere until its first
     renewal, at most `LEASE` seconds.
     """
-    lock: Lock = (BucketLock if storage.is_remote(workdir) else DiskLock)(
-        workdir / name, Holder.me()
-    )
+    me = Holder.me()
+    lock: Lock = (BucketLock if storage.is_remote(workdir) else DiskLock)(workdir / name, me)
+    lease = Lease(lock, me, workdir)
     try:
         with storage.readable_errors(f"--workdir={workdir}"):
             _take(lock, workdir)
-        with _Renewal(lock, workdir):
-            yield
+        with _Renewal(lease):
+            yield lease
     finally:
         lock.release()
 
 
 @contextlib.contextmanager
-def attempt(workdir: pathlib.Path, *, wanted: bool) -> Iterator[str | None]:
+def attempt(workdir: pathlib.Path, *, wanted: bool) -> Iterator[tuple[str | None, Check]]:
     """Holds the lock if available; otherwise reports the reason instead of raising.
 
     In a multi-process run the first process takes the lock for all (`wanted`), and tells the
-    others once they have joined.
+    others once they have joined. Returns the reason, and `Lease.check`, which passes in the others.
     """
     with contextlib.ExitStack() as held:
-        refusal = None
+        refusal, check = None, lambda: None
         if wanted:
             try:
-                held.enter_context(exclusive(workdir))
+                check = held.enter_context(exclusive(workdir)).check
             except InUse as error:
                 refusal = str(error)
-        yield refusal
+        yield refusal, check
 
 
 def clear(workdir: pathlib.Path) -> None:
@@ -150,10 +169,8 @@ class _Renewal:
     the lease, this process ends at once: otherwise both would write the same files.
     """
 
-    def __init__(
-        self, lock: Lock, workdir: pathlib.Path, *, end: Callable[[int], None] | None = None
-    ) -> None:
-        self._lock, self._workdir, self._end = lock, workdir, end or os._exit
+    def __init__(self, lease: Lease, *, end: Callable[[int], None] | None = None) -> None:
+        self._lease, self._end = lease, end or os._exit
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._work, name="lock", daemon=True)
 
@@ -167,12 +184,10 @@ class _Renewal:
     def _work(self) -> None:
         while not self._done.wait(RENEW):
             try:
-                if self._lock.renew():
-                    continue
-                holder = self._lock.look()[1]
+                self._lease.check()
             except OSError:
                 continue  # the bucket or server is temporarily unreachable
-            text = "--workdir=%s: taken over by %s, so this process ends"
-            logs.log.error(text, self._workdir, _name(holder))
-            self._end(LOST)
-            return
+            except errors.LeaseLost as lost:
+                logs.log.error("%s", lost)
+                self._end(lost.exit_code)
+                return

@@ -2,12 +2,13 @@
 
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 
 import jax
 
 from vit_jax import config, logs, storage
+from vit_jax.errors import LeaseLost
 from vit_jax.runtime import goodput
 from vit_jax.runtime.phase_timer import PhaseTimer
 
@@ -20,19 +21,25 @@ class RunFiles:
         a bucket it is a mirror.
     """
 
-    def __init__(self, workdir: pathlib.Path, cfg: config.Config, phases: PhaseTimer) -> None:
-        """Writes config.json and opens the loggers.
+    def __init__(
+        self,
+        workdir: pathlib.Path,
+        cfg: config.Config,
+        phases: PhaseTimer,
+        check_lease: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Writes config.json and opens the loggers; checks its lease before each write.
 
         Raises ConfigError if the directory cannot be written, NotWritten if the disk is full.
         """
         self.folder: pathlib.Path | None = None
-        self._phases = phases
+        self._workdir, self._phases, self._check = workdir, phases, check_lease
         self._goodput: goodput.GoodputLog | None = None
         if jax.process_index() != 0:
             return
         _write_config(workdir, cfg)
         with storage.readable_errors(f"--workdir={workdir}"):
-            self._mirror = storage.RemoteSync(workdir)
+            self._mirror = storage.RemoteSync(workdir, check_lease)
         self.folder = self._mirror.folder
         self._metrics = logs.Metrics(
             self.folder, tensorboard=cfg.logging.tensorboard, loggers=cfg.logging.loggers
@@ -48,11 +55,14 @@ class RunFiles:
             self._goodput.failed()
         if self.folder is not None:
             self._metrics.close()
-            self._mirror.bring(now=True)
+            if not isinstance(error, LeaseLost):
+                self._mirror.bring(now=True)
 
     def write(self, step: int, values: Mapping[str, float | str]) -> None:
         """Writes the numbers of a step; keys are `group/name`."""
         if self.folder is not None:
+            if self.folder == self._workdir:  # else the mirror checks
+                self._check()
             self._metrics.write(step, values)
 
     def sync(self, *, now: bool = False) -> None:

@@ -5,7 +5,7 @@ import dataclasses
 import pathlib
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 
@@ -27,6 +27,7 @@ class Session:
       stop: tells whether the run is to stop.
       phases: times the phases of the process.
       progress: shows what the process does.
+      check_lease: raises LeaseLost once another process has taken over the directory.
       began: when the process began, by `time.monotonic`.
     """
 
@@ -34,6 +35,7 @@ class Session:
     stop: preemption.Stop
     phases: PhaseTimer
     progress: Progress
+    check_lease: Callable[[], None] = lambda: None
     began: float = dataclasses.field(default_factory=time.monotonic)
 
     @property
@@ -51,7 +53,7 @@ class Session:
 
     def open_files(self, cfg: config.Config) -> RunFiles:
         """Opens the files of the run, and caches compiled programs beside them."""
-        files = RunFiles(self.workdir, cfg, self.phases)
+        files = RunFiles(self.workdir, cfg, self.phases, self.check_lease)
         device.cache_programs(self.workdir)
         return files
 
@@ -67,7 +69,7 @@ def open_session(cfg: config.Config, workdir: pathlib.Path) -> Iterator[Session]
     device.keep_freed_memory()
     began, phases = time.monotonic(), PhaseTimer("start")
     with (
-        locking.attempt(workdir, wanted=distributed.is_first()) as refusal,
+        locking.attempt(workdir, wanted=distributed.is_first()) as (refusal, check_lease),
         preemption.Stop() as stop,
         device.memory_errors(),
         distributed.failures(cfg.watchdog.heartbeat),
@@ -79,7 +81,14 @@ def open_session(cfg: config.Config, workdir: pathlib.Path) -> Iterator[Session]
         distributed.initialize(directory, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
         if refusal := collectives.first_problem(refusal):
             raise locking.InUse(refusal)
-        session = Session(workdir=workdir, stop=stop, phases=phases, progress=progress, began=began)
+        session = Session(
+            workdir=workdir,
+            stop=stop,
+            phases=phases,
+            progress=progress,
+            check_lease=check_lease,
+            began=began,
+        )
         # Options that do not change a result must be equal too, or a process would wait.
         whole = digest(repr(cfg).encode())
         session.compare(config=whole, code=consistency.code(), jax=jax.__version__)
