@@ -22,7 +22,7 @@ from vit_jax.training import hooks, inputs, loop, optimizers, schedules, state, 
 from vit_jax.training.plan import Plan
 
 NAME = "digits"
-ROUNDS = 7
+ROUNDS = 5
 STEPS = 110  # of a turn: 5 epochs
 IN_MEMORY = "vit_jax, images in memory"
 ALONE = "the compiled step alone"
