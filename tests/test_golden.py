@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 RECORDED = json.loads(golden_runs.LOSSES.read_text())
-FAST = ("sgd", "adam-fsdp", "masked-color")
+FAST = ("adam-fsdp", "masked-color")
 
 
 def test_no_config_has_changed():

@@ -1,5 +1,8 @@
 """What `bench input` measures and how it says it; the measuring itself is not timed here."""
 
+import dataclasses
+import stat
+import sys
 import tarfile
 
 import cv2
@@ -8,6 +11,7 @@ import pytest
 
 from vit_jax import cli, config
 from vit_jax.benchmarks import host_cores, input, sample_images, worker
+from vit_jax.data import pipeline, transforms
 
 
 def test_pictures_are_the_same_every_time_and_as_large_as_imagenets(tmp_path):
@@ -39,6 +43,79 @@ def test_a_worker_loads_what_it_is_asked_for(tmp_path):
     assert answer["images"] == 256
     assert answer["seconds"] > 0
     assert answer["cpu"] > 0
+
+
+STAND_IN = """#!{python}
+import json, sys
+if sys.argv[1] == "-c":
+    print("9.9")  # asked for its version of TensorFlow
+    sys.exit()
+augment, checkout = (sys.argv[-2:] if "tf_data" in sys.argv[1] else (sys.argv[-1], None))
+if augment != "2,10" or checkout not in (None, {checkout!r}):
+    sys.exit("no such arguments")
+print("a library that prints")
+for line in sys.stdin:
+    count = 256 * int(line)
+    print(json.dumps(dict(images=count, seconds=count / 100, cpu=1, peak=7)), flush=True)
+"""
+
+
+def stand_in(path, checkout):
+    """Writes a program that answers as our worker or as tf.data would."""
+    path.write_text(STAND_IN.format(python=sys.executable, checkout=str(checkout)))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def test_randaugment_is_measured_beside_that_of_a_checkout(tmp_path, monkeypatch):
+    (tmp_path / input.REFERENCE).parent.mkdir(parents=True)
+    (tmp_path / input.REFERENCE).touch()
+    (tmp_path / "jpegs").mkdir()
+    sample_images.make(tmp_path / "jpegs", 1)
+    python = str(stand_in(tmp_path / "python", tmp_path))
+    monkeypatch.setattr(sys, "executable", python)
+    options = input.Input(
+        data=tmp_path / "jpegs", peer_python=python, peer_path=tmp_path, randaugment="2,10",
+        rounds=2,
+    )  # fmt: skip
+    results = input.measure(options)
+    names = {one.name for one in results}
+    assert names == {input.OURS, input.WHOLE, *input.PEERS}
+    assert all(one.rate == pytest.approx(100) for one in results)
+    line = input.record(options, results, "vit_jax bench input")
+    assert line["work"]["randaugment"] == "2,10"
+    assert line["versions"]["tensorflow"] == "9.9"
+    assert line["results"][0]["ratio"] == pytest.approx((1, 1, 1))
+    assert "RandAugment 2,10" in input.title(options)[0]
+    # Without a checkout tf.data cannot do the same work.
+    alone = dataclasses.replace(options, peer_path=None)
+    assert {one.name for one in input.measure(alone)} == {input.OURS, input.WHOLE}
+    assert "no big_vision's RandAugment (--peer-path=CHECKOUT)" in input.title(alone)[-1]
+
+
+def test_a_pipeline_that_ends_is_named_with_its_last_words(tmp_path, monkeypatch):
+    python = str(stand_in(tmp_path / "python", tmp_path))
+    sample_images.make(tmp_path, 1)
+    monkeypatch.setattr(sys, "executable", python)
+    options = input.Input(data=tmp_path, peer_python=python, randaugment="1,10")
+    with pytest.raises(config.ConfigError, match="bench input: vit_jax ended early: no such arg"):
+        input.measure(options)
+
+
+def test_the_worker_augments(tmp_path):
+    files = [str(file) for file in sample_images.make(tmp_path, 2)]
+    plain, augmented = (
+        next(
+            pipeline.batches(
+                worker.Files(files), transforms.train_transforms(data), data, seed=0, batch_size=4,
+                rows=range(4), train=True, stop_step=1,
+            )
+        )["image"]
+        for data in (worker.settings(1, "parts", ""), worker.settings(1, "parts", "2,10"))
+    )  # fmt: skip
+    assert worker.settings(1, "whole", "2,10").randaugment == (2, 10)
+    assert not worker.settings(1, "whole", "").partial_decoding
+    assert (plain != augmented).any(axis=(1, 2, 3)).sum() >= 3
 
 
 def test_ratios_are_to_the_peer_on_as_many_cores():

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import SingleDeviceSharding
 
@@ -57,6 +58,19 @@ def test_restores_bit_for_bit_on_other_meshes(make: Any, source: tuple[int, int]
         places = jax.tree.map(lambda got, want: got.sharding == want.sharding, restored, target)
         assert all(jax.tree.leaves(places))
         assert found == {**FACTS, "step": 7, "metrics": {"top1": 0.5}}
+
+
+def test_restores_what_earlier_versions_compressed(make: Any) -> None:
+    saver = make()
+    bytes_ = []
+    for checkpointer in (ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler()), saver._checkpointer):
+        saver._checkpointer = checkpointer
+        put(saver, 7)
+        folder = record.folder(saver._directory, 7)
+        bytes_.append(sum(file.stat().st_size for file in pathlib.Path(folder).rglob("*")))
+        assert states.equal(saver.restore(states.target(states.mesh()))[0], 7)
+        folder.rmtree()
+    assert bytes_[0] < 0.98 * bytes_[1], "written alike: the first was not compressed"
 
 
 def test_nothing_committed_restores_nothing(make: Any) -> None:

@@ -22,7 +22,7 @@ from vit_jax.training import hooks, inputs, loop, optimizers, schedules, state, 
 from vit_jax.training.plan import Plan
 
 NAME = "digits"
-ROUNDS = 7
+ROUNDS = 5
 STEPS = 110  # of a turn: 5 epochs
 IN_MEMORY = "vit_jax, images in memory"
 ALONE = "the compiled step alone"
@@ -76,8 +76,10 @@ class Held:
 
 def config_of(steps: int) -> config.Config:
     """Returns the config `digits` with so many steps, which saves and evaluates after the last."""
-    overrides = {"train.duration": f"{steps} steps", "evaluation.every": "none"}
-    overrides |= {"checkpoint.every": "none", "checkpoint.minutes": "none"}
+    overrides = {"train.duration": f"{steps} steps", "schedule.warmup": "0 steps"}
+    overrides |= dict.fromkeys(
+        ("evaluation.every", "checkpoint.every", "checkpoint.minutes"), "none"
+    )
     return run_config.config_from_values(catalog.load(NAME), overrides)
 
 
@@ -152,8 +154,9 @@ def programs(steps: int) -> Iterator[Programs]:
         yield Programs(config_of(steps), session, opened)
 
 
-def measure(rounds: int, steps: int = STEPS) -> turns.Compared:
+def measure(rounds: int) -> turns.Compared:
     """Returns the turns of the loop, of the loop without loading, and of its step alone."""
+    steps = STEPS
     with programs((rounds + 1) * steps + 1) as found:
         ways = {
             turns.OURS: lambda: found.whole.take(steps),

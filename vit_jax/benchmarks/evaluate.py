@@ -115,6 +115,10 @@ def measure(
     say: Callable[[str], None],
 ) -> Iterator[list[turns.Compared]]:
     """Yields the comparisons of every model at every size; raises ConfigError."""
+    for model in names:  # a mistake is reported before images are made
+        for size in sizes:
+            complete = models.complete(config.Model(variant=model, num_classes=CLASSES))
+            models.check(complete, (size, size))
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         images = arrange(data, folder)

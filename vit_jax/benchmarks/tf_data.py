@@ -61,7 +61,8 @@ def main(cores: str, names: str, dct: str, augment: str, checkout: str) -> None:
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     function = lambda image: image  # noqa: E731
     if augment:
-        function = randaugment(*map(int, augment.split(",")), checkout)
+        operations, magnitude = map(int, augment.split(","))
+        function = randaugment(operations, magnitude, checkout)
     batches = dataset(names, dct, function)
     for line in sys.stdin:
         iterator = batches.as_numpy_iterator()

@@ -63,16 +63,21 @@ def load(source: Source, data: config.Data, count: int) -> dict[str, float]:
         return {"images": images, "seconds": seconds, "cpu": cpu}
 
 
-def main(cores: str, threads: str, decoder: str, names: str, augment: str) -> None:
-    """Answers until standard input ends."""
-    os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
-    data = config.Data(
+def settings(threads: int, decoder: str, augment: str) -> config.Data:
+    """Returns the options of the pipeline."""
+    return config.Data(
         train_crop="inception",
         flip=False,
-        threads=int(threads),
+        threads=threads,
         partial_decoding=decoder == "parts",
         randaugment=tuple(int(number) for number in augment.split(",") if number) or None,
     )
+
+
+def main(cores: str, threads: str, decoder: str, names: str, augment: str) -> None:
+    """Answers until standard input ends."""
+    os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+    data = settings(int(threads), decoder, augment)
     source = Files(os.fsdecode(pathlib.Path(names).read_bytes()).split("\n")[:-1])
     for line in sys.stdin:
         answer = load(source, data, int(line))

@@ -1,0 +1,49 @@
+"""`bench dispatch` takes the same steps in each of its ways."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from vit_jax import cli
+from vit_jax.benchmarks import dispatch
+
+
+@pytest.mark.usefixtures("one_device")
+def test_all_ways_take_the_steps_of_a_run():
+    with dispatch.programs(100) as found:
+        for steps in (4, 3):  # a turn goes on where the last one ended
+            found.whole.take(steps)
+            found.held.take(steps)
+            found.alone(steps)
+        states = [found.whole.moment.state, found.held.moment.state, found.state]
+        assert found.whole.moment.step == found.held.moment.step == 7
+    for state in states:
+        assert int(state["step"]) == 7
+        for ours, theirs in zip(jax.tree.leaves(states[0]), jax.tree.leaves(state), strict=True):
+            np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
+
+
+def test_images_in_memory_come_again_and_again():
+    batches = [{"image": np.full(1, number)} for number in range(3)]
+    held = dispatch.Held(batches, 4)
+    assert [int(next(held)["image"][0]) for _ in range(5)] == [1, 2, 0, 1, 2]
+
+
+def test_no_turn_evaluates_or_saves():
+    cfg = dispatch.config_of(50)
+    assert cfg.evaluation.every is cfg.checkpoint.every is cfg.checkpoint.minutes is None
+    assert str(cfg.train.duration) == "50 steps"
+
+
+def test_the_command_prints_and_keeps(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(dispatch, "STEPS", 2)
+    output = tmp_path / "speed.jsonl"
+    assert cli.main(["bench", "dispatch", "--rounds=2", f"--output={output}"]) == 0
+    assert dispatch.ALONE in capsys.readouterr().out
+    (line,) = map(json.loads, output.read_text().splitlines())
+    assert line["work"] == {"config": "digits"}
+    (compared,) = line["compared"]
+    assert compared["amount"] == 2
+    assert [len(one["seconds"]) for one in compared["results"]] == [2, 2, 2]
