@@ -1,5 +1,6 @@
 """The scaling table against a hand computation, and the recorded programs on four slices."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -22,9 +23,28 @@ def test_the_bound_by_hand(reports):
     sent = 2 * 96196708 + 183863808 + 172425216 + 43008  # reduced, gathered, scattered, moved
     assert found.links == pytest.approx(sent * 63 / 64 / 328e9)
     assert found.arithmetic == pytest.approx(one.model_flops / (0.4 * 61.5e12))
-    after, together = found.efficiency
+    after, _, together = found.efficiency
     assert after == pytest.approx(found.arithmetic / (found.arithmetic + found.links))
     assert together == 1.0  # the links are faster than the arithmetic
+
+
+def test_what_the_schedule_hides_by_hand(reports):
+    one = reports["ViT-B_32-jft-7ep", "v3-128"]
+    asynchronous = [
+        {"kind": "all-gather", "bytes": 10**8, "count": 1, "beside": 0.5},  # longer than the links
+        {"kind": "all-reduce", "bytes": 10**8, "count": 2, "beside": 1e-3},  # shorter
+    ]
+    found = scaling.bound(dataclasses.replace(one, asynchronous=asynchronous), 0.4)
+    assert found.hidden == pytest.approx(1e8 * 63 / 64 / 328e9 + 2 * 1e-3 * found.arithmetic)
+    before, scheduled, _ = found.efficiency
+    assert scheduled == pytest.approx(
+        found.arithmetic / (found.arithmetic + found.links - found.hidden)
+    )
+    assert scheduled > before
+    alone = scaling.bound(dataclasses.replace(one, asynchronous=[]), 0.4)
+    assert alone.efficiency[1] == alone.efficiency[0]
+    # Reports that were recorded without it have no such column.
+    assert scaling.bound(dataclasses.replace(one, asynchronous=None), 0.4).efficiency[1] is None
 
 
 def test_what_is_sent_does_not_grow_with_the_slice(reports):

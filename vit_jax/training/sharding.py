@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding
@@ -86,13 +87,36 @@ def placed(shapes: Any, mesh: Mesh, options: config.Mesh, axes: tuple[str, ...] 
 
 def constrain(tree: Any, options: config.Mesh, axes: tuple[str, ...]) -> Any:
     """Returns arrays of a state split over axes of the mesh that is set; else unchanged."""
+    return gather(tree, options, (axes,), 0)
+
+
+def gather(tree: Any, options: config.Mesh, steps: Sequence[tuple[str, ...]], layers: int) -> Any:
+    """Returns arrays of a state split over the axes of each step in turn.
+
+    Args:
+      tree: the arrays.
+      options: of the run.
+      steps: axes of the mesh that is set; without one, arrays stay as they are.
+      layers: stacked layers of the encoder, each taken through the steps by itself; 0: all at once.
+    """
     sizes = jax.sharding.get_abstract_mesh().shape
+    if not (sizes and options.zero):
+        return tree
 
     def split(name: str, leaf: jax.Array) -> jax.Array:
-        where = spec(name, leaf.shape, sizes, options, axes)
-        return jax.lax.with_sharding_constraint(leaf, where)
+        places = [spec(name, leaf.shape, sizes, options, axes) for axes in steps]
+        if not (layers and name.startswith("encoder/") and any(places)):
+            return _taken(leaf, places)
+        own = [P(*place[1:]) for place in places]
+        return jnp.stack([_taken(leaf[i], own) for i in range(layers)])
 
-    return tree_utils.map_named(split, tree) if sizes and options.zero else tree
+    return tree_utils.map_named(split, tree)
+
+
+def _taken(x: jax.Array, places: Sequence[P]) -> jax.Array:
+    for place in places:
+        x = jax.lax.with_sharding_constraint(x, place)
+    return x
 
 
 def host_rows(mesh: Mesh, batch_size: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import components, config, models
 from vit_jax.models.variants import required
-from vit_jax.training import losses, masked_objective, mixup, sharding
+from vit_jax.training import compiler_options, losses, masked_objective, mixup, sharding
 
 State = dict[str, Any]
 Batch = dict[str, jax.Array]
@@ -82,7 +82,12 @@ def _gathered(model: models.Classifier, params: Any, cfg: config.Config) -> Any:
     if not cfg.mesh.zero or jax.sharding.get_abstract_mesh().size <= cfg.mesh.fsdp:
         return params
     split = sharding.constrain(model.cast(params), cfg.mesh, sharding.UPDATE)
-    return sharding.constrain(split, cfg.mesh, sharding.COMPUTE)
+    # Layers that run one by one are gathered one by one, each while those before it compute;
+    # microbatches would keep a second copy of all for their loop.
+    depth = cfg.model.depth or 0
+    layers = depth if cfg.model.unroll >= depth and cfg.train.accumulation == 1 else 0
+    # One ring after the other: TPUs sum what is thinner than a tile, which takes twice the bytes.
+    return sharding.gather(split, cfg.mesh, (sharding.REDUCE, sharding.COMPUTE), layers)
 
 
 def _reduced(objective: Objective, cfg: config.Config) -> Callable[..., Any]:
@@ -260,7 +265,8 @@ def compile_step(
     places = jax.tree.map(lambda leaf: leaf.sharding, target)
     jitted = jax.jit(step, donate_argnums=0, out_shardings=(places, NamedSharding(mesh, P())))
     with jax.set_mesh(mesh):
-        return jitted.lower(target, batch).compile()
+        lowered = jitted.lower(target, batch)
+        return compiler_options.compile_with(lowered, compiler_options.of(mesh.devices.flat[0]))
 
 
 def _kept(finite: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
