@@ -211,7 +211,7 @@ def test_collectives_are_those_the_sharding_needs():
             assert collectives(split.compiled) == {"all-gather", "all-reduce"}
 
 
-def test_layers_that_run_one_by_one_are_gathered_one_by_one():
+def test_layers_that_run_one_by_one_are_gathered_one_by_one(monkeypatch):
     def gathered(unroll, **options):
         text = Trainer(configure(model={"unroll": unroll}, **options)).compiled.as_text()
         shapes = re.findall(r"= f32\[([\d,]+)\]\S* all-gather\(", text)
@@ -224,6 +224,15 @@ def test_layers_that_run_one_by_one_are_gathered_one_by_one():
     assert not stacked(gathered(2))
     assert {shape[-2:] for shape in gathered(2)} & {(16, 32), (32, 16)}
     assert stacked(gathered(2, train={"accumulation": 2}))
+    monkeypatch.setattr(step, "FEW", 1)  # of 2 images a device
+    assert stacked(gathered(2))
+
+
+def test_how_weights_are_gathered_changes_no_bit(monkeypatch):
+    cfg = configure(model={"unroll": 2})
+    one_by_one = Trainer(cfg).run(2)
+    monkeypatch.setattr(step, "FEW", 1)  # of 2 images a device
+    chex.assert_trees_all_equal(one_by_one, Trainer(cfg).run(2))
 
 
 def test_gradient_against_float64_differences():

@@ -10,10 +10,10 @@ import jax
 # Scatters what would be summed whole and cut, also where the last axis does not fill a tile.
 SCATTER = {
     "xla_tpu_use_minor_sharding_for_major_trivial_input": True,
-    "xla_tpu_relayout_group_size_threshold_for_reduce_scatter": 1,
+    "xla_tpu_relayout_group_size_threshold_for_reduce_scatter": "1",
     "xla_tpu_assign_all_reduce_scatter_layout": True,
 }
-# Gathers beside matrix products; the default from v4 on.
+# Gathers beside matrix products, which v5e does by default.
 GATHER = {
     "xla_enable_async_all_gather": True,
     "xla_tpu_enable_async_collective_fusion": True,
@@ -21,7 +21,7 @@ GATHER = {
     "xla_tpu_enable_async_collective_fusion_multiple_steps": True,
     "xla_tpu_overlap_compute_collective_tc": True,
 }
-OPTIONS: dict[str, dict[str, bool | int]] = {
+OPTIONS: dict[str, dict[str, str | bool]] = {
     "v3": SCATTER | GATHER,
 }
 
@@ -37,7 +37,7 @@ KINDS = {
 }
 
 
-def of(device: Any) -> dict[str, bool | int]:
+def of(device: Any) -> dict[str, str | bool]:
     """Returns the options for programs of a device, less those that LIBTPU_INIT_ARGS sets."""
     own = os.environ.get("LIBTPU_INIT_ARGS", "")
     chosen = OPTIONS.get(KINDS.get(device.device_kind, ""), {})
@@ -45,7 +45,7 @@ def of(device: Any) -> dict[str, bool | int]:
 
 
 def compile_with(
-    lowered: jax.stages.Lowered, options: Mapping[str, bool | int]
+    lowered: jax.stages.Lowered, options: Mapping[str, str | bool]
 ) -> jax.stages.Compiled:
     """Returns the compiled program; options that this version of the compiler lacks are left out.
 

@@ -27,7 +27,7 @@ BATCH = P(("data", "zero", "fsdp"))
 COMPUTE, REDUCE, UPDATE = ("fsdp",), ("fsdp", "zero"), ("fsdp", "zero", "data")
 
 
-# TPUs scatter only slices of whole tiles, which are 16 rows in bfloat16: 16 of 48 in a width of 768.
+# TPUs scatter whole tiles only, of 16 rows in bfloat16: 16 devices get 48 each of a width of 768.
 RING = 16
 
 

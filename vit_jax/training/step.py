@@ -77,11 +77,23 @@ def create(
     return step
 
 
+# Up to so many images a device, its links take long enough to be worth hiding beside arithmetic.
+# That has its price: 9 % more memory and 3 % more bytes for ViT-B/32 on v3-128, with 32 a device.
+FEW = 16
+
+
+def _hides_links(cfg: config.Config, devices: int) -> bool:
+    return cfg.train.batch_size <= FEW * devices
+
+
 def _gathered(model: models.Classifier, params: Any, cfg: config.Config) -> Any:
     """Returns the parameters that a step computes with, cast before devices gather them."""
-    if not cfg.mesh.zero or jax.sharding.get_abstract_mesh().size <= cfg.mesh.fsdp:
+    devices = jax.sharding.get_abstract_mesh().size
+    if not cfg.mesh.zero or devices <= cfg.mesh.fsdp:
         return params
     split = sharding.constrain(model.cast(params), cfg.mesh, sharding.UPDATE)
+    if not _hides_links(cfg, devices):
+        return sharding.constrain(split, cfg.mesh, sharding.COMPUTE)
     # Layers that run one by one are gathered one by one, each while those before it compute;
     # microbatches would keep a second copy of all for their loop.
     depth = cfg.model.depth or 0
@@ -266,7 +278,9 @@ def compile_step(
     jitted = jax.jit(step, donate_argnums=0, out_shardings=(places, NamedSharding(mesh, P())))
     with jax.set_mesh(mesh):
         lowered = jitted.lower(target, batch)
-        return compiler_options.compile_with(lowered, compiler_options.of(mesh.devices.flat[0]))
+        device = mesh.devices.flat[0]
+        options = compiler_options.of(device) if _hides_links(cfg, mesh.size) else {}
+        return compiler_options.compile_with(lowered, options)
 
 
 def _kept(finite: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
