@@ -56,11 +56,74 @@ def test_collectives_count_as_often_as_their_loop_turns_and_as_whole_arrays():
             "bytes": (64 * 8 + 8) * 2 + 4 * 3 * 4 + 2 * 5 * 4 + 4 * 7 * 4,
         },
     }
-    assert collectives.count_collectives(HLO) == expected
+    assert collectives.count_collectives(collectives.read_transfers(HLO)) == expected
     # The TPU compiler leaves the number of turns to the condition.
     silent = HLO.replace('backend_config={"known_trip_count":{"n":"3"}}', "metadata={}")
     silent = silent.replace("  ROOT %less", "  %n = s32[]{:T(256)} constant(3)\n  ROOT %less")
-    assert collectives.count_collectives(silent) == expected
+    assert collectives.count_collectives(collectives.read_transfers(silent)) == expected
+
+
+# As the TPU compiler schedules: a pair with arithmetic between, one that no arithmetic is beside,
+# a gather that passes through two fusions, two pairs at once, and a loop.
+SCHEDULE = """\
+HloModule jit_step, is_scheduled=true
+
+%gathering.1 (p: bf16[4,8]) -> bf16[32,8] {
+  %c = bf16[6]{0} all-gather(%p), frontend_attributes={chain_id="1"}
+}
+
+%gathering.2 (p: bf16[4,8]) -> bf16[32,8] {
+  %d = bf16[6]{0} all-gather(%p), frontend_attributes={chain_id="1"}
+}
+
+%sum (p: bf16[8]) -> bf16[1] {
+  %e = bf16[1]{0} reduce-scatter(%p), replica_groups=[1,8]<=[8], to_apply=%add
+}
+
+%body (p: (s32[], bf16[4,8])) -> (s32[], bf16[4,8]) {
+  %ga = (bf16[2]{0}, bf16[10]{0}) all-gather-start(%p)
+  %la = bf16[8]{0} fusion(%x), calls=%other, backend_config={"estimated_cycles":"5"}
+  %gb = bf16[10]{0} all-gather-done(%ga)
+}
+
+%condition (p: (s32[], bf16[4,8])) -> pred[] {
+  ROOT %less = pred[] compare(%i, %n), direction=LT
+}
+
+ENTRY %main (p0: f32[16]) -> f32[16] {
+  %s1 = (f32[2]{0}, f32[16]{0}) all-gather-start(%p0), dimensions={0}
+  %f1 = f32[8]{0} fusion(%p0), kind=kOutput, calls=%other, backend_config={"estimated_cycles":"30"}
+  %d1 = f32[16]{0} all-gather-done(%s1)
+  ROOT %r = f32[16]{0} all-reduce(%p0), to_apply=%add, backend_config={"flag":"0"}
+  %f2 = f32[8]{0} fusion(%p0), calls=%gathering.1, backend_config={"estimated_cycles":"10"}
+  %f3 = f32[8]{0} fusion(%f2), calls=%gathering.2, backend_config={"estimated_cycles":"20"}
+  %s2 = ((bf16[8]{0}), bf16[1]{0}) async-start(%p0), calls=%sum
+  %u2 = ((bf16[8]{0}), bf16[1]{0}) async-update(%s2), calls=%sum
+  %s3 = (f32[1]{0}, f32[12]{0}) all-gather-start(%p0), dimensions={0}
+  %f4 = f32[8]{0} fusion(%p0), calls=%other, backend_config={"estimated_cycles":"16"}
+  %d2 = bf16[1]{0} async-done(%u2), calls=%sum
+  %d3 = f32[12]{0} all-gather-done(%s3)
+  %w = (s32[], bf16[4,8]) while(%t), condition=%condition, body=%body, \
+backend_config={"known_trip_count":{"n":"4"}}
+  %f5 = f32[8]{0} copy(%f4), backend_config={"estimated_cycles":"4"}
+}
+"""
+
+
+def test_what_runs_beside_a_collective_is_what_the_schedule_puts_there():
+    total = 30 + 10 + 20 + 16 + 4 * 5 + 4
+    found = [
+        (one.kind, one.bytes, one.count, pytest.approx(one.beside * total))
+        for one in collectives.read_transfers(SCHEDULE)
+    ]
+    assert found == [
+        ("all-gather", 64, 1, 30),
+        ("all-reduce", 64, 1, 0),
+        ("all-gather", 12, 1, 10 + 20),
+        ("reduce-scatter", 16, 1, 16 * 16 / (16 + 48)),  # what runs beside two, by their bytes
+        ("all-gather", 48, 1, 16 * 48 / (16 + 48)),
+        ("all-gather", 20, 4, 5),
+    ]
 
 
 def tiny(**sections):

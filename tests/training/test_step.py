@@ -133,7 +133,7 @@ def test_accumulation_as_the_big_batch(options, on_eight):
     assert_same_training(cut, on_eight)
 
 
-@pytest.mark.parametrize(("unroll", "accumulation"), [(1, 1), (2, 2)])
+@pytest.mark.parametrize(("unroll", "accumulation"), [(1, 1), (2, 1), (2, 2)])
 def test_weights_gathered_in_bfloat16_are_those_gathered_whole(unroll, accumulation):
     """The forward pass is the same; of a gradient, each device's part is rounded before the sum."""
     options = {"model": {"unroll": unroll}, "train": {"accumulation": accumulation}}
@@ -209,6 +209,30 @@ def test_collectives_are_those_the_sharding_needs():
         for mesh in ({}, {"fsdp": 8}):
             split = Trainer(configure(mesh=mesh, train=options))
             assert collectives(split.compiled) == {"all-gather", "all-reduce"}
+
+
+def test_layers_that_run_one_by_one_are_gathered_one_by_one(monkeypatch):
+    def gathered(unroll, **options):
+        text = Trainer(configure(model={"unroll": unroll}, **options)).compiled.as_text()
+        shapes = re.findall(r"= f32\[([\d,]+)\]\S* all-gather\(", text)
+        return {tuple(map(int, shape.split(","))) for shape in shapes}
+
+    def stacked(shapes):  # the kernel of the MLP, of 2 layers or of 1
+        return (2, 16, 32) in shapes or (2, 32, 16) in shapes
+
+    assert stacked(gathered(1))
+    assert not stacked(gathered(2))
+    assert {shape[-2:] for shape in gathered(2)} & {(16, 32), (32, 16)}
+    assert stacked(gathered(2, train={"accumulation": 2}))
+    monkeypatch.setattr(step, "FEW", 1)  # of 2 images a device
+    assert stacked(gathered(2))
+
+
+def test_how_weights_are_gathered_changes_no_bit(monkeypatch):
+    cfg = configure(model={"unroll": 2})
+    one_by_one = Trainer(cfg).run(2)
+    monkeypatch.setattr(step, "FEW", 1)  # of 2 images a device
+    chex.assert_trees_all_equal(one_by_one, Trainer(cfg).run(2))
 
 
 def test_gradient_against_float64_differences():

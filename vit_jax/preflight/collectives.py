@@ -1,22 +1,157 @@
-"""Counts what a compiled program moves between devices."""
+"""Counts what a compiled program moves between devices, and what it computes meanwhile."""
 
 import collections
+import dataclasses
 import math
 import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "u16": 2, "s16": 2, "f32": 4, "s32": 4,
          "u32": 4, "f64": 8, "s64": 8, "u64": 8}  # fmt: skip
 
 
-def count_collectives(text: str) -> dict[str, dict[str, int]]:
-    """Returns `{kind: {count, bytes}}` of a compiled program, per device and step.
+class Transfer(NamedTuple):
+    """One collective of a program, per device."""
 
-    Bytes are those of the whole: what is gathered, or what is reduced before it is scattered.
+    kind: str
+    bytes: int  # of the whole: what is gathered, or what is reduced before it is scattered
+    count: int  # a step: the turns of the loop that it is in
+    beside: float  # share of the step's compute that is scheduled beside one; 0: synchronous
+
+    @property
+    def sent(self) -> int:
+        """Bytes that a device of a large slice sends for one, at least.
+
+        Reducing B bytes everywhere takes 2 B with any algorithm (P. Patarasu and X. Yuan, 2009):
+        B to scatter the sums, B to gather them.
+        """
+        return self.bytes * (2 if self.kind == "all-reduce" else 1)
+
+
+def count_collectives(transfers: Iterable[Transfer]) -> dict[str, dict[str, int]]:
+    """Returns `{kind: {count, bytes}}` of a compiled program, per device and step."""
+    totals: dict[str, dict[str, int]] = collections.defaultdict(lambda: {"count": 0, "bytes": 0})
+    for one in transfers:
+        totals[one.kind]["count"] += one.count
+        totals[one.kind]["bytes"] += one.count * one.bytes
+    return {kind: dict(totals[kind]) for kind in COLLECTIVES if kind in totals}
+
+
+def read_transfers(text: str) -> list[Transfer]:
+    """Returns the collectives of a compiled program in the order of its schedule.
+
+    Beside a collective is what the schedule puts between its start and its end, in the cycles that
+    the compiler estimates for it. What runs beside several is shared out by their bytes.
 
     Args:
       text: optimized HLO. The body of a loop counts once per iteration.
     """
+    return _Schedule(text).read()
+
+
+@dataclasses.dataclass
+class _Seen:
+    """A collective of the program, and the cycles of compute beside it."""
+
+    kind: str
+    bytes: int
+    count: int
+    cycles: float = 0.0
+
+
+class _Schedule:
+    """A walk through a program in the order in which it runs."""
+
+    def __init__(self, text: str):
+        self.bodies, self.entry = _computations(text)
+        self.cycles = 0
+        self.seen: list[_Seen] = []
+        self.chains: dict[tuple[str, str], _Seen] = {}
+
+    def read(self) -> list[Transfer]:
+        self.visit(self.entry, 1)
+        total = self.cycles or 1
+        return [Transfer(one.kind, one.bytes, one.count, one.cycles / total) for one in self.seen]
+
+    def visit(self, name: str, count: int) -> None:
+        """Walks through a computation that runs `count` times in a step."""
+        started: dict[str, list[_Seen]] = {}
+        for line in self.bodies.get(name, ()):
+            match = re.match(r"\s+(?:ROOT )?%?([\w.\-]+) = .*? ([a-z\-]+)\(%?([\w.\-]*)", line)
+            if match is None:
+                continue
+            label, operation, operand = match.groups()
+            if operation == "while":
+                self.visit(_named("body", line), count * self.turns(line))
+            elif operation == "call":
+                self.visit(_named("to_apply", line), count)
+            elif operation.endswith("-done"):
+                started.pop(operand, None)
+            elif operation == "async-update":
+                started[label] = started.pop(operand, [])
+            else:
+                passing = self.note(line, count)
+                if operation.endswith("-start"):
+                    started[label], passing = passing, []
+                self.compute(
+                    line, count, [*passing, *(each for s in started.values() for each in s)]
+                )
+
+    def note(self, line: str, count: int) -> list[_Seen]:
+        """Notes the collectives of an instruction; returns those that its compute runs beside."""
+        beside = []
+        for kind, size, chain in self.collectives(line, ""):
+            one = _Seen(kind, size, count)
+            # One that runs beside arithmetic is written in every fusion it passes through.
+            known = self.chains.setdefault((kind, chain), one) if chain else one
+            if known is one:
+                self.seen.append(one)
+            beside.append(known)
+        return beside
+
+    def compute(self, line: str, count: int, beside: list[_Seen]) -> None:
+        """Counts the cycles of an instruction."""
+        said = re.search(r'"estimated_cycles":"(\d+)"', line)
+        cycles = int(said[1]) if said else 0
+        self.cycles += count * cycles
+        total = sum(one.bytes for one in beside) or 1
+        for one in beside:
+            one.cycles += cycles * one.bytes / total
+
+    def collectives(self, line: str, inside: str) -> Iterator[tuple[str, int, str | None]]:
+        """Yields the kind, bytes and chain of the collectives in an instruction."""
+        match = re.match(r"\s+(?:ROOT )?%?[\w.\-]+ = (.*?) ([a-z\-]+)\(", line)
+        if match is None:
+            return
+        shapes, operation = match.groups()
+        kind = operation.removesuffix("-start")
+        if kind in COLLECTIVES:
+            if operation.endswith("-start") and kind != "all-reduce":
+                shapes = shapes[len(shapes) // 2 :]  # (operands, results, ...)
+            size = _bytes(shapes) * (_group(line) if kind == "reduce-scatter" else 1)
+            # On TPU, a scattered sum is a fusion of a whole one and a slice, by this name.
+            kind = "reduce-scatter" if inside.startswith("all-reduce-scatter") else kind
+            chain = re.search(r'chain_id="(\d+)"', line)
+            yield kind, size, chain[1] if chain else None
+        elif kind in ("call", "async", "fusion"):
+            called = _named("(?:calls|to_apply)", line)
+            for each in self.bodies.get(called, ()):
+                yield from self.collectives(each, called)
+
+    def turns(self, loop: str) -> int:
+        # On CPU the loop states its trip count; on TPU its condition compares with a constant,
+        # and scan counts from 0 by 1.
+        said = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop)
+        condition = "\n".join(self.bodies[_named("condition", loop)])
+        bound = said or re.search(r" constant\((\d+)\)", condition)
+        assert bound is not None
+        return int(bound[1])
+
+
+def _computations(text: str) -> tuple[dict[str, list[str]], str]:
+    """Returns the lines of each computation by its name, and the name of the entry."""
     bodies: dict[str, list[str]] = {}
     entry, current = "", None
     for line in text.splitlines():
@@ -26,46 +161,7 @@ def count_collectives(text: str) -> dict[str, dict[str, int]]:
             entry = current if match[1] else entry
         elif current is not None:
             bodies[current].append(line)
-    totals: dict[str, dict[str, int]] = collections.defaultdict(lambda: {"count": 0, "bytes": 0})
-    chains: set[tuple[str, str]] = set()
-
-    def turns(loop_: str) -> int:
-        # On CPU the loop states its trip count; on TPU its condition compares with a constant,
-        # and scan counts from 0 by 1.
-        said = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop_)
-        condition = "\n".join(bodies[_named("condition", loop_)])
-        bound = said or re.search(r" constant\((\d+)\)", condition)
-        assert bound is not None
-        return int(bound[1])
-
-    def visit(name: str, times: int) -> None:
-        # On TPU, a scattered sum is a fusion of a whole one and a slice, by this name.
-        scattered = name.startswith("all-reduce-scatter")
-        for line in bodies.get(name, ()):
-            match = re.match(r"\s+(?:ROOT )?%?[\w.\-]+ = (.*?) ([a-z\-]+)\(", line)
-            if match is None:
-                continue
-            kind = match[2].removesuffix("-start")
-            if kind in COLLECTIVES:
-                shapes = match[1]
-                if match[2].endswith("-start") and kind != "all-reduce":
-                    shapes = shapes[len(shapes) // 2 :]  # (operands, results, ...)
-                size = _bytes(shapes) * (_group(line) if kind == "reduce-scatter" else 1)
-                kind = "reduce-scatter" if scattered else kind
-                # One that runs beside arithmetic is written in every fusion it passes through.
-                if chain := re.search(r'chain_id="(\d+)"', line):
-                    if (kind, chain[1]) in chains:
-                        continue
-                    chains.add((kind, chain[1]))
-                totals[kind]["count"] += times
-                totals[kind]["bytes"] += times * size
-            elif kind == "while":
-                visit(_named("body", line), times * turns(line))
-            elif kind in ("call", "async", "fusion"):
-                visit(_named("(?:calls|to_apply)", line), times)
-
-    visit(entry, 1)
-    return {kind: dict(totals[kind]) for kind in COLLECTIVES if kind in totals}
+    return bodies, entry
 
 
 def _group(line: str) -> int:

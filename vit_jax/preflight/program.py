@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from vit_jax import config, models, validation
-from vit_jax.preflight.collectives import count_collectives
+from vit_jax.preflight.collectives import Transfer, count_collectives, read_transfers
 from vit_jax.preflight.topologies import Slice, count_chips
 from vit_jax.training import optimizers, schedules, sharding, state, step
 from vit_jax.training.plan import Plan
@@ -75,6 +75,8 @@ class Report:
     bandwidth: float | None
     links: float | None
     compile_seconds: float
+    # Collectives beside arithmetic: {"kind", "bytes", "count", "beside"}; None: not recorded.
+    asynchronous: list[dict[str, Any]] | None = None
 
     def bounds(self) -> dict[str, float]:
         """Returns lower bounds on the seconds per step, by resource; unknown ones are absent."""
@@ -87,14 +89,9 @@ class Report:
 
     @property
     def sent(self) -> int:
-        """Bytes that a device of a large slice sends in a step, at least.
-
-        Reducing B bytes everywhere takes 2 B with any algorithm (P. Patarasu and X. Yuan, 2009):
-        B to scatter the sums, B to gather them.
-        """
+        """Bytes that a device of a large slice sends in a step, at least."""
         return sum(
-            one["bytes"] * (2 if kind == "all-reduce" else 1)
-            for kind, one in self.collectives.items()
+            Transfer(kind, one["bytes"], 1, 0.0).sent for kind, one in self.collectives.items()
         )
 
     def run(self, mfu: float, price: float | None = None) -> dict[str, float] | None:
@@ -188,14 +185,14 @@ def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
         exceeds = str(error).splitlines()[0].partition(": ")[2]
     seconds = time.monotonic() - began
 
-    peak, arguments, costs, collectives = None, 0, {}, {}
+    peak, arguments, costs, transfers = None, 0, {}, []
     if compiled is not None:
         analysis, text = compiled.memory_analysis(), compiled.as_text()
         assert analysis is not None
         assert text is not None
         peak, arguments = _peak(analysis, where.platform), analysis.argument_size_in_bytes
         costs = compiled.cost_analysis() or {}
-        collectives = count_collectives(text)
+        transfers = read_transfers(text)
     whole = _without_loops(cfg) == cfg
     fits = peak is not None and (where.memory is None or peak <= where.memory)
     return Report(
@@ -218,13 +215,14 @@ def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
         compiler_flops=step_flops(cfg, plan) / len(where.devices),
         bytes_accessed=costs.get("bytes accessed") if whole else None,
         compiler_seconds=costs.get("optimal_seconds") if whole else None,
-        collectives=collectives,
+        collectives=count_collectives(transfers),
         steps=plan.steps,
         global_batch=cfg.train.batch_size,
         peak_flops=where.flops,
         bandwidth=where.bandwidth,
         links=where.links,
         compile_seconds=seconds,
+        asynchronous=[one._asdict() for one in transfers if one.beside],
     )
 
 

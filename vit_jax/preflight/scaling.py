@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from vit_jax.preflight.collectives import Transfer
 from vit_jax.preflight.program import Report
 from vit_jax.preflight.topologies import count_chips
 from vit_jax.reports import markdown as tables
 
 HEADER = (
     "run", "slice", "images a device", "collectives", "GB sent", "links, ms",
-    "arithmetic, ms", "efficiency, one after the other", "at once",
+    "arithmetic, ms", "efficiency, one after the other", "by the schedule", "at once",
 )  # fmt: skip
 
 
@@ -18,12 +19,14 @@ class Bound(NamedTuple):
 
     arithmetic: float  # at the assumed share of peak
     links: float  # its collectives, over all links of a chip at full speed
+    hidden: float | None  # what of `links` the schedule puts beside arithmetic; None: not recorded
 
     @property
-    def efficiency(self) -> tuple[float, float]:
-        """Returns the share of arithmetic in a step, without and with overlapping communication."""
+    def efficiency(self) -> tuple[float, float | None, float]:
+        """Share of arithmetic in a step: without overlap, by the schedule, overlapping fully."""
         both = self.arithmetic + self.links
-        return self.arithmetic / both, self.arithmetic / max(self.arithmetic, self.links)
+        scheduled = None if self.hidden is None else self.arithmetic / (both - self.hidden)
+        return self.arithmetic / both, scheduled, self.arithmetic / max(self.arithmetic, self.links)
 
 
 def bound(report: Report, mfu: float) -> Bound | None:
@@ -38,8 +41,16 @@ def bound(report: Report, mfu: float) -> Bound | None:
         return None
     # `links` is per device: where a chip is two devices, each counts half of its links.
     chips = count_chips(report.topology, report.devices)
-    sent = report.sent * (chips - 1) / chips
-    return Bound(whole["step_seconds"], sent / (report.links * report.devices / chips))
+    seconds = (chips - 1) / chips / (report.links * report.devices / chips)  # a byte
+    arithmetic, hidden = whole["step_seconds"], None
+    if report.asynchronous is not None:
+        # The arithmetic beside a collective is a share of that of the step, by the cycles that the
+        # compiler expects; what of the collective takes longer is not hidden.
+        transfers = [Transfer(**one) for one in report.asynchronous]
+        hidden = sum(
+            one.count * min(one.sent * seconds, one.beside * arithmetic) for one in transfers
+        )
+    return Bound(arithmetic, report.sent * seconds, hidden)
 
 
 def rows(reports: Iterable[Report], mfu: float) -> list[Sequence[str]]:
@@ -48,11 +59,11 @@ def rows(reports: Iterable[Report], mfu: float) -> list[Sequence[str]]:
     for report in reports:
         count = sum(kind["count"] for kind in report.collectives.values())
         one = bound(report, mfu)
-        limits = ("", "", "", "")
+        limits = ("",) * 5
         if one is not None:
             limits = (
                 f"{one.links * 1e3:.2f}", f"{one.arithmetic * 1e3:.1f}",
-                *(f"{share:.1%}" for share in one.efficiency),
+                *("" if share is None else f"{share:.1%}" for share in one.efficiency),
             )  # fmt: skip
         images = report.global_batch // report.devices
         found.append(

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import components, config, models
 from vit_jax.models.variants import required
-from vit_jax.training import losses, masked_objective, mixup, sharding
+from vit_jax.training import compiler_options, losses, masked_objective, mixup, sharding
 
 State = dict[str, Any]
 Batch = dict[str, jax.Array]
@@ -77,12 +77,29 @@ def create(
     return step
 
 
+# Up to so many images a device, its links take long enough to be worth hiding beside arithmetic.
+# That has its price: 9 % more memory and 3 % more bytes for ViT-B/32 on v3-128, with 32 a device.
+FEW = 16
+
+
+def _hides_links(cfg: config.Config, devices: int) -> bool:
+    return cfg.train.batch_size <= FEW * devices
+
+
 def _gathered(model: models.Classifier, params: Any, cfg: config.Config) -> Any:
     """Returns the parameters that a step computes with, cast before devices gather them."""
-    if not cfg.mesh.zero or jax.sharding.get_abstract_mesh().size <= cfg.mesh.fsdp:
+    devices = jax.sharding.get_abstract_mesh().size
+    if not cfg.mesh.zero or devices <= cfg.mesh.fsdp:
         return params
     split = sharding.constrain(model.cast(params), cfg.mesh, sharding.UPDATE)
-    return sharding.constrain(split, cfg.mesh, sharding.COMPUTE)
+    if not _hides_links(cfg, devices):
+        return sharding.constrain(split, cfg.mesh, sharding.COMPUTE)
+    # Layers that run one by one are gathered one by one, each while those before it compute;
+    # microbatches would keep a second copy of all for their loop.
+    depth = cfg.model.depth or 0
+    layers = depth if cfg.model.unroll >= depth and cfg.train.accumulation == 1 else 0
+    # One ring after the other: TPUs sum what is thinner than a tile, which takes twice the bytes.
+    return sharding.gather(split, cfg.mesh, (sharding.REDUCE, sharding.COMPUTE), layers)
 
 
 def _reduced(objective: Objective, cfg: config.Config) -> Callable[..., Any]:
@@ -260,7 +277,10 @@ def compile_step(
     places = jax.tree.map(lambda leaf: leaf.sharding, target)
     jitted = jax.jit(step, donate_argnums=0, out_shardings=(places, NamedSharding(mesh, P())))
     with jax.set_mesh(mesh):
-        return jitted.lower(target, batch).compile()
+        lowered = jitted.lower(target, batch)
+        device = mesh.devices.flat[0]
+        options = compiler_options.of(device) if _hides_links(cfg, mesh.size) else {}
+        return compiler_options.compile_with(lowered, options)
 
 
 def _kept(finite: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:

@@ -1,0 +1,40 @@
+"""Options of the TPU compiler: which a device gets, and what happens to those it does not know."""
+
+import types
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from vit_jax.training import compiler_options
+
+
+def test_a_device_gets_the_options_of_its_generation(monkeypatch):
+    monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)
+    for kind, generation in compiler_options.KINDS.items():
+        found = compiler_options.of(types.SimpleNamespace(device_kind=kind))
+        assert found == compiler_options.OPTIONS.get(generation, {})
+    assert compiler_options.of(types.SimpleNamespace(device_kind="TPU v3"))
+    assert compiler_options.of(jax.devices("cpu")[0]) == {}
+    assert set(compiler_options.OPTIONS) <= set(compiler_options.KINDS.values())
+
+
+def test_what_the_user_sets_stays(monkeypatch):
+    name = "xla_enable_async_all_gather"
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--a=1 --{name}=false")
+    found = compiler_options.of(types.SimpleNamespace(device_kind="TPU v3"))
+    assert found == {k: v for k, v in compiler_options.OPTIONS["v3"].items() if k != name}
+
+
+def test_a_compiler_without_an_option_compiles_without_it():
+    lowered = jax.jit(lambda x: x + 1).lower(jnp.float32(1))
+    options = compiler_options.OPTIONS["v3"]  # unknown on a CPU, every one
+    assert compiler_options.compile_with(lowered, options)(jnp.float32(1)) == 2
+    known = {"xla_backend_optimization_level": 0} | options
+    assert compiler_options.compile_with(lowered, known)(jnp.float32(1)) == 2
+
+
+def test_a_known_option_with_a_wrong_value_is_an_error():
+    lowered = jax.jit(lambda x: x + 1).lower(jnp.float32(1))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="xla_backend_optimization_level"):
+        compiler_options.compile_with(lowered, {"xla_backend_optimization_level": "high"})

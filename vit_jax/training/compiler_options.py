@@ -1,0 +1,61 @@
+"""The TPU compiler's options for a step, by generation: one table for runs and for preflight."""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+# Scatters what would be summed whole and cut, also where the last axis does not fill a tile.
+SCATTER = {
+    "xla_tpu_use_minor_sharding_for_major_trivial_input": True,
+    "xla_tpu_relayout_group_size_threshold_for_reduce_scatter": "1",
+    "xla_tpu_assign_all_reduce_scatter_layout": True,
+}
+# Gathers beside matrix products, which v5e does by default.
+GATHER = {
+    "xla_enable_async_all_gather": True,
+    "xla_tpu_enable_async_collective_fusion": True,
+    "xla_tpu_enable_async_collective_fusion_fuse_all_gather": True,
+    "xla_tpu_enable_async_collective_fusion_multiple_steps": True,
+    "xla_tpu_overlap_compute_collective_tc": True,
+}
+OPTIONS: dict[str, dict[str, str | bool]] = {
+    "v3": SCATTER | GATHER,
+}
+
+# What jax calls a device of a generation.
+KINDS = {
+    "TPU v2": "v2",
+    "TPU v3": "v3",
+    "TPU v4": "v4",
+    "TPU v5 lite": "v5e",
+    "TPU v5": "v5p",
+    "TPU v6 lite": "v6e",
+    "TPU7x": "tpu7x",
+}
+
+
+def of(device: Any) -> dict[str, str | bool]:
+    """Returns the options for programs of a device, less those that LIBTPU_INIT_ARGS sets."""
+    own = os.environ.get("LIBTPU_INIT_ARGS", "")
+    chosen = OPTIONS.get(KINDS.get(device.device_kind, ""), {})
+    return {name: value for name, value in chosen.items() if f"--{name}=" not in own}
+
+
+def compile_with(
+    lowered: jax.stages.Lowered, options: Mapping[str, str | bool]
+) -> jax.stages.Compiled:
+    """Returns the compiled program; options that this version of the compiler lacks are left out.
+
+    None changes a result, and a compiler without them is only slower.
+    """
+    options = dict(options)
+    while True:
+        try:
+            return lowered.compile(compiler_options=options or None)
+        except jax.errors.JaxRuntimeError as error:
+            unknown = re.search(r"No such compile option: '(\w+)'", str(error))
+            if unknown is None or options.pop(unknown[1], None) is None:
+                raise
