@@ -185,6 +185,20 @@ def test_other_positions_are_written_as_a_table(tmp_path, position, pooling, kin
     np.testing.assert_allclose(foreign.logits(again, pictures), expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("position", ["learned_1d", "learned_2d", "sincos_2d", "none"])
+@pytest.mark.parametrize("pooling", ["token", "gap"])
+def test_timm_has_registers_without_positions(tmp_path, position, pooling):
+    params, facts = made(size=(16, 16), position=position, pooling=pooling, registers=3)
+    told = weights.save(params, facts, "timm", tmp_path / "w")
+    folded = (position, pooling) == ("learned_1d", "token")
+    assert any("written as part of the token" in line for line in told) == folded
+    again = weights.load(tmp_path / "w", {"data.image_size": "16,16"})
+    pictures = np.random.default_rng(1).uniform(-1, 1, (2, 16, 16, 3)).astype(np.float32)
+    ours = weights.Weights(kind="", params=params, facts=facts, report=weights.Report())
+    expected = foreign.logits(ours, pictures)
+    np.testing.assert_allclose(foreign.logits(again, pictures), expected, rtol=0, atol=1e-5)
+
+
 def test_a_norm_of_the_class_token_alone_is_the_same_before_it_is_picked(tmp_path):
     params, facts = made(norm_place="pooled")
     weights.save(params, facts, "hf", tmp_path / "hf")
@@ -294,6 +308,19 @@ def test_a_gray_model_says_its_channels(tmp_path):
          "model.position_place=shared: Google adds positions at the stem only"),
         ({"position": "relative"}, "hf", "w",
          "model.position=relative: Hugging Face has no equivalent"),
+        ({"layer_scale": 1e-5}, "google", "w.npz",
+         "model.layer_scale=1e-05: Google has no equivalent"),
+        ({"registers": 4}, "google", "w.npz", "model.registers=4: Google has no equivalent"),
+        ({"mlp": "swiglu"}, "google", "w.npz", "model.mlp=swiglu: Google has no equivalent"),
+        ({"registers": 4}, "hf", "w",
+         "model.layer_scale=none: Hugging Face has registers only with LayerScale"),
+        ({"layer_scale": 1.0}, "hf", "w",
+         "model.pooling=token: in Hugging Face's DINOv2 the head reads the class token and the "
+         "mean of all patches (token_gap)"),
+        ({"layer_scale": 1.0, "pooling": "token_gap", "mlp_dim": 40}, "hf", "w",
+         "model.mlp_dim=40: Hugging Face's DINOv2 computes it from a whole ratio to "
+         "model.width 24"),
+        ({"pooling": "token_gap"}, "timm", "w", "model.pooling=token_gap: timm has no equivalent"),
         ({"architecture": "axial_vit", "pooling": "gap"}, "timm", "w",
          "model.architecture=axial_vit: timm has no equivalent"),
     ],

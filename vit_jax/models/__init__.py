@@ -10,6 +10,7 @@ from vit_jax.models.family import Family
 from vit_jax.models.variants import (
     check,
     complete,
+    default_class_token,
     family,
     flops,
     grid,
@@ -29,6 +30,7 @@ __all__ = [
     "check",
     "complete",
     "create",
+    "default_class_token",
     "family",
     "flops",
     "grid",

@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 
 from vit_jax import config
-from vit_jax.models.variants import has_class_position, has_class_token, required
+from vit_jax.models.variants import has_class_position, prefix_tokens, required
 
 normal = nnx.initializers.normal(0.02)  # as BERT, says the released code
 
@@ -17,13 +17,13 @@ class Positions(nnx.Module):
     """A learned table: one row per token, or one half-width row per grid row and grid column.
 
     The class token has a row of its own in both, unless `model.class_position` is false: then
-    nothing is added to it, and nothing learned.
+    nothing is added to it, and nothing learned. Nor is anything added to registers.
     """
 
     def __init__(self, model: config.Model, grid: tuple[int, int], *, rngs: nnx.Rngs):
         self.grid, width = grid, required(model.width)
-        self.two_d, self.token = model.position == "learned_2d", has_class_token(model)
-        self.row = has_class_position(model)
+        self.two_d, self.row = model.position == "learned_2d", has_class_position(model)
+        self.bare = prefix_tokens(model) - self.row
         if self.two_d:
             self.rows = nnx.Param(normal(rngs.params(), (grid[0], width // 2)))
             self.columns = nnx.Param(normal(rngs.params(), (grid[1], width // 2)))
@@ -38,8 +38,9 @@ class Positions(nnx.Module):
         table = self._of_patches() if self.two_d else self.table[...][0]
         if self.two_d and self.row:
             table = jnp.concatenate([self.cls[...], table])
-        if self.token and not self.row:
-            table = jnp.pad(table, [(1, 0), (0, 0)])
+        if self.bare:
+            nothing = jnp.zeros((self.bare, table.shape[1]))
+            table = jnp.concatenate([table[: int(self.row)], nothing, table[int(self.row) :]])
         return table[None]
 
     def _of_patches(self) -> jax.Array:

@@ -183,7 +183,27 @@ def flops(
 
 def has_class_token(model: config.Model) -> bool:
     """Returns whether a class token stands before the patches of an encoder."""
-    return model.pooling == "token" if model.class_token is None else model.class_token
+    return default_class_token(model.pooling) if model.class_token is None else model.class_token
+
+
+def default_class_token(pooling: str) -> bool:
+    """Returns whether a kind of pooling reads the class token, which the model then has."""
+    return pooling in ("token", "token_gap")
+
+
+def reads_one_token(model: config.Model) -> bool:
+    """Returns whether pooling reads the first token, alone or (token_gap) before all others."""
+    return model.pooling in ("token", "first", "token_gap")
+
+
+def prefix_tokens(model: config.Model) -> int:
+    """Returns the number of tokens before those of the patches: class token and registers."""
+    return has_class_token(model) + model.registers
+
+
+def pooled_features(model: config.Model) -> int:
+    """Returns the width of what pooling makes of the tokens of a complete encoder."""
+    return required(model.width) * (2 if model.pooling == "token_gap" else 1)
 
 
 def has_class_position(model: config.Model) -> bool:

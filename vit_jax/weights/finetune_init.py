@@ -10,10 +10,11 @@ from vit_jax.weights.readers import WeightsError
 
 MASKED = ("mask_token", "prediction/")  # of masked patch prediction
 HEAD = ("head/", "pre_logits/", *MASKED)
+APART = {"cls": "class token", "registers": "registers"}  # tokens that a model may lack
 # Options that change what the same parameters compute, or which there are; whoever made the weights
 # chose them.
 NUMERICS = ("activation", "gelu", "norm_epsilon", "norm_place", "class_position")
-NUMERICS += ("resnet_epsilons", "resnet_pool")
+NUMERICS += ("resnet_epsilons", "resnet_pool", "mlp", "layer_scale", "registers")
 
 
 def fit(
@@ -46,8 +47,8 @@ def fit(
         head = name.startswith(HEAD)
         if head and not keep_head:
             report["fresh"][name] = _whose(name, "the head is new")
-        elif array is None and name == "cls":
-            report["fresh"][name] = "the weights have no class token"
+        elif array is None and name in APART:
+            report["fresh"][name] = f"the weights have no {APART[name]}"
         elif array is None:
             remedy = f", not {leaf.shape}; a new head would fit" if head else ""
             wrong.append(f"{name} is missing{remedy}")
@@ -66,8 +67,8 @@ def fit(
     for name in source:
         if name.startswith(HEAD) and name not in kept:
             report["dropped"][name] = _whose(name, "the head of another task")
-        elif name == "cls" and name not in wanted:
-            report["dropped"][name] = "the model has no class token"
+        elif name in APART and name not in wanted:
+            report["dropped"][name] = f"the model has no {APART[name]}"
         elif name not in wanted:
             wrong.append(f"{name} has no place in the model")
     if wrong:
@@ -83,7 +84,7 @@ def numerics(facts: mapping.Facts, *, keep_head: bool) -> dict[str, object]:
       keep_head: whether the layers after the encoder are used too.
     """
     model = {f"model.{key}": getattr(facts.model, key) for key in NUMERICS}
-    if models.has_class_token(facts.model) and facts.model.pooling != "token":
+    if models.has_class_token(facts.model) and not models.default_class_token(facts.model.pooling):
         model["model.class_token"] = True  # other tokens attend to it even if the head ignores it
     if keep_head:
         key = "representation_activation"

@@ -13,6 +13,8 @@ from vit_jax.weights.readers import WeightsError
 # timm's heads are 64 wide, except for these widths and models.
 HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 16, 1664: 16}
 NAMED_HEADS = {"test_vit": 2, "vit_base_patch16_gap_224": 16}
+GATED_HEADS = {1536: 24}  # DINOv2's giant
+GIANT = "vit_giant_patch14_dinov2"  # of timm's models, the one whose name alone asks for SwiGLU
 # SigLIP 2 models with a width or patch size that SigLIP lacks.
 TANH = r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip.*|vit_large_patch16_siglip.*512"
 # Activations by timm's name; of several names, exports use the first.
@@ -25,12 +27,13 @@ ACTIVATIONS = {
     "relu": {"activation": "relu"},
 }
 POOLING = {"token": "token", "avg": "gap", "max": "max", "avgmax": "gap_max", "map": "map"}
+WRITTEN_POOLING = frozenset(POOLING.values())
 DEFAULT = "timm's default; the file does not say"
 # Model arguments that arrays also reveal, or that change no prediction.
 SHOWN = re.compile(
     "img_size|patch_size|in_chans|num_classes|embed_dim|depth|mlp_ratio|class_token|pos_embed|"
     "no_embed_class|fc_norm|final_norm|(pos_|patch_|proj_|attn_)?drop_rate|drop_path_rate|"
-    "weight_init|fix_init|zero_init_last|dynamic_img_size|strict_img_size|layers|width_factor"
+    "init_values|reg_tokens|weight_init|fix_init|zero_init_last|dynamic_img_size|strict_img_size|layers|width_factor"
 )
 READ = frozenset(("num_heads", "act_layer", "global_pool"))
 RESAMPLING = {"bilinear": "antialiased_bilinear", "bicubic": "antialiased_bicubic"}
@@ -59,13 +62,16 @@ def _architecture(given: Given) -> str:
     return json_fields.text(given, "architecture", "")
 
 
-def heads(given: Given, width: int, wanted: int | None = None) -> tuple[int | None, dict[str, str]]:
+def heads(
+    given: Given, width: int, wanted: int | None = None, *, gated: bool = False
+) -> tuple[int | None, dict[str, str]]:
     """Returns the number of heads, or None if unknown, and the assumptions made.
 
     Args:
       given: the fields of config.json.
       width: width of the model.
       wanted: the caller's number, used if the file has none.
+      gated: whether its MLP is SwiGLU.
     """
     arguments = json_fields.section(given, "model_args")
     if "num_heads" in arguments:
@@ -74,19 +80,36 @@ def heads(given: Given, width: int, wanted: int | None = None) -> tuple[int | No
         return NAMED_HEADS[_architecture(given)], {}
     if wanted is not None:
         return wanted, {}
-    if width in HEADS:
-        return HEADS[width], {"model.heads": f"as in timm's models {width} wide"}
+    known = HEADS | GATED_HEADS if gated else HEADS
+    if width in known:
+        return known[width], {"model.heads": f"as in timm's models {width} wide"}
     if width % 64:
         return None, {}
     return width // 64, {"model.heads": "each 64 wide; the file does not say"}
 
 
-def activation(given: Given) -> dict[str, str]:
-    """Returns the options of the activation; raises WeightsError for an unknown one."""
+def layer_scale(given: Given) -> float:
+    """Returns the initial value of LayerScale, which says nothing of its learned ones."""
+    return json_fields.real(json_fields.section(given, "model_args"), "init_values", 1e-5) or 1e-5
+
+
+def activation(given: Given, *, gated: bool = False, pooling: str = "token") -> dict[str, str]:
+    """Returns the options of the activation; raises WeightsError for an unknown one.
+
+    Args:
+      given: the fields of config.json.
+      gated: whether the MLP is SwiGLU, whose activation is SiLU; that of attention pooling too.
+      pooling: of the model.
+    """
     named = "gelu_tanh" if re.fullmatch(TANH, _architecture(given)) else "gelu"
     kind = json_fields.text(json_fields.section(given, "model_args"), "act_layer", "") or named
     if kind not in ACTIVATIONS:
         raise WeightsError(f"act_layer={kind}: only {', '.join(ACTIVATIONS)} are supported")
+    if gated:
+        said = json_fields.text(json_fields.section(given, "model_args"), "act_layer", "silu")
+        if ACTIVATIONS[said or "silu"] != ACTIVATIONS["silu"]:
+            raise WeightsError(f"act_layer={said}: of gated MLPs, only SwiGLU (silu) is supported")
+        return ACTIVATIONS["silu"] if pooling == "map" else {}
     return ACTIVATIONS[kind]
 
 
@@ -96,13 +119,13 @@ def pooling(given: Given) -> str:
     return said or json_fields.text(given, "global_pool", "")
 
 
-def unsaid(given: Given) -> dict[str, str]:
+def unsaid(given: Given, *, gated: bool = False) -> dict[str, str]:
     """Returns the assumptions about encoder layers if the file names no architecture."""
     if _architecture(given):
         return {}
     keys = ["norm_epsilon"]
     if not json_fields.section(given, "model_args").get("act_layer"):
-        keys = ["activation", "gelu", *keys]
+        keys = ["mlp", *keys] if gated else ["activation", "gelu", *keys]
     return {f"model.{key}": DEFAULT for key in keys}
 
 
@@ -233,7 +256,12 @@ def document(facts: Facts) -> dict[str, Any]:
 def _written_name(model: config.Model) -> str:
     units, width = model.resnet_units, model.resnet_width or 1.0
     if units is None:
-        return "vit_base_patch16_224"
+        return GIANT if model.mlp == "swiglu" else "vit_base_patch16_224"
+    if model.mlp == "swiglu":
+        raise WeightsError(
+            "model.mlp=swiglu: timm cannot create such a hybrid from a config.json; "
+            "write the weights alone, to a path that ends in .safetensors"
+        )
     resnet = models.family(model).weights == "bit"
     name = RESNETS.get((units, width)) if resnet else HYBRIDS.get(units) if width == 1 else None
     if name is None:
@@ -249,7 +277,8 @@ def _written_name(model: config.Model) -> str:
 
 def _arguments(facts: Facts) -> dict[str, Any]:
     model, data = facts.model, facts.data
-    width, hidden = model.width or 0, model.mlp_dim or 0
+    gated = model.mlp == "swiglu"
+    width, hidden = model.width or 0, (model.mlp_dim or 0) * (2 if gated else 1)
     ratio = hidden / width
     return {
         "img_size": list(data.image_size),
@@ -263,8 +292,10 @@ def _arguments(facts: Facts) -> dict[str, Any]:
         "global_pool": {ours: theirs for theirs, ours in POOLING.items()}[model.pooling],
         "class_token": models.has_class_token(model),
         "fc_norm": model.norm_place == "pooled",
-        "act_layer": _written_activation(model),
+        "act_layer": "silu" if gated else _written_activation(model),
         **({} if _class_position(model) else {"no_embed_class": True}),
+        **({} if model.layer_scale is None else {"init_values": model.layer_scale}),
+        **({"reg_tokens": model.registers} if model.registers else {}),
     }
 
 
@@ -275,7 +306,9 @@ def _written_activation(model: config.Model) -> str:
 
 
 def _class_position(model: config.Model) -> bool:
-    """Returns whether timm's table has a row for the class token, or there is no token."""
+    """Returns whether timm's table has a row for the class token, or there is no such token."""
+    if model.registers:  # which would have rows too
+        return False
     return model.class_position or not models.has_class_token(model)
 
 
