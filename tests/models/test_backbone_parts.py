@@ -13,7 +13,9 @@ from vit_jax.models import variants
 
 TINY = config.Model(patch_size=(4, 4), width=16, depth=3, mlp_dim=24, heads=2, num_classes=5)
 DINOV2 = {"layer_scale": 1e-5, "registers": 3, "mlp": "swiglu", "pooling": "token_gap"}
+DEIT = {"distillation": True, "pooling": "distilled"}
 PARTS = [
+    DEIT,
     {"layer_scale": 0.1},
     {"registers": 2},
     {"mlp": "swiglu"},
@@ -53,6 +55,7 @@ def test_fingerprints_of_the_papers_rows_stay_as_they_were():
 def test_new_parts_are_off_by_default():
     default, plain = config.Model(), tree_utils.flatten(tiny().shapes())
     assert (default.mlp, default.layer_scale, default.registers) == ("plain", None, 0)
+    assert not default.distillation
     assert not [name for name in plain if "scale1" in name or "gate" in name or "regist" in name]
 
 
@@ -115,6 +118,36 @@ def test_registers_are_seen_but_not_pooled():
     np.testing.assert_allclose(out["pre_logits"], mean, rtol=0, atol=1e-5)
 
 
+def test_two_heads_read_one_token_each():
+    classifier = tiny(**DEIT, head_bias=-3.0)
+    initial = classifier.init(jax.random.key(0))
+    assert 0.01 < np.asarray(initial["distillation"]).std() < 0.03
+    for head in ("head", "head_dist"):
+        np.testing.assert_array_equal(initial[head]["bias"], np.full(5, -3, np.float32))
+    params = random(classifier)
+    with jax.default_matmul_precision("highest"):
+        logits, out = jax.jit(classifier.apply)(params, IMAGES)
+    one, other = np.asarray(out["tokens"])[:, 0], np.asarray(out["tokens"])[:, 1]
+    np.testing.assert_array_equal(out["pre_logits"], np.concatenate([one, other], axis=1))
+    answers = [
+        seen @ params[head]["kernel"] + params[head]["bias"]
+        for seen, head in ((one, "head"), (other, "head_dist"))
+    ]
+    np.testing.assert_allclose(logits, np.mean(answers, axis=0), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("position", ["learned_1d", "learned_2d"])
+def test_a_distillation_token_has_a_position(position):
+    classifier = tiny(**DEIT, position=position, registers=1)
+    table = classifier.bind(random(classifier)).position()[0]
+    assert table.shape == (2 + 1 + 6, 16)
+    assert np.abs(table[:2]).min() > 0
+    np.testing.assert_array_equal(table[2], 0)
+    without = tiny(**DEIT, position=position, class_position=False)
+    table = without.bind(random(without)).position()[0]
+    np.testing.assert_array_equal(table[:2], 0)
+
+
 def test_token_gap_puts_the_class_token_before_the_mean():
     classifier = tiny(pooling="token_gap", registers=1)
     assert variants.has_class_token(classifier.config)
@@ -150,6 +183,14 @@ def test_nothing_is_added_to_registers(position, place):
         ({"pooling": "token_gap", "norm_place": "pooled"},
          "model.norm_place=pooled: model.pooling token_gap puts two vectors side by side, which "
          "are normalized apart; set tokens"),
+        ({"pooling": "distilled"},
+         "model.distillation=false: model.pooling distilled reads that token; set true, or "
+         "model.pooling=token"),
+        ({"pooling": "gap", "distillation": True},
+         "model.distillation=true: the token follows a class token; set model.class_token=true"),
+        ({**DEIT, "representation_size": 4},
+         "model.representation_size=4: model.pooling distilled has two heads, without a layer "
+         "before them; set none"),
         ({"pooling": "token_gap", "architecture": "axial_vit"},
          "model.pooling=token_gap: axial_vit keeps its tokens in rows and columns, without a class "
          "token; set gap"),

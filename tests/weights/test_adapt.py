@@ -165,6 +165,7 @@ def test_options_that_belong_to_the_weights():
         "model.mlp": "plain",
         "model.layer_scale": None,
         "model.registers": 0,
+        "model.distillation": False,
         "data.mean": (0.4, 0.5, 0.6),
         "data.std": (0.2,),
     }

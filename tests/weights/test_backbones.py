@@ -53,8 +53,8 @@ def test_it_comes_out_as_it_went_in(tmp_path, name):
     again = weights.load(tmp_path / "out")
     assert not [line for line in again.assumed if "model." in line]
     np.testing.assert_allclose(answers(again, described), described["logits"], rtol=0, atol=1e-5)
-    if name.startswith("meta"):
-        return  # written under timm's names
+    if name.startswith("meta") or name == "hf_msn":
+        return  # written under timm's names, or under those of ViT
     assert exporting._normal(again.facts.model) == exporting._normal(loaded.facts.model)
     foreign.equal(again.params, loaded.params)
     written = safetensors.load_file(tmp_path / "out" / "model.safetensors")
@@ -93,9 +93,10 @@ def test_what_transformers_needs_to_build_it_is_written(tmp_path, name):
         ("meta_dinov2_giant_reg2", "hf"),
         ("hf_dinov2", "timm"),
         ("hf_dinov2_reg", "timm"),
+        ("timm_mae", "hf"),
     ],
 )
-def test_dinov2_goes_from_one_library_to_the_other(tmp_path, name, kind):
+def test_backbones_go_from_one_library_to_the_other(tmp_path, name, kind):
     described, loaded = load(tmp_path / "in", name)
     assert (
         described["output"] == "pre_logits"
@@ -147,3 +148,26 @@ def test_a_run_that_starts_from_dinov2_has_its_parts(tmp_path):
     plain = models.create(without, image_size=(28, 28))
     report = weights.fit(loaded.params, loaded.facts, plain, keep_head=False)[1]
     assert report.dropped["registers"] == "the model has no registers"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("timm_deit_random5", "hf"), ("hf_deit_teacher", "timm")]
+)
+def test_deit_takes_both_heads_along(tmp_path, name, kind):
+    _, loaded = load(tmp_path / "in", name)
+    model = dataclasses.replace(
+        loaded.facts.model, gelu="erf", activation="gelu", norm_epsilon=1e-6
+    )
+    facts = dataclasses.replace(loaded.facts, model=model)
+    weights.save(loaded.params, facts, kind, tmp_path / "out")
+    again = weights.load(tmp_path / "out")
+    assert (again.kind, again.facts.model.pooling) == (kind, "distilled")
+    foreign.equal(again.params, loaded.params)
+    plain = models.create(
+        dataclasses.replace(model, distillation=False, pooling="token"), image_size=(28, 28)
+    )
+    params, report = weights.fit(loaded.params, facts, plain, keep_head=False)
+    assert report.dropped["distillation"] == "the model has no distillation token"
+    before = loaded.params["position"]["table"]
+    assert "of the tokens before them 1 of 2" in report.resized["position/table"]
+    np.testing.assert_array_equal(params["position"]["table"][:, 0], before[:, 0])

@@ -11,7 +11,7 @@ from safetensors import numpy as safetensors
 import foreign
 from containers import FIXTURES, read
 from vit_jax import config, models, weights
-from vit_jax.weights import mapping, timm_config
+from vit_jax.weights import mapping, timm_document
 
 HEADS = {"model.heads": "3"}
 TINY = config.Model(
@@ -255,10 +255,10 @@ def test_the_share_timm_is_told_gives_the_same_short_side():
     for side in (32, 224, 384):
         for wanted in range(side, 2 * side):
             data = config.Data(image_size=(side, side), eval_crop="central", resize_to=wanted)
-            share = timm_config.share(data)
+            share = timm_document.share(data)
             assert math.floor(side / share) == wanted
-    assert timm_config.share(config.Data(eval_crop="central", resize_to=248)) == 0.9
-    assert timm_config.share(config.Data(eval_crop="central")) == 0.875
+    assert timm_document.share(config.Data(eval_crop="central", resize_to=248)) == 0.9
+    assert timm_document.share(config.Data(eval_crop="central")) == 0.875
 
 
 def test_a_gray_model_says_its_channels(tmp_path):
@@ -311,6 +311,20 @@ def test_a_gray_model_says_its_channels(tmp_path):
         ({"layer_scale": 1e-5}, "google", "w.npz",
          "model.layer_scale=1e-05: Google has no equivalent"),
         ({"registers": 4}, "google", "w.npz", "model.registers=4: Google has no equivalent"),
+        ({"distillation": True}, "google", "w.npz",
+         "model.distillation=true: Google has no equivalent"),
+        ({"distillation": True}, "timm", "w",
+         "model.pooling=token: timm reads a distillation token with a head of its own "
+         "(distilled)"),
+        ({"distillation": True, "pooling": "distilled", "registers": 2}, "timm", "w",
+         "model.registers=2: timm has none beside a distillation token"),
+        ({"distillation": True, "pooling": "distilled", "class_position": False}, "timm", "w",
+         "model.class_position=false: timm has positions for class and distillation token"),
+        ({"distillation": True, "pooling": "distilled", "mlp": "swiglu"}, "timm", "w",
+         "model.distillation=true: timm cannot create it with SwiGLU from a config.json; "
+         "write the weights alone, to a path that ends in .safetensors"),
+        ({"distillation": True, "layer_scale": 1.0}, "hf", "w",
+         "model.distillation=true: Hugging Face's DINOv2 has no such token"),
         ({"mlp": "swiglu"}, "google", "w.npz", "model.mlp=swiglu: Google has no equivalent"),
         ({"registers": 4}, "hf", "w",
          "model.layer_scale=none: Hugging Face has registers only with LayerScale"),

@@ -191,8 +191,7 @@ def test_preprocessing(tmp_path, fields, expected, assumed):
 @pytest.mark.parametrize(
     ("more", "feature"),
     [
-        ({"blocks__0__gamma_1": (24,)}, "LayerScale as in BEiT"),
-        ({"dist_token": (1, 1, 24)}, "a distillation token"),
+        ({"blocks__0__attn__q_bias": (24,)}, "biases of queries and values only, as BEiT"),
         ({"blocks__1__attn__q_norm__weight": (8,)}, "normalized queries and keys"),
         ({"blocks__1__attn__norm__weight": (24,)}, "norms inside its layers"),
         ({"norm_pre__weight": (24,)}, "a LayerNorm before the encoder, as CLIP"),

@@ -62,6 +62,11 @@ class Model:
         at_least=0,
         later=True,
     )
+    distillation: bool = option(
+        False,
+        "Whether a distillation token, with a position of its own, follows the class token.",
+        later=True,
+    )
     num_classes: int | None = option(
         None, "Outputs of the head; none: the number of classes of the data.", at_least=1
     )
@@ -72,8 +77,8 @@ class Model:
     )
     pooling: str = option(
         "token",
-        "What the head sees: class or first token, mean, maximum, both, attention, or token and mean.",
-        choices=("token", "first", "gap", "max", "gap_max", "map", "token_gap"),
+        "What the head sees: class or first token, mean, maximum, both, attention, or several.",
+        choices=("token", "first", "gap", "max", "gap_max", "map", "token_gap", "distilled"),
     )
     class_token: bool | None = option(
         None, "Whether a class token stands before the patches; none: if pooling reads it."

@@ -16,6 +16,7 @@ from vit_jax.models.variants import (
     grid,
     has_class_position,
     has_class_token,
+    placed_tokens,
     reduction,
 )
 
@@ -36,6 +37,7 @@ __all__ = [
     "grid",
     "has_class_position",
     "has_class_token",
+    "placed_tokens",
     "reduction",
 ]
 

@@ -296,21 +296,30 @@ class WithHead(nnx.Module):
     def add_head(self, model: config.Model, features: int, *, rngs: nnx.Rngs) -> None:
         """Makes the layers for what the head sees, (B, features)."""
         self.represents = model.representation_size is not None
+        self.twice = model.pooling == "distilled"
+        features = features // 2 if self.twice else features
         self.representation_activation = model.representation_activation
         if model.representation_size is not None:
             self.pre_logits = nnx.Linear(features, model.representation_size, rngs=rngs)
             features = model.representation_size
-        self.head = nnx.Linear(
+        linear = functools.partial(
+            nnx.Linear,
             features,
             required(model.num_classes),
             kernel_init=nnx.initializers.zeros,
             bias_init=nnx.initializers.constant(model.head_bias),
             rngs=rngs,
         )
+        self.head = linear()
+        if self.twice:
+            self.head_dist = linear()
 
     def classify(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns logits (B, K) and what the last layer sees, for x (B, features) float32."""
         x = constrain_batch(x)
         if self.represents:
             x = ACTIVATIONS[self.representation_activation](self.pre_logits(x))
+        if self.twice:  # a head for each half: DeiT's for class and for distillation token
+            one, other = jnp.split(x, 2, axis=1)
+            return (self.head(one) + self.head_dist(other)) / 2, x
         return self.head(x), x

@@ -53,6 +53,9 @@ class ViT(WithHead):
         self.token = variants.has_class_token(model)
         if self.token:
             self.cls = nnx.Param(jnp.zeros((1, 1, width)))
+        if model.distillation:  # initialized as in DeiT
+            near = nnx.initializers.truncated_normal(0.02)
+            self.distillation = nnx.Param(near(rngs.params(), (1, 1, width)))
         if model.registers:  # initialized as in DINOv2
             normal = nnx.initializers.normal(1e-6)
             self.registers = nnx.Param(normal(rngs.params(), (1, model.registers, width)))
@@ -87,6 +90,7 @@ class ViT(WithHead):
         elif model.position == "sincos_1d":
             x = x + positions.sincos_1d(*x.shape[1:])[None].astype(x.dtype)
         before = [self.cls] if self.token else []
+        before += [self.distillation] if model.distillation else []
         before += [self.registers] if model.registers else []
         if before:
             each = [
@@ -178,6 +182,8 @@ class ViT(WithHead):
         if self.model.pooling in ("token", "first"):
             # Normalized separately, so that other tokens are not normalized unless used.
             pooled, late = x[:, 0].astype(jnp.float32), True
+        elif self.model.pooling == "distilled":
+            pooled = jnp.concatenate([tokens[:, 0], tokens[:, 1]], axis=1).astype(jnp.float32)
         else:
             pooled = self.pool(tokens[:, variants.prefix_tokens(self.model) :])
             if self.model.pooling == "token_gap":

@@ -28,7 +28,7 @@ from vit_jax.weights import (
     huggingface_dinov2,
     mapping,
     timm,
-    timm_config,
+    timm_document,
     writers,
 )
 from vit_jax.weights.readers import Arrays, Spec, WeightsError
@@ -39,6 +39,7 @@ ENCODER = (
     *("patch_size", "width", "depth", "mlp_dim", "heads", "pooling", "class_token", "position"),
     *("class_position", "position_place", "representation_size", "representation_activation"),
     *("activation", "gelu", "norm_epsilon", "norm_place", "mlp", "layer_scale", "registers"),
+    "distillation",
 )
 RESNET = ("resnet_units", "resnet_width", "resnet_version", "resnet_epsilons")
 PIXELS = ("image_size", "mean", "std", "resampling", "eval_crop", "resize_to")
@@ -90,7 +91,7 @@ def _layout(facts: mapping.Facts, kind: str) -> mapping.Layout:
 
 def _documents(facts: mapping.Facts, kind: str) -> writers.Documents:
     if kind == "timm":
-        return {"config.json": timm_config.document(facts)}
+        return {"config.json": timm_document.document(facts)}
     return huggingface_config.config_files(facts)
 
 
@@ -105,17 +106,15 @@ def _check_place(facts: mapping.Facts, kind: str) -> None:
         place = f"model.position_place={model.position_place}"
         raise WeightsError(f"{place}: {name} adds positions at the stem only")
     headless = "head/kernel" in facts.fresh
-    foreign_to = {
-        "google": {"mlp": "plain", "layer_scale": None, "registers": 0},
-        "timm": {"pooling": model.pooling if model.pooling in timm_config.WRITTEN_POOLING else ""},
-    }
-    for key, value in foreign_to.get(kind, {}).items():
-        if foreign != "bit" and getattr(model, key) != value:
-            said = config.show(getattr(model, key))
-            raise WeightsError(f"model.{key}={said}: {name} has no equivalent")
+    for key in ("mlp", "layer_scale", "registers", "distillation") if kind == "google" else ():
+        if (value := getattr(model, key)) != getattr(config.Model(), key):
+            said = str(value).lower() if isinstance(value, bool) else config.show(value)
+            raise WeightsError(f"model.{key}={said}: Google has no equivalent")
     size = model.representation_size
     if size is not None and (kind == "timm" or (kind == "hf" and not headless)):
         raise WeightsError(f"model.representation_size={size}: {name} has no layer before the head")
+    if kind == "timm" and foreign != "bit":
+        timm_document.check(model)
     if kind != "hf" or foreign == "bit":
         return
     if model.resnet_units is not None:
@@ -123,7 +122,7 @@ def _check_place(facts: mapping.Facts, kind: str) -> None:
         raise WeightsError(f"{units}: Hugging Face transformers dropped hybrid models")
     if huggingface_dinov2.expresses(model):
         huggingface_dinov2.check(model, headless=headless)
-    elif model.pooling != "token":
+    elif model.pooling not in ("token", "distilled"):
         pooling = f"model.pooling={model.pooling}"
         raise WeightsError(
             f"{pooling}: in Hugging Face transformers the head reads only the class token"
@@ -197,7 +196,7 @@ def _table(params: models.Params, facts: mapping.Facts, kind: str) -> np.ndarray
     elif model.position in known or model.position_place != "stem":
         return None
     rows, columns = models.grid(model, facts.data.image_size)
-    width, token = model.width or 0, models.has_class_token(model)
+    width, token = model.width or 0, models.has_class_token(model) + model.distillation
     if model.position in ("learned_1d", "learned_2d"):
         module = mapping.create_classifier(facts).bind(params)
         every = np.asarray(module.position(), np.float32)

@@ -208,10 +208,13 @@ def config_files(facts: Facts) -> dict[str, dict[str, Any]]:
         kind, model_type, known = "Bit", "bit", _bit(model)
     elif huggingface_dinov2.expresses(model):
         kind, model_type, known = huggingface_dinov2.fields(model)
+    elif model.distillation:
+        kind, model_type = "DeiT", "deit"
     if kind != "Bit":
         known = _vit(facts) | known
+    task = "ForImageClassification" + "WithTeacher" * (model.pooling == "distilled")
     made = {
-        "architectures": [f"{kind}{'Model' if headless else 'ForImageClassification'}"],
+        "architectures": [f"{kind}{'Model' if headless else task}"],
         "model_type": model_type,
         "num_channels": data.channels,
         "dtype": "float32",

@@ -73,6 +73,8 @@ def check(model: config.Model, *, headless: bool) -> None:
     if model.layer_scale is None:
         has = "registers" if model.registers else "SwiGLU"
         raise WeightsError(f"model.layer_scale=none: Hugging Face has {has} only with LayerScale")
+    if model.distillation:
+        raise WeightsError("model.distillation=true: Hugging Face's DINOv2 has no such token")
     if model.pooling != "token_gap" and not headless:
         raise WeightsError(
             f"model.pooling={model.pooling}: in Hugging Face's DINOv2 the head reads the class "

@@ -39,7 +39,7 @@ from vit_jax.weights.torch_rules import dense, hidden, mlp, norm, parts, swiglu
 
 BACKBONE = "patch_embed.backbone."
 REGISTERS = ("reg_token", "register_tokens")  # of timm and of Meta
-SCALE = "blocks.0.ls1.gamma"
+SCALES = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"}  # of timm, and of Meta's DeiT-III
 # The head of a ResNet is a 1 x 1 convolution.
 PIXEL = Form(
     lambda shape: (shape[1], shape[0], 1, 1),
@@ -48,8 +48,7 @@ PIXEL = Form(
 )
 # Unsupported features of timm models, by patterns of names.
 FOREIGN = (
-    (r".*\.gamma_[12]", "LayerScale as in BEiT"),
-    (r"dist_token|head_dist\..*", "a distillation token"),
+    (r".*\.attn\.[qv]_bias", "biases of queries and values only, as BEiT"),
     (r".*\.attn\.[qk]_norm\..*|attn_pool\.[qk]_norm\..*", "normalized queries and keys"),
     (r".*\.(attn|mlp)\.norm\..*", "norms inside its layers"),
     (r"norm_pre\..*", "a LayerNorm before the encoder, as CLIP"),
@@ -86,9 +85,12 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
     token = "cls_token" in specs
     kind, features = hidden(specs, "blocks.0.mlp")
     heads, assumed = timm_config.heads(given, width, hints.heads, gated=kind == "swiglu")
+    distilled = "dist_token" in specs
     pooling, unsaid = _pooling(specs, given)
     assumed |= unsaid | timm_config.unsaid(given, gated=kind == "swiglu")
     headless = "head.weight" not in specs
+    ends = ("head", "head_dist") if pooling == "distilled" else ("head",)
+    lacking = {f"{end}/{part}": HEADLESS for end in ends for part in ("kernel", "bias")}
     pre_logits = "pre_logits.fc.weight" in specs
     model = models.complete(
         config.Model(
@@ -98,7 +100,8 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
             mlp_dim=features,
             mlp=kind,
             heads=heads,
-            layer_scale=timm_config.layer_scale(given) if SCALE in specs else None,
+            layer_scale=timm_config.layer_scale(given) if SCALES & specs.keys() else None,
+            distillation=distilled,
             registers=_registers(specs),
             num_classes=1 if headless else array_shape(specs, "head.weight", 2)[0],
             patch_remainder="drop",
@@ -123,7 +126,7 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
         data=data,
         classes=() if headless else timm_config.classes(given, model.num_classes or 0),
         assumed=assumed | guessed | unsaid,
-        fresh={"head/kernel": HEADLESS, "head/bias": HEADLESS} if headless else {},
+        fresh=lacking if headless else {},
     )
 
 
@@ -137,6 +140,8 @@ def _pooling(specs: Mapping[str, Spec], given: Given) -> tuple[str, dict[str, st
     """Returns the pooling and the assumptions made; raises WeightsError."""
     if "attn_pool.latent" in specs:
         return "map", {}
+    if "dist_token" in specs:
+        return "distilled", {}
     token = "cls_token" in specs
     natural = "avg" if "fc_norm.weight" in specs or not token else "token"
     said = timm_config.pooling(given)
@@ -175,7 +180,8 @@ def _image_size(
         return given, True, {}
     rows = array_shape(specs, "pos_embed", 3)[1]
     token = models.has_class_token(model)
-    counts = (rows - 1, rows) if token else (rows,)  # the latter with no_embed_class
+    before = token + model.distillation
+    counts = (rows - before, rows) if token else (rows,)  # the latter with no_embed_class
     for size in sizes:
         if size is not None and (patches := math.prod(models.grid(model, size))) in counts:
             return size, not token or patches < rows, {}
@@ -254,6 +260,8 @@ def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
     return [
         *_convolutions(root, BACKBONE),
         Rule("cls_token", "cls"),
+        Rule("dist_token", "distillation"),
+        *dense("head_dist", "head_dist"),
         *(Rule(name, "registers") for name in REGISTERS),
         Rule("pos_embed", "position/table"),
         Rule("patch_embed.proj.weight", "embedding/kernel", CONVOLUTION),
@@ -264,6 +272,7 @@ def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
         *dense(f"{block}.attn.proj", "encoder/attention/out", linear(2)),
         *_block_mlp(facts.model)(f"{block}.mlp", "encoder/mlp"),
         *(Rule(f"{block}.ls{n}.gamma", f"encoder/scale{n}/scale") for n in (1, 2)),
+        *(Rule(f"{block}.gamma_{n}", f"encoder/scale{n}/scale") for n in (1, 2)),
         *norm(last, "encoder_norm"),
         Rule("attn_pool.latent", "pooling/probe"),
         *parts("attn_pool.q", "pooling/attention", ("query",)),

@@ -12,7 +12,7 @@ class AxialViTFamily(ViTFamily):
     """AxialViT-B/16 and its kind."""
 
     weights = None
-    unread = ("class_position", "registers")  # it has no token but those of patches
+    unread = ("class_position", "registers", "distillation")  # it has no token but those of patches
 
     def check_positions(self, model: config.Model) -> None:
         """Raises ConfigError for a class token, which has no row, and relative positions."""

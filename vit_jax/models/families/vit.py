@@ -186,10 +186,24 @@ def _check_pooling(model: config.Model) -> None:
             f"model.pooling=first: the first of {model.registers} registers, which stand before "
             "the patches, is not made for that; set token or gap"
         )
-    if model.pooling == "token_gap" and model.norm_place == "pooled":
+    if model.pooling in ("token_gap", "distilled") and model.norm_place == "pooled":
         raise config.ConfigError(
-            "model.norm_place=pooled: model.pooling token_gap puts two vectors side by side, which "
-            "are normalized apart; set tokens"
+            f"model.norm_place=pooled: model.pooling {model.pooling} puts two vectors side by "
+            "side, which are normalized apart; set tokens"
+        )
+    if model.pooling == "distilled" and not model.distillation:
+        raise config.ConfigError(
+            "model.distillation=false: model.pooling distilled reads that token; set true, or "
+            "model.pooling=token"
+        )
+    if model.pooling == "distilled" and model.representation_size is not None:
+        raise config.ConfigError(
+            f"model.representation_size={model.representation_size}: model.pooling distilled has "
+            "two heads, without a layer before them; set none"
+        )
+    if model.distillation and not has_class_token(model):
+        raise config.ConfigError(
+            "model.distillation=true: the token follows a class token; set model.class_token=true"
         )
 
 
