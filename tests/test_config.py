@@ -92,7 +92,8 @@ BAD = [
     ("--config.model.unroll=5", "model.unroll=5: more than model.depth 4"),
     (
         "--config.model.pooling=avg",
-        "model.pooling=avg: no such choice; known: token, first, gap, max, gap_max, map",
+        "model.pooling=avg: no such choice; known: token, first, gap, max, gap_max, map, "
+        "token_gap, distilled",
     ),
     ("--config.model.gelu=relu", "model.gelu=relu: no such choice; known: tanh, erf"),
     (

@@ -36,11 +36,13 @@ def option(
     free: bool = False,
     check: Callable[[str, str], None] | None = None,
     kind: str | None = None,
+    later: bool = False,
 ) -> T:
     """Declares a field: its default, meaning and bounds; `free` ones may change on resume.
 
     `check(text, key)` replaces the comparison with `choices`, for each text of a tuple; `kind` is
-    that of the components it names.
+    that of the components it names. `later` marks an option that older runs did not have: at its
+    default it is no part of the fingerprint, so theirs stay.
     """
     bounds = {"above": above, "at_least": at_least, "below": below, "at_most": at_most}
     return dataclasses.field(  # pyright: ignore[reportReturnType]
@@ -52,6 +54,7 @@ def option(
             "free": free,
             "check": check,
             "kind": kind,
+            "later": later,
         },
     )
 
@@ -133,8 +136,10 @@ def fingerprint(config: Any) -> str:
         key: str(value)
         for key, field, _ in each(type(config))
         if not field.metadata["free"]
-        # An empty list of components is left out: adding such an option changes no fingerprint.
-        if (value := get(config, key)) != () or not field.metadata["check"]
+        # Left out, so that adding such an option changes no fingerprint: an empty list of
+        # components, and the default of a later option.
+        if ((value := get(config, key)) != () or not field.metadata["check"])
+        and not (field.metadata["later"] and value == field.default)
     }
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 

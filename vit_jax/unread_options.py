@@ -42,6 +42,10 @@ WHERE: dict[tuple[str, ...], dict[str, Callable[[Any], bool]]] = {
     ("init_head",): {"init_from": lambda weights: weights is not None},
     ("masked.rate", "masked.split"): {"masked.target": lambda target: target is not None},
     ("model.class_position",): {"model.position": lambda kind: kind.startswith("learned")},
+    ("model.activation",): {
+        "model.mlp": lambda kind: kind == "plain",
+        "model.pooling": lambda kind: kind == "map",
+    },
     ("model.gelu",): {"model.activation": lambda activation: activation == "gelu"},
     ("model.representation_activation",): {
         "model.representation_size": lambda size: size is not None

@@ -162,6 +162,10 @@ def test_options_that_belong_to_the_weights():
         "model.class_position": True,
         "model.resnet_epsilons": "version",
         "model.resnet_pool": "zeros",
+        "model.mlp": "plain",
+        "model.layer_scale": None,
+        "model.registers": 0,
+        "model.distillation": False,
         "data.mean": (0.4, 0.5, 0.6),
         "data.std": (0.2,),
     }

@@ -12,7 +12,15 @@ import pytest
 
 from containers import FIXTURES, write
 from vit_jax import config, models, tree_utils
-from vit_jax.weights import bit, google, huggingface, huggingface_config, mapping, timm, timm_config
+from vit_jax.weights import (
+    bit,
+    google,
+    huggingface,
+    huggingface_config,
+    mapping,
+    timm,
+    timm_document,
+)
 
 ROOT = pathlib.Path(__file__).parents[2]
 CLASSES = 21_843
@@ -91,7 +99,7 @@ def test_cost(tmp_path, capsys, module, model):
         else:
             path, file = tmp_path, write(tmp_path / "model.safetensors", arrays)
             documents = (
-                {"config.json": timm_config.document(facts)}
+                {"config.json": timm_document.document(facts)}
                 if module is timm
                 else (huggingface_config.config_files(facts))
             )

@@ -29,7 +29,7 @@ from vit_jax.weights import (
     mapping,
     readers,
     timm,
-    timm_config,
+    timm_document,
 )
 
 MODEL = config.Model(
@@ -266,7 +266,7 @@ def sizes(params):
 
 def documents(module, facts):
     if module is timm:
-        return {"config.json": timm_config.document(facts)}
+        return {"config.json": timm_document.document(facts)}
     return huggingface_config.config_files(facts)
 
 

@@ -193,8 +193,9 @@ def test_without_a_preprocessor_its_defaults_are_assumed():
         ),
         ({"image_size": [32]}, "image_size=[32]: must be a height and a width"),
         (
-            {"model_type": "deit"},
-            "model_type=deit: of the Hugging Face models, only vit and bit are supported",
+            {"model_type": "beit"},
+            "model_type=beit: of the Hugging Face models, only vit, deit, vit_mae, vit_msn, "
+            "dinov2, dinov2_with_registers, bit are supported",
         ),
         ({"id2label": {"0": "ant"}}, "id2label: names 1 classes; the head has 6"),
         (

@@ -11,7 +11,7 @@ from safetensors import numpy as safetensors
 import foreign
 from containers import FIXTURES, read
 from vit_jax import config, models, weights
-from vit_jax.weights import mapping, timm_config
+from vit_jax.weights import mapping, timm_document
 
 HEADS = {"model.heads": "3"}
 TINY = config.Model(
@@ -185,6 +185,20 @@ def test_other_positions_are_written_as_a_table(tmp_path, position, pooling, kin
     np.testing.assert_allclose(foreign.logits(again, pictures), expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("position", ["learned_1d", "learned_2d", "sincos_2d", "none"])
+@pytest.mark.parametrize("pooling", ["token", "gap"])
+def test_timm_has_registers_without_positions(tmp_path, position, pooling):
+    params, facts = made(size=(16, 16), position=position, pooling=pooling, registers=3)
+    told = weights.save(params, facts, "timm", tmp_path / "w")
+    folded = (position, pooling) == ("learned_1d", "token")
+    assert any("written as part of the token" in line for line in told) == folded
+    again = weights.load(tmp_path / "w", {"data.image_size": "16,16"})
+    pictures = np.random.default_rng(1).uniform(-1, 1, (2, 16, 16, 3)).astype(np.float32)
+    ours = weights.Weights(kind="", params=params, facts=facts, report=weights.Report())
+    expected = foreign.logits(ours, pictures)
+    np.testing.assert_allclose(foreign.logits(again, pictures), expected, rtol=0, atol=1e-5)
+
+
 def test_a_norm_of_the_class_token_alone_is_the_same_before_it_is_picked(tmp_path):
     params, facts = made(norm_place="pooled")
     weights.save(params, facts, "hf", tmp_path / "hf")
@@ -241,10 +255,10 @@ def test_the_share_timm_is_told_gives_the_same_short_side():
     for side in (32, 224, 384):
         for wanted in range(side, 2 * side):
             data = config.Data(image_size=(side, side), eval_crop="central", resize_to=wanted)
-            share = timm_config.share(data)
+            share = timm_document.share(data)
             assert math.floor(side / share) == wanted
-    assert timm_config.share(config.Data(eval_crop="central", resize_to=248)) == 0.9
-    assert timm_config.share(config.Data(eval_crop="central")) == 0.875
+    assert timm_document.share(config.Data(eval_crop="central", resize_to=248)) == 0.9
+    assert timm_document.share(config.Data(eval_crop="central")) == 0.875
 
 
 def test_a_gray_model_says_its_channels(tmp_path):
@@ -294,6 +308,33 @@ def test_a_gray_model_says_its_channels(tmp_path):
          "model.position_place=shared: Google adds positions at the stem only"),
         ({"position": "relative"}, "hf", "w",
          "model.position=relative: Hugging Face has no equivalent"),
+        ({"layer_scale": 1e-5}, "google", "w.npz",
+         "model.layer_scale=1e-05: Google has no equivalent"),
+        ({"registers": 4}, "google", "w.npz", "model.registers=4: Google has no equivalent"),
+        ({"distillation": True}, "google", "w.npz",
+         "model.distillation=true: Google has no equivalent"),
+        ({"distillation": True}, "timm", "w",
+         "model.pooling=token: timm reads a distillation token with a head of its own "
+         "(distilled)"),
+        ({"distillation": True, "pooling": "distilled", "registers": 2}, "timm", "w",
+         "model.registers=2: timm has none beside a distillation token"),
+        ({"distillation": True, "pooling": "distilled", "class_position": False}, "timm", "w",
+         "model.class_position=false: timm has positions for class and distillation token"),
+        ({"distillation": True, "pooling": "distilled", "mlp": "swiglu"}, "timm", "w",
+         "model.distillation=true: timm cannot create it with SwiGLU from a config.json; "
+         "write the weights alone, to a path that ends in .safetensors"),
+        ({"distillation": True, "layer_scale": 1.0}, "hf", "w",
+         "model.distillation=true: Hugging Face's DINOv2 has no such token"),
+        ({"mlp": "swiglu"}, "google", "w.npz", "model.mlp=swiglu: Google has no equivalent"),
+        ({"registers": 4}, "hf", "w",
+         "model.layer_scale=none: Hugging Face has registers only with LayerScale"),
+        ({"layer_scale": 1.0}, "hf", "w",
+         "model.pooling=token: in Hugging Face's DINOv2 the head reads the class token and the "
+         "mean of all patches (token_gap)"),
+        ({"layer_scale": 1.0, "pooling": "token_gap", "mlp_dim": 40}, "hf", "w",
+         "model.mlp_dim=40: Hugging Face's DINOv2 computes it from a whole ratio to "
+         "model.width 24"),
+        ({"pooling": "token_gap"}, "timm", "w", "model.pooling=token_gap: timm has no equivalent"),
         ({"architecture": "axial_vit", "pooling": "gap"}, "timm", "w",
          "model.architecture=axial_vit: timm has no equivalent"),
     ],

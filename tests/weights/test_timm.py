@@ -191,12 +191,9 @@ def test_preprocessing(tmp_path, fields, expected, assumed):
 @pytest.mark.parametrize(
     ("more", "feature"),
     [
-        ({"blocks__0__ls1__gamma": (24,)}, "LayerScale"),
-        ({"reg_token": (1, 4, 24)}, "register tokens"),
-        ({"dist_token": (1, 1, 24)}, "a distillation token"),
+        ({"blocks__0__attn__q_bias": (24,)}, "biases of queries and values only, as BEiT"),
         ({"blocks__1__attn__q_norm__weight": (8,)}, "normalized queries and keys"),
         ({"blocks__1__attn__norm__weight": (24,)}, "norms inside its layers"),
-        ({"blocks__1__mlp__w12__weight": (96, 24)}, "SwiGLU"),
         ({"norm_pre__weight": (24,)}, "a LayerNorm before the encoder, as CLIP"),
         ({"blocks__0__attn__rel_pos_h": (3, 8)}, "relative positions"),
         ({"rope__freqs": (2, 8)}, "rotary positions"),
@@ -277,6 +274,12 @@ def test_models_that_cannot_be_told_are_refused(tmp_path):
     )
     assert refusal(path, overrides=HEADS) == "global_pool=map: attn_pool.latent is missing"
     (path / "config.json").unlink()
+    described = foreign.changed(foreign.record("timm_no_embed_class"), reg_token=(1, 4, 24))
+    described["arrays"]["pos_embed"] = [1, 21, 24]
+    placed = foreign.write(tmp_path, described)
+    assert refusal(placed, overrides=HEADS) == (
+        "contains positions of its register tokens, which is not supported"
+    )
     wide = foreign.write(tmp_path, foreign.record("timm_wide"))
     assert refusal(wide, overrides=HEADS) == (
         "contains positions of 20 patches, which is not a square; "

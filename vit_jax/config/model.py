@@ -44,6 +44,29 @@ class Model:
     depth: int | None = option(None, "Number of encoder layers.", at_least=1)
     mlp_dim: int | None = option(None, "Hidden width of the MLP.", at_least=1)
     heads: int | None = option(None, "Number of attention heads; must divide width.", at_least=1)
+    mlp: str = option(
+        "plain",
+        "MLP of a layer: two dense layers, or SwiGLU (SiLU of a gate times fc1), of mlp_dim both.",
+        choices=("plain", "swiglu"),
+        later=True,
+    )
+    layer_scale: float | None = option(
+        None,
+        "Initial value of LayerScale, a learned factor on every branch; none: no LayerScale.",
+        above=0,
+        later=True,
+    )
+    registers: int = option(
+        0,
+        "Register tokens between class token and patches, without positions.",
+        at_least=0,
+        later=True,
+    )
+    distillation: bool = option(
+        False,
+        "Whether a distillation token, with a position of its own, follows the class token.",
+        later=True,
+    )
     num_classes: int | None = option(
         None, "Outputs of the head; none: the number of classes of the data.", at_least=1
     )
@@ -54,11 +77,11 @@ class Model:
     )
     pooling: str = option(
         "token",
-        "What the head sees: class token, first token, mean, maximum, both, or attention (map).",
-        choices=("token", "first", "gap", "max", "gap_max", "map"),
+        "What the head sees: class or first token, mean, maximum, both, attention, or several.",
+        choices=("token", "first", "gap", "max", "gap_max", "map", "token_gap", "distilled"),
     )
     class_token: bool | None = option(
-        None, "Whether a class token stands before the patches; none: if pooling is token."
+        None, "Whether a class token stands before the patches; none: if pooling reads it."
     )
     position: str = option(
         "learned_1d",

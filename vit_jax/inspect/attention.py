@@ -57,7 +57,7 @@ def check(model: config.Model) -> None:
 def bytes_per_image(cfg: config.Config) -> int:
     """Returns the bytes of all attention weights of one image."""
     model = cfg.model
-    tokens = math.prod(variants.grid(model, cfg.data.image_size)) + variants.has_class_token(model)
+    tokens = math.prod(variants.grid(model, cfg.data.image_size)) + variants.prefix_tokens(model)
     return 4 * required(model.depth) * required(model.heads) * tokens**2
 
 
@@ -65,11 +65,11 @@ def output_attention(rows: np.ndarray, cfg: config.Config) -> np.ndarray:
     """Returns the attention of the output on patches, (..., rows, columns), of weights (..., N, N).
 
     This is the row of the class token without its own weight, or of the first token if the head
-    reads it; otherwise the mean of the rows of all patches.
+    reads it; otherwise the mean of the rows of all patches. What registers get is left out.
     """
-    token = int(variants.has_class_token(cfg.model))
-    alone = cfg.model.pooling in ("token", "first")
-    seen = rows[..., 0, token:] if alone else rows[..., token:, token:].mean(axis=-2)
+    before = variants.prefix_tokens(cfg.model)
+    alone = variants.reads_one_token(cfg.model)
+    seen = rows[..., 0, before:] if alone else rows[..., before:, before:].mean(axis=-2)
     return seen.reshape(*seen.shape[:-1], *variants.grid(cfg.model, cfg.data.image_size))
 
 

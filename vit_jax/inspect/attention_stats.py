@@ -31,12 +31,12 @@ def look(opened: loading.LoadedModel, pictures: Pictures, *, maps: int) -> Seen:
     Requires a model that passes `attention.check`.
     """
     cfg = opened.config
-    token = variants.has_class_token(cfg.model)
+    before = variants.prefix_tokens(cfg.model)
     grid = variants.grid(cfg.model, cfg.data.image_size)
-    far = distances(grid, variants.covered(cfg.model, cfg.data.image_size), token=token)
+    far = distances(grid, variants.covered(cfg.model, cfg.data.image_size), token=before)
     reach, rolled, kept = [], [], []
     for weights in attention.weights(opened, pictures.views):
-        reach.append(mean_distance(weights, far, token=token).swapaxes(0, 1))
+        reach.append(mean_distance(weights, far, token=before).swapaxes(0, 1))
         rolled.append(attention.output_attention(rollout(weights), cfg))
         few = weights[:, : max(maps - sum(map(len, kept)), 0)]
         kept.append(attention.output_attention(few, cfg).swapaxes(0, 1))
@@ -47,12 +47,12 @@ def look(opened: loading.LoadedModel, pictures: Pictures, *, maps: int) -> Seen:
     )
 
 
-def distances(grid: tuple[int, int], image_size: tuple[int, int], *, token: bool) -> np.ndarray:
+def distances(grid: tuple[int, int], image_size: tuple[int, int], *, token: int) -> np.ndarray:
     """Returns the distance in pixels between all tokens (ViT, figures 7 and 11), (N, N) float32.
 
     Neighbors on the grid are as far apart as the image is high or wide divided by the rows or
-    columns, so that hybrids count in pixels of the image too. Of a class token, which comes first,
-    all distances are 0.
+    columns, so that hybrids count in pixels of the image too. Of the class token and registers,
+    `token` in number, which come first, all distances are 0.
     """
     rows, columns = np.indices(grid).reshape(2, -1)
     y, x = rows * (image_size[0] / grid[0]), columns * (image_size[1] / grid[1])
@@ -60,17 +60,18 @@ def distances(grid: tuple[int, int], image_size: tuple[int, int], *, token: bool
     return np.pad(far, [(int(token), 0)] * 2).astype(np.float32)
 
 
-def mean_distance(weights: np.ndarray, far: np.ndarray, *, token: bool) -> np.ndarray:
+def mean_distance(weights: np.ndarray, far: np.ndarray, *, token: int) -> np.ndarray:
     """Returns the mean distance that each head attends to, (L, B, H) in the units of `far`.
 
     Of each query it is the distance to every key times the weight on it, summed, and then the mean
     over queries. As the paper's author has it (google-research/vision_transformer#162), the class
-    token is no query, and what falls on it as a key counts nothing: the rest is not scaled up.
+    token is no query, and what falls on it as a key counts nothing: the rest is not scaled up. So
+    it is with registers.
 
     Args:
       weights: attention (L, B, H, N, N).
       far: `distances` between the tokens, (N, N).
-      token: whether the first token is a class token.
+      token: how many tokens stand before those of the patches.
     """
     queries = far.shape[0] - token
     flat = weights.reshape(*weights.shape[:3], -1)

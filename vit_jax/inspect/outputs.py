@@ -82,9 +82,9 @@ class Subject:
     def viewer(self) -> str:
         """The token that the output reads, in words."""
         model = self.opened.config.model
-        if model.pooling in ("token", "first"):
+        if variants.reads_one_token(model):
             return "the class token" if variants.has_class_token(model) else "the first token"
-        if variants.has_class_token(model):
+        if variants.prefix_tokens(model):
             return "the mean of all patches"
         return "the mean of all tokens (there is no class token)"
 
@@ -183,7 +183,7 @@ def _posemb(subject: Subject) -> Answer:
 def _attention_distance(subject: Subject) -> Answer:
     cfg, distances = subject.opened.config, subject.seen.distance
     mean = distances.mean(axis=0, dtype=np.float64)
-    token = variants.has_class_token(cfg.model)
+    token = variants.prefix_tokens(cfg.model)
     far = attention_stats.distances(
         subject.grid, variants.covered(cfg.model, cfg.data.image_size), token=token
     )

@@ -2,8 +2,8 @@
 (async () => {
   const $ = (id) => document.getElementById(id);
   const model = JSON.parse($("data").textContent);
-  const { layers, heads, rows, columns, token, single } = model;
-  const patches = rows * columns, tokens = patches + (token ? 1 : 0);
+  const { layers, heads, rows, columns, token, before, single } = model;
+  const patches = rows * columns, tokens = patches + before;
   const OUTPUT = -1, ALL = -1; // what stands for no patch, and for no single head
   const OUTPUT_NAME = !single ? "Mean of all patches" : token ? "Class token" : "First patch";
   const MODES = {
@@ -49,13 +49,13 @@
     }
     const head = shown.mode === "rollout" ? heads : shown.head;
     let all;
-    if (shown.patch !== OUTPUT) all = row(shown.layer, head, shown.patch + (token ? 1 : 0));
+    if (shown.patch !== OUTPUT) all = row(shown.layer, head, shown.patch + before);
     else if (single) all = row(shown.layer, head, 0);
     else {
       all = new Float32Array(tokens);
       for (let q = tokens - patches; q < tokens; q++) row(shown.layer, head, q).forEach((w, k) => { all[k] += w / patches; });
     }
-    return { values: all.subarray(token ? 1 : 0), self: token ? all[0] : 0 };
+    return { values: all.subarray(before), self: token ? all[0] : 0 };
   }
 
   function color(stops, share) {

@@ -72,7 +72,8 @@ class Viewer:
             "rows": rows,
             "columns": columns,
             "token": variants.has_class_token(model),
-            "single": model.pooling in ("token", "first"),
+            "before": variants.prefix_tokens(model),
+            "single": variants.reads_one_token(model),
             "side": self._side,
         }
         try:

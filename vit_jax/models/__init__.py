@@ -10,11 +10,13 @@ from vit_jax.models.family import Family
 from vit_jax.models.variants import (
     check,
     complete,
+    default_class_token,
     family,
     flops,
     grid,
     has_class_position,
     has_class_token,
+    placed_tokens,
     reduction,
 )
 
@@ -29,11 +31,13 @@ __all__ = [
     "check",
     "complete",
     "create",
+    "default_class_token",
     "family",
     "flops",
     "grid",
     "has_class_position",
     "has_class_token",
+    "placed_tokens",
     "reduction",
 ]
 

@@ -30,7 +30,8 @@ def patch_embedding(model: config.Model, grid: Map, channels: int) -> int:
 def dense(model: config.Model, tokens: int) -> int:
     """Returns those of the four projections of attention and of an MLP."""
     d, m = required(model.width), required(model.mlp_dim)
-    return 4 * tokens * d * d + 2 * tokens * d * m
+    products = 3 if model.mlp == "swiglu" else 2
+    return 4 * tokens * d * d + products * tokens * d * m
 
 
 def pooling(model: config.Model, grid: Map) -> int:
@@ -38,7 +39,7 @@ def pooling(model: config.Model, grid: Map) -> int:
     if model.pooling != "map":
         return 0
     d, m = required(model.width), required(model.mlp_dim)
-    p = grid[0] * grid[1]  # without the class token
+    p = grid[0] * grid[1]  # the patches only
     return 2 * p * d * d + 2 * d * d + 2 * p * d + 2 * d * m
 
 

@@ -32,6 +32,7 @@ class MaskedViT(ViT):
 
     def add_head(self, model: config.Model, features: int, *, rngs: nnx.Rngs) -> None:
         """Makes the mask token and the prediction head, zero-initialized as other heads are."""
+        features = required(model.width)  # of patches, which nothing pools
         self.mask_token = nnx.Param(normal(rngs.params(), (1, 1, features)))
         self.prediction = nnx.Linear(
             features, self.outputs, kernel_init=nnx.initializers.zeros, rngs=rngs
@@ -52,7 +53,7 @@ class MaskedViT(ViT):
         token = jnp.broadcast_to(self.mask_token[...].astype(x.dtype), (len(x), 1, x.shape[2]))
         patches = take(jnp.concatenate([x, token], axis=1), source)
         tokens, _ = self.transform(patches, key, False)
-        tokens = normalize(self.encoder_norm, tokens)[:, -x.shape[1] :]  # without the class token
+        tokens = normalize(self.encoder_norm, tokens)[:, -x.shape[1] :]  # the patches only
         seen = constrain_batch(take(tokens, chosen).astype(jnp.float32))
         return constrain_batch(self.prediction(seen))
 

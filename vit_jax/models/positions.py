@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 
 from vit_jax import config
-from vit_jax.models.variants import has_class_position, has_class_token, required
+from vit_jax.models.variants import placed_tokens, prefix_tokens, required
 
 normal = nnx.initializers.normal(0.02)  # as BERT, says the released code
 
@@ -16,30 +16,32 @@ normal = nnx.initializers.normal(0.02)  # as BERT, says the released code
 class Positions(nnx.Module):
     """A learned table: one row per token, or one half-width row per grid row and grid column.
 
-    The class token has a row of its own in both, unless `model.class_position` is false: then
-    nothing is added to it, and nothing learned.
+    The class token has a row of its own in both, and so has a distillation token, unless
+    `model.class_position` is false: then nothing is added to them, and nothing learned. Nor is
+    anything added to registers.
     """
 
     def __init__(self, model: config.Model, grid: tuple[int, int], *, rngs: nnx.Rngs):
         self.grid, width = grid, required(model.width)
-        self.two_d, self.token = model.position == "learned_2d", has_class_token(model)
-        self.row = has_class_position(model)
+        self.two_d, self.placed = model.position == "learned_2d", placed_tokens(model)
+        self.bare = prefix_tokens(model) - self.placed
         if self.two_d:
             self.rows = nnx.Param(normal(rngs.params(), (grid[0], width // 2)))
             self.columns = nnx.Param(normal(rngs.params(), (grid[1], width // 2)))
-            if self.row:
-                self.cls = nnx.Param(normal(rngs.params(), (1, width)))
+            if self.placed:
+                self.cls = nnx.Param(normal(rngs.params(), (self.placed, width)))
         else:
-            tokens = grid[0] * grid[1] + self.row
+            tokens = grid[0] * grid[1] + self.placed
             self.table = nnx.Param(normal(rngs.params(), (1, tokens, width)))
 
     def __call__(self) -> jax.Array:
         """Returns the embedding of every token, (1, N, D) float32, class token first."""
         table = self._of_patches() if self.two_d else self.table[...][0]
-        if self.two_d and self.row:
+        if self.two_d and self.placed:
             table = jnp.concatenate([self.cls[...], table])
-        if self.token and not self.row:
-            table = jnp.pad(table, [(1, 0), (0, 0)])
+        if self.bare:
+            nothing = jnp.zeros((self.bare, table.shape[1]))
+            table = jnp.concatenate([table[: self.placed], nothing, table[self.placed :]])
         return table[None]
 
     def _of_patches(self) -> jax.Array:

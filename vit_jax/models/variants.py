@@ -183,7 +183,32 @@ def flops(
 
 def has_class_token(model: config.Model) -> bool:
     """Returns whether a class token stands before the patches of an encoder."""
-    return model.pooling == "token" if model.class_token is None else model.class_token
+    return default_class_token(model.pooling) if model.class_token is None else model.class_token
+
+
+def default_class_token(pooling: str) -> bool:
+    """Returns whether a kind of pooling reads the class token, which the model then has."""
+    return pooling in ("token", "token_gap", "distilled")
+
+
+def reads_one_token(model: config.Model) -> bool:
+    """Returns whether pooling reads the first token, alone or (token_gap, distilled) with more."""
+    return model.pooling in ("token", "first", "token_gap", "distilled")
+
+
+def prefix_tokens(model: config.Model) -> int:
+    """Returns the number of tokens before the patches: class, distillation and registers."""
+    return has_class_token(model) + model.distillation + model.registers
+
+
+def placed_tokens(model: config.Model) -> int:
+    """Returns how many of the tokens before the patches have a learned position: the first ones."""
+    return (1 + model.distillation) * has_class_position(model)
+
+
+def pooled_features(model: config.Model) -> int:
+    """Returns the width of what pooling makes of the tokens of a complete encoder."""
+    return required(model.width) * (2 if model.pooling in ("token_gap", "distilled") else 1)
 
 
 def has_class_position(model: config.Model) -> bool:

@@ -9,12 +9,12 @@ from flax import nnx
 
 from vit_jax import config
 from vit_jax.models import positions, resnet, variants
+from vit_jax.models.dropping import dropout
 from vit_jax.models.layers import (
     AttentionPooling,
     EncoderBlock,
     WithHead,
     constrain_batch,
-    dropout,
     normalize,
     rematerialize,
     unstack,
@@ -53,6 +53,12 @@ class ViT(WithHead):
         self.token = variants.has_class_token(model)
         if self.token:
             self.cls = nnx.Param(jnp.zeros((1, 1, width)))
+        if model.distillation:  # initialized as in DeiT
+            near = nnx.initializers.truncated_normal(0.02)
+            self.distillation = nnx.Param(near(rngs.params(), (1, 1, width)))
+        if model.registers:  # initialized as in DINOv2
+            normal = nnx.initializers.normal(1e-6)
+            self.registers = nnx.Param(normal(rngs.params(), (1, model.registers, width)))
         self.learned = model.position.startswith("learned") and model.position_place != "layers"
         if self.learned:
             self.position = positions.Positions(model, self.grid, rngs=rngs)
@@ -64,7 +70,7 @@ class ViT(WithHead):
         self.encoder_norm = nnx.LayerNorm(width, epsilon=model.norm_epsilon, rngs=rngs)
         if model.pooling == "map":
             self.pooling = AttentionPooling(model, dtype, rngs=rngs)
-        self.add_head(model, width, rngs=rngs)
+        self.add_head(model, variants.pooled_features(model), rngs=rngs)
 
     def patches(self, images: jax.Array) -> jax.Array:
         """Returns the patch embeddings (B, P, D) of images (B, H, W, C), in raster order.
@@ -76,16 +82,22 @@ class ViT(WithHead):
         return self.embedding(patchify(x, required(self.model.patch_size)))
 
     def place(self, x: jax.Array) -> jax.Array:
-        """Returns patch embeddings (B, P, D) with class token and positions, (B, N, D)."""
+        """Returns patch embeddings (B, P, D) with other tokens and positions, (B, N, D)."""
         model = self.model
         # Fixed positions are added before the class token, whose position is zero.
         if model.position == "sincos_2d":
             x = x + positions.sincos_2d(*self.grid, x.shape[-1])[None].astype(x.dtype)
         elif model.position == "sincos_1d":
             x = x + positions.sincos_1d(*x.shape[1:])[None].astype(x.dtype)
-        if self.token:
-            cls = jnp.broadcast_to(self.cls[...].astype(x.dtype), (x.shape[0], 1, x.shape[2]))
-            x = jnp.concatenate([cls, x], axis=1)
+        before = [self.cls] if self.token else []
+        before += [self.distillation] if model.distillation else []
+        before += [self.registers] if model.registers else []
+        if before:
+            each = [
+                jnp.broadcast_to(one[...].astype(x.dtype), (x.shape[0], *one.shape[1:]))
+                for one in before
+            ]
+            x = jnp.concatenate([*each, x], axis=1)
         if self.learned and model.position_place == "stem":
             x = x + self.position().astype(x.dtype)
         return x
@@ -101,7 +113,7 @@ class ViT(WithHead):
             learned = jax.vmap(lambda block: block.position()[0])(self.positioned_blocks)
         else:
             learned = self.position()
-        return learned[:, int(self.token) :]
+        return learned[:, variants.prefix_tokens(self.model) :]
 
     @property
     def positioned_blocks(self) -> Any:
@@ -155,7 +167,7 @@ class ViT(WithHead):
         if self.model.pooling == "max":
             return tokens.max(axis=1)
         mean = tokens.mean(axis=1)
-        return mean if self.model.pooling == "gap" else (mean + tokens.max(axis=1)) / 2
+        return (mean + tokens.max(axis=1)) / 2 if self.model.pooling == "gap_max" else mean
 
     def __call__(
         self, images: jax.Array, *, key: jax.Array | None = None, capture: bool = False
@@ -170,7 +182,11 @@ class ViT(WithHead):
         if self.model.pooling in ("token", "first"):
             # Normalized separately, so that other tokens are not normalized unless used.
             pooled, late = x[:, 0].astype(jnp.float32), True
+        elif self.model.pooling == "distilled":
+            pooled = jnp.concatenate([tokens[:, 0], tokens[:, 1]], axis=1).astype(jnp.float32)
         else:
-            pooled = self.pool(tokens[:, int(self.token) :])
+            pooled = self.pool(tokens[:, variants.prefix_tokens(self.model) :])
+            if self.model.pooling == "token_gap":
+                pooled = jnp.concatenate([tokens[:, 0].astype(jnp.float32), pooled], axis=1)
         logits, x = self.classify(normalize(self.encoder_norm, pooled) if late else pooled)
         return logits, out | {"pre_logits": x}

@@ -25,9 +25,10 @@ from vit_jax.weights import (
     google,
     huggingface,
     huggingface_config,
+    huggingface_dinov2,
     mapping,
     timm,
-    timm_config,
+    timm_document,
     writers,
 )
 from vit_jax.weights.readers import Arrays, Spec, WeightsError
@@ -37,7 +38,8 @@ KINDS = ("google", "timm", "hf")
 ENCODER = (
     *("patch_size", "width", "depth", "mlp_dim", "heads", "pooling", "class_token", "position"),
     *("class_position", "position_place", "representation_size", "representation_activation"),
-    *("activation", "gelu", "norm_epsilon", "norm_place"),
+    *("activation", "gelu", "norm_epsilon", "norm_place", "mlp", "layer_scale", "registers"),
+    "distillation",
 )
 RESNET = ("resnet_units", "resnet_width", "resnet_version", "resnet_epsilons")
 PIXELS = ("image_size", "mean", "std", "resampling", "eval_crop", "resize_to")
@@ -89,7 +91,7 @@ def _layout(facts: mapping.Facts, kind: str) -> mapping.Layout:
 
 def _documents(facts: mapping.Facts, kind: str) -> writers.Documents:
     if kind == "timm":
-        return {"config.json": timm_config.document(facts)}
+        return {"config.json": timm_document.document(facts)}
     return huggingface_config.config_files(facts)
 
 
@@ -104,17 +106,23 @@ def _check_place(facts: mapping.Facts, kind: str) -> None:
         place = f"model.position_place={model.position_place}"
         raise WeightsError(f"{place}: {name} adds positions at the stem only")
     headless = "head/kernel" in facts.fresh
-    if kind == "timm" and model.pooling == "first":
-        raise WeightsError("model.pooling=first: timm has no equivalent")
+    for key in ("mlp", "layer_scale", "registers", "distillation") if kind == "google" else ():
+        if (value := getattr(model, key)) != getattr(config.Model(), key):
+            said = str(value).lower() if isinstance(value, bool) else config.show(value)
+            raise WeightsError(f"model.{key}={said}: Google has no equivalent")
     size = model.representation_size
     if size is not None and (kind == "timm" or (kind == "hf" and not headless)):
         raise WeightsError(f"model.representation_size={size}: {name} has no layer before the head")
+    if kind == "timm" and foreign != "bit":
+        timm_document.check(model)
     if kind != "hf" or foreign == "bit":
         return
     if model.resnet_units is not None:
         units = f"model.resnet_units={config.show(model.resnet_units)}"
         raise WeightsError(f"{units}: Hugging Face transformers dropped hybrid models")
-    if model.pooling != "token":
+    if huggingface_dinov2.expresses(model):
+        huggingface_dinov2.check(model, headless=headless)
+    elif model.pooling not in ("token", "distilled"):
         pooling = f"model.pooling={model.pooling}"
         raise WeightsError(
             f"{pooling}: in Hugging Face transformers the head reads only the class token"
@@ -128,38 +136,54 @@ def _plain(
     model = facts.model
     if models.family(model).weights == "bit":
         return params, facts, ()
-    model, told = _normal(model), ()
+    told: tuple[str, ...] = ()
+    model = dataclasses.replace(_normal(model), layer_scale=model.layer_scale)
     if model.pooling == "token" and kind != "timm":  # normalizing each token first is equivalent
         model = dataclasses.replace(model, norm_place="tokens")
     table = _table(params, facts, kind)
     if table is not None:
-        if model.position == "learned_1d":
+        params, row = dict(params), True
+        if kind == "timm" and model.registers and models.has_class_token(model):
+            params["cls"] = np.asarray(params["cls"] + table[:, :1], np.float32)
+            table, row = table[:, 1:], False
+            if model.position == "learned_1d":
+                told = (
+                    "model.class_position=true: timm has no position for the class token of a "
+                    "model with registers; it is written as part of the token",
+                )
+        elif model.position == "learned_1d":
             told = (
                 "model.class_position=false: Hugging Face has a position for the class token; "
                 "it is written as zeros, and would be trained",
             )
-        model = dataclasses.replace(model, position="learned_1d", class_position=True)
-        kept = {name: leaf for name, leaf in params.items() if name != "position"}
-        params = {**kept, "position": {"table": table}}
+        model = dataclasses.replace(model, position="learned_1d", class_position=row)
+        params["position"] = {"table": table}
     return params, dataclasses.replace(facts, model=model), told
 
 
 def _normal(model: config.Model) -> config.Model:
     """Returns an encoder with the options that change nothing in it at their defaults."""
     default, changed = config.Model(), dict[str, Any]()
-    if models.has_class_token(model) == (model.pooling == "token"):
+    if models.has_class_token(model) == models.default_class_token(model.pooling):
         changed["class_token"] = None
     if not models.has_class_token(model) or not model.position.startswith("learned"):
         changed["class_position"] = default.class_position
+    if model.mlp == "swiglu" and model.pooling != "map":  # nothing reads it
+        changed |= {"activation": default.activation, "gelu": default.gelu}
     if model.activation != "gelu":
         changed["gelu"] = default.gelu
+    if model.layer_scale is not None:  # what it was at first
+        changed["layer_scale"] = 1.0
     if model.representation_size is None:
         changed["representation_activation"] = default.representation_activation
     return dataclasses.replace(model, **changed)
 
 
 def _table(params: models.Params, facts: mapping.Facts, kind: str) -> np.ndarray | None:
-    """Returns the position of every token, (1, N, D) float32; None if written unchanged."""
+    """Returns the position of every token, (1, N, D) float32; None if written unchanged.
+
+    Registers, which have none, are left out.
+    """
     model = facts.model
     known = {"google": ("learned_1d", "sincos_2d", "relative")}.get(
         kind, ("learned_1d", "relative")
@@ -167,13 +191,16 @@ def _table(params: models.Params, facts: mapping.Facts, kind: str) -> np.ndarray
     apart = models.has_class_token(model) and not model.class_position
     if kind == "hf" and apart and model.position == "learned_1d":
         pass  # the row that Hugging Face has is written, as zeros
+    elif kind == "timm" and model.registers and models.has_class_position(model):
+        pass  # timm has none for the class token either
     elif model.position in known or model.position_place != "stem":
         return None
     rows, columns = models.grid(model, facts.data.image_size)
-    width, token = model.width or 0, models.has_class_token(model)
+    width, token = model.width or 0, models.has_class_token(model) + model.distillation
     if model.position in ("learned_1d", "learned_2d"):
         module = mapping.create_classifier(facts).bind(params)
-        return np.asarray(module.position(), np.float32)
+        every = np.asarray(module.position(), np.float32)
+        return np.delete(every, range(token, token + model.registers), axis=1)
     table = np.zeros((rows * columns + token, width), np.float32)
     if model.position == "sincos_2d":
         table[token:] = positions.sincos_2d(rows, columns, width)
@@ -206,9 +233,11 @@ def _unsaid(
     keys = ["architecture", "num_classes", *(() if resnet else ENCODER)]
     if facts.model.resnet_units is not None:
         keys += [*RESNET, *(["resnet_pool"] if facts.model.resnet_version == "v2" else [])]
-    there = back.model if resnet else _normal(back.model)
+    here, there = facts.model, back.model
+    if not resnet:
+        here, there = _normal(here), _normal(there)
     for key in keys:
-        ours, theirs = getattr(facts.model, key), getattr(there, key)
+        ours, theirs = getattr(here, key), getattr(there, key)
         if theirs is None and ours is not None:  # whoever reads it is asked for it
             told += (f"model.{key}={config.show(ours)}: is not said by the file",)
         elif ours != theirs:

@@ -9,11 +9,13 @@ from vit_jax.weights import mapping
 from vit_jax.weights.readers import WeightsError
 
 MASKED = ("mask_token", "prediction/")  # of masked patch prediction
-HEAD = ("head/", "pre_logits/", *MASKED)
+HEAD = ("head/", "head_dist/", "pre_logits/", *MASKED)
+# Tokens that a model may lack.
+APART = {"cls": "class token", "distillation": "distillation token", "registers": "registers"}
 # Options that change what the same parameters compute, or which there are; whoever made the weights
 # chose them.
 NUMERICS = ("activation", "gelu", "norm_epsilon", "norm_place", "class_position")
-NUMERICS += ("resnet_epsilons", "resnet_pool")
+NUMERICS += ("resnet_epsilons", "resnet_pool", "mlp", "layer_scale", "registers", "distillation")
 
 
 def fit(
@@ -46,8 +48,8 @@ def fit(
         head = name.startswith(HEAD)
         if head and not keep_head:
             report["fresh"][name] = _whose(name, "the head is new")
-        elif array is None and name == "cls":
-            report["fresh"][name] = "the weights have no class token"
+        elif array is None and name in APART:
+            report["fresh"][name] = f"the weights have no {APART[name]}"
         elif array is None:
             remedy = f", not {leaf.shape}; a new head would fit" if head else ""
             wrong.append(f"{name} is missing{remedy}")
@@ -66,8 +68,8 @@ def fit(
     for name in source:
         if name.startswith(HEAD) and name not in kept:
             report["dropped"][name] = _whose(name, "the head of another task")
-        elif name == "cls" and name not in wanted:
-            report["dropped"][name] = "the model has no class token"
+        elif name in APART and name not in wanted:
+            report["dropped"][name] = f"the model has no {APART[name]}"
         elif name not in wanted:
             wrong.append(f"{name} has no place in the model")
     if wrong:
@@ -83,7 +85,7 @@ def numerics(facts: mapping.Facts, *, keep_head: bool) -> dict[str, object]:
       keep_head: whether the layers after the encoder are used too.
     """
     model = {f"model.{key}": getattr(facts.model, key) for key in NUMERICS}
-    if models.has_class_token(facts.model) and facts.model.pooling != "token":
+    if models.has_class_token(facts.model) and not models.default_class_token(facts.model.pooling):
         model["model.class_token"] = True  # other tokens attend to it even if the head ignores it
     if keep_head:
         key = "representation_activation"
@@ -128,7 +130,7 @@ def _positions(
     """Returns a position table for the target's grid, and a description of the changes."""
     old = models.grid(facts.model, facts.data.image_size)
     new = models.grid(target.config, target.image_size)
-    had, has = (models.has_class_position(m) for m in (facts.model, target.config))
+    had, has = (models.placed_tokens(m) for m in (facts.model, target.config))
     part = name.rpartition("/")[2]
     if part == "cls":  # of a learned_2d: a class token's own
         return table, ""
@@ -143,9 +145,12 @@ def _positions(
     if old != new:
         patches = resize_grid(patches, old, new)
         how.append(f"from {old[0]} x {old[1]} to {new[0]} x {new[1]} patches")
-    row = table[..., :1, :] if had else np.zeros_like(table[..., :1, :])
-    if had != has:
+    rows = np.zeros_like(table, shape=(*table.shape[:-2], has, table.shape[-1]))
+    rows[..., : min(had, has), :] = table[..., : min(had, has), :]
+    if bool(had) != bool(has):
         told = "without a class token" if not models.has_class_token(target.config) else ""
         told = told or "without the row of the class token"
         how.append("with a row of zeros for the class token" if has else told)
-    return (np.concatenate([row, patches], axis=-2) if has else patches), ", ".join(how)
+    elif had != has:
+        how.append(f"of the tokens before them {min(had, has)} of {had}")
+    return np.concatenate([rows, patches], axis=-2), ", ".join(how)

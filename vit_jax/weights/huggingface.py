@@ -2,6 +2,8 @@
 
 vit.embeddings, vit.encoder.layer.0, classifier      ViTForImageClassification
 embeddings, encoder.layer.0, pooler                  ViTModel, whose pooler is our pre_logits
+deit.embeddings, deit.encoder.layer.0, classifier    DeiTForImageClassification, ...WithTeacher
+dinov2.embeddings, dinov2.encoder.layer.0            see `huggingface_dinov2`
 bit.embedder, bit.encoder.stages.0, classifier.1     BitForImageClassification
 
 Version 5 of transformers names the layers of a ViT otherwise (layers.0.attention.q_proj) but still
@@ -13,7 +15,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 from vit_jax import config, models
-from vit_jax.weights import bit, huggingface_config, json_fields
+from vit_jax.weights import bit, huggingface_config, huggingface_dinov2, json_fields
 from vit_jax.weights.json_fields import Given
 from vit_jax.weights.mapping import (
     CONVOLUTION,
@@ -28,9 +30,13 @@ from vit_jax.weights.mapping import (
     linear,
 )
 from vit_jax.weights.readers import Arrays, Spec, WeightsError
-from vit_jax.weights.timm import dense, norm, units
+from vit_jax.weights.timm import units
+from vit_jax.weights.torch_rules import dense, norm
 
 PATCHES, ROOT = "embeddings.patch_embeddings.projection.weight", "embedder.convolution.weight"
+# Models with the layers of ViT, and their epsilon where config.json has none.
+EPSILONS = {"vit": 1e-12, "deit": 1e-12, "vit_mae": 1e-12, "vit_msn": 1e-6}
+PREFIXES = ("vit.", "deit.", "bit.", *(f"{kind}." for kind in huggingface_dinov2.KINDS), "")
 # The dense layers of a block: queries, keys, values, output projection, and the MLP's two.
 OLDER = (
     *(f"attention.attention.{name}" for name in ("query", "key", "value")),
@@ -39,9 +45,11 @@ OLDER = (
     "output.dense",
 )
 NEWER = (*(f"attention.{name}_proj" for name in "qkvo"), "mlp.fc1", "mlp.fc2")
+DISTILLATION = "embeddings.distillation_token"
+TWO_HEADS = ("cls_classifier", "distillation_classifier")
 DROPPED = (
-    (r"(vit\.)?embeddings\.mask_token|decoder\..*", "of masked image modeling"),
-    (r"vit\.pooler\..*", "a pooler that the classifier does not use"),
+    (r"(\w+\.)?embeddings\.mask_token|decoder\..*", "of masked image modeling"),
+    (r"(vit|deit)\.pooler\..*", "a pooler that the classifier does not use"),
 )
 
 
@@ -59,34 +67,58 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
             "put that file next to it"
         )
     kind = json_fields.text(given, "model_type", "vit" if _prefix(specs, PATCHES) else "bit")
-    if kind not in ("vit", "bit") or _prefix(specs, PATCHES if kind == "vit" else ROOT) is None:
+    known = (*EPSILONS, *huggingface_dinov2.KINDS, "bit")
+    if kind not in known or _prefix(specs, ROOT if kind == "bit" else PATCHES) is None:
         raise WeightsError(
-            f"model_type={kind}: of the Hugging Face models, only vit and bit are supported"
+            f"model_type={kind}: of the Hugging Face models, only {', '.join(known)} are supported"
         )
-    return (_transformer if kind == "vit" else _resnet)(specs, given, hints)
+    if kind in huggingface_dinov2.KINDS:
+        return _dinov2(specs, given, hints)
+    if kind == "bit":
+        return _resnet(specs, given, hints)
+    return _transformer(specs, given, hints, EPSILONS[kind])
 
 
 def _prefix(specs: Mapping[str, Spec], name: str) -> str | None:
     """Returns the name prefix of the network below the head; None if unknown."""
-    return next((p for p in ("vit.", "bit.", "") if p + name in specs), None)
+    return next((p for p in PREFIXES if p + name in specs), None)
 
 
-def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
+def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints, epsilon: float) -> Facts:
     prefix = _prefix(specs, PATCHES) or ""
     width, channels, *patch = array_shape(specs, prefix + PATCHES, 4)
     older, newer = f"encoder.layer.0.{OLDER[4]}.weight", f"layers.0.{NEWER[4]}.weight"
-    hidden = prefix + (newer if prefix + newer in specs else older)
-    pooler = "classifier.weight" not in specs and "pooler.dense.weight" in specs
+    names = (prefix + newer, prefix + older, older)
+    hidden = next((name for name in names if name in specs), names[1])
+    head = TWO_HEADS[0] if f"{TWO_HEADS[0]}.weight" in specs else "classifier"
+    pooler = f"{head}.weight" not in specs and "pooler.dense.weight" in specs
     if f"{prefix}embeddings.cls_token" not in specs:
         raise WeightsError(f"contains no {prefix}embeddings.cls_token")
     model = config.Model(
         patch_size=(patch[0], patch[1]),
         width=width,
-        depth=depth(specs, r"(?:vit\.)?(?:encoder\.layer|layers)\.(\d{1,3})\."),
+        depth=depth(specs, r"(?:(?:vit|deit)\.)?(?:encoder\.layer|layers)\.(\d{1,3})\."),
         mlp_dim=array_shape(specs, hidden, 2)[0],
         representation_size=array_shape(specs, "pooler.dense.weight", 2)[0] if pooler else None,
         patch_remainder="drop",
-        **huggingface_config.transformer(given, width, pooler=pooler),
+        distillation=f"{prefix}{DISTILLATION}" in specs,
+        pooling="distilled" if head in TWO_HEADS else "token",
+        **huggingface_config.transformer(given, width, pooler=pooler, epsilon=epsilon),
+    )
+    size = json_fields.pair(given, "image_size", 224)
+    return _facts(specs, model, size, channels, hints, f"{head}.weight")
+
+
+def _dinov2(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
+    prefix = _prefix(specs, PATCHES) or ""
+    width, channels, *patch = array_shape(specs, prefix + PATCHES, 4)
+    known = huggingface_config.transformer(given, width, pooler=False, epsilon=1e-6)
+    model = config.Model(
+        patch_size=(patch[0], patch[1]),
+        width=width,
+        depth=depth(specs, r"(?:\w+\.)?encoder\.layer\.(\d{1,3})\."),
+        patch_remainder="drop",
+        **(known | huggingface_dinov2.options(specs, given, prefix)),
     )
     size = json_fields.pair(given, "image_size", 224)
     return _facts(specs, model, size, channels, hints, "classifier.weight")
@@ -131,23 +163,44 @@ def _facts(
 
 def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
     """Returns the rules to read a folder with these arrays, or to write one (None)."""
-    resnet = models.family(facts.model).weights == "bit"
-    name = "bit." if resnet else "vit."
-    if specs is None:
-        prefix = "" if "head/kernel" in facts.fresh else name
-    else:
+    model = facts.model
+    resnet = models.family(model).weights == "bit"
+    dinov2 = not resnet and huggingface_dinov2.expresses(model)
+    if specs is not None:
         prefix = _prefix(specs, ROOT if resnet else PATCHES) or ""
-    return list(_resnet_rules(prefix) if resnet else _transformer_rules(prefix))
+    elif "head/kernel" in facts.fresh:
+        prefix = ""
+    else:
+        vit = "deit" if model.distillation else "vit"
+        kind = huggingface_dinov2.fields(model)[1] if dinov2 else "bit" if resnet else vit
+        prefix = f"{kind}."
+    if resnet:
+        return list(_resnet_rules(prefix))
+    layers = huggingface_dinov2.rules(prefix, model) if dinov2 else _layers(prefix)
+    return [*_around(prefix, model), *layers]
 
 
-def _transformer_rules(prefix: str) -> Iterator[Rule]:
+def _around(prefix: str, model: config.Model) -> Iterator[Rule]:
+    """Yields the rules of what stands before and after the layers."""
     embeddings = f"{prefix}embeddings"
     yield Rule(f"{embeddings}.cls_token", "cls")
+    yield Rule(f"{prefix}{DISTILLATION}", "distillation")
     yield Rule(f"{embeddings}.position_embeddings", "position/table")
     yield Rule(f"{prefix}{PATCHES}", "embedding/kernel", CONVOLUTION)
     yield Rule(f"{prefix}{PATCHES}".replace("weight", "bias"), "embedding/bias")
-    for layer, names in (("encoder.layer", OLDER), ("layers", NEWER)):
-        block = f"{prefix}{layer}.{{layer}}"
+    yield from norm(f"{prefix}layernorm", "encoder_norm")
+    yield from dense("pooler.dense", "pre_logits")
+    heads = TWO_HEADS if model.pooling == "distilled" else ("classifier",)
+    for theirs, ours in zip(heads, ("head", "head_dist"), strict=False):
+        yield from dense(theirs, ours)
+
+
+def _layers(prefix: str) -> Iterator[Rule]:
+    places = [(f"{prefix}encoder.layer", OLDER), (f"{prefix}layers", NEWER)]
+    # transformers 5 leaves the prefix out where it saves the layers of a ViTMSN with a head.
+    places += [("encoder.layer", OLDER)] if prefix else []
+    for place, names in places:
+        block = f"{place}.{{layer}}"
         yield from norm(f"{block}.layernorm_before", "encoder/norm1")
         yield from norm(f"{block}.layernorm_after", "encoder/norm2")
         for theirs, ours in zip(names, ("query", "key", "value"), strict=False):
@@ -156,9 +209,6 @@ def _transformer_rules(prefix: str) -> Iterator[Rule]:
         yield from dense(f"{block}.{names[3]}", "encoder/attention/out", linear(2))
         yield from dense(f"{block}.{names[4]}", "encoder/mlp/fc1")
         yield from dense(f"{block}.{names[5]}", "encoder/mlp/fc2")
-    yield from norm(f"{prefix}layernorm", "encoder_norm")
-    yield from dense("pooler.dense", "pre_logits")
-    yield from dense("classifier", "head")
 
 
 def _resnet_rules(prefix: str) -> Iterator[Rule]:

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from vit_jax import config, models
-from vit_jax.weights import json_fields
+from vit_jax.weights import huggingface_dinov2, json_fields
 from vit_jax.weights.json_fields import Given
 from vit_jax.weights.mapping import Facts, Hints
 from vit_jax.weights.readers import WeightsError
@@ -32,13 +32,16 @@ CLIP = {  # and of BiT
 }
 
 
-def transformer(given: Given, width: int, *, pooler: bool) -> dict[str, Any]:
+def transformer(
+    given: Given, width: int, *, pooler: bool, epsilon: float = 1e-12
+) -> dict[str, Any]:
     """Returns the options of a ViT that its arrays do not reveal; raises WeightsError.
 
     Args:
       given: the fields of config.json.
       width: width of the model.
       pooler: whether it has a pooler, our layer before the head.
+      epsilon: that of transformers, where config.json says nothing.
     """
     heads = json_fields.whole(given, "num_attention_heads", 12)
     activation = json_fields.text(given, "hidden_act", "gelu")
@@ -52,7 +55,7 @@ def transformer(given: Given, width: int, *, pooler: bool) -> dict[str, Any]:
     if given.get("head_dim") not in (None, width / heads):
         dimension = json_fields.shown(given["head_dim"])
         raise WeightsError(f"head_dim={dimension}: is not {width} / {heads} heads")
-    epsilon = json_fields.real(given, "layer_norm_eps", 1e-12)
+    epsilon = json_fields.real(given, "layer_norm_eps", epsilon)
     if not epsilon:
         raise WeightsError("layer_norm_eps=0: must be more than 0")
     return {
@@ -200,11 +203,19 @@ def config_files(facts: Facts) -> dict[str, dict[str, Any]]:
     """Returns the fields of both files from which transformers builds this model."""
     model, data = facts.model, facts.data
     headless = "head/kernel" in facts.fresh
-    of_vit = models.family(model).weights != "bit"
-    kind, known = ("ViT", _vit(facts)) if of_vit else ("Bit", _bit(model))
+    kind, model_type, known = "ViT", "vit", {}
+    if models.family(model).weights == "bit":
+        kind, model_type, known = "Bit", "bit", _bit(model)
+    elif huggingface_dinov2.expresses(model):
+        kind, model_type, known = huggingface_dinov2.fields(model)
+    elif model.distillation:
+        kind, model_type = "DeiT", "deit"
+    if kind != "Bit":
+        known = _vit(facts) | known
+    task = "ForImageClassification" + "WithTeacher" * (model.pooling == "distilled")
     made = {
-        "architectures": [f"{kind}{'Model' if headless else 'ForImageClassification'}"],
-        "model_type": kind.lower(),
+        "architectures": [f"{kind}{'Model' if headless else task}"],
+        "model_type": model_type,
         "num_channels": data.channels,
         "dtype": "float32",
         **known,

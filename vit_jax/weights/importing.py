@@ -175,7 +175,8 @@ def _override(facts: mapping.Facts, overrides: Mapping[str, str]) -> mapping.Fac
     values = config.to_dict(config.Config(model=facts.model, data=facts.data))
     if "model.pooling" in overrides:  # an existing class token stays, whatever the pooling
         token, pooling = models.has_class_token(facts.model), overrides["model.pooling"]
-        values["model"]["class_token"] = None if token == (pooling == "token") else token
+        own = models.default_class_token(pooling)
+        values["model"]["class_token"] = None if token == own else token
     if "data.image_size" in overrides and facts.data.resize_to is not None:
         # A crop of the same share of the image, unless the user says otherwise.
         sides = config.build(config.override(values, overrides)).data.image_size

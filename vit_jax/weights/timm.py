@@ -4,6 +4,9 @@ patch_embed.proj, blocks.0.attn.qkv, norm, head      Vision Transformer
 patch_embed.backbone.stages.0.blocks.0.conv1, ...    with post-activation units below: a hybrid
 stem.conv, stages.0.blocks.0.conv1, norm, head.fc    Big Transfer's ResNet, pre-activation
 
+Files of Meta's DINOv2 have the same names but for register_tokens, and for mlp.w12 and mlp.w3 where
+the MLP is SwiGLU.
+
 Names and shapes do not reveal the number of heads, the activation, the pooling or the
 preprocessing. The config.json of a folder mostly does; assumptions made without it are reported.
 """
@@ -12,7 +15,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from vit_jax import config, models
@@ -20,7 +23,6 @@ from vit_jax.weights import bit, timm_config
 from vit_jax.weights.json_fields import Given
 from vit_jax.weights.mapping import (
     CONVOLUTION,
-    FLAT,
     HEADLESS,
     Facts,
     Form,
@@ -33,8 +35,11 @@ from vit_jax.weights.mapping import (
 )
 from vit_jax.weights.position_grid import size_of_positions
 from vit_jax.weights.readers import Arrays, Spec, WeightsError
+from vit_jax.weights.torch_rules import dense, hidden, mlp, norm, parts, swiglu
 
 BACKBONE = "patch_embed.backbone."
+REGISTERS = ("reg_token", "register_tokens")  # of timm and of Meta
+SCALES = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"}  # of timm, and of Meta's DeiT-III
 # The head of a ResNet is a 1 x 1 convolution.
 PIXEL = Form(
     lambda shape: (shape[1], shape[0], 1, 1),
@@ -43,12 +48,9 @@ PIXEL = Form(
 )
 # Unsupported features of timm models, by patterns of names.
 FOREIGN = (
-    (r".*\.ls[12]\.gamma|.*\.gamma_[12]", "LayerScale"),
-    (r"reg_token", "register tokens"),
-    (r"dist_token|head_dist\..*", "a distillation token"),
+    (r".*\.attn\.[qv]_bias", "biases of queries and values only, as BEiT"),
     (r".*\.attn\.[qk]_norm\..*|attn_pool\.[qk]_norm\..*", "normalized queries and keys"),
     (r".*\.(attn|mlp)\.norm\..*", "norms inside its layers"),
-    (r".*\.mlp\.(fc1_[gx]|w12|w[123])\..*", "SwiGLU"),
     (r"norm_pre\..*", "a LayerNorm before the encoder, as CLIP"),
     (r".*\.relative_position_bias_table|.*\.rel_pos.*|rel_pos.*", "relative positions"),
     (r".*rope.*|.*freqs.*", "rotary positions"),
@@ -81,18 +83,26 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
     width, channels, *patch = array_shape(specs, "patch_embed.proj.weight", 4)
     hybrid = _root(specs)
     token = "cls_token" in specs
-    heads, assumed = timm_config.heads(given, width, hints.heads)
+    kind, features = hidden(specs, "blocks.0.mlp")
+    heads, assumed = timm_config.heads(given, width, hints.heads, gated=kind == "swiglu")
+    distilled = "dist_token" in specs
     pooling, unsaid = _pooling(specs, given)
-    assumed |= unsaid | timm_config.unsaid(given)
+    assumed |= unsaid | timm_config.unsaid(given, gated=kind == "swiglu")
     headless = "head.weight" not in specs
+    ends = ("head", "head_dist") if pooling == "distilled" else ("head",)
+    lacking = {f"{end}/{part}": HEADLESS for end in ends for part in ("kernel", "bias")}
     pre_logits = "pre_logits.fc.weight" in specs
     model = models.complete(
         config.Model(
             patch_size=(patch[0], patch[1]),
             width=width,
             depth=depth(specs, r"blocks\.(\d{1,3})\."),
-            mlp_dim=array_shape(specs, "blocks.0.mlp.fc1.weight", 2)[0],
+            mlp_dim=features,
+            mlp=kind,
             heads=heads,
+            layer_scale=timm_config.layer_scale(given) if SCALES & specs.keys() else None,
+            distillation=distilled,
+            registers=_registers(specs),
             num_classes=1 if headless else array_shape(specs, "head.weight", 2)[0],
             patch_remainder="drop",
             pooling=pooling,
@@ -102,7 +112,7 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
             representation_size=(
                 array_shape(specs, "pre_logits.fc.weight", 2)[0] if pre_logits else None
             ),
-            **timm_config.activation(given),
+            **timm_config.activation(given, gated=kind == "swiglu", pooling=pooling),
             **(_units(specs, hybrid) if hybrid else {}),
         )
     )
@@ -116,14 +126,22 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
         data=data,
         classes=() if headless else timm_config.classes(given, model.num_classes or 0),
         assumed=assumed | guessed | unsaid,
-        fresh={"head/kernel": HEADLESS, "head/bias": HEADLESS} if headless else {},
+        fresh=lacking if headless else {},
     )
+
+
+def _registers(specs: Mapping[str, Spec]) -> int:
+    """Returns the number of register tokens."""
+    name = next((name for name in REGISTERS if name in specs), None)
+    return 0 if name is None else array_shape(specs, name, 3)[1]
 
 
 def _pooling(specs: Mapping[str, Spec], given: Given) -> tuple[str, dict[str, str]]:
     """Returns the pooling and the assumptions made; raises WeightsError."""
     if "attn_pool.latent" in specs:
         return "map", {}
+    if "dist_token" in specs:
+        return "distilled", {}
     token = "cls_token" in specs
     natural = "avg" if "fc_norm.weight" in specs or not token else "token"
     said = timm_config.pooling(given)
@@ -162,11 +180,15 @@ def _image_size(
         return given, True, {}
     rows = array_shape(specs, "pos_embed", 3)[1]
     token = models.has_class_token(model)
-    counts = (rows - 1, rows) if token else (rows,)  # the latter with no_embed_class
+    before = token + model.distillation
+    counts = (rows - before, rows) if token else (rows,)  # the latter with no_embed_class
     for size in sizes:
         if size is not None and (patches := math.prod(models.grid(model, size))) in counts:
             return size, not token or patches < rows, {}
     squares = [count for count in counts if count and math.isqrt(count) ** 2 == count]
+    own = rows - token - model.registers  # if registers had positions of their own
+    if model.registers and not squares and own > 0 and math.isqrt(own) ** 2 == own:
+        raise WeightsError("contains positions of its register tokens, which is not supported")
     patches = (squares or counts)[0]
     size, assumed = size_of_positions(model, patches, given)
     apart = token and patches == rows
@@ -238,24 +260,34 @@ def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
     return [
         *_convolutions(root, BACKBONE),
         Rule("cls_token", "cls"),
+        Rule("dist_token", "distillation"),
+        *dense("head_dist", "head_dist"),
+        *(Rule(name, "registers") for name in REGISTERS),
         Rule("pos_embed", "position/table"),
         Rule("patch_embed.proj.weight", "embedding/kernel", CONVOLUTION),
         Rule("patch_embed.proj.bias", "embedding/bias"),
         *norm(f"{block}.norm1", "encoder/norm1"),
         *norm(f"{block}.norm2", "encoder/norm2"),
-        *_parts(f"{block}.attn.qkv", "encoder/attention", ("query", "key", "value")),
+        *parts(f"{block}.attn.qkv", "encoder/attention", ("query", "key", "value")),
         *dense(f"{block}.attn.proj", "encoder/attention/out", linear(2)),
-        *_mlp(f"{block}.mlp", "encoder/mlp"),
+        *_block_mlp(facts.model)(f"{block}.mlp", "encoder/mlp"),
+        *(Rule(f"{block}.ls{n}.gamma", f"encoder/scale{n}/scale") for n in (1, 2)),
+        *(Rule(f"{block}.gamma_{n}", f"encoder/scale{n}/scale") for n in (1, 2)),
         *norm(last, "encoder_norm"),
         Rule("attn_pool.latent", "pooling/probe"),
-        *_parts("attn_pool.q", "pooling/attention", ("query",)),
-        *_parts("attn_pool.kv", "pooling/attention", ("key", "value")),
+        *parts("attn_pool.q", "pooling/attention", ("query",)),
+        *parts("attn_pool.kv", "pooling/attention", ("key", "value")),
         *dense("attn_pool.proj", "pooling/attention/out", linear(2)),
         *norm("attn_pool.norm", "pooling/norm"),
-        *_mlp("attn_pool.mlp", "pooling/mlp"),
+        *mlp("attn_pool.mlp", "pooling/mlp"),
         *dense("pre_logits.fc", "pre_logits"),
         *dense("head", "head"),
     ]
+
+
+def _block_mlp(model: config.Model) -> Callable[[str, str], Iterator[Rule]]:
+    """Returns what yields the rules of a layer's MLP."""
+    return swiglu if model.mlp == "swiglu" else mlp
 
 
 def _convolutions(root: str, stages: str) -> Iterator[Rule]:
@@ -275,28 +307,5 @@ def units(theirs: str) -> Iterator[Rule]:
     yield from norm(f"{theirs}.downsample.norm", f"{ours}/gn_proj")
 
 
-def norm(theirs: str, ours: str) -> Iterator[Rule]:
-    """Yields the rules of a LayerNorm or GroupNorm."""
-    yield Rule(f"{theirs}.weight", f"{ours}/scale")
-    yield Rule(f"{theirs}.bias", f"{ours}/bias")
-
-
-def dense(theirs: str, ours: str, form: Form | None = None) -> Iterator[Rule]:
-    """Yields the rules of a dense layer; `form` is the layout of its kernel."""
-    yield Rule(f"{theirs}.weight", f"{ours}/kernel", form or linear())
-    yield Rule(f"{theirs}.bias", f"{ours}/bias")
-
-
-def _parts(theirs: str, ours: str, names: tuple[str, ...]) -> Iterator[Rule]:
-    """Yields the rules of head projections stored in one array."""
-    for part, name in enumerate(names):
-        yield Rule(f"{theirs}.weight", f"{ours}/{name}/kernel", linear(), part, len(names))
-        yield Rule(f"{theirs}.bias", f"{ours}/{name}/bias", FLAT, part, len(names))
-
-
-def _mlp(theirs: str, ours: str) -> Iterator[Rule]:
-    for name in ("fc1", "fc2"):
-        yield from dense(f"{theirs}.{name}", f"{ours}/{name}")
-
-
-LAYOUT = Layout("timm", recognizes, facts, rules)
+DROPPED = ((r"mask_token", "of masked image modeling"),)
+LAYOUT = Layout("timm", recognizes, facts, rules, DROPPED)

@@ -1,18 +1,18 @@
-"""Reads and writes the model, pixels and classes in the config.json of timm folders."""
+"""Reads the model, pixels and classes in the config.json of timm folders."""
 
 import math
 import re
-from typing import Any
 
-from vit_jax import config, models
+from vit_jax import config
 from vit_jax.weights import json_fields
 from vit_jax.weights.json_fields import Given
-from vit_jax.weights.mapping import Facts, Hints
+from vit_jax.weights.mapping import Hints
 from vit_jax.weights.readers import WeightsError
 
 # timm's heads are 64 wide, except for these widths and models.
 HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 16, 1664: 16}
 NAMED_HEADS = {"test_vit": 2, "vit_base_patch16_gap_224": 16}
+GATED_HEADS = {1536: 24}  # DINOv2's giant
 # SigLIP 2 models with a width or patch size that SigLIP lacks.
 TANH = r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip.*|vit_large_patch16_siglip.*512"
 # Activations by timm's name; of several names, exports use the first.
@@ -30,7 +30,7 @@ DEFAULT = "timm's default; the file does not say"
 SHOWN = re.compile(
     "img_size|patch_size|in_chans|num_classes|embed_dim|depth|mlp_ratio|class_token|pos_embed|"
     "no_embed_class|fc_norm|final_norm|(pos_|patch_|proj_|attn_)?drop_rate|drop_path_rate|"
-    "weight_init|fix_init|zero_init_last|dynamic_img_size|strict_img_size|layers|width_factor"
+    "init_values|reg_tokens|weight_init|fix_init|zero_init_last|dynamic_img_size|strict_img_size|layers|width_factor"
 )
 READ = frozenset(("num_heads", "act_layer", "global_pool"))
 RESAMPLING = {"bilinear": "antialiased_bilinear", "bicubic": "antialiased_bicubic"}
@@ -59,13 +59,16 @@ def _architecture(given: Given) -> str:
     return json_fields.text(given, "architecture", "")
 
 
-def heads(given: Given, width: int, wanted: int | None = None) -> tuple[int | None, dict[str, str]]:
+def heads(
+    given: Given, width: int, wanted: int | None = None, *, gated: bool = False
+) -> tuple[int | None, dict[str, str]]:
     """Returns the number of heads, or None if unknown, and the assumptions made.
 
     Args:
       given: the fields of config.json.
       width: width of the model.
       wanted: the caller's number, used if the file has none.
+      gated: whether its MLP is SwiGLU.
     """
     arguments = json_fields.section(given, "model_args")
     if "num_heads" in arguments:
@@ -74,19 +77,36 @@ def heads(given: Given, width: int, wanted: int | None = None) -> tuple[int | No
         return NAMED_HEADS[_architecture(given)], {}
     if wanted is not None:
         return wanted, {}
-    if width in HEADS:
-        return HEADS[width], {"model.heads": f"as in timm's models {width} wide"}
+    known = HEADS | GATED_HEADS if gated else HEADS
+    if width in known:
+        return known[width], {"model.heads": f"as in timm's models {width} wide"}
     if width % 64:
         return None, {}
     return width // 64, {"model.heads": "each 64 wide; the file does not say"}
 
 
-def activation(given: Given) -> dict[str, str]:
-    """Returns the options of the activation; raises WeightsError for an unknown one."""
+def layer_scale(given: Given) -> float:
+    """Returns the initial value of LayerScale, which says nothing of its learned ones."""
+    return json_fields.real(json_fields.section(given, "model_args"), "init_values", 1e-5) or 1e-5
+
+
+def activation(given: Given, *, gated: bool = False, pooling: str = "token") -> dict[str, str]:
+    """Returns the options of the activation; raises WeightsError for an unknown one.
+
+    Args:
+      given: the fields of config.json.
+      gated: whether the MLP is SwiGLU, whose activation is SiLU; that of attention pooling too.
+      pooling: of the model.
+    """
     named = "gelu_tanh" if re.fullmatch(TANH, _architecture(given)) else "gelu"
     kind = json_fields.text(json_fields.section(given, "model_args"), "act_layer", "") or named
     if kind not in ACTIVATIONS:
         raise WeightsError(f"act_layer={kind}: only {', '.join(ACTIVATIONS)} are supported")
+    if gated:
+        said = json_fields.text(json_fields.section(given, "model_args"), "act_layer", "silu")
+        if ACTIVATIONS[said or "silu"] != ACTIVATIONS["silu"]:
+            raise WeightsError(f"act_layer={said}: of gated MLPs, only SwiGLU (silu) is supported")
+        return ACTIVATIONS["silu"] if pooling == "map" else {}
     return ACTIVATIONS[kind]
 
 
@@ -96,13 +116,13 @@ def pooling(given: Given) -> str:
     return said or json_fields.text(given, "global_pool", "")
 
 
-def unsaid(given: Given) -> dict[str, str]:
+def unsaid(given: Given, *, gated: bool = False) -> dict[str, str]:
     """Returns the assumptions about encoder layers if the file names no architecture."""
     if _architecture(given):
         return {}
     keys = ["norm_epsilon"]
     if not json_fields.section(given, "model_args").get("act_layer"):
-        keys = ["activation", "gelu", *keys]
+        keys = ["mlp", *keys] if gated else ["activation", "gelu", *keys]
     return {f"model.{key}": DEFAULT for key in keys}
 
 
@@ -177,129 +197,3 @@ def _pixel(said: Given, key: str, channels: int) -> tuple[float, ...]:
     if len(values) not in (1, channels) or max(values) > 1 or (key == "std" and not min(values)):
         raise WeightsError(f"{key}={list(values)}: must be {channels} values from 0 to 1")
     return values if len(set(values)) > 1 else values[:1]
-
-
-# Out
-
-HYBRIDS: dict[tuple[int, ...], str] = {  # whose ResNets have no such arguments in timm
-    (): "vit_tiny_r_s16_p8_224",
-    (2, 2, 2, 2): "vit_small_r26_s32_224",
-    (3, 4, 9): "vit_base_r50_s16_224",
-    (3, 4, 6, 3): "vit_large_r50_s32_224",
-}
-RESNETS: dict[tuple[tuple[int, ...], float], str] = {
-    ((3, 4, 6, 3), 1): "resnetv2_50x1_bit",
-    ((3, 4, 6, 3), 3): "resnetv2_50x3_bit",
-    ((3, 4, 23, 3), 1): "resnetv2_101x1_bit",
-    ((3, 4, 23, 3), 3): "resnetv2_101x3_bit",
-    ((3, 8, 36, 3), 2): "resnetv2_152x2_bit",
-    ((3, 8, 36, 3), 4): "resnetv2_152x4_bit",
-}
-
-
-def document(facts: Facts) -> dict[str, Any]:
-    """Returns a config.json from which timm builds this model; raises WeightsError."""
-    model, data = facts.model, facts.data
-    resnet = models.family(model).weights == "bit"
-    headless = "head/kernel" in facts.fresh
-    arguments = _resnet_arguments(facts) if resnet else _arguments(facts)
-    count = 0 if headless else model.num_classes
-    pool = "avg" if resnet else arguments["global_pool"]
-    made: dict[str, Any] = {
-        "architecture": _written_name(model),
-        "num_classes": count,
-        "global_pool": pool,
-        "model_args": arguments,
-        "pretrained_cfg": {
-            "input_size": [data.channels, *data.image_size],
-            "fixed_input_size": not resnet,
-            "interpolation": "bicubic" if "bicubic" in data.resampling else "bilinear",
-            "crop_pct": 1.0 if data.eval_crop == "resize" else share(data),
-            "crop_mode": "squash" if data.eval_crop == "resize" else "center",
-            "mean": _each(data.mean, data.channels),
-            "std": _each(data.std, data.channels),
-            "num_classes": count,
-            "pool_size": None,
-            "first_conv": "stem.conv" if resnet else _first(model),
-            "classifier": "head.fc" if resnet else "head",
-            "custom_load": False,
-        },
-    }
-    if facts.classes:
-        made["label_names"] = list(facts.classes)
-    return made
-
-
-def _written_name(model: config.Model) -> str:
-    units, width = model.resnet_units, model.resnet_width or 1.0
-    if units is None:
-        return "vit_base_patch16_224"
-    resnet = models.family(model).weights == "bit"
-    name = RESNETS.get((units, width)) if resnet else HYBRIDS.get(units) if width == 1 else None
-    if name is None:
-        known = resnet and any(units == others for others, _ in RESNETS)
-        wide = known or (not resnet and units in HYBRIDS)
-        wrong = f"width={width:g}" if wide else f"units={config.show(units)}"
-        raise WeightsError(
-            f"model.resnet_{wrong}: timm cannot create this model from a config.json; "
-            "write the weights alone, to a path that ends in .safetensors"
-        )
-    return name
-
-
-def _arguments(facts: Facts) -> dict[str, Any]:
-    model, data = facts.model, facts.data
-    width, hidden = model.width or 0, model.mlp_dim or 0
-    ratio = hidden / width
-    return {
-        "img_size": list(data.image_size),
-        "patch_size": _one(model.patch_size or (1, 1)),
-        "in_chans": data.channels,
-        "embed_dim": width,
-        "depth": model.depth,
-        "num_heads": model.heads,
-        # timm rounds the product down.
-        "mlp_ratio": ratio if int(width * ratio) == hidden else (hidden + 0.5) / width,
-        "global_pool": {ours: theirs for theirs, ours in POOLING.items()}[model.pooling],
-        "class_token": models.has_class_token(model),
-        "fc_norm": model.norm_place == "pooled",
-        "act_layer": _written_activation(model),
-        **({} if _class_position(model) else {"no_embed_class": True}),
-    }
-
-
-def _written_activation(model: config.Model) -> str:
-    gelu = model.activation == "gelu"
-    ours = {"gelu": model.gelu} if gelu else {"activation": model.activation}
-    return next(name for name, options in ACTIVATIONS.items() if options == ours)
-
-
-def _class_position(model: config.Model) -> bool:
-    """Returns whether timm's table has a row for the class token, or there is no token."""
-    return model.class_position or not models.has_class_token(model)
-
-
-def _resnet_arguments(facts: Facts) -> dict[str, Any]:
-    return {} if facts.data.channels == 3 else {"in_chans": facts.data.channels}
-
-
-def _first(model: config.Model) -> str:
-    if model.resnet_units is None:
-        return "patch_embed.proj"
-    return f"patch_embed.backbone.{'stem.' * bool(model.resnet_units)}conv"
-
-
-def _one(pair: tuple[int, int]) -> int | list[int]:
-    return pair[0] if pair[0] == pair[1] else list(pair)
-
-
-def _each(values: tuple[float, ...], channels: int) -> list[float]:
-    return list(values) if len(values) == channels else list(values) * channels
-
-
-def share(data: config.Data) -> float:
-    """Returns the shortest decimal crop share that gives the same short side in timm."""
-    side, wanted = data.image_size[0], data.resize_to or round(data.image_size[0] * 8 / 7)
-    exact, within = side / wanted, side / (wanted + 0.5)
-    shares = (round(share, digits) for digits in range(1, 9) for share in (exact, within))
-    return next((s for s in shares if s and math.floor(side / s) == wanted), exact)

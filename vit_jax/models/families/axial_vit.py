@@ -5,20 +5,21 @@ from typing import Any
 from vit_jax import config
 from vit_jax.models import flop_count
 from vit_jax.models.families.vit import ViTFamily
-from vit_jax.models.variants import has_class_token, required
+from vit_jax.models.variants import default_class_token, has_class_token, required
 
 
 class AxialViTFamily(ViTFamily):
     """AxialViT-B/16 and its kind."""
 
     weights = None
-    unread = ("class_position",)  # it has no class token
+    unread = ("class_position", "registers", "distillation")  # it has no token but those of patches
 
     def check_positions(self, model: config.Model) -> None:
         """Raises ConfigError for a class token, which has no row, and relative positions."""
         if has_class_token(model):
-            said = "pooling=token" if model.pooling == "token" else "class_token=true"
-            remedy = "gap" if model.pooling == "token" else "none"
+            read = default_class_token(model.pooling)
+            said = f"pooling={model.pooling}" if read else "class_token=true"
+            remedy = "gap" if read else "none"
             raise config.ConfigError(
                 f"model.{said}: axial_vit keeps its tokens in rows and columns, without a "
                 f"class token; set {remedy}"

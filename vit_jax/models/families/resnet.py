@@ -18,9 +18,9 @@ class ResNetFamily(Family):
 
     weights: str | None = "bit"
     unread = (
-        "patch_size", "width", "depth", "mlp_dim", "heads", "patch_remainder", "pooling",
-        "class_token", "position", "class_position", "position_place", "activation", "gelu",
-        "norm_epsilon", "norm_place", "attention",
+        "patch_size", "width", "depth", "mlp_dim", "heads", "mlp", "layer_scale", "registers",
+        "patch_remainder", "pooling", "class_token", "distillation", "position", "class_position",
+        "position_place", "activation", "gelu", "norm_epsilon", "norm_place", "attention",
     )  # fmt: skip
 
     def check(self, model: config.Model, image_size: tuple[int, int]) -> None:

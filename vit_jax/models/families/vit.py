@@ -8,7 +8,12 @@ from vit_jax import config
 from vit_jax.models import flop_count, variants
 from vit_jax.models.families.resnet import shrink_backbone
 from vit_jax.models.family import Family
-from vit_jax.models.variants import has_class_token, required
+from vit_jax.models.variants import (
+    default_class_token,
+    has_class_token,
+    prefix_tokens,
+    required,
+)
 
 # Matrix products of the layers, and of patches; norms and the head compute in float32.
 IN_COMPUTE_TYPE = re.compile(r"(embedding|(encoder|pooling)/.*(attention|mlp)/.*)/(kernel|bias)")
@@ -79,12 +84,12 @@ class ViTFamily(Family):
         if masked.target is not None:
             total += flop_count.prediction(model, grid, channels, masked)
         else:
-            total += flop_count.head(model, required(model.width))
+            total += flop_count.head(model, variants.pooled_features(model))
         return 2 * total
 
     def layer_macs(self, model: config.Model, grid: tuple[int, int]) -> int:
         """Returns the multiply-accumulates of one encoder layer."""
-        n = grid[0] * grid[1] + has_class_token(model)
+        n = grid[0] * grid[1] + prefix_tokens(model)
         # Attention multiplies with keys, values and, if relative, position keys.
         products = 3 if model.position == "relative" else 2
         return flop_count.dense(model, n) + products * n * n * required(model.width)
@@ -166,10 +171,39 @@ def _check_encoder(model: config.Model) -> None:
             f"model.position_place={model.position_place}: only learned_1d and learned_2d can be "
             f"added at every layer, not {model.position}; set stem"
         )
-    if model.pooling == "token" and not has_class_token(model):
+    _check_pooling(model)
+
+
+def _check_pooling(model: config.Model) -> None:
+    if default_class_token(model.pooling) and not has_class_token(model):
+        other = "first" if model.pooling == "token" else "gap"
         raise config.ConfigError(
-            "model.class_token=false: model.pooling token is what the class token becomes; set "
-            "none, or model.pooling=first"
+            f"model.class_token=false: model.pooling {model.pooling} is what the class token "
+            f"becomes; set none, or model.pooling={other}"
+        )
+    if model.pooling == "first" and model.registers and not has_class_token(model):
+        raise config.ConfigError(
+            f"model.pooling=first: the first of {model.registers} registers, which stand before "
+            "the patches, is not made for that; set token or gap"
+        )
+    if model.pooling in ("token_gap", "distilled") and model.norm_place == "pooled":
+        raise config.ConfigError(
+            f"model.norm_place=pooled: model.pooling {model.pooling} puts two vectors side by "
+            "side, which are normalized apart; set tokens"
+        )
+    if model.pooling == "distilled" and not model.distillation:
+        raise config.ConfigError(
+            "model.distillation=false: model.pooling distilled reads that token; set true, or "
+            "model.pooling=token"
+        )
+    if model.pooling == "distilled" and model.representation_size is not None:
+        raise config.ConfigError(
+            f"model.representation_size={model.representation_size}: model.pooling distilled has "
+            "two heads, without a layer before them; set none"
+        )
+    if model.distillation and not has_class_token(model):
+        raise config.ConfigError(
+            "model.distillation=true: the token follows a class token; set model.class_token=true"
         )
 
 

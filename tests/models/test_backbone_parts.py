@@ -1,0 +1,220 @@
+"""Parts that the paper's models lack: off unless asked for, and whole where they are."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import resnet_reference
+from vit_jax import catalog, cli, config, loading, models, tree_utils
+from vit_jax.models import variants
+
+TINY = config.Model(patch_size=(4, 4), width=16, depth=3, mlp_dim=24, heads=2, num_classes=5)
+DINOV2 = {"layer_scale": 1e-5, "registers": 3, "mlp": "swiglu", "pooling": "token_gap"}
+DEIT = {"distillation": True, "pooling": "distilled"}
+PARTS = [
+    DEIT,
+    {"layer_scale": 0.1},
+    {"registers": 2},
+    {"mlp": "swiglu"},
+    {"pooling": "token_gap"},
+    DINOV2,
+]
+
+
+def tiny(**changes):
+    return models.create(dataclasses.replace(TINY, **changes), image_size=(8, 12))
+
+
+def random(classifier, seed=0):
+    """Returns parameters of which none is at its initial value."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda leaf: rng.normal(0, 0.3, leaf.shape).astype(np.float32), classifier.shapes()
+    )
+
+
+IMAGES = np.random.default_rng(1).uniform(-1, 1, (2, 8, 12, 3)).astype(np.float32)
+
+
+def test_fingerprints_of_the_papers_rows_stay_as_they_were():
+    """Runs and findings of before know theirs by these digits."""
+    recorded = {
+        "finetune/ViT-B_16-i21k-cifar10": "1d377d91019d9941",
+        "image_folder": "039a49c57f3ed6dd",
+        "augreg/R50+ViT-L_32-i21k": "e341b86167fc0aea",
+        "axial/AxialViT-B_16": "b820b8942124d5eb",
+        "masked/ViT-B_16-jft": "c0f50113412abe8f",
+    }
+    for name, digits in recorded.items():
+        assert config.fingerprint(config.build(catalog.load(name))) == digits
+
+
+def test_new_parts_are_off_by_default():
+    default, plain = config.Model(), tree_utils.flatten(tiny().shapes())
+    assert (default.mlp, default.layer_scale, default.registers) == ("plain", None, 0)
+    assert not default.distillation
+    assert not [name for name in plain if "scale1" in name or "gate" in name or "regist" in name]
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_flops_are_those_of_the_program(parts):
+    classifier = tiny(**parts)
+    program = jax.make_jaxpr(lambda p, x: classifier.apply(p, x)[0])
+    images = jax.ShapeDtypeStruct((1, 8, 12, 3), np.float32)
+    counted = resnet_reference.macs(program(classifier.shapes(), images).jaxpr)
+    assert classifier.flops == 2 * counted
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"unroll": 3},
+        {"unroll": 3, "remat": "full"},
+        {"remat": "full"},
+        {"remat": "dots"},
+        {"remat": "attention"},
+        {"attention": "xla"},
+    ],
+)
+def test_unrolled_and_recomputed_they_are_the_same(changes):
+    plain, other = tiny(**DINOV2), tiny(**DINOV2, **changes)
+    params = random(plain)
+
+    def gradients(classifier):
+        def loss(params):
+            return (classifier.apply(params, IMAGES)[0] ** 2).sum()
+
+        return jax.jit(jax.value_and_grad(loss))(params)
+
+    with jax.default_matmul_precision("highest"):
+        (value, grads), (again, others) = gradients(plain), gradients(other)
+    np.testing.assert_allclose(again, value, rtol=1e-5)
+    for one, two in zip(jax.tree.leaves(grads), jax.tree.leaves(others), strict=True):
+        np.testing.assert_allclose(two, one, rtol=0, atol=1e-4 * np.abs(one).max() + 1e-5)
+
+
+def test_they_begin_as_their_authors_have_them():
+    params = tree_utils.flatten(tiny(**DINOV2).init(jax.random.key(0)))
+    np.testing.assert_array_equal(params["encoder/scale1/scale"], np.full((3, 16), 1e-5, "f4"))
+    assert 1e-7 < np.abs(params["registers"]).mean() < 1e-5
+    assert params["encoder/mlp/gate/kernel"].shape == (3, 16, 24)
+    assert params["head/kernel"].shape == (32, 5)
+    assert not np.array_equal(params["encoder/mlp/gate/kernel"], params["encoder/mlp/fc1/kernel"])
+
+
+def test_registers_are_seen_but_not_pooled():
+    classifier = tiny(registers=2, pooling="gap")
+    params = random(classifier)
+    _, out = jax.jit(classifier.apply, static_argnames="capture")(params, IMAGES, capture=True)
+    assert out["tokens"].shape == (2, 2 + 6, 16)
+    assert out["attention"].shape == (3, 2, 2, 8, 8)
+    changed = {**params, "registers": params["registers"][..., ::-1]}
+    again = jax.jit(classifier.apply)(changed, IMAGES)[1]
+    assert np.abs(again["pre_logits"] - out["pre_logits"]).max() > 1e-3
+    mean = np.asarray(out["tokens"])[:, 2:].mean(axis=1)
+    np.testing.assert_allclose(out["pre_logits"], mean, rtol=0, atol=1e-5)
+
+
+def test_two_heads_read_one_token_each():
+    classifier = tiny(**DEIT, head_bias=-3.0)
+    initial = classifier.init(jax.random.key(0))
+    assert 0.01 < np.asarray(initial["distillation"]).std() < 0.03
+    for head in ("head", "head_dist"):
+        np.testing.assert_array_equal(initial[head]["bias"], np.full(5, -3, np.float32))
+    params = random(classifier)
+    with jax.default_matmul_precision("highest"):
+        logits, out = jax.jit(classifier.apply)(params, IMAGES)
+    one, other = np.asarray(out["tokens"])[:, 0], np.asarray(out["tokens"])[:, 1]
+    np.testing.assert_array_equal(out["pre_logits"], np.concatenate([one, other], axis=1))
+    answers = [
+        seen @ params[head]["kernel"] + params[head]["bias"]
+        for seen, head in ((one, "head"), (other, "head_dist"))
+    ]
+    np.testing.assert_allclose(logits, np.mean(answers, axis=0), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("position", ["learned_1d", "learned_2d"])
+def test_a_distillation_token_has_a_position(position):
+    classifier = tiny(**DEIT, position=position, registers=1)
+    table = classifier.bind(random(classifier)).position()[0]
+    assert table.shape == (2 + 1 + 6, 16)
+    assert np.abs(table[:2]).min() > 0
+    np.testing.assert_array_equal(table[2], 0)
+    without = tiny(**DEIT, position=position, class_position=False)
+    table = without.bind(random(without)).position()[0]
+    np.testing.assert_array_equal(table[:2], 0)
+
+
+def test_token_gap_puts_the_class_token_before_the_mean():
+    classifier = tiny(pooling="token_gap", registers=1)
+    assert variants.has_class_token(classifier.config)
+    out = jax.jit(classifier.apply)(random(classifier), IMAGES)[1]
+    tokens = np.asarray(out["tokens"])
+    expected = np.concatenate([tokens[:, 0], tokens[:, 2:].mean(axis=1)], axis=1)
+    np.testing.assert_allclose(out["pre_logits"], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("position", ["learned_1d", "learned_2d"])
+@pytest.mark.parametrize("place", ["stem", "layers", "shared"])
+def test_nothing_is_added_to_registers(position, place):
+    classifier = tiny(registers=2, position=position, position_place=place)
+    module = classifier.bind(random(classifier))
+    where = module.position_tables()
+    assert where.shape == (3 if place == "layers" else 1, 6, 16)
+    if place != "layers":
+        table = module.position()[0]
+        assert table.shape == (1 + 2 + 6, 16)
+        np.testing.assert_array_equal(table[1:3], 0)
+        assert np.abs(table[0]).min() > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pooling": "token_gap", "class_token": False},
+         "model.class_token=false: model.pooling token_gap is what the class token becomes; set "
+         "none, or model.pooling=gap"),
+        ({"pooling": "first", "registers": 2},
+         "model.pooling=first: the first of 2 registers, which stand before the patches, is not "
+         "made for that; set token or gap"),
+        ({"pooling": "token_gap", "norm_place": "pooled"},
+         "model.norm_place=pooled: model.pooling token_gap puts two vectors side by side, which "
+         "are normalized apart; set tokens"),
+        ({"pooling": "distilled"},
+         "model.distillation=false: model.pooling distilled reads that token; set true, or "
+         "model.pooling=token"),
+        ({"pooling": "gap", "distillation": True},
+         "model.distillation=true: the token follows a class token; set model.class_token=true"),
+        ({**DEIT, "representation_size": 4},
+         "model.representation_size=4: model.pooling distilled has two heads, without a layer "
+         "before them; set none"),
+        ({"pooling": "token_gap", "architecture": "axial_vit"},
+         "model.pooling=token_gap: axial_vit keeps its tokens in rows and columns, without a class "
+         "token; set gap"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(changes, message):
+    with pytest.raises(config.ConfigError) as raised:
+        tiny(**changes)
+    assert str(raised.value) == message
+
+
+def test_a_run_of_all_parts_trains_with_everything_split(tmp_path):
+    options = [f"--config.model.{key}={value}" for key, value in DINOV2.items()]
+    options += [
+        "--config.mesh.fsdp=4",
+        "--config.mesh.fsdp_min_size=1",
+        "--config.model.remat=full",
+    ]
+    folder = tmp_path / "run"
+    arguments = ["train", "finetune/ViT-B_16-i21k-cifar10", "--smoke", f"--workdir={folder}"]
+    assert cli.main([*arguments, *options]) == 0
+    stored = json.loads((folder / "config.json").read_text())["model"]
+    assert {key: stored[key] for key in DINOV2} == DINOV2
+    loaded = loading.load(str(folder))
+    assert loaded.params["encoder"]["scale1"]["scale"].shape == (2, 32)
+    assert loaded.params["registers"].shape == (1, 3, 32)
+    assert np.asarray(loaded.params["head"]["kernel"]).any()

@@ -1,0 +1,173 @@
+"""Every backbone in backbones/*.json: in as its library computes it, and out as it came."""
+
+import dataclasses
+import json
+
+import cv2
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors
+
+import foreign
+from vit_jax import cli, config, models, run_directory, weights
+from vit_jax.weights import exporting, huggingface_config
+
+NAMES = sorted(path.stem for path in (foreign.FOLDER / "backbones").glob("*.json"))
+
+
+@pytest.fixture
+def photos(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
+    cv2.imwrite(str(folder / "a.png"), pixels)
+    return folder
+
+
+def load(folder, name):
+    """Returns a fixture's record and the weights as they are loaded."""
+    folder.mkdir(exist_ok=True)
+    described = foreign.record(f"backbones/{name}")
+    return described, weights.load(foreign.write(folder, described), described["options"])
+
+
+def answers(loaded, described):
+    """Returns what a loaded model gives for the pictures of a record."""
+    output = getattr(foreign, described["output"])
+    return output(loaded, foreign.images(described))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_answers_are_those_of_its_library(tmp_path, name):
+    described, loaded = load(tmp_path / "in", name)
+    given = answers(loaded, described)
+    np.testing.assert_allclose(given, described["logits"], rtol=0, atol=1e-5)
+    assert sorted(loaded.report.dropped) == sorted(described["dropped"])
+    assert bool(loaded.report.fresh) == (described["output"] == "pre_logits")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_comes_out_as_it_went_in(tmp_path, name):
+    described, loaded = load(tmp_path / "in", name)
+    weights.save(loaded.params, loaded.facts, loaded.kind, tmp_path / "out")
+    again = weights.load(tmp_path / "out")
+    assert not [line for line in again.assumed if "model." in line]
+    np.testing.assert_allclose(answers(again, described), described["logits"], rtol=0, atol=1e-5)
+    if name.startswith("meta") or name == "hf_msn":
+        return  # written under timm's names, or under those of ViT
+    assert exporting._normal(again.facts.model) == exporting._normal(loaded.facts.model)
+    foreign.equal(again.params, loaded.params)
+    written = safetensors.load_file(tmp_path / "out" / "model.safetensors")
+    kept = {n: a for n, a in foreign.arrays(described).items() if n not in described["dropped"]}
+    assert written.keys() == kept.keys()
+    for array, numbers in kept.items():
+        np.testing.assert_array_equal(written[array], numbers, strict=True)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("hf_dinov2")])
+def test_what_transformers_needs_to_build_it_is_written(tmp_path, name):
+    described, loaded = load(tmp_path / "in", name)
+    weights.save(loaded.params, loaded.facts, "hf", tmp_path / "out")
+    fields = json.loads((tmp_path / "out" / "config.json").read_text())
+    given = described["files"]["config.json"]
+    for key in (
+        *("architectures", "model_type", "hidden_size", "num_hidden_layers", "mlp_ratio"),
+        *("num_attention_heads", "patch_size", "layer_norm_eps", "use_swiglu_ffn"),
+        "layerscale_value",
+    ):
+        assert fields[key] == given[key]
+    assert fields.get("num_register_tokens") == given.get("num_register_tokens")
+    side = given["image_size"]
+    assert fields["image_size"] == (side[0] if isinstance(side, list) else side)
+    if not given["use_swiglu_ffn"]:
+        names = huggingface_config.ACTIVATIONS
+        assert names[fields["hidden_act"]] == names[given["hidden_act"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("timm_dinov2", "hf"),
+        ("meta_dinov2", "hf"),
+        ("meta_dinov2_reg4", "hf"),
+        ("meta_dinov2_giant_reg2", "hf"),
+        ("hf_dinov2", "timm"),
+        ("hf_dinov2_reg", "timm"),
+        ("timm_mae", "hf"),
+    ],
+)
+def test_backbones_go_from_one_library_to_the_other(tmp_path, name, kind):
+    described, loaded = load(tmp_path / "in", name)
+    assert (
+        described["output"] == "pre_logits"
+    )  # a head of DINOv2 in transformers reads the mean too
+    weights.save(loaded.params, loaded.facts, kind, tmp_path / "out")
+    again = weights.load(tmp_path / "out")
+    assert again.kind == kind
+    np.testing.assert_allclose(answers(again, described), described["logits"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["hf_dinov2_reg_giant", "timm_reg4_gap"])
+def test_figures_and_features_leave_registers_out(tmp_path, photos, name):
+    described, loaded = load(tmp_path / "in", name)
+    rows, columns = (side // 7 for side in described["image_size"])
+    arguments = [f"--checkpoint={tmp_path / 'in'}", f"--images={photos}"]
+    out = tmp_path / "out"
+    assert cli.main(["inspect", "all", *arguments, f"--output={out}", "--count=1"]) == 0
+    with np.load(out / "attention.npz") as file:
+        assert file["attention"].shape[-2:] == (rows, columns)
+    with np.load(out / "posemb.npz") as file:
+        assert file["similarity"].shape[-2:] == (rows, columns)
+    assert cli.main(["inspect", "view", *arguments, f"--output={tmp_path / 'v.html'}"]) == 0
+    assert f'"before":{1 + loaded.facts.model.registers}' in (tmp_path / "v.html").read_text()
+    given = [*arguments, f"--output={tmp_path / 'f.npz'}", "--features=tokens"]
+    assert cli.main(["embed", *given]) == 0
+    with np.load(tmp_path / "f.npz") as file:
+        assert file["features"].shape[1] == 1 + loaded.facts.model.registers + rows * columns
+
+
+def test_a_run_that_starts_from_dinov2_has_its_parts(tmp_path):
+    """The recipe names a plain ViT; tokens, scales and MLP are those of the weights."""
+    _, loaded = load(tmp_path / "in", "hf_dinov2_reg_giant")
+    sizes = {"width": 24, "depth": 2, "heads": 3, "mlp_dim": 64, "patch_size": (7, 7)}
+    recipe = config.Config(
+        init_from=str(tmp_path / "in"),
+        model=config.Model(**sizes, num_classes=4),
+        data=config.Data(image_size=(21, 21)),
+    )
+    cfg = run_directory.as_in_weights(recipe, {})
+    model = cfg.model
+    assert (model.mlp, model.layer_scale, model.registers) == ("swiglu", 1.0, 3)
+    assert (model.gelu, model.pooling) == ("tanh", "token")
+    target = models.create(model, image_size=(21, 21))
+    params, report = weights.fit(loaded.params, loaded.facts, target, keep_head=False)
+    assert set(report.fresh) == {"head/kernel", "head/bias"}
+    assert list(report.resized) == ["position/table"]
+    np.testing.assert_array_equal(params["registers"], loaded.params["registers"])
+    without = dataclasses.replace(model, registers=0)
+    plain = models.create(without, image_size=(28, 28))
+    report = weights.fit(loaded.params, loaded.facts, plain, keep_head=False)[1]
+    assert report.dropped["registers"] == "the model has no registers"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("timm_deit_random5", "hf"), ("hf_deit_teacher", "timm")]
+)
+def test_deit_takes_both_heads_along(tmp_path, name, kind):
+    _, loaded = load(tmp_path / "in", name)
+    model = dataclasses.replace(
+        loaded.facts.model, gelu="erf", activation="gelu", norm_epsilon=1e-6
+    )
+    facts = dataclasses.replace(loaded.facts, model=model)
+    weights.save(loaded.params, facts, kind, tmp_path / "out")
+    again = weights.load(tmp_path / "out")
+    assert (again.kind, again.facts.model.pooling) == (kind, "distilled")
+    foreign.equal(again.params, loaded.params)
+    plain = models.create(
+        dataclasses.replace(model, distillation=False, pooling="token"), image_size=(28, 28)
+    )
+    params, report = weights.fit(loaded.params, facts, plain, keep_head=False)
+    assert report.dropped["distillation"] == "the model has no distillation token"
+    before = loaded.params["position"]["table"]
+    assert "of the tokens before them 1 of 2" in report.resized["position/table"]
+    np.testing.assert_array_equal(params["position"]["table"][:, 0], before[:, 0])

@@ -1,0 +1,67 @@
+"""Rules of torch's layers that timm, Meta and Hugging Face share."""
+
+from collections.abc import Iterator, Mapping
+
+from vit_jax.weights.mapping import FLAT, Form, Rule, array_shape, linear
+from vit_jax.weights.readers import Spec, WeightsError
+
+
+def norm(theirs: str, ours: str) -> Iterator[Rule]:
+    """Yields the rules of a LayerNorm or GroupNorm."""
+    yield Rule(f"{theirs}.weight", f"{ours}/scale")
+    yield Rule(f"{theirs}.bias", f"{ours}/bias")
+
+
+def dense(theirs: str, ours: str, form: Form | None = None) -> Iterator[Rule]:
+    """Yields the rules of a dense layer; `form` is the layout of its kernel."""
+    yield Rule(f"{theirs}.weight", f"{ours}/kernel", form or linear())
+    yield Rule(f"{theirs}.bias", f"{ours}/bias")
+
+
+def parts(theirs: str, ours: str, names: tuple[str, ...]) -> Iterator[Rule]:
+    """Yields the rules of dense layers stored in one array, one after another."""
+    for part, name in enumerate(names):
+        yield Rule(f"{theirs}.weight", f"{ours}/{name}/kernel", linear(), part, len(names))
+        yield Rule(f"{theirs}.bias", f"{ours}/{name}/bias", FLAT, part, len(names))
+
+
+def mlp(theirs: str, ours: str) -> Iterator[Rule]:
+    """Yields the rules of two dense layers."""
+    for name in ("fc1", "fc2"):
+        yield from dense(f"{theirs}.{name}", f"{ours}/{name}")
+
+
+# SwiGLU by the names of its layers: gate and fc1 in one array, and fc2.
+PACKED = (("fc1", "fc2"), ("w12", "w3"), ("weights_in", "weights_out"))
+SEPARATE = (("fc1_g", "fc1_x", "fc2"), ("gate_proj", "up_proj", "down_proj"))
+
+
+def swiglu(theirs: str, ours: str, *, first: str = "fc1") -> Iterator[Rule]:
+    """Yields the rules of a gated MLP under any of its names.
+
+    Args:
+      theirs: the prefix of its names.
+      ours: that of our parameters.
+      first: of the PACKED names of gate and fc1, those that come first, to write by.
+    """
+    for both, last in sorted(PACKED, key=lambda names: names[0] != first):
+        yield from parts(f"{theirs}.{both}", ours, ("gate", "fc1"))
+        yield from dense(f"{theirs}.{last}", f"{ours}/fc2")
+    for names in SEPARATE:
+        for name, part in zip(names, ("gate", "fc1", "fc2"), strict=True):
+            yield from dense(f"{theirs}.{name}", f"{ours}/{part}")
+
+
+def hidden(specs: Mapping[str, Spec], theirs: str) -> tuple[str, int]:
+    """Returns the kind of an MLP, as `model.mlp`, and its hidden width; raises WeightsError."""
+    for *_, gate, last in (*PACKED, *SEPARATE):
+        name = f"{theirs}.{gate}.weight"
+        if name in specs and f"{theirs}.{last}.weight" in specs:
+            outputs = array_shape(specs, name, 2)[0]
+            inputs = array_shape(specs, f"{theirs}.{last}.weight", 2)[1]
+            separate = gate in ("fc1_x", "up_proj")
+            if separate or outputs == 2 * inputs:
+                return "swiglu", inputs
+            if gate != "fc1":
+                raise WeightsError(f"{name} has {outputs} outputs, not twice {inputs}")
+    return "plain", array_shape(specs, f"{theirs}.fc1.weight", 2)[0]
