@@ -41,7 +41,7 @@ RUNS = {
         "model": {"resnet_units": (1,), "resnet_width": 0.5, "patch_size": 1},
     },
 }  # fmt: skip
-# How far, relatively, losses may be from the recorded ones. On one CPU, jax 0.10.2 and 0.12.0 differ
+# How far, relatively, losses may be from the recorded ones. On a CPU, jax 0.10.2 and 0.12.0 differ
 # by at most 1.2e-7 (in ten of thirteen runs not at all), computed in bfloat16 by 1.8e-5; the rest
 # is room for CPUs that sum in another order.
 TOLERANCES = dict.fromkeys(RUNS, 1e-6) | {"adam-bfloat16": 1e-4}
