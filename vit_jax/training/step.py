@@ -83,7 +83,14 @@ FEW = 16
 
 
 def _hides_links(cfg: config.Config, devices: int) -> bool:
-    return cfg.train.batch_size <= FEW * devices
+    """Returns whether layers are gathered one by one, each while those before it compute.
+
+    A loop over layers needs all of them before its first turn; one over microbatches would keep a
+    second copy of all.
+    """
+    one_by_one = cfg.model.depth is not None and cfg.model.unroll >= cfg.model.depth
+    few = cfg.train.batch_size <= FEW * devices
+    return one_by_one and cfg.train.accumulation == 1 and few
 
 
 def _gathered(model: models.Classifier, params: Any, cfg: config.Config) -> Any:
@@ -94,12 +101,9 @@ def _gathered(model: models.Classifier, params: Any, cfg: config.Config) -> Any:
     split = sharding.constrain(model.cast(params), cfg.mesh, sharding.UPDATE)
     if not _hides_links(cfg, devices):
         return sharding.constrain(split, cfg.mesh, sharding.COMPUTE)
-    # Layers that run one by one are gathered one by one, each while those before it compute;
-    # microbatches would keep a second copy of all for their loop.
-    depth = cfg.model.depth or 0
-    layers = depth if cfg.model.unroll >= depth and cfg.train.accumulation == 1 else 0
     # One ring after the other: TPUs sum what is thinner than a tile, which takes twice the bytes.
-    return sharding.gather(split, cfg.mesh, (sharding.REDUCE, sharding.COMPUTE), layers)
+    steps = (sharding.REDUCE, sharding.COMPUTE)
+    return sharding.gather(split, cfg.mesh, steps, required(cfg.model.depth))
 
 
 def _reduced(objective: Objective, cfg: config.Config) -> Callable[..., Any]:
