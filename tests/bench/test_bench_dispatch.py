@@ -37,6 +37,7 @@ def test_no_turn_evaluates_or_saves():
     assert str(cfg.train.duration) == "50 steps"
 
 
+@pytest.mark.slow
 def test_the_command_prints_and_keeps(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(dispatch, "STEPS", 2)
     output = tmp_path / "speed.jsonl"

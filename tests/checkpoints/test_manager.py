@@ -61,16 +61,20 @@ def test_restores_bit_for_bit_on_other_meshes(make: Any, source: tuple[int, int]
 
 
 def test_restores_what_earlier_versions_compressed(make: Any) -> None:
-    saver = make()
-    bytes_ = []
+    saver, bytes_ = make(), []
+    state = {"params": jax.device_put(np.zeros((128, 128), np.float32))}
+    target = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+    )
     for checkpointer in (ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler()), saver._checkpointer):
         saver._checkpointer = checkpointer
-        put(saver, 7)
+        saver.save(7, state, record=FACTS, metrics=None)
+        saver.wait()
         folder = record.folder(saver._directory, 7)
         bytes_.append(sum(file.stat().st_size for file in pathlib.Path(folder).rglob("*")))
-        assert states.equal(saver.restore(states.target(states.mesh()))[0], 7)
+        np.testing.assert_array_equal(saver.restore(target)[0]["params"], state["params"])
         folder.rmtree()
-    assert bytes_[0] < 0.98 * bytes_[1], "written alike: the first was not compressed"
+    assert bytes_[0] < 0.5 * bytes_[1], "written alike: the first was not compressed"
 
 
 def test_nothing_committed_restores_nothing(make: Any) -> None:

