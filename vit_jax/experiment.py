@@ -85,8 +85,8 @@ def train(
                 session.progress.say(line)
             moment = _restore(saver, target, source, session, files)
             moment = moment or _begin(model, tx, cfg, mesh, session)
-            train_step = _compile(step.create(model, tx, schedule, cfg), target, cfg, mesh, session)
-            train_step = replay.checked(train_step, cfg, mesh, moment.step, session.progress.say)
+            pure = step.create(model, tx, schedule, cfg)
+            train_step = _compile(pure, target, cfg, mesh, moment.step, session)
             log = hooks.Log(cfg, plan, session, files, len(source), _flops_per_image(model))
             evaluate = hooks.Evaluate(
                 plan,
@@ -230,9 +230,9 @@ def _begin(
 
 
 def _compile(
-    function: Any, target: Any, cfg: config.Config, mesh: Any, session: Session
+    function: Any, target: Any, cfg: config.Config, mesh: Any, first: int, session: Session
 ) -> loop.Step:
-    """Returns the compiled step."""
+    """Returns the compiled step, which repeats itself after `first` as `train.replay` asks."""
     before = session.age
     session.progress.doing("compiling the step", slow=0.0)
     with session.phases("compile"):
@@ -240,7 +240,7 @@ def _compile(
     session.progress.say(
         f"step compiled in {session.age - before:.1f} s, ready after {session.age:.1f} s"
     )
-    return compiled
+    return replay.checked(compiled, cfg, mesh, first, session.progress.say)
 
 
 def _flops_per_image(model: models.Classifier) -> float | None:
