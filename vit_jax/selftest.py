@@ -13,13 +13,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, loading, models, tree_utils
+from vit_jax.checkpoints import collectives
 from vit_jax.runtime import device
 from vit_jax.training import optimizers, replay, schedules, state, step
+from vit_jax.training.plan import Plan
 
 STEPS, EXAMPLES = 4, 1_281_167  # steps of a round; images of an epoch, for the learning rate
 
@@ -91,8 +92,10 @@ def _prepare(cfg: config.Config, mesh: Mesh) -> tuple[jax.stages.Lowered, Any, A
     """Returns the program of a round, and what it takes: a state and images for each device."""
     network = loading.create_model(cfg)
     tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
-    steps, warmup = cfg.train.duration.steps(cfg.train.batch_size, EXAMPLES), 10_000
-    schedule = schedules.create(cfg.schedule, lr=cfg.optimizer.lr, steps=steps, warmup=warmup)
+    plan = Plan.of(cfg, EXAMPLES)
+    schedule = schedules.create(
+        cfg.schedule, lr=cfg.optimizer.lr, steps=plan.steps, warmup=plan.warmup
+    )
     one = step.create(network, tx, schedule, cfg)
 
     drawn = np.random.default_rng(0)
@@ -117,19 +120,15 @@ def _compare_programs(program: jax.stages.Lowered, names: list[str]) -> None:
     """Raises ConfigError if a host has lowered another program: other versions, other code."""
     if jax.process_count() == 1:
         return
-    digest = np.frombuffer(hashlib.sha256(program.as_text().encode()).digest(), np.uint8)
-    everyone = np.asarray(multihost_utils.process_allgather(digest))
-    other = np.flatnonzero((everyone != everyone[0]).any(axis=-1))
-    if other.size:
+    digests = collectives.gather(hashlib.sha256(program.as_text().encode()).hexdigest(), 64)
+    other = [name for name, digest in zip(names, digests, strict=True) if digest != digests[0]]
+    if other:
         raise config.ConfigError(
-            f"{names[other[0]]}: has another program than {names[0]}; install the same versions "
+            f"{other[0]}: has another program than {names[0]}; install the same versions "
             "of vit_jax, jax and Python on all hosts"
         )
 
 
 def _goes_on(began: float, hours: float) -> bool:
     """Returns whether there is time left, by the first process's clock."""
-    left = time.monotonic() - began < 3600 * hours
-    if jax.process_count() == 1:
-        return left
-    return bool(multihost_utils.broadcast_one_to_all(np.int32(left)))
+    return collectives.broadcast_from_main(lambda: time.monotonic() - began < 3600 * hours)

@@ -40,9 +40,15 @@ def first_problem(problem: str | None) -> str | None:
     """Returns the first problem of any process, in every process."""
     if jax.process_count() == 1:
         return problem
-    text = np.zeros(512, np.uint8)
-    mine = np.frombuffer((problem or "").encode()[: text.size], np.uint8)
-    text[: mine.size] = mine
-    everyone = np.asarray(multihost_utils.process_allgather(text))
-    texts = (bytes(row).rstrip(b"\0").decode(errors="replace") for row in everyone)
-    return next((text for text in texts if text), None)
+    return next((text for text in gather(problem or "", 512) if text), None)
+
+
+def gather(text: str, most: int) -> list[str]:
+    """Returns the text of every process, in every process, cut to `most` bytes of UTF-8."""
+    if jax.process_count() == 1:
+        return [text]
+    padded = np.zeros(most, np.uint8)
+    mine = np.frombuffer(text.encode()[:most], np.uint8)
+    padded[: mine.size] = mine
+    everyone = np.asarray(multihost_utils.process_allgather(padded))
+    return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in everyone]

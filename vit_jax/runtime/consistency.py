@@ -8,8 +8,6 @@ import secrets
 from collections.abc import Mapping
 
 import jax
-import numpy as np
-from jax.experimental import multihost_utils
 
 from vit_jax import config, storage
 from vit_jax.checkpoints import collectives
@@ -83,9 +81,6 @@ def _read_token(folder: pathlib.Path, token: str) -> str:
 
 def _gather(facts: Mapping[str, str]) -> list[dict[str, str]]:
     """Returns the facts of every process."""
-    mine = np.frombuffer(json.dumps(facts).encode(), np.uint8)
-    assert mine.size <= MOST_BYTES, facts
-    padded = np.zeros(MOST_BYTES, np.uint8)
-    padded[: mine.size] = mine
-    everyone = np.asarray(multihost_utils.process_allgather(padded))
-    return [json.loads(bytes(row).rstrip(b"\0")) for row in everyone]
+    text = json.dumps(facts)  # ASCII
+    assert len(text) <= MOST_BYTES, facts
+    return [json.loads(one) for one in collectives.gather(text, MOST_BYTES)]

@@ -14,12 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, tree_utils
-from vit_jax.checkpoints import digests
+from vit_jax.checkpoints import collectives, digests
 
 Step = Callable[[Any, dict[str, jax.Array]], tuple[Any, dict[str, jax.Array]]]
 ATTEMPTS = 2
@@ -191,10 +190,4 @@ def _copies(mesh: Mesh, shape: tuple[int, ...], spec: P) -> np.ndarray:
 
 def hosts() -> list[str]:
     """Returns the name of each process's host."""
-    if jax.process_count() == 1:
-        return [platform.node()]
-    text = np.zeros(64, np.uint8)
-    name = np.frombuffer(platform.node().encode()[: text.size], np.uint8)
-    text[: name.size] = name
-    everyone = np.asarray(multihost_utils.process_allgather(text))
-    return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in everyone]
+    return collectives.gather(platform.node(), 64)
