@@ -35,7 +35,8 @@ def distance(arms: Arms) -> Finding:
                  base, {"distance/first_narrowest": 1.0}, low=0.0, high=0.5, unit=""),
         ),
         figure=Figure(title="mean attention distance, pixels", x="layer",
-                      lines=(Line(name="ViT M", points=points),), percent=False),
+                      lines=(Line(name="ViT M", points=points),), percent=False,
+                      ticks=tuple((layer, f"{layer:g}") for layer, _, _ in points)),
     )  # fmt: skip
 
 
