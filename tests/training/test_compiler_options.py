@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from vit_jax import config
 from vit_jax.training import compiler_options
 
 
@@ -38,3 +39,14 @@ def test_a_known_option_with_a_wrong_value_is_an_error():
     lowered = jax.jit(lambda x: x + 1).lower(jnp.float32(1))
     with pytest.raises(jax.errors.JaxRuntimeError, match="xla_backend_optimization_level"):
         compiler_options.compile_with(lowered, {"xla_backend_optimization_level": "high"})
+
+
+def test_the_checker_is_never_left_out_without_a_word():
+    lowered = jax.jit(lambda x: x + 1).lower(jnp.float32(1))
+    with pytest.raises(config.ConfigError, match=r"train\.sdc_checker=true: this version"):
+        compiler_options.compile_with(lowered, compiler_options.SDC_CHECKER)
+    with pytest.raises(config.ConfigError, match=r"only the TPU compiler .* this device is cpu"):
+        compiler_options.sdc_checker(jax.devices("cpu")[0])
+    for kind in compiler_options.KINDS:
+        device = types.SimpleNamespace(device_kind=kind)
+        assert compiler_options.sdc_checker(device) == compiler_options.SDC_CHECKER

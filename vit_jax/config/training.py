@@ -53,6 +53,12 @@ class Train:
         at_least=1,
         free=True,
     )
+    sdc_checker: bool = option(
+        False,
+        "Have the TPU compiler check results for silent corruption; a device that finds it halts.",
+        free=True,
+        later=True,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

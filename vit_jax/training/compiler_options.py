@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 
+from vit_jax.config import ConfigError
+
 # Scatters what would be summed whole and cut, also where the last axis does not fill a tile.
 SCATTER = {
     "xla_tpu_use_minor_sharding_for_major_trivial_input": True,
@@ -23,6 +25,11 @@ GATHER = {
 }
 OPTIONS: dict[str, dict[str, str | bool]] = {
     "v3": SCATTER | GATHER,
+}
+# Silent data corruption; see docs/reliability.md for what it adds to a program.
+SDC_CHECKER: dict[str, str | bool] = {
+    "xla_tpu_enable_sdc_checker": True,
+    "xla_tpu_sdc_check_halt_on_detection": True,
 }
 
 # What jax calls a device of a generation.
@@ -44,12 +51,23 @@ def of(device: Any) -> dict[str, str | bool]:
     return {name: value for name, value in chosen.items() if f"--{name}=" not in own}
 
 
+def sdc_checker(device: Any) -> dict[str, str | bool]:
+    """Returns the options of `train.sdc_checker`; raises ConfigError for a device that is no TPU."""
+    if device.device_kind not in KINDS:
+        raise ConfigError(
+            f"train.sdc_checker=true: only the TPU compiler has this checker, and this device is "
+            f"{device.device_kind}; train.replay=N works on every device"
+        )
+    return SDC_CHECKER
+
+
 def compile_with(
     lowered: jax.stages.Lowered, options: Mapping[str, str | bool]
 ) -> jax.stages.Compiled:
     """Returns the compiled program; options that this version of the compiler lacks are left out.
 
-    None changes a result, and a compiler without them is only slower.
+    None changes a result, and a compiler without them is only slower. Raises ConfigError where it
+    lacks the checker.
     """
     options = dict(options)
     while True:
@@ -57,5 +75,10 @@ def compile_with(
             return lowered.compile(compiler_options=options or None)
         except jax.errors.JaxRuntimeError as error:
             unknown = re.search(r"No such compile option: '(\w+)'", str(error))
+            if unknown is not None and unknown[1] in SDC_CHECKER:
+                raise ConfigError(
+                    "train.sdc_checker=true: this version of the compiler has no "
+                    f"{unknown[1]}; install a newer libtpu, or use train.replay=N"
+                ) from error
             if unknown is None or options.pop(unknown[1], None) is None:
                 raise

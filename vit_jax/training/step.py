@@ -284,6 +284,8 @@ def compile_step(
         lowered = jitted.lower(target, batch)
         device = mesh.devices.flat[0]
         options = compiler_options.of(device) if _hides_links(cfg, mesh.size) else {}
+        if cfg.train.sdc_checker:
+            options = options | compiler_options.sdc_checker(device)
         return compiler_options.compile_with(lowered, options)
 
 
