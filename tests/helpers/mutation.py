@@ -79,7 +79,7 @@ class Copy:
     def __init__(self, folder: pathlib.Path) -> None:
         self._root, self._cache = folder / "repository", folder / "compiled"
         names = subprocess.run(
-            ["git", "ls-files", "-co", "--exclude-standard"],  # noqa: S607
+            ["git", "ls-files", "-co", "--exclude-standard"],
             cwd=ROOT, capture_output=True, text=True, check=True,
         ).stdout.splitlines()  # fmt: skip
         extension = [str(path.relative_to(ROOT)) for path in (ROOT / "vit_jax").rglob("*.so")]
@@ -178,13 +178,13 @@ def generate(per_file: int, seed: int) -> Iterator[Fault]:
                 if changed is None:
                     break
                 found.append(changed)
-        random.Random(f"{seed} {file}").shuffle(found)  # noqa: S311
+        random.Random(f"{seed} {file}").shuffle(found)
         faults = (difference(file, text, changed) for changed in found if sensible(text, changed))
         yield from [fault for fault, _ in zip(faults, range(per_file), strict=False)]
 
 
 def sensible(old: str, new: str) -> bool:
-    """Whether the code has changed, and not only in an annotation, a default of typing or a text."""
+    """Whether the code has changed, and not only its annotations or texts."""
 
     def code(text: str) -> str:
         tree = ast.parse(text)

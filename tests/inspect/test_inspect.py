@@ -21,7 +21,7 @@ from vit_jax.models import positions
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 GOOGLE = FIXTURES / "vit_tiny_token.npz"
-EVERY = ["filters", "posemb", "attention-distance", "rollout", "attention"]
+EVERY = ["filters", "posemb", "attention-distance", "rollout", "attention", "features", "matches"]
 
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -57,9 +57,9 @@ def test_help_names_every_kind(capsys):
 def test_everything_of_a_google_file(photos, tmp_path, capsys):
     out = tmp_path / "inspect"
     assert inspect("all", GOOGLE, f"--images={photos}", f"--output={out}", "--format=both") == 0
-    names = [*EVERY[:4], "attention-1", "attention-2", "attention-3"]
+    names = [*EVERY[:4], "attention-1", "attention-2", "attention-3", "features", "matches"]
     files = {f"{name}.{form}" for name in names for form in ("png", "svg")}
-    files |= {f"{what}.npz" for what in EVERY} | {"attention-distance.csv"}
+    files |= {f"{what}.npz" for what in EVERY} | {"attention-distance.csv", "matches.csv"}
     assert {pathlib.Path(line).name for line in capsys.readouterr().out.split()} == files
     assert {path.name for path in out.iterdir()} == files | {"figures.json"}
     for name in names:
@@ -122,7 +122,7 @@ def test_every_kind_of_weights(name, arguments, photos, tmp_path):
     out = tmp_path / "out"
     arguments = [f"--images={photos}", f"--output={out}", "--count=1", *arguments]
     assert inspect("all", FIXTURES / name, *arguments) == 0
-    assert {path.stem for path in out.glob("*.npz")} == set(EVERY)
+    assert {path.stem for path in out.glob("*.npz")} == set(EVERY) - {"matches"}  # of one image
     maps = numbers(out, "attention")["attention"]
     assert np.isfinite(maps).all()
     assert maps.min() > 0
@@ -162,7 +162,7 @@ def test_a_run_is_looked_at_with_its_own_images(tmp_path, capsys):
     assert inspect("all", workdir, "--count=5") == 0
     folder = workdir / "inspect"
     listed = json.loads((folder / "figures.json").read_text())
-    assert [one["what"] for one in listed] == [*EVERY, *["attention"] * 4]
+    assert sorted(one["what"] for one in listed) == sorted([*EVERY, *["attention"] * 4])
     assert {one["step"] for one in listed} == {4}
     named = numbers(folder, "attention-distance")["images"].tolist()
     drawn = sampling.draw(100, 5, 0)
@@ -171,7 +171,7 @@ def test_a_run_is_looked_at_with_its_own_images(tmp_path, capsys):
     # One kind anew takes the place of that kind alone.
     assert inspect("attention", workdir / "checkpoints", "--count=1") == 0
     listed = json.loads((folder / "figures.json").read_text())
-    assert [one["what"] for one in listed] == EVERY
+    assert sorted(one["what"] for one in listed) == sorted(EVERY)
 
     page, words = report.write([workdir], None, images=0)
     page = pages.Page.of(page)
@@ -223,6 +223,12 @@ def test_mistakes_are_one_line(photos, tmp_path, capsys, monkeypatch):
         (GOOGLE, ["filters", "--step=3"], "--step=3: "),
         (resnet, ["posemb"], "inspect posemb: a ResNet has no position embedding"),
         (resnet, ["attention"], "inspect attention: a ResNet has no tokens"),
+        (resnet, ["features", f"--images={photos / 'a.png'}"], "inspect features: a ResNet has no"),
+        (
+            GOOGLE,
+            ["matches", f"--images={photos / 'a.png'}"],
+            "matches: needs two images; set --im",
+        ),
         (tmp_path / "nothing.npz", ["filters"], "nothing.npz"),
         ("ViT-B_17", ["filters"], "ViT-B_17"),
     ):

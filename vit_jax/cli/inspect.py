@@ -13,6 +13,8 @@ KINDS = {
     "attention-distance": "mean attention distance of each head in pixels (figures 7 and 11)",
     "rollout": "attention rollout as brightness of the image (figures 6 and 14)",
     "attention": "attention of the output in every layer and head",
+    "features": "principal components of the features of patches, as colors",
+    "matches": "patches of two images that are each other's most similar",
     "reconstruct": "predictions of a model trained by masked patch prediction",
     "all": "each of these that the model supports",
     "view": "an interactive page: attention of each patch, head and layer (FILE.html)",
@@ -46,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.positive,
         metavar="N",
         help="images, at most, drawn by --seed (default: 128 for attention-distance, 32 for "
-        "rollout, 18 for reconstruct, 8 for view, 4 for attention)",
+        "rollout, 18 for reconstruct, 16 for features, 8 for view, 4 for attention, 2 for matches)",
     )
     arguments.add_seed(parser)
     parser.add_argument(

@@ -1,5 +1,7 @@
 """Draws arrays as matplotlib figures, for any number of heads and layers."""
 
+from collections.abc import Sequence
+
 import cv2
 import numpy as np
 from matplotlib import colormaps
@@ -12,6 +14,7 @@ SIDE = 224  # pixels of an image in a figure, at least
 TILE = 24  # pixels of a map in a figure, at least
 FLAT = 1e-4  # rounding error of a constant mask
 PAIRS = 4  # images side by side
+LINES = 24  # matches between two images
 ITSELF = "0.75"  # gray of the reference patch
 
 
@@ -111,9 +114,54 @@ def rollout(views: np.ndarray, masks: np.ndarray) -> Figure:
 
     Masks (B, rows, columns) set the brightness of the copy (ViT, figures 6 and 14).
     """
-    pairs = [
-        np.stack([_large(view), lit(view, mask)]) for view, mask in zip(views, masks, strict=True)
-    ]
+    shaded = [lit(view, mask) for view, mask in zip(views, masks, strict=True)]
+    return _pairs(views, shaded, "Attention", "Attention rollout")
+
+
+def features(views: np.ndarray, colors: np.ndarray, shares: np.ndarray) -> Figure:
+    """Draws images (B, H, W, C) uint8, each next to the colors of its patches.
+
+    `colors` are (B, rows, columns, 3) from 0 to 1, `shares` the shares of the variance that red,
+    green and blue stand for.
+    """
+    tinted = []
+    for view, patches in zip(views, colors, strict=True):
+        height, width = _large(view).shape[:2]
+        pixels = np.rint(255 * patches).astype(np.uint8)
+        tinted.append(cv2.resize(pixels, (width, height), interpolation=cv2.INTER_NEAREST))
+    red, green, blue = (f"{100 * share:.0f}" for share in shares)
+    title = f"Principal components of patch features ({red}, {green} and {blue} % of the variance)"
+    return _pairs(views, tinted, "Features", title)
+
+
+def matches(views: np.ndarray, grid: tuple[int, int], pairs: np.ndarray) -> Figure:
+    """Draws two images (2, H, W, C) uint8 and lines between pairs (n, 4) of their patches.
+
+    Args:
+      views: the images.
+      grid: rows and columns of patches.
+      pairs: row and column in the first image and in the second; LINES of them are drawn.
+    """
+    left, right = (_large(view) for view in views)
+    height, width = left.shape[:2]
+    gap = _gap(height, width)
+    figure, axes = _single(9.0, 9.0 * height / (2 * width + gap) + 0.6)
+    _bare(axes)
+    axes.imshow(_sheet(np.stack([left, right])[None], fill=255), interpolation="antialiased")
+    patch = np.array([height / grid[0], width / grid[1]])
+    shown = pairs[:LINES]
+    for index, pair in enumerate(shown):
+        (y0, x0), (y1, x1) = (pair[:2] + 0.5) * patch, (pair[2:] + 0.5) * patch
+        color = colormaps["turbo"](index / max(len(shown) - 1, 1))
+        axes.plot([x0, x1 + width + gap], [y0, y1], "o-", color=color, linewidth=1, markersize=4)
+    axes.set(xlim=(-0.5, 2 * width + gap - 0.5), ylim=(height - 0.5, -0.5))
+    axes.set_title(f"{len(shown)} of {len(pairs)} mutual matches between patches")
+    return figure
+
+
+def _pairs(views: np.ndarray, others: Sequence[np.ndarray], label: str, title: str) -> Figure:
+    """Draws images beside other versions of them (H, W, 3), PAIRS in a row."""
+    pairs = [np.stack([_large(view), other]) for view, other in zip(views, others, strict=True)]
     across = min(PAIRS, len(pairs))
     down = -(-len(pairs) // across)
     blank = np.full_like(pairs[0], 255)
@@ -127,10 +175,10 @@ def rollout(views: np.ndarray, masks: np.ndarray) -> Figure:
         sheet = _sheet(cells[column::across], fill=255)
         axes.imshow(sheet, interpolation="antialiased")
         ticks = [width / 2, width * 1.5 + _gap(height, width)]
-        axes.set_xticks(ticks, ["Input", "Attention"])
+        axes.set_xticks(ticks, ["Input", label])
         axes.tick_params(length=0)
         axes.xaxis.tick_top()
-    figure.suptitle("Attention rollout")
+    figure.suptitle(title)
     return figure
 
 

@@ -20,6 +20,7 @@ from vit_jax.inspect import (
     figures,
     filters,
     inputs,
+    patch_features,
     posemb,
     reconstruct,
 )
@@ -28,7 +29,8 @@ from vit_jax.reports import inspect_figures as index
 
 DPI = 150
 # Default number of images.
-COUNTS = {"attention-distance": 128, "rollout": 32, "attention": 4, "reconstruct": 18}
+COUNTS = {"attention-distance": 128, "rollout": 32, "attention": 4, "reconstruct": 18,
+          "features": 16, "matches": 2}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -231,6 +233,43 @@ def _attention(subject: Subject) -> Answer:
     return Answer(figures=drawn, arrays={"attention": maps, "images": np.array(shown.names)})
 
 
+def _features(subject: Subject) -> Answer:
+    shown = subject.pictures.first(subject.counts["features"])
+    found = patch_features.of(subject.opened, shown.views)
+    projected, shares = patch_features.components(found)
+    colors = patch_features.colors(projected)
+    caption = (
+        "Images, and the first three principal components of the features of their patches as "
+        "red, green and blue, the same in all images."
+    )
+    figure = figures.features(subject.under_patches(shown.views), colors, shares)
+    return Answer(
+        figures={"features": (figure, caption)},
+        arrays={
+            "components": projected.astype(np.float32),
+            "share_of_variance": shares,
+            "images": np.array(shown.names),
+        },
+    )
+
+
+def _matches(subject: Subject) -> Answer:
+    shown = subject.pictures.first(2)
+    if len(shown.views) < 2:
+        raise CannotAnswer("needs two images; set --images FIRST SECOND")
+    first, second = patch_features.of(subject.opened, shown.views)
+    pairs, cosines = patch_features.matches(first, second)
+    names = [pathlib.PurePath(name).name for name in shown.names]
+    caption = f"Patches of {names[0]} and {names[1]} that are each other's most similar."
+    figure = figures.matches(subject.under_patches(shown.views), subject.grid, pairs)
+    rows = [(*pair, f"{cosine:.4f}") for pair, cosine in zip(pairs.tolist(), cosines, strict=True)]
+    return Answer(
+        figures={"matches": (figure, caption)},
+        arrays={"pairs": pairs, "cosine": cosines, "images": np.array(shown.names)},
+        table=[("row", "column", "other row", "other column", "cosine"), *rows],
+    )
+
+
 def _reconstruct(subject: Subject) -> Answer:
     reconstruct.check(subject.opened)
     shown = subject.pictures.first(subject.counts["reconstruct"])
@@ -248,6 +287,8 @@ KINDS: Mapping[str, Callable[[Subject], Answer]] = {
     "attention-distance": _attention_distance,
     "rollout": _rollout,
     "attention": _attention,
+    "features": _features,
+    "matches": _matches,
     "reconstruct": _reconstruct,
 }
 

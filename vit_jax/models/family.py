@@ -84,12 +84,13 @@ class Family:
           figure: `filters`: `filters` names the array. `posemb`: the network has a method
             `position_tables()` that returns (T, P, D) float32. `attention`: the network returns
             `attention` (L, B, H, N, N) when called with `capture`, and the options set depth and
-            heads.
+            heads. `features`: the network returns `tokens` (B, N, D), those of patches last.
         """
         nouns = {
             "filters": "first-layer filters",
             "posemb": "position embedding",
             "attention": "attention weights",
+            "features": "features of patches",
         }
         return f"model.architecture={model.architecture} declares no {nouns[figure]}"
 

@@ -52,7 +52,7 @@ def of(device: Any) -> dict[str, str | bool]:
 
 
 def sdc_checker(device: Any) -> dict[str, str | bool]:
-    """Returns the options of `train.sdc_checker`; raises ConfigError for a device that is no TPU."""
+    """Returns the options of `train.sdc_checker`; raises ConfigError unless this is a TPU."""
     if device.device_kind not in KINDS:
         raise ConfigError(
             f"train.sdc_checker=true: only the TPU compiler has this checker, and this device is "

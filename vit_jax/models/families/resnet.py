@@ -78,6 +78,7 @@ class ResNetFamily(Family):
         return {
             "posemb": "a ResNet has no position embedding",
             "attention": "a ResNet has no tokens that attend to each other",
+            "features": "a ResNet has no tokens",
         }.get(figure)
 
     def filters(self, model: config.Model) -> tuple[str, ...]:

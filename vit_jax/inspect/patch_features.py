@@ -1,0 +1,115 @@
+"""Features of patches: their principal components as colors, and matches between two images."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax import config, loading, models
+from vit_jax.inspect import CannotAnswer
+from vit_jax.models import variants
+from vit_jax.training import step
+
+BATCH = 16
+SPREAD = (1.0, 99.0)  # percentiles of a component that become 0 and 1
+
+
+def of(opened: loading.LoadedModel, views: np.ndarray) -> np.ndarray:
+    """Returns the features of every patch, (B, rows, columns, D) float32.
+
+    They are the encoder's output, as pooling sees it, without other tokens.
+
+    Args:
+      opened: a model.
+      views: (B, H, W, C) uint8, preprocessed for the model (see `inputs`).
+
+    Raises CannotAnswer for a model without tokens of patches.
+    """
+    cfg = opened.config
+    if reason := models.family(cfg.model).lacks(cfg.model, "features"):
+        raise CannotAnswer(reason)
+    height, width = variants.grid(cfg.model, cfg.data.image_size)
+    before = variants.prefix_tokens(cfg.model)
+    parts = []
+    for start in range(0, len(views), BATCH):
+        batch = views[start : start + BATCH]
+        margin = [(0, BATCH - len(batch)), (0, 0), (0, 0), (0, 0)]  # one shape, one compilation
+        tokens = _tokens(opened.model, cfg.data, opened.params, np.pad(batch, margin))
+        parts.append(np.asarray(tokens)[: len(batch), before:])
+    found = np.concatenate(parts)
+    return found.reshape(len(found), height, width, found.shape[-1])
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _tokens(
+    model: models.Classifier, data: config.Data, params: Any, batch: jax.Array
+) -> jax.Array:
+    _, out = model.apply(params, step.normalize_pixels(jnp.asarray(batch), data))
+    return out["tokens"].astype(jnp.float32)
+
+
+def components(features: np.ndarray, count: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the first principal components of all patches, and their shares of the variance.
+
+    Args:
+      features: (B, rows, columns, D).
+      count: of components; fewer dimensions leave the last ones 0.
+
+    Returns:
+      (B, rows, columns, count) float64, each positive for the patch farthest from the mean; and
+      (count,) float64.
+    """
+    patches = features.reshape(-1, features.shape[-1]).astype(np.float64)
+    patches = patches - patches.mean(axis=0)
+    values, directions = np.linalg.eigh(patches.T @ patches)  # ascending; D x D, however many rows
+    values, directions = values[::-1][:count], directions[:, ::-1][:, :count]
+    projected = patches @ directions
+    farthest = projected[np.abs(projected).argmax(axis=0), np.arange(projected.shape[1])]
+    projected = projected * np.where(farthest < 0, -1.0, 1.0)
+    missing = count - projected.shape[1]
+    projected = np.pad(projected, [(0, 0), (0, missing)])
+    total = np.square(patches).sum()
+    shares = np.pad(np.maximum(values, 0.0), (0, missing)) / (total if total > 0 else 1.0)
+    return projected.reshape(*features.shape[:-1], count), shares
+
+
+def colors(projected: np.ndarray) -> np.ndarray:
+    """Returns three components (B, rows, columns, 3) as colors from 0 to 1.
+
+    Red is the first. Each is stretched over all images, from one percentile of SPREAD to the other.
+    """
+    low, high = np.percentile(projected, SPREAD, axis=(0, 1, 2))
+    wide = high - low > 0
+    scaled = (projected - low) / np.where(wide, high - low, 1.0)
+    return np.where(wide, np.clip(scaled, 0.0, 1.0), 0.5)
+
+
+def matches(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the pairs of patches that are each other's most similar, and their cosines.
+
+    Args:
+      first: features of an image, (rows, columns, D).
+      second: those of another.
+
+    Returns:
+      (n, 4) int64, row and column in the first and in the second image, the most similar first;
+      and (n,) float64. n is at least 1.
+    """
+    one, other = (_unit(image) for image in (first, second))
+    cosines = one @ other.T
+    forward, backward = cosines.argmax(axis=1), cosines.argmax(axis=0)
+    mutual = np.flatnonzero(backward[forward] == np.arange(len(one)))
+    values = cosines[mutual, forward[mutual]]
+    order = np.argsort(-values, kind="stable")
+    mutual = mutual[order]
+    here = np.stack(np.divmod(mutual, first.shape[1]), axis=1)
+    there = np.stack(np.divmod(forward[mutual], second.shape[1]), axis=1)
+    return np.concatenate([here, there], axis=1), values[order]
+
+
+def _unit(image: np.ndarray) -> np.ndarray:
+    patches = image.reshape(-1, image.shape[-1]).astype(np.float64)
+    lengths = np.linalg.norm(patches, axis=1, keepdims=True)
+    return patches / np.maximum(lengths, np.finfo(np.float64).tiny)
