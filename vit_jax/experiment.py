@@ -23,7 +23,7 @@ from vit_jax.runtime.session import Session, open_session
 from vit_jax.training import hooks, inputs, loop, optimizers, replay, schedules, state, step
 from vit_jax.training.plan import Plan
 
-SETS = {f"evaluation.{option}" for option in ("tasks", "fewshot", "probe")}
+SETS = {f"evaluation.{option}" for option in ("tasks", *linear_data.KINDS)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

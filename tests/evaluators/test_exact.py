@@ -13,7 +13,9 @@ from vit_jax.evaluators import (
     class_subset,
     classification,
     corruptions,
+    features,
     fewshot,
+    knn,
     linear_data,
     multilabel,
     probe,
@@ -58,6 +60,7 @@ def measure(parameters, batch_size, devices):
     few = toys.passing(sources.Digits("test[3:9]", ""), cfg, mesh)  # six images, some classes
     named = Reassessed(Named("test[:101]", ""), real_labels.Real(REAL, ""), "")
     pair = {"self": linear_data.Pair(train, test, 10)}
+    extract = features.Extractor(model, cfg.data, {train: 3, test: 3})
     both = {"fog_1": classification.Classification(model, cfg, few)}
     both["fog_2"] = classification.Classification(model, cfg, test)
     evaluators = {
@@ -65,8 +68,9 @@ def measure(parameters, batch_size, devices):
         "several": multilabel.MultiLabel(model, cfg, test, RIGHT),
         "present": class_subset.ClassSubset(model, cfg, few),
         "imagenet-c": corruptions.Corruptions(both),
-        "fewshot": fewshot.FewShot(model, cfg, pair),
-        "probe": probe.Probe(model, cfg, pair),
+        "fewshot": fewshot.FewShot(extract, cfg.evaluation, pair),
+        "probe": probe.Probe(extract, pair),
+        "knn": knn.NearestNeighbors(extract, pair),
     }
     placed = jax.device_put(parameters)
     return {

@@ -114,7 +114,11 @@ def test_accuracies_are_means_over_draws_by_seed(monkeypatch):
     rows = [(centers[y] + rng.normal(0, 60, (len(y), 4))).clip(0, 255) for y in labels]
     cfg = toys.configure(8, shots=(1, 2), fewshot_l2=(1.0, 64.0), fewshot_seeds=5)
     passed = [toys.passing(toys.Toy(x, y), cfg) for x, y in zip(rows, labels, strict=True)]
-    measure = fewshot.FewShot(toys.Echo(), cfg, {"toy": linear_data.Pair(*passed, 4)})
+    measure = fewshot.FewShot(
+        features.Extractor(toys.Echo(), cfg.data),
+        cfg.evaluation,
+        {"toy": linear_data.Pair(*passed, 4)},
+    )
     products, moments = [], fewshot.moments
     monkeypatch.setattr(fewshot, "moments", lambda x: products.append(len(x)) or moments(x))
     ours = measure(jnp.float32(0), stop=lambda: False)

@@ -20,8 +20,9 @@ TOKEN = pathlib.Path(__file__).parent.parent / "fixtures/vit_tiny_token.npz"
 
 def lengths(cfg):
     """The numbers of images and classes of the sets that are opened."""
-    opened = linear_data.open_pairs(cfg, KEY, len)
-    return {name: tuple(pair) for name, pair in opened.items()}
+    opened = linear_data.open_pairs(cfg, len)
+    assert not opened["probe"]
+    return {name: tuple(pair) for name, pair in opened["fewshot"].items()}
 
 
 def configure(*names, **data):
@@ -31,6 +32,16 @@ def configure(*names, **data):
 def test_sets_that_come_with_the_run():
     cfg = configure("self", "digits", train_split="train[100:250]", eval_split="test[:20]")
     assert lengths(cfg) == {"self": (150, 20, 10), "digits": (1437, 360, 10)}
+
+
+def test_a_set_of_several_kinds_is_opened_once_for_all():
+    data = {"train_split": "train[:10]", "eval_split": "test[:5]"}
+    asked = {"fewshot": ("self",), "knn": ("self", "digits")}
+    opened = linear_data.open_pairs(runs.configure(data=data, evaluation=asked), list)
+    assert {kind: list(sets) for kind, sets in opened.items()} == {
+        "fewshot": ["self"], "probe": [], "knn": ["self", "digits"],
+    }  # fmt: skip
+    assert opened["fewshot"]["self"] is opened["knn"]["self"]
 
 
 def test_tasks(tmp_path, caplog):
@@ -61,7 +72,7 @@ def test_tasks(tmp_path, caplog):
 )
 def test_names_that_are_none(name, reason):
     with pytest.raises(ConfigError) as caught:
-        linear_data.open_pairs(configure(name), KEY, len)
+        linear_data.open_pairs(configure(name), len)
     assert str(caught.value) == f"{KEY}={name}: {reason}"
 
 

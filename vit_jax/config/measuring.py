@@ -60,6 +60,12 @@ class Evaluation:
     probe: tuple[str, ...] = option(
         (), "Sets to train a linear head on frozen features on; named as in fewshot.", free=True
     )
+    knn: tuple[str, ...] = option(
+        (),
+        "Sets to classify by nearest neighbors of frozen features; named as in fewshot.",
+        free=True,
+        later=True,
+    )
     evaluators: tuple[str, ...] = component(
         (),
         "evaluator",

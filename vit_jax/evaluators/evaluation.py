@@ -1,13 +1,23 @@
 """The evaluation of a config: its data, its model and its evaluators."""
 
-from collections.abc import Callable
+import collections
+from collections.abc import Callable, Mapping
 
 import jax
 
 from vit_jax import config, validation
 from vit_jax.data import pipeline, prefetch, sources, split_roles, transforms
 from vit_jax.data.source import Source
-from vit_jax.evaluators import fewshot, linear_data, masked_patches, named, probe, registry
+from vit_jax.evaluators import (
+    features,
+    fewshot,
+    knn,
+    linear_data,
+    masked_patches,
+    named,
+    probe,
+    registry,
+)
 from vit_jax.evaluators.classification import Classification
 from vit_jax.evaluators.runner import SplitRunner
 from vit_jax.loaded_model import create_model
@@ -68,11 +78,20 @@ class Evaluation:
             # ReaL relabels the test split, so a run with its own test split measures it there.
             found[self.role.name] = self.of_split(self.source, real=cfg.data.test_split is None)
         found |= registry.evaluators(model, cfg, self.classes, self.runner)
-        for name, kind in (("fewshot", fewshot.FewShot), ("probe", probe.Probe)):
-            opened = linear_data.open_pairs(cfg, f"evaluation.{name}", self.runner)
-            if opened:
-                found[name] = kind(model, cfg, opened)
-        return found | named.create(self, found)
+        return found | self._of_features() | named.create(self, found)
+
+    def _of_features(self) -> dict[str, Evaluator]:
+        """Returns the evaluators of frozen features, which read each split once together."""
+        asked = linear_data.open_pairs(self.cfg, self.runner)
+        pairs = [pair for opened in asked.values() for pair in opened.values()]
+        splits = [split for pair in pairs for split in (pair.train, pair.test)]
+        extract = features.Extractor(self.model, self.cfg.data, collections.Counter(splits))
+        kinds: dict[str, Callable[[Mapping[str, linear_data.Pair]], Evaluator]] = {
+            "fewshot": lambda pairs: fewshot.FewShot(extract, self.cfg.evaluation, pairs),
+            "probe": lambda pairs: probe.Probe(extract, pairs),
+            "knn": lambda pairs: knn.NearestNeighbors(extract, pairs),
+        }
+        return {name: kinds[name](pairs) for name, pairs in asked.items() if pairs}
 
     def of_split(self, source: Source, *, real: bool) -> Evaluator:
         """Returns the evaluator of a split; with `real`, ReaL labels are used if asked for."""

@@ -1,7 +1,7 @@
 """Frozen features of a whole split: the input of the head, `pre_logits`."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import chex
@@ -43,15 +43,38 @@ class Features(NamedTuple):
 
 
 class Extractor:
-    """Extracts features of one model."""
+    """Extracts features of one model, of each split once for all evaluators that need it."""
 
-    def __init__(self, model: models.Classifier, data: config.Data) -> None:
+    def __init__(
+        self,
+        model: models.Classifier,
+        data: config.Data,
+        shared: Mapping[SplitRunner, int] | None = None,
+    ) -> None:
+        """Takes how many evaluators read each split; others are read whenever they are asked for.
+
+        Features are kept from the first of these calls to the last.
+        """
         self._pre_logits = functools.partial(_pre_logits, model, data)
+        self._shared = shared or {}
+        self._params: Any = None
+        self._kept: dict[SplitRunner, tuple[Features, int]] = {}
 
     def __call__(
         self, params: Any, split: SplitRunner, *, stop: Callable[[], bool]
     ) -> Features | None:
         """Returns the features of a split in its order; None if `stop()` turned true."""
+        if params is not self._params:  # after a call that was stopped, other features are left
+            self._params, self._kept = params, {}
+        features, calls = self._kept.pop(split, (None, 0))
+        features = features or self._read(params, split, stop)
+        if features is None or calls + 1 >= self._shared.get(split, 1):
+            self._params = params if self._kept else None
+            return features
+        self._kept[split] = features, calls + 1
+        return features
+
+    def _read(self, params: Any, split: SplitRunner, stop: Callable[[], bool]) -> Features | None:
         outputs = split.outputs(functools.partial(self._pre_logits, params), stop=stop)
         if outputs is None:
             return None

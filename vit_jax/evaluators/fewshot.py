@@ -25,7 +25,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import config, logs, models
+from vit_jax import config, logs
 from vit_jax.evaluators.features import PADDING, Extractor, Features
 from vit_jax.evaluators.linear_data import Pair
 
@@ -52,10 +52,9 @@ class FewShot:
     """Evaluates features on pairs of splits, with the options of `evaluation`."""
 
     def __init__(
-        self, model: models.Classifier, cfg: config.Config, pairs: Mapping[str, Pair]
+        self, extract: Extractor, options: config.Evaluation, pairs: Mapping[str, Pair]
     ) -> None:
-        self._extract = Extractor(model, cfg.data)
-        self._options, self._pairs = cfg.evaluation, pairs
+        self._extract, self._options, self._pairs = extract, options, pairs
 
     def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
         """Returns accuracies: `SET/5shot`, or with several l2, `SET/5shot/l2=1024`."""

@@ -13,6 +13,7 @@ from vit_jax.evaluators import registry
 from vit_jax.evaluators.runner import SplitRunner
 
 OWN, DIGITS = "self", "digits"
+KINDS = ("fewshot", "probe", "knn")  # of evaluators of frozen features, and options that name sets
 FEW_SHOT = "fewshot/"
 
 
@@ -29,23 +30,26 @@ Sources = tuple[Source, Source]
 
 def asks_for_own(cfg: config.Config) -> bool:
     """Returns whether linear evaluation uses the run's own splits."""
-    return OWN in (*cfg.evaluation.fewshot, *cfg.evaluation.probe)
+    return any(OWN in getattr(cfg.evaluation, kind) for kind in KINDS)
 
 
 def open_pairs(
-    cfg: config.Config, key: str, pass_over: Callable[[Source], SplitRunner]
-) -> dict[str, Pair]:
-    """Returns the available data sets that the option `key` names, by their short names.
+    cfg: config.Config, pass_over: Callable[[Source], SplitRunner]
+) -> dict[str, dict[str, Pair]]:
+    """Returns the available data sets that each of KINDS names, by their short names.
 
     A name is a task with both splits (`imagenet` is `fewshot/imagenet`), a pattern of tasks,
     `digits`, which come with this package, or `self`, the run's own splits. Missing sets are
-    skipped with a warning. Raises ConfigError for other names.
+    skipped with a warning. Raises ConfigError for other names. A set that several kinds name is
+    one object.
     """
-    opened = _open(cfg, key)
-    return {
-        name: Pair(pass_over(train), pass_over(test), len(train.classes))
-        for name, (train, test) in opened.items()
-    }
+    known: dict[str, Pair] = {}
+    asked = {kind: _open(cfg, f"evaluation.{kind}") for kind in KINDS}
+    for opened in asked.values():
+        for name, (train, test) in opened.items():
+            if name not in known:
+                known[name] = Pair(pass_over(train), pass_over(test), len(train.classes))
+    return {kind: {name: known[name] for name in opened} for kind, opened in asked.items()}
 
 
 def _open(cfg: config.Config, key: str) -> dict[str, Sources]:

@@ -21,7 +21,6 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import config, models
 from vit_jax.evaluators import fewshot
 from vit_jax.evaluators.features import PADDING, Extractor, Features
 from vit_jax.evaluators.fewshot import Linear
@@ -39,11 +38,8 @@ Head = dict[str, jax.Array]  # `weights` (D, K) and `bias` (K,), float32
 class Probe:
     """Trains and evaluates linear heads on pairs of splits."""
 
-    def __init__(
-        self, model: models.Classifier, cfg: config.Config, pairs: Mapping[str, Pair]
-    ) -> None:
-        self._extract = Extractor(model, cfg.data)
-        self._pairs = pairs
+    def __init__(self, extract: Extractor, pairs: Mapping[str, Pair]) -> None:
+        self._extract, self._pairs = extract, pairs
 
     def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
         """Returns `SET/top1` and the selected `SET/log10_l2`; None if `stop()` was true."""
