@@ -1,8 +1,8 @@
 """k nearest neighbors of frozen features, weighted as in DINO's evaluation (arXiv 2104.14294).
 
 Features are divided by their length. Each of a test image's k most similar training images votes
-for its class with exp(cosine / 0.07). Training features stay spread over the devices; a batch of test
-images sees them one batch at a time, and keeps its nearest.
+for its class with exp(cosine / 0.07). Training features stay spread over the devices; a batch of
+test images sees them one batch at a time, and keeps its nearest.
 """
 
 import functools
