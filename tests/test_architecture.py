@@ -28,7 +28,7 @@ LAYERS = (
     {"run_directory"},
     {"conversion", "embedding", "experiment", "prediction", "run_preview", "selftest"},
     {"benchmarks", "export", "inspect", "report", "transfer_learning"},
-    {"api", "findings"},
+    {"api", "findings", "segmentation"},
     {"__init__"},
     {"cli"},
     {"__main__"},

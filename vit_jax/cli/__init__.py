@@ -26,6 +26,7 @@ COMMANDS = (
     "predict",
     "embed",
     "inspect",
+    "segment",
     "reproduce",
     "report",
     "convert",

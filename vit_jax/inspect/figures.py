@@ -159,7 +159,41 @@ def matches(views: np.ndarray, grid: tuple[int, int], pairs: np.ndarray) -> Figu
     return figure
 
 
-def _pairs(views: np.ndarray, others: Sequence[np.ndarray], label: str, title: str) -> Figure:
+def segments(
+    views: Sequence[np.ndarray],
+    truths: Sequence[np.ndarray],
+    predictions: Sequence[np.ndarray],
+    no_class: int,
+) -> Figure:
+    """Draws images (H, W, C) uint8 under their true and their predicted classes, (h, w) each.
+
+    Pixels of `no_class` have no color.
+    """
+    left, right = (
+        [_tinted(view, mask, no_class) for view, mask in zip(views, classes, strict=True)]
+        for classes in (truths, predictions)
+    )
+    return _pairs(left, right, "Predicted", "Linear segmentation", first="True")
+
+
+def _tinted(view: np.ndarray, classes: np.ndarray, no_class: int) -> np.ndarray:
+    image = _large(view)
+    height, width = image.shape[:2]
+    shape = width, height
+    classes = cv2.resize(classes.astype(np.uint8), shape, interpolation=cv2.INTER_NEAREST)
+    colors = 255 * colormaps["tab20"](classes % 20)[:, :, :3]
+    mixed = np.rint(0.4 * image + 0.6 * colors).astype(np.uint8)
+    return np.where((classes == no_class)[:, :, None], image, mixed)
+
+
+def _pairs(
+    views: Sequence[np.ndarray] | np.ndarray,
+    others: Sequence[np.ndarray],
+    label: str,
+    title: str,
+    *,
+    first: str = "Input",
+) -> Figure:
     """Draws images beside other versions of them (H, W, 3), PAIRS in a row."""
     pairs = [np.stack([_large(view), other]) for view, other in zip(views, others, strict=True)]
     across = min(PAIRS, len(pairs))
@@ -175,7 +209,7 @@ def _pairs(views: np.ndarray, others: Sequence[np.ndarray], label: str, title: s
         sheet = _sheet(cells[column::across], fill=255)
         axes.imshow(sheet, interpolation="antialiased")
         ticks = [width / 2, width * 1.5 + _gap(height, width)]
-        axes.set_xticks(ticks, ["Input", label])
+        axes.set_xticks(ticks, [first, label])
         axes.tick_params(length=0)
         axes.xaxis.tick_top()
     figure.suptitle(title)

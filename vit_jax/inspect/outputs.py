@@ -309,7 +309,7 @@ def _write(
     for stem, (figure, caption) in answer.figures.items():
         for form in formats:
             path = folder / f"{stem}.{form}"
-            storage.write_atomically(path, _encoded(figure, form))
+            storage.write_atomically(path, encode(figure, form))
             yield path
             if form == "png":
                 listed.append(index.Figure(what=kind, file=path.name, caption=caption, step=step))
@@ -326,7 +326,7 @@ def _write(
         yield folder / f"{kind}.csv"
 
 
-def _encoded(figure: Figure, form: str) -> bytes:
+def encode(figure: Figure, form: str) -> bytes:
     """Returns a figure as a PNG or SVG file; deterministic."""
     file = io.BytesIO()
     dateless = {"Date": None} if form == "svg" else {"Software": None}

@@ -1,0 +1,71 @@
+"""`vit_jax segment`."""
+
+import argparse
+import json
+
+from vit_jax import config
+from vit_jax.cli import arguments
+
+HELP = "measure the features of patches by a linear segmentation"
+TAKES_CONFIG = True
+EPILOG = """\
+  vit_jax segment --checkpoint=runs/mine --data=VOCdevkit/VOC2012
+  vit_jax segment --checkpoint=MODEL --data=DIR --test=test --config.data.image_size=448
+
+A linear classifier of frozen patches learns the classes of the training masks, and is measured at
+the full size of the test images: intersection over union by class, its mean, and pixel accuracy.
+
+DIR has TRAIN/images/NAME.jpg and TRAIN/masks/NAME.png, or the layout of Pascal VOC (JPEGImages,
+SegmentationClass, ImageSets/Segmentation), or that of ADE20K's scene parsing (images,
+annotations). A mask is a PNG with the number of a class for every pixel, 255 where there is none.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    arguments.add_checkpoint(parser)
+    parser.add_argument(
+        "--data", type=arguments.local_path, required=True, metavar="DIR", help="images and masks"
+    )
+    parser.add_argument("--train", default="train", metavar="SPLIT", help="(default: train)")
+    parser.add_argument("--test", default="val", metavar="SPLIT", help="(default: val)")
+    parser.add_argument(
+        "--output",
+        type=arguments.local_output_path,
+        metavar="DIR",
+        help="folder for segmentation.json and segmentation.png (default: none)",
+    )
+
+
+def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Measures a linear segmentation."""
+    if not args.data.is_dir():
+        raise config.ConfigError(f"--data={args.data}: no such folder")
+    from vit_jax import logs, segmentation, storage
+    from vit_jax.inspect import outputs
+
+    logs.setup()
+    result = segmentation.measure(
+        args.checkpoint,
+        args.data,
+        overrides,
+        splits=(args.train, args.test),
+        at=args.step,
+        say=logs.log.info,
+    )
+    found = result.as_dict()
+    print("class       IoU  pixels")
+    for number, (iou, pixels) in enumerate(zip(found["iou"], found["pixels"], strict=True)):
+        print(f"{number:5}  {'-' if iou is None else format(iou, '8.4f'):>8}  {pixels:,}")
+    print(f"mean IoU        {found['miou']:.4f}")
+    print(f"pixel accuracy  {found['pixel_accuracy']:.4f}")
+    if args.output is not None:
+        with storage.writing("--output", args.output):
+            args.output.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(found, indent=1) + "\n"
+            storage.write_atomically(args.output / "segmentation.json", text)
+            storage.write_atomically(
+                args.output / "segmentation.png", outputs.encode(result.figure, "png")
+            )
+        print(args.output / "segmentation.png")
+    return 0
