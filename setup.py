@@ -54,6 +54,7 @@ setuptools.setup(
     long_description=(HERE / "README.md").read_text(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    license_files=["LICENSE"],
     python_requires=">=3.11",
     # The config files stand at the top of the checkout and travel inside the package.
     packages=["vit_jax.configs", *setuptools.find_packages(include=["vit_jax", "vit_jax.*"])],
@@ -66,6 +67,7 @@ setuptools.setup(
         "vit_jax.inspect": ["*.html", "*.css", "*.js"],
     },
     ext_modules=[DECODER],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},  # one wheel for every later version too
     install_requires=INSTALL_REQUIRES,
     extras_require={
         "tpu": ["jax[tpu]"],
@@ -74,6 +76,16 @@ setuptools.setup(
         # and of data sets that no task has.
         "prepare": ["tensorflow-cpu>=2.20", "scipy>=1.16", "h5py>=3.12", "scikit-image>=0.25"],
         "gcs": ["gcsfs>=2025.9"],  # data sets on gs://
+        "wandb": ["wandb>=0.22,<1"],
+        "mlflow": ["mlflow-skinny>=3.5,<4"],  # the client alone
+        "docs": [  # mkdocs build --strict
+            "mkdocs>=1.6.1,<2",
+            "mkdocs-material>=9.6,<10",
+            "mkdocstrings>=0.30",
+            "mkdocstrings-python>=1.18",
+            "mdx-truly-sane-lists>=1.3",  # lists as the repository's web page shows them
+        ],
+        "notebooks": ["nbclient>=0.10.2", "ipykernel>=6.30", "pandas>=2.2"],
         "test": [
             "pytest>=9.0",
             "pytest-xdist>=3.8",  # one process per core
@@ -85,8 +97,8 @@ setuptools.setup(
     },
     entry_points={"console_scripts": ["vit_jax = vit_jax.cli:entry"]},
     classifiers=[
-        "License :: OSI Approved :: Apache Software License",
         "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],

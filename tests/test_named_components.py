@@ -75,7 +75,7 @@ def test_a_run_measures_and_logs_by_named_components(tmp_path, monkeypatch):
         (("classification(spilt='x')",), (), "evaluation.evaluators=classification"),
         (("norm_of_parameters", "norm_of_parameters(scale=2)"), (), "other metrics called norm"),
         (("masked_patches",), (), "needs masked.target"),
-        ((), ("wandb",), "logging.loggers=wandb: no such logger"),
+        ((), ("comet",), "logging.loggers=comet: no such logger"),
         ((), ("into_a_list(tags=1)",), "logging.loggers=into_a_list"),
         ((), ("jsonl(",), "must be NAME or NAME"),
     ],

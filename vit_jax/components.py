@@ -69,7 +69,7 @@ CONFIGURED: dict[str, tuple[str, ...]] = {
 BUILT_IN: dict[str, tuple[str, ...]] = {kind: CONFIGURED.get(kind, ()) for kind in KINDS} | {
     "optimizer": (*CONFIGURED["optimizer"], *OPTAX_OPTIMIZERS),
     "evaluator": ("classification", "masked_patches"),
-    "logger": ("jsonl", "tensorboard"),
+    "logger": ("jsonl", "tensorboard", "wandb", "mlflow"),
 }
 
 C = TypeVar("C", bound=Callable[..., Any])

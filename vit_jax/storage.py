@@ -19,7 +19,8 @@ from vit_jax.errors import LeaseLost
 log = logging.getLogger("vit_jax")
 
 BUCKET = "gs://"
-KEPT = ("metrics.jsonl", "sessions.json")  # files that a resumed run appends to
+TRACKING = "tracking.json"  # what a run is called by tracking services
+KEPT = ("metrics.jsonl", "sessions.json", TRACKING)  # files that a resumed run goes on with
 PERIOD = 30.0  # seconds; GCS allows one write per second to an object
 
 

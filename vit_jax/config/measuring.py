@@ -81,7 +81,10 @@ class Logging:
     every: int = option(50, "Steps between lines of metrics.jsonl.", at_least=1, free=True)
     tensorboard: bool = option(True, "Write TensorBoard event files too.", free=True)
     loggers: tuple[str, ...] = component(
-        (), "logger", "Additional writers of metrics, of plug-ins.", free=True
+        (),
+        "logger",
+        "Additional writers of metrics: wandb, mlflow, or those of plug-ins.",
+        free=True,
     )
 
 

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from vit_jax import components, config, messages
+from vit_jax.logs.trackers import LOGGERS
 
 log = logging.getLogger("vit_jax")
-
-LOGGERS = "logging.loggers"  # the option
 
 # Dense bfloat16 peak, FLOP/s per jax device (v2, v3 and 7x: per core, half a chip).
 # TPU: cloud.google.com/tpu/docs/system-architecture; GPU: NVIDIA's data sheets, without sparsity.

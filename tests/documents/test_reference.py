@@ -1,0 +1,101 @@
+"""The generated pages hold every option, config, command, component, error and public name."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+import runs
+import vit_jax
+from vit_jax import catalog, cli, components, config, errors
+
+sys.path.insert(0, str(runs.ROOT / "docs" / "site"))
+import reference  # in docs/site, beside the hooks of the site
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    reference.write(folder)
+    return {path.stem: path.read_text() for path in folder.rglob("*.md")}
+
+
+def rows(text):
+    """Returns the cells of the first columns of all tables."""
+    return [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| `")]
+
+
+def test_every_option_has_type_default_and_meaning(pages):
+    found = {
+        row[0].strip(" `"): [cell.strip() for cell in row[1:]] for row in rows(pages["options"])
+    }
+    assert list(found) == [key for key, _, _ in config.options()]
+    for key, field, _ in config.options():
+        kind, default, meaning = found[key]
+        assert kind
+        assert default.strip("`").lower() == config.show(field.default).lower()
+        assert meaning.startswith(field.metadata["doc"].replace("|", "&#124;"))
+
+
+def test_every_config_has_its_command(pages):
+    commands = [row[0].strip(" `").split() for row in rows(pages["catalog"])]
+    assert [words[2] for words in commands] == list(catalog.names())
+    for program, verb, name in commands:
+        rates = (catalog.about(name).transfer or catalog.TransferSettings()).rates
+        assert (program, verb) == ("vit_jax", "transfer" if rates else "train")
+
+
+def test_published_numbers_are_in_the_row(pages):
+    (row,) = (row for row in rows(pages["catalog"]) if "finetune/ViT-L_16-i21k-cifar10`" in row[0])
+    printed = [
+        f"{result.value:g}" for result in catalog.about("finetune/ViT-L_16-i21k-cifar10").results
+    ]
+    assert printed
+    assert all(any(value in cell for cell in row) for value in printed)
+
+
+def test_every_command_component_and_public_name_is_there(pages):
+    assert re.findall(r"^## (.*)$", pages["commands"], re.MULTILINE) == list(cli.COMMANDS)
+    for kind in components.KINDS:
+        assert f"| {kind} | " in pages["components"]
+    named = re.findall(r"^::: (\S+)$", pages["python"], re.MULTILINE)
+    assert {path.rpartition(".")[2] for path in named} >= set(vit_jax.__all__)
+    for path in named:
+        module, _, name = path.rpartition(".")
+        assert getattr(__import__(module, fromlist=[name]), name).__doc__, path
+
+
+def test_every_error_has_its_exit_code(pages):
+    found = {row[0].strip(" `"): int(row[1]) for row in rows(pages["errors"])}
+
+    def below(cls):
+        for child in cls.__subclasses__():
+            yield child
+            yield from below(child)
+
+    ours = [c for c in below(errors.UserError) if c.__module__.startswith("vit_jax.")]
+    assert len(ours) > 10
+    for cls in ours:
+        if not cls.__name__.startswith("_"):
+            assert found[f"{cls.__module__}.{cls.__qualname__}"] == cls.exit_code
+    assert set(found.values()) <= set(reference.exit_codes())
+    page = (runs.ROOT / "docs" / "devices.md").read_text()
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)} == set(
+        reference.exit_codes()
+    )
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_a_network(tmp_path):
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("material")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", f"--site-dir={tmp_path}"]
+    done = subprocess.run(command, cwd=runs.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) > 40
+    for page in pages:
+        text = page.read_text()
+        for tag in re.findall(r"<(?:script|link|img|iframe)\b[^>]*>", text):
+            assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", tag), f"{page}: {tag}"

@@ -1,0 +1,138 @@
+"""The commands and Python blocks of every page run, in order, with small data and short runs."""
+
+import pathlib
+import re
+import shlex
+import shutil
+
+import cv2
+import numpy as np
+import pytest
+
+import documents
+import plugins
+import runs
+from vit_jax import cli
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_device")]
+WEIGHTS = runs.ROOT / "tests" / "fixtures" / "vit_tiny_finetuned.npz"
+PUBLISHED = re.compile(
+    r"(augreg|timm|google|imagenet21k\+imagenet2012)/[\w.+-]+|ANY(\.npz|/model\.safetensors)?"
+)
+SHORT = {
+    "train.duration": "2 steps",
+    "train.batch_size": "8",
+    "schedule.warmup": "0",
+    "checkpoint.every": "2 steps",
+    "evaluation.every": "none",
+    "logging.tensorboard": "false",
+}
+FOLDER = {"data.image_size": "16", "data.workers": "0", "optimizer.lr": "0.001"}
+SMALL = {"model.variant": "none", "model.patch_size": "8", "model.width": "16", "model.depth": "1"}
+SMALL |= {"model.mlp_dim": "32", "model.heads": "2"}
+# What a run directory holds that a page uses before it is trained there; others: of image_folder.
+KINDS = {"token": "digits-token", "masked": "masked/digits", "digits": "digits", "wide": "digits"}
+
+
+def picture(path, rng):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cv2.imwrite(str(path), rng.integers(0, 256, (24, 32, 3), np.uint8))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A folder with the images and weights that the pages speak of."""
+    folder, rng = tmp_path_factory.mktemp("world"), np.random.default_rng(0)
+    for number in range(8):
+        for kind in ("cat", "dog"):
+            for split in ("train", "val", "test"):
+                picture(folder / "photos" / split / kind / f"{number}.jpg", rng)
+            picture(folder / "unsplit" / kind / f"{number}.jpg", rng)
+        picture(folder / "unlabeled" / "all" / f"{number}.jpg", rng)
+        picture(folder / "holiday" / f"{number}.jpg", rng)
+    for name in ("cat.jpg", "a.png", "b.png"):
+        picture(folder / name, rng)
+    shutil.copy(WEIGHTS, folder / "weights.npz")
+    return folder
+
+
+def shortened(words):
+    """Returns a command with options that make its run small."""
+    verb, *rest = words
+    named = [word for word in rest if not word.startswith("--")]
+    if verb not in ("train", "transfer") or not named or {"--smoke", "--dry-run"} & set(rest):
+        return words
+    options = dict(SHORT)
+    if named[0].startswith("image_folder"):
+        begun = any(word.startswith("--config.init_from=") for word in rest)
+        options |= FOLDER | ({} if begun else SMALL)
+    more = ["--seeds=0"] if verb == "transfer" else []
+    return [*words, *plugins.flags(options), *more]
+
+
+def adapted(command):
+    """Returns the words of a command with this world's names for what its reader has."""
+    text = command.replace("--config.data.root=DIR", "--config.data.root=photos")
+    if "holdout" in text and "root=photos" in text:
+        text = text.replace("root=photos", "root=unsplit")
+    text = PUBLISHED.sub("weights.npz", text)
+    masked = "reconstruct" in text
+    text = re.sub(r"\bRUN\b", "runs/masked" if masked else "runs/mine", text)
+    return shlex.split(text)[1:]
+
+
+def provide(text):
+    """Trains what a command or block refers to, and the page has not trained."""
+    for name in re.findall(r"(?:--checkpoint=|report .*|load\(\"|evaluate\(\")(runs/[\w-]+)", text):
+        make(name)
+    if text.startswith("vit_jax report"):
+        for name in re.findall(r"runs/[\w-]+", text):
+            make(name)
+    resumed = re.match(r"vit_jax train --workdir=(runs/[\w-]+)", text)
+    if resumed:
+        make(resumed[1])
+
+
+def make(name):
+
+    if (pathlib.Path(name) / "checkpoints").exists():
+        return
+    kind = next((config for part, config in KINDS.items() if part in name), "image_folder")
+    words = ["train", kind, f"--workdir={name}"]
+    words += ["--config.data.root=photos"] if kind == "image_folder" else []
+    assert cli.main(shortened(words)) == 0
+
+
+@pytest.mark.parametrize("page", documents.PAGES, ids=lambda page: page.stem)
+def test_a_page_runs(page, world, tmp_path, monkeypatch):
+    place = tmp_path / "here"
+    shutil.copytree(world, place)
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("VIT_JAX_OFFLINE", "1")
+    names = {"images": np.zeros((2, 16, 16, 3), np.uint8)}
+    with plugins.loaded():
+        for block in documents.blocks(page, "sh", "python"):
+            if block.language == "sh":
+                for command in documents.commands(block):
+                    run(command)
+            else:
+                execute(block, names)
+
+
+def run(command):
+    if documents.reason(command) or not command.startswith("vit_jax "):
+        return
+    provide(command)
+    words = shortened(adapted(command))
+    try:
+        code = cli.main(words)
+    except SystemExit as stopped:
+        code = stopped.code
+    assert code == 0, shlex.join(words)
+
+
+def execute(block, names):
+    if any(re.search(rf"(import|from) {name}\b", block.text) for name in documents.NOT_IMPORTED):
+        return
+    provide(block.text)
+    exec(compile(block.text, f"{block.page}:{block.line}", "exec"), names)

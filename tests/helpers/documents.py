@@ -1,0 +1,81 @@
+"""The pages of the documentation: their blocks, the commands in these, and which cannot be run."""
+
+import dataclasses
+import re
+import shlex
+
+import runs
+
+DOCS = runs.ROOT / "docs"
+# README.md and the pages that people write; findings.md and its like are written by commands.
+PAGES = (
+    runs.ROOT / "README.md",
+    runs.ROOT / "CONTRIBUTING.md",
+    *sorted(DOCS.glob("*.md")),
+    *sorted(DOCS.glob("*/README.md")),
+)
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+
+# Why a command is checked, but not run: the first pattern found in it counts.
+NOT_RUN = {
+    r"^(git|gcloud|ssh-keygen|apt-get|docker) ": "acts outside this project",
+    r"^(pip|python -m venv|peer/bin/pip|\.) ": "installs; .ci/run does it",
+    r"^python -c ": "shows devices",
+    r"^(launch/|\.ci/|\.venv/|mkdocs )": "tests/launch, .ci/run",
+    r"^python tests/": "hours",
+    r"launch/tpu": "needs Google Cloud; tests/launch has a stand-in for it",
+    r"gs://": "needs a bucket; tests/checkpoints/test_bucket_runs.py has one",
+    r"^vit_jax preflight": "compiles for minutes; tests/preflight",
+    r"^vit_jax bench ": "measures for minutes; tests/bench",
+    r"^vit_jax selftest": "tests/test_selftest.py",
+    r"^vit_jax prepare (?!.*--dry-run)": "needs downloads; tests/prepare",
+    r"^vit_jax reproduce (?!table)": "hours; tests/findings, tests/reproduce",
+    r"^vit_jax transfer (?!.*(--dry-run|image_folder))": "the paper's run; tests/transfer",
+    r"^vit_jax train (pretrain|finetune|masked|baseline)/(?!.*--smoke)": "the paper's run; --smoke",
+    r"^vit_jax train tfds|imagenet|objectnet": "needs a data set that is not here",
+    r"--serve": "waits for a browser; tests/inspect",
+    r"--config=my_configs": "names a file of the reader",
+    r"\bNAME\b|\bwandb\b": "names what the reader has; tests/test_trackers.py",
+}
+# Python blocks that need what no environment of the tests has.
+NOT_IMPORTED = {"timm": "PyTorch", "transformers": "PyTorch"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+
+def blocks(page, *languages):
+    """Yields the blocks of a page in these languages."""
+    text = page.read_text()
+    for match in FENCE.finditer(text):
+        if match[2] in languages:
+            line = text[: match.start()].count("\n") + 1
+            indent = len(match[1])
+            body = "".join(row[indent:] for row in match[3].splitlines(keepends=True))
+            yield Block(str(page.relative_to(runs.ROOT)), line, match[2], body)
+
+
+def commands(block):
+    """Yields the commands of a shell block, one text each, without comments."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        part = []
+        for word in [*words, "&&"]:
+            if word == "&&":
+                if part:
+                    yield shlex.join(part)
+                part = []
+            else:
+                part.append(word)
+
+
+def reason(command):
+    """Returns why a command is not run, or None."""
+    return next((why for pattern, why in NOT_RUN.items() if re.search(pattern, command)), None)
