@@ -135,6 +135,8 @@ reason() { # the cause and the remedy, of all that gcloud wrote
   text=$(complaint)
   text=$(sed -nE -e 's/^ERROR: (\([a-z.-]+\) )?//p' <<<"$text" && workers_failed <<<"$text")
   text=$(tr -s '\n' ' ' <<<"${text:-$(complaint | tail -n 1)}")
+  text=${text//[[:cntrl:]]/ }
+  text=${text:0:400}
   text=${text% }
   judge
   remedy=${REMEDY//PROJECT/"$project"}

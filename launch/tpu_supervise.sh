@@ -173,12 +173,10 @@ is_gone() { # of the slice, after a command on it failed; OUTCOME in either case
 collect() { # OUTCOME: the exit code that decides, of all workers'; the others have a few polls to end as well
   local looks
   for ((looks = 0; looks < 10; looks++)); do
+    # No answer, or half of one, decides nothing: a worker that is missing in it may have failed.
     if ! answered on all status; then
-      is_gone || true
-      return
-    fi
-    # Half an answer decides nothing: a worker that is missing in it may have failed.
-    if ! are_known "$ANSWER"; then
+      ! is_gone || return 0
+    elif ! are_known "$ANSWER"; then
       OUTCOME="workers said: $(shown "$ANSWER")"
     elif [[ $ANSWER != *running* ]]; then
       OUTCOME='' && break
@@ -187,8 +185,8 @@ collect() { # OUTCOME: the exit code that decides, of all workers'; the others h
     fi
     pause_for "$poll_seconds"
   done
-  echo "$ANSWER"
   [ -z "$OUTCOME" ] || return 0
+  echo "$ANSWER"
   # shellcheck disable=SC2046  # one word for each worker
   OUTCOME=$(worst $(sed -nE 's/.*(exited|stopped) ([0-9]+)$/\2/p; s/.*(killed|running|none)$/137/p' <<<"$ANSWER"))
   meaning exit "$OUTCOME"

@@ -40,7 +40,7 @@ FAULTS = {
 FEW = {
     ("queued-resources create", "hangs"), ("queued-resources describe", "too often"),
     ("tpu-vm describe", "half"), ("tpu-vm scp", "crashes"), ("tpu-vm ssh poll", "garbage"),
-    ("tpu-vm ssh status", "denied"),
+    ("tpu-vm ssh status", "denied"), ("tpu-vm ssh status", "garbage, failing"),
 }  # fmt: skip
 
 
@@ -87,6 +87,8 @@ def test_once(world, command, fault):
     permanent = permanent and command not in UNHEARD
     printed = supervise(here, 78 if permanent else 0, seconds=2)
     assert ("done" in printed) != permanent
+    assert max(map(len, printed.splitlines())) < 700
+    assert printed.replace("\n", "").isprintable()
     assert not permanent or not here.calls("delete")
 
 
