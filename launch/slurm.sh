@@ -6,13 +6,33 @@
 # Submits this script with those flags. Two minutes before its time is up, or when SLURM preempts it, the job is
 # told, saves, exits with 75 and is queued again, and so goes on until it is done; exit code 70 as well, up to
 # ten times in all (VIT_JAX_MAX_RESTARTS). DIR is on storage that all nodes share. --dry-run prints the command.
+# SLURM has VIT_JAX_TIMEOUT_SECONDS=120 for an answer, and is asked again after VIT_JAX_BACKOFF_SECONDS=30, 60 and 120.
 set -euo pipefail
 
-PATIENCE=120 # seconds for an answer of SLURM
+PATIENCE=${VIT_JAX_TIMEOUT_SECONDS:-120} BACKOFF=${VIT_JAX_BACKOFF_SECONDS:-30}
+ASKED=4 # times, at most
 
 fail() {
   echo "slurm.sh: $*" >&2
   exit 2
+}
+
+ask() { # ask KIND... -- COMMAND...: a command of SLURM, again after a failure of such a kind; 124 if it did not answer
+  local tries=0 code answer kinds=' '
+  MEANING=''
+  while [ "$1" != -- ]; do kinds+="$1 " && shift; done
+  while true; do
+    code=0
+    # Its standard output goes where it belongs, the complaint into `answer`.
+    { answer=$(timeout --kill-after=10 "$PATIENCE" "${@:2}" 2>&1 >&3) || code=$?; } 3>&1
+    [ -z "$answer" ] || hush "$answer" >&2
+    ((code)) || return 0
+    [ "$code" != 137 ] || code=124
+    meaning slurm "$answer"
+    [ "$code" != 124 ] || MEANING=silent
+    if [[ $kinds != *" $MEANING "* ]] || ((++tries == ASKED)); then return "$code"; fi
+    sleep $((BACKOFF << (tries - 1)))
+  done
 }
 
 whole() { # whole NAME=VALUE...: before they are in an arithmetic expression, where bash would run a $(command)
@@ -24,7 +44,7 @@ whole() { # whole NAME=VALUE...: before they are in an arithmetic expression, wh
 }
 
 submit() {
-  local flags=() nodes='' gpus='' per_node='' dry_run='' tasks root word command code=0
+  local flags=() nodes='' gpus='' per_node='' dry_run='' tasks root=$ROOT command code=0
   while (($#)) && [ "$1" != -- ]; do
     case $1 in
       --nodes=*) nodes=${1#*=} flags+=("$1") ;;
@@ -39,45 +59,48 @@ submit() {
   shift
   [[ $nodes =~ ^[1-9][0-9]{0,8}$ ]] || fail "set --nodes=N"
   [[ $gpus =~ ^[1-9][0-9]{0,8}$ ]] || fail "set --gpus-per-node=G"
-  whole "VIT_JAX_MAX_RESTARTS=${VIT_JAX_MAX_RESTARTS:-10}"
+  whole "VIT_JAX_MAX_RESTARTS=${VIT_JAX_MAX_RESTARTS:-10}" "VIT_JAX_TIMEOUT_SECONDS=$PATIENCE" \
+    "VIT_JAX_BACKOFF_SECONDS=$BACKOFF"
   [[ " $*" == *" --workdir="* ]] || fail "set --workdir=DIR, on storage that all nodes share"
-  root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
   tasks=$gpus
   [ -z "$per_node" ] || tasks=1
   command=(sbatch --job-name=vit_jax "--ntasks-per-node=$tasks" --signal=TERM@120 --requeue --open-mode=append
     "${flags[@]}" "${BASH_SOURCE[0]}" "$root" "$@")
   if [ -n "$dry_run" ]; then
-    for word in "${command[@]}"; do printf '%q ' "$word"; done
-    echo
+    hush "$(printf '%q ' "${command[@]}")"
   else
     command -v sbatch >/dev/null || fail "sbatch is not installed; run this on a login node"
-    timeout --kill-after=10 "$PATIENCE" "${command[@]}" || code=$?
-    [ "$code" != 124 ] || echo "slurm.sh: sbatch did not answer within $PATIENCE s; look with squeue" >&2
-    exit "$((code == 124 ? 70 : code))"
+    # Not again where it may have been queued, or there would be two jobs.
+    ask retry -- "${command[@]}" || code=$?
+    case $code:$MEANING in
+      0:*) ;;
+      *:silent) echo "slurm.sh: sbatch did not answer within $PATIENCE s; look with squeue" >&2 && code=70 ;;
+      *:retry) code=70 ;;
+      *:permanent) code=78 ;;
+    esac
+    exit "$code"
   fi
 }
 
 work() { # the job, on its first node: one step of all tasks; what comes of it decides on another turn
   local root=$1 program hosts code=0 restarts=${SLURM_RESTART_COUNT:-0} most=${VIT_JAX_MAX_RESTARTS:-10}
   shift
-  whole "SLURM_JOB_ID=$SLURM_JOB_ID" "SLURM_RESTART_COUNT=$restarts" "VIT_JAX_MAX_RESTARTS=$most"
-  # SLURM runs a copy of this script, so that the checkout has to be named.
+  whole "SLURM_JOB_ID=$SLURM_JOB_ID" "SLURM_RESTART_COUNT=$restarts" "VIT_JAX_MAX_RESTARTS=$most" \
+    "VIT_JAX_TIMEOUT_SECONDS=$PATIENCE" "VIT_JAX_BACKOFF_SECONDS=$BACKOFF"
   program=${VIT_JAX:-$(command -v vit_jax || command -v "$root/.venv/bin/vit_jax" || true)}
   [ -n "$program" ] || fail "vit_jax is not on PATH, nor in $root/.venv; VIT_JAX=/path/to/vit_jax names it"
-  hosts=$(timeout --kill-after=10 "$PATIENCE" scontrol show hostnames "$SLURM_JOB_NODELIST")
+  hosts=$(ask retry unknown silent -- scontrol show hostnames "$SLURM_JOB_NODELIST")
   export JAX_COORDINATOR_ADDRESS=${hosts%%$'\n'*}:$((61000 + SLURM_JOB_ID % 4000))
   export JAX_NUM_PROCESSES=$SLURM_NTASKS PYTHONUNBUFFERED=1
   export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-} # srun no longer takes it from the job by itself
   [ -n "$SRUN_CPUS_PER_TASK" ] || unset SRUN_CPUS_PER_TASK
-  echo "$(date -u +%FT%TZ) job $SLURM_JOB_ID, restart $restarts: vit_jax train $*"
+  hush "$(date -u +%FT%TZ) job $SLURM_JOB_ID, restart $restarts: vit_jax train $*"
   # A task that has saved exits with 75 while others still write: that is no reason to kill them.
   srun --kill-on-bad-exit=0 --wait=600 --label bash "${BASH_SOURCE[0]}" --task "$program" train "$@" || code=$?
   echo "$(date -u +%FT%TZ) job $SLURM_JOB_ID: exit code $code"
-  case $code in
-    0 | 2 | 71 | 72 | 78) exit "$code" ;;
-  esac
-  ((restarts < most)) || exit "$code"
-  timeout --kill-after=10 "$PATIENCE" scontrol requeue "$SLURM_JOB_ID" || exit "$code"
+  meaning exit "$code"
+  if [ "$MEANING" != retry ] || ((restarts >= most)); then exit "$code"; fi
+  ask retry unknown silent -- scontrol requeue "$SLURM_JOB_ID" || exit "$code"
 }
 
 task() { # one process; jax finds SLURM by itself, and would give the only process of a node its first GPU alone
@@ -90,8 +113,19 @@ task() { # one process; jax finds SLURM by itself, and would give the only proce
   exec "$@"
 }
 
+# SLURM runs a copy of this script, so that the checkout has to be named.
+ROOT=${1:-}
+if [ -z "${SLURM_JOB_ID:-}" ] || [ ! -f "$ROOT/launch/answers.sh" ]; then
+  ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+fi
+if [ "${1:-}" != --task ]; then
+  # shellcheck source=launch/answers.sh
+  source "$ROOT/launch/answers.sh"
+  # shellcheck source=launch/secrets.sh
+  source "$ROOT/launch/secrets.sh"
+fi
 case ${1:-} in
-  -h | --help | '') sed -n '2,8s/^# \{0,1\}//p' "$0" ;;
+  -h | --help | '') sed -n '2,9s/^# \{0,1\}//p' "$0" ;;
   --task) task "${@:2}" ;;
   *) if [ -n "${SLURM_JOB_ID:-}" ] && [ -d "$1" ]; then work "$@"; else submit "$@"; fi ;;
 esac

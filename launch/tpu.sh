@@ -21,6 +21,10 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$ROOT/launch/exits.sh"
 # shellcheck source=launch/numbers.sh
 source "$ROOT/launch/numbers.sh"
+# shellcheck source=launch/secrets.sh
+source "$ROOT/launch/secrets.sh"
+# shellcheck source=launch/answers.sh
+source "$ROOT/launch/answers.sh"
 # shellcheck source=launch/tpu_cloud.sh
 source "$ROOT/launch/tpu_cloud.sh"
 # shellcheck source=launch/tpu_supervise.sh
@@ -44,26 +48,26 @@ create_flags=${VIT_JAX_CREATE_FLAGS:-}
 #:   --ssh-flags=...     more flags for its ssh and scp, such as --internal-ip
 ssh_flags=${VIT_JAX_SSH_FLAGS:-}
 #:   --timeout-seconds=S how long gcloud may take for an answer (default: 120); five times that to make or delete a
-#:                       slice, 30 times to install; `logs` takes as long as the run
+#:                       slice, 30 times to install and to compile; `logs` ends when nothing is heard for so long
 timeout_seconds=${VIT_JAX_TIMEOUT_SECONDS:-120}
 # Settings of single commands, explained by their --help.
 wheel=${VIT_JAX_WHEEL:-} python=${VIT_JAX_PYTHON:-} worker=${VIT_JAX_WORKER:-0} lines=${VIT_JAX_LINES:-100}
 grace=${VIT_JAX_GRACE:-600} examples=${VIT_JAX_EXAMPLES:-} max_restarts=${VIT_JAX_MAX_RESTARTS:-10}
 poll_seconds=${VIT_JAX_POLL_SECONDS:-30} backoff_seconds=${VIT_JAX_BACKOFF_SECONDS:-30}
-steady_seconds=${VIT_JAX_STEADY_SECONDS:-1800}
+steady_seconds=${VIT_JAX_STEADY_SECONDS:-1800} wait_seconds=${VIT_JAX_WAIT_SECONDS:-604800}
 force=${VIT_JAX_FORCE:-} dry_run=${VIT_JAX_DRY_RUN:-} then_delete=${VIT_JAX_THEN_DELETE:-}
 
 VALUES=' name project zone slice capacity runtime workdir create_flags ssh_flags wheel python worker lines grace '
-VALUES+='examples max_restarts poll_seconds backoff_seconds steady_seconds timeout_seconds '
+VALUES+='examples max_restarts poll_seconds backoff_seconds steady_seconds wait_seconds timeout_seconds '
 SWITCHES=' force dry_run then_delete '
 
 fail() { # fail CODE TEXT...
-  echo "tpu.sh: ${*:2}" >&2
+  hush "tpu.sh: ${*:2}" >&2
   exit "$1"
 }
 
 say() {
-  echo "$(date -u +'%F %T')Z $*"
+  hush "$(date -u +'%F %T')Z $*"
 }
 
 # --- Settings -----------------------------------------------------------------------------------------------
@@ -103,7 +107,7 @@ parse() { # parse WORDS...: settings, wherever they stand; what is for `vit_jax 
 
 check_numbers() { # before any of them is in an arithmetic expression
   local setting value
-  for setting in max_restarts backoff_seconds steady_seconds timeout_seconds grace lines examples; do
+  for setting in max_restarts backoff_seconds steady_seconds wait_seconds timeout_seconds grace lines examples; do
     value=${!setting}
     [[ $setting == examples && -z $value ]] || is_whole "$value" ||
       fail 2 "--${setting//_/-}=$(shown "$value"): must be a whole number, at most 999999999"
@@ -141,7 +145,7 @@ require() { # require SETTING...: looks up what gcloud knows itself, and misses 
 understand_slice() { # sets KIND (gcloud's flags), CHIPS and RUNTIME for --slice
   local generation form size
   [[ $slice != tpu7x* ]] ||
-    fail 2 "--slice=$(shown "$slice"): the Cloud TPU API has none; create it with Compute Engine or GKE and start vit_jax train there"
+    fail 2 "--slice=$(shown "$slice"): Google gives it out through GKE alone; launch/gke.sh --help"
   [[ $slice =~ ^(v[2-6][a-z]*)(-|:)([1-9][0-9]{0,4}(x[1-9][0-9]{0,2}){0,2})$ ]] ||
     fail 2 "--slice=$(shown "$slice"): no such slice; examples: v3-32, v5e-16, v5p-128, v6e-16, v3:4x4"
   generation=${BASH_REMATCH[1]/litepod/e} form=${BASH_REMATCH[2]} size=${BASH_REMATCH[3]}
@@ -214,7 +218,8 @@ setup() {
   else
     tar -cf - --exclude=__pycache__ --exclude='*.so' -C "$from" "${files[@]}" | gzip -n >"$archive"
   fi
-  cloud tpu-vm scp "$archive" "$ROOT/launch/tpu_worker.sh" "$name:" --worker=all "${flags[@]}" || fail_for setup
+  cloud tpu-vm scp "$archive" "$ROOT"/launch/{tpu_worker,secrets}.sh "$name:" --worker=all "${flags[@]}" ||
+    fail_for setup
   on all setup ${python:+"$python"} || fail_for setup
   on all health "$CHIPS" || fail_for setup
 }
@@ -236,7 +241,7 @@ run() {
 }
 
 preflight() {
-  local program words=() answer memory code=0 word
+  local program words=() answer memory code=0 word most=$((30 * timeout_seconds))
   [ -z "$force" ] || return 0
   program=$(command -v vit_jax || command -v "$ROOT/.venv/bin/vit_jax" || true)
   for word in "${RUN[@]}"; do
@@ -244,15 +249,16 @@ preflight() {
   done
   words=(preflight "${words[@]}" "--topology=$slice" ${examples:+"--examples=$examples"})
   if [ -n "$dry_run" ]; then
-    quoted vit_jax "${words[@]}"
+    hush "$(quoted vit_jax "${words[@]}")"
     return
   fi
   [ -n "$program" ] || fail 2 "preflight: vit_jax is not installed here; pip install '.[tpu]', or --force"
   say "compiling ${RUN[0]} for $slice; minutes for large models, --force skips it"
-  answer=$("$program" "${words[@]}" 2>&1) || code=$?
+  answer=$(bounded "$most" "$program" "${words[@]}" 2>&1) || code=$?
   memory=$(sed -nE 's/^memory per device +(.*[^ ]) *$/\1/p' <<<"$answer")
   case $code in
     0) say "preflight: $memory" ;;
+    124 | 137) fail 70 "preflight: not compiled within $most s (30 x --timeout-seconds); --force skips it" ;;
     78) fail 78 "preflight: $memory; vit_jax preflight ${RUN[0]} --topology=$slice --fit finds settings; or --force" ;;
     *) fail 2 "preflight: $(tail -n 1 <<<"$answer" | sed 's/^vit_jax: //'); --force skips preflight" ;;
   esac
@@ -266,7 +272,12 @@ preflight() {
 #:
 logs() {
   require name project zone
-  on "$worker" follow "$lines" || fail_for logs
+  local beat=$((timeout_seconds / 4)) # seconds from one sign of life to the next
+  if [ -n "$dry_run" ]; then
+    on "$worker" follow "$lines" "$beat"
+  else
+    heard "$timeout_seconds" on "$worker" follow "$lines" "$beat" || fail_for logs
+  fi
 }
 
 #: launch/tpu.sh status --name=NAME
@@ -282,7 +293,7 @@ status() {
     return
   fi
   slice_state
-  echo "slice $name: $STATE${DETAIL:+ ($DETAIL)}"
+  hush "slice $name: $STATE${DETAIL:+ ($DETAIL)}"
   [ "$STATE" != refused ] || exit 78
   [ "$STATE" != ready ] || on all status || fail_for status
 }
@@ -308,7 +319,7 @@ delete() {
   if [ -z "$force$dry_run" ] && answered on 0 status && [[ $ANSWER == *running ]]; then
     fail 2 "delete: a run is going on; launch/tpu.sh stop --name=$name, or --force"
   fi
-  give_back || fail_for delete
+  queue delete --force || fail_for delete
 }
 
 ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || fail 2 "needs bash 4.4 or newer; on macOS: brew install bash"

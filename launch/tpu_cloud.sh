@@ -1,8 +1,9 @@
-# shellcheck shell=bash disable=SC2034,SC2154
+# shellcheck shell=bash disable=SC2034,SC2153,SC2154
 # Sourced by tpu.sh: gcloud, within limits of time, and what its answers mean.
 
 CHILD='' # process id of what is running
 ANSWER='' # of gcloud, to the last question
+KILL_SECONDS=10 # from SIGTERM to SIGKILL, for what does not end
 
 quoted() { # quoted WORDS...: as a shell has to be told them
   local word flag line=() quote="'" inside="'\\''"
@@ -24,7 +25,7 @@ bounded() { # bounded SECONDS COMMAND...: ended with exit code 124 after so long
   # In the background, as a trap waits for whatever is in the foreground. `timeout` gives the command a process group
   # of its own, so that it ends with all that it has started, or what reads its output would wait for those.
   [ "$BASH_SUBSHELL" = 0 ] || trap 'end_child; exit 130' INT TERM
-  timeout --kill-after=10 "$@" 3>&- &
+  timeout --kill-after="$KILL_SECONDS" "$@" 3>&- &
   CHILD=$!
   wait "$CHILD" || code=$?
   CHILD=''
@@ -43,7 +44,7 @@ apart() { # apart COMMAND: in a shell of its own, so that a failure there does n
 answered() { # answered WORDS...: leaves what they print in ANSWER; a signal would wait for the end of a $(command)
   local code=0
   "$@" >"$SCRATCH/answer" || code=$?
-  ANSWER=$(<"$SCRATCH/answer")
+  ANSWER=$(head -c 262144 "$SCRATCH/answer" | tr -d '\0') # whatever it prints: several times what a worker may
   return "$code"
 }
 
@@ -51,21 +52,27 @@ end_child() {
   [ -z "$CHILD" ] || kill "$CHILD" 2>/dev/null || true
 }
 
-cloud() { # cloud WORDS...: one command of gcloud, or what it would be; ERRORS has what it complains of
-  local code=0 seconds=${limit:-} began=$SECONDS
+cloud() { # cloud WORDS...: one command of `gcloud compute tpus`
+  local seconds=${limit:-}
   case "$1 $2" in
     *' create' | *' delete') : "${seconds:=$((5 * timeout_seconds))}" ;;
     *' scp') : "${seconds:=$((10 * timeout_seconds))}" ;;
     *) : "${seconds:=$timeout_seconds}" ;;
   esac
-  set -- gcloud compute tpus "$@" "--project=$project" "--zone=$zone" --quiet
+  called "$seconds" gcloud compute tpus "$@" "--project=$project" "--zone=$zone" --quiet
+}
+
+called() { # called SECONDS gcloud WORDS...: or prints it, for a dry run; ERRORS has what gcloud complains of
+  local code=0 seconds=$1 began=$SECONDS
+  shift
   if [ -n "$dry_run" ]; then
-    quoted "$@"
+    hush "$(quoted "$@")"
     return
   fi
   bounded "$seconds" "$@" 2>"$ERRORS" || code=$?
   if ((code && seconds && SECONDS - began >= seconds)); then
-    echo "ERROR: gcloud $4 $5 did not answer within $seconds s (--timeout-seconds)" >"$ERRORS"
+    [ "$3" != tpus ] || shift
+    echo "ERROR: gcloud $3 $4 did not answer within $seconds s (--timeout-seconds)" >"$ERRORS"
   fi
   return "$code"
 }
@@ -80,46 +87,69 @@ on() { # on WORKER WORDS...: tpu_worker.sh there; gcloud and ssh leave the comma
     setup) limit=$((30 * timeout_seconds)) ;;
     health) limit=$((10 * timeout_seconds)) ;; # jax waits up to 10 minutes for all hosts
     clear | stop) limit=$(($3 + timeout_seconds)) ;;
-    follow) limit=0 ;; # as long as the run
+    follow) limit=0 ;; # as long as the run; `heard` ends what is silent
     *) limit=$timeout_seconds ;;
   esac
   read -ra flags <<<"$ssh_flags"
   cloud tpu-vm ssh "$name" "--worker=$1" "--command=$(quoted bash tpu_worker.sh "${@:2}")" "${flags[@]}"
 }
 
-reason() { # the cause and the remedy, of all that gcloud wrote
+heard() { # heard SECONDS COMMAND...: prints its lines, and ends it where there is none for so long; empty ones are signs of life
+  local line code=124
+  exec 4< <(code=0 && "${@:2}" || code=$?; echo "exit $code")
+  CHILD=$!
+  while IFS= read -r -t "$1" -u 4 line; do
+    case $line in
+      '') ;;
+      'exit '*) code=${line#exit } && break ;;
+      *) echo "$line" ;;
+    esac
+  done
+  [ "$code" != 124 ] || echo "ERROR: gcloud was silent for $1 s (--timeout-seconds)" >"$ERRORS"
+  end_child
+  CHILD=''
+  exec 4<&-
+  return "$code"
+}
+
+complaint() { # prints what gcloud wrote: as much of it as anybody would read
+  head -c 65536 "$ERRORS" | tr -d '\0'
+}
+
+judge() { # MEANING and REMEDY of what gcloud wrote; workers' own messages are not in it: they go to standard output
   local text
-  text=$(sed -nE -e 's/^ERROR: (\([a-z.-]+\) )?//p' \
-    -e 's/^##### .* (worker [0-9]+) failed with (exit status [0-9]+).*/\1: \2/p' "$ERRORS" | tr -s '\n' ' ')
-  text=${text:-$(tail -n 1 "$ERRORS") }
+  text=$(complaint)
+  if [[ $text == '##### '* || $text == *$'\n##### '* ]]; then
+    meaning ssh "$text"
+  else
+    meaning error "$text"
+  fi
+}
+
+workers_failed() {
+  sed -nE 's/^##### .* (worker [0-9]+) failed with (exit status [0-9]+).*/\1: \2/p'
+}
+
+reason() { # the cause and the remedy, of all that gcloud wrote
+  local text remedy
+  text=$(complaint)
+  text=$(sed -nE -e 's/^ERROR: (\([a-z.-]+\) )?//p' <<<"$text" && workers_failed <<<"$text")
+  text=$(tr -s '\n' ' ' <<<"${text:-$(complaint | tail -n 1)}")
+  text=${text//[[:cntrl:]]/ }
+  text=${text:0:400}
   text=${text% }
-  case $text in
-    *uota*)
-      text+='; ask for more (console: IAM & Admin, Quotas, Cloud TPU API)'
-      text+=', or try another --zone, --slice or --capacity'
-      ;;
-    *'active account'* | *'auth login'*) text='not logged in; gcloud auth login' ;;
-    *SERVICE_DISABLED* | *'has not been used'*)
-      text="Cloud TPU API is off; gcloud services enable tpu.googleapis.com --project=$project"
-      ;;
-    *PERMISSION_DENIED*) text+='; the account needs the roles TPU Admin and Service Account User' ;;
-    *'exit status 127'*) text+='; not set up? launch/tpu.sh setup' ;;
+  judge
+  remedy=${REMEDY//PROJECT/"$project"}
+  case $remedy in
+    '->'*) text+="; ${remedy#-> }" ;;
+    '=>'*) text=${remedy#=> } ;;
   esac
   echo "$text"
 }
 
-# What gcloud says that no retry mends. Workers' own messages are not searched: they go to standard output.
-PERMANENT='PERMISSION_DENIED|UNAUTHENTICATED|INVALID_ARGUMENT|SERVICE_DISABLED|has not been used|FAILED_PRECONDITION: .*[Bb]illing'
-PERMANENT+='|active account|auth login|[Rr]eauthentication|does not have permission|Permission .* denied|Quota|quota'
-PERMANENT+="|unrecognized arguments|Invalid (choice|value)|argument --[a-z_-]+:|[Pp]roject [^ ]* ?(was )?not found"
-PERMANENT+="|[Ll]ocation [^ ]* ?(is |was )?(not found|unsupported|invalid)|'projects/[^/']*(/locations/[^/']*)?' was not found"
-
-is_permanent() {
-  ! grep -q '^##### ' "$ERRORS" && grep -qE "$PERMANENT" "$ERRORS"
-}
-
-is_absent() {
-  grep -qE 'NOT_FOUND|not found' "$ERRORS"
+is_permanent() { # of what gcloud wrote: it would say so again
+  judge
+  [ "$MEANING" = permanent ]
 }
 
 fail_for() { # fail_for COMMAND [MORE]: with what gcloud said, and 78 where it would say so again
@@ -129,13 +159,12 @@ fail_for() { # fail_for COMMAND [MORE]: with what gcloud said, and 78 where it w
 }
 
 missing() { # of a state that could not be read: STATE is absent, refused or unknown
-  if is_permanent; then
-    STATE=refused DETAIL=$(reason)
-  elif is_absent; then
-    STATE=$1 DETAIL=$2
-  else
-    STATE=unknown DETAIL=$(reason)
-  fi
+  judge
+  case $MEANING in
+    permanent) STATE=refused DETAIL=$(reason) ;;
+    absent) STATE=$1 DETAIL=$2 ;;
+    *) STATE=unknown DETAIL=$(reason) ;;
+  esac
 }
 
 slice_state() { # sets STATE and DETAIL, Google's words for it; STATE is one of:
@@ -146,11 +175,11 @@ slice_state() { # sets STATE and DETAIL, Google's words for it; STATE is one of:
     return
   fi
   DETAIL=$(shown "$ANSWER")
-  case $DETAIL in
-    ACTIVE) ;;
-    SUSPENDING | SUSPENDED | FAILED | DELETING) STATE=lost && return ;;
-    CREATING | ACCEPTED | PROVISIONING | WAITING_FOR_RESOURCES) STATE=queued && return ;;
-    *) STATE=strange DETAIL="the request is '$DETAIL'" && return ;;
+  meaning request "$DETAIL"
+  case $MEANING in
+    active) ;;
+    unknown) STATE=strange DETAIL="the request is '$DETAIL'" && return ;;
+    *) STATE=$MEANING && return ;;
   esac
   # A spot slice that is taken away shows in its node first, and may leave the request ACTIVE for a while.
   if ! answered cloud tpu-vm describe "$name" '--format=value(state,health)'; then
@@ -158,15 +187,11 @@ slice_state() { # sets STATE and DETAIL, Google's words for it; STATE is one of:
     return
   fi
   node=$(shown "$ANSWER")
-  DETAIL="ACTIVE, node $node"
-  case ${node%% *} in
-    READY) STATE=ready ;;
-    PREEMPTED | TERMINATED | STOPPING | STOPPED | DELETING) STATE=lost ;;
-    CREATING | STARTING | RESTARTING | REIMAGING | REPAIRING) STATE=queued ;;
-    *) STATE=strange DETAIL="ACTIVE, its node '$node'" ;;
-  esac
+  meaning node "${node%% *}"
+  STATE=$MEANING DETAIL="ACTIVE, node $node"
+  [ "$MEANING" != unknown ] || STATE=strange DETAIL="ACTIVE, its node '$node'"
 }
 
-give_back() {
-  queue delete --force
+give_back() { # true also where there is nothing any more
+  queue delete --force || { judge && [ "$MEANING" = absent ]; }
 }

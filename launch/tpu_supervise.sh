@@ -13,6 +13,7 @@ INSTALLED='' # on this slice, by this supervisor
 #: same command takes them up again, also from another machine. What gcloud would refuse again, such as a missing
 #: permission or quota, ends it at once with 78; a state that is not known, after 20 polls with 70: nothing is deleted.
 #:   --max-restarts=N    in a row, none of which ran for --steady-seconds=1800 (default: 10)
+#:   --wait-seconds=S    for a slice, before it is given up with 70 (default: 604800, a week)
 #:   --backoff-seconds=S before the first restart; doubled for each further one (default: 30)
 #:   --poll-seconds=S    between two looks (default: 30)
 #:   --then-delete       give the slice back at the end
@@ -35,8 +36,9 @@ supervise() {
       0) finish 0 'done' ;;
       refused*) abandon 78 "${OUTCOME#refused }" ;;
       strange*) abandon 70 "${OUTCOME#strange }" ;;
-      2 | 71 | 72 | 78) finish "$OUTCOME" "exit code $OUTCOME, which a restart does not mend; launch/tpu.sh logs --name=$name" ;;
       stopped*) finish "${OUTCOME#stopped }" "ended by launch/tpu.sh stop" ;;
+      *[!0-9]*) ;;
+      *) finish "$OUTCOME" "exit code $OUTCOME, which a restart does not mend; launch/tpu.sh logs --name=$name" ;;
     esac
     if ((RAN >= steady_seconds)); then restarts=0; fi
     ((restarts < max_restarts)) ||
@@ -72,18 +74,20 @@ trouble() { # trouble COMMAND: OUTCOME of a command that failed
   OUTCOME="$1 failed: $(reason)"
   if is_permanent; then
     OUTCOME="refused $1: $(reason)"
-  elif grep -qE 'exit status 2$|exit status 2[^0-9]|return code \[2\]' "$ERRORS"; then
+  elif [ "$MEANING" = usage ]; then
     OUTCOME=2 # the worker has said what is wrong, such as another run that is going on
   fi
 }
 
 await_slice() { # until there is a slice that can be used; false, with OUTCOME, if it cannot be had now
-  local seen='' misses=0 strange=0 created='' code=0
+  local seen='' misses=0 strange=0 created='' code=0 began=$SECONDS
   while true; do
+    ((SECONDS - began <= wait_seconds)) ||
+      { OUTCOME="strange slice $name: none that can be used within $wait_seconds s (--wait-seconds)" && return 1; }
     slice_state
     [ "$STATE $DETAIL" = "$seen" ] || say "slice $name: $STATE${DETAIL:+ ($DETAIL)}"
     seen="$STATE $DETAIL"
-    [ "$STATE" = unknown ] || misses=0
+    case $STATE:$created in unknown:* | absent:1) ;; *) misses=0 ;; esac
     [ "$STATE" = strange ] || strange=0
     case $STATE in
       ready) return ;;
@@ -96,11 +100,15 @@ await_slice() { # until there is a slice that can be used; false, with OUTCOME, 
         continue
         ;;
       absent)
-        apart create || code=$?
-        [ "$code" != 2 ] || exit 2
-        [ "$code" = 0 ] || { trouble create && return 1; }
-        created=1 INSTALLED=''
-        continue
+        if [ -n "$created" ]; then
+          ((++misses < MISSES)) || { OUTCOME="the request for a slice has vanished" && return 1; }
+        else
+          apart create || code=$?
+          [ "$code" != 2 ] || exit 2
+          [ "$code" = 0 ] || { trouble create && return 1; }
+          created=1 INSTALLED=''
+          continue
+        fi
         ;;
     esac
     pause_for "$poll_seconds"
@@ -112,14 +120,17 @@ unknown_state() {
 }
 
 look() { # one look at worker 0: true if the run goes on there; WORKER is its state
-  local known='none|running|killed|(exited|stopped) [0-9]{1,3}'
   WORKER=''
   answered on 0 poll "$OFFSET" || return 1
-  if ! [[ ${ANSWER%%$'\n'*} =~ ^worker\ 0:\ ($known),\ log\ ([0-9]{1,15})$ ]]; then
+  if [[ ${ANSWER%%$'\n'*} =~ ^worker\ 0:\ ([a-z0-9\ ]+),\ log\ ([0-9]{1,15})$ ]]; then
+    WORKER=${BASH_REMATCH[1]} OFFSET=${BASH_REMATCH[2]}
+    meaning worker "$WORKER"
+    [ "$MEANING" != unknown ] || WORKER=''
+  fi
+  if [ -z "$WORKER" ]; then
     echo "ERROR: worker 0 said: $(shown "$ANSWER")" >"$ERRORS"
     return 1
   fi
-  WORKER=${BASH_REMATCH[1]} OFFSET=${BASH_REMATCH[3]}
   if [[ $ANSWER == *$'\n'* ]]; then echo "${ANSWER#*$'\n'}"; fi
   [ "$WORKER" = running ]
 }
@@ -160,14 +171,12 @@ is_gone() { # of the slice, after a command on it failed; OUTCOME in either case
 }
 
 collect() { # OUTCOME: the exit code that decides, of all workers'; the others have a few polls to end as well
-  local looks line='worker [0-9]+: (none|running|killed|(exited|stopped) [0-9]{1,3})'
+  local looks
   for ((looks = 0; looks < 10; looks++)); do
+    # No answer, or half of one, decides nothing: a worker that is missing in it may have failed.
     if ! answered on all status; then
-      is_gone || true
-      return
-    fi
-    # Half an answer decides nothing: a worker that is missing in it may have failed.
-    if [ -z "$ANSWER" ] || grep -qvxE "$line" <<<"$ANSWER"; then
+      ! is_gone || return 0
+    elif ! are_known "$ANSWER"; then
       OUTCOME="workers said: $(shown "$ANSWER")"
     elif [[ $ANSWER != *running* ]]; then
       OUTCOME='' && break
@@ -176,15 +185,25 @@ collect() { # OUTCOME: the exit code that decides, of all workers'; the others h
     fi
     pause_for "$poll_seconds"
   done
-  echo "$ANSWER"
   [ -z "$OUTCOME" ] || return 0
+  echo "$ANSWER"
   # shellcheck disable=SC2046  # one word for each worker
   OUTCOME=$(worst $(sed -nE 's/.*(exited|stopped) ([0-9]+)$/\2/p; s/.*(killed|running|none)$/137/p' <<<"$ANSWER"))
-  case $OUTCOME:$ANSWER in
-    75:*stopped*) OUTCOME="stopped 75" ;;
-    0:* | 2:* | 71:* | 72:* | 78:*) ;;
-    *) OUTCOME="exit code $OUTCOME" ;;
-  esac
+  meaning exit "$OUTCOME"
+  if [[ $OUTCOME:$ANSWER == 75:*stopped* ]]; then
+    OUTCOME="stopped 75"
+  elif [ "$MEANING" = retry ]; then
+    OUTCOME="exit code $OUTCOME"
+  fi
+}
+
+are_known() { # are_known LINES: there are some, and each is the state of a worker
+  local line
+  while IFS= read -r line; do
+    [[ $line =~ ^worker\ [0-9]+:\ (.*)$ ]] || return 1
+    meaning worker "${BASH_REMATCH[1]}"
+    [ "$MEANING" != unknown ] || return 1
+  done <<<"$1"
 }
 
 finish() { # finish CODE TEXT

@@ -8,7 +8,8 @@
 #   stop SECONDS     SIGTERM, which saves, and waits so long for the end
 #   status           one line: none, running, exited CODE, stopped CODE, or killed
 #   poll OFFSET      `status` and the size of the log, then the log from that byte
-#   follow LINES     the last lines of the log, and what comes, until the run ends
+#   follow LINES [S] the last lines of the log, and what comes, until the run ends; every S seconds an empty line
+#   joined WORDS...  WORDS, as one of the processes of the slice: for launch/sky.yaml
 #
 # A run is ~/vit_jax/run: command, log, pid, and exit once it is over. Whoever holds `lock` is running:
 # no process id can be mistaken for that of another, not even after a reboot.
@@ -16,6 +17,8 @@
 # setsid, and not nohup or systemd-run: a session without a terminal gets no SIGHUP, needs no root, leaves
 # its exit code in a file that outlives it, and is the same on any machine, so that tests run it as it is.
 set -euo pipefail
+# shellcheck source=launch/secrets.sh
+source "$(dirname "${BASH_SOURCE[0]}")/secrets.sh"
 
 BASE=$HOME/vit_jax
 RUN=$BASE/run
@@ -28,7 +31,7 @@ metadata() { # metadata KEY: what the slice says of itself
 }
 
 say() { # to standard output, where gcloud keeps it apart from what it says itself
-  echo "worker $NUMBER: $*"
+  hush "worker $NUMBER: $*"
 }
 
 fail() { # fail CODE TEXT...
@@ -66,6 +69,11 @@ join() { # Names the hosts to vit_jax, anew for each start: a slice made again h
   [ -n "$commas" ] || return 0
   export JAX_COORDINATOR_ADDRESS=${first##*:}:$PORT
   export JAX_NUM_PROCESSES=$((${#commas} + 1)) JAX_PROCESS_ID=$NUMBER
+}
+
+joined() {
+  join
+  exec "$@"
 }
 
 setup() {
@@ -125,7 +133,7 @@ start() {
     return
   fi
   rm -f "$RUN"/{pid,session,exit,stopped} /tmp/libtpu_lockfile # what a killed process leaves locks the chips
-  echo "$*" >"$RUN/command"
+  (umask 077 && echo "$*" >"$RUN/command")
   setsid bash "${BASH_SOURCE[0]}" hold "$@" </dev/null >>"$RUN/log" 2>&1 & # and keeps the lock
   say "started"
 }
@@ -135,7 +143,7 @@ hold() { # the session of a run: it outlives the run by the moment it takes to n
   trap 'signalled=1' TERM HUP # Machines that go down tell everyone; the run is told by itself and saves.
   echo $$ >"$RUN/session"
   join
-  echo "$(date -u +%FT%TZ) worker $NUMBER: vit_jax $*"
+  hush "$(date -u +%FT%TZ) worker $NUMBER: vit_jax $*"
   PYTHONUNBUFFERED=1 "$VENV/bin/vit_jax" "$@" &
   echo $! >"$RUN/pid"
   while # a trapped signal ends `wait`, but not the run
@@ -185,9 +193,14 @@ poll() {
 }
 
 follow() {
+  local beat=${2:-30}
   whole "$1"
+  whole "$beat"
   [ -f "$RUN/log" ] || fail 2 "no run yet"
+  while sleep "$beat" >/dev/null 2>&1; do echo; done & # a launcher that hears nothing gives up
+  beat=$!
   tail -n "$1" -F --pid="$(cat "$RUN/session")" "$RUN/log" 2>/dev/null | sed -u "s/^/worker $NUMBER: /"
+  kill "$beat" 2>/dev/null || true
   flock -w 5 "$RUN/lock" true || true # held a moment longer than its session lives
   say "$(state)"
 }

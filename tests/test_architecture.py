@@ -12,7 +12,7 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py") if "configs" not in p.parts)
 # A module imports only from layers above its own; packages of one layer do not import each other,
 # modules of one package may.
 LAYERS = (
-    {"durations", "messages", "paper", "tree_utils"},
+    {"durations", "limits", "messages", "paper", "tree_utils"},
     {"errors"},
     {"options"},
     {"components"},

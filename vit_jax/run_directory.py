@@ -1,12 +1,11 @@
 """The config to run in a directory: of a new run, or of the run that the directory contains."""
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax import config, loading, run_config, storage, weights
+from vit_jax import config, limits, loading, run_config, storage, weights
 
 
 def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Config:
@@ -45,8 +44,8 @@ def reconcile(
             )
         return as_in_weights(cfg, overrides)
     try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        stored = limits.read_json(file, limits.CONFIG)
+    except (OSError, ValueError) as error:
         raise config.ConfigError(
             f"--workdir={workdir}: config.json is unreadable: {error}"
         ) from error

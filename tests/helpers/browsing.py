@@ -1,5 +1,7 @@
 """What tests of the page need: a small model that looks at single patches, and a browser."""
 
+import base64
+import hashlib
 import html
 import json
 import re
@@ -30,7 +32,8 @@ PROBE = """<script>(async () => {
   };
   await until(() => document.body.dataset.ready);
   SCRIPT
-  document.title = JSON.stringify(seen);
+  const said = JSON.stringify(seen);
+  TELL;
 })();</script></body>"""
 
 
@@ -48,9 +51,25 @@ def create():
     )
 
 
-def probed(page, script):
-    """The page with a script of the test's own."""
-    return page.replace("</body>", PROBE.replace("SCRIPT", script))
+def probe_of(script, tell="document.title = said"):
+    """The element that runs a test's own script and tells what it has seen."""
+    return PROBE.replace("SCRIPT", script).replace("TELL", tell)
+
+
+def probed(page, script, **tell):
+    """The page with a script of the test's own, which its policy allows."""
+    probe = probe_of(script, **tell)
+    return allowing(page.replace("</body>", probe), probe)
+
+
+def allowing(policy, probe):
+    """A policy, or a page with one, that allows one more script."""
+    content = probe.removeprefix("<script>").partition("</script>")[0].encode()
+    found = base64.b64encode(hashlib.sha256(content).digest()).decode()
+    allowed = f"script-src 'sha256-{found}'"
+    if "script-src " in policy:
+        return policy.replace("script-src", allowed, 1)
+    return policy.replace("default-src 'none'", f"default-src 'none'; {allowed}", 1)
 
 
 def browse(tmp_path, address, *flags):

@@ -7,7 +7,7 @@ import runs
 from vit_jax import config, storage
 from vit_jax.checkpoints import record as records
 
-VOID = {"meta", "img"}
+VOID = {"meta", "img", "input"}
 TRANSFER = {
     "name": "finetune/ViT-B_16-i21k-cifar10", "task": "cifar10", "measure": "top1",
     "cells": [

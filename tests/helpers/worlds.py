@@ -67,7 +67,8 @@ class World:
             (home / "vit_jax/venv/bin").mkdir(parents=True)
             for name in ("vit_jax", "python"):
                 shutil.copy(STANDINS / name, home / "vit_jax/venv/bin")
-            shutil.copy(ROOT / "launch/tpu_worker.sh", home)
+            for name in ("tpu_worker.sh", "secrets.sh"):
+                shutil.copy(ROOT / "launch" / name, home)
             (home / "number").write_text(str(number))
             runs = self.scenario["lives"][0]["runs"]
             (home / "outcomes").write_text("\n".join(runs) + "\n")

@@ -62,7 +62,10 @@ def test_the_page_is_there_and_may_load_nothing_else(server):
     status, headers, content = ask(server)
     assert status == 200
     assert headers["Content-Type"] == "text/html; charset=utf-8"
-    assert headers["Content-Security-Policy"].startswith("default-src 'none'; ")
+    policy = headers["Content-Security-Policy"]
+    assert policy == f"{view.policy()}; frame-ancestors 'none'"
+    assert "script-src 'sha256-" in policy
+    assert policy.count("unsafe") == 1  # style-src: attributes of elements
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert b'"live":true' in content
     assert server.socket.getsockname()[0] == "127.0.0.1"
@@ -188,7 +191,7 @@ def test_a_port_that_is_taken_is_said(server, viewer):
 
 
 @pytest.mark.skipif(browsing.BROWSER is None, reason="no chromium here: apt-get install chromium")
-def test_a_browser_sends_images_and_shows_them(viewer, tmp_path):
+def test_a_browser_sends_images_and_shows_them(viewer, tmp_path, monkeypatch):
     script = """
       seen.push($("live").hidden, document.querySelector(".look").hidden);
       const canvas = new OffscreenCanvas(30, 20), files = new DataTransfer();
@@ -207,6 +210,9 @@ def test_a_browser_sends_images_and_shows_them(viewer, tmp_path):
       seen.push($("message").textContent.slice(0, 34), $("images").children.length);
     """
     page = browsing.probed(view.page(viewer, (), live=True), script)
+    own = serve.HEADERS["Content-Security-Policy"]
+    probe = browsing.probe_of(script)
+    monkeypatch.setitem(serve.HEADERS, "Content-Security-Policy", browsing.allowing(own, probe))
     with running(viewer, page) as server:
         seen = browsing.browse(tmp_path, server.url)
     assert seen == [False, True, 1, False, "bad.txt: the file is no JPEG, PNG,", 1]

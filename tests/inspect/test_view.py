@@ -1,6 +1,8 @@
 """The page to look into a model with: its numbers, its bounds, and what a browser makes of it."""
 
 import base64
+import dataclasses
+import hashlib
 import json
 import re
 import zlib
@@ -11,8 +13,9 @@ import numpy as np
 import pytest
 
 import browsing
+import pages
 import runs
-from vit_jax import cli, loading, prediction, run_config
+from vit_jax import cli, loading, messages, prediction, run_config
 from vit_jax.inspect import CannotAnswer, attention, attention_stats, encoding, posemb, view
 
 HEADS = browsing.HEADS
@@ -206,12 +209,13 @@ def test_a_person_clicks_slides_and_types(opened, viewer, tmp_path):
       key("0"); key("r"); tell(); key("["); tell(); key("c"); key("a"); tell();
       const second = document.querySelectorAll("#layers button")[1];
       second.dispatchEvent(new Event("pointerenter")); tell();
-      key("n"); await until(() => $("message").textContent === "digits test[1]"); tell();
+      key("n"); await until(() => $("message").textContent === "SECOND"); tell();
       click($("tiles"), 0.9, 0.9); key("p");
       seen.push($("readout").textContent.startsWith("Patch in row 2, column 2: most alike is"));
       key("a"); $("layer").focus(); key("ArrowLeft"); tell();
       seen.push($("top").children.length);
     """
+    script = script.replace("SECOND", one[1]["name"])
     (tmp_path / "page.html").write_text(browsing.probed(page, script))
     said = browsing.browse(tmp_path, f"file://{tmp_path}/page.html")
     assert said == [
@@ -234,6 +238,74 @@ def test_a_person_clicks_slides_and_types(opened, viewer, tmp_path):
     ]
 
 
+HOSTILE = [
+    "</script><script>document.title='run'</script>",
+    "<img src=x onerror=alert(1)>",
+    '" onmouseover=alert(1) x="',
+    "$" + "{name} $script <!--<script>",
+    "a\u202egnp.exe\u2028\x00\x1b[2J",
+    "\udce9.png",
+    "javascript:alert(1)//" + "x" * 500,
+]
+
+
+@pytest.fixture(scope="module")
+def hostile(opened):
+    """A page whose image, class, run and true class have hostile names."""
+    cfg = dataclasses.replace(opened.config, name=HOSTILE[0])
+    classes = tuple((HOSTILE * 2)[:10])
+    bad = view.Viewer(dataclasses.replace(opened, config=cfg, classes=classes))
+    image = np.random.default_rng(0).integers(0, 256, (20, 20, 3), np.uint8)
+    encoded = cv2.imencode(".png", image)[1].tobytes()
+    return view.page(bad, [(name, encoded, name) for name in HOSTILE])
+
+
+def test_a_hostile_name_is_text(hostile):
+    scripts = [attributes for tag, attributes in pages.Page(hostile).elements if tag == "script"]
+    assert scripts == [{"type": "application/json", "id": "data"}, {}]
+    elements = pages.Page(hostile).elements
+    assert not [name for _, attributes in elements for name in attributes if name[:2] == "on"]
+    assert [one["name"] for one in facts(hostile)["images"]] == [
+        messages.printable(name) for name in HOSTILE
+    ]
+    content = hostile.rpartition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}';" in hostile
+
+
+@needs_browser
+def test_a_browser_runs_nothing_of_hostile_names(hostile, tmp_path):
+    script = """
+      const violations = [];
+      addEventListener("securitypolicyviolation",
+        (event) => violations.push(event.violatedDirective));
+      seen.push(document.querySelectorAll("img:not([src^='data:'])").length);
+      const names = [];
+      for (let i = 0; i < NUMBER; i++) {
+        names.push($("message").textContent); key("n"); await soon();
+      }
+      seen.push(names.length, violations.length);
+      const mine = document.createElement("script");
+      mine.textContent = "document.body.dataset.ran = 1";
+      document.body.append(mine);
+      document.body.insertAdjacentHTML("beforeend",
+        "<img src='data:,' onerror='document.body.dataset.ran = 1'>");
+      await fetch("https://evil.example/").catch(() => seen.push("no connection"));
+      await until(() => violations.length >= 3);
+      seen.push(violations.sort(), document.body.dataset.ran ?? "nothing ran");
+    """.replace("NUMBER", str(len(HOSTILE)))
+    page = browsing.probed(hostile, script).encode(errors="backslashreplace")
+    (tmp_path / "page.html").write_bytes(page)
+    assert browsing.browse(tmp_path, f"file://{tmp_path}/page.html") == [
+        0,
+        len(HOSTILE),
+        0,
+        "no connection",
+        ["connect-src", "script-src-attr", "script-src-elem"],
+        "nothing ran",
+    ]
+
+
 @needs_browser
 def test_narrow_screens_do_not_scroll_sideways_and_everything_has_a_name(opened, viewer, tmp_path):
     page = view.page(viewer, digits(opened))
@@ -246,15 +318,13 @@ def test_narrow_screens_do_not_scroll_sideways_and_everything_has_a_name(opened,
       seen.push(all.filter((one) => !named(one)).map((one) => one.outerHTML));
       seen.push($("picture").getBoundingClientRect().width > 300);
     """
-    inner = browsing.probed(page, script).replace(
-        "document.title =", "parent.document.title = document.title ="
-    )
+    inner = browsing.probed(page, script, tell="parent.postMessage(said, '*')")
     (tmp_path / "inner.html").write_text(inner)
     (tmp_path / "outer.html").write_text(
-        '<title>[]</title><iframe src="inner.html" width="400" height="800" style="border:0">'
+        "<title>[]</title><script>onmessage = (event) => { document.title = event.data; }</script>"
+        '<iframe src="inner.html" width="400" height="800" style="border:0">'
     )
-    reach = ("--disable-web-security", "--allow-file-access-from-files")  # of the frame's parent
-    assert browsing.browse(tmp_path, f"file://{tmp_path}/outer.html", *reach) == [
+    assert browsing.browse(tmp_path, f"file://{tmp_path}/outer.html") == [
         True,
         True,
         [],

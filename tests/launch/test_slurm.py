@@ -34,7 +34,9 @@ def slurm(tmp_path):
         path = f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}"
         done = subprocess.run(
             [SCRIPT, *words],
-            env={"PATH": path, "CLOUD": str(tmp_path), "VIT_JAX": str(program)} | environment,
+            env={"PATH": path, "CLOUD": str(tmp_path), "VIT_JAX": str(program)}
+            | {"VIT_JAX_BACKOFF_SECONDS": "0"}
+            | environment,
             capture_output=True,
             text=True,
             timeout=120,
@@ -124,3 +126,44 @@ def test_a_dry_run_is_the_command(slurm, tmp_path):
     assert not (tmp_path / "sbatch").exists()
     slurm(*words)
     assert shlex.split(printed) == ["sbatch", *noted(tmp_path)]
+
+
+BUSY = "sbatch: error: Batch job submission failed: Unable to contact slurm controller"
+
+
+@pytest.mark.parametrize(
+    ("met", "asked", "code", "last"),
+    [
+        ([BUSY] * 3, 4, 0, ""),
+        ([BUSY] * 9, 4, 70, BUSY),
+        (["sbatch: error: invalid partition specified: x"], 1, 78, "sbatch: error: invalid"),
+        (["sbatch: error: Socket timed out on send/recv operation"], 1, 1, "sbatch: error: Socket"),
+        (["HANG"], 1, 70, "slurm.sh: sbatch did not answer within 1 s; look with squeue"),
+    ],
+)
+def test_slurm_is_asked_again_where_no_job_can_have_come_of_it(
+    slurm, tmp_path, met, asked, code, last
+):
+    (tmp_path / "sbatch_meets").write_text("".join(f"{line}\n" for line in met))
+    words = ("--nodes=2", "--gpus-per-node=4", "--per-node", "--", *TRAIN[:2])
+    printed = slurm(*words, code=code, VIT_JAX_TIMEOUT_SECONDS="1" if "HANG" in met else "60")
+    assert (tmp_path / "asked").read_text().split() == ["asked"] * asked
+    assert code == 0 or printed.splitlines()[-1].startswith(last)
+
+
+@pytest.mark.parametrize(("failures", "runs", "code"), [(3, 2, 0), (4, 1, 75)])
+def test_a_requeue_is_tried_four_times(slurm, tmp_path, failures, runs, code):
+    (tmp_path / "scontrol_meets").write_text("Socket timed out\n" * failures)
+    words = ("--nodes=2", "--gpus-per-node=4", "--per-node", "--", *TRAIN[:2])
+    printed = slurm(*words, codes=(75, 0), code=code)
+    assert len(tasks(printed)) == 2 * runs
+
+
+def test_no_secret_reaches_a_log_of_a_job(slurm):
+    secret = {"HF_TOKEN": "hf_planted0123456789"}
+    words = ["--nodes=2", "--gpus-per-node=4", "--comment=hf_planted0123456789", "--"]
+    words += [*TRAIN[:2], "--config.name=https://me:planted@host/"]
+    assert "planted" not in slurm("--dry-run", *words, **secret)
+    printed = slurm(*words, **secret)
+    told = [line for line in printed.splitlines() if not line.startswith("gpu3")]
+    assert "planted" not in "".join(told)

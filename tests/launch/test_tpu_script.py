@@ -95,10 +95,10 @@ def test_setup(world):
     (here.cloud / "count_chips").touch()
     printed = here.tpu("setup", *SLICE, "--python=3.13")
     copy, install, health = here.calls()
-    script = str(here.checkout / "launch/tpu_worker.sh")
+    scripts = [str(here.checkout / f"launch/{name}.sh") for name in ("tpu_worker", "secrets")]
     assert copy[:4] == [*TPUS, "tpu-vm", "scp"]
     assert copy[4].endswith("/vit_jax.tgz")
-    assert copy[5:] == [script, "s:", "--worker=all", *WHERE]
+    assert copy[5:] == [*scripts, "s:", "--worker=all", *WHERE]
     assert install == ssh("all", "bash tpu_worker.sh setup 3.13")
     assert health == ssh("all", "bash tpu_worker.sh health 8")
     assert "worker 0: 2 hosts, 8 chips (TPU v5 lite), vit_jax " in printed
@@ -190,7 +190,7 @@ def test_logs_status_stop_delete(world):
     refusal = here.tpu("delete", *ADDRESS, code=2)
     assert refusal == "tpu.sh: delete: a run is going on; launch/tpu.sh stop --name=s, or --force\n"
     following = here.start("logs", *ADDRESS, "--worker=1", "--lines=5")
-    follow = ssh(1, "bash tpu_worker.sh follow 5")
+    follow = ssh(1, "bash tpu_worker.sh follow 5 30")
     wait_for(lambda: follow in here.calls())
     printed = here.tpu("stop", *ADDRESS, "--grace=20")
     assert ssh("all", "bash tpu_worker.sh stop 20") in here.calls()
@@ -254,7 +254,7 @@ def test_what_is_missing_or_wrong_is_one_line(world):
         (["create", *ADDRESS], "no slice; set --slice=... or VIT_JAX_SLICE"),
         (
             ["create", *ADDRESS, "--slice=tpu7x:2x2x1"],
-            "--slice=tpu7x:2x2x1: the Cloud TPU API ",
+            "--slice=tpu7x:2x2x1: Google gives it out through GKE alone; launch/gke.sh --help",
         ),
         (["create", *ADDRESS, "--slice=v9-8"], "--slice=v9-8: no such slice; examples: v3-32, "),
         (["create", *ADDRESS, "--slice=v4x-8"], "--slice=v4x-8: no such generation; known: v2 "),
@@ -546,8 +546,8 @@ def test_a_dry_run_of_supervise_is_a_plan(world):
         command.format("clear 60"),
         f"tar -cf - --exclude=__pycache__ --exclude='*.so' -C {here.checkout} setup.py README.md "
         "vit_jax configs | gzip -n >./vit_jax.tgz",
-        f"gcloud compute tpus tpu-vm scp ./vit_jax.tgz {here.checkout}/launch/tpu_worker.sh s: "
-        f"--worker=all {where}",
+        f"gcloud compute tpus tpu-vm scp ./vit_jax.tgz {here.checkout}/launch/tpu_worker.sh "
+        f"{here.checkout}/launch/secrets.sh s: --worker=all {where}",
         command.format("setup"),
         command.format("health 64"),
         command.format(started),

@@ -23,7 +23,7 @@ from typing import Any
 
 from etils import epath
 
-from vit_jax import storage
+from vit_jax import limits, storage
 from vit_jax.config import UserError
 
 COMMIT, STATE = "commit.json", "state"
@@ -107,7 +107,9 @@ def read(path: epath.Path) -> dict[str, Any]:
     """Returns the commit record in folder `path`; raises Damaged if anything about it is off."""
     try:
         with storage.os_errors():
-            text = (path / COMMIT).read_bytes()
+            text = limits.read(path / COMMIT, limits.RECORD)
+    except limits.LimitError as error:
+        raise DamagedCheckpoint(f"{COMMIT} {error}") from None
     except FileNotFoundError:
         raise DamagedCheckpoint(f"{COMMIT} is missing") from None
     except OSError as error:
@@ -116,9 +118,9 @@ def read(path: epath.Path) -> dict[str, Any]:
             raise CheckpointError(f"{path / COMMIT}: {first_line(error)}") from error
         raise DamagedCheckpoint(f"{COMMIT} cannot be read ({first_line(error)})") from error
     try:
-        outer = json.loads(text)
+        outer = limits.load_json(text)
         body, digest = outer["commit"], outer["sha256"]
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError) as error:
         raise DamagedCheckpoint(f"{COMMIT} cannot be read ({first_line(error)})") from error
     if _sha256(body) != digest:
         raise DamagedCheckpoint(f"{COMMIT} does not match its own digest")

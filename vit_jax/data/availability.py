@@ -2,19 +2,17 @@
 
 import dataclasses
 import fnmatch
-import json
 import os
 from typing import Any, NamedTuple
 
 from etils import epath
 
-from vit_jax import storage
+from vit_jax import limits, storage
 from vit_jax.config import ConfigError
 from vit_jax.data.datasets import MANUAL, REAL, Dataset
 from vit_jax.data.tasks import TASKS
 
 INFO = "dataset_info.json"
-MOST_BYTES = 2**26  # of a TFDS metadata file: 14 million images in 10,000 shards take 200 kB
 READABLE = ("array_record", "parquet", "json")  # formats with random access
 REAL_FILE = "imagenet_real/real.json"  # where `vit_jax prepare imagenet-real` puts it
 
@@ -130,10 +128,8 @@ def _read(path: Any) -> PreparedDataset | None:
     """Returns the contents of dataset_info.json; None if it is missing or truncated."""
     try:
         file = path / INFO
-        if file.stat().length > MOST_BYTES:
-            return None
-        info = json.loads(file.read_text())
+        info = limits.read_json(file, limits.TABLE)
         images = {s["name"]: sum(map(int, s.get("shardLengths", ()))) for s in info["splits"]}
         return PreparedDataset(path, path.name, info.get("fileFormat", "tfrecord"), images)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

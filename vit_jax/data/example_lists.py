@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from etils import epath
 
-from vit_jax import config, logs, storage
+from vit_jax import config, limits, logs, storage
 from vit_jax.config import ConfigError
 from vit_jax.data import decoding
 from vit_jax.data.source import DataError, Record, Source, digest
@@ -84,13 +84,15 @@ def read(path: Path) -> Listing:
             storage.errors_as(DataError, f"{key}: cannot be read"),
             storage.readable_errors(key, DataError),
         ):
-            text = epath.Path(path).read_text()
-        facts = json.loads(text)
+            data = limits.read(epath.Path(path), limits.EXAMPLES)
+        facts = limits.load_json(data)
         words = (str(facts[name]) for name in ("task", "dataset", "version", "split"))
         listing = Listing(*words, examples=tuple(facts["examples"]))
         digest_of_all = facts["sha256"]
         sound = all(HASH.fullmatch(example) for example in listing.examples)
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except limits.LimitError as error:
+        raise DataError(f"{key}: {error}") from None
+    except (ValueError, KeyError, TypeError):
         raise DataError(f"{key}: is no list of examples; `vit_jax prepare` writes one") from None
     if not sound or not listing.examples or listing.sha256 != digest_of_all:
         raise DataError(f"{key}: is damaged: its examples are not those it has the digest of")

@@ -7,12 +7,12 @@ each class in WordNet order, the order of model heads. In total, 113 of the 313 
 more ImageNet classes.
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from vit_jax import limits
 from vit_jax.data.real_source import NONE
 from vit_jax.data.source import DataError
 
@@ -40,7 +40,7 @@ def right_classes(folder: Any, classes: Sequence[str]) -> np.ndarray:
     """
     texts = [_read(folder / name) for name in FILES]
     try:
-        labels, names, numbers = json.loads(texts[0]), json.loads(texts[1]), json.loads(texts[3])
+        labels, names, numbers = (limits.load_json(texts[at]) for at in (0, 1, 3))
         lines = [line.strip() for line in texts[2].splitlines()]
         first = min(numbers.values())  # whether lines count from 0 or from 1
         position = {lines[line - first]: int(at) for at, line in numbers.items()}
@@ -54,7 +54,6 @@ def right_classes(folder: Any, classes: Sequence[str]) -> np.ndarray:
         IndexError,
         AttributeError,
         TypeError,
-        RecursionError,
     ) as error:
         raise DataError(
             f"{folder}: are not ObjectNet's mappings, or not of these images: "
@@ -68,6 +67,8 @@ def right_classes(folder: Any, classes: Sequence[str]) -> np.ndarray:
 
 def _read(path: Any) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return limits.read(path, limits.MAPPINGS).decode("utf-8")
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
     except OSError:
         raise DataError(f"{path}: no such file, without which its classes are unknown") from None

@@ -10,6 +10,7 @@ import json
 import pathlib
 import re
 
+from vit_jax import limits
 from vit_jax.data.source import DataError
 
 IMAGES, CLASSES = 50_000, 1000
@@ -55,12 +56,13 @@ class Real:
 def load(path: pathlib.Path, *, images: int = IMAGES) -> Real:
     """Reads real.json: a list of `images` lists of classes, 0 to 999; raises DataError."""
     try:
-        data = path.read_bytes()
+        data = limits.read(path, limits.LABELS)
+        values = limits.load_json(data)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; it is real.json of ReaL") from None
-    try:
-        values = json.loads(data)
-    except (ValueError, RecursionError):
+    except limits.LimitError as error:
+        raise DataError(f"{path}: {error}: not real.json") from None
+    except ValueError:
         raise DataError(f"{path}: is no JSON; download real.json of ReaL again") from None
     if not isinstance(values, list) or len(values) != images:
         found = f"{len(values):,} items" if isinstance(values, list) else "no list"

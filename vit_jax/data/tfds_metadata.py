@@ -5,7 +5,6 @@ folder could run code. Therefore this package opens folders only with `builder` 
 `builder_of_folder`, which reject every class that is not a feature type of TFDS.
 """
 
-import json
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -13,11 +12,12 @@ from typing import Any
 import tensorflow_datasets as tfds
 from etils import epath
 
+from vit_jax import limits
 from vit_jax.data import availability
 from vit_jax.data.source import DataError
 
 FEATURES = "features.json"
-MOST_BYTES = availability.MOST_BYTES
+MOST_BYTES = limits.TABLE
 DEEPEST = 50  # nesting depth; TFDS nests four objects per nested feature
 MOST_CLASSES = 10**6
 CLASS_KEYS = ("type", "pythonClassName", "python_class_name")
@@ -50,10 +50,11 @@ def builder_of_folder(folder: epath.PathLike) -> Any:
 def check(folder: epath.PathLike) -> None:
     """Raises DataError if features.json is unreadable or names classes outside of TFDS."""
     path = epath.Path(folder) / FEATURES
-    _check_size(path)
     try:
-        values = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
+        values = limits.read_json(path, MOST_BYTES)
+    except limits.LimitError as error:
+        raise DataError(f"{path}: {error}") from None
+    except (OSError, ValueError):
         raise DataError(f"{path}: is damaged; copy it again") from None
     for key, value in _members(values, path):
         if key in CLASS_KEYS and isinstance(value, str) and value not in KNOWN:
@@ -80,8 +81,8 @@ def _members(values: Any, path: epath.Path) -> Iterator[tuple[str, Any]]:
             waiting += [(each, depth + 1) for each in value]
         elif isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
             try:
-                waiting.append((json.loads(value), depth + 1))
-            except (ValueError, RecursionError):
+                waiting.append((limits.load_json(value), depth + 1))
+            except ValueError:
                 raise DataError(f"{path}: has text that looks like JSON and is none") from None
 
 

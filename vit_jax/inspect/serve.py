@@ -17,9 +17,7 @@ MOST_DIGITS = 20  # of a byte count; Python rejects numbers with thousands of di
 SECONDS = 30  # limit for an upload
 KIND = "application/octet-stream"  # other origins cannot send this type without a preflight request
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; img-src data: blob:; style-src "
-    "'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; "
-    "base-uri 'none'; form-action 'none'",
+    "Content-Security-Policy": f"{view.policy()}; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",

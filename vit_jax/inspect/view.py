@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import functools
+import hashlib
 import json
 import pathlib
 import string
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import __version__, config, loading, logs, models, prediction, storage
+from vit_jax import __version__, config, loading, logs, messages, models, prediction, storage
 from vit_jax.data import decoding, transforms
 from vit_jax.inspect import CannotAnswer, attention, attention_stats, encoding, figures, posemb
 from vit_jax.models import variants
@@ -54,12 +55,12 @@ class Viewer:
         weights = np.asarray(weights)
         rolled = attention_stats.rollout_layers(weights)[:, 0]
         seen = {
-            "name": name,
+            "name": messages.printable(name),
             "picture": _png(view[: self._side[0], : self._side[1]]),
             "top": self._top(np.asarray(probabilities)[0]),
             "attention": encoding.pack(weights[:, 0], rolled),
         }
-        return seen | ({} if truth is None else {"truth": truth})
+        return seen | ({} if truth is None else {"truth": messages.printable(truth)})
 
     @functools.cached_property
     def facts(self) -> Fields:
@@ -103,7 +104,10 @@ class Viewer:
         if "head/kernel" in self.opened.fresh:
             return []
         best = np.argsort(-probabilities)[: min(TOP, len(self.opened.classes))]
-        return [(self.opened.classes[i], round(float(probabilities[i]), 6)) for i in best]
+        names = [messages.printable(self.opened.classes[i]) for i in best]
+        return [
+            (name, round(float(probabilities[i]), 6)) for name, i in zip(names, best, strict=True)
+        ]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -179,7 +183,18 @@ def page(viewer: Viewer, pictures: Iterable[Picture], *, live: bool = False) -> 
         script=_file("view.js"),
     )
     style = html.STYLE.read_text(encoding="utf-8") + _file("view.css")
-    return html.PAGE.substitute(title=text(title), style=style, body=body)
+    return html.PAGE.substitute(policy=policy(), title=text(title), style=style, body=body)
+
+
+def policy() -> str:
+    """Returns the Content-Security-Policy of the page: its own script, and nothing from outside."""
+    # Everything between the tags of view.html counts, the newline before the script as well.
+    script = hashlib.sha256(f"\n{_file('view.js')}".encode()).digest()
+    return (
+        "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{base64.b64encode(script).decode()}'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'"
+    )
 
 
 def write(text: str, output: pathlib.Path | None) -> pathlib.Path:

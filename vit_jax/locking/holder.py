@@ -9,6 +9,8 @@ import platform
 import secrets
 import time
 
+from vit_jax import limits
+
 PROC = pathlib.Path("/proc")
 
 
@@ -48,14 +50,14 @@ class Holder:
     def parse(cls, content: bytes) -> "Holder | None":
         """Parses the output of `dump`; returns None for other or incomplete text."""
         try:
-            values = json.loads(content)
+            values = limits.load_json(content)
             found = cls(**{field.name: values[field.name] for field in dataclasses.fields(cls)})
             sound = (
                 all(isinstance(text, str) for text in (found.host, found.machine, found.token))
                 and all(isinstance(number, int) for number in (found.pid, found.started))
                 and isinstance(found.began, int | float)
             )
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError):
             return None
         return found if sound else None
 

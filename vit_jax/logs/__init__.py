@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from vit_jax import components, config, messages
+from vit_jax import components, config, limits, messages
 from vit_jax.logs.trackers import LOGGERS
 
 log = logging.getLogger("vit_jax")
@@ -182,10 +182,10 @@ def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
     step and keys wins. Truncated or damaged lines are skipped.
     """
     lines: dict[tuple[int, tuple[str, ...]], dict[str, Any]] = {}
-    for text in path.read_bytes().decode(errors="replace").splitlines():
+    for text in limits.read(path, limits.METRICS).decode(errors="replace").splitlines():
         try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
+            line = limits.load_json(text)
+        except ValueError:
             continue
         if isinstance(line, dict) and isinstance(line.get("step"), int):
             lines[line["step"], tuple(sorted(line))] = line

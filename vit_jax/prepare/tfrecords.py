@@ -11,7 +11,7 @@ import google_crc32c
 import tensorflow_datasets as tfds
 from etils import epath
 
-from vit_jax import storage
+from vit_jax import limits, storage
 from vit_jax.data.source import DataError
 from vit_jax.prepare import dataset_info, shards
 from vit_jax.progress import Bar
@@ -82,7 +82,7 @@ def _copy_metadata(source: epath.Path, part: pathlib.Path) -> None:
             if not path.is_dir() and f".{SUFFIX}" not in path.name and path.name != INFO:
                 with path.open("rb") as old, (part / path.name).open("wb") as new:
                     shutil.copyfileobj(old, new)
-        values = json.loads((source / INFO).read_text())
+        values = limits.read_json(source / INFO, limits.TABLE)
         values["fileFormat"] = "array_record"
         storage.write_atomically(part / INFO, json.dumps(values, indent=2))
 

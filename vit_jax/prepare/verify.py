@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import json
 import pathlib
 from collections.abc import Iterator
 from concurrent import futures
@@ -12,7 +11,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from array_record.python import array_record_data_source
 
-from vit_jax import storage
+from vit_jax import limits, storage
 from vit_jax.data import decoding, tfds_source
 from vit_jax.data.source import DataError, reason
 from vit_jax.prepare import dataset_info
@@ -33,7 +32,16 @@ def verify(folder: pathlib.Path, *, workers: int, max_pixels: int) -> Iterator[s
     if info.file_format != tfds.core.FileFormat.ARRAY_RECORD:
         raise DataError(f"{folder}: is {info.file_format.value}, not array_record")
     facts = folder / FACTS
-    yield from _hashes(folder, json.loads(facts.read_text())) if facts.exists() else ()
+    if facts.exists():
+        try:
+            packed = limits.read_json(facts, limits.TABLE)
+            names = [*packed["shards"], *packed["splits"]]
+            digests = [about["names_sha256"] for about in packed["splits"].values()]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise DataError(f"{facts}: cannot be read: {_line(error)}") from None
+        if not all(isinstance(one, str) and "/" not in one for one in (*names, *digests)):
+            raise DataError(f"{facts}: names a file outside of {folder}")
+        yield from _hashes(folder, packed)
     check = _Check(info, max_pixels)
     with (
         Bar(f"verifying {info.full_name}", info.splits.total_num_examples) as progress,

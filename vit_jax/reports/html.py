@@ -24,11 +24,17 @@ from vit_jax.reports.elements import (
 from vit_jax.reports.markup import Markup, element, empty, join, text
 
 STYLE = pathlib.Path(__file__).with_name("page.css")
+# A page runs no script and loads nothing, whatever the names in it are.
+POLICY = (
+    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; "
+    "form-action 'none'"
+)
 PAGE = string.Template("""\
 <!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="$policy">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>$title</title>
@@ -61,7 +67,7 @@ def page(document: Document) -> str:
     sections = (_section(section) for section in document.sections)
     body = join(head, element("main", *sections), foot)
     style = STYLE.read_text(encoding="utf-8")
-    return PAGE.substitute(title=text(document.title), style=style, body=body)
+    return PAGE.substitute(policy=POLICY, title=text(document.title), style=style, body=body)
 
 
 def _section(section: Section) -> Markup:

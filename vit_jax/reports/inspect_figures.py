@@ -6,7 +6,7 @@ import pathlib
 import re
 from collections.abc import Sequence
 
-from vit_jax import storage
+from vit_jax import limits, storage
 from vit_jax.reports.elements import Picture
 
 FOLDER, INDEX = "inspect", "figures.json"
@@ -36,8 +36,8 @@ def listed(folder: pathlib.Path) -> list[Figure]:
     if not (folder / INDEX).exists():
         return []
     try:
-        figures = [Figure(**one) for one in json.loads((folder / INDEX).read_bytes())]
-    except (TypeError, RecursionError) as error:
+        figures = [Figure(**one) for one in limits.read_json(folder / INDEX, limits.TABLE)]
+    except TypeError as error:
         raise ValueError(f"{FOLDER}/{INDEX}: is no list of figures") from error
     for one in figures:
         if not (isinstance(one.file, str) and NAME.fullmatch(one.file)):

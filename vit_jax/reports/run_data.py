@@ -2,13 +2,12 @@
 
 import dataclasses
 import datetime
-import json
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax import config, logs, storage
+from vit_jax import config, limits, logs, storage
 from vit_jax.checkpoints import record as records
 from vit_jax.data import split_roles
 from vit_jax.data.split_roles import Role
@@ -187,9 +186,9 @@ def transfer(directory: pathlib.Path) -> Transfer:
     """Returns a transfer directory, or as much of it as can be read."""
     problems: list[str] = []
     try:
-        values = json.loads((directory / TRANSFER).read_text(encoding="utf-8"))
+        values = limits.read_json(directory / TRANSFER, limits.TABLE)
         values["cells"] = cells = [c for c in values.get("cells", ()) if set(c) >= NEEDED]
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         values, cells = {}, []
         problems.append(f"{TRANSFER}: cannot be read ({records.first_line(error)})")
     runs = {}
@@ -203,10 +202,10 @@ def transfer(directory: pathlib.Path) -> Transfer:
 
 def _config(file: pathlib.Path, problems: list[str]) -> config.Config | None:
     try:
-        return config.build(json.loads(file.read_text(encoding="utf-8")))
+        return config.build(limits.read_json(file, limits.CONFIG))
     except FileNotFoundError:
         problems.append(f"{file.name}: is missing")
-    except (OSError, ValueError, RecursionError, config.ConfigError) as error:
+    except (OSError, ValueError, config.ConfigError) as error:
         problems.append(f"{file.name}: cannot be read ({records.first_line(error)})")
     return None
 
@@ -217,7 +216,7 @@ def _lines(file: pathlib.Path, problems: list[str]) -> list[dict[str, Any]]:
     except FileNotFoundError:
         problems.append(f"{file.name}: is missing; nothing has been logged yet")
         return []
-    except OSError as error:
+    except (OSError, limits.LimitError) as error:
         problems.append(f"{file.name}: cannot be read ({records.first_line(error)})")
         return []
     if not lines:

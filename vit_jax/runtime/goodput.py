@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax import logs, storage
+from vit_jax import limits, logs, storage
 
 FILE = "sessions.json"
 STEP = "step"  # the phase that is training
@@ -92,9 +92,9 @@ def suspects(sessions: Sequence[Mapping[str, Any]]) -> set[int]:
 def read(file: pathlib.Path) -> list[dict[str, Any]]:
     """Returns the sessions of a run, oldest first; none where the file is missing or damaged."""
     try:
-        sessions = json.loads(file.read_text(encoding="utf-8"))
+        sessions = limits.read_json(file, limits.TABLE)
         summary(sessions)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return []
     return sessions
 

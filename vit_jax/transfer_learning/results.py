@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vit_jax import config, storage
+from vit_jax import config, limits, storage
 from vit_jax.config import ConfigError
 from vit_jax.reports import intervals
 from vit_jax.transfer_learning.plan import CHOSEN_BY, Cell, Plan
@@ -153,10 +153,10 @@ class Results:
             return {}
         where = f"--workdir={self._file.parent}"
         try:
-            stored = json.loads(self._file.read_text(encoding="utf-8"))
+            stored = limits.read_json(self._file, limits.TABLE)
             old, tried = config.build(stored["config"]), stored["candidates"]
             seeds = list(stored.get("choose_seeds", [old.seed]))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{where}: {FILE} is unreadable: {error}") from error
         changed = config.differences(old, self._plan.base)
         ours = [[cell.setup, cell.lr] for cell in self._plan.candidates]

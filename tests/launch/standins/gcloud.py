@@ -34,8 +34,10 @@ def fail(text, code=1):
     sys.exit(code)
 
 
-def misbehave(hang=0, prints="", code=0):
+def misbehave(hang=0, prints="", code=0, deaf=False):
     """Hangs, with a child that holds the output too, and prints what no gcloud does."""
+    if deaf:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if hang:
         child = subprocess.Popen(["sleep", str(hang)])
         (CLOUD / "hanging").write_text(f"{os.getpid()} {child.pid}")
@@ -43,6 +45,29 @@ def misbehave(hang=0, prints="", code=0):
     sys.stdout.write(prints)
     sys.stdout.flush()
     os._exit(code)
+
+
+@contextlib.contextmanager
+def half_of_it():
+    """Prints the first half of what is printed."""
+    whole, real = CLOUD / "whole", os.dup(1)
+    with whole.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        yield
+        sys.stdout.flush()
+    text = whole.read_bytes()
+    os.write(real, text[: len(text) // 2])
+
+
+def fault(state, command, rest):
+    """Returns what this command meets, by its name or as ssh of one of the worker's commands."""
+    words = next((word.split() for word in rest if word.startswith("--command=")), [])
+    for key in (command, f"{command} {' '.join(words[2:3])}"):
+        if state["failures"].get(key):
+            met = state["failures"][key].pop(0)
+            STATE.write_text(json.dumps(state))
+            return met
+    return None
 
 
 def load():
@@ -166,13 +191,12 @@ def main(words):
     for word in rest:
         if word.startswith("--") and word[2:].partition("=")[0] not in FLAGS[command]:
             fail(f"ERROR: (gcloud.{command}) unrecognized arguments: {word}", 2)
-    if state["failures"].get(command):
-        met = state["failures"][command].pop(0)
-        STATE.write_text(json.dumps(state))
-        if isinstance(met, dict):
-            misbehave(**met)
-        elif met:
-            fail(met)
+    met = fault(state, command, rest)
+    cut = half_of_it() if met == "HALF" else contextlib.nullcontext()
+    if isinstance(met, dict):
+        misbehave(**met)
+    elif met and met != "HALF":
+        fail(met)
     do = {
         "queued-resources create": create,
         "queued-resources describe": describe_request,
@@ -182,7 +206,8 @@ def main(words):
         "tpu-vm ssh": ssh,
     }[command]
     before = json.dumps(state)
-    code = do(state, rest)
+    with cut:
+        code = do(state, rest)
     if json.dumps(state) != before:  # else, a command that takes long would undo another's change
         STATE.write_text(json.dumps(state))
     return code or 0

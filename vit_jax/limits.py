@@ -1,0 +1,84 @@
+"""Limits for what comes from outside: bytes of a file, values and depth of JSON.
+
+Every limit is many times what a real file has. The formats with limits of their own are images
+(`data.decoding`), archives (`prepare.archives`) and weights (`weights.readers`).
+"""
+
+import io
+import json
+import os
+import stat
+from typing import Any
+
+MIB = 2**20
+
+# Bytes of files.
+CONFIG = 4 * MIB  # config.json has 5 kB
+TABLE = 64 * MIB  # tables of transfers, figures and TFDS; 10,000 shards take 200 kB
+RECORD = 256 * MIB  # what a checkpoint consists of; 100 kB
+LABELS = 16 * MIB  # ReaL's; 1.4 MB
+MAPPINGS = 16 * MIB  # ObjectNet's; 0.1 MB
+EXAMPLES = 512 * MIB  # a hash of 21 bytes for each of 14 million images
+METRICS = 2**30  # a line for each step that is logged
+
+CONTAINERS = 2**20  # lists and objects of a JSON file, which take the most memory for each byte
+DEPTH = 200  # of their nesting
+
+
+class LimitError(ValueError):
+    """More than any real file has."""
+
+
+def read(path: Any, most: int) -> bytes:
+    """Returns the bytes of a file, on a disk or in a bucket; raises OSError or LimitError.
+
+    A pipe of that name would otherwise block the reader forever.
+    """
+    name = os.fspath(path)
+    if "://" in name:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    else:
+        with io.BufferedReader(io.FileIO(name, opener=_open)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise LimitError("is no regular file")
+            data = file.read(most + 1)
+    if len(data) > most:
+        raise LimitError(f"has more than {most:,} bytes")
+    return data
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def load_json(data: bytes | str) -> Any:
+    """Returns the values in JSON; raises ValueError for others, also if nested too deep."""
+    text = data.decode("utf-8") if isinstance(data, bytes) else data
+    if text.count("[") + text.count("{") > CONTAINERS:
+        raise LimitError(f"has more than {CONTAINERS:,} lists and objects")
+    try:
+        values = json.loads(text)
+    except RecursionError:
+        raise LimitError(f"objects within objects, more than {DEPTH} deep") from None
+    if isinstance(values, dict | list):
+        _check_depth(values)
+    return values
+
+
+def read_json(path: Any, most: int) -> Any:
+    """Returns the values in a JSON file; raises OSError, or ValueError for another file."""
+    return load_json(read(path, most))
+
+
+def _check_depth(values: Any) -> None:
+    level, depth = [values], 0
+    while level := [
+        inner
+        for value in level
+        for inner in (value.values() if isinstance(value, dict) else value)
+        if isinstance(inner, dict | list)
+    ]:
+        depth += 1
+        if depth > DEPTH:
+            raise LimitError(f"objects within objects, more than {DEPTH} deep")
