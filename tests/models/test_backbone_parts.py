@@ -9,10 +9,11 @@ import pytest
 
 import resnet_reference
 from vit_jax import catalog, cli, config, loading, models, tree_utils
-from vit_jax.models import variants
+from vit_jax.models import layers, variants
 
 TINY = config.Model(patch_size=(4, 4), width=16, depth=3, mlp_dim=24, heads=2, num_classes=5)
 DINOV2 = {"layer_scale": 1e-5, "registers": 3, "mlp": "swiglu", "pooling": "token_gap"}
+CLIP = {"stem_norm": True, "biasless": ("patches", "head"), "gelu": "quick"}
 DEIT = {"distillation": True, "pooling": "distilled"}
 PARTS = [
     DEIT,
@@ -21,6 +22,7 @@ PARTS = [
     {"mlp": "swiglu"},
     {"pooling": "token_gap"},
     DINOV2,
+    CLIP,
 ]
 
 
@@ -56,6 +58,8 @@ def test_new_parts_are_off_by_default():
     default, plain = config.Model(), tree_utils.flatten(tiny().shapes())
     assert (default.mlp, default.layer_scale, default.registers) == ("plain", None, 0)
     assert not default.distillation
+    assert (default.stem_norm, default.biasless) == (False, ())
+    assert "stem_norm/scale" not in plain
     assert not [name for name in plain if "scale1" in name or "gate" in name or "regist" in name]
 
 
@@ -103,6 +107,40 @@ def test_they_begin_as_their_authors_have_them():
     assert params["encoder/mlp/gate/kernel"].shape == (3, 16, 24)
     assert params["head/kernel"].shape == (32, 5)
     assert not np.array_equal(params["encoder/mlp/gate/kernel"], params["encoder/mlp/fc1/kernel"])
+
+
+@pytest.mark.parametrize("pooling", ["token", "map"])
+@pytest.mark.parametrize("mlp", ["plain", "swiglu"])
+def test_dense_layers_without_a_bias(pooling, mlp):
+    parts = {
+        "patches": {"embedding"},
+        **{part: {f"encoder/attention/{part}"} for part in ("query", "key", "value", "out")},
+        "mlp": {f"encoder/mlp/{name}" for name in ("gate", "fc1", "fc2")},
+        "head": {"head"},
+    }
+    before = tree_utils.flatten(tiny(pooling=pooling, mlp=mlp).shapes())
+    for part, names in parts.items():
+        after = tree_utils.flatten(tiny(pooling=pooling, mlp=mlp, biasless=(part,)).shapes())
+        lost = {f"{name}/bias" for name in names} & before.keys()
+        assert before.keys() - after.keys() == lost
+        assert lost
+
+
+def test_quick_gelu_and_the_norm_of_the_stem():
+    """Against formulas: x sigmoid(1.702 x), and tokens that are normalized once they are placed."""
+    x = np.linspace(-4, 4, 9, dtype=np.float32)
+    quick = layers.ACTIVATIONS["gelu_quick"](x)
+    np.testing.assert_allclose(quick, x / (1 + np.exp(-1.702 * x)), rtol=1e-6)
+    classifier = tiny(**CLIP)
+    module = classifier.bind(random(classifier))
+    seen = []
+    module.encode = lambda x, keys, capture: (seen.append(x), (x, None))[1]
+    module(IMAGES)
+    placed = np.asarray(module.place(module.patches(IMAGES)))
+    centered = placed - placed.mean(axis=-1, keepdims=True)
+    normed = centered / np.sqrt(centered.var(axis=-1, keepdims=True) + 1e-6)
+    expected = normed * module.stem_norm.scale[...] + module.stem_norm.bias[...]
+    np.testing.assert_allclose(seen[0], expected, rtol=0, atol=1e-5)
 
 
 def test_registers_are_seen_but_not_pooled():
@@ -188,6 +226,8 @@ def test_nothing_is_added_to_registers(position, place):
          "model.pooling=token"),
         ({"pooling": "gap", "distillation": True},
          "model.distillation=true: the token follows a class token; set model.class_token=true"),
+        ({"biasless": ("head",), "head_bias": -10.0},
+         "model.head_bias=-10: model.biasless leaves the head without one; set 0"),
         ({**DEIT, "representation_size": 4},
          "model.representation_size=4: model.pooling distilled has two heads, without a layer "
          "before them; set none"),

@@ -67,6 +67,17 @@ class Model:
         "Whether a distillation token, with a position of its own, follows the class token.",
         later=True,
     )
+    stem_norm: bool = option(
+        False,
+        "Whether tokens with their positions are normalized before the first layer, as in CLIP.",
+        later=True,
+    )
+    biasless: tuple[str, ...] = option(
+        (),
+        "Dense layers without a bias: of patches, of a layer's attention or MLP, or the head.",
+        choices=("patches", "query", "key", "value", "out", "mlp", "head"),
+        later=True,
+    )
     num_classes: int | None = option(
         None, "Outputs of the head; none: the number of classes of the data.", at_least=1
     )
@@ -115,7 +126,9 @@ class Model:
         choices=("gelu", "silu", "relu"),
     )
     gelu: str = option(
-        "tanh", "GELU form: tanh as in Google's code, erf as in timm.", choices=("tanh", "erf")
+        "tanh",
+        "GELU form: tanh as in Google's code, erf as in timm, quick (a sigmoid) as in CLIP.",
+        choices=("tanh", "erf", "quick"),
     )
     norm_epsilon: float = option(1e-6, "Epsilon of LayerNorm.", above=0)
     norm_place: str = option(

@@ -10,6 +10,7 @@ Letters, here and in every other file:
 Modules hold parameters only, in float32; a dropout key is an argument, and None means no dropout.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -151,10 +152,11 @@ class Attention(nnx.Module):
         linear = functools.partial(
             nnx.LinearGeneral, kernel_init=xavier_uniform, dtype=dtype, rngs=rngs
         )
-        self.query = linear(width, heads)
-        self.key = linear(width, heads)
-        self.value = linear(width, heads)
-        self.out = linear(heads, width, axis=(-2, -1))
+        self.query, self.key, self.value = (
+            linear(width, heads, use_bias=name not in model.biasless)
+            for name in ("query", "key", "value")
+        )
+        self.out = linear(heads, width, axis=(-2, -1), use_bias="out" not in model.biasless)
         self.relative = tokens is not None
         if tokens is not None:
             self.offsets = positions.RelativePositions(tokens, heads[1], rngs=rngs)
@@ -182,6 +184,7 @@ class Attention(nnx.Module):
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu_tanh": functools.partial(nnx.gelu, approximate=True),
     "gelu_erf": functools.partial(nnx.gelu, approximate=False),
+    "gelu_quick": lambda x: x * nnx.sigmoid(1.702 * x),
     "silu": nnx.silu,
     "relu": nnx.relu,
     "tanh": jnp.tanh,
@@ -199,6 +202,7 @@ class Mlp(nnx.Module):
             nnx.Linear,
             kernel_init=xavier_uniform,
             bias_init=nnx.initializers.normal(1e-6),
+            use_bias="mlp" not in model.biasless,
             dtype=dtype,
             rngs=rngs,
         )
@@ -273,6 +277,7 @@ class AttentionPooling(nnx.Module):
     """A learned query that attends to all tokens, and an MLP (Zhai et al. 2022; big_vision)."""
 
     def __init__(self, model: config.Model, dtype: jnp.dtype, *, rngs: nnx.Rngs):
+        model = dataclasses.replace(model, biasless=())  # which is of the layers
         width = required(model.width)
         self.probe = nnx.Param(xavier_uniform(rngs.params(), (1, 1, width), jnp.float32))
         self.attention = Attention(model, dtype, rngs=rngs)
@@ -308,6 +313,7 @@ class WithHead(nnx.Module):
             required(model.num_classes),
             kernel_init=nnx.initializers.zeros,
             bias_init=nnx.initializers.constant(model.head_bias),
+            use_bias="head" not in model.biasless,
             rngs=rngs,
         )
         self.head = linear()

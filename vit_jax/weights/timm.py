@@ -35,8 +35,15 @@ from vit_jax.weights.mapping import (
 )
 from vit_jax.weights.position_grid import size_of_positions
 from vit_jax.weights.readers import Arrays, Spec, WeightsError
-from vit_jax.weights.torch_rules import dense, hidden, mlp, norm, parts, swiglu
+from vit_jax.weights.torch_rules import biasless, dense, hidden, mlp, norm, parts, swiglu
 
+# Dense layers, and our names of those that lack a bias where it is missing.
+BIASES = {
+    "patch_embed.proj": ("patches",),
+    "blocks.0.attn.qkv": ("query", "key", "value"),
+    "blocks.0.attn.proj": ("out",),
+    "blocks.0.mlp.fc1": ("mlp",),
+}
 BACKBONE = "patch_embed.backbone."
 REGISTERS = ("reg_token", "register_tokens")  # of timm and of Meta
 SCALES = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"}  # of timm, and of Meta's DeiT-III
@@ -51,7 +58,6 @@ FOREIGN = (
     (r".*\.attn\.[qv]_bias", "biases of queries and values only, as BEiT"),
     (r".*\.attn\.[qk]_norm\..*|attn_pool\.[qk]_norm\..*", "normalized queries and keys"),
     (r".*\.(attn|mlp)\.norm\..*", "norms inside its layers"),
-    (r"norm_pre\..*", "a LayerNorm before the encoder, as CLIP"),
     (r".*\.relative_position_bias_table|.*\.rel_pos.*|rel_pos.*", "relative positions"),
     (r".*rope.*|.*freqs.*", "rotary positions"),
     (r".*\.running_mean", "BatchNorm"),
@@ -107,6 +113,9 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
             patch_remainder="drop",
             pooling=pooling,
             class_token=None if token == (pooling == "token") else token,
+            stem_norm="norm_pre.weight" in specs,
+            biasless=biasless(specs, BIASES),
+            norm_epsilon=timm_config.epsilon(given, clip="norm_pre.weight" in specs),
             norm_place="pooled" if "fc_norm.weight" in specs else "tokens",
             position="learned_1d" if "pos_embed" in specs else "none",
             representation_size=(
@@ -266,6 +275,7 @@ def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
         Rule("pos_embed", "position/table"),
         Rule("patch_embed.proj.weight", "embedding/kernel", CONVOLUTION),
         Rule("patch_embed.proj.bias", "embedding/bias"),
+        *norm("norm_pre", "stem_norm"),
         *norm(f"{block}.norm1", "encoder/norm1"),
         *norm(f"{block}.norm2", "encoder/norm2"),
         *parts(f"{block}.attn.qkv", "encoder/attention", ("query", "key", "value")),
@@ -307,5 +317,8 @@ def units(theirs: str) -> Iterator[Rule]:
     yield from norm(f"{theirs}.downsample.norm", f"{ours}/gn_proj")
 
 
-DROPPED = ((r"mask_token", "of masked image modeling"),)
+DROPPED = (
+    (r"mask_token", "of masked image modeling"),
+    (r"text\..*|logit_scale|logit_bias", "of the text tower and the loss"),
+)
 LAYOUT = Layout("timm", recognizes, facts, rules, DROPPED)

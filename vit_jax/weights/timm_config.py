@@ -23,13 +23,14 @@ ACTIVATIONS = {
     "silu": {"activation": "silu"},
     "swish": {"activation": "silu"},
     "relu": {"activation": "relu"},
+    "quick_gelu": {"gelu": "quick"},
 }
 POOLING = {"token": "token", "avg": "gap", "max": "max", "avgmax": "gap_max", "map": "map"}
 DEFAULT = "timm's default; the file does not say"
 # Model arguments that arrays also reveal, or that change no prediction.
 SHOWN = re.compile(
     "img_size|patch_size|in_chans|num_classes|embed_dim|depth|mlp_ratio|class_token|pos_embed|"
-    "no_embed_class|fc_norm|final_norm|(pos_|patch_|proj_|attn_)?drop_rate|drop_path_rate|"
+    "no_embed_class|pre_norm|(qkv|proj)_bias|fc_norm|final_norm|(pos_|patch_|proj_|attn_)?drop_rate|drop_path_rate|"
     "init_values|reg_tokens|weight_init|fix_init|zero_init_last|dynamic_img_size|strict_img_size|layers|width_factor"
 )
 READ = frozenset(("num_heads", "act_layer", "global_pool"))
@@ -50,8 +51,6 @@ def read(hints: Hints) -> Given:
     for key in json_fields.section(given, "model_args"):
         if key not in READ and not SHOWN.fullmatch(key):
             raise WeightsError(f"config.json: model_args.{key}: is not supported")
-    if "quickgelu" in _architecture(given):
-        raise WeightsError(f"architecture={_architecture(given)}: its GELU is not supported")
     return given
 
 
@@ -99,6 +98,7 @@ def activation(given: Given, *, gated: bool = False, pooling: str = "token") -> 
       pooling: of the model.
     """
     named = "gelu_tanh" if re.fullmatch(TANH, _architecture(given)) else "gelu"
+    named = "quick_gelu" if "_quickgelu" in _architecture(given) else named
     kind = json_fields.text(json_fields.section(given, "model_args"), "act_layer", "") or named
     if kind not in ACTIVATIONS:
         raise WeightsError(f"act_layer={kind}: only {', '.join(ACTIVATIONS)} are supported")
@@ -108,6 +108,17 @@ def activation(given: Given, *, gated: bool = False, pooling: str = "token") -> 
             raise WeightsError(f"act_layer={said}: of gated MLPs, only SwiGLU (silu) is supported")
         return ACTIVATIONS["silu"] if pooling == "map" else {}
     return ACTIVATIONS[kind]
+
+
+def epsilon(given: Given, *, clip: bool) -> float:
+    """Returns the epsilon of LayerNorm, which the architecture decides.
+
+    Args:
+      given: the fields of config.json.
+      clip: whether the model is of CLIP's kind, for a file without an architecture.
+    """
+    name = _architecture(given)
+    return 1e-5 if "_clip_" in name or (clip and not name) else 1e-6
 
 
 def pooling(given: Given) -> str:

@@ -10,6 +10,7 @@ from vit_jax.weights.timm_config import ACTIVATIONS, POOLING
 
 # timm's models whose names alone ask for SwiGLU, or for a distillation token.
 GIANT = "vit_giant_patch14_dinov2"
+CLIP = "vit_base_patch16_clip_224"  # whose epsilon is 1e-5
 DISTILLED = "deit_base_distilled_patch16_224"
 HYBRIDS: dict[tuple[int, ...], str] = {  # whose ResNets have no such arguments in timm
     (): "vit_tiny_r_s16_p8_224",
@@ -31,6 +32,11 @@ def check(model: config.Model) -> None:
     """Raises WeightsError for an encoder that timm has no equivalent of."""
     if model.pooling not in (*POOLING.values(), "distilled"):
         raise WeightsError(f"model.pooling={model.pooling}: timm has no equivalent")
+    if model.stem_norm and "patches" not in model.biasless:
+        raise WeightsError(
+            f"model.biasless={config.show(model.biasless)}: timm has no bias of patches before "
+            "model.stem_norm"
+        )
     if not model.distillation:
         return
     if model.pooling != "distilled":
@@ -89,7 +95,8 @@ def _written_name(model: config.Model) -> str:
                 "model.distillation=true: timm cannot create it with SwiGLU from a config.json; "
                 "write the weights alone, to a path that ends in .safetensors"
             )
-        others = GIANT if model.mlp == "swiglu" else "vit_base_patch16_224"
+        plain = CLIP if _is_clip(model) else "vit_base_patch16_224"
+        others = GIANT if model.mlp == "swiglu" else plain
         return DISTILLED if model.distillation else others
     if model.mlp == "swiglu":
         raise WeightsError(
@@ -107,6 +114,11 @@ def _written_name(model: config.Model) -> str:
             "write the weights alone, to a path that ends in .safetensors"
         )
     return name
+
+
+def _is_clip(model: config.Model) -> bool:
+    """Returns whether a model has the epsilon of timm's CLIP, which no argument sets."""
+    return model.norm_epsilon == 1e-5 and model.mlp == "plain" and model.resnet_units is None
 
 
 def _arguments(facts: Facts) -> dict[str, Any]:
@@ -131,6 +143,9 @@ def _arguments(facts: Facts) -> dict[str, Any]:
         **({} if _class_position(model) else {"no_embed_class": True}),
         **({} if model.layer_scale is None else {"init_values": model.layer_scale}),
         **({"reg_tokens": model.registers} if model.registers else {}),
+        **({"pre_norm": model.stem_norm} if model.stem_norm or _is_clip(model) else {}),
+        **({"qkv_bias": False} if "query" in model.biasless else {}),
+        **({"proj_bias": False} if "out" in model.biasless else {}),
     }
 
 

@@ -18,17 +18,30 @@ def dense(theirs: str, ours: str, form: Form | None = None) -> Iterator[Rule]:
     yield Rule(f"{theirs}.bias", f"{ours}/bias")
 
 
-def parts(theirs: str, ours: str, names: tuple[str, ...]) -> Iterator[Rule]:
-    """Yields the rules of dense layers stored in one array, one after another."""
+def parts(theirs: str, ours: str, names: tuple[str, ...], dot: str = ".") -> Iterator[Rule]:
+    """Yields the rules of dense layers stored in one array, one after another.
+
+    `dot` stands between the name of the layers and `weight`, an underscore for torch's own.
+    """
     for part, name in enumerate(names):
-        yield Rule(f"{theirs}.weight", f"{ours}/{name}/kernel", linear(), part, len(names))
-        yield Rule(f"{theirs}.bias", f"{ours}/{name}/bias", FLAT, part, len(names))
+        yield Rule(f"{theirs}{dot}weight", f"{ours}/{name}/kernel", linear(), part, len(names))
+        yield Rule(f"{theirs}{dot}bias", f"{ours}/{name}/bias", FLAT, part, len(names))
 
 
 def mlp(theirs: str, ours: str) -> Iterator[Rule]:
     """Yields the rules of two dense layers."""
     for name in ("fc1", "fc2"):
         yield from dense(f"{theirs}.{name}", f"{ours}/{name}")
+
+
+def biasless(specs: Mapping[str, Spec], layers: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Returns `model.biasless`: the parts of `layers`, by name, whose bias a file lacks.
+
+    A file says so by its first layer; what is missing from others is an error of the file.
+    """
+    lacking = (parts for name, parts in layers.items()
+               if f"{name}.weight" in specs and f"{name}.bias" not in specs)  # fmt: skip
+    return tuple(part for parts in lacking for part in parts)
 
 
 # SwiGLU by the names of its layers: gate and fc1 in one array, and fc2.

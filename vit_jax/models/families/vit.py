@@ -171,6 +171,11 @@ def _check_encoder(model: config.Model) -> None:
             f"model.position_place={model.position_place}: only learned_1d and learned_2d can be "
             f"added at every layer, not {model.position}; set stem"
         )
+    if "head" in model.biasless and model.head_bias:
+        raise config.ConfigError(
+            f"model.head_bias={model.head_bias:g}: model.biasless leaves the head without one; "
+            "set 0"
+        )
     _check_pooling(model)
 
 
