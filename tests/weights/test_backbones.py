@@ -99,6 +99,9 @@ def test_what_transformers_needs_to_build_it_is_written(tmp_path, name):
         ("timm_mae", "hf"),
         ("timm_siglip", "hf"),
         ("hf_siglip", "timm"),
+        ("hf_dinov3", "timm"),
+        ("timm_dinov3_biased", "hf"),
+        ("meta_dinov3_gated", "hf"),
         ("hf_clip", "timm"),
     ],
 )

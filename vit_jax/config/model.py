@@ -99,6 +99,18 @@ class Model:
         "Position embedding: none, learned by index or row and column, relative, or fixed sin-cos.",
         choices=("none", "learned_1d", "learned_2d", "relative", "sincos_1d", "sincos_2d"),
     )
+    rotary: float | None = option(
+        None,
+        "Base of rotary positions, by which queries and keys turn, as 100 in DINOv3; none: none.",
+        at_least=1,
+        later=True,
+    )
+    rotary_span: str = option(
+        "separate",
+        "What rotary positions count from -1 to 1: each axis, or the longer (max) or shorter one.",
+        choices=("separate", "max", "min"),
+        later=True,
+    )
     class_position: bool = option(
         True, "Whether learned positions have one for the class token; those of big_vision do not."
     )

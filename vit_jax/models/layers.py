@@ -22,7 +22,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from vit_jax import config
-from vit_jax.models import positions
+from vit_jax.models import positions, rotary
 from vit_jax.models.dropping import drop_path, dropout
 from vit_jax.models.gated_mlp import SwiGlu
 from vit_jax.models.layer_scale import LayerScale
@@ -143,12 +143,19 @@ class Attention(nnx.Module):
     """Multi-head attention, to the tokens themselves unless told otherwise (ViT, appendix A)."""
 
     def __init__(
-        self, model: config.Model, dtype: jnp.dtype, *, tokens: int | None = None, rngs: nnx.Rngs
+        self,
+        model: config.Model,
+        dtype: jnp.dtype,
+        *,
+        grid: tuple[int, int] | None = None,
+        tokens: int | None = None,
+        rngs: nnx.Rngs,
     ):
         self.kind = model.attention
         self.recomputed, self.unrolled = model.remat == "attention", model.unroll > 1
         width = required(model.width)
         heads = (required(model.heads), width // required(model.heads))
+        self.place = None if grid is None else rotary.place(model, grid, heads[1])
         linear = functools.partial(
             nnx.LinearGeneral, kernel_init=xavier_uniform, dtype=dtype, rngs=rngs
         )
@@ -173,6 +180,8 @@ class Attention(nnx.Module):
         """
         to = x if to is None else to
         query, key, value = self.query(x), self.key(to), self.value(to)
+        if self.place is not None:
+            query, key = rotary.rotate(query, self.place), rotary.rotate(key, self.place)
         # The other kinds never return weights.
         mix = functools.partial(_mixed, "explicit" if capture else self.kind)
         if self.recomputed:
@@ -233,7 +242,7 @@ class EncoderBlock(nnx.Module):
             self.position = positions.Positions(model, grid, rngs=rngs)
         self.norm1 = nnx.LayerNorm(width, epsilon=model.norm_epsilon, rngs=rngs)
         relative = tokens if model.position == "relative" else None
-        self.attention = Attention(model, dtype, tokens=relative, rngs=rngs)
+        self.attention = Attention(model, dtype, grid=grid, tokens=relative, rngs=rngs)
         self.norm2 = nnx.LayerNorm(width, epsilon=model.norm_epsilon, rngs=rngs)
         self.mlp = (SwiGlu if model.mlp == "swiglu" else Mlp)(model, dtype, rngs=rngs)
         self.scaled = model.layer_scale is not None

@@ -42,7 +42,11 @@ def _kept(lacking: Parts, model: config.Model, kind: str) -> Parts:
     """Returns the parts of those without a bias that a form can leave without."""
     groups: dict[str, list[Parts]] = {"google": [], "timm": [QKV, CONNECTED], "hf": [QKV]}
     together = groups[kind]
-    if model.stem_norm and kind == "hf":  # CLIP
+    if model.rotary is not None and kind == "hf":  # DINOv3: each by itself
+        together = [frozenset((part,)) for part in (*QKV, "out", "mlp")]
+    elif model.rotary is not None and kind == "timm":
+        together = [QKV if lacking >= QKV else frozenset(("key",))]
+    elif model.stem_norm and kind == "hf":  # CLIP
         together = [frozenset(("patches",)), frozenset(("head",))]
     elif model.stem_norm and kind == "timm":
         together = [*together, frozenset(("patches",))]

@@ -27,6 +27,7 @@ from vit_jax.weights import (
     huggingface,
     huggingface_config,
     huggingface_dinov2,
+    huggingface_dinov3,
     huggingface_towers,
     mapping,
     timm,
@@ -41,7 +42,7 @@ ENCODER = (
     *("patch_size", "width", "depth", "mlp_dim", "heads", "pooling", "class_token", "position"),
     *("class_position", "position_place", "representation_size", "representation_activation"),
     *("activation", "gelu", "norm_epsilon", "norm_place", "mlp", "layer_scale", "registers"),
-    *("distillation", "stem_norm", "biasless"),
+    *("distillation", "stem_norm", "biasless", "rotary", "rotary_span"),
 )
 RESNET = ("resnet_units", "resnet_width", "resnet_version", "resnet_epsilons")
 PIXELS = ("image_size", "mean", "std", "resampling", "eval_crop", "resize_to")
@@ -108,7 +109,7 @@ def _check_place(facts: mapping.Facts, kind: str) -> None:
         place = f"model.position_place={model.position_place}"
         raise WeightsError(f"{place}: {name} adds positions at the stem only")
     headless = "head/kernel" in facts.fresh
-    parts = ("mlp", "layer_scale", "registers", "distillation", "stem_norm")
+    parts = ("mlp", "layer_scale", "registers", "distillation", "stem_norm", "rotary")
     for key in parts if kind == "google" else ():
         if (value := getattr(model, key)) != getattr(config.Model(), key):
             said = str(value).lower() if isinstance(value, bool) else config.show(value)
@@ -123,7 +124,9 @@ def _check_place(facts: mapping.Facts, kind: str) -> None:
     if model.resnet_units is not None:
         units = f"model.resnet_units={config.show(model.resnet_units)}"
         raise WeightsError(f"{units}: Hugging Face transformers dropped hybrid models")
-    if huggingface_towers.expresses(model):
+    if model.rotary is not None:
+        huggingface_dinov3.check(model, headless=headless)
+    elif huggingface_towers.expresses(model):
         huggingface_towers.check(facts, headless=headless)
     elif huggingface_dinov2.expresses(model):
         huggingface_dinov2.check(model, headless=headless)
@@ -195,6 +198,8 @@ def _table(params: models.Params, facts: mapping.Facts, kind: str) -> np.ndarray
         kind, ("learned_1d", "relative")
     )
     apart = models.has_class_token(model) and not model.class_position
+    if model.rotary is not None and model.position == "none":
+        return None
     if kind == "hf" and apart and model.position == "learned_1d":
         pass  # the row that Hugging Face has is written, as zeros
     elif kind == "timm" and model.registers and models.has_class_position(model):

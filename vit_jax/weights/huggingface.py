@@ -4,6 +4,7 @@ vit.embeddings, vit.encoder.layer.0, classifier      ViTForImageClassification
 embeddings, encoder.layer.0, pooler                  ViTModel, whose pooler is our pre_logits
 deit.embeddings, deit.encoder.layer.0, classifier    DeiTForImageClassification, ...WithTeacher
 dinov2.embeddings, dinov2.encoder.layer.0            see `huggingface_dinov2`
+embeddings, layer.0, norm                            see `huggingface_dinov3`
 vision_model.embeddings, vision_model.encoder        see `huggingface_towers`
 bit.embedder, bit.encoder.stages.0, classifier.1     BitForImageClassification
 
@@ -20,6 +21,7 @@ from vit_jax.weights import (
     bit,
     huggingface_config,
     huggingface_dinov2,
+    huggingface_dinov3,
     huggingface_towers,
     json_fields,
 )
@@ -64,7 +66,7 @@ DROPPED = (
 
 def recognizes(arrays: Arrays) -> bool:
     """Returns whether the arrays are in this format, or in a variant that `facts` rejects."""
-    known = (PATCHES, ROOT, huggingface_towers.PATCHES)
+    known = (PATCHES, ROOT, huggingface_towers.PATCHES, huggingface_dinov3.PATCHES)
     return any(name.endswith(known) for name in arrays.specs)
 
 
@@ -77,14 +79,18 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
             "put that file next to it"
         )
     kind = json_fields.text(given, "model_type", "vit" if _prefix(specs, PATCHES) else "bit")
-    known = (*EPSILONS, *huggingface_dinov2.KINDS, *huggingface_towers.KINDS, "bit")
-    first = {"bit": ROOT, **dict.fromkeys(huggingface_towers.KINDS, huggingface_towers.PATCHES)}
+    known = (*EPSILONS, *huggingface_dinov2.KINDS, huggingface_dinov3.KIND)
+    known += (*huggingface_towers.KINDS, "bit")
+    first = {"bit": ROOT, huggingface_dinov3.KIND: huggingface_dinov3.PATCHES}
+    first |= dict.fromkeys(huggingface_towers.KINDS, huggingface_towers.PATCHES)
     if kind not in known or _prefix(specs, first.get(kind, PATCHES)) is None:
         raise WeightsError(
             f"model_type={kind}: of the Hugging Face models, only {', '.join(known)} are supported"
         )
     if kind in huggingface_dinov2.KINDS:
         return _dinov2(specs, given, hints)
+    if kind == huggingface_dinov3.KIND:
+        return _dinov3(specs, given, hints)
     if kind in huggingface_towers.KINDS:
         return _tower(specs, given, hints)
     if kind == "bit":
@@ -135,6 +141,15 @@ def _dinov2(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
     )
     size = json_fields.pair(given, "image_size", 224)
     return _facts(specs, model, size, channels, hints, "classifier.weight")
+
+
+def _dinov3(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
+    fields = huggingface_dinov3.fields_read(given)
+    found = huggingface_dinov3.options(specs, fields)
+    known = huggingface_config.transformer(fields, found["width"], pooler=False)
+    channels = array_shape(specs, huggingface_dinov3.PATCHES, 4)[1]
+    size = json_fields.pair(given, "image_size", 224)
+    return _facts(specs, config.Model(**(known | found)), size, channels, hints, "none")
 
 
 def _tower(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
@@ -195,6 +210,8 @@ def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
     model = facts.model
     resnet = models.family(model).weights == "bit"
     dinov2 = not resnet and huggingface_dinov2.expresses(model)
+    if not resnet and model.rotary is not None:
+        return list(huggingface_dinov3.rules(model))
     tower = not resnet and huggingface_towers.expresses(model)
     if specs is not None:
         own = _prefix(specs, huggingface_towers.PATCHES)

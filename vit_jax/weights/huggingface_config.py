@@ -4,7 +4,12 @@ import re
 from typing import Any
 
 from vit_jax import config, models
-from vit_jax.weights import huggingface_dinov2, huggingface_towers, json_fields
+from vit_jax.weights import (
+    huggingface_dinov2,
+    huggingface_dinov3,
+    huggingface_towers,
+    json_fields,
+)
 from vit_jax.weights.json_fields import Given
 from vit_jax.weights.mapping import Facts, Hints
 from vit_jax.weights.readers import WeightsError
@@ -223,7 +228,9 @@ def config_files(facts: Facts) -> dict[str, dict[str, Any]]:
     named = f"{kind}{'Model' if headless else task}"
     if kind != "Bit":
         known = _vit(facts) | known
-    if kind != "Bit" and huggingface_towers.expresses(model):
+    if kind != "Bit" and model.rotary is not None:
+        named, model_type, known = huggingface_dinov3.fields(model, known)
+    elif kind != "Bit" and huggingface_towers.expresses(model):
         known["num_channels"] = data.channels
         named, model_type, known = huggingface_towers.fields(model, known, headless=headless)
     made = {

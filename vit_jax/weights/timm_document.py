@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from vit_jax import config, models
+from vit_jax.weights import timm_eva
 from vit_jax.weights.mapping import Facts
 from vit_jax.weights.readers import WeightsError
 from vit_jax.weights.timm_config import ACTIVATIONS, POOLING
@@ -32,6 +33,8 @@ def check(model: config.Model) -> None:
     """Raises WeightsError for an encoder that timm has no equivalent of."""
     if model.pooling not in (*POOLING.values(), "distilled"):
         raise WeightsError(f"model.pooling={model.pooling}: timm has no equivalent")
+    if model.rotary is not None:
+        timm_eva.check(model)
     if model.stem_norm and "patches" not in model.biasless:
         raise WeightsError(
             f"model.biasless={config.show(model.biasless)}: timm has no bias of patches before "
@@ -89,6 +92,8 @@ def document(facts: Facts) -> dict[str, Any]:
 
 def _written_name(model: config.Model) -> str:
     units, width = model.resnet_units, model.resnet_width or 1.0
+    if model.rotary is not None:
+        return timm_eva.NAME
     if units is None:
         if model.distillation and model.mlp == "swiglu":
             raise WeightsError(
@@ -125,18 +130,20 @@ def _arguments(facts: Facts) -> dict[str, Any]:
     model, data = facts.model, facts.data
     gated = model.mlp == "swiglu"
     width, hidden = model.width or 0, (model.mlp_dim or 0) * (2 if gated else 1)
-    ratio = hidden / width
+    ratio, patch = hidden / width, _one(model.patch_size or (1, 1))
+    pooling = {"distilled": "token"} | {ours: theirs for theirs, ours in POOLING.items()}
+    if model.rotary is not None:
+        return timm_eva.arguments(facts, pooling[model.pooling], patch)
     return {
         "img_size": list(data.image_size),
-        "patch_size": _one(model.patch_size or (1, 1)),
+        "patch_size": patch,
         "in_chans": data.channels,
         "embed_dim": width,
         "depth": model.depth,
         "num_heads": model.heads,
         # timm rounds the product down.
         "mlp_ratio": ratio if int(width * ratio) == hidden else (hidden + 0.5) / width,
-        "global_pool": {"distilled": "token"}.get(model.pooling)
-        or {ours: theirs for theirs, ours in POOLING.items()}[model.pooling],
+        "global_pool": pooling[model.pooling],
         **({} if model.distillation else {"class_token": models.has_class_token(model)}),
         "fc_norm": model.norm_place == "pooled",
         "act_layer": "silu" if gated else _written_activation(model),

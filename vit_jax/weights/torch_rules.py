@@ -46,7 +46,11 @@ def biasless(specs: Mapping[str, Spec], layers: Mapping[str, tuple[str, ...]]) -
 
 # SwiGLU by the names of its layers: gate and fc1 in one array, and fc2.
 PACKED = (("fc1", "fc2"), ("w12", "w3"), ("weights_in", "weights_out"))
-SEPARATE = (("fc1_g", "fc1_x", "fc2"), ("gate_proj", "up_proj", "down_proj"))
+SEPARATE = (
+    ("fc1_g", "fc1_x", "fc2"),
+    ("gate_proj", "up_proj", "down_proj"),
+    ("w1", "w2", "w3"),
+)
 
 
 def swiglu(theirs: str, ours: str, *, first: str = "fc1") -> Iterator[Rule]:
@@ -55,12 +59,13 @@ def swiglu(theirs: str, ours: str, *, first: str = "fc1") -> Iterator[Rule]:
     Args:
       theirs: the prefix of its names.
       ours: that of our parameters.
-      first: of the PACKED names of gate and fc1, those that come first, to write by.
+      first: the first of the names that come first, to write by.
     """
-    for both, last in sorted(PACKED, key=lambda names: names[0] != first):
-        yield from parts(f"{theirs}.{both}", ours, ("gate", "fc1"))
-        yield from dense(f"{theirs}.{last}", f"{ours}/fc2")
-    for names in SEPARATE:
+    for names in sorted((*PACKED, *SEPARATE), key=lambda names: names[0] != first):
+        if len(names) == 2:
+            yield from parts(f"{theirs}.{names[0]}", ours, ("gate", "fc1"))
+            yield from dense(f"{theirs}.{names[1]}", f"{ours}/fc2")
+            continue
         for name, part in zip(names, ("gate", "fc1", "fc2"), strict=True):
             yield from dense(f"{theirs}.{name}", f"{ours}/{part}")
 
@@ -72,7 +77,7 @@ def hidden(specs: Mapping[str, Spec], theirs: str) -> tuple[str, int]:
         if name in specs and f"{theirs}.{last}.weight" in specs:
             outputs = array_shape(specs, name, 2)[0]
             inputs = array_shape(specs, f"{theirs}.{last}.weight", 2)[1]
-            separate = gate in ("fc1_x", "up_proj")
+            separate = any(names[1] == gate for names in SEPARATE)
             if separate or outputs == 2 * inputs:
                 return "swiglu", inputs
             if gate != "fc1":

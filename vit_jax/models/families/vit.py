@@ -115,6 +115,10 @@ class ViTFamily(Family):
 
     def lacks(self, model: config.Model, figure: str) -> str | None:
         """Returns why `inspect` cannot draw a figure."""
+        if figure == "posemb" and model.position == "none" and model.rotary is not None:
+            return (
+                f"the model embeds no positions, it rotates by them (model.rotary={model.rotary:g})"
+            )
         if figure == "posemb" and model.position == "none":
             return "the model has no position embedding (model.position=none)"
         if figure == "posemb" and model.position == "relative":
@@ -159,6 +163,11 @@ def _check_encoder(model: config.Model) -> None:
         nearest = min(fits, key=lambda h: abs(h - heads))
         raise config.ConfigError(
             f"model.heads={heads}: does not divide model.width {width}; nearest: {nearest}"
+        )
+    if model.rotary is not None and width // heads % 4:
+        raise config.ConfigError(
+            f"model.rotary={model.rotary:g}: turns pairs of features by row and column, so heads "
+            f"must be multiples of 4 wide, not {width // heads}; set model.heads or model.width"
         )
     multiple = {"sincos_2d": 4, "sincos_1d": 2, "learned_2d": 2}.get(model.position, 1)
     if width % multiple:
