@@ -95,8 +95,10 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
     eva = timm_eva.recognizes(specs, given)
     usual = timm_eva.HEADS if eva else timm_config.usual_heads(gated=kind == "swiglu")
     heads, assumed = timm_config.heads(given, width, hints.heads, usual)
-    own, unsaid = timm_eva.options(specs, given) if eva else ({}, {})
-    assumed |= unsaid
+    options: dict[str, Any] = {"biasless": biasless(specs, BIASES)}
+    if eva:
+        options, unsaid = timm_eva.options(specs, given)
+        assumed |= unsaid
     distilled = "dist_token" in specs
     pooling, unsaid = _pooling(specs, given)
     assumed |= unsaid | timm_config.unsaid(given, gated=kind == "swiglu")
@@ -128,7 +130,7 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
             ),
             **timm_config.activation(given, gated=kind == "swiglu", pooling=pooling),
             **(_units(specs, hybrid) if hybrid else {}),
-            **({"biasless": biasless(specs, BIASES)} | own),
+            **options,
         )
     )
     if hybrid:
