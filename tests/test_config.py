@@ -95,7 +95,11 @@ BAD = [
         "model.pooling=avg: no such choice; known: token, first, gap, max, gap_max, map, "
         "token_gap, distilled",
     ),
-    ("--config.model.gelu=relu", "model.gelu=relu: no such choice; known: tanh, erf"),
+    ("--config.model.gelu=relu", "model.gelu=relu: no such choice; known: tanh, erf, quick"),
+    (
+        "--config.model.biasless=key,heads",
+        "model.biasless=heads: no such choice; did you mean head?",
+    ),
     (
         "--config.model.remat=al",
         "model.remat=al: no such choice; known: none, attention, full, dots, dots_no_batch",

@@ -320,8 +320,9 @@ def _check_bounds(key: str, value: Any, field: dataclasses.Field[Any]) -> None:
         for text in value if isinstance(value, tuple) else (value,):
             if text is not None:
                 check(text, key)
-    elif choices and value is not None and value not in choices:
-        raise ConfigError(f"{key}={value}: no such choice{suggest(str(value), choices)}")
+    for one in value if isinstance(value, tuple) else (value,):
+        if choices and one is not None and one not in choices:
+            raise ConfigError(f"{key}={one}: no such choice{suggest(str(one), choices)}")
     amount = value.amount if isinstance(value, Duration) else value
     for number in amount if isinstance(amount, tuple) else (amount,):
         if not isinstance(number, int | float):

@@ -9,10 +9,12 @@ import pytest
 
 import resnet_reference
 from vit_jax import catalog, cli, config, loading, models, tree_utils
-from vit_jax.models import variants
+from vit_jax.models import layers, rotary, variants
 
 TINY = config.Model(patch_size=(4, 4), width=16, depth=3, mlp_dim=24, heads=2, num_classes=5)
 DINOV2 = {"layer_scale": 1e-5, "registers": 3, "mlp": "swiglu", "pooling": "token_gap"}
+CLIP = {"stem_norm": True, "biasless": ("patches", "head"), "gelu": "quick"}
+DINOV3 = {"rotary": 100.0, "position": "none", "registers": 2, "biasless": ("key",)}
 DEIT = {"distillation": True, "pooling": "distilled"}
 PARTS = [
     DEIT,
@@ -21,6 +23,8 @@ PARTS = [
     {"mlp": "swiglu"},
     {"pooling": "token_gap"},
     DINOV2,
+    CLIP,
+    DINOV3,
 ]
 
 
@@ -56,6 +60,8 @@ def test_new_parts_are_off_by_default():
     default, plain = config.Model(), tree_utils.flatten(tiny().shapes())
     assert (default.mlp, default.layer_scale, default.registers) == ("plain", None, 0)
     assert not default.distillation
+    assert (default.stem_norm, default.biasless, default.rotary) == (False, (), None)
+    assert "stem_norm/scale" not in plain
     assert not [name for name in plain if "scale1" in name or "gate" in name or "regist" in name]
 
 
@@ -103,6 +109,72 @@ def test_they_begin_as_their_authors_have_them():
     assert params["encoder/mlp/gate/kernel"].shape == (3, 16, 24)
     assert params["head/kernel"].shape == (32, 5)
     assert not np.array_equal(params["encoder/mlp/gate/kernel"], params["encoder/mlp/fc1/kernel"])
+
+
+@pytest.mark.parametrize("pooling", ["token", "map"])
+@pytest.mark.parametrize("mlp", ["plain", "swiglu"])
+def test_dense_layers_without_a_bias(pooling, mlp):
+    parts = {
+        "patches": {"embedding"},
+        **{part: {f"encoder/attention/{part}"} for part in ("query", "key", "value", "out")},
+        "mlp": {f"encoder/mlp/{name}" for name in ("gate", "fc1", "fc2")},
+        "head": {"head"},
+    }
+    before = tree_utils.flatten(tiny(pooling=pooling, mlp=mlp).shapes())
+    for part, names in parts.items():
+        after = tree_utils.flatten(tiny(pooling=pooling, mlp=mlp, biasless=(part,)).shapes())
+        lost = {f"{name}/bias" for name in names} & before.keys()
+        assert before.keys() - after.keys() == lost
+        assert lost
+
+
+def test_quick_gelu_and_the_norm_of_the_stem():
+    """Against formulas: x sigmoid(1.702 x), and tokens that are normalized once they are placed."""
+    x = np.linspace(-4, 4, 9, dtype=np.float32)
+    quick = layers.ACTIVATIONS["gelu_quick"](x)
+    np.testing.assert_allclose(quick, x / (1 + np.exp(-1.702 * x)), rtol=1e-6)
+    classifier = tiny(**CLIP)
+    module = classifier.bind(random(classifier))
+    seen = []
+    module.encode = lambda x, keys, capture: (seen.append(x), (x, None))[1]
+    module(IMAGES)
+    placed = np.asarray(module.place(module.patches(IMAGES)))
+    centered = placed - placed.mean(axis=-1, keepdims=True)
+    normed = centered / np.sqrt(centered.var(axis=-1, keepdims=True) + 1e-6)
+    expected = normed * module.stem_norm.scale[...] + module.stem_norm.bias[...]
+    np.testing.assert_allclose(seen[0], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("span", ["separate", "max", "min"])
+def test_rotary_positions_against_complex_numbers(span):
+    """Pair (i, i + d/2) of a head is a complex number, times e^(i angle); DINOv3, section 3.2."""
+    grid, d, base = (2, 3), 8, 10.0
+    x = np.random.default_rng(0).normal(size=(2, 1 + 6, 3, d)).astype(np.float32)
+    turned = np.asarray(rotary.rotate(x, (grid, 1, d, base, span)))
+    np.testing.assert_array_equal(turned[:, 0], x[:, 0])  # the class token stays
+    for patch in range(6):
+        places = np.array(divmod(patch, 3)) + 0.5
+        places /= {"separate": np.array(grid), "max": 3, "min": 2}[span]
+        angles = np.concatenate([
+            [2 * np.pi * (2 * at - 1) / base ** (i / 2) for i in range(2)] for at in places
+        ])  # fmt: skip
+        pairs = x[:, 1 + patch, :, :4] + 1j * x[:, 1 + patch, :, 4:]
+        expected = pairs * np.exp(1j * angles)
+        given = turned[:, 1 + patch, :, :4] + 1j * turned[:, 1 + patch, :, 4:]
+        np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5)
+
+
+def test_rotary_positions_fit_any_size_and_every_attention():
+    params = random(tiny(**DINOV3))
+    wide = models.create(dataclasses.replace(TINY, **DINOV3), image_size=(20, 8))
+    assert tree_utils.flatten(wide.shapes()).keys() == tree_utils.flatten(params).keys()
+    assert wide.bind(params).grid == (5, 2)
+    logits = jax.jit(tiny(**DINOV3).apply)(params, IMAGES)[0]
+    swapped = IMAGES.reshape(2, 2, 4, 12, 3)[:, ::-1].reshape(IMAGES.shape)
+    assert np.abs(jax.jit(tiny(**DINOV3).apply)(params, swapped)[0] - logits).max() > 1e-3
+    for changes in ({"attention": "xla"}, {"unroll": 3, "remat": "attention"}):
+        again = jax.jit(tiny(**DINOV3, **changes).apply)(params, IMAGES)[0]
+        np.testing.assert_allclose(again, logits, rtol=0, atol=1e-4)
 
 
 def test_registers_are_seen_but_not_pooled():
@@ -188,6 +260,11 @@ def test_nothing_is_added_to_registers(position, place):
          "model.pooling=token"),
         ({"pooling": "gap", "distillation": True},
          "model.distillation=true: the token follows a class token; set model.class_token=true"),
+        ({"biasless": ("head",), "head_bias": -10.0},
+         "model.head_bias=-10: model.biasless leaves the head without one; set 0"),
+        ({"rotary": 100.0, "heads": 8},
+         "model.rotary=100: turns pairs of features by row and column, so heads must be multiples "
+         "of 4 wide, not 2; set model.heads or model.width"),
         ({**DEIT, "representation_size": 4},
          "model.representation_size=4: model.pooling distilled has two heads, without a layer "
          "before them; set none"),

@@ -93,6 +93,19 @@ def test_parity_and_round_trip(tmp_path, name, overrides, model):
     equal(again.params, loaded.params)
 
 
+def test_the_image_tower_of_two(tmp_path):
+    """As big_vision saves SigLIP: both towers, the temperature and the bias of the loss."""
+    tower = read(FIXTURES / "bv_vit_map.npz")
+    arrays = {f"params/img/{name}": array for name, array in tower.items()}
+    text = {"txt/Encoder_0/encoder_norm/scale": (8,), "txt/head/bias": (4,), "t": (1,), "b": (1,)}
+    arrays |= {f"params/{name}": np.ones(shape, np.float32) for name, shape in text.items()}
+    loaded = weights.load(write(tmp_path / "both.npz", arrays))
+    assert loaded.facts.model.pooling == "map"
+    assert loaded.report.dropped == dict.fromkeys(text, "of the text tower and the loss")
+    equal(loaded.params, weights.load(FIXTURES / "bv_vit_map.npz").params)
+    equal(written(loaded), tower)
+
+
 def test_arrays_go_where_they_belong():
     loaded = weights.load(TOKEN)
     arrays = read(TOKEN)

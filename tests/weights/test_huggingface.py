@@ -183,7 +183,12 @@ def test_without_a_preprocessor_its_defaults_are_assumed():
             {"hidden_act": "mish"},
             f"hidden_act=mish: only {', '.join(huggingface_config.ACTIVATIONS)} are supported",
         ),
-        ({"qkv_bias": False}, "qkv_bias=false: models here have biases before the attention"),
+        (
+            {"model_type": "siglip2"},
+            "model_type=siglip2: of the Hugging Face models, only vit, deit, vit_mae, vit_msn, "
+            "dinov2, dinov2_with_registers, dinov3_vit, clip, clip_vision_model, siglip, "
+            "siglip_vision_model, bit are supported",
+        ),
         ({"head_dim": 16}, "head_dim=16: is not 24 / 3 heads"),
         ({"num_attention_heads": "3"}, "num_attention_heads='3': must be a positive whole number"),
         ({"layer_norm_eps": 0}, "layer_norm_eps=0: must be more than 0"),
@@ -195,7 +200,8 @@ def test_without_a_preprocessor_its_defaults_are_assumed():
         (
             {"model_type": "beit"},
             "model_type=beit: of the Hugging Face models, only vit, deit, vit_mae, vit_msn, "
-            "dinov2, dinov2_with_registers, bit are supported",
+            "dinov2, dinov2_with_registers, dinov3_vit, clip, clip_vision_model, siglip, "
+            "siglip_vision_model, bit are supported",
         ),
         ({"id2label": {"0": "ant"}}, "id2label: names 1 classes; the head has 6"),
         (

@@ -185,6 +185,35 @@ def test_other_positions_are_written_as_a_table(tmp_path, position, pooling, kin
     np.testing.assert_allclose(foreign.logits(again, pictures), expected, rtol=0, atol=1e-5)
 
 
+ALL = ("head", "key", "mlp", "out", "patches", "query", "value")
+
+
+@pytest.mark.parametrize(
+    ("biasless", "kind", "zeros"),
+    [
+        (ALL, "google", ALL),
+        (ALL, "timm", ("head", "patches")),
+        (ALL, "hf", ("head", "mlp", "out", "patches")),
+        (("key", "out"), "timm", ("key", "out")),
+        (("key", "query", "value"), "hf", ()),
+    ],
+)
+def test_biases_that_a_form_has_are_written_as_zeros(tmp_path, biasless, kind, zeros):
+    params, facts = made(size=(16, 16), depth=1, biasless=biasless)
+    path = tmp_path / ("w.npz" if kind == "google" else "w")
+    told = weights.save(params, facts, kind, path)
+    assert [line for line in told if "zeros" in line] == [
+        f"model.biasless={','.join(zeros)}: the file has these biases; they are written as zeros, "
+        "and would be trained"
+    ] * bool(zeros)
+    again = weights.load(path)
+    assert set(again.facts.model.biasless) == set(biasless) - set(zeros)
+    pictures = np.random.default_rng(1).uniform(-1, 1, (2, 16, 16, 3)).astype(np.float32)
+    ours = weights.Weights(kind="", params=params, facts=facts, report=weights.Report())
+    expected = foreign.logits(ours, pictures)
+    np.testing.assert_allclose(foreign.logits(again, pictures), expected, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("position", ["learned_1d", "learned_2d", "sincos_2d", "none"])
 @pytest.mark.parametrize("pooling", ["token", "gap"])
 def test_timm_has_registers_without_positions(tmp_path, position, pooling):
@@ -298,10 +327,25 @@ def test_a_gray_model_says_its_channels(tmp_path):
          "model.representation_size=8: timm has no layer before the head"),
         ({"representation_size": 8}, "hf", "w",
          "model.representation_size=8: Hugging Face has no layer before the head"),
-        ({"pooling": "gap"}, "hf", "w",
+        ({"pooling": "gap", "class_token": True}, "hf", "w",
          "model.pooling=gap: in Hugging Face transformers the head reads only the class token"),
         ({"pooling": "map"}, "hf", "w",
-         "model.pooling=map: in Hugging Face transformers the head reads only the class token"),
+         "model.pooling=map: in Hugging Face's SigLIP no head follows this pooling; a classifier "
+         "there reads the mean of all patches (gap)"),
+        ({"stem_norm": True}, "hf", "w",
+         "model.biasless=(): is not said by Hugging Face's form, which reads back as "
+         "head,patches"),
+        ({"stem_norm": True}, "timm", "w",
+         "model.biasless=(): timm has no bias of patches before model.stem_norm"),
+        ({"rotary": 100.0}, "google", "w.npz", "model.rotary=100: Google has no equivalent"),
+        ({"rotary": 100.0, "position": "none"}, "hf", "w",
+         "model.rotary=100: Hugging Face has DINOv3 without a head; write it with --to=timm"),
+        ({"rotary": 100.0, "position": "none"}, "timm", "w",
+         "model.biasless=(): timm's DINOv3 has no equivalent"),
+        ({"rotary": 100.0, "position": "sincos_2d", "biasless": ("key",)}, "timm", "w",
+         "model.position=learned_1d: timm's DINOv3 has no equivalent"),
+        ({"stem_norm": True}, "google", "w.npz",
+         "model.stem_norm=true: Google has no equivalent"),
         ({"position_place": "layers"}, "timm", "w",
          "model.position_place=layers: timm adds positions at the stem only"),
         ({"position_place": "shared"}, "google", "w.npz",

@@ -67,6 +67,17 @@ class Model:
         "Whether a distillation token, with a position of its own, follows the class token.",
         later=True,
     )
+    stem_norm: bool = option(
+        False,
+        "Whether tokens with their positions are normalized before the first layer, as in CLIP.",
+        later=True,
+    )
+    biasless: tuple[str, ...] = option(
+        (),
+        "Dense layers without a bias: of patches, of a layer's attention or MLP, or the head.",
+        choices=("patches", "query", "key", "value", "out", "mlp", "head"),
+        later=True,
+    )
     num_classes: int | None = option(
         None, "Outputs of the head; none: the number of classes of the data.", at_least=1
     )
@@ -87,6 +98,18 @@ class Model:
         "learned_1d",
         "Position embedding: none, learned by index or row and column, relative, or fixed sin-cos.",
         choices=("none", "learned_1d", "learned_2d", "relative", "sincos_1d", "sincos_2d"),
+    )
+    rotary: float | None = option(
+        None,
+        "Base of rotary positions, by which queries and keys turn, as 100 in DINOv3; none: none.",
+        at_least=1,
+        later=True,
+    )
+    rotary_span: str = option(
+        "separate",
+        "What rotary positions count from -1 to 1: each axis, or the longer (max) or shorter one.",
+        choices=("separate", "max", "min"),
+        later=True,
     )
     class_position: bool = option(
         True, "Whether learned positions have one for the class token; those of big_vision do not."
@@ -115,7 +138,9 @@ class Model:
         choices=("gelu", "silu", "relu"),
     )
     gelu: str = option(
-        "tanh", "GELU form: tanh as in Google's code, erf as in timm.", choices=("tanh", "erf")
+        "tanh",
+        "GELU form: tanh as in Google's code, erf as in timm, quick (a sigmoid) as in CLIP.",
+        choices=("tanh", "erf", "quick"),
     )
     norm_epsilon: float = option(1e-6, "Epsilon of LayerNorm.", above=0)
     norm_place: str = option(

@@ -20,6 +20,7 @@ class SwiGlu(nnx.Module):
         linear = functools.partial(
             nnx.Linear,
             kernel_init=nnx.initializers.xavier_uniform(),
+            use_bias="mlp" not in model.biasless,
             dtype=dtype,
             rngs=rngs,
         )

@@ -10,6 +10,7 @@ Letters, here and in every other file:
 Modules hold parameters only, in float32; a dropout key is an argument, and None means no dropout.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from vit_jax import config
-from vit_jax.models import positions
+from vit_jax.models import positions, rotary
 from vit_jax.models.dropping import drop_path, dropout
 from vit_jax.models.gated_mlp import SwiGlu
 from vit_jax.models.layer_scale import LayerScale
@@ -142,19 +143,27 @@ class Attention(nnx.Module):
     """Multi-head attention, to the tokens themselves unless told otherwise (ViT, appendix A)."""
 
     def __init__(
-        self, model: config.Model, dtype: jnp.dtype, *, tokens: int | None = None, rngs: nnx.Rngs
+        self,
+        model: config.Model,
+        dtype: jnp.dtype,
+        *,
+        grid: tuple[int, int] | None = None,
+        tokens: int | None = None,
+        rngs: nnx.Rngs,
     ):
         self.kind = model.attention
         self.recomputed, self.unrolled = model.remat == "attention", model.unroll > 1
         width = required(model.width)
         heads = (required(model.heads), width // required(model.heads))
+        self.place = None if grid is None else rotary.place(model, grid, heads[1])
         linear = functools.partial(
             nnx.LinearGeneral, kernel_init=xavier_uniform, dtype=dtype, rngs=rngs
         )
-        self.query = linear(width, heads)
-        self.key = linear(width, heads)
-        self.value = linear(width, heads)
-        self.out = linear(heads, width, axis=(-2, -1))
+        self.query, self.key, self.value = (
+            linear(width, heads, use_bias=name not in model.biasless)
+            for name in ("query", "key", "value")
+        )
+        self.out = linear(heads, width, axis=(-2, -1), use_bias="out" not in model.biasless)
         self.relative = tokens is not None
         if tokens is not None:
             self.offsets = positions.RelativePositions(tokens, heads[1], rngs=rngs)
@@ -171,6 +180,8 @@ class Attention(nnx.Module):
         """
         to = x if to is None else to
         query, key, value = self.query(x), self.key(to), self.value(to)
+        if self.place is not None:
+            query, key = rotary.rotate(query, self.place), rotary.rotate(key, self.place)
         # The other kinds never return weights.
         mix = functools.partial(_mixed, "explicit" if capture else self.kind)
         if self.recomputed:
@@ -182,6 +193,7 @@ class Attention(nnx.Module):
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu_tanh": functools.partial(nnx.gelu, approximate=True),
     "gelu_erf": functools.partial(nnx.gelu, approximate=False),
+    "gelu_quick": lambda x: x * nnx.sigmoid(1.702 * x),
     "silu": nnx.silu,
     "relu": nnx.relu,
     "tanh": jnp.tanh,
@@ -199,6 +211,7 @@ class Mlp(nnx.Module):
             nnx.Linear,
             kernel_init=xavier_uniform,
             bias_init=nnx.initializers.normal(1e-6),
+            use_bias="mlp" not in model.biasless,
             dtype=dtype,
             rngs=rngs,
         )
@@ -229,7 +242,7 @@ class EncoderBlock(nnx.Module):
             self.position = positions.Positions(model, grid, rngs=rngs)
         self.norm1 = nnx.LayerNorm(width, epsilon=model.norm_epsilon, rngs=rngs)
         relative = tokens if model.position == "relative" else None
-        self.attention = Attention(model, dtype, tokens=relative, rngs=rngs)
+        self.attention = Attention(model, dtype, grid=grid, tokens=relative, rngs=rngs)
         self.norm2 = nnx.LayerNorm(width, epsilon=model.norm_epsilon, rngs=rngs)
         self.mlp = (SwiGlu if model.mlp == "swiglu" else Mlp)(model, dtype, rngs=rngs)
         self.scaled = model.layer_scale is not None
@@ -273,6 +286,7 @@ class AttentionPooling(nnx.Module):
     """A learned query that attends to all tokens, and an MLP (Zhai et al. 2022; big_vision)."""
 
     def __init__(self, model: config.Model, dtype: jnp.dtype, *, rngs: nnx.Rngs):
+        model = dataclasses.replace(model, biasless=())  # which is of the layers
         width = required(model.width)
         self.probe = nnx.Param(xavier_uniform(rngs.params(), (1, 1, width), jnp.float32))
         self.attention = Attention(model, dtype, rngs=rngs)
@@ -308,6 +322,7 @@ class WithHead(nnx.Module):
             required(model.num_classes),
             kernel_init=nnx.initializers.zeros,
             bias_init=nnx.initializers.constant(model.head_bias),
+            use_bias="head" not in model.biasless,
             rngs=rngs,
         )
         self.head = linear()

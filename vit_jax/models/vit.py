@@ -48,7 +48,12 @@ class ViT(WithHead):
             self.resnet = resnet.Backbone(model, channels, dtype, rngs=rngs)
             channels = self.resnet.features
         self.embedding = nnx.LinearGeneral(
-            (*patch, channels), width, axis=(-3, -2, -1), dtype=dtype, rngs=rngs
+            (*patch, channels),
+            width,
+            axis=(-3, -2, -1),
+            use_bias="patches" not in model.biasless,
+            dtype=dtype,
+            rngs=rngs,
         )
         self.token = variants.has_class_token(model)
         if self.token:
@@ -63,6 +68,8 @@ class ViT(WithHead):
         if self.learned:
             self.position = positions.Positions(model, self.grid, rngs=rngs)
 
+        if model.stem_norm:
+            self.stem_norm = nnx.LayerNorm(width, epsilon=model.norm_epsilon, rngs=rngs)
         keys = jax.random.split(rngs.params(), depth)
         self.encoder = jax.vmap(
             lambda key: self.block(model, self.grid, dtype, rngs=nnx.Rngs(key))
@@ -152,12 +159,14 @@ class ViT(WithHead):
     def transform(
         self, patches: jax.Array, key: jax.Array | None, capture: bool
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Adds positions to patch embeddings (B, P, D), applies dropout, and encodes them."""
+        """Adds positions to patch embeddings (B, P, D), normalizes if asked to, and encodes."""
         first, rest = None, None
         if key is not None:
             keys = jax.random.split(key, 1 + required(self.model.depth))
             first, rest = keys[0], keys[1:]
-        return self.encode(dropout(self.place(patches), self.model.dropout, first), rest, capture)
+        x = dropout(self.place(patches), self.model.dropout, first)
+        x = normalize(self.stem_norm, x) if self.model.stem_norm else x
+        return self.encode(x, rest, capture)
 
     def pool(self, tokens: jax.Array) -> jax.Array:
         """Pools the tokens of patches (B, P, D) to (B, D) float32."""

@@ -21,11 +21,14 @@ import numpy as np
 from vit_jax import config, models
 from vit_jax.models import positions
 from vit_jax.weights import (
+    biases,
     bit,
     google,
     huggingface,
     huggingface_config,
     huggingface_dinov2,
+    huggingface_dinov3,
+    huggingface_towers,
     mapping,
     timm,
     timm_document,
@@ -39,7 +42,7 @@ ENCODER = (
     *("patch_size", "width", "depth", "mlp_dim", "heads", "pooling", "class_token", "position"),
     *("class_position", "position_place", "representation_size", "representation_activation"),
     *("activation", "gelu", "norm_epsilon", "norm_place", "mlp", "layer_scale", "registers"),
-    "distillation",
+    *("distillation", "stem_norm", "biasless", "rotary", "rotary_span"),
 )
 RESNET = ("resnet_units", "resnet_width", "resnet_version", "resnet_epsilons")
 PIXELS = ("image_size", "mean", "std", "resampling", "eval_crop", "resize_to")
@@ -106,7 +109,8 @@ def _check_place(facts: mapping.Facts, kind: str) -> None:
         place = f"model.position_place={model.position_place}"
         raise WeightsError(f"{place}: {name} adds positions at the stem only")
     headless = "head/kernel" in facts.fresh
-    for key in ("mlp", "layer_scale", "registers", "distillation") if kind == "google" else ():
+    parts = ("mlp", "layer_scale", "registers", "distillation", "stem_norm", "rotary")
+    for key in parts if kind == "google" else ():
         if (value := getattr(model, key)) != getattr(config.Model(), key):
             said = str(value).lower() if isinstance(value, bool) else config.show(value)
             raise WeightsError(f"model.{key}={said}: Google has no equivalent")
@@ -120,7 +124,11 @@ def _check_place(facts: mapping.Facts, kind: str) -> None:
     if model.resnet_units is not None:
         units = f"model.resnet_units={config.show(model.resnet_units)}"
         raise WeightsError(f"{units}: Hugging Face transformers dropped hybrid models")
-    if huggingface_dinov2.expresses(model):
+    if model.rotary is not None:
+        huggingface_dinov3.check(model, headless=headless)
+    elif huggingface_towers.expresses(model):
+        huggingface_towers.check(facts, headless=headless)
+    elif huggingface_dinov2.expresses(model):
         huggingface_dinov2.check(model, headless=headless)
     elif model.pooling not in ("token", "distilled"):
         pooling = f"model.pooling={model.pooling}"
@@ -133,10 +141,10 @@ def _plain(
     params: models.Params, facts: mapping.Facts, kind: str
 ) -> tuple[models.Params, mapping.Facts, tuple[str, ...]]:
     """Returns the same function with the options of other projects, and the changes."""
-    model = facts.model
-    if models.family(model).weights == "bit":
+    if models.family(facts.model).weights == "bit":
         return params, facts, ()
-    told: tuple[str, ...] = ()
+    params, facts, told = biases.written(params, facts, kind)
+    model = facts.model
     model = dataclasses.replace(_normal(model), layer_scale=model.layer_scale)
     if model.pooling == "token" and kind != "timm":  # normalizing each token first is equivalent
         model = dataclasses.replace(model, norm_place="tokens")
@@ -147,12 +155,12 @@ def _plain(
             params["cls"] = np.asarray(params["cls"] + table[:, :1], np.float32)
             table, row = table[:, 1:], False
             if model.position == "learned_1d":
-                told = (
+                told += (
                     "model.class_position=true: timm has no position for the class token of a "
                     "model with registers; it is written as part of the token",
                 )
         elif model.position == "learned_1d":
-            told = (
+            told += (
                 "model.class_position=false: Hugging Face has a position for the class token; "
                 "it is written as zeros, and would be trained",
             )
@@ -164,6 +172,7 @@ def _plain(
 def _normal(model: config.Model) -> config.Model:
     """Returns an encoder with the options that change nothing in it at their defaults."""
     default, changed = config.Model(), dict[str, Any]()
+    changed["biasless"] = tuple(sorted(set(model.biasless)))
     if models.has_class_token(model) == models.default_class_token(model.pooling):
         changed["class_token"] = None
     if not models.has_class_token(model) or not model.position.startswith("learned"):
@@ -189,6 +198,8 @@ def _table(params: models.Params, facts: mapping.Facts, kind: str) -> np.ndarray
         kind, ("learned_1d", "relative")
     )
     apart = models.has_class_token(model) and not model.class_position
+    if model.rotary is not None and model.position == "none":
+        return None
     if kind == "hf" and apart and model.position == "learned_1d":
         pass  # the row that Hugging Face has is written, as zeros
     elif kind == "timm" and model.registers and models.has_class_position(model):
@@ -258,6 +269,7 @@ def _otherwise(key: str, ours: Any, theirs: Any, kind: str, *, folder: bool) -> 
     else:
         remedy = ""
     fixed = ("position", "class_position", "pooling", "num_classes", "architecture")
+    fixed += ("biasless", "stem_norm")
     if theirs is not None and key not in fixed:
         set_it = f"set --config.model.{key}={config.show(theirs)} to write another function"
         remedy = f"{remedy}, or {set_it}" if remedy else set_it

@@ -16,6 +16,7 @@ APART = {"cls": "class token", "distillation": "distillation token", "registers"
 # chose them.
 NUMERICS = ("activation", "gelu", "norm_epsilon", "norm_place", "class_position")
 NUMERICS += ("resnet_epsilons", "resnet_pool", "mlp", "layer_scale", "registers", "distillation")
+NUMERICS += ("stem_norm", "biasless", "rotary", "rotary_span")
 
 
 def fit(
@@ -85,6 +86,11 @@ def numerics(facts: mapping.Facts, *, keep_head: bool) -> dict[str, object]:
       keep_head: whether the layers after the encoder are used too.
     """
     model = {f"model.{key}": getattr(facts.model, key) for key in NUMERICS}
+    if facts.model.rotary is not None:  # which are positions enough
+        model["model.position"] = facts.model.position
+    if not keep_head:
+        biasless = (part for part in facts.model.biasless if part != "head")
+        model["model.biasless"] = tuple(biasless)
     if models.has_class_token(facts.model) and not models.default_class_token(facts.model.pooling):
         model["model.class_token"] = True  # other tokens attend to it even if the head ignores it
     if keep_head:

@@ -4,6 +4,8 @@ vit.embeddings, vit.encoder.layer.0, classifier      ViTForImageClassification
 embeddings, encoder.layer.0, pooler                  ViTModel, whose pooler is our pre_logits
 deit.embeddings, deit.encoder.layer.0, classifier    DeiTForImageClassification, ...WithTeacher
 dinov2.embeddings, dinov2.encoder.layer.0            see `huggingface_dinov2`
+embeddings, layer.0, norm                            see `huggingface_dinov3`
+vision_model.embeddings, vision_model.encoder        see `huggingface_towers`
 bit.embedder, bit.encoder.stages.0, classifier.1     BitForImageClassification
 
 Version 5 of transformers names the layers of a ViT otherwise (layers.0.attention.q_proj) but still
@@ -15,7 +17,14 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 from vit_jax import config, models
-from vit_jax.weights import bit, huggingface_config, huggingface_dinov2, json_fields
+from vit_jax.weights import (
+    bit,
+    huggingface_config,
+    huggingface_dinov2,
+    huggingface_dinov3,
+    huggingface_towers,
+    json_fields,
+)
 from vit_jax.weights.json_fields import Given
 from vit_jax.weights.mapping import (
     CONVOLUTION,
@@ -36,7 +45,8 @@ from vit_jax.weights.torch_rules import dense, norm
 PATCHES, ROOT = "embeddings.patch_embeddings.projection.weight", "embedder.convolution.weight"
 # Models with the layers of ViT, and their epsilon where config.json has none.
 EPSILONS = {"vit": 1e-12, "deit": 1e-12, "vit_mae": 1e-12, "vit_msn": 1e-6}
-PREFIXES = ("vit.", "deit.", "bit.", *(f"{kind}." for kind in huggingface_dinov2.KINDS), "")
+PREFIXES = ("vit.", "deit.", "bit.", *(f"{kind}." for kind in huggingface_dinov2.KINDS))
+PREFIXES += ("vision_model.", "")
 # The dense layers of a block: queries, keys, values, output projection, and the MLP's two.
 OLDER = (
     *(f"attention.attention.{name}" for name in ("query", "key", "value")),
@@ -50,12 +60,14 @@ TWO_HEADS = ("cls_classifier", "distillation_classifier")
 DROPPED = (
     (r"(\w+\.)?embeddings\.mask_token|decoder\..*", "of masked image modeling"),
     (r"(vit|deit)\.pooler\..*", "a pooler that the classifier does not use"),
+    *huggingface_towers.DROPPED,
 )
 
 
 def recognizes(arrays: Arrays) -> bool:
     """Returns whether the arrays are in this format, or in a variant that `facts` rejects."""
-    return any(name.endswith((PATCHES, ROOT)) for name in arrays.specs)
+    known = (PATCHES, ROOT, huggingface_towers.PATCHES, huggingface_dinov3.PATCHES)
+    return any(name.endswith(known) for name in arrays.specs)
 
 
 def facts(arrays: Arrays, hints: Hints) -> Facts:
@@ -67,13 +79,20 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
             "put that file next to it"
         )
     kind = json_fields.text(given, "model_type", "vit" if _prefix(specs, PATCHES) else "bit")
-    known = (*EPSILONS, *huggingface_dinov2.KINDS, "bit")
-    if kind not in known or _prefix(specs, ROOT if kind == "bit" else PATCHES) is None:
+    known = (*EPSILONS, *huggingface_dinov2.KINDS, huggingface_dinov3.KIND)
+    known += (*huggingface_towers.KINDS, "bit")
+    first = {"bit": ROOT, huggingface_dinov3.KIND: huggingface_dinov3.PATCHES}
+    first |= dict.fromkeys(huggingface_towers.KINDS, huggingface_towers.PATCHES)
+    if kind not in known or _prefix(specs, first.get(kind, PATCHES)) is None:
         raise WeightsError(
             f"model_type={kind}: of the Hugging Face models, only {', '.join(known)} are supported"
         )
     if kind in huggingface_dinov2.KINDS:
         return _dinov2(specs, given, hints)
+    if kind == huggingface_dinov3.KIND:
+        return _dinov3(specs, given, hints)
+    if kind in huggingface_towers.KINDS:
+        return _tower(specs, given, hints)
     if kind == "bit":
         return _resnet(specs, given, hints)
     return _transformer(specs, given, hints, EPSILONS[kind])
@@ -124,6 +143,29 @@ def _dinov2(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
     return _facts(specs, model, size, channels, hints, "classifier.weight")
 
 
+def _dinov3(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
+    fields = huggingface_dinov3.fields_read(given)
+    found = huggingface_dinov3.options(specs, fields)
+    known = huggingface_config.transformer(fields, found["width"], pooler=False)
+    channels = array_shape(specs, huggingface_dinov3.PATCHES, 4)[1]
+    size = json_fields.pair(given, "image_size", 224)
+    return _facts(specs, config.Model(**(known | found)), size, channels, hints, "none")
+
+
+def _tower(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
+    prefix = _prefix(specs, huggingface_towers.PATCHES) or ""
+    fields = huggingface_towers.tower(given)
+    found = huggingface_towers.options(specs, given, prefix)
+    known = huggingface_config.transformer(fields, found["width"], pooler=False)
+    channels = array_shape(specs, f"{prefix}{huggingface_towers.PATCHES}", 4)[1]
+    size = json_fields.pair(fields, "image_size")
+    head = "visual_projection.weight" if found.get("stem_norm") else "classifier.weight"
+    made = _facts(specs, config.Model(**(known | found)), size, channels, hints, head)
+    pools = found["pooling"] != "gap" or head in specs
+    unsaid = {} if pools else {"model.pooling": "the file has tokens and pools none of them"}
+    return dataclasses.replace(made, assumed={**made.assumed, **unsaid})
+
+
 def _resnet(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
     width, channels = array_shape(specs, (_prefix(specs, ROOT) or "") + ROOT, 4)[:2]
     counts = (
@@ -150,12 +192,14 @@ def _facts(
     head: str,
 ) -> Facts:
     """Returns the facts of a model, its head the array of that name, where there is one."""
+    given = hints.files["config.json"]
     count = array_shape(specs, head, 2)[0] if head in specs else None
+    classed = head != "visual_projection.weight"  # whose outputs are embeddings
     data, assumed = huggingface_config.data(hints, size or (224, 224), channels)
     return Facts(
         model=models.complete(dataclasses.replace(model, num_classes=count or 1)),
         data=data,
-        classes=huggingface_config.classes(hints.files["config.json"], count) if count else (),
+        classes=huggingface_config.classes(given, count) if count and classed else (),
         assumed=assumed if size else assumed | bit.SIZE,
         fresh={} if count else {"head/kernel": HEADLESS, "head/bias": HEADLESS},
     )
@@ -166,6 +210,15 @@ def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
     model = facts.model
     resnet = models.family(model).weights == "bit"
     dinov2 = not resnet and huggingface_dinov2.expresses(model)
+    if not resnet and model.rotary is not None:
+        return list(huggingface_dinov3.rules(model))
+    tower = not resnet and huggingface_towers.expresses(model)
+    if specs is not None:
+        own = _prefix(specs, huggingface_towers.PATCHES)
+    else:
+        own = "vision_model." if tower else None
+    if own is not None:
+        return list(huggingface_towers.rules(own, model))
     if specs is not None:
         prefix = _prefix(specs, ROOT if resnet else PATCHES) or ""
     elif "head/kernel" in facts.fresh:

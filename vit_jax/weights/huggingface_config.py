@@ -4,7 +4,12 @@ import re
 from typing import Any
 
 from vit_jax import config, models
-from vit_jax.weights import huggingface_dinov2, json_fields
+from vit_jax.weights import (
+    huggingface_dinov2,
+    huggingface_dinov3,
+    huggingface_towers,
+    json_fields,
+)
 from vit_jax.weights.json_fields import Given
 from vit_jax.weights.mapping import Facts, Hints
 from vit_jax.weights.readers import WeightsError
@@ -17,6 +22,7 @@ ACTIVATIONS = {
     "gelu_fast": {"gelu": "tanh"},
     "gelu_accurate": {"gelu": "tanh"},
     "gelu_pytorch_tanh": {"gelu": "tanh"},
+    "quick_gelu": {"gelu": "quick"},
     "silu": {"activation": "silu"},
     "swish": {"activation": "silu"},
     "relu": {"activation": "relu"},
@@ -26,7 +32,7 @@ RESAMPLING = {2: "antialiased_bilinear", 3: "antialiased_bicubic"}  # Pillow's n
 PREPROCESSOR = "preprocessor_config.json"
 ABSENT = f"there is no {PREPROCESSOR}"
 STANDARD = (0.5, 0.5, 0.5)  # transformers' own defaults: of ViT,
-CLIP = {  # and of BiT
+CLIP = {  # of BiT and CLIP
     "image_mean": (0.48145466, 0.4578275, 0.40821073),
     "image_std": (0.26862954, 0.26130258, 0.27577711),
 }
@@ -50,8 +56,7 @@ def transformer(
     last = json_fields.text(given, "pooler_act", "tanh") if pooler else "tanh"
     if last not in POOLER:
         raise WeightsError(f"pooler_act={last}: only {', '.join(POOLER)} are supported")
-    if given.get("qkv_bias", True) is not True:
-        raise WeightsError("qkv_bias=false: models here have biases before the attention")
+    biased = given.get("qkv_bias", True)
     if given.get("head_dim") not in (None, width / heads):
         dimension = json_fields.shown(given["head_dim"])
         raise WeightsError(f"head_dim={dimension}: is not {width} / {heads} heads")
@@ -61,6 +66,7 @@ def transformer(
     return {
         "heads": heads,
         "norm_epsilon": epsilon,
+        "biasless": () if biased else ("query", "key", "value"),
         "representation_activation": POOLER[last],
         **ACTIVATIONS[activation],
     }
@@ -136,6 +142,8 @@ def data(hints: Hints, size: tuple[int, int], channels: int) -> tuple[config.Dat
     if not given:
         keys = ("mean", "std", "resampling", "eval_crop")
         assumed = {f"data.{key}": f"as of ViT by default; {ABSENT}" for key in keys}
+    elif type(given.get("size")) is int and _made_by(given, "CLIP"):
+        given = {**given, "size": {"shortest_edge": given["size"]}}
     crop, resize_to = "resize", None
     if given.get("do_center_crop", "crop_size" in given):
         short = _short(given.get("size"))
@@ -167,6 +175,12 @@ def _short(size: Any) -> int | None:
     return json_fields.whole(size, "shortest_edge") if "shortest_edge" in _keys(size) else None
 
 
+def _made_by(given: Given, *kinds: str) -> bool:
+    """Returns whether one of these kinds of processor wrote the fields."""
+    keys = ("image_processor_type", "feature_extractor_type")
+    return any(str(given.get(key, "")).startswith(kinds) for key in keys)
+
+
 def _keys(size: Any) -> tuple[str, ...]:
     return tuple(size) if isinstance(size, dict) else ()
 
@@ -175,8 +189,8 @@ def _normalization(given: Given, channels: int) -> tuple[tuple[float, ...], tupl
     """Returns mean and deviation of pixels from 0 to 1."""
     mean, std = (0.0,), (1.0,)
     if given.get("do_normalize", True):
-        of_bit = str(given.get("image_processor_type", "")).startswith("Bit")
-        usual = CLIP if of_bit else {"image_mean": STANDARD, "image_std": STANDARD}
+        standard = {"image_mean": STANDARD, "image_std": STANDARD}
+        usual = CLIP if _made_by(given, "Bit", "CLIP") else standard
         mean = json_fields.reals(given, "image_mean", usual["image_mean"])
         std = json_fields.reals(given, "image_std", usual["image_std"])
     # Normalization applies to pixels from 0 to 255 times this factor.
@@ -210,17 +224,23 @@ def config_files(facts: Facts) -> dict[str, dict[str, Any]]:
         kind, model_type, known = huggingface_dinov2.fields(model)
     elif model.distillation:
         kind, model_type = "DeiT", "deit"
+    task = "ForImageClassification" + "WithTeacher" * (model.pooling == "distilled")
+    named = f"{kind}{'Model' if headless else task}"
     if kind != "Bit":
         known = _vit(facts) | known
-    task = "ForImageClassification" + "WithTeacher" * (model.pooling == "distilled")
+    if kind != "Bit" and model.rotary is not None:
+        named, model_type, known = huggingface_dinov3.fields(model, known)
+    elif kind != "Bit" and huggingface_towers.expresses(model):
+        known["num_channels"] = data.channels
+        named, model_type, known = huggingface_towers.fields(model, known, headless=headless)
     made = {
-        "architectures": [f"{kind}{'Model' if headless else task}"],
+        "architectures": [named],
         "model_type": model_type,
         "num_channels": data.channels,
         "dtype": "float32",
         **known,
     }
-    if not headless:
+    if not headless and "projection_dim" not in known:
         names = facts.classes or tuple(f"LABEL_{i}" for i in range(model.num_classes or 0))
         made["id2label"] = {str(i): name for i, name in enumerate(names)}
         made["label2id"] = {name: i for i, name in enumerate(names)}
@@ -255,7 +275,7 @@ def _vit(facts: Facts) -> dict[str, Any]:
         "layer_norm_eps": model.norm_epsilon,
         "image_size": height if height == width else [height, width],
         "patch_size": patch[0] if patch[0] == patch[1] else list(patch),
-        "qkv_bias": True,
+        "qkv_bias": "query" not in model.biasless,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
     }
@@ -270,7 +290,7 @@ def _vit(facts: Facts) -> dict[str, Any]:
 def _written_activation(model: config.Model) -> str:
     if model.activation != "gelu":
         return model.activation
-    return "gelu_pytorch_tanh" if model.gelu == "tanh" else "gelu"
+    return {"tanh": "gelu_pytorch_tanh", "erf": "gelu", "quick": "quick_gelu"}[model.gelu]
 
 
 def _bit(model: config.Model) -> dict[str, Any]:

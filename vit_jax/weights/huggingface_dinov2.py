@@ -65,7 +65,8 @@ def rules(prefix: str, model: config.Model) -> Iterator[Rule]:
 
 def expresses(model: config.Model) -> bool:
     """Returns whether a model has parts that these have and ViT has not."""
-    return model.layer_scale is not None or model.mlp != "plain" or model.registers > 0
+    parts = model.layer_scale is not None or model.mlp != "plain" or model.registers > 0
+    return parts and model.rotary is None
 
 
 def check(model: config.Model, *, headless: bool) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vit_jax import config, models
@@ -12,17 +12,20 @@ from vit_jax.weights import (
     google,
     huggingface,
     mapping,
+    open_clip,
     position_grid,
     readers,
     timm,
 )
 from vit_jax.weights.readers import Arrays, WeightsError
 
-LAYOUTS = (google.LAYOUT, bit.LAYOUT, timm.LAYOUT, huggingface.LAYOUT)
+LAYOUTS = (google.LAYOUT, bit.LAYOUT, timm.LAYOUT, huggingface.LAYOUT, open_clip.LAYOUT)
 # Prefixes that training programs add to parameter names.
 PREFIXES = ("opt/target/", "params/", "model.", "module.")
-BESIDE = ("config.json", "preprocessor_config.json")
-WHOLE = ("model.safetensors", "pytorch_model.safetensors")
+# Those of the image tower in files with a text tower too, by big_vision and open_clip.
+TOWERS = ("img/", "visual.trunk.")
+BESIDE = ("config.json", "preprocessor_config.json", open_clip.CONFIG)
+WHOLE = ("model.safetensors", "pytorch_model.safetensors", "open_clip_model.safetensors")
 INDEX = "model.safetensors.index.json"
 
 
@@ -152,13 +155,15 @@ def _open(path: pathlib.Path) -> tuple[Arrays, dict[str, dict[str, Any]]]:
     beside = {}
     if path.suffix != ".npz":  # these need no other file
         beside = {n: readers.read_json(folder / n) for n in BESIDE if (folder / n).is_file()}
-    return _without_prefix(path, arrays), beside
+    for prefixes in (PREFIXES, TOWERS):
+        arrays = _without_prefix(path, arrays, prefixes)
+    return arrays, beside
 
 
-def _without_prefix(path: pathlib.Path, arrays: Arrays) -> Arrays:
-    """Returns the arrays by name without the prefixes of training programs."""
+def _without_prefix(path: pathlib.Path, arrays: Arrays, prefixes: Sequence[str]) -> Arrays:
+    """Returns the arrays by name without the first of some prefixes that occurs."""
     names = arrays.specs
-    prefix = next((p for p in PREFIXES if any(name.startswith(p) for name in names)), "")
+    prefix = next((p for p in prefixes if any(name.startswith(p) for name in names)), "")
     long: dict[str, str] = {}
     for name in names:
         short = name.removeprefix(prefix)

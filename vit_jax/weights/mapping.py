@@ -39,6 +39,8 @@ SPREAD = Form(
     lambda array, shape: array.reshape(shape),
     lambda array: array.reshape(1, 1, 1, -1),
 )
+# Without our leading axis of one.
+ROWS = Form(lambda shape: shape[1:], lambda array, _: array[None], lambda array: array[0])
 FLAT = Form(
     lambda shape: (math.prod(shape),),
     lambda array, shape: array.reshape(shape),

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from vit_jax import config, models
-from vit_jax.weights import bit, timm_config
+from vit_jax.weights import bit, timm_config, timm_eva
 from vit_jax.weights.json_fields import Given
 from vit_jax.weights.mapping import (
     CONVOLUTION,
@@ -35,10 +35,17 @@ from vit_jax.weights.mapping import (
 )
 from vit_jax.weights.position_grid import size_of_positions
 from vit_jax.weights.readers import Arrays, Spec, WeightsError
-from vit_jax.weights.torch_rules import dense, hidden, mlp, norm, parts, swiglu
+from vit_jax.weights.torch_rules import biasless, dense, hidden, mlp, norm, parts, swiglu
 
+# Dense layers, and our names of those that lack a bias where it is missing.
+BIASES = {
+    "patch_embed.proj": ("patches",),
+    "blocks.0.attn.qkv": ("query", "key", "value"),
+    "blocks.0.attn.proj": ("out",),
+    "blocks.0.mlp.fc1": ("mlp",),
+}
 BACKBONE = "patch_embed.backbone."
-REGISTERS = ("reg_token", "register_tokens")  # of timm and of Meta
+REGISTERS = ("reg_token", "register_tokens", timm_eva.META)  # of timm and of Meta
 SCALES = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"}  # of timm, and of Meta's DeiT-III
 # The head of a ResNet is a 1 x 1 convolution.
 PIXEL = Form(
@@ -51,7 +58,6 @@ FOREIGN = (
     (r".*\.attn\.[qv]_bias", "biases of queries and values only, as BEiT"),
     (r".*\.attn\.[qk]_norm\..*|attn_pool\.[qk]_norm\..*", "normalized queries and keys"),
     (r".*\.(attn|mlp)\.norm\..*", "norms inside its layers"),
-    (r"norm_pre\..*", "a LayerNorm before the encoder, as CLIP"),
     (r".*\.relative_position_bias_table|.*\.rel_pos.*|rel_pos.*", "relative positions"),
     (r".*rope.*|.*freqs.*", "rotary positions"),
     (r".*\.running_mean", "BatchNorm"),
@@ -70,10 +76,12 @@ def recognizes(arrays: Arrays) -> bool:
 def facts(arrays: Arrays, hints: Hints) -> Facts:
     """Infers the model from names, shapes and config.json; raises WeightsError."""
     specs = arrays.specs
-    for pattern, feature in FOREIGN:
-        if any(re.fullmatch(pattern, name) for name in specs):
-            raise WeightsError(f"contains a model with {feature}, which is not supported")
     given = timm_config.read(hints)
+    eva = timm_eva.recognizes(specs, given)
+    names = [name for name in specs if not (eva and timm_eva.OWN.fullmatch(name))]
+    for pattern, feature in FOREIGN:
+        if any(re.fullmatch(pattern, name) for name in names):
+            raise WeightsError(f"contains a model with {feature}, which is not supported")
     if "patch_embed.proj.weight" in specs:
         return _transformer(specs, given, hints)
     return _resnet(specs, given, hints)
@@ -84,7 +92,13 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
     hybrid = _root(specs)
     token = "cls_token" in specs
     kind, features = hidden(specs, "blocks.0.mlp")
-    heads, assumed = timm_config.heads(given, width, hints.heads, gated=kind == "swiglu")
+    eva = timm_eva.recognizes(specs, given)
+    usual = timm_eva.HEADS if eva else timm_config.usual_heads(gated=kind == "swiglu")
+    heads, assumed = timm_config.heads(given, width, hints.heads, usual)
+    options: dict[str, Any] = {"biasless": biasless(specs, BIASES)}
+    if eva:
+        options, unsaid = timm_eva.options(specs, given)
+        assumed |= unsaid
     distilled = "dist_token" in specs
     pooling, unsaid = _pooling(specs, given)
     assumed |= unsaid | timm_config.unsaid(given, gated=kind == "swiglu")
@@ -107,6 +121,8 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
             patch_remainder="drop",
             pooling=pooling,
             class_token=None if token == (pooling == "token") else token,
+            stem_norm="norm_pre.weight" in specs,
+            norm_epsilon=timm_config.epsilon(given, other=eva or "norm_pre.weight" in specs),
             norm_place="pooled" if "fc_norm.weight" in specs else "tokens",
             position="learned_1d" if "pos_embed" in specs else "none",
             representation_size=(
@@ -114,11 +130,14 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
             ),
             **timm_config.activation(given, gated=kind == "swiglu", pooling=pooling),
             **(_units(specs, hybrid) if hybrid else {}),
+            **options,
         )
     )
     if hybrid:
         channels = array_shape(specs, f"{hybrid}conv.weight", 4)[1]
     said = timm_config.image_size(given)
+    if eva and not (said or hints.image_size):  # whose positions fit any
+        said, assumed["data.image_size"] = (16 * patch[0], 16 * patch[1]), timm_eva.UNSAID
     size, class_position, guessed = _image_size(specs, model, (said, hints.image_size))
     data, unsaid = timm_config.data(given, size, channels)
     return Facts(
@@ -259,6 +278,7 @@ def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
     block = "blocks.{layer}"
     return [
         *_convolutions(root, BACKBONE),
+        *(timm_eva.rules(block, facts.model) if facts.model.rotary is not None else ()),
         Rule("cls_token", "cls"),
         Rule("dist_token", "distillation"),
         *dense("head_dist", "head_dist"),
@@ -266,6 +286,7 @@ def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
         Rule("pos_embed", "position/table"),
         Rule("patch_embed.proj.weight", "embedding/kernel", CONVOLUTION),
         Rule("patch_embed.proj.bias", "embedding/bias"),
+        *norm("norm_pre", "stem_norm"),
         *norm(f"{block}.norm1", "encoder/norm1"),
         *norm(f"{block}.norm2", "encoder/norm2"),
         *parts(f"{block}.attn.qkv", "encoder/attention", ("query", "key", "value")),
@@ -307,5 +328,9 @@ def units(theirs: str) -> Iterator[Rule]:
     yield from norm(f"{theirs}.downsample.norm", f"{ours}/gn_proj")
 
 
-DROPPED = ((r"mask_token", "of masked image modeling"),)
+DROPPED = (
+    (r"mask_token", "of masked image modeling"),
+    *timm_eva.DROPPED,
+    (r"text\..*|logit_scale|logit_bias", "of the text tower and the loss"),
+)
 LAYOUT = Layout("timm", recognizes, facts, rules, DROPPED)

@@ -2,6 +2,8 @@
 
 import math
 import re
+import types
+from collections.abc import Mapping
 
 from vit_jax import config
 from vit_jax.weights import json_fields
@@ -23,16 +25,21 @@ ACTIVATIONS = {
     "silu": {"activation": "silu"},
     "swish": {"activation": "silu"},
     "relu": {"activation": "relu"},
+    "quick_gelu": {"gelu": "quick"},
 }
 POOLING = {"token": "token", "avg": "gap", "max": "max", "avgmax": "gap_max", "map": "map"}
 DEFAULT = "timm's default; the file does not say"
 # Model arguments that arrays also reveal, or that change no prediction.
 SHOWN = re.compile(
     "img_size|patch_size|in_chans|num_classes|embed_dim|depth|mlp_ratio|class_token|pos_embed|"
-    "no_embed_class|fc_norm|final_norm|(pos_|patch_|proj_|attn_)?drop_rate|drop_path_rate|"
-    "init_values|reg_tokens|weight_init|fix_init|zero_init_last|dynamic_img_size|strict_img_size|layers|width_factor"
+    "no_embed_class|pre_norm|(qkv|proj)_bias|(use_)?fc_norm|final_norm|(num_)?reg_tokens|"
+    "(pos_|patch_|proj_|attn_)?drop_rate|drop_path_rate|swiglu_(mlp|align_to)|init_values|"
+    "weight_init|fix_init|zero_init_last|dynamic_img_size|strict_img_size|layers|width_factor"
 )
-READ = frozenset(("num_heads", "act_layer", "global_pool"))
+READ = frozenset(("num_heads", "act_layer", "global_pool", "rope_temperature"))
+# What these are in DINOv3.
+DINOV3 = {"rope_type": "dinov3", "rope_rotate_half": True, "use_rot_pos_emb": True,
+          "use_abs_pos_emb": False}  # fmt: skip
 RESAMPLING = {"bilinear": "antialiased_bilinear", "bicubic": "antialiased_bicubic"}
 PIXELS = {
     "data.mean": "as of the weights that Google trained; the file does not say",
@@ -48,10 +55,9 @@ def read(hints: Hints) -> Given:
     if "architecture" not in given and "pretrained_cfg" not in given:
         return {}  # another project's config.json
     for key in json_fields.section(given, "model_args"):
-        if key not in READ and not SHOWN.fullmatch(key):
+        fixed = key in DINOV3 and given["model_args"][key] == DINOV3[key]
+        if key not in READ and not SHOWN.fullmatch(key) and not fixed:
             raise WeightsError(f"config.json: model_args.{key}: is not supported")
-    if "quickgelu" in _architecture(given):
-        raise WeightsError(f"architecture={_architecture(given)}: its GELU is not supported")
     return given
 
 
@@ -60,7 +66,10 @@ def _architecture(given: Given) -> str:
 
 
 def heads(
-    given: Given, width: int, wanted: int | None = None, *, gated: bool = False
+    given: Given,
+    width: int,
+    wanted: int | None = None,
+    usual: Mapping[int, int] = types.MappingProxyType(HEADS),
 ) -> tuple[int | None, dict[str, str]]:
     """Returns the number of heads, or None if unknown, and the assumptions made.
 
@@ -68,7 +77,7 @@ def heads(
       given: the fields of config.json.
       width: width of the model.
       wanted: the caller's number, used if the file has none.
-      gated: whether its MLP is SwiGLU.
+      usual: numbers by width, where heads are not 64 wide.
     """
     arguments = json_fields.section(given, "model_args")
     if "num_heads" in arguments:
@@ -77,12 +86,16 @@ def heads(
         return NAMED_HEADS[_architecture(given)], {}
     if wanted is not None:
         return wanted, {}
-    known = HEADS | GATED_HEADS if gated else HEADS
-    if width in known:
-        return known[width], {"model.heads": f"as in timm's models {width} wide"}
+    if width in usual:
+        return usual[width], {"model.heads": f"as in timm's models {width} wide"}
     if width % 64:
         return None, {}
     return width // 64, {"model.heads": "each 64 wide; the file does not say"}
+
+
+def usual_heads(*, gated: bool) -> Mapping[int, int]:
+    """Returns the heads of timm's models by width, of those with SwiGLU or without."""
+    return HEADS | GATED_HEADS if gated else HEADS
 
 
 def layer_scale(given: Given) -> float:
@@ -99,6 +112,7 @@ def activation(given: Given, *, gated: bool = False, pooling: str = "token") -> 
       pooling: of the model.
     """
     named = "gelu_tanh" if re.fullmatch(TANH, _architecture(given)) else "gelu"
+    named = "quick_gelu" if "_quickgelu" in _architecture(given) else named
     kind = json_fields.text(json_fields.section(given, "model_args"), "act_layer", "") or named
     if kind not in ACTIVATIONS:
         raise WeightsError(f"act_layer={kind}: only {', '.join(ACTIVATIONS)} are supported")
@@ -108,6 +122,17 @@ def activation(given: Given, *, gated: bool = False, pooling: str = "token") -> 
             raise WeightsError(f"act_layer={said}: of gated MLPs, only SwiGLU (silu) is supported")
         return ACTIVATIONS["silu"] if pooling == "map" else {}
     return ACTIVATIONS[kind]
+
+
+def epsilon(given: Given, *, other: bool) -> float:
+    """Returns the epsilon of LayerNorm, which the architecture decides.
+
+    Args:
+      given: the fields of config.json.
+      other: whether the model is of the kind of CLIP or DINOv3, for files without architecture.
+    """
+    name = _architecture(given)
+    return 1e-5 if "_clip_" in name or "_dinov3" in name or (other and not name) else 1e-6
 
 
 def pooling(given: Given) -> str:

@@ -4,12 +4,14 @@ import math
 from typing import Any
 
 from vit_jax import config, models
+from vit_jax.weights import timm_eva
 from vit_jax.weights.mapping import Facts
 from vit_jax.weights.readers import WeightsError
 from vit_jax.weights.timm_config import ACTIVATIONS, POOLING
 
 # timm's models whose names alone ask for SwiGLU, or for a distillation token.
 GIANT = "vit_giant_patch14_dinov2"
+CLIP = "vit_base_patch16_clip_224"  # whose epsilon is 1e-5
 DISTILLED = "deit_base_distilled_patch16_224"
 HYBRIDS: dict[tuple[int, ...], str] = {  # whose ResNets have no such arguments in timm
     (): "vit_tiny_r_s16_p8_224",
@@ -31,6 +33,13 @@ def check(model: config.Model) -> None:
     """Raises WeightsError for an encoder that timm has no equivalent of."""
     if model.pooling not in (*POOLING.values(), "distilled"):
         raise WeightsError(f"model.pooling={model.pooling}: timm has no equivalent")
+    if model.rotary is not None:
+        timm_eva.check(model)
+    if model.stem_norm and "patches" not in model.biasless:
+        raise WeightsError(
+            f"model.biasless={config.show(model.biasless)}: timm has no bias of patches before "
+            "model.stem_norm"
+        )
     if not model.distillation:
         return
     if model.pooling != "distilled":
@@ -83,13 +92,16 @@ def document(facts: Facts) -> dict[str, Any]:
 
 def _written_name(model: config.Model) -> str:
     units, width = model.resnet_units, model.resnet_width or 1.0
+    if model.rotary is not None:
+        return timm_eva.NAME
     if units is None:
         if model.distillation and model.mlp == "swiglu":
             raise WeightsError(
                 "model.distillation=true: timm cannot create it with SwiGLU from a config.json; "
                 "write the weights alone, to a path that ends in .safetensors"
             )
-        others = GIANT if model.mlp == "swiglu" else "vit_base_patch16_224"
+        plain = CLIP if _is_clip(model) else "vit_base_patch16_224"
+        others = GIANT if model.mlp == "swiglu" else plain
         return DISTILLED if model.distillation else others
     if model.mlp == "swiglu":
         raise WeightsError(
@@ -109,28 +121,38 @@ def _written_name(model: config.Model) -> str:
     return name
 
 
+def _is_clip(model: config.Model) -> bool:
+    """Returns whether a model has the epsilon of timm's CLIP, which no argument sets."""
+    return model.norm_epsilon == 1e-5 and model.mlp == "plain" and model.resnet_units is None
+
+
 def _arguments(facts: Facts) -> dict[str, Any]:
     model, data = facts.model, facts.data
     gated = model.mlp == "swiglu"
     width, hidden = model.width or 0, (model.mlp_dim or 0) * (2 if gated else 1)
-    ratio = hidden / width
+    ratio, patch = hidden / width, _one(model.patch_size or (1, 1))
+    pooling = {"distilled": "token"} | {ours: theirs for theirs, ours in POOLING.items()}
+    if model.rotary is not None:
+        return timm_eva.arguments(facts, pooling[model.pooling], patch)
     return {
         "img_size": list(data.image_size),
-        "patch_size": _one(model.patch_size or (1, 1)),
+        "patch_size": patch,
         "in_chans": data.channels,
         "embed_dim": width,
         "depth": model.depth,
         "num_heads": model.heads,
         # timm rounds the product down.
         "mlp_ratio": ratio if int(width * ratio) == hidden else (hidden + 0.5) / width,
-        "global_pool": {"distilled": "token"}.get(model.pooling)
-        or {ours: theirs for theirs, ours in POOLING.items()}[model.pooling],
+        "global_pool": pooling[model.pooling],
         **({} if model.distillation else {"class_token": models.has_class_token(model)}),
         "fc_norm": model.norm_place == "pooled",
         "act_layer": "silu" if gated else _written_activation(model),
         **({} if _class_position(model) else {"no_embed_class": True}),
         **({} if model.layer_scale is None else {"init_values": model.layer_scale}),
         **({"reg_tokens": model.registers} if model.registers else {}),
+        **({"pre_norm": model.stem_norm} if model.stem_norm or _is_clip(model) else {}),
+        **({"qkv_bias": False} if "query" in model.biasless else {}),
+        **({"proj_bias": False} if "out" in model.biasless else {}),
     }
 
 

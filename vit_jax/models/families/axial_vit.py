@@ -12,7 +12,8 @@ class AxialViTFamily(ViTFamily):
     """AxialViT-B/16 and its kind."""
 
     weights = None
-    unread = ("class_position", "registers", "distillation")  # it has no token but those of patches
+    # It has no token but those of patches, and attends in lines.
+    unread = ("class_position", "registers", "distillation", "rotary", "rotary_span")
 
     def check_positions(self, model: config.Model) -> None:
         """Raises ConfigError for a class token, which has no row, and relative positions."""

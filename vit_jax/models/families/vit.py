@@ -115,6 +115,10 @@ class ViTFamily(Family):
 
     def lacks(self, model: config.Model, figure: str) -> str | None:
         """Returns why `inspect` cannot draw a figure."""
+        if figure == "posemb" and model.position == "none" and model.rotary is not None:
+            return (
+                f"the model embeds no positions, it rotates by them (model.rotary={model.rotary:g})"
+            )
         if figure == "posemb" and model.position == "none":
             return "the model has no position embedding (model.position=none)"
         if figure == "posemb" and model.position == "relative":
@@ -160,6 +164,11 @@ def _check_encoder(model: config.Model) -> None:
         raise config.ConfigError(
             f"model.heads={heads}: does not divide model.width {width}; nearest: {nearest}"
         )
+    if model.rotary is not None and width // heads % 4:
+        raise config.ConfigError(
+            f"model.rotary={model.rotary:g}: turns pairs of features by row and column, so heads "
+            f"must be multiples of 4 wide, not {width // heads}; set model.heads or model.width"
+        )
     multiple = {"sincos_2d": 4, "sincos_1d": 2, "learned_2d": 2}.get(model.position, 1)
     if width % multiple:
         raise config.ConfigError(
@@ -170,6 +179,11 @@ def _check_encoder(model: config.Model) -> None:
         raise config.ConfigError(
             f"model.position_place={model.position_place}: only learned_1d and learned_2d can be "
             f"added at every layer, not {model.position}; set stem"
+        )
+    if "head" in model.biasless and model.head_bias:
+        raise config.ConfigError(
+            f"model.head_bias={model.head_bias:g}: model.biasless leaves the head without one; "
+            "set 0"
         )
     _check_pooling(model)
 

@@ -1,0 +1,156 @@
+"""CLIP under the names of OpenAI's code, which open_clip kept: the image tower, read only.
+
+visual.conv1, visual.transformer.resblocks.0, visual.proj      and transformer, text_projection, ...
+
+Names and shapes do not reveal the heads, the form of GELU and the preprocessing; the file
+open_clip_config.json in open_clip's folders does. Its towers of timm have timm's names.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax import config, models
+from vit_jax.weights import json_fields
+from vit_jax.weights.json_fields import Given
+from vit_jax.weights.mapping import (
+    CONVOLUTION,
+    FLAT,
+    HEADLESS,
+    ROWS,
+    Facts,
+    Hints,
+    Layout,
+    Rule,
+    array_shape,
+    depth,
+    linear,
+)
+from vit_jax.weights.position_grid import size_of_positions
+from vit_jax.weights.readers import Arrays, Spec, WeightsError
+from vit_jax.weights.torch_rules import dense, norm, parts
+
+CONFIG = "open_clip_config.json"
+MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+RESAMPLING = {"bilinear": "antialiased_bilinear", "bicubic": "antialiased_bicubic"}
+OPENAI = "as of OpenAI's weights; the file does not say"
+# Fields of a tower that arrays also reveal, or that change no prediction.
+SHOWN = {"image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio", "patch_dropout",
+         "output_tokens"}  # fmt: skip
+# Text tower and loss.
+DROPPED = (
+    (r"transformer\..*|token_embedding\..*|ln_final\..*", "of the text tower"),
+    (r"positional_embedding|text_projection|attn_mask", "of the text tower"),
+    (r"logit_scale|logit_bias|input_resolution|context_length|vocab_size", "of the loss"),
+)
+
+
+def recognizes(arrays: Arrays) -> bool:
+    """Returns whether the arrays contain a Vision Transformer of this kind."""
+    return {"visual.conv1.weight", "visual.class_embedding"} <= arrays.specs.keys()
+
+
+def facts(arrays: Arrays, hints: Hints) -> Facts:
+    """Infers the model from names, shapes and open_clip_config.json; raises WeightsError."""
+    specs = arrays.specs
+    given = hints.files.get(CONFIG, {})
+    known = json_fields.section(given, "model_cfg")
+    tower = json_fields.section(known, "vision_cfg")
+    if odd := sorted(key for key, value in tower.items() if value and key not in SHOWN):
+        raise WeightsError(f"{CONFIG}: vision_cfg.{odd[0]}: is not supported")
+    width, channels, *patch = array_shape(specs, "visual.conv1.weight", 4)
+    heads, assumed = _heads(tower, width, hints.heads)
+    projected = "visual.proj" in specs
+    quick = known.get("quick_gelu", False) is True or not known
+    model = models.complete(
+        config.Model(
+            patch_size=(patch[0], patch[1]),
+            width=width,
+            depth=depth(specs, r"visual\.transformer\.resblocks\.(\d{1,3})\."),
+            mlp_dim=array_shape(specs, "visual.transformer.resblocks.0.mlp.c_fc.weight", 2)[0],
+            heads=heads,
+            num_classes=array_shape(specs, "visual.proj", 2)[1] if projected else 1,
+            patch_remainder="drop",
+            stem_norm=True,
+            biasless=("patches", "head") if projected else ("patches",),
+            gelu="quick" if quick else "erf",
+            norm_epsilon=1e-5,
+        )
+    )
+    if not known:
+        assumed |= dict.fromkeys(("model.activation", "model.gelu"), OPENAI)
+    said = json_fields.pair(tower, "image_size") if "image_size" in tower else hints.image_size
+    patches = array_shape(specs, "visual.positional_embedding", 2)[0] - 1
+    size, guessed = size_of_positions(model, patches, said)
+    data, unsaid = _data(given, size, channels)
+    return Facts(
+        model=model,
+        data=data,
+        assumed=assumed | guessed | unsaid,
+        fresh={} if projected else {"head/kernel": HEADLESS, "head/bias": HEADLESS},
+    )
+
+
+def _heads(tower: Given, width: int, wanted: int | None) -> tuple[int | None, dict[str, str]]:
+    """Returns the number of heads, or None if unknown, and the assumptions made."""
+    each = json_fields.whole(tower, "head_width", 64)
+    if not tower and wanted is not None:
+        return wanted, {}
+    if width % each:
+        return None, {}
+    return width // each, {} if tower else {"model.heads": "each 64 wide; the file does not say"}
+
+
+def _data(given: Given, size: tuple[int, int], channels: int) -> tuple[config.Data, dict[str, str]]:
+    """Returns the preprocessing options and the assumptions made."""
+    said = json_fields.section(given, "preprocess_cfg")
+    kind = json_fields.text(said, "interpolation", "bicubic")
+    mode = json_fields.text(said, "resize_mode", "shortest")
+    central = mode == "shortest" and size[0] == size[1]
+    assumed: dict[str, str] = {}
+    if not given:
+        keys = ("mean", "std", "resampling", "eval_crop")
+        assumed = {f"data.{key}": OPENAI for key in keys}
+    elif kind not in RESAMPLING:
+        assumed["data.resampling"] = f"not interpolation={json_fields.shown(kind)}"
+    elif not central and mode != "squash":
+        assumed["data.eval_crop"] = f"not resize_mode={json_fields.shown(mode)}"
+    mean, std = json_fields.reals(said, "mean", MEAN), json_fields.reals(said, "std", STD)
+    if any(len(values) not in (1, channels) for values in (mean, std)) or not min(std):
+        raise WeightsError(f"{CONFIG}: mean and std must be {channels} values, std above 0")
+    made: dict[str, Any] = {"eval_crop": "central", "resize_to": size[0]} if central else {}
+    return config.Data(
+        image_size=size,
+        channels=channels,
+        mean=mean,
+        std=std,
+        resampling=RESAMPLING.get(kind, "antialiased_bicubic"),
+        **(made or {"eval_crop": "resize"}),
+    ), assumed
+
+
+def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
+    """Returns the rules to read a file with these arrays."""
+    del specs
+    if facts.model.heads is None:
+        raise WeightsError(
+            f"does not say how many heads its layers of width {facts.model.width} have; "
+            "give them: --config.model.heads=3, say"
+        )
+    block = "visual.transformer.resblocks.{layer}"
+    return [
+        Rule("visual.class_embedding", "cls", FLAT),
+        Rule("visual.positional_embedding", "position/table", ROWS),
+        Rule("visual.conv1.weight", "embedding/kernel", CONVOLUTION),
+        *norm("visual.ln_pre", "stem_norm"),
+        *norm(f"{block}.ln_1", "encoder/norm1"),
+        *norm(f"{block}.ln_2", "encoder/norm2"),
+        *parts(f"{block}.attn.in_proj", "encoder/attention", ("query", "key", "value"), "_"),
+        *dense(f"{block}.attn.out_proj", "encoder/attention/out", linear(2)),
+        *dense(f"{block}.mlp.c_fc", "encoder/mlp/fc1"),
+        *dense(f"{block}.mlp.c_proj", "encoder/mlp/fc2"),
+        *norm("visual.ln_post", "encoder_norm"),
+        Rule("visual.proj", "head/kernel"),
+    ]
+
+
+LAYOUT = Layout("open_clip", recognizes, facts, rules, DROPPED)
