@@ -34,7 +34,7 @@ KINDS = (
 )
 
 # Optimizers of optax and optax.contrib that an option may name with their arguments. Others need
-# more than gradients, choose the learning rate themselves, or (Muon) know no stacked layers.
+# more than gradients, or choose the learning rate themselves.
 OPTAX_OPTIMIZERS = (
     "adabelief",
     "adadelta",
@@ -48,6 +48,7 @@ OPTAX_OPTIMIZERS = (
     "lamb",
     "lars",
     "lion",
+    "muon",
     "nadam",
     "novograd",
     "radam",
@@ -68,6 +69,7 @@ CONFIGURED: dict[str, tuple[str, ...]] = {
 # All of the package, by kind: a config is checked before they are imported.
 BUILT_IN: dict[str, tuple[str, ...]] = {kind: CONFIGURED.get(kind, ()) for kind in KINDS} | {
     "optimizer": (*CONFIGURED["optimizer"], *OPTAX_OPTIMIZERS),
+    "transform": ("three_augment",),
     "evaluator": ("classification", "masked_patches"),
     "logger": ("jsonl", "tensorboard", "wandb", "mlflow"),
 }

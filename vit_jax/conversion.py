@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
-from vit_jax import config, loading, storage, weights
+from vit_jax import config, loading, run_config, storage, tree_utils, weights
 from vit_jax.checkpoints import manager
+from vit_jax.training import trainable
+from vit_jax.weights import adapter_file
 
-KINDS = (*weights.KINDS, "orbax")
+KINDS = (*weights.KINDS, "orbax", "adapter")
 
 
 def convert(
@@ -26,7 +29,8 @@ def convert(
 
     Args:
       reference: a checkpoint, as in `load`.
-      kind: `google`, `timm`, `hf`, or `orbax` for a checkpoint of this project.
+      kind: `google`, `timm`, `hf`, `orbax` for a checkpoint of this project, or `adapter`: what
+        has trained of a run that froze the rest of `init_from`, to be loaded beside that.
       output: the file or folder to write, which must not exist.
       overrides: options, as in `load`.
       step: as in `load`.
@@ -41,6 +45,8 @@ def convert(
     output = pathlib.Path(output)
     if os.path.lexists(output):
         raise config.ConfigError(f"--output={output}: exists already; choose another, or remove it")
+    if kind == "adapter":
+        return _save_adapter(reference, output, overrides or {}, step)
     opened = loading.load(reference, overrides, step)
     params, unsaid = jax.device_get(opened.params), ()
     if kind == "orbax":
@@ -51,10 +57,43 @@ def convert(
     return [*opened.notes, *unsaid, f"written: {output} ({kind}, from {opened.kind})"]
 
 
+def _save_adapter(
+    reference: str | os.PathLike[str],
+    output: pathlib.Path,
+    overrides: Mapping[str, Any],
+    step: int | str | None,
+) -> list[str]:
+    if not loading.is_run(reference):
+        raise config.ConfigError(f"--to=adapter: {reference} is no run; only a run has a base")
+    directory, number, record = loading.find_checkpoint(storage.as_path(reference), step)
+    cfg = run_config.config_from_values(record["config"], overrides)
+    fitted, digest, shapes = loading.adapter_base(cfg)
+    held = jax.device_get(loading.load_held(directory, number, cfg))
+    params = tree_utils.flatten(held["params"])
+    frozen = {name: params[name] for name in fitted if name not in shapes}
+    if adapter_file.digest(frozen) != digest:
+        raise weights.WeightsError(
+            f"init_from={cfg.init_from}: is not the base that {reference} began with any more; "
+            "set --config.init_from=PATH to that"
+        )
+    split = trainable.of(loading.create_model(cfg), cfg).split
+    trained = tree_utils.flatten(held.get("ema") or split(held["params"]))
+    arrays = {name: np.asarray(trained.get(name, params.get(name))) for name in shapes}
+    fields = {"config": config.to_dict(cfg), "classes": record["classes"], "base": digest}
+    adapter_file.write(output, arrays, fields)
+    count = sum(array.size for array in arrays.values())
+    return [
+        f"used: {len(arrays)} arrays, {count:,} parameters; the base: {cfg.init_from}",
+        f"written: {output} (adapter, from run)",
+    ]
+
+
 def _save(opened: loading.LoadedModel, params: object, output: pathlib.Path) -> None:
     # What is saved are the parameters alone, those that the run would have evaluated.
     cfg = dataclasses.replace(
-        opened.config, train=dataclasses.replace(opened.config.train, ema=None)
+        opened.config,
+        train=dataclasses.replace(opened.config.train, ema=None),
+        lora=config.Lora(),
     )
     with storage.writing("--output", output):
         output.mkdir(parents=True)

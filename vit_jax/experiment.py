@@ -20,7 +20,17 @@ from vit_jax.evaluators.evaluation import Evaluation
 from vit_jax.runtime import device, distributed, goodput
 from vit_jax.runtime.run_files import RunFiles
 from vit_jax.runtime.session import Session, open_session
-from vit_jax.training import hooks, inputs, loop, optimizers, replay, schedules, state, step
+from vit_jax.training import (
+    hooks,
+    inputs,
+    loop,
+    optimizers,
+    replay,
+    schedules,
+    state,
+    step,
+    trainable,
+)
 from vit_jax.training.plan import Plan
 
 SETS = {f"evaluation.{option}" for option in ("tasks", *linear_data.KINDS)}
@@ -62,7 +72,7 @@ def train(
         source, test = evaluation.open_train(), evaluation.open_test()
         plan = Plan.of(cfg, len(source))
         notes = _check_data(evaluation, source, test, plan, session)
-        trace = _trace(profile, plan, session)
+        trace, chosen = _trace(profile, plan, session), trainable.of(model, cfg)
 
         tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
         schedule = schedules.create(
@@ -93,7 +103,7 @@ def train(
                 session,
                 files,
                 evaluation.evaluators,
-                parameters=lambda live: state.evaluated(live, cfg.mesh),
+                parameters=lambda live: state.evaluated(live, cfg.mesh, chosen),
                 named=evaluation.named,
                 splits={f"{evaluation.role.name}/split": evaluation.role.split},
             )
@@ -117,7 +127,7 @@ def train(
                 final = _final(evaluation, test, plan.steps, directory)
                 results = {
                     **results,
-                    **final(state.evaluated(live, cfg.mesh), saver, session, files),
+                    **final(state.evaluated(live, cfg.mesh, chosen), saver, session, files),
                 }
             return _finish(evaluation, results, plan.steps, session, files)
 
@@ -222,7 +232,7 @@ def _begin(
         params, report = weights.fit(
             jax.device_get(opened.params), opened.facts, model, keep_head=cfg.init_head == "keep"
         )
-        live = state.begin_with(live, params)
+        live = state.begin_with(live, params, trainable.of(model, cfg))
         session.progress.say(f"begins with {cfg.init_from}")
         for line in (*opened.notes, *report.lines()):
             session.progress.say(f"  {line}")
@@ -319,7 +329,10 @@ def _banner(evaluation: Evaluation, examples: int, plan: Plan, workdir: pathlib.
     devices = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
     if jax.process_count() > 1:
         devices += f" in {jax.process_count()} processes"
+    model = evaluation.model
+    trained = trainable.of(model, cfg).describe(trainable.parameters(model, cfg))
     return (
-        f"{cfg.name}: {evaluation.model.num_params:,} parameters, {examples:,} examples, "
+        f"{cfg.name}: {model.num_params:,} parameters{trained and f' ({trained})'}, "
+        f"{examples:,} examples, "
         f"{plan.steps:,} steps of {cfg.train.batch_size:,} images on {devices}, in {workdir}"
     )

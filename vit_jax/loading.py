@@ -6,15 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from vit_jax import config, logs, messages, run_config, storage, weights
+from vit_jax import config, logs, messages, models, run_config, storage, tree_utils, weights
 from vit_jax.checkpoints import manager
 from vit_jax.loaded_model import LoadedModel, Prediction, check_features, class_names, create_model
-from vit_jax.training import sharding
+from vit_jax.training import sharding, trainable
+from vit_jax.weights import adapter_file
 
 __all__ = [
     "LoadedModel",
     "Prediction",
+    "adapter_base",
     "check_features",
     "check_images",
     "class_names",
@@ -24,6 +27,7 @@ __all__ = [
     "has_images",
     "is_run",
     "load",
+    "load_held",
     "load_params",
 ]
 
@@ -43,7 +47,8 @@ def load(
 
     Args:
       reference: a run directory, one of its checkpoints, a file or folder of weights (Google .npz,
-        timm, Hugging Face), or the name or address of published weights, which are downloaded.
+        timm, Hugging Face), an adapter folder, or the name or address of published weights, which
+        are downloaded.
       overrides: options by dotted name, as values or as texts of the command line.
       step: which checkpoint of a run: its number, `best`, or None for the newest.
       wanted: the config to start from these weights, for options that their files leave open.
@@ -69,6 +74,8 @@ def load(
     if step is not None:
         raise config.ConfigError(f"--step={step}: {reference} is no run directory")
     path = weights.resolve(os.fspath(reference))
+    if adapter_file.recognizes(path):
+        return _load_adapter(path, overrides or {})
     found = weights.load(path, overrides, wanted=wanted)
     cfg = _config(str(reference), found.facts, overrides or {})
     for line in found.assumed:
@@ -94,7 +101,11 @@ def describe(reference: str, wanted: config.Config | None = None) -> weights.Fac
         _, _, record = find_checkpoint(storage.as_path(reference))
         cfg = run_config.complete(config.build(record["config"]))
         return weights.Facts(model=cfg.model, data=cfg.data)
-    return weights.look(weights.resolve(reference), wanted)
+    path = weights.resolve(reference)
+    if adapter_file.recognizes(path):
+        cfg = run_config.complete(config.build(adapter_file.read_fields(path)["config"]))
+        return weights.Facts(model=cfg.model, data=cfg.data)
+    return weights.look(path, wanted)
 
 
 def is_run(reference: str | os.PathLike[str]) -> bool:
@@ -112,7 +123,8 @@ def is_run(reference: str | os.PathLike[str]) -> bool:
 
 def has_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) -> bool:
     """Returns whether images are named, as a run does; weights of other projects bring none."""
-    return is_run(reference) or bool({"data.source", "data.name", "data.root"} & set(overrides))
+    own = is_run(reference) or adapter_file.recognizes(pathlib.Path(reference))
+    return own or bool({"data.source", "data.name", "data.root"} & set(overrides))
 
 
 def check_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) -> None:
@@ -150,12 +162,78 @@ def find_checkpoint(
 
 
 def load_params(directory: pathlib.Path, step_number: int, cfg: config.Config) -> Any:
-    """Returns the parameters to evaluate (the average where the run kept one), verified."""
-    mesh = sharding.create_mesh(cfg.mesh.fsdp)
-    name = "params" if cfg.train.ema is None else "ema"
-    shapes = {name: create_model(cfg).shapes()}
+    """Returns the parameters to evaluate (the average where the run kept one), verified.
+
+    Adapters are added to their matrices.
+    """
+    chosen = trainable.of(create_model(cfg), cfg)
+    return chosen.evaluated(load_held(directory, step_number, cfg))
+
+
+def load_held(directory: pathlib.Path, step_number: int, cfg: config.Config) -> dict[str, Any]:
+    """Returns the parameters of a state as it holds them: `params` and, if it has one, `ema`.
+
+    Where all of the parameters have an average, that alone.
+    """
+    mesh, model = sharding.create_mesh(cfg.mesh.fsdp), create_model(cfg)
+    chosen, params = trainable.of(model, cfg), trainable.parameters(model, cfg)
+    averaged = {} if cfg.train.ema is None else {"ema": jax.eval_shape(chosen.split, params)}
+    shapes = averaged if averaged and chosen.shares is None else {"params": params} | averaged
     target = sharding.placed(shapes, mesh, cfg.mesh, sharding.COMPUTE)
-    return manager.restore_subtree(directory, step_number, target)[name]
+    return manager.restore_subtree(directory, step_number, target)
+
+
+def adapter_base(cfg: config.Config) -> tuple[models.Params, str, dict[str, Any]]:
+    """Returns what an adapter of a run leaves to its base, and what it holds itself.
+
+    Returns:
+      The base's parameters in the run's model; a digest of those that are frozen; the shapes of the
+      arrays of the adapter by name: what trains, and what the base lacks.
+
+    Raises ConfigError for a run without a base, or in which everything trains.
+    """
+    model = create_model(cfg)
+    chosen = trainable.of(model, cfg)
+    if chosen.shares is None:
+        raise config.ConfigError(
+            f"{cfg.name}: all of its parameters train, so there is no adapter; "
+            "write --to=orbax, or set lora.rank or optimizer.freeze for the next run"
+        )
+    if cfg.init_from is None:
+        raise config.ConfigError(f"{cfg.name}: began with random weights, so it has no base")
+    opened = load(cfg.init_from, {"mesh.fsdp": "1"}, wanted=cfg)
+    params, _ = weights.fit(
+        jax.device_get(opened.params), opened.facts, model, keep_head=cfg.init_head == "keep"
+    )
+    fitted, every = tree_utils.flatten(params), trainable.parameters(model, cfg)
+    shapes = tree_utils.flatten(jax.eval_shape(chosen.split, every))
+    lacking = tree_utils.flatten(every).items()
+    shapes |= {n: leaf for n, leaf in lacking if n not in fitted and n not in shapes}
+    digest = adapter_file.digest({n: array for n, array in fitted.items() if n not in shapes})
+    return fitted, digest, shapes
+
+
+def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> LoadedModel:
+    """Returns the model of an adapter folder on its base."""
+    fields = adapter_file.read_fields(path)
+    cfg = run_config.config_from_values(fields["config"], overrides)
+    fitted, digest, shapes = adapter_base(cfg)
+    if digest != fields["base"]:
+        raise weights.WeightsError(
+            f"{path}: init_from={cfg.init_from} is not the base it was trained on; set "
+            "--config.init_from=PATH to that"
+        )
+    held = adapter_file.read_arrays(path, shapes)
+    chosen = trainable.of(create_model(cfg), cfg)
+    whole = {name: jnp.asarray(array) for name, array in (held | fitted).items()}
+    params = chosen.join(tree_utils.nest(held), tree_utils.nest(whole))
+    return LoadedModel(
+        config=cfg,
+        params=jax.device_get(chosen.network(params)),
+        classes=class_names(tuple(map(str, fields["classes"])), cfg),
+        kind="adapter",
+        notes=(f"begins with {cfg.init_from}",),
+    )
 
 
 def _config(name: str, facts: weights.Facts, overrides: Mapping[str, str]) -> config.Config:

@@ -274,7 +274,10 @@ def _from_text(key: str, text: str, hint: Any, field: dataclasses.Field[Any]) ->
             value = Duration.parse(text)
         elif typing.get_origin(inner) is tuple:
             member = typing.get_args(inner)[0]
-            words = text.strip("[] ") if field.metadata["check"] else text.strip("()[] ")
+            words = text.strip("()[] ")
+            if field.metadata["check"]:  # whose texts may themselves end in brackets
+                words = text.strip().removeprefix("[")
+                words = words.removesuffix("]") if words != text.strip() else words
             words = "" if words == "()" else words
             words = _split(words) if member is str else words.replace("x", ",").split(",")
             parts = [scalar(member, w.strip()) for w in words if w.strip()]

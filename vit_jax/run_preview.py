@@ -10,7 +10,7 @@ from vit_jax.checkpoints import record
 from vit_jax.data import split_roles
 from vit_jax.evaluators.evaluation import Evaluation
 from vit_jax.messages import size_text
-from vit_jax.training import optimizers, state
+from vit_jax.training import optimizers, state, trainable
 from vit_jax.training.plan import Plan
 
 
@@ -39,6 +39,8 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
         rows.append(("test", _images(cfg.data.test_split or "", len(test)) + ", once, at the end"))
     flops = "" if model.flops is None else f", {model.flops / 1e9:.3g} GFLOPs per image (forward)"
     rows.append(("model", f"{model.num_params:,} parameters{flops}"))
+    if trained := trainable.of(model, cfg).describe(trainable.parameters(model, cfg)):
+        rows.append(("trains", trained))
     return rows + _steps(cfg, plan, evaluation)
 
 

@@ -40,6 +40,7 @@ WHERE: dict[tuple[str, ...], dict[str, Callable[[Any], bool]]] = {
         "evaluation.fewshot": lambda sets: sets != ()
     },
     ("init_head",): {"init_from": lambda weights: weights is not None},
+    ("lora.alpha", "lora.where"): {"lora.rank": lambda rank: rank is not None},
     ("masked.rate", "masked.split"): {"masked.target": lambda target: target is not None},
     ("model.class_position",): {"model.position": lambda kind: kind.startswith("learned")},
     ("model.activation",): {

@@ -44,10 +44,16 @@ def check_options(cfg: config.Config) -> None:
             f"{train.accumulation}; nearest: {_multiple(train.batch_size, train.accumulation)}"
         )
     together = 2 * train.accumulation
-    if train.mixup and train.batch_size % together:
+    if (train.mixup or train.cutmix) and train.batch_size % together:
+        mixing = "mixup" if train.mixup else "cutmix"
         raise config.ConfigError(
-            f"train.batch_size={train.batch_size}: train.mixup needs pairs, a multiple of "
+            f"train.batch_size={train.batch_size}: train.{mixing} needs pairs, a multiple of "
             f"{together}; nearest: {_multiple(train.batch_size, together)}"
+        )
+    if train.batch_size % data.repeats:
+        raise config.ConfigError(
+            f"train.batch_size={train.batch_size}: not a multiple of data.repeats {data.repeats}; "
+            f"nearest: {_multiple(train.batch_size, data.repeats)}"
         )
     if train.duration.amount <= 0:
         raise config.ConfigError(f"train.duration={train.duration}: must be more than 0")
@@ -133,6 +139,7 @@ def _check_masked(cfg: config.Config) -> None:
         "model.representation_size": (None, "no layer before a head of classes"),
         "model.head_bias": (0.0, "no head of classes"),
         "train.mixup": (0.0, "no labels to blend"),
+        "train.cutmix": (0.0, "no labels to blend"),
         "train.augmentations": ((), "a step without them"),
         "train.label_smoothing": (0.0, "no labels to smooth"),
         "train.loss": ("softmax", "a loss of its own"),

@@ -1,5 +1,6 @@
 """Mixup: the ratio, the pairs, and the same training however the batch is cut."""
 
+import functools
 from typing import Any
 
 import chex
@@ -10,6 +11,7 @@ import pytest
 import scipy.stats
 
 import test_step
+from vit_jax import config
 from vit_jax.training import mixup, optimizers, sharding, state, step
 
 CLASSES, BATCH, SIZE = test_step.CLASSES, test_step.BATCH, test_step.SIZE
@@ -158,3 +160,66 @@ def test_a_step_can_be_taken_again():
     (again,) = trainer.run(1)
     chex.assert_trees_all_equal(again, first)
     chex.assert_trees_all_equal(jax.device_get(trainer.state), after)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def boxes(mixed, cut):
+    train = config.Train(mixup=mixed, cutmix=cut)
+    return jax.vmap(lambda count: mixup.draw(0, count, train, (16, 24)))(jnp.arange(STEPS))
+
+
+def test_boxes_have_the_sides_of_a_beta_and_are_cut_off_at_the_border():
+    labels, pixels = map(np.asarray, boxes(0.0, 1.0))
+    assert pixels.shape == (STEPS, 16, 24, 1)
+    np.testing.assert_allclose(labels, pixels.mean((1, 2, 3)), rtol=1e-6)
+    heights, widths, whole = [], [], []
+    for map_ in pixels[..., 0]:
+        inside = map_ == 0
+        rows, columns = np.flatnonzero(inside.any(1)), np.flatnonzero(inside.any(0))
+        if not rows.size:
+            continue
+        box = inside[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        assert box.all()
+        assert box.sum() == inside.sum()
+        heights.append(len(rows))
+        widths.append(len(columns))
+        whole.append(rows[0] > 0 and rows[-1] < 15 and columns[0] > 0 and columns[-1] < 23)
+    heights, widths, whole = map(np.array, (heights, widths, whole))
+    assert whole.sum() > 400  # a sixth, less those that touch the border
+    # Inside of the image both sides are the same share of it, in even pixels.
+    assert np.all(np.abs(heights[whole] / 16 - widths[whole] / 24) < 2 / 16)
+    # Their share is sqrt(1 - lambda), lambda uniform: half of a side is more than h with
+    # probability 1 - (2 h / 16) ** 2, and cutting only shortens it.
+    for half in (2, 4, 6):
+        assert np.mean(heights >= 2 * half) * len(heights) / STEPS < 1 - (half / 8) ** 2 + 0.03
+    assert np.mean(pixels[..., 0].all((1, 2))) < 0.1
+
+
+def test_with_both_every_step_tosses_a_coin():
+    labels, pixels = map(np.asarray, boxes(0.4, 1.0))
+    blended = np.ptp(pixels, (1, 2, 3)) == 0
+    cut = np.isin(pixels, (0, 1)).all((1, 2, 3))
+    assert np.all(blended | cut)
+    assert 0.45 < np.mean(cut & ~blended | (labels == 1)) < 0.56
+    share = np.asarray(shares(0, 0.4))
+    np.testing.assert_array_equal(labels[~cut], share[~cut])
+    np.testing.assert_array_equal(pixels[~cut, 3, 5, 0], share[~cut])
+
+
+def test_a_step_of_boxes_by_hand():
+    trainer = Trainer(1, mixup=0.0, cutmix=1.0, accumulation=2)
+    for number in range(2):
+        params = jax.device_get(trainer.state["params"])
+        (metrics,) = trainer.run(1, lambda _, n=number: test_step.batch_of(n))
+        batch = test_step.batch_of(number)
+        size = (test_step.SIZE, test_step.SIZE)
+        mix = mixup.draw(trainer.cfg.seed, jnp.asarray(number), trainer.cfg.train, size)
+        own, other = batch["image"] / 127.5 - 1, batch["image"][np.arange(BATCH) ^ 1] / 127.5 - 1
+        images = np.where(np.asarray(mix.pixels) == 1, own, other).reshape(BATCH, -1)
+        one_hot, share = np.eye(CLASSES)[batch["label"]], float(mix.labels)
+        targets = share * one_hot + (1 - share) * one_hot[np.arange(BATCH) ^ 1]
+        x = np.tanh(images @ params["body"]["kernel"].astype(np.float64))
+        x = x @ params["head"]["kernel"].astype(np.float64)
+        each = -(targets * (x - np.log(np.exp(x).sum(-1, keepdims=True)))).sum(-1)
+        assert metrics["loss"] == pytest.approx(each.mean(), rel=1e-6)
+    assert 0 < share < 1

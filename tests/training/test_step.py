@@ -29,7 +29,7 @@ def configure(**sections):
         "mesh": {"fsdp_min_size": 1},
     }  # fmt: skip
     for section, options in sections.items():
-        values[section] = values[section] | options
+        values[section] = values.get(section, {}) | options
     return config.build(values)
 
 

@@ -4,13 +4,15 @@ import argparse
 
 from vit_jax.cli import arguments
 
-KINDS = ("google", "timm", "hf", "orbax")  # those of `conversion.KINDS`, without importing jax
+# Those of `conversion.KINDS`, without importing jax.
+KINDS = ("google", "timm", "hf", "orbax", "adapter")
 HELP = "write a checkpoint in the format of another project"
 TAKES_CONFIG = True
 EPILOG = """\
 google: the .npz files of vision_transformer and big_transfer; timm: a .safetensors file, or a
 folder with its config.json; hf: a folder for Hugging Face transformers; orbax: a checkpoint of
-this project, for every command here.
+this project, for every command here; adapter: a folder with what has trained of a run that froze
+the rest (LoRA, a new head), which loads beside the weights it began with.
 """
 
 

@@ -92,7 +92,15 @@ class Data:
         at_most=1,
     )
     transforms: tuple[str, ...] = component(
-        (), "transform", "Transforms of one training image by plug-ins, after all others."
+        (),
+        "transform",
+        "Transforms of one training image after all others: three_augment, and those of plug-ins.",
+    )
+    repeats: int = option(
+        1,
+        "Views of an image in a batch (repeated augmentation); it has as many images fewer.",
+        at_least=1,
+        later=True,
     )
     flip: bool = option(True, "Mirror left-right with probability 1/2 while training.")
     rotation: float = option(

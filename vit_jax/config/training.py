@@ -3,6 +3,7 @@
 import dataclasses
 
 from vit_jax.components import component
+from vit_jax.config import patterns
 from vit_jax.durations import Duration
 from vit_jax.options import option
 
@@ -31,6 +32,12 @@ class Train:
     label_smoothing: float = option(0.0, "Label mass spread over all classes.", at_least=0, below=1)
     mixup: float = option(
         0.0, "Beta parameter of mixup, which blends pairs of images; 0: off.", at_least=0
+    )
+    cutmix: float = option(
+        0.0,
+        "Beta parameter of CutMix, a box of one image in another; 0: off. With mixup, one of both.",
+        at_least=0,
+        later=True,
     )
     clip_norm: float | None = option(
         None, "Global gradient norm to clip at; none: no clipping.", above=0
@@ -103,6 +110,52 @@ class Optimizer:
     )
     decayed: str = option(
         "kernels", "Parameters that decay: kernels only, or all.", choices=("kernels", "all")
+    )
+    freeze: tuple[str, ...] = option(
+        (),
+        "Parameters that stay as they are, by pattern: embedding, encoder[:8], */bias.",
+        check=patterns.check,
+        later=True,
+    )
+    only: tuple[str, ...] = option(
+        (),
+        "The parameters that train, by pattern, all others frozen: head; (): all that may.",
+        check=patterns.check,
+        later=True,
+    )
+    layer_decay: float | None = option(
+        None,
+        "Factor on the learning rate for every layer below the head, as in BEiT and MAE.",
+        above=0,
+        at_most=1,
+        later=True,
+    )
+    groups: tuple[str, ...] = option(
+        (),
+        "Factors on rate and weight decay by pattern: head(lr=10), */bias(lr=2,decay=0).",
+        check=patterns.check_group,
+        later=True,
+    )
+    head_first: int = option(
+        0, "Steps at first in which the head alone trains.", at_least=0, later=True
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lora:
+    """Low-rank adapters (LoRA, Hu et al. 2021): they and the head train, all else is frozen."""
+
+    rank: int | None = option(
+        None, "Rank of the adapters; none: no adapters.", at_least=1, later=True
+    )
+    alpha: float = option(
+        16.0, "Scale of the adapters, which add alpha / rank A B.", above=0, later=True
+    )
+    where: tuple[str, ...] = option(
+        (),
+        "Matrices with an adapter, by pattern: encoder/attention/query; (): all of the encoder's.",
+        check=patterns.check,
+        later=True,
     )
 
 

@@ -3,7 +3,7 @@
 Row r of step s is position s x B + r in an endless sequence of epochs, and each epoch is a
 permutation of the source keyed by (seed, epoch). So each epoch visits every example once over all
 hosts, a run can start at any step, and neither order nor augmentation depends on hosts, processes,
-threads or buffers.
+threads or buffers. With `data.repeats`, a batch has as many views of each of its images.
 
 Grain iterates over parts of batches: one thread of one process makes a whole part, and Grain
 returns the parts in order. Threads of this process write their parts into the batch; parts from
@@ -157,17 +157,21 @@ class Loader:
         low, high = self.bounds(part)
         views = Views(self.transforms, self.data, self.seed)
         notes: Notes = []
+        images = self.batch_size // (self.data.repeats if self.train else 1)
         try:
             for slot, row in enumerate(self.rows[low:high].tolist()):
                 if closed is not None and closed.is_set():
                     break
-                self._fill(batch, slot, step * self.batch_size + row, views, notes)
+                view, image = divmod(row, images)  # mixup needs neighbors that differ
+                self._fill(batch, slot, step * images + image, view, views, notes)
         except DataError as error:
             return {"error": str(error)}
         return {"notes": notes}
 
-    def _fill(self, batch: Batch, slot: int, position: int, views: Views, notes: Notes) -> None:
-        """Writes the example at a position of the sequence of epochs into a row."""
+    def _fill(
+        self, batch: Batch, slot: int, position: int, view: int, views: Views, notes: Notes
+    ) -> None:
+        """Writes a view of the example at a position of the sequence of epochs into a row."""
         total = len(self.source)
         if not self.train and position >= total:
             return
@@ -178,7 +182,7 @@ class Loader:
         for _ in range(min(total, self.data.max_bad_examples + 1)):
             try:
                 image, label = self.source[index]
-                views(image, epoch, drawn, batch["image"][slot])
+                views(image, epoch * self.data.repeats + view, drawn, batch["image"][slot])
                 break
             except (decoding.BadImage, OSError) as error:
                 reason = getattr(error, "strerror", None) or error

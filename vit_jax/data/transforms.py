@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from vit_jax import components, config
-from vit_jax.data import randaugment, random_erasing
+from vit_jax.data import randaugment, random_erasing, three_augment
 from vit_jax.data.source import DataError
 
 PILLOW = {
@@ -22,6 +22,7 @@ PILLOW = {
 }
 
 Transform = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+BUILT_IN = (three_augment.ThreeAugment,)  # registered by their import
 
 
 @dataclasses.dataclass(frozen=True)

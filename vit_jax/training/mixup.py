@@ -1,16 +1,74 @@
-"""Mixup: training on blends of two images and of their labels (Zhang et al. 2018).
+"""Mixup and CutMix: training on two images in one, and on both of their labels.
+
+Mixup blends them (Zhang et al. 2018), CutMix puts a box of one into the other (Yun et al. 2019).
 
 As in big_vision, one ratio serves the whole batch, and of each blend it is the larger part that
 counts as the row's own. Rows are blended with their neighbor, 2i with 2i + 1, instead of with the
 row before: where a device holds an even number of rows nothing moves between devices, where it does
 not the result is the same, and a microbatch made of whole pairs blends what the whole batch would.
 The price: a pair of images gives both of its two blends, so a batch has half as many pairs.
+
+The box of CutMix is drawn as in timm: its share of the image follows Beta(p, p), its center is
+anywhere, and what stands out is cut off, in the labels too. With both, every step tosses a coin.
 """
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from vit_jax import config
+
 STREAM = 3  # of keys folded into the seed's: initialization draws from 0, dropout from 1
+CUT_STREAM = 7
+
+
+class Mix(NamedTuple):
+    """What rows keep of their own in a step; the rest is their neighbor's.
+
+    Attributes:
+      labels: share of the label, float32.
+      pixels: share of the pixels, one number or one for each, (H, W, 1).
+    """
+
+    labels: jax.Array
+    pixels: jax.Array
+
+
+def draw(seed: int, step: jax.Array, train: config.Train, size: tuple[int, int]) -> Mix | None:
+    """Returns how a step mixes images of a height and width: a function of (seed, step) only.
+
+    None without mixup and CutMix.
+    """
+    blended = None
+    if train.mixup:
+        share = own_share(seed, step, train.mixup)
+        blended = Mix(share, share)
+    if not train.cutmix:
+        return blended
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), CUT_STREAM), step)
+    cut = _cut(key, train.cutmix, size)
+    if blended is None:
+        return cut
+    coin = jax.random.bernoulli(jax.random.fold_in(key, 2))
+    return Mix(
+        jnp.where(coin, cut.labels, blended.labels), jnp.where(coin, cut.pixels, blended.pixels)
+    )
+
+
+def _cut(key: jax.Array, p: float, size: tuple[int, int]) -> Mix:
+    """Returns the row's own part around a random box."""
+    first, second = jax.random.split(jax.random.fold_in(key, 1))
+    side = jnp.sqrt(1 - jax.random.beta(first, p, p))
+    inside = jnp.ones((), bool)
+    for axis, (length, one) in enumerate(zip(size, jax.random.split(second), strict=True)):
+        half = (length * side).astype(jnp.int32) // 2
+        center = jax.random.randint(one, (), 0, length)
+        place = jnp.arange(length)
+        along = (place >= center - half) & (place < center + half)
+        inside = inside & jnp.expand_dims(along, (1 - axis, 2))
+    outside = 1 - inside.astype(jnp.float32)
+    return Mix(jnp.mean(outside), outside)
 
 
 def own_share(seed: int, step: jax.Array, p: float) -> jax.Array:
@@ -24,6 +82,10 @@ def own_share(seed: int, step: jax.Array, p: float) -> jax.Array:
 
 
 def blend(x: jax.Array, share: jax.Array) -> jax.Array:
-    """Returns `share` of every row of float `x` (B, ...), B even, and the rest of its neighbor."""
+    """Returns `share` of every row of float `x` (B, ...), B even, and the rest of its neighbor.
+
+    `share` is one number, or as many as broadcast against a row.
+    """
     neighbors = x.reshape(x.shape[0] // 2, 2, *x.shape[1:])[:, ::-1].reshape(x.shape)
+    share = share if share.ndim == 0 else share[None]
     return share * x + (1 - share) * neighbors

@@ -1,5 +1,6 @@
 """Update rules, without the learning rate: the step multiplies by it, as a function of the step."""
 
+import re
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import optax
 import optax.contrib
 
 from vit_jax import components, config, tree_utils
+from vit_jax.config import patterns
 
 # Which parameters decay, by name; the first match decides.
 DECAYED = {
@@ -15,18 +17,21 @@ DECAYED = {
     "all": ((r".*", True),),  # flax.optim.Adam's, when the paper was written
 }
 
+# Kernels (D, H, d), with one input axis; those of others come before their last axis.
+HEADS_LAST = re.compile(r".*/(query|key|value)/kernel")
+
 
 def create(optimizer: config.Optimizer, *, clip_norm: float | None) -> optax.GradientTransformation:
     """Returns clip, moments and decoupled weight decay as one optax chain.
 
     Its updates are to be scaled by minus the learning rate, so weight decay is multiplied by it
-    too (AdamW's form; AugReg, section 3.3).
+    too (AdamW's form; AugReg, section 3.3). Where groups have a decay of their own, there is none
+    in the chain: `trainable` adds it to the updates.
     """
-    rules = DECAYED[optimizer.decayed]
     dtype = jnp.dtype(optimizer.moment_dtype)
 
-    def decays(params: Any) -> Any:
-        return tree_utils.map_named(lambda name, _: tree_utils.first_match(name, rules), params)
+    def decayed(params: Any) -> Any:
+        return tree_utils.map_named(lambda name, _: decays(optimizer, name), params)
 
     if optimizer.name == "adam":
         moments = optax.scale_by_adam(optimizer.b1, optimizer.b2, optimizer.eps, mu_dtype=dtype)
@@ -37,8 +42,8 @@ def create(optimizer: config.Optimizer, *, clip_norm: float | None) -> optax.Gra
     parts = [moments]
     if clip_norm is not None:
         parts.insert(0, optax.clip_by_global_norm(clip_norm))
-    if optimizer.weight_decay:
-        parts.append(optax.add_decayed_weights(optimizer.weight_decay, mask=decays))
+    if optimizer.weight_decay and not decays_in_groups(optimizer):
+        parts.append(optax.add_decayed_weights(optimizer.weight_decay, mask=decayed))
     chain = optax.chain(*parts)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
@@ -47,6 +52,17 @@ def create(optimizer: config.Optimizer, *, clip_norm: float | None) -> optax.Gra
             return chain.update(updates, state, params)
 
     return optax.GradientTransformation(chain.init, update)
+
+
+def decays(optimizer: config.Optimizer, name: str) -> bool:
+    """Returns whether a parameter decays, groups aside."""
+    return tree_utils.first_match(name, DECAYED[optimizer.decayed])
+
+
+def decays_in_groups(optimizer: config.Optimizer) -> bool:
+    """Returns whether groups of parameters have a weight decay of their own."""
+    groups = [patterns.parse_group(text, "optimizer.groups") for text in optimizer.groups]
+    return any(group.decay is not None for group in groups)
 
 
 # Direction of descent in optax, where it is not called scale_by_NAME.
@@ -74,4 +90,21 @@ def _named(text: str) -> optax.GradientTransformation:
         return components.call(scale, spec, key)
     # The others, such as lamb and adafactor, descend by themselves.
     whole = getattr(optax, spec.name, None) or getattr(optax.contrib, spec.name)
-    return optax.chain(components.call(whole, spec, key, learning_rate=1.0), optax.scale(-1.0))
+    more = {"muon_weight_dimension_numbers": _matrices} if spec.name == "muon" else {}
+    made = components.call(whole, spec, key, learning_rate=1.0, **more)
+    return optax.chain(made, optax.scale(-1.0))
+
+
+def _matrices(params: Any) -> Any:
+    """Returns the axes of the hidden matrices, which Muon orthogonalizes; Adam updates the rest.
+
+    They are those of the encoder, of each layer apart, each with all of its heads as one matrix.
+    """
+
+    def axes(name: str, leaf: Any) -> optax.contrib.MuonDimensionNumbers | None:
+        if not re.fullmatch(r"encoder/.*/kernel", name):
+            return None
+        first = range(1, 2 if HEADS_LAST.fullmatch(name) else leaf.ndim - 1)
+        return optax.contrib.MuonDimensionNumbers(tuple(first), tuple(range(first.stop, leaf.ndim)))
+
+    return tree_utils.map_named(axes, params)

@@ -8,7 +8,7 @@ import optax
 from jax.sharding import Mesh
 
 from vit_jax import config, models, tree_utils
-from vit_jax.training import sharding
+from vit_jax.training import lora, sharding, trainable
 
 
 def create(
@@ -16,18 +16,22 @@ def create(
 ) -> dict[str, Any]:
     """Returns a new state; call it under `jit` or `eval_shape`.
 
-    Keys: `params`, `opt` (optax), `ema` (where the config asks for one), `step` and `bad_steps`
-    (int32: steps whose loss or gradient was not finite, and which changed nothing else).
+    Keys: `params` (with adapters under `lora`), `opt` (optax), `ema` (where the config asks for
+    one), `step` and `bad_steps` (int32: steps whose loss or gradient was not finite, and which
+    changed nothing else). `opt` and `ema` hold what trains only.
     """
     params = model.init(jax.random.fold_in(jax.random.key(cfg.seed), 0))
+    if cfg.lora.rank is not None:
+        params |= lora.initial(cfg.lora, params, cfg.seed)
+    trained = trainable.of(model, cfg).split(params)
     state = {
         "params": params,
-        "opt": tx.init(params),
+        "opt": tx.init(trained),
         "step": jnp.zeros((), jnp.int32),
         "bad_steps": jnp.zeros((), jnp.int32),
     }
     if cfg.train.ema is not None:
-        state["ema"] = jax.tree.map(jnp.copy, params)
+        state["ema"] = jax.tree.map(jnp.copy, trained)
     return state
 
 
@@ -47,12 +51,15 @@ def initialize(
     return jax.jit(lambda: create(model, tx, cfg), out_shardings=places)()
 
 
-def begin_with(state: dict[str, Any], params: Any) -> dict[str, Any]:
+def begin_with(
+    state: dict[str, Any], params: Any, chosen: trainable.Trainable = trainable.EVERYTHING
+) -> dict[str, Any]:
     """Returns a new state with some parameters replaced, and the same in their average.
 
     Args:
       state: as from `initialize`.
       params: numpy float32 arrays, nested by name; all of the state's parameters, or some.
+      chosen: what trains.
     """
     given = tree_utils.flatten(params)
 
@@ -62,15 +69,29 @@ def begin_with(state: dict[str, Any], params: Any) -> dict[str, Any]:
         whole = given[name]
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda part: whole[part])
 
-    new = {
-        key: tree_utils.map_named(replaced, state[key]) for key in ("params", "ema") if key in state
-    }
+    new = {"params": tree_utils.map_named(replaced, state["params"])}
+    if "ema" in state:
+        places = jax.tree.map(lambda leaf: leaf.sharding, state["ema"])
+        copied = jax.jit(
+            lambda own: jax.tree.map(jnp.copy, chosen.split(own)), out_shardings=places
+        )
+        new["ema"] = copied(new["params"])
     return state | new
 
 
-def evaluated(state: dict[str, Any], options: config.Mesh) -> Any:
-    """Returns the parameters to evaluate, gathered: the average where there is one."""
-    params = state.get("ema", state["params"])
+def evaluated(
+    state: dict[str, Any],
+    options: config.Mesh,
+    chosen: trainable.Trainable = trainable.EVERYTHING,
+) -> models.Params:
+    """Returns the model's parameters to evaluate, gathered: the average where there is one."""
     mesh = state["step"].sharding.mesh
+    if chosen.shares is None:
+        return _placed(state.get("ema", state["params"]), mesh, options)
+    held = {key: _placed(state[key], mesh, options) for key in ("params", "ema") if key in state}
+    return _placed(chosen.evaluated(held), mesh, options)
+
+
+def _placed(params: Any, mesh: Mesh, options: config.Mesh) -> Any:
     places = sharding.placed(params, mesh, options, sharding.COMPUTE)
     return jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, places))

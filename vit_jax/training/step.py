@@ -12,7 +12,14 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import components, config, models
 from vit_jax.models.variants import required
-from vit_jax.training import compiler_options, losses, masked_objective, mixup, sharding
+from vit_jax.training import (
+    compiler_options,
+    losses,
+    masked_objective,
+    mixup,
+    sharding,
+    trainable,
+)
 
 State = dict[str, Any]
 Batch = dict[str, jax.Array]
@@ -46,29 +53,33 @@ def create(
     train = cfg.train
     masked = cfg.masked.target is not None
     objective = _masked_patches(model, cfg) if masked else _classification(model, cfg)
-    gradient = _accumulated(_reduced(objective, cfg), cfg)
+    chosen = trainable.of(model, cfg)
+    gradient = _accumulated(_reduced(objective, chosen, cfg), chosen, cfg)
     prepare = _preparation(model, cfg)
 
     def step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
         # Everything random is a function of (seed, step), so that a resumed run repeats it.
         key = _dropout_key(cfg, state["step"])
-        share = mixup.own_share(cfg.seed, state["step"], train.mixup) if train.mixup else None
+        mix = mixup.draw(cfg.seed, state["step"], train, cfg.data.image_size)
         batch = prepare(batch, state["step"])
         params = _gathered(model, state["params"], cfg)
-        (loss, measured), grads = gradient(params, batch, key, share)
+        (loss, measured), grads = gradient(params, batch, key, mix)
         norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         lr = jnp.asarray(schedule(state["step"]))
 
-        updates, opt = tx.update(grads, state["opt"], state["params"])
-        params = optax.apply_updates(state["params"], optax.tree.scale(-lr, updates))
+        old = state | {"params": chosen.split(state["params"])}
+        updates, opt = tx.update(grads, state["opt"], old["params"])
+        updates = chosen.scale(updates, old["params"], state["step"])
+        params = optax.apply_updates(old["params"], optax.tree.scale(-lr, updates))
         new = {"params": params, "opt": opt}
         if "ema" in state:
             new["ema"] = optax.incremental_update(params, state["ema"], 1.0 - (train.ema or 0.0))
         new = {
-            name: jax.tree.map(lambda n, o: _kept(finite, n, o), tree, state[name])
+            name: jax.tree.map(lambda n, o: _kept(finite, n, o), tree, old[name])
             for name, tree in new.items()
         }
+        new["params"] = chosen.join(new["params"], state["params"])
         new["step"] = state["step"] + 1
         new["bad_steps"] = state["bad_steps"] + jnp.where(finite, 0, 1)
         metrics = {"loss": loss, "grad_norm": norm, "lr": lr} | measured
@@ -106,12 +117,18 @@ def _gathered(model: models.Classifier, params: Any, cfg: config.Config) -> Any:
     return sharding.gather(split, cfg.mesh, steps, required(cfg.model.depth))
 
 
-def _reduced(objective: Objective, cfg: config.Config) -> Callable[..., Any]:
-    """Returns the objective with float32 gradients, split as the state that they update."""
-    gradient = jax.value_and_grad(objective, has_aux=True)
+def _reduced(
+    objective: Objective, chosen: trainable.Trainable, cfg: config.Config
+) -> Callable[..., Any]:
+    """Returns the objective with float32 gradients of what trains, split as what they update."""
 
-    def reduced(*args: Any) -> Any:
-        values, grads = gradient(*args)
+    def of_trained(trained: Any, params: Any, *args: Any) -> Any:
+        return objective(chosen.network(chosen.join(trained, params)), *args)
+
+    gradient = jax.value_and_grad(of_trained, has_aux=True)
+
+    def reduced(params: Any, *args: Any) -> Any:
+        values, grads = gradient(chosen.split(params), params, *args)
         # One ring after the other: to all devices at once, TPUs reduce all of it everywhere.
         for axes in (sharding.REDUCE, sharding.UPDATE):
             grads = sharding.constrain(grads, cfg.mesh, axes)
@@ -127,7 +144,7 @@ def _dropout_key(cfg: config.Config, step: jax.Array) -> jax.Array | None:
     return jax.random.fold_in(key, step) if drops else None
 
 
-# Objectives: (params, batch, key, share) -> (loss, measures); `share` is that of mixup.
+# Objectives: (params, batch, key, mix) -> (loss, measures); `mix` is that of mixup and CutMix.
 
 
 def _classification(model: models.Classifier, cfg: config.Config) -> Objective:
@@ -135,23 +152,24 @@ def _classification(model: models.Classifier, cfg: config.Config) -> Objective:
     train = cfg.train
 
     def classify(
-        params: Any, batch: Batch, key: jax.Array | None, share: jax.Array | None
+        params: Any, batch: Batch, key: jax.Array | None, mix: mixup.Mix | None
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        def mixed(x: jax.Array) -> jax.Array:
-            return x if share is None else mixup.blend(x, share)
-
         images, labels = batch["image"], batch["label"]
         if not train.augmentations:  # else they have normalized the pixels
             images = normalize_pixels(images, cfg.data)
-        logits, _ = model.apply(params, mixed(images), key=key)
+        if mix is not None:
+            images = mixup.blend(images, mix.pixels)
+        logits, _ = model.apply(params, images, key=key)
         if labels.ndim == 1:
-            targets = mixed(jax.nn.one_hot(labels, logits.shape[-1]))
+            targets = jax.nn.one_hot(labels, logits.shape[-1])
         else:
-            targets, labels = mixed(labels), jnp.argmax(labels, axis=-1)
+            targets, labels = labels, jnp.argmax(labels, axis=-1)
+        if mix is not None:
+            targets = mixup.blend(targets, mix.labels)
         loss = losses.cross_entropy(
             logits, targets, kind=train.loss, smoothing=train.label_smoothing
         )
-        # Of a blend, the label with the larger part is the row's own.
+        # Of a blend, the label with the larger part is the row's own; of CutMix, it may be less.
         correct = losses.rank_of_label(logits, labels) == 0
         return jnp.mean(loss), {"top1": jnp.mean(correct, dtype=jnp.float32)}
 
@@ -163,7 +181,7 @@ def _masked_patches(model: models.Classifier, cfg: config.Config) -> Objective:
     target = required(cfg.masked.target)
 
     def predict(
-        params: Any, batch: Batch, key: jax.Array | None, share: jax.Array | None
+        params: Any, batch: Batch, key: jax.Array | None, mix: mixup.Mix | None
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         images, chosen = batch["image"], batch["chosen"]
         outputs = model.predict_masked(
@@ -177,28 +195,29 @@ def _masked_patches(model: models.Classifier, cfg: config.Config) -> Objective:
     return predict
 
 
-def _accumulated(gradient: Callable[..., Any], cfg: config.Config) -> Callable[..., Any]:
+def _accumulated(
+    gradient: Callable[..., Any], chosen: trainable.Trainable, cfg: config.Config
+) -> Callable[..., Any]:
     """Returns `gradient`, averaged over microbatches taken one after another."""
     count, target = cfg.train.accumulation, cfg.masked.target
     if count == 1:
         return gradient
     measures = ("top1",) if target is None else masked_objective.MEASURES[target]
 
-    def accumulated(
-        params: Any, batch: Batch, key: jax.Array | None, share: jax.Array | None
-    ) -> Any:
-        together = 1 if share is None else 2
+    def accumulated(params: Any, batch: Batch, key: jax.Array | None, mix: mixup.Mix | None) -> Any:
+        together = 1 if mix is None else 2
         micro = jax.tree.map(lambda x: _microbatches(x, count, together), batch)
 
         def add(total: Any, indexed: tuple[jax.Array, Batch]) -> tuple[Any, None]:
             index, part = indexed
             one = gradient(
-                params, part, None if key is None else jax.random.fold_in(key, index), share
+                params, part, None if key is None else jax.random.fold_in(key, index), mix
             )
             return jax.tree.map(jnp.add, total, one), None
 
         nothing = {name: jnp.zeros(()) for name in measures}
-        grads = jax.tree.map(lambda x: jnp.zeros(x.shape), params)
+        trained = jax.eval_shape(chosen.split, params)
+        grads = jax.tree.map(lambda x: jnp.zeros(x.shape), trained)
         zeros = ((jnp.zeros(()), nothing), sharding.constrain(grads, cfg.mesh, sharding.UPDATE))
         total, _ = jax.lax.scan(add, zeros, (jnp.arange(count), micro))
         return jax.tree.map(lambda x: x / count, total)

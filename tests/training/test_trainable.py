@@ -1,0 +1,362 @@
+"""Parts that train, at rates of their own, and adapters: against gradients and updates by hand."""
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import runs
+import test_step
+from vit_jax import (
+    cli,
+    config,
+    experiment,
+    loading,
+    models,
+    preflight,
+    run_config,
+    tree_utils,
+    weights,
+)
+from vit_jax.config import patterns
+from vit_jax.training import state, trainable
+from vit_jax.weights import readers
+
+LAYERS = {"encoder/mlp/fc1/kernel": 4, "encoder_norm/bias": 1, "head/kernel": 1, "head/bias": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("head", {"head/kernel": [0], "head/bias": [0]}),
+        ("*/bias", {"encoder_norm/bias": [0], "head/bias": [0]}),
+        ("enc*", {"encoder/mlp/fc1/kernel": [0, 1, 2, 3], "encoder_norm/bias": [0]}),
+        ("encoder", {"encoder/mlp/fc1/kernel": [0, 1, 2, 3]}),
+        ("encoder[:2]", {"encoder/mlp/fc1/kernel": [0, 1]}),
+        ("encoder[-1]/*/kernel", {"encoder/mlp/fc1/kernel": [3]}),
+        ("encoder[1]/mlp", {"encoder/mlp/fc1/kernel": [1]}),
+        ("*[2:9]", {"encoder/mlp/fc1/kernel": [2, 3]}),
+        ("encoder/mlp/fc?", {"encoder/mlp/fc1/kernel": [0, 1, 2, 3]}),
+        ("ead/kernel", {}),
+    ],
+)
+def test_patterns_take_parameters_and_layers(text, taken):
+    pattern = patterns.parse(text, "k")
+    found = {name: list(pattern.taken(name, count)) for name, count in LAYERS.items()}
+    assert {name: layers for name, layers in found.items() if layers} == taken
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"optimizer.freeze": "encodr/mlp"},
+            "optimizer.freeze=encodr/mlp: matches no parameter; close: encoder/mlp, "
+            "encoder/mlp/fc2, encoder/mlp/fc1",
+        ),
+        ({"optimizer.freeze": "encoder[3]"}, "none of the 3 layers; they are 0 to 2"),
+        ({"optimizer.only": "head[0]"}, "optimizer.only=head[0]: has no layers; leave out the"),
+        ({"optimizer.freeze": "*"}, "optimizer.freeze=*: leaves no parameter to train"),
+        ({"optimizer.freeze": "a b"}, "must be a path of parameters, such as head, */bias or"),
+        ({"optimizer.groups": "head"}, "optimizer.groups=head: must be PATTERN(lr=FACTOR,decay="),
+        ({"optimizer.groups": "head(lr=-1)"}, "must be PATTERN(lr=FACTOR,decay=FACTOR), such as"),
+        ({"optimizer.groups": "hed(lr=2)"}, "matches no parameter; close: head"),
+        ({"optimizer.head_first": "3", "optimizer.freeze": "head"}, "the head is frozen; set 0"),
+        ({"lora.rank": "2", "lora.where": "*norm*"}, "lora.where=*norm*: matches no parameter"),
+        ({"lora.rank": "2", "lora.where": "encoder[1]"}, "adapters are for all layers"),
+        ({"lora.alpha": "2"}, "lora.alpha=2: lora.rank=none does not read it"),
+    ],
+)
+def test_mistakes_are_one_line(options, message):
+    model = {f"model.{key}": str(value) for key, value in SIZES.items()}
+    data = {"data.image_size": "8", "data.channels": "1"}
+
+    def check():
+        cfg = run_config.config_from_values({}, model | data | options)
+        trainable.of(models.create(cfg.model, image_size=(8, 8), channels=1), cfg)
+
+    with pytest.raises(config.ConfigError, match=re.escape(message)):
+        check()
+
+
+SIZES = {
+    "patch_size": 4, "width": 16, "depth": 3, "mlp_dim": 32, "heads": 2,
+    "num_classes": test_step.CLASSES,
+}  # fmt: skip
+PLAIN = {"momentum": 0.0, "lr": 0.5, "weight_decay": 0.1}
+
+
+def gradients(model, params, batch):
+    """The gradient of the mean cross-entropy, by jax, with respect to all parameters."""
+
+    def loss(params):
+        images = jnp.asarray(batch["image"], jnp.float32) / 127.5 - 1
+        logs = jax.nn.log_softmax(model.apply(params, images)[0])
+        return -jnp.mean(jnp.take_along_axis(logs, batch["label"][:, None], axis=1))
+
+    return jax.grad(loss)(params)
+
+
+def expected_update(name, layer):
+    """Whether a layer trains, its rate and decay in `test_parts_of_an_array...`, by hand."""
+    if name.startswith("embedding/") or name.endswith("out/bias"):
+        return None
+    if name.startswith("encoder/") and layer == 0:
+        return None
+    decay = 1.0 if name.endswith("kernel") else 0.0
+    if name.startswith("encoder/"):
+        rate = {1: 0.25, 2: 0.5}[layer]
+        if "norm" in name:
+            decay = 0.5
+        if layer == 2 and "fc1" in name:
+            return 3 * rate, 2.0
+        return rate, decay
+    if name.startswith("encoder_norm"):
+        return 1.0, 0.5
+    return (10.0, decay) if name.startswith("head/") else (0.0625, decay)
+
+
+def test_parts_of_an_array_train_at_rates_of_their_own():
+    cfg = test_step.configure(
+        model=SIZES | {"pooling": "token"},
+        train={"clip_norm": 0.1, "ema": 0.75, "accumulation": 2},
+        optimizer=PLAIN
+        | {
+            "freeze": ["embedding", "encoder[:1]", "*/out/bias"],
+            "layer_decay": 0.5,
+            "groups": ["head(lr=10)", "encoder[2]/mlp/fc1(lr=3,decay=2)", "*norm*(decay=0.5)"],
+        },
+    )
+    trainer = test_step.Trainer(cfg, devices=2)
+    before = jax.device_get(trainer.state["params"])
+    averages = tree_utils.flatten(jax.device_get(trainer.state["ema"]))
+    flat = tree_utils.flatten(before)
+    grads = tree_utils.flatten(gradients(trainer.model, before, test_step.batch_of(0)))
+    factors, norm = {}, 0.0
+    for name in flat:
+        count = 3 if name.startswith("encoder/") else 1
+        factors[name] = [expected_update(name, layer) for layer in range(count)]
+        for layer, factor in enumerate(factors[name]):
+            if factor is not None:
+                part = grads[name][layer] if count > 1 else grads[name]
+                norm += float(np.sum(np.square(part, dtype=np.float64)))
+    (metrics,) = trainer.run(1)
+    np.testing.assert_allclose(metrics["grad_norm"], np.sqrt(norm), rtol=1e-5)
+    clip = 0.1 / np.sqrt(norm)
+    after = tree_utils.flatten(jax.device_get(trainer.state["params"]))
+    for name, value in flat.items():
+        for layer, factor in enumerate(factors[name]):
+            index = layer if len(factors[name]) > 1 else ...
+            old, new, grad = value[index], after[name][index], np.asarray(grads[name])[index]
+            if factor is None:
+                np.testing.assert_array_equal(new, old, err_msg=name)
+                continue
+            rate, decay = factor
+            wanted = old - 0.5 * rate * (clip * grad + 0.1 * decay * old)
+            np.testing.assert_allclose(new, wanted, rtol=1e-5, atol=1e-7, err_msg=name)
+    # Moments and average exist for what trains, of stacked layers those two.
+    frozen = {"embedding/kernel", "embedding/bias", "encoder/attention/out/bias"}
+    assert set(averages) == set(flat) - frozen
+    assert averages["encoder/mlp/fc1/kernel"].shape == (2, 16, 32)
+    moments = tree_utils.flatten(trainer.state["opt"])
+    for tree in (averages, {n: m for n, m in moments.items() if n.endswith("fc1/kernel")}):
+        assert all(leaf.shape[0] == 2 for name, leaf in tree.items() if "encoder/" in name)
+    assert len(moments) == len(averages)
+    chosen = trainable.of(trainer.model, cfg)
+    live = tree_utils.flatten(state.evaluated(trainer.state, cfg.mesh, chosen))
+    for name, value in flat.items():
+        if name in frozen:
+            np.testing.assert_array_equal(live[name], value)
+    kernel = live["encoder/mlp/fc1/kernel"]
+    name = "encoder/mlp/fc1/kernel"
+    np.testing.assert_array_equal(kernel[0], flat[name][0])
+    average = 0.75 * averages[name] + 0.25 * after[name][1:]
+    np.testing.assert_allclose(kernel[1:], average, rtol=1e-6, atol=1e-8)
+
+
+def merged_by_hand(params, scale):
+    """The model's parameters: every matrix with its adapter, one layer and one sum at a time."""
+    adapters = tree_utils.flatten(params["lora"])
+    flat = tree_utils.flatten({k: v for k, v in params.items() if k != "lora"})
+    forms = {"out": "hdr,ro->hdo", "fc1": "ir,ro->io", "fc2": "ir,ro->io"}
+    for name in {name.rpartition("/")[0] for name in adapters}:
+        matrix, a, b = flat[name], adapters[f"{name}/a"], adapters[f"{name}/b"]
+        form = forms.get(name.split("/")[-2], "ir,rhd->ihd")
+        layers = []
+        for layer in range(3):
+            one, two = a[layer], b[layer]
+            if form.startswith("hdr"):
+                one = one.reshape(*matrix.shape[1:3], 2)
+            if form.endswith("ihd"):
+                two = two.reshape(2, *matrix.shape[2:])
+            layers.append(matrix[layer] + scale * jnp.einsum(form, one, two))
+        flat[name] = jnp.stack(layers)
+    return tree_utils.nest(flat)
+
+
+def test_adapters_by_hand():
+    cfg = test_step.configure(
+        model=SIZES,
+        train={"clip_norm": None, "ema": 0.5},
+        optimizer=PLAIN | {"layer_decay": 0.5},
+        lora={"rank": 2, "alpha": 6.0},
+    )
+    trainer = test_step.Trainer(cfg, devices=2)
+    adapters = tree_utils.flatten(trainer.state["params"]["lora"])
+    assert {name.split("/")[2] for name in adapters} == {
+        *("query", "key", "value", "out", "fc1", "fc2")
+    }
+    for number, (name, leaf) in enumerate(adapters.items()):
+        values = np.random.default_rng(number).normal(size=leaf.shape) / 4
+        if name.endswith("/b"):
+            np.testing.assert_array_equal(leaf, np.zeros(leaf.shape))
+        else:
+            bound = 1 / np.sqrt(leaf.shape[1])
+            assert 0.5 * bound < np.abs(leaf).max() <= bound
+        adapters[name] = jax.device_put(values.astype(np.float32), leaf.sharding)
+    trainer.state["params"]["lora"] = tree_utils.nest(adapters)
+    before = jax.device_get(trainer.state["params"])
+    old_average = tree_utils.flatten(jax.device_get(trainer.state["ema"]))
+
+    class Merging:
+        def apply(self, params, images):
+            return trainer.model.apply(merged_by_hand(params, 3.0), images)
+
+    grads = tree_utils.flatten(gradients(Merging(), before, test_step.batch_of(0)))
+    trainer.run(1)
+    after = tree_utils.flatten(jax.device_get(trainer.state["params"]))
+    flat, rates = tree_utils.flatten(before), np.array([0.125, 0.25, 0.5])[:, None, None]
+    for name, old in flat.items():
+        if name.startswith("lora/"):
+            wanted = old - 0.5 * rates * np.asarray(grads[name])
+        elif name.startswith("head/"):
+            decay = 0.1 if name == "head/kernel" else 0.0
+            wanted = old - 0.5 * (np.asarray(grads[name]) + decay * old)
+        else:
+            np.testing.assert_array_equal(after[name], old, err_msg=name)
+            continue
+        np.testing.assert_allclose(after[name], wanted, rtol=2e-5, atol=2e-7, err_msg=name)
+        average = 0.5 * old_average[name] + 0.5 * after[name]
+        ours = tree_utils.flatten(trainer.state["ema"])[name]
+        np.testing.assert_allclose(ours, average, rtol=1e-6, atol=1e-8)
+    chosen = trainable.of(trainer.model, cfg)
+    evaluated = tree_utils.flatten(state.evaluated(trainer.state, cfg.mesh, chosen))
+    averaged = before | jax.device_get(trainer.state["ema"])
+    for name, value in tree_utils.flatten(merged_by_hand(averaged, 3.0)).items():
+        np.testing.assert_allclose(evaluated[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+def test_the_head_first():
+    cfg = test_step.configure(
+        model=SIZES | {"depth": 1}, optimizer={"head_first": 2, "weight_decay": 0.1}
+    )
+    trainer = test_step.Trainer(cfg, devices=1)
+    first = jax.device_get(trainer.state["params"])
+    trainer.run(2)
+    second = jax.device_get(trainer.state["params"])
+    trainer.run(1)
+    third = tree_utils.flatten(jax.device_get(trainer.state["params"]))
+    for name, value in tree_utils.flatten(second).items():
+        same = np.array_equal(value, tree_utils.flatten(first)[name])
+        assert same == (not name.startswith("head/")), name
+        assert not np.array_equal(third[name], value), name
+
+
+BASE = {
+    "model": {
+        "variant": None, "patch_size": 4, "width": 16, "depth": 3, "mlp_dim": 32, "heads": 2,
+        "dropout": 0.0, "num_classes": 4,
+    },
+    "data": {"image_size": 8, "channels": 1},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A Google file with random weights, of another number of classes."""
+    model = runs.configure(**BASE).model
+    classifier = models.create(model, image_size=(8, 8), channels=1)
+    params = jax.device_get(classifier.init(jax.random.key(7)))
+    path = tmp_path_factory.mktemp("base") / "base.npz"
+    data = config.Data(image_size=(8, 8), channels=1)
+    weights.save(params, weights.Facts(model=model, data=data), "google", path)
+    return path
+
+
+KIT = {
+    "optimizer": {"freeze": ["encoder[0]/mlp"], "only": ["head", "encoder"], "layer_decay": 0.9},
+    "lora": {"rank": 2, "where": ["encoder/attention"]},
+    "train": {"duration": "8 steps"},
+    "evaluation": {"every": 4},
+    "checkpoint": {"every": 4},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
+def test_a_run_resumes_bit_for_bit_and_becomes_an_adapter(base, tmp_path, monkeypatch, capsys):
+    cfg = runs.configure(model=SIZES | {"dropout": 0.0, "num_classes": 10}, **KIT)
+    cfg = dataclasses.replace(cfg, init_from=str(base))
+    experiment.train(cfg, tmp_path / "whole")
+    with runs.stopping_at(monkeypatch, 5), pytest.raises(config.UserError, match="saved at step 5"):
+        experiment.train(cfg, tmp_path / "parts")
+    experiment.train(cfg, tmp_path / "parts")
+    runs.assert_equal_runs(tmp_path / "parts", tmp_path / "whole")
+    held = runs.digests(tmp_path / "whole")
+    assert "params/lora/encoder/attention/out/kernel/a" in held
+    assert not [name for name in held if name.startswith(("ema/", "opt/")) and "embedding" in name]
+    merged = loading.load(tmp_path / "whole")
+    arrays = tree_utils.flatten(jax.device_get(merged.params))
+    assert set(arrays) == set(tree_utils.flatten(merged.model.shapes()))
+    start = tree_utils.flatten(loading.load(base).params)
+    for name in ("embedding/kernel", "encoder/norm1/scale"):
+        same = np.array_equal(arrays[name], start[name])
+        assert same == name.startswith("embedding/")
+    np.testing.assert_array_equal(
+        arrays["encoder/mlp/fc1/kernel"][0], start["encoder/mlp/fc1/kernel"][0]
+    )
+    run, adapter = tmp_path / "whole", tmp_path / "adapter"
+    line = ["convert", f"--checkpoint={run}"]
+    assert cli.main([*line, "--to=adapter", f"--output={adapter}"]) == 0
+    held = readers.open_arrays(adapter / "model.safetensors").specs
+    assert held["encoder/mlp/fc1/kernel"].shape == (2, 16, 32)
+    assert "lora/encoder/attention/out/kernel/a" in held
+    assert not [name for name in held if name.startswith(("embedding", "encoder_norm"))]
+    again = loading.load(adapter)
+    assert (again.kind, again.classes) == ("adapter", merged.classes)
+    for name, leaf in tree_utils.flatten(again.params).items():
+        np.testing.assert_array_equal(leaf, arrays[name], err_msg=name)
+    # Every other form holds the sums.
+    assert cli.main([*line, "--to=google", f"--output={tmp_path / 'merged.npz'}"]) == 0
+    exported = tree_utils.flatten(loading.load(tmp_path / "merged.npz").params)
+    assert cli.main(["convert", f"--checkpoint={adapter}", "--to=orbax", f"--output={run}2"]) == 0
+    copied = tree_utils.flatten(jax.device_get(loading.load(f"{run}2").params))
+    for name, leaf in arrays.items():
+        np.testing.assert_array_equal(exported[name], leaf, err_msg=name)
+        np.testing.assert_array_equal(copied[name], leaf, err_msg=name)
+    with np.load(base) as file:
+        other = {name: file[name] for name in file.files}
+    other["embedding/kernel"] = other["embedding/kernel"] + 1
+    np.savez(base.parent / "other.npz", **other)
+    capsys.readouterr()
+    text = f"--config.init_from={base.parent / 'other.npz'}"
+    assert cli.main(["predict", f"--checkpoint={adapter}", "--examples=1", text]) == 2
+    assert "other.npz is not the base it was trained on; set --config." in capsys.readouterr().err
+
+
+def test_frozen_parts_take_no_memory_for_gradients_and_moments():
+    def report(**sections):
+        sections = {"model": {"num_classes": 10, "dropout": 0.0}} | sections
+        sections |= {"mesh": {"zero": False}, "train": {"ema": None}}
+        cfg = preflight.prepare(runs.configure(**sections))
+        return preflight.measure(cfg, preflight.open_slice("cpu"), examples=200)
+
+    full, probe = report(), report(optimizer={"only": ["head"]})
+    head = 16 * 10 + 10
+    assert probe.optimizer == 2 * 4 * head + 4
+    assert probe.params == full.params
+    assert full.peak - probe.peak > full.optimizer - probe.optimizer > 0
+    assert probe.compiler_flops < 0.5 * full.compiler_flops
