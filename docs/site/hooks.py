@@ -5,6 +5,7 @@ a page with the text of each, so that it needs no server and no address of a rep
 """
 
 import ast
+import json
 import pathlib
 import re
 from collections.abc import Iterator
@@ -63,7 +64,8 @@ def _target(link: str, folder: pathlib.Path) -> pathlib.Path | None:
     if not target.exists() or not target.is_relative_to(ROOT):
         return None
     in_docs = target.is_relative_to(ROOT / "docs")
-    return target if target.is_dir() or target.suffix == ".py" or not in_docs else None
+    shown = target.is_dir() or target.suffix in (".py", ".ipynb") or not in_docs
+    return target if shown else None
 
 
 def _page_of(target: pathlib.Path) -> str:
@@ -71,14 +73,24 @@ def _page_of(target: pathlib.Path) -> str:
 
 
 def _source(target: pathlib.Path) -> str:
-    """Returns the page of a file: its text; or of a folder: its files, with their first lines."""
+    """Returns the page of a file: its text or cells; of a folder: its files, with first lines."""
     name = str(target.relative_to(ROOT))
     if target.is_dir():
         rows = [(f"`{file.name}`", _summary(file)) for file in sorted(target.rglob("*.py"))]
         return f"{HIDDEN}# {name}\n\n{reference.table(('file', 'content'), rows)}"
+    if target.suffix == ".ipynb":
+        return HIDDEN + _notebook(json.loads(target.read_text()))
     language = {".py": "python", ".sh": "bash", ".jsonl": "json"}.get(target.suffix, "text")
     fence = "~" * 8
     return f"{HIDDEN}# {name}\n\n{fence}{language}\n{target.read_text().rstrip()}\n{fence}\n"
+
+
+def _notebook(book: dict[str, Any]) -> str:
+    parts = []
+    for cell in book["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
 def _summary(file: pathlib.Path) -> str:

@@ -4,6 +4,7 @@ import pathlib
 import re
 import shlex
 import shutil
+import zlib
 
 import cv2
 import numpy as np
@@ -27,9 +28,12 @@ SHORT = {
     "evaluation.every": "none",
     "logging.tensorboard": "false",
 }
-FOLDER = {"data.image_size": "16", "data.workers": "0", "optimizer.lr": "0.001"}
+FOLDER = {"data.image_size": "32", "data.workers": "0"}
 SMALL = {"model.variant": "none", "model.patch_size": "8", "model.width": "16", "model.depth": "1"}
 SMALL |= {"model.mlp_dim": "32", "model.heads": "2"}
+# The sizes of WEIGHTS, which stand in for published ones.
+IMPORTED = {"model.patch_size": "16", "model.width": "32", "model.depth": "3"}
+IMPORTED |= {"model.mlp_dim": "64", "model.heads": "4"}
 # What a run directory holds that a page uses before it is trained there; others: of image_folder.
 KINDS = {"token": "digits-token", "masked": "masked/digits", "digits": "digits", "wide": "digits"}
 
@@ -48,7 +52,7 @@ def world(tmp_path_factory):
             for split in ("train", "val", "test"):
                 picture(folder / "photos" / split / kind / f"{number}.jpg", rng)
             picture(folder / "unsplit" / kind / f"{number}.jpg", rng)
-        picture(folder / "unlabeled" / "all" / f"{number}.jpg", rng)
+        picture(folder / "unlabeled" / str(2025 + number % 2) / f"{number}.jpg", rng)
         picture(folder / "holiday" / f"{number}.jpg", rng)
     for name in ("cat.jpg", "a.png", "b.png"):
         picture(folder / name, rng)
@@ -64,9 +68,11 @@ def shortened(words):
         return words
     options = dict(SHORT)
     if named[0].startswith("image_folder"):
-        begun = any(word.startswith("--config.init_from=") for word in rest)
-        options |= FOLDER | ({} if begun else SMALL)
+        begun = any(word.endswith("init_from=weights.npz") for word in rest)
+        options |= FOLDER | SMALL | (IMPORTED if begun else {})
     more = ["--seeds=0"] if verb == "transfer" else []
+    if len(rest) > 1 and not any(word.startswith("--workdir") for word in rest):
+        more.append(f"--workdir=runs/other-{zlib.crc32(shlex.join(rest).encode())}")  # alternatives
     return [*words, *plugins.flags(options), *more]
 
 
@@ -109,7 +115,7 @@ def test_a_page_runs(page, world, tmp_path, monkeypatch):
     shutil.copytree(world, place)
     monkeypatch.chdir(place)
     monkeypatch.setenv("VIT_JAX_OFFLINE", "1")
-    names = {"images": np.zeros((2, 16, 16, 3), np.uint8)}
+    names = {"images": np.zeros((2, 32, 32, 3), np.uint8)}
     with plugins.loaded():
         for block in documents.blocks(page, "sh", "python"):
             if block.language == "sh":
@@ -122,8 +128,9 @@ def test_a_page_runs(page, world, tmp_path, monkeypatch):
 def run(command):
     if documents.reason(command) or not command.startswith("vit_jax "):
         return
-    provide(command)
-    words = shortened(adapted(command))
+    words = adapted(command)
+    provide(shlex.join(["vit_jax", *words]))
+    words = shortened(words)
     try:
         code = cli.main(words)
     except SystemExit as stopped:
@@ -134,5 +141,6 @@ def run(command):
 def execute(block, names):
     if any(re.search(rf"(import|from) {name}\b", block.text) for name in documents.NOT_IMPORTED):
         return
-    provide(block.text)
+    if "vit_jax.train(" not in block.text:
+        provide(block.text)
     exec(compile(block.text, f"{block.page}:{block.line}", "exec"), names)

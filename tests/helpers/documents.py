@@ -32,10 +32,11 @@ NOT_RUN = {
     r"^vit_jax reproduce (?!table)": "hours; tests/findings, tests/reproduce",
     r"^vit_jax transfer (?!.*(--dry-run|image_folder))": "the paper's run; tests/transfer",
     r"^vit_jax train (pretrain|finetune|masked|baseline)/(?!.*--smoke)": "the paper's run; --smoke",
-    r"^vit_jax train tfds|imagenet|objectnet": "needs a data set that is not here",
+    r"^vit_jax train tfds|imagenet|objectnet|--dedup-against": "needs a data set that is not here",
     r"--serve": "waits for a browser; tests/inspect",
     r"--config=my_configs": "names a file of the reader",
-    r"\bNAME\b|\bwandb\b": "names what the reader has; tests/test_trackers.py",
+    r"\bNAME\b": "names what the reader has",
+    r"loggers=.?(wandb|mlflow)": "needs an extra; tests/test_trackers.py",
 }
 # Python blocks that need what no environment of the tests has.
 NOT_IMPORTED = {"timm": "PyTorch", "transformers": "PyTorch"}
