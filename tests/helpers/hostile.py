@@ -159,6 +159,8 @@ def archives():
 
 
 def metadata():
+    from etils import epath
+
     from vit_jax.data import availability, tfds_metadata
     from vit_jax.prepare import dataset_info
 
@@ -185,18 +187,12 @@ def metadata():
         for name, sound in (("features.json", features), ("dataset_info.json", info)):
             mine = is_info == (name == "dataset_info.json")
             (place / name).write_bytes(data if mine else json.dumps(sound).encode())
-        availability._read(pathlib_of(place))
+        availability._read(epath.Path(place))
         with contextlib.suppress(ValueError, KeyError, TypeError):
             tfds_metadata.check(place)
         dataset_info.read(place)
 
     return [json.dumps(features).encode(), json.dumps(info).encode()], read
-
-
-def pathlib_of(folder):
-    from etils import epath
-
-    return epath.Path(folder)
 
 
 def records():
