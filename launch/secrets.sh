@@ -8,12 +8,12 @@ hush() { # hush TEXT: prints it without values of variables such as HF_TOKEN, pa
     ((${#value} < 8)) || text=${text//"$value"/'***'}
   done < <(compgen -e)
   for pattern in \
-    '(://)([^/@*[:space:]]+)(@)' \
-    '(hf_|ghp_|github_pat_|ya29\.|AIza)([A-Za-z0-9_.-]{8,})' \
-    '([Tt]oken=|TOKEN=|[Ss]ecret=|SECRET=|[Pp]assword=|PASSWORD=|[Aa]pi_?[Kk]ey=|API_KEY=|[Ss]ignature=|[Cc]redential=)([^]*&;,[:space:]"'\'']+)'; do
+    '(://)()([^/@*[:space:]]+)@' \
+    '((hf_|ghp_|github_pat_|ya29\.|AIza))([A-Za-z0-9_.-]{8,})' \
+    '([?&][A-Za-z0-9_.-]*([Tt]oken|[Ss]ecret|[Pp]assword|[Kk]ey|[Ss]ignature|[Cc]redential)=)([^]*&[:space:]"'\'']+)' \
+    '((TOKEN|API_KEY|ACCESS_KEY|SECRET|PASSWORD)=["'\'']?)([^]*&[:space:]"'\'']+)'; do
     while [[ $text =~ $pattern ]]; do
-      value="${BASH_REMATCH[1]}***${BASH_REMATCH[3]:-}"
-      text=${text//"${BASH_REMATCH[0]}"/"$value"}
+      text=${text//"${BASH_REMATCH[1]}${BASH_REMATCH[3]}"/"${BASH_REMATCH[1]}***"}
     done
   done
   printf '%s\n' "$text"

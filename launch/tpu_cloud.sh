@@ -96,7 +96,7 @@ on() { # on WORKER WORDS...: tpu_worker.sh there; gcloud and ssh leave the comma
 
 heard() { # heard SECONDS COMMAND...: prints its lines, and ends it where there is none for so long; empty ones are signs of life
   local line code=124
-  exec 4< <(code=0 && "${@:2}" || code=$?; echo "exit $code")
+  exec 4< <(code=0 && "${@:2}" || code=$?; printf '\nexit %s\n' "$code")
   CHILD=$!
   while IFS= read -r -t "$1" -u 4 line; do
     case $line in

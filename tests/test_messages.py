@@ -238,3 +238,31 @@ def test_files_that_are_not_utf8_go_through_every_command(latin, tmp_path):
     moved.rename(workdir)
     run("inspect", "view", checkpoint, f"--images={latin}", f"--output={tmp_path}/v.html")
     assert re.search(r"/n\\\\xe9\d\.png", (tmp_path / "v.html").read_text())
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://me:planted@host/a: gone", "https://***@host/a: gone"),
+        (
+            "https://host/a?x=1&X-Goog-Signature=planted&token=planted: gone",
+            "https://host/a?x=1&X-Goog-Signature=***&token=*** gone",
+        ),
+        ("hf_planted0123456789, ya29.planted-0123", "hf_***, ya29.***"),
+        ("HF_TOKEN=planted WANDB_API_KEY='planted'", "HF_TOKEN=*** WANDB_API_KEY='***'"),
+        ("it was planted0123456789", "it was ***"),
+        (
+            "--config.model.class_token=true mailto:a@b",
+            "--config.model.class_token=true mailto:a@b",
+        ),
+    ],
+)
+def test_a_message_has_no_secret(text, shown, monkeypatch, capsys):
+    monkeypatch.setenv("MY_TOKEN", "planted0123456789")
+    found = messages.one_line(text)
+    assert found == shown
+    assert messages.one_line(found) == found
+    logs.setup()
+    logs.log.info("%s", text)
+    logs.log.error("%s", text)
+    assert capsys.readouterr().err.splitlines()[0] == shown

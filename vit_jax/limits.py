@@ -37,15 +37,23 @@ def read(path: Any, most: int) -> bytes:
     name = os.fspath(path)
     if "://" in name:
         with path.open("rb") as file:
-            data = file.read(most + 1)
-    else:
-        with io.BufferedReader(io.FileIO(name, opener=_open)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise LimitError("is no regular file")
-            data = file.read(most + 1)
-    if len(data) > most:
-        raise LimitError(f"has more than {most:,} bytes")
-    return data
+            return _all(file, most)
+    with io.FileIO(name, opener=_open) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise LimitError("is no regular file")
+        if status.st_size > most:
+            raise LimitError(f"has {status.st_size:,} bytes, more than {most:,}")
+        return _all(file, most)
+
+
+def _all(file: Any, most: int) -> bytes:
+    data = bytearray()
+    while chunk := file.read(MIB):  # a larger number would be allocated first
+        data += chunk
+        if len(data) > most:
+            raise LimitError(f"has more than {most:,} bytes")
+    return bytes(data)
 
 
 def _open(path: str, flags: int) -> int:
@@ -72,7 +80,7 @@ def read_json(path: Any, most: int) -> Any:
 
 
 def _check_depth(values: Any) -> None:
-    level, depth = [values], 0
+    level, depth = [values], 1
     while level := [
         inner
         for value in level

@@ -1,6 +1,8 @@
 """Message text: one line of bounded length that is safe in any terminal, file or format."""
 
 import contextlib
+import os
+import re
 import sys
 import unicodedata
 
@@ -12,6 +14,24 @@ TEXT = LIMIT - len(PREFIX)
 UNSAFE = frozenset(("Cc", "Cs", "Zl", "Zp"))
 # Bidirectional controls, which make a terminal display text out of order.
 DIRECTIONS = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+# What precedes a secret: an address's password, a token's kind, or the name of a value.
+NAMES = ("TOKEN", "API_KEY", "ACCESS_KEY", "SECRET", "PASSWORD")
+SECRET = re.compile(
+    r"(://)[^/@\s*]+(?=@)|\b(hf_|ghp_|github_pat_|ya29\.|AIza)[\w.\-]{8,}"
+    r"|([?&][\w.\-]*(?i:token|secret|password|key|signature|credential)=)[^*&\s\"']+"
+    rf"|((?:{'|'.join(NAMES)})=[\"']?)[^*&\s\"']+"
+)
+SHORTEST = 8  # characters of the value of a variable that is a secret
+
+
+def without_secrets(text: str) -> str:
+    """Returns text without passwords, tokens and signatures, and values of such variables."""
+    for name, value in os.environ.items():
+        if len(value) >= SHORTEST and value in text and name.endswith(NAMES):
+            text = text.replace(value, "***")
+    return SECRET.sub(lambda found: "".join(filter(None, found.groups())) + "***", text)
 
 
 def printable(text: str) -> str:
@@ -44,6 +64,7 @@ def one_line(text: str, *, limit: int = TEXT, encoding: str = "utf-8") -> str:
     """
     if len(text) > 2 * limit:  # a value may contain millions of characters
         text = text[:limit] + text[-limit:]
+    text = without_secrets(text)
     shown = printable(text).encode(encoding, "backslashreplace").decode(encoding)
     if len(shown) <= limit:
         return shown

@@ -63,7 +63,7 @@ class _Line(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
         if record.levelno < logging.WARNING:  # e.g. a command to copy must stay whole
-            return messages.printable(text)
+            return messages.printable(messages.without_secrets(text))
         return messages.one_line(text, limit=messages.LIMIT)
 
 

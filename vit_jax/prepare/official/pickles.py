@@ -52,7 +52,7 @@ def load(data: bytes, named: str) -> dict[str, Any]:
         raise DataError(
             f"{named}: its pickle has {error}, which CIFAR's do not; use the binary archive"
         ) from None
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         reason = str(error).partition("\n")[0][:100]
         raise DataError(f"{named}: is not a valid pickle: {reason}") from None
     if not isinstance(found, dict):

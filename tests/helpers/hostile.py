@@ -1,0 +1,482 @@
+"""Bytes from outside, made wrong: every reader, sound files for it, and damages.
+
+    python tests/helpers/hostile.py --inputs=10000 --seed=1 [READER ...]
+
+reads so many damaged inputs with each reader in a process with a limit of memory, and prints how
+many there were, how many were refused, and what must not happen: other errors, crashes, more than
+5 s for one, more memory than the limit, and imports or code run.
+"""
+
+import argparse
+import codecs
+import contextlib
+import functools
+import gzip
+import io
+import json
+import multiprocessing
+import pathlib
+import pickle
+import resource
+import struct
+import sys
+import tarfile
+import tempfile
+import time
+import tracemalloc
+import zipfile
+
+import cv2
+import numpy as np
+
+from vit_jax import limits
+
+HANG = 5.0  # seconds for one input
+MEMORY = 512 * 2**20  # bytes of Python's for one input
+ADDRESSES = 6 * 2**30  # bytes of a process, of which libraries reserve most
+FORBIDDEN = (
+    "exec", "compile", "pickle", "os.system", "os.exec", "os.spawn", "subprocess", "ctypes",
+    "socket.connect", "shutil", "import",
+)  # fmt: skip
+CODECS = ("unicode_escape", "raw_unicode_escape", "latin-1", "utf-16-le", "cp437", "utf-8-sig")
+NUMBERS = (0, 1, 127, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**32 - 1, 2**63 - 1)
+WORDS = (
+    b"[", b"]", b"{", b"}", b'"', b",", b":", b"null", b"-1", b"1e999", b"NaN", b"9" * 400,
+    b"\\u0000", b"\\ud800", b"../", b"/", b"\0", b"\xff\xd8", b"\xff\xda", b"PK\3\4", b"ustar",
+    b"cos\nsystem\n", b"__import__", b'"type":"os.system"', b"{" * 300, b"[" * 300,
+)  # fmt: skip
+
+
+def damaged(content, edits):
+    """Returns bytes with edits: (kind, place, number, word), each of any value."""
+    data = bytearray(content)
+    for kind, place, number, word in edits:
+        at = place % (len(data) + 1)
+        size = 1 + number % 200
+        match kind % 7:
+            case 0 if data:
+                data[at % len(data)] ^= 1 << (number % 8)
+            case 1:
+                width = 1 << (number % 4)
+                value = NUMBERS[number % len(NUMBERS)] & (2 ** (8 * width) - 1)
+                data[at : at + width] = value.to_bytes(width, ("little", "big")[kind % 2])
+            case 2:
+                del data[at:]
+            case 3:
+                del data[at : at + size]
+            case 4:
+                data[at:at] = data[number % (len(data) + 1) :][:size]
+            case 5:
+                data[at:at] = WORDS[number % len(WORDS)]
+            case _:
+                data[at : at + len(word)] = word
+    return bytes(data)
+
+
+# --- Readers: each returns sound files, and what reads one ---------------------------------------
+
+
+def images():
+    from vit_jax.data import decoding, partial_jpeg
+
+    pixels = cv2.resize(np.random.default_rng(0).integers(0, 256, (5, 6, 3), np.uint8), (40, 30))
+    kinds = [cv2.imencode(kind, pixels)[1].tobytes() for kind in (".jpg", ".png", ".webp", ".bmp")]
+    slow = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])[1].tobytes()
+    import PIL.Image
+
+    stream = io.BytesIO()
+    PIL.Image.fromarray(pixels).save(stream, "GIF")
+
+    def read(data, folder):
+        decoding.decode(data, channels=3, max_pixels=10**6)
+        size = partial_jpeg.size(data)
+        if size and min(size) > 9:
+            part = (1, 1, min(size[0], 100) - 2, min(size[1], 100) - 2)
+            partial_jpeg.decode(data, part, np.empty(partial_jpeg.buffer_size(part), np.uint8))
+
+    return [*kinds, slow, stream.getvalue()], read
+
+
+def weights():
+    from vit_jax.weights import readers
+
+    arrays = {"a/kernel": np.ones((3, 4), np.float32), "b": np.arange(5, dtype=np.float16)}
+    plain, packed = io.BytesIO(), io.BytesIO()
+    np.savez(plain, **arrays)
+    np.savez_compressed(packed, **arrays)
+    fields = {"a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}
+    head = json.dumps(fields).encode()
+    tensors = struct.pack("<Q", len(head)) + head + bytes(16)
+
+    def read(data, folder):
+        suffix = ".npz" if data[:2] == b"PK" else ".json" if data[:1] == b"{" else ".safetensors"
+        path = folder / f"w{suffix}"
+        path.write_bytes(data)
+        if suffix == ".json":
+            for name in ("w", "x"):
+                (folder / f"{name}.safetensors").write_bytes(tensors)
+            readers.read_json(path)
+            readers.open_shards(path)
+            return
+        opened = readers.open_arrays(path)
+        for name in opened.specs:
+            opened.read(name)
+
+    index = json.dumps({"weight_map": {"a": "w.safetensors"}}).encode()
+    return [plain.getvalue(), packed.getvalue(), tensors, index], read
+
+
+def archives():
+    from vit_jax.prepare import archives
+
+    def tar(format, first="a/1.jpg", inner=b"x" * 600):
+        stream = io.BytesIO()
+        with tarfile.open(fileobj=stream, mode="w", format=format) as file:
+            for name, content in ((first, inner), ("\u00e9" * 60 + "/" + "n" * 90, b"y")):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                file.addfile(member, io.BytesIO(content))
+        return stream.getvalue()
+
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("a/1.jpg", b"x" * 900)
+        file.writestr("b.txt", b"y")
+    nested = tar(tarfile.PAX_FORMAT, "a/1.tar", tar(tarfile.GNU_FORMAT))
+
+    def read(data, folder):
+        path = folder / "archive"
+        path.write_bytes(data)
+        if data[:2] != b"PK":
+            list(archives.list_tar(path, ""))
+            return
+        found = list(archives.list_zip(path))
+        with contextlib.suppress(OSError, *archives.DAMAGED), archives.Zip(path) as file:
+            for one in found:
+                archives.read_member(file, file.infolist()[one.offset])
+
+    return [tar(tarfile.GNU_FORMAT), nested, stream.getvalue()], read
+
+
+def metadata():
+    from etils import epath
+
+    from vit_jax.data import availability, tfds_metadata
+    from vit_jax.prepare import dataset_info
+
+    image = "tensorflow_datasets.core.features.image_feature.Image"
+    label = "tensorflow_datasets.core.features.class_label_feature.ClassLabel"
+    features = {
+        "pythonClassName": "tensorflow_datasets.core.features.features_dict.FeaturesDict",
+        "featuresDict": {"features": {
+            "image": {"pythonClassName": image,
+                      "image": {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"}},
+            "label": {"pythonClassName": label, "classLabel": {"numClasses": "3"}},
+        }},
+    }  # fmt: skip
+    info = {
+        "name": "mine", "version": "1.0.0", "fileFormat": "array_record",
+        "splits": [{"name": "train", "numBytes": "9", "shardLengths": ["3", "2"],
+                    "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"}],
+    }  # fmt: skip
+
+    def read(data, folder):
+        is_info = b'"splits"' in data or b'"fileFormat"' in data
+        place = folder / "mine" / "1.0.0"
+        place.mkdir(parents=True, exist_ok=True)
+        for name, sound in (("features.json", features), ("dataset_info.json", info)):
+            mine = is_info == (name == "dataset_info.json")
+            (place / name).write_bytes(data if mine else json.dumps(sound).encode())
+        availability._read(epath.Path(place))
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            tfds_metadata.check(place)
+        dataset_info.read(place)
+
+    return [json.dumps(features).encode(), json.dumps(info).encode()], read
+
+
+def records():
+    from vit_jax.prepare import tfrecords
+
+    def record(body):
+        head = struct.pack("<Q", len(body))
+        check = [struct.pack("<I", tfrecords.masked(part)) for part in (head, body)]
+        return head + check[0] + body + check[1]
+
+    def read(data, folder):
+        for _ in tfrecords.read(io.BytesIO(data), "x"):
+            pass
+
+    return [record(b"abc") + record(b"") + record(b"z" * 300)], read
+
+
+def array_records():
+    from array_record.python import array_record_data_source, array_record_module
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/a.array_record"
+        writer = array_record_module.ArrayRecordWriter(path, "group_size:1")
+        for body in (b"abc", b"z" * 300):
+            writer.write(body)
+        writer.close()
+        content = pathlib.Path(path).read_bytes()
+
+    def read(data, folder):
+        path = folder / "a.array_record"
+        path.write_bytes(data)
+        with array_record_data_source.ArrayRecordDataSource(str(path)) as source:
+            for index in range(min(len(source), 3)):
+                source[index]
+
+    return [content], read
+
+
+def lists():
+    from vit_jax.data import example_lists, objectnet, real_labels
+
+    labels = json.dumps([[1, 2], [], [999]]).encode()
+    known = {"task": "t", "dataset": "d", "version": "1", "split": "s", "images": 1}
+    examples = example_lists.Listing("t", "d", "1", "s", ("0" * 16,))
+    listed = json.dumps(known | {"sha256": examples.sha256, "examples": ["0" * 16]}).encode()
+    mapping = {"folder": "Label"}, {"Label": "a; b"}, "a\nb\n", {"0": 1, "1": 2}
+
+    def read(data, folder):
+        path = folder / "list.json"
+        path.write_bytes(data)
+        if data[:1] == b"[":
+            real_labels.load(path, images=3)
+        elif b'"task"' in data:
+            example_lists.read(path)
+        else:
+            for name, sound in zip(objectnet.FILES, mapping, strict=True):
+                text = sound if isinstance(sound, str) else json.dumps(sound)
+                (folder / name).write_text(text)
+            (folder / objectnet.FILES[data.startswith(b'{"Label')]).write_bytes(data)
+            objectnet.right_classes(folder, ["folder"])
+
+    return [labels, listed, *(json.dumps(one).encode() for one in mapping[:2])], read
+
+
+def pickles():
+    from vit_jax.prepare.official import pickles
+
+    value = {b"labels": [1, 2], b"data": np.arange(6, dtype=np.uint8).reshape(2, 3), "t": ("x", 3)}
+
+    def read(data, folder):
+        pickles.load(data, "batch")
+
+    return [pickle.dumps(value, protocol=protocol) for protocol in (0, 2)], read
+
+
+def matlab():
+    import scipy.io
+
+    from vit_jax.prepare.official import mat
+
+    files = []
+    for packed in (False, True):
+        stream = io.BytesIO()
+        values = {"labels": np.arange(6.0).reshape(2, 3), "name": "text", "s": {"a": 1, "b": "x"}}
+        scipy.io.savemat(stream, values, do_compression=packed)
+        files.append(stream.getvalue())
+
+    def read(data, folder):
+        mat.load(data, ("labels", "name", "s"), "m.mat", 10**7)
+
+    return files, read
+
+
+def run_files():
+    from vit_jax import config, logs, run_directory
+    from vit_jax.locking import holder
+    from vit_jax.reports import inspect_figures, run_data
+    from vit_jax.runtime import goodput
+
+    sound = config.Config(name="x", model=config.Model(variant="ViT-B/16", num_classes=10))
+    settings = json.dumps(config.to_dict(sound)).encode()
+    lines = b'{"step": 1, "train/loss": 2.5}\n{"step": 2, "eval/top1": null}\n'
+    session = {"first_step": 0, "last_step": 3, "seconds": {"train": 1.5}, "failed": False}
+    figures = [{"file": "a.png", "caption": "c", "step": 3}]
+    cell = {"stage": "final", "setup": "v", "lr": 0.1, "seed": 0, "directory": "d", "state": "done"}
+    table = {"cells": [cell], "results": {}}
+
+    def read(data, folder):
+        inspect = folder / inspect_figures.FOLDER
+        inspect.mkdir(exist_ok=True)
+        for name in ("config.json", "metrics.jsonl", "goodput.json", run_data.TRANSFER):
+            (folder / name).write_bytes(data)
+        (inspect / inspect_figures.INDEX).write_bytes(data)
+        run_data.run(folder)
+        run_data.transfer(folder)
+        inspect_figures.read(folder)
+        goodput.read(folder / "goodput.json")
+        holder.Holder.parse(data)
+        with contextlib.suppress(limits.LimitError):
+            logs.read_metrics(folder / "metrics.jsonl")
+        if b'"model"' in data:
+            run_directory.reconcile(folder, None, {})
+
+    files = [session], figures, table
+    return [settings, lines, *(json.dumps(one).encode() for one in files)], read
+
+
+def checkpoints():
+    from etils import epath
+
+    from vit_jax.checkpoints import record
+
+    body = {"step": 3, "facts": {"classes": ["a"]}, "leaves": {"p": {"shape": [2]}}, "files": {}}
+    whole = json.dumps({"commit": body, "sha256": record._sha256(body)}).encode()
+
+    def read(data, folder):
+        (folder / record.COMMIT).write_bytes(data)
+        record.read(epath.Path(folder))
+
+    return [whole], read
+
+
+READERS = {
+    one.__name__: one
+    for one in (images, weights, archives, metadata, records, array_records, lists, pickles, matlab,
+                run_files, checkpoints)
+}  # fmt: skip
+
+
+def foreign(name):
+    """Errors that the callers of a reader turn into one line."""
+    from vit_jax.checkpoints import record
+
+    return {
+        "array_records": (OSError, RuntimeError, ValueError, IndexError),
+        "checkpoints": (record.DamagedCheckpoint,),
+    }.get(name, ())
+
+
+class Ran(Exception):
+    """Something was imported or run because of an input."""
+
+
+@functools.cache
+def guard():
+    """Returns a list whose item says whether events that run code raise Ran."""
+    armed = [False]
+    for name in CODECS:  # which Python imports when they are first used
+        codecs.lookup(name)
+
+    def hook(event, args):
+        if armed[0] and event.startswith(FORBIDDEN):
+            armed[0] = False
+            raise Ran(f"{event} {str(args)[:200]}")
+
+    sys.addaudithook(hook)  # for as long as the process lives
+    return armed
+
+
+def attempt(reader, data, folder, allowed=()):
+    """Reads one input; returns whether it was refused. Raises for what must not happen."""
+    from vit_jax.errors import UserError
+
+    armed, began = guard(), time.monotonic()
+    armed[0] = True
+    refused = None
+    try:
+        reader(data, folder)
+    except (UserError, *allowed) as error:
+        refused = str(error)
+    finally:
+        armed[0] = False
+    assert time.monotonic() - began < HANG, f"{time.monotonic() - began:.1f} s"
+    assert refused is None or allowed or "\n" not in refused, refused
+    return refused is not None
+
+
+# --- Campaigns ------------------------------------------------------------------------------------
+
+
+def _inputs(contents, rng):
+    while True:
+        content = contents[rng.integers(len(contents))]
+        numbers = rng.integers(0, 2**31, (rng.integers(1, 4), 3)).tolist()
+        yield damaged(content, [(*three, rng.bytes(three[0] % 9)) for three in numbers])
+
+
+def _work(name, inputs, seed, answers):
+    contents, reader = READERS[name]()
+    allowed = foreign(name)
+    rng = np.random.default_rng(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        place = pathlib.Path(folder)
+        for content in contents:  # which imports all that is needed
+            with contextlib.suppress(Exception):
+                reader(content, place)
+        resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
+        tracemalloc.start()
+        for data, _ in zip(_inputs(contents, rng), range(inputs), strict=False):
+            answers.send(("input", gzip.compress(data, 1)))
+            tracemalloc.reset_peak()
+            try:
+                answers.send(("refused" if attempt(reader, data, place, allowed) else "read", None))
+            except BaseException as error:
+                answers.send(("wrong", f"{type(error).__name__}: {error}"[:300]))
+            if tracemalloc.get_traced_memory()[1] > MEMORY:
+                answers.send(("memory", None))
+    answers.send(("end", None))
+
+
+def campaign(name, inputs, seed):
+    """Returns counts of what came of so many inputs of a reader, and the first bad ones."""
+    counts, bad, done = (
+        dict.fromkeys(("read", "refused", "wrong", "crash", "hang", "memory"), 0),
+        [],
+        0,
+    )
+    context = multiprocessing.get_context("spawn")
+    while done < inputs:
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(name, inputs - done, [seed, done], there))
+        process.start()
+        there.close()
+        data = None
+        while True:
+            if not here.poll(60 if data is None else HANG):
+                event = "hang"
+            else:
+                try:
+                    event, content = here.recv()
+                except EOFError:
+                    event = "crash"
+            if event == "end":
+                done = inputs
+                break
+            if event == "input":
+                data, done = content, done + 1
+                continue
+            counts[event] += 1
+            if event not in ("read", "refused"):
+                bad.append((event, content if event == "wrong" else "", data))
+            if event in ("hang", "crash"):
+                break
+        process.kill()
+        process.join()
+    return counts, bad
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("readers", nargs="*", default=list(READERS))
+    parser.add_argument("--inputs", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    print("| reader | inputs | read | refused | other errors | crashes | hangs | memory | s |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for name in args.readers:
+        began = time.monotonic()
+        counts, bad = campaign(name, args.inputs, args.seed)
+        row = [name, args.inputs, *counts.values(), round(time.monotonic() - began)]
+        print(f"| {' | '.join(map(str, row))} |", flush=True)
+        for event, text, data in bad[:5]:
+            print(event, text, gzip.decompress(data)[:300] if data else None, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

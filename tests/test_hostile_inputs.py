@@ -1,0 +1,100 @@
+"""Damaged inputs of every kind: a line that says what is wrong, or values, and nothing else.
+
+`python tests/helpers/hostile.py --inputs=100000` reads many more, also where the process could
+crash; docs/reliability.md has its results.
+"""
+
+import os
+
+import pytest
+
+import hostile
+from vit_jax import limits
+
+hypothesis = pytest.importorskip("hypothesis")
+st = hypothesis.strategies
+
+NUMBER = st.integers(0, 2**31 - 1)
+EDIT = st.tuples(NUMBER, NUMBER, NUMBER, st.binary(max_size=8))
+COUNTS = [pytest.param(25), pytest.param(1_000, marks=pytest.mark.long)]
+
+
+@pytest.fixture(scope="module", params=list(hostile.READERS))
+def reader(request, tmp_path_factory):
+    """A reader by name, with sound files that it reads."""
+    name = request.param
+    contents, read = hostile.READERS[name]()
+    folder = tmp_path_factory.mktemp(name)
+
+    def attempt(data):
+        return hostile.attempt(read, data, folder, hostile.foreign(name))
+
+    for content in contents:
+        read(content, folder)  # which imports what is needed
+    return contents, attempt
+
+
+def test_sound_files_are_read(reader):
+    contents, attempt = reader
+    assert not [content for content in contents if attempt(content)]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_damaged_files(reader, count):
+    contents, attempt = reader
+    inputs = st.tuples(st.sampled_from(contents), st.lists(EDIT, min_size=1, max_size=4))
+
+    @hypothesis.settings(
+        max_examples=count, deadline=None, database=None, derandomize=True,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )  # fmt: skip
+    @hypothesis.given(inputs)
+    def check(given):
+        attempt(hostile.damaged(*given))
+
+    check()
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_any_bytes(reader, count):
+    _, attempt = reader
+
+    @hypothesis.settings(
+        max_examples=count, deadline=None, database=None, derandomize=True,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )  # fmt: skip
+    @hypothesis.given(st.binary(max_size=200))
+    def check(data):
+        attempt(data)
+
+    check()
+
+
+def test_what_runs_code_is_noticed(tmp_path):
+    """The guard of these tests is not blind."""
+    for bad in (lambda data, folder: os.system("true"), lambda data, folder: exec("1")):
+        with pytest.raises(hostile.Ran):
+            hostile.attempt(bad, b"", tmp_path)
+
+
+def test_a_pipe_is_no_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(limits.LimitError, match="is no regular file"):
+        limits.read(tmp_path / "pipe", 10)
+
+
+def test_limits_are_those_they_say(tmp_path):
+    (tmp_path / "a").write_bytes(b"x" * 11)
+    with pytest.raises(limits.LimitError, match="has 11 bytes, more than 10"):
+        limits.read(tmp_path / "a", 10)
+    assert limits.read(tmp_path / "a", 11) == b"x" * 11
+    deep = "[" * limits.DEPTH + "]" * limits.DEPTH
+    limits.load_json(deep)
+    for bad in (f"[{deep}]", "[" * 10**5 + "]" * 10**5):
+        with pytest.raises(limits.LimitError, match="objects within objects, more than 200 deep"):
+            limits.load_json(bad)
+    with pytest.raises(limits.LimitError, match="more than 1,048,576 lists"):
+        limits.load_json("[" + "[]," * 2**20 + "[]]")
+    many = pytest.raises(limits.LimitError, match="has more than 10 bytes")
+    with (tmp_path / "a").open("rb") as file, many:  # as from a bucket
+        limits._all(file, 10)
