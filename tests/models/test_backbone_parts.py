@@ -280,7 +280,9 @@ def test_what_does_not_fit_is_refused(changes, message):
 
 
 def test_a_run_of_all_parts_trains_with_everything_split(tmp_path):
-    options = [f"--config.model.{key}={value}" for key, value in DINOV2.items()]
+    parts = DINOV2 | DINOV3 | {"stem_norm": True, "biasless": ("patches", "key"), "gelu": "quick"}
+    parts = {**parts, "pooling": "map"}  # which reads the GELU
+    options = [f"--config.model.{key}={config.show(value)}" for key, value in parts.items()]
     options += [
         "--config.mesh.fsdp=4",
         "--config.mesh.fsdp_min_size=1",
@@ -290,8 +292,10 @@ def test_a_run_of_all_parts_trains_with_everything_split(tmp_path):
     arguments = ["train", "finetune/ViT-B_16-i21k-cifar10", "--smoke", f"--workdir={folder}"]
     assert cli.main([*arguments, *options]) == 0
     stored = json.loads((folder / "config.json").read_text())["model"]
-    assert {key: stored[key] for key in DINOV2} == DINOV2
+    assert {key: stored[key] for key in parts} == {**parts, "biasless": ["patches", "key"]}
     loaded = loading.load(str(folder))
     assert loaded.params["encoder"]["scale1"]["scale"].shape == (2, 32)
-    assert loaded.params["registers"].shape == (1, 3, 32)
+    assert loaded.params["registers"].shape == (1, 2, 32)
+    assert "bias" not in loaded.params["embedding"]
+    assert loaded.params["stem_norm"]["scale"].shape == (32,)
     assert np.asarray(loaded.params["head"]["kernel"]).any()
