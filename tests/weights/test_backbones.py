@@ -161,6 +161,31 @@ def test_a_run_that_starts_from_dinov2_has_its_parts(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("hf_dinov3", {"rotary": 100.0, "position": "none", "biasless": ("key",), "registers": 2}),
+        ("hf_clip_projection", {"stem_norm": True, "biasless": ("patches",), "gelu": "erf"}),
+    ],
+)
+def test_a_run_that_starts_from_others_has_their_parts_and_a_head_with_a_bias(
+    tmp_path, name, expected
+):
+    _, loaded = load(tmp_path / "in", name)
+    sizes = {"width": 24, "depth": 2, "heads": 3, "mlp_dim": 36, "patch_size": (7, 7)}
+    recipe = config.Config(
+        init_from=str(tmp_path / "in"),
+        model=config.Model(**sizes, num_classes=4),
+        data=config.Data(image_size=(14, 35)),
+    )
+    model = run_directory.as_in_weights(recipe, {}).model
+    assert {key: getattr(model, key) for key in expected} == expected
+    target = models.create(model, image_size=(14, 35))
+    _, report = weights.fit(loaded.params, loaded.facts, target, keep_head=False)
+    assert set(report.fresh) == {"head/kernel", "head/bias"}
+    assert list(report.resized) == ([] if name == "hf_dinov3" else ["position/table"])
+
+
+@pytest.mark.parametrize(
     ("name", "kind"), [("timm_deit_random5", "hf"), ("hf_deit_teacher", "timm")]
 )
 def test_deit_takes_both_heads_along(tmp_path, name, kind):
