@@ -319,12 +319,12 @@ def show(value: Any) -> str:
 
 def _check_bounds(key: str, value: Any, field: dataclasses.Field[Any]) -> None:
     choices, bounds = field.metadata["choices"], field.metadata["bounds"]
-    if check := field.metadata["check"]:
-        for text in value if isinstance(value, tuple) else (value,):
-            if text is not None:
-                check(text, key)
     for one in value if isinstance(value, tuple) else (value,):
-        if choices and one is not None and one not in choices:
+        if one is None:
+            continue
+        if check := field.metadata["check"]:
+            check(one, key)
+        elif choices and one not in choices:
             raise ConfigError(f"{key}={one}: no such choice{suggest(str(one), choices)}")
     amount = value.amount if isinstance(value, Duration) else value
     for number in amount if isinstance(amount, tuple) else (amount,):

@@ -25,6 +25,7 @@ PARTS = [
     DINOV2,
     CLIP,
     DINOV3,
+    {"qk_norm": True},
 ]
 
 
@@ -177,6 +178,21 @@ def test_rotary_positions_fit_any_size_and_every_attention():
         np.testing.assert_allclose(again, logits, rtol=0, atol=1e-4)
 
 
+def test_queries_and_keys_are_normalized_by_head():
+    """Then logits are at most the root of the width of a head, times the scales."""
+    classifier = tiny(qk_norm=True)
+    params = classifier.init(jax.random.key(0))
+    assert params["encoder"]["attention"]["query_norm"]["scale"].shape == (3, 8)
+    kernel = params["encoder"]["attention"]["query"]["kernel"]
+    params["encoder"]["attention"]["query"]["kernel"] = 1000 * kernel
+    out = jax.jit(classifier.apply, static_argnames="capture")(params, IMAGES, capture=True)[1]
+    spread = np.log(np.asarray(out["attention"]))
+    assert (spread.max(axis=-1) - spread.min(axis=-1)).max() <= 2 * np.sqrt(8) + 1e-3
+    family = models.family(classifier.config)
+    assert not family.reads_in_compute_type("encoder/attention/query_norm/bias")
+    assert family.reads_in_compute_type("encoder/attention/query/bias")
+
+
 def test_registers_are_seen_but_not_pooled():
     classifier = tiny(registers=2, pooling="gap")
     params = random(classifier)
@@ -280,7 +296,9 @@ def test_what_does_not_fit_is_refused(changes, message):
 
 
 def test_a_run_of_all_parts_trains_with_everything_split(tmp_path):
-    options = [f"--config.model.{key}={value}" for key, value in DINOV2.items()]
+    parts = DINOV2 | DINOV3 | {"stem_norm": True, "qk_norm": True, "gelu": "quick"}
+    parts |= {"biasless": ("patches", "key"), "pooling": "map"}  # which reads the GELU
+    options = [f"--config.model.{key}={config.show(value)}" for key, value in parts.items()]
     options += [
         "--config.mesh.fsdp=4",
         "--config.mesh.fsdp_min_size=1",
@@ -290,8 +308,10 @@ def test_a_run_of_all_parts_trains_with_everything_split(tmp_path):
     arguments = ["train", "finetune/ViT-B_16-i21k-cifar10", "--smoke", f"--workdir={folder}"]
     assert cli.main([*arguments, *options]) == 0
     stored = json.loads((folder / "config.json").read_text())["model"]
-    assert {key: stored[key] for key in DINOV2} == DINOV2
+    assert {key: stored[key] for key in parts} == {**parts, "biasless": ["patches", "key"]}
     loaded = loading.load(str(folder))
     assert loaded.params["encoder"]["scale1"]["scale"].shape == (2, 32)
-    assert loaded.params["registers"].shape == (1, 3, 32)
+    assert loaded.params["registers"].shape == (1, 2, 32)
+    assert "bias" not in loaded.params["embedding"]
+    assert loaded.params["stem_norm"]["scale"].shape == (32,)
     assert np.asarray(loaded.params["head"]["kernel"]).any()

@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from vit_jax import progress, storage
-from vit_jax.weights import checksums, download
+from vit_jax.weights import addresses, checksums, download
 from vit_jax.weights.download import Source, fetch
 from vit_jax.weights.readers import WeightsError
 
@@ -39,7 +39,7 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files = {"/a/b.npz": BODY}
-        self.faults, self.requests = [], []
+        self.faults, self.requests, self.tokens = [], [], []
         self.ranges = self.validators = True
         self.gate = threading.Event()  # what `held` requests wait for
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
@@ -57,6 +57,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.server.requests.append((self.path, self.headers.get("Range")))
+        self.server.tokens.append(self.headers.get("Authorization"))
         fault = self.server.faults.pop(0) if self.server.faults else None
         self.close_connection = True
         if fault == ("held",):
@@ -99,7 +100,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch):
-    for name in ("VIT_JAX_CACHE", "VIT_JAX_OFFLINE", "VIT_JAX_MIRROR"):
+    for name in ("VIT_JAX_CACHE", "VIT_JAX_OFFLINE", "VIT_JAX_MIRROR", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     with Server() as one:
         thread = threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01})
@@ -295,6 +296,31 @@ def test_a_refusal_is_final(get, server, waits, status):
     assert f"the server says {status}" in text
     assert "download it elsewhere and give its path" in text
     assert waits == []
+
+
+def test_a_token_goes_to_the_hub_and_nowhere_else(get, server, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret\n")
+    assert get().read_bytes() == BODY
+    assert server.tokens == [None]
+    monkeypatch.setattr(addresses, "HUB", f"{server.url}/hub")
+    server.files |= {"/hub/who/x/resolve/main/c.npz": BODY, "/elsewhere/c.npz": BODY}
+    server.faults = [f"{server.url}/elsewhere/c.npz"]
+    assert get("/hub/who/x/resolve/main/c.npz").read_bytes() == BODY
+    assert server.tokens == [None, "Bearer hf_secret", None]
+
+
+@pytest.mark.parametrize("token", ["hf_secret", "hf secret\nX: y", "hf_sécret"])
+def test_a_gated_file_says_how_to_get_access(get, server, monkeypatch, token):
+    monkeypatch.setenv("HF_TOKEN", token)
+    monkeypatch.setattr(addresses, "HUB", f"{server.url}/hub")
+    server.faults = [401]
+    text = refusal(get, "/hub/who/x/resolve/main/c.npz")
+    assert "cret" not in text
+    if token == "hf_secret":
+        assert f"if {server.url}/hub/who/x is gated, ask for access there and set HF_TOKEN" in text
+    else:
+        assert text.endswith("HF_TOKEN: is no token; it has letters, digits, - and _ only")
+        assert server.requests == []
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

@@ -23,12 +23,13 @@ def test_names_by_collection(capsys):
 
 
 def test_models_by_pattern(capsys):
-    assert cli.main(["list", "--weights", "--model=ViT-H*", "--json"]) == 0
+    assert cli.main(["list", "--weights", "--model=ViT-H/*", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown.keys() == {entry.name for entry in zoo.entries() if entry.model == "ViT-H/14"}
     values = shown["imagenet21k/ViT-H_14"]
     assert values["urls"] == ["https://storage.googleapis.com/vit_models/imagenet21k/ViT-H_14.npz"]
     assert (values["mib"], values["top1"], values["reported_by"]) == (2519, None, "")
+    assert shown["timm/vit_huge_patch14_224.mae"]["license"] == "cc-by-nc-4.0"
 
 
 def test_the_best_of_an_index(capsys, index):

@@ -192,7 +192,7 @@ def test_preprocessing(tmp_path, fields, expected, assumed):
     ("more", "feature"),
     [
         ({"blocks__0__attn__q_bias": (24,)}, "biases of queries and values only, as BEiT"),
-        ({"blocks__1__attn__q_norm__weight": (8,)}, "normalized queries and keys"),
+        ({"attn_pool__q_norm__weight": (8,)}, "normalized queries and keys in its pooling"),
         ({"blocks__1__attn__norm__weight": (24,)}, "norms inside its layers"),
         ({"blocks__0__attn__rel_pos_h": (3, 8)}, "relative positions"),
         ({"rope__freqs": (2, 8)}, "rotary positions"),

@@ -23,7 +23,8 @@ def test_entries_are_whole():
     for entry in ENTRIES:
         assert re.fullmatch(r"[\w.+-]+(/[\w.+-]+)+", entry.name)
         assert entry.layout in ("google", "bit", "timm", "huggingface")
-        assert models.variants.parse(entry.model)
+        assert entry.license or models.variants.parse(entry.model)
+        assert re.fullmatch(r"ViT-\w+\+?/\d+", entry.model) or not entry.license
         for url in entry.urls:
             assert url == addresses.parse(url)
             assert addresses.place(url)
@@ -52,6 +53,17 @@ def test_addresses():
         f"https://huggingface.co/timm/vit_base_patch16_224.augreg_in21k/resolve/main/{file}"
         for file in ("config.json", "model.safetensors")
     )
+
+
+def test_backbones_say_license_and_access():
+    backbones = {entry.name: entry for entry in ENTRIES if entry.license}
+    kinds = ("deit_", "deit3_", ".mae", "dinov2.", "dinov3", "_clip_", "_siglip_")
+    assert all(any(kind in name for name in backbones) for kind in kinds)
+    assert all(any(kind in name for kind in kinds) for name in backbones)
+    gated = {name for name, entry in backbones.items() if entry.access == "gated"}
+    assert gated == {name for name in backbones if name.startswith("facebook/dinov3")}
+    assert backbones["timm/vit_base_patch16_224.mae"].license == "cc-by-nc-4.0"
+    assert not [e.name for e in ENTRIES if e.access and not e.license]
 
 
 # As vision_transformer's vit_jax.ipynb @c6de1e5 prints the bucket.
@@ -162,9 +174,10 @@ def test_unknown_names(name, text):
 
 def test_models_by_pattern():
     chosen = zoo.entries("ViT-H*")
-    assert {entry.model for entry in chosen} == {"ViT-H/14"}
-    assert len(chosen) == 3
-    assert zoo.entries("ViT-H_14") == chosen
+    assert {entry.model for entry in chosen} == {"ViT-H/14", "ViT-H+/16"}
+    whole = [entry for entry in chosen if entry.model == "ViT-H/14"]
+    assert len([entry for entry in whole if not entry.license]) == 3
+    assert zoo.entries("ViT-H_14") == whole
     assert zoo.entries("ViT-X*") == []
 
 
@@ -186,9 +199,10 @@ def test_models(name, model):
 
 
 def test_preprocessing_says_the_side_that_timm_crops():
-    sides = {e.preprocessing for e in ENTRIES if e.layout == "timm" and e.image_size == 224}
+    of_timm = [e for e in ENTRIES if e.layout == "timm" and not e.license]
+    sides = {e.preprocessing for e in of_timm if e.image_size == 224}
     assert sides == {"bicubic, center 0.9", "bilinear, center 0.875", "bicubic, center 0.875"}
-    sides = {e.preprocessing for e in ENTRIES if e.layout == "timm" and e.image_size > 224}
+    sides = {e.preprocessing for e in of_timm if e.image_size > 224}
     assert sides == {"bicubic, center 1", "bilinear, center 1"}
 
 

@@ -28,6 +28,7 @@ def to_dict(entry: zoo.Entry) -> dict[str, Any]:
 def groups(chosen: Sequence[zoo.Entry]) -> Iterator[listing.Group]:
     """Yields a table per collection of published checkpoints."""
     header = ("name", "model", "pixels", "MiB", "top-1", "reported by", "trained on")
+    header += ("license", "access")
     for collection in dict.fromkeys(entry.collection for entry in chosen):
         members = [entry for entry in chosen if entry.collection == collection]
         rows = [
@@ -39,6 +40,8 @@ def groups(chosen: Sequence[zoo.Entry]) -> Iterator[listing.Group]:
                 "" if entry.top1 is None else f"{entry.top1:.2f}",
                 entry.reported_by,
                 entry.data,
+                entry.license,
+                entry.access,
             )
             for entry in members
         ]

@@ -72,6 +72,11 @@ class Model:
         "Whether tokens with their positions are normalized before the first layer, as in CLIP.",
         later=True,
     )
+    qk_norm: bool = option(
+        False,
+        "Whether queries and keys of the layers are normalized, each head by itself (QK-norm).",
+        later=True,
+    )
     biasless: tuple[str, ...] = option(
         (),
         "Dense layers without a bias: of patches, of a layer's attention or MLP, or the head.",

@@ -155,6 +155,10 @@ class Attention(nnx.Module):
         self.recomputed, self.unrolled = model.remat == "attention", model.unroll > 1
         width = required(model.width)
         heads = (required(model.heads), width // required(model.heads))
+        self.normed = model.qk_norm
+        if model.qk_norm:
+            norm = functools.partial(nnx.LayerNorm, heads[1], epsilon=model.norm_epsilon, rngs=rngs)
+            self.query_norm, self.key_norm = norm(), norm()
         self.place = None if grid is None else rotary.place(model, grid, heads[1])
         linear = functools.partial(
             nnx.LinearGeneral, kernel_init=xavier_uniform, dtype=dtype, rngs=rngs
@@ -180,6 +184,8 @@ class Attention(nnx.Module):
         """
         to = x if to is None else to
         query, key, value = self.query(x), self.key(to), self.value(to)
+        if self.normed:
+            query, key = normalize(self.query_norm, query), normalize(self.key_norm, key)
         if self.place is not None:
             query, key = rotary.rotate(query, self.place), rotary.rotate(key, self.place)
         # The other kinds never return weights.
@@ -286,7 +292,7 @@ class AttentionPooling(nnx.Module):
     """A learned query that attends to all tokens, and an MLP (Zhai et al. 2022; big_vision)."""
 
     def __init__(self, model: config.Model, dtype: jnp.dtype, *, rngs: nnx.Rngs):
-        model = dataclasses.replace(model, biasless=())  # which is of the layers
+        model = dataclasses.replace(model, biasless=(), qk_norm=False)  # which are of the layers
         width = required(model.width)
         self.probe = nnx.Param(xavier_uniform(rngs.params(), (1, 1, width), jnp.float32))
         self.attention = Attention(model, dtype, rngs=rngs)

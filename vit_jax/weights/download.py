@@ -1,7 +1,8 @@
 """Files from the web into a cache: resumed, checked, put in place whole, each once.
 
 VIT_JAX_CACHE is the folder of the cache, VIT_JAX_OFFLINE=1 forbids the network, and
-VIT_JAX_MIRROR is an address that stands in for those of the published files.
+VIT_JAX_MIRROR is an address that stands in for those of the published files. HF_TOKEN is sent to
+the Hugging Face Hub alone, never to where it redirects, and never printed.
 """
 
 import dataclasses
@@ -225,8 +226,12 @@ def _open(one: _File, here: int, state: dict[str, Any]) -> Any:
     proxies = [urllib.request.ProxyHandler({})] if local else []
     opener = urllib.request.build_opener(_Redirects, *proxies)
     shown = addresses.shown(url)
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - checked
+    on_hub = url.startswith(f"{addresses.HUB}/")
+    if on_hub and (token := _token()):
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
     try:
-        return opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)  # noqa: S310 - checked
+        return opener.open(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         error.close()
         said = f"the server says {error.code} {error.reason}"
@@ -235,6 +240,12 @@ def _open(one: _File, here: int, state: dict[str, Any]) -> Any:
             raise _BrokenOff("the file has changed where it is published") from error
         if error.code == 429 or error.code >= 500:
             raise _BrokenOff(said) from error
+        if on_hub and error.code in (401, 403):
+            page = shown.partition("/resolve/")[0]
+            raise WeightsError(
+                f"{shown}: {said}; if {page} is gated, ask for access there and set HF_TOKEN to a "
+                f"token of your account that may read it, or {BY_HAND}"
+            ) from error
         kind = _Missing if error.code in (404, 410) else WeightsError
         raise kind(
             f"{shown}: {said}; `vit_jax list --weights` shows what is published, or {BY_HAND}"
@@ -244,6 +255,14 @@ def _open(one: _File, here: int, state: dict[str, Any]) -> Any:
         if isinstance(reason, FINAL) or getattr(reason, "errno", None) in UNREACHABLE:
             raise WeightsError(f"{shown}: cannot be reached: {reason}; {BY_HAND}") from error
         raise _BrokenOff(f"broke off: {reason or type(reason).__name__}") from error
+
+
+def _token() -> str:
+    """Returns the token of the Hugging Face Hub, empty without one; raises WeightsError."""
+    token = os.environ.get("HF_TOKEN", "").strip()
+    if not re.fullmatch(r"[\w\-.]*", token, re.ASCII):  # which an error of a header would print
+        raise WeightsError("HF_TOKEN: is no token; it has letters, digits, - and _ only")
+    return token
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):

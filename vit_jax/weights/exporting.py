@@ -42,7 +42,7 @@ ENCODER = (
     *("patch_size", "width", "depth", "mlp_dim", "heads", "pooling", "class_token", "position"),
     *("class_position", "position_place", "representation_size", "representation_activation"),
     *("activation", "gelu", "norm_epsilon", "norm_place", "mlp", "layer_scale", "registers"),
-    *("distillation", "stem_norm", "biasless", "rotary", "rotary_span"),
+    *("distillation", "stem_norm", "qk_norm", "biasless", "rotary", "rotary_span"),
 )
 RESNET = ("resnet_units", "resnet_width", "resnet_version", "resnet_epsilons")
 PIXELS = ("image_size", "mean", "std", "resampling", "eval_crop", "resize_to")
@@ -109,7 +109,7 @@ def _check_place(facts: mapping.Facts, kind: str) -> None:
         place = f"model.position_place={model.position_place}"
         raise WeightsError(f"{place}: {name} adds positions at the stem only")
     headless = "head/kernel" in facts.fresh
-    parts = ("mlp", "layer_scale", "registers", "distillation", "stem_norm", "rotary")
+    parts = ("mlp", "layer_scale", "registers", "distillation", "stem_norm", "qk_norm", "rotary")
     for key in parts if kind == "google" else ():
         if (value := getattr(model, key)) != getattr(config.Model(), key):
             said = str(value).lower() if isinstance(value, bool) else config.show(value)

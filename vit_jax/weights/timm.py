@@ -56,7 +56,7 @@ PIXEL = Form(
 # Unsupported features of timm models, by patterns of names.
 FOREIGN = (
     (r".*\.attn\.[qv]_bias", "biases of queries and values only, as BEiT"),
-    (r".*\.attn\.[qk]_norm\..*|attn_pool\.[qk]_norm\..*", "normalized queries and keys"),
+    (r"(?!blocks\.).*\.[qk]_norm\..*", "normalized queries and keys in its pooling"),
     (r".*\.(attn|mlp)\.norm\..*", "norms inside its layers"),
     (r".*\.relative_position_bias_table|.*\.rel_pos.*|rel_pos.*", "relative positions"),
     (r".*rope.*|.*freqs.*", "rotary positions"),
@@ -122,6 +122,7 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
             pooling=pooling,
             class_token=None if token == (pooling == "token") else token,
             stem_norm="norm_pre.weight" in specs,
+            qk_norm="blocks.0.attn.q_norm.weight" in specs,
             norm_epsilon=timm_config.epsilon(given, other=eva or "norm_pre.weight" in specs),
             norm_place="pooled" if "fc_norm.weight" in specs else "tokens",
             position="learned_1d" if "pos_embed" in specs else "none",
@@ -290,6 +291,8 @@ def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
         *norm(f"{block}.norm1", "encoder/norm1"),
         *norm(f"{block}.norm2", "encoder/norm2"),
         *parts(f"{block}.attn.qkv", "encoder/attention", ("query", "key", "value")),
+        *norm(f"{block}.attn.q_norm", "encoder/attention/query_norm"),
+        *norm(f"{block}.attn.k_norm", "encoder/attention/key_norm"),
         *dense(f"{block}.attn.proj", "encoder/attention/out", linear(2)),
         *_block_mlp(facts.model)(f"{block}.mlp", "encoder/mlp"),
         *(Rule(f"{block}.ls{n}.gamma", f"encoder/scale{n}/scale") for n in (1, 2)),

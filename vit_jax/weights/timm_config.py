@@ -32,7 +32,7 @@ DEFAULT = "timm's default; the file does not say"
 # Model arguments that arrays also reveal, or that change no prediction.
 SHOWN = re.compile(
     "img_size|patch_size|in_chans|num_classes|embed_dim|depth|mlp_ratio|class_token|pos_embed|"
-    "no_embed_class|pre_norm|(qkv|proj)_bias|(use_)?fc_norm|final_norm|(num_)?reg_tokens|"
+    "no_embed_class|pre_norm|qk_norm|(qkv|proj)_bias|(use_)?fc_norm|final_norm|(num_)?reg_tokens|"
     "(pos_|patch_|proj_|attn_)?drop_rate|drop_path_rate|swiglu_(mlp|align_to)|init_values|"
     "weight_init|fix_init|zero_init_last|dynamic_img_size|strict_img_size|layers|width_factor"
 )

@@ -151,6 +151,7 @@ def _arguments(facts: Facts) -> dict[str, Any]:
         **({} if model.layer_scale is None else {"init_values": model.layer_scale}),
         **({"reg_tokens": model.registers} if model.registers else {}),
         **({"pre_norm": model.stem_norm} if model.stem_norm or _is_clip(model) else {}),
+        **({"qk_norm": True} if model.qk_norm else {}),
         **({"qkv_bias": False} if "query" in model.biasless else {}),
         **({"proj_bias": False} if "out" in model.biasless else {}),
     }

@@ -110,4 +110,5 @@ def arguments(facts: Facts, pooling: str, patch: int | list[int]) -> dict[str, A
         "init_values": model.layer_scale,
         "qkv_bias": "query" not in model.biasless,
         "rope_temperature": model.rotary,
+        **({"qk_norm": True} if model.qk_norm else {}),
     }

@@ -6,7 +6,8 @@ the source; empty fields are unpublished. The table is `zoo.csv`; names of files
   BT  github.com/google-research/big_transfer @140de6e, README.md
   TM  github.com/huggingface/pytorch-image-models, timm/models; accuracies: timm's own evaluation,
       results/results-imagenet.csv @0173a13
-and, for sam and gsam, from scripts that download them.
+and, for sam and gsam, from scripts that download them. `backbones.csv` has those of other authors,
+with their licenses: names and licenses of timm/ are those of timm 1.0.31, timm/models.
 """
 
 import csv
@@ -20,7 +21,7 @@ from vit_jax.weights import addresses, download
 from vit_jax.weights.readers import WeightsError
 
 BUCKET = "gs://vit_models"
-TABLE = pathlib.Path(__file__).with_name("zoo.csv")
+TABLES = tuple(pathlib.Path(__file__).with_name(f"{name}.csv") for name in ("zoo", "backbones"))
 # Other files in a repository of the Hub.
 ON_HUB = {"huggingface": ("config.json", "preprocessor_config.json"), "timm": ("config.json",)}
 # Data sets by their names in file names.
@@ -45,6 +46,8 @@ class Entry(download.Source):
       image_size: side of its images; None if unknown, or for a ResNet.
       preprocessing: differences from a bilinear resize to values from -1 to 1.
       top1: accuracy on ImageNet, after fine-tuning if it was not trained on ImageNet.
+      license: as its publisher names it; empty for Google's, which is apache-2.0.
+      access: `gated` if its publisher wants to be asked; empty for all others.
     """
 
     layout: str
@@ -53,6 +56,8 @@ class Entry(download.Source):
     image_size: int | None = None
     preprocessing: str = ""
     top1: float | None = None
+    license: str = ""
+    access: str = ""
 
     @property
     def collection(self) -> str:
@@ -79,8 +84,10 @@ def entries(model: str | None = None) -> list[Entry]:
     Args:
       model: pattern of variants, such as `ViT-B*`, which may match none.
     """
-    with TABLE.open(encoding="utf-8", newline="") as file:
-        everything = [_read(row) for row in csv.DictReader(file)]
+    everything = []
+    for table in TABLES:
+        with table.open(encoding="utf-8", newline="") as file:
+            everything += [_read(row) for row in csv.DictReader(file)]
     if model is None:
         return everything
     return [e for e in everything if fnmatch.fnmatchcase(e.model, model.replace("_", "/"))]
@@ -149,7 +156,7 @@ def _hub(name: str, *beside: str) -> tuple[str, ...]:
 def _read(row: dict[str, str]) -> Entry:
     urls = (
         (addresses.parse(row["file"]),)
-        if row["file"]
+        if row.get("file")
         else _hub(row["name"], *ON_HUB[row["layout"]])
     )
     side = row["image_size"]
@@ -160,7 +167,9 @@ def _read(row: dict[str, str]) -> Entry:
         model=row["model"],
         data=row["data"],
         image_size=int(side) if side else None,
-        preprocessing=row["preprocessing"],
-        mib=_number(row["mib"]),
-        top1=_number(row["top1"]),
+        preprocessing=row.get("preprocessing", ""),
+        mib=_number(row.get("mib", "")),
+        top1=_number(row.get("top1", "")),
+        license=row.get("license", ""),
+        access=row.get("access", ""),
     )

@@ -16,7 +16,9 @@ from vit_jax.models.variants import (
 )
 
 # Matrix products of the layers, and of patches; norms and the head compute in float32.
-IN_COMPUTE_TYPE = re.compile(r"(embedding|(encoder|pooling)/.*(attention|mlp)/.*)/(kernel|bias)")
+IN_COMPUTE_TYPE = re.compile(
+    r"(embedding|(encoder|pooling)/.*(attention|mlp)/(?!\w+_norm).*)/(kernel|bias)"
+)
 DEPTH, WIDTH, MLP, HEADS = 2, 32, 64, 2  # of --smoke
 
 
