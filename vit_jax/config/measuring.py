@@ -60,6 +60,19 @@ class Evaluation:
     probe: tuple[str, ...] = option(
         (), "Sets to train a linear head on frozen features on; named as in fewshot.", free=True
     )
+    knn: tuple[str, ...] = option(
+        (),
+        "Sets to classify by nearest neighbors of frozen features; named as in fewshot.",
+        free=True,
+        later=True,
+    )
+    neighbors: tuple[int, ...] = option(
+        (10, 20, 100, 200),
+        "Nearest neighbors that vote, as in DINO; several are all told.",
+        at_least=1,
+        free=True,
+        later=True,
+    )
     evaluators: tuple[str, ...] = component(
         (),
         "evaluator",

@@ -18,7 +18,7 @@ TRAIN, VALIDATION, TEST = "train", "validation", "test"
 # Common split names by role; any other split counts as validation.
 VALIDATION_NAMES, TEST_NAMES = split_names.VALIDATION, split_names.TEST
 # Groups of metrics without a split.
-RESERVED = {"train", "data", "speed", "fewshot", "probe", "imagenet-c", *tasks.TASKS}
+RESERVED = {"train", "data", "speed", "fewshot", "probe", "knn", "imagenet-c", *tasks.TASKS}
 
 
 class Role(NamedTuple):

@@ -7,7 +7,7 @@ import jax
 from vit_jax import config, validation
 from vit_jax.data import pipeline, prefetch, sources, split_roles, transforms
 from vit_jax.data.source import Source
-from vit_jax.evaluators import fewshot, linear_data, masked_patches, named, probe, registry
+from vit_jax.evaluators import fewshot, knn, linear_data, masked_patches, named, probe, registry
 from vit_jax.evaluators.classification import Classification
 from vit_jax.evaluators.runner import SplitRunner
 from vit_jax.loaded_model import create_model
@@ -68,7 +68,8 @@ class Evaluation:
             # ReaL relabels the test split, so a run with its own test split measures it there.
             found[self.role.name] = self.of_split(self.source, real=cfg.data.test_split is None)
         found |= registry.evaluators(model, cfg, self.classes, self.runner)
-        for name, kind in (("fewshot", fewshot.FewShot), ("probe", probe.Probe)):
+        kinds = {"fewshot": fewshot.FewShot, "probe": probe.Probe, "knn": knn.Neighbors}
+        for name, kind in kinds.items():
             opened = linear_data.open_pairs(cfg, f"evaluation.{name}", self.runner)
             if opened:
                 found[name] = kind(model, cfg, opened)

@@ -29,7 +29,7 @@ Sources = tuple[Source, Source]
 
 def asks_for_own(cfg: config.Config) -> bool:
     """Returns whether linear evaluation uses the run's own splits."""
-    return OWN in (*cfg.evaluation.fewshot, *cfg.evaluation.probe)
+    return OWN in (*cfg.evaluation.fewshot, *cfg.evaluation.probe, *cfg.evaluation.knn)
 
 
 def open_pairs(
