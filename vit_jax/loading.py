@@ -226,7 +226,8 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> LoadedMod
     held = adapter_file.read_arrays(path, shapes)
     chosen = trainable.of(create_model(cfg), cfg)
     whole = {name: jnp.asarray(array) for name, array in (held | fitted).items()}
-    params = chosen.evaluated({"params": tree_utils.nest(whole), "ema": tree_utils.nest(held)})
+    trained = {name: held[name] for name in chosen.shares or ()}
+    params = chosen.evaluated({"params": tree_utils.nest(whole), "ema": tree_utils.nest(trained)})
     return LoadedModel(
         config=cfg,
         params=jax.device_get(params),

@@ -95,8 +95,11 @@ class Trainable:
         """Returns the model's parameters: those with an average as that, adapters added.
 
         Args:
-          held: `params` of a state and, where it has one, `ema`.
+          held: `params` of a state and, where it has one, `ema`, which may be alone if it is that of
+            all parameters.
         """
+        if self.shares is None:
+            return held["ema"] if "ema" in held else held["params"]
         params = held["params"]
         if "ema" in held:
             params = self.join(held["ema"], params)
