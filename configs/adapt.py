@@ -54,7 +54,7 @@ LAYER_DECAY = {"S": 0.65, "B": 0.65, "L": 0.75}  # MAE's; its smallest model is 
 COMMON = Choice(
     "the rates, 20 epochs, batches of 64",
     "common practice for some thousand images; the best rate depends on the images",
-    "--rates=LR,... --config.train.duration='N epochs' --config.train.batch_size=N",
+    "--config.optimizer.lr=LR --config.train.duration='N epochs' --config.train.batch_size=N",
 )
 CHOICES = {
     "lora": Choice(

@@ -97,7 +97,7 @@ def train(
             moment = moment or _begin(model, tx, cfg, mesh, session)
             pure = step.create(model, tx, schedule, cfg)
             train_step = _compile(pure, target, cfg, mesh, moment.step, session)
-            log = hooks.Log(cfg, plan, session, files, len(source), _flops_per_image(model))
+            log = hooks.Log(cfg, plan, session, files, len(source), _flops_per_image(model, cfg))
             evaluate = hooks.Evaluate(
                 plan,
                 session,
@@ -253,12 +253,12 @@ def _compile(
     return replay.checked(compiled, cfg, mesh, first, session.progress.say)
 
 
-def _flops_per_image(model: models.Classifier) -> float | None:
-    """Returns the FLOPs of training on one image: the forward pass, and twice that backward."""
+def _flops_per_image(model: models.Classifier, cfg: config.Config) -> float | None:
+    """Returns the FLOPs of training on one image: forward, and of what trains backward."""
     if model.flops is None:
         logs.log.info("model.architecture=%s: counts no FLOPs; no MFU", model.config.architecture)
         return None
-    return 3.0 * model.flops
+    return trainable.of(model, cfg).passes(trainable.parameters(model, cfg)) * model.flops
 
 
 def _final(

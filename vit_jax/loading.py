@@ -226,10 +226,11 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> LoadedMod
     held = adapter_file.read_arrays(path, shapes)
     chosen = trainable.of(create_model(cfg), cfg)
     whole = {name: jnp.asarray(array) for name, array in (held | fitted).items()}
-    params = chosen.join(tree_utils.nest(held), tree_utils.nest(whole))
+    trained = {name: held[name] for name in chosen.shares or ()}
+    params = chosen.evaluated({"params": tree_utils.nest(whole), "ema": tree_utils.nest(trained)})
     return LoadedModel(
         config=cfg,
-        params=jax.device_get(chosen.network(params)),
+        params=jax.device_get(params),
         classes=class_names(tuple(map(str, fields["classes"])), cfg),
         kind="adapter",
         notes=(f"begins with {cfg.init_from}",),

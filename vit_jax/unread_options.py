@@ -39,6 +39,7 @@ WHERE: dict[tuple[str, ...], dict[str, Callable[[Any], bool]]] = {
     ("evaluation.shots", "evaluation.fewshot_l2", "evaluation.fewshot_seeds"): {
         "evaluation.fewshot": lambda sets: sets != ()
     },
+    ("evaluation.neighbors",): {"evaluation.knn": lambda sets: sets != ()},
     ("init_head",): {"init_from": lambda weights: weights is not None},
     ("lora.alpha", "lora.where"): {"lora.rank": lambda rank: rank is not None},
     ("masked.rate", "masked.split"): {"masked.target": lambda target: target is not None},

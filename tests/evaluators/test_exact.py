@@ -70,7 +70,7 @@ def measure(parameters, batch_size, devices):
         "imagenet-c": corruptions.Corruptions(both),
         "fewshot": fewshot.FewShot(extract, cfg.evaluation, pair),
         "probe": probe.Probe(extract, pair),
-        "knn": knn.NearestNeighbors(extract, pair),
+        "knn": knn.NearestNeighbors(extract, (10, 20), pair),
     }
     placed = jax.device_put(parameters)
     return {

@@ -37,12 +37,12 @@ def data():
     return found
 
 
-def test_votes_are_dinos(data, monkeypatch):
-    monkeypatch.setattr(knn, "NEIGHBORS", (1, 3, 10, 35, 36))  # of 35 training images
+def test_votes_are_dinos(data):
+    neighbors = (1, 3, 10, 35, 36)  # of 35 training images
     (x, y), (test_x, test_y) = data
     extract = features.Extractor(toys.Echo(), toys.configure(8).data)
     pair = linear_data.Pair(passed(x, y), passed(test_x, test_y), 7)
-    measure = knn.NearestNeighbors(extract, {"toy": pair})
+    measure = knn.NearestNeighbors(extract, neighbors, {"toy": pair})
     ours = measure(jnp.float32(0), stop=lambda: False)
     seen = [np.asarray(z, np.uint8) / 127.5 - 1 for z in (x, test_x)]
     expected = {
@@ -62,7 +62,7 @@ def test_few_training_images_all_vote(data):
     (x, y), (test_x, test_y) = data
     extract = features.Extractor(toys.Echo(), toys.configure(8).data)
     few = linear_data.Pair(passed(x[:6], y[:6]), passed(test_x, test_y), 7)
-    ours = knn.NearestNeighbors(extract, {"toy": few})(jnp.float32(0), stop=lambda: False)
+    ours = knn.NearestNeighbors(extract, (10, 20), {"toy": few})(jnp.float32(0), stop=lambda: False)
     assert list(ours) == ["toy/6nn/top1", "toy/6nn/top5"]
 
 

@@ -68,3 +68,37 @@ def test_moment_dtype(name):
     moments = [x for k, x in tree_utils.flatten(state).items() if "mu" in k or "trace" in k]
     assert len(moments) == 4
     assert all(x.dtype == jnp.bfloat16 for x in moments)
+
+
+def orthogonalized(matrix):
+    """Muon's direction for one gradient (inputs, outputs), in float64, from its definition."""
+    x = matrix / (np.linalg.norm(matrix) + 1e-8)
+    turned = x.shape[0] > x.shape[1]
+    x = x.T if turned else x
+    for _ in range(5):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.775 * square + 2.0315 * square @ square) @ x
+    inputs, outputs = matrix.shape
+    return (x.T if turned else x) * np.sqrt(max(1.0, outputs / inputs))
+
+
+def test_muon_takes_the_matrices_of_each_layer_and_adam_the_rest():
+    shapes = {
+        "encoder/attention/query/kernel": ((2, 6, 2, 4), (6, 8)),
+        "encoder/attention/out/kernel": ((2, 2, 4, 6), (8, 6)),
+        "encoder/mlp/fc1/kernel": ((2, 6, 12), (6, 12)),
+        "encoder/mlp/fc1/bias": ((2, 12), None),
+        "head/kernel": ((6, 3), None),
+    }
+    rng = np.random.default_rng(0)
+    grads = {name: rng.normal(size=shape) for name, (shape, _) in shapes.items()}
+    tree = tree_utils.nest({k: jnp.asarray(v, jnp.float32) for k, v in grads.items()})
+    tx = optimizers.create(config.Optimizer(name="muon(nesterov=False)"), clip_norm=None)
+    updates, _ = tx.update(tree, tx.init(tree), tree)
+    for name, update in tree_utils.flatten(updates).items():
+        grad, form = grads[name], shapes[name][1]
+        if form is None:
+            np.testing.assert_allclose(update, np.sign(grad), rtol=1e-5)
+            continue
+        wanted = [orthogonalized(layer.reshape(form)).reshape(layer.shape) for layer in grad]
+        np.testing.assert_allclose(update, np.stack(wanted), rtol=1e-3, atol=1e-4, err_msg=name)

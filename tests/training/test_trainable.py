@@ -199,7 +199,7 @@ def merged_by_hand(params, scale):
 
 def test_adapters_by_hand():
     cfg = test_step.configure(
-        model=SIZES,
+        model=SIZES | {"unroll": 3},
         train={"clip_norm": None, "ema": 0.5},
         optimizer=PLAIN | {"layer_decay": 0.5},
         lora={"rank": 2, "alpha": 6.0},
@@ -345,6 +345,27 @@ def test_a_run_resumes_bit_for_bit_and_becomes_an_adapter(base, tmp_path, monkey
     text = f"--config.init_from={base.parent / 'other.npz'}"
     assert cli.main(["predict", f"--checkpoint={adapter}", "--examples=1", text]) == 2
     assert "other.npz is not the base it was trained on; set --config." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "passes"),
+    [
+        ({}, 3),
+        ({"optimizer.freeze": "*/bias"}, 3),
+        ({"optimizer.only": "head"}, 1 + 80 / 6480),
+        ({"lora.rank": "2"}, 1 + 1 + 80 / 6480),
+        ({"optimizer.only": "encoder[-1]"}, 1 + 1 / 3 + 2048 / 6480),
+        ({"optimizer.only": "encoder[-1]", "model.unroll": "1"}, 1 + 1 + 2048 / 6480),
+    ],
+)
+def test_arithmetic_of_what_trains(options, passes):
+    # Matrices: 4 * 4 * 16 of patches, of each layer 4 * 16 * 16 + 2 * 16 * 32, 16 * 5 of the head.
+    assert 4 * 4 * 16 + 3 * 2048 + 16 * 5 == 6480
+    texts = {f"model.{key}": str(value) for key, value in (SIZES | {"unroll": 3}).items()}
+    cfg = config.build(config.override({}, texts | options))
+    model = models.create(cfg.model, image_size=(8, 8), channels=1)
+    found = trainable.of(model, cfg).passes(trainable.parameters(model, cfg))
+    assert found == pytest.approx(passes)
 
 
 def test_frozen_parts_take_no_memory_for_gradients_and_moments():

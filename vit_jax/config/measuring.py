@@ -66,6 +66,13 @@ class Evaluation:
         free=True,
         later=True,
     )
+    neighbors: tuple[int, ...] = option(
+        (10, 20, 100, 200),
+        "Nearest neighbors that vote, as in DINO; several are all told.",
+        at_least=1,
+        free=True,
+        later=True,
+    )
     evaluators: tuple[str, ...] = component(
         (),
         "evaluator",

@@ -85,11 +85,12 @@ class Evaluation:
         asked = linear_data.open_pairs(self.cfg, self.runner)
         pairs = [pair for opened in asked.values() for pair in opened.values()]
         splits = [split for pair in pairs for split in (pair.train, pair.test)]
+        options = self.cfg.evaluation
         extract = features.Extractor(self.model, self.cfg.data, collections.Counter(splits))
         kinds: dict[str, Callable[[Mapping[str, linear_data.Pair]], Evaluator]] = {
-            "fewshot": lambda pairs: fewshot.FewShot(extract, self.cfg.evaluation, pairs),
+            "fewshot": lambda pairs: fewshot.FewShot(extract, options, pairs),
             "probe": lambda pairs: probe.Probe(extract, pairs),
-            "knn": lambda pairs: knn.NearestNeighbors(extract, pairs),
+            "knn": lambda pairs: knn.NearestNeighbors(extract, options.neighbors, pairs),
         }
         return {name: kinds[name](pairs) for name, pairs in asked.items() if pairs}
 

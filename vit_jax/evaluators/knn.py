@@ -6,7 +6,7 @@ test images sees them one batch at a time, and keeps its nearest.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,15 +18,16 @@ from vit_jax.evaluators.features import PADDING, Extractor, Features
 from vit_jax.evaluators.linear_data import Pair
 from vit_jax.training import losses, sharding
 
-NEIGHBORS = (10, 20, 100, 200)
 TEMPERATURE = 0.07
 
 
 class NearestNeighbors:
     """Classifies the test images of pairs of splits by their nearest training images."""
 
-    def __init__(self, extract: Extractor, pairs: Mapping[str, Pair]) -> None:
-        self._extract, self._pairs = extract, pairs
+    def __init__(
+        self, extract: Extractor, neighbors: Sequence[int], pairs: Mapping[str, Pair]
+    ) -> None:
+        self._extract, self._neighbors, self._pairs = extract, neighbors, pairs
 
     def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
         """Returns `SET/20nn/top1` and `/top5` for every number of neighbors that there are."""
@@ -36,7 +37,7 @@ class NearestNeighbors:
             test = train and self._extract(params, pair.test, stop=stop)
             if train is None or test is None:
                 return None
-            found = measure(train, test, pair.classes, stop=stop)
+            found = measure(train, test, pair.classes, self._neighbors, stop=stop)
             if found is None:
                 return None
             results |= {f"{name}/{key}": value for key, value in found.items()}
@@ -44,7 +45,12 @@ class NearestNeighbors:
 
 
 def measure(
-    train: Features, test: Features, classes: int, *, stop: Callable[[], bool]
+    train: Features,
+    test: Features,
+    classes: int,
+    neighbors: Sequence[int],
+    *,
+    stop: Callable[[], bool],
 ) -> dict[str, float] | None:
     """Returns `20nn/top1` and `20nn/top5`, by number of neighbors; None if `stop()` turned true.
 
@@ -52,7 +58,7 @@ def measure(
     """
     with jax.set_mesh(train.mesh):
         count = int(_count(train.labels))
-    numbers = tuple(k for k in NEIGHBORS if k <= count) or (count,)
+    numbers = tuple(k for k in neighbors if k <= count) or (count,)
     sums = []
     with jax.set_mesh(test.mesh):
         for values, labels in zip(test.values, test.labels, strict=True):

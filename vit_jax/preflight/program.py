@@ -12,7 +12,7 @@ import jax
 from vit_jax import config, models, validation
 from vit_jax.preflight.collectives import Transfer, count_collectives, read_transfers
 from vit_jax.preflight.topologies import Slice, count_chips
-from vit_jax.training import optimizers, schedules, sharding, state, step
+from vit_jax.training import optimizers, schedules, sharding, state, step, trainable
 from vit_jax.training.plan import Plan
 
 
@@ -64,7 +64,7 @@ class Report:
     params: int
     optimizer: int
     activations: int | None  # peak less the state and the batch
-    model_flops: float | None  # three forward passes of the images; None: not counted
+    model_flops: float | None  # in forward passes, three if all trains; None: not counted
     compiler_flops: float  # by XLA's count, recomputation included
     bytes_accessed: float | None  # None if a loop hides all but one turn
     compiler_seconds: float | None  # likewise
@@ -211,7 +211,7 @@ def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
         activations=None if peak is None else max(peak - arguments, 0),
         model_flops=None
         if model.flops is None
-        else 3.0 * model.flops * cfg.train.batch_size / len(where.devices),
+        else _passes(cfg, model) * model.flops * cfg.train.batch_size / len(where.devices),
         compiler_flops=step_flops(cfg, plan) / len(where.devices),
         bytes_accessed=costs.get("bytes accessed") if whole else None,
         compiler_seconds=costs.get("optimal_seconds") if whole else None,
@@ -263,6 +263,11 @@ def _step(cfg: config.Config, model: models.Classifier, tx: Any, plan: Plan) -> 
         cfg.schedule, lr=cfg.optimizer.lr, steps=plan.steps, warmup=plan.warmup
     )
     return step.create(model, tx, schedule, cfg)
+
+
+def _passes(cfg: config.Config, model: models.Classifier) -> float:
+    """Returns the arithmetic of a step in forward passes: 3 where everything trains."""
+    return trainable.of(model, cfg).passes(trainable.parameters(model, cfg))
 
 
 def deepest(cfg: config.Config) -> int:

@@ -64,12 +64,14 @@ def initial(options: config.Lora, matrices: models.Params, seed: int) -> models.
     return tree_utils.nest(flat)
 
 
-def merge(options: config.Lora, params: models.Params) -> models.Params:
+def merge(options: config.Lora, params: models.Params, *, apart: bool = False) -> models.Params:
     """Returns the model's parameters: every matrix with what its adapter adds.
 
     Args:
       options: of the run.
       params: parameters of the model and, under `lora`, the adapters; unchanged without them.
+      apart: one layer after the other: where the network is unrolled, no gradient of a matrix then
+        outlives its layer.
     """
     if PART not in params:
         return params
@@ -80,12 +82,21 @@ def merge(options: config.Lora, params: models.Params) -> models.Params:
         if f"{name}/a" not in adapters:
             return matrix
         a, b = adapters[f"{name}/a"], adapters[f"{name}/b"]
-        added = scale * jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
-        # Rounded once: a small adapter would vanish beside a matrix in bfloat16.
-        return (matrix.astype(jnp.float32) + added.reshape(matrix.shape)).astype(matrix.dtype)
+        if not (apart and patterns.STACKED.fullmatch(name)):
+            return _sum(matrix, a, b, scale)
+        return jnp.stack([_sum(*parts, scale) for parts in zip(matrix, a, b, strict=True)])
 
     own = {name: part for name, part in params.items() if name != PART}
     return tree_utils.map_named(merged, own)
+
+
+def _sum(matrix: jax.Array, a: jax.Array, b: jax.Array, scale: float) -> jax.Array:
+    """Returns a matrix and what its adapter adds, rounded once.
+
+    A small adapter would vanish beside a matrix in bfloat16.
+    """
+    added = scale * jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+    return (matrix.astype(jnp.float32) + added.reshape(matrix.shape)).astype(matrix.dtype)
 
 
 def layers_of(name: str, shape: tuple[int, ...]) -> int:

@@ -86,7 +86,7 @@ def evaluated(
 ) -> models.Params:
     """Returns the model's parameters to evaluate, gathered: the average where there is one."""
     mesh = state["step"].sharding.mesh
-    if chosen.shares is None:
+    if chosen.shares is None:  # the average is that of all parameters, and stands for them
         return _placed(state.get("ema", state["params"]), mesh, options)
     held = {key: _placed(state[key], mesh, options) for key in ("params", "ema") if key in state}
     return _placed(chosen.evaluated(held), mesh, options)

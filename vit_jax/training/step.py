@@ -123,7 +123,7 @@ def _reduced(
     """Returns the objective with float32 gradients of what trains, split as what they update."""
 
     def of_trained(trained: Any, params: Any, *args: Any) -> Any:
-        return objective(chosen.network(chosen.join(trained, params)), *args)
+        return objective(chosen.network(trained, params), *args)
 
     gradient = jax.value_and_grad(of_trained, has_aux=True)
 

@@ -28,16 +28,23 @@ class Share:
     """How one parameter trains.
 
     Attributes:
-      layers: that train, of all of its stacked layers; None: the whole array.
+      layers: that train, of its stacked layers; None: the whole array.
+      count: of its stacked layers, 1 where none are.
       rate: factor on the learning rate, one number or one for each of these layers.
       decay: weight decay of each, a factor on that of the run.
       head: whether it is part of the head.
     """
 
     layers: tuple[int, ...] | None
+    count: int
     rate: np.ndarray
     decay: np.ndarray
     head: bool
+
+    @property
+    def part(self) -> float:
+        """The share of the array that trains."""
+        return 1.0 if self.layers is None else len(self.layers) / self.count
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,11 +55,13 @@ class Trainable:
       shares: by the names of the parameters that train; None: all, alike.
       optimizer: options of the run.
       lora: options of the run.
+      unrolled: whether the network has no loop over layers.
     """
 
     shares: Mapping[str, Share] | None = None
     optimizer: config.Optimizer = dataclasses.field(default_factory=config.Optimizer)
     lora: config.Lora = dataclasses.field(default_factory=config.Lora)
+    unrolled: bool = False
 
     def split(self, params: Any) -> Any:
         """Returns the part of the parameters that trains, nested by name."""
@@ -77,18 +86,24 @@ class Trainable:
 
         return tree_utils.map_named(one, params)
 
-    def network(self, params: Any) -> Any:
-        """Returns what the model computes with: adapters are added to their matrices."""
-        return lora.merge(self.lora, params) if self.lora.rank else params
+    def network(self, trained: Any, params: Any) -> Any:
+        """Returns what a step computes with: adapters are added to their matrices."""
+        params = self.join(trained, params)
+        return lora.merge(self.lora, params, apart=self.unrolled) if self.lora.rank else params
 
     def evaluated(self, held: Mapping[str, Any]) -> models.Params:
         """Returns the model's parameters: those with an average as that, adapters added.
 
         Args:
-          held: `params` of a state and, where it has one, `ema`.
+          held: `params` of a state and, where it has one, `ema`, which may be alone if it is
+            that of all parameters.
         """
+        if self.shares is None:
+            return held["ema"] if "ema" in held else held["params"]
         params = held["params"]
-        return self.network(self.join(held["ema"], params) if "ema" in held else params)
+        if "ema" in held:
+            params = self.join(held["ema"], params)
+        return lora.merge(self.lora, params) if self.lora.rank else params
 
     def scale(self, updates: Any, trained: Any, step: jax.Array) -> Any:
         """Returns the updates of what trains with the rates and weight decays of their own."""
@@ -111,6 +126,31 @@ class Trainable:
             return update
 
         return tree_utils.map_named(one, updates, trained)
+
+    def passes(self, params: Any) -> float:
+        """Returns the arithmetic of training on an image, in forward passes: 3 if all trains.
+
+        One forward; backward, the layers from the first that trains on (all of them where they are
+        a loop), and the gradients of the matrices that train. Adapters are not counted.
+
+        Args:
+          params: of the run, or their shapes.
+        """
+        if self.shares is None:
+            return 3.0
+        sizes = {n: leaf.size for n, leaf in tree_utils.flatten(params).items() if _is_matrix(n)}
+        own = sum(sizes[n] * share.part for n, share in self.shares.items() if n in sizes)
+        through = max((self._through(*item) for item in self.shares.items()), default=0.0)
+        return 1 + through + own / max(sum(sizes.values()), 1)
+
+    def _through(self, name: str, share: Share) -> float:
+        """Returns the share of the layers that a gradient passes to reach a parameter."""
+        name = name.removeprefix(f"{lora.PART}/")
+        if name.startswith(AFTER):
+            return 0.0
+        if name.startswith("encoder/") and self.unrolled and share.layers:
+            return 1 - share.layers[0] / share.count
+        return 1.0
 
     def describe(self, params: Any) -> str:
         """Returns how many of the parameters train, for people; empty if all do alike."""
@@ -162,6 +202,7 @@ def _of(model: models.Classifier, options: config.Optimizer, adapters: config.Lo
         whole = len(kept) == count
         shares[name] = Share(
             layers=None if whole else tuple(map(int, kept)),
+            count=count,
             rate=_alike(rates[name][kept]),
             decay=_alike(decays[name][kept]),
             head=name.startswith(HEAD),
@@ -170,7 +211,8 @@ def _of(model: models.Classifier, options: config.Optimizer, adapters: config.Lo
         raise config.ConfigError(
             f"optimizer.head_first={options.head_first}: the head is frozen; set 0"
         )
-    return Trainable(shares, options, adapters)
+    unrolled = model.config.unroll >= (model.config.depth or 1)
+    return Trainable(shares, options, adapters, unrolled)
 
 
 def _trains(
@@ -265,6 +307,11 @@ def _mask(chosen: Iterable[patterns.Pattern], name: str, count: int) -> np.ndarr
     for pattern in chosen:
         mask[list(pattern.taken(name, count))] = True
     return mask
+
+
+def _is_matrix(name: str) -> bool:
+    """Returns whether a parameter is a matrix of the model, no adapter."""
+    return name.endswith("/kernel") and not name.startswith(f"{lora.PART}/")
 
 
 def _alike(values: np.ndarray) -> np.ndarray:
