@@ -20,7 +20,7 @@ KEYS = {key for key, _, _ in config.options()}
 COMPONENTS = {key for key, field, _ in config.options() if field.metadata["kind"]}
 METHODS = {f"model.{name}" for name in (*dir(LoadedModel), "params")}
 OTHERS = ("git", "gcloud", "ssh-keygen", "ssh-add", "pip", "peer/bin/pip", "python", "export", "cd")
-OTHERS += (".", "mkdocs", "apt-get", "docker", "sky")
+OTHERS += (".", "mkdocs", "apt-get", "docker", "sky", "kubectl")
 
 
 def shell_commands():

@@ -18,7 +18,7 @@ FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 # Why a command is checked, but not run: the first pattern found in it counts.
 NOT_RUN = {
-    r"^(git|gcloud|ssh-keygen|apt-get|docker) ": "acts outside this project",
+    r"^(git|gcloud|ssh-keygen|apt-get|docker|sky|kubectl) ": "acts outside this project",
     r"^(pip|python -m venv|peer/bin/pip|\.) ": "installs; .ci/run does it",
     r"^python -c ": "shows devices",
     r"^(launch/|\.ci/|\.venv/|mkdocs )": "tests/launch, .ci/run",
