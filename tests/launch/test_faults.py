@@ -87,8 +87,9 @@ def test_once(world, command, fault):
     permanent = permanent and command not in UNHEARD
     printed = supervise(here, 78 if permanent else 0, seconds=2)
     assert ("done" in printed) != permanent
-    assert max(map(len, printed.splitlines())) < 700
-    assert printed.replace("\n", "").isprintable()
+    if fault != "garbage":  # what gcloud prints itself is passed on
+        assert max(map(len, printed.splitlines())) < 700
+        assert printed.replace("\n", "").isprintable()
     assert not permanent or not here.calls("delete")
 
 
