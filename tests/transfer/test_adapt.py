@@ -73,9 +73,11 @@ def base(tmp_path_factory):
 def test_a_folder_of_images_from_the_choice_to_the_test(method, folder, base, tmp_path):
     options = TINY | {"init_from": str(base), "data.root": str(folder)}
     plan = transfer_learning.create(
-        f"adapt/ViT-S_16-{method}", options, rates=(1e-6, 0.05), seeds=(0,)
+        f"adapt/ViT-S_16-{method}", options, rates=(0.05, 1e38), seeds=(0,)
     )
     found = transfer_learning.sweep(plan, tmp_path, run=sweeps.here)
+    states = {cell["lr"]: cell["state"] for cell in found["cells"] if cell["stage"] == "choose"}
+    assert states == {0.05: "done", 1e38: "failed"}
     assert found["chosen"] == {"setup": "vit", "lr": 0.05}
     (final,) = [cell for cell in found["cells"] if cell["stage"] == "final"]
     assert final["results"]["top1"] > 0.8

@@ -95,8 +95,8 @@ class Trainable:
         """Returns the model's parameters: those with an average as that, adapters added.
 
         Args:
-          held: `params` of a state and, where it has one, `ema`, which may be alone if it is
-            that of all parameters.
+          held: `params` of a state and, where it has one, `ema`, which may be alone if everything
+            trains.
         """
         if self.shares is None:
             return held["ema"] if "ema" in held else held["params"]
