@@ -166,6 +166,11 @@ def test_options_that_belong_to_the_weights():
         "model.layer_scale": None,
         "model.registers": 0,
         "model.distillation": False,
+        "model.stem_norm": False,
+        "model.qk_norm": False,
+        "model.biasless": (),
+        "model.rotary": None,
+        "model.rotary_span": "separate",
         "data.mean": (0.4, 0.5, 0.6),
         "data.std": (0.2,),
     }
