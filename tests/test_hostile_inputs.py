@@ -4,12 +4,14 @@
 crash; docs/reliability.md has its results.
 """
 
+import json
 import os
 
 import pytest
 
 import hostile
 from vit_jax import limits
+from vit_jax.runtime import goodput
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
@@ -98,3 +100,10 @@ def test_limits_are_those_they_say(tmp_path):
     many = pytest.raises(limits.LimitError, match="has more than 10 bytes")
     with (tmp_path / "a").open("rb") as file, many:  # as from a bucket
         limits._all(file, 10)
+
+
+def test_a_number_of_400_digits_is_no_count_of_steps(tmp_path):
+    file = tmp_path / "goodput.json"
+    session = {"first_step": 10**400, "last_step": 3, "seconds": {"train": 1.5}}
+    file.write_text(json.dumps([session]))
+    assert goodput.read(file) == []

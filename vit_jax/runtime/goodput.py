@@ -94,7 +94,7 @@ def read(file: pathlib.Path) -> list[dict[str, Any]]:
     try:
         sessions = limits.read_json(file, limits.TABLE)
         summary(sessions)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return []
     return sessions
 
