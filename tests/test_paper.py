@@ -228,7 +228,7 @@ HELD_OUT = {"imagenet": 99, "cifar10": 98, "cifar100": 98, "pets": 90, "flowers"
 def test_rates_are_chosen_on_a_part_of_the_training_images():
     for name, entry in ENTRIES.items():
         protocol, data = entry.about.transfer, entry.cfg.data
-        fine_tuning = name.startswith(("finetune/", "vtab/")) or "-digits" in name
+        fine_tuning = name.startswith(("finetune/", "vtab/", "adapt/")) or "-digits" in name
         fine_tuning |= name.endswith(("-to-imagenet", "/digits-tenth", "/digits-scratch"))
         fine_tuning |= name.startswith("bit/") and not name.endswith("ep")
         assert (protocol is not None) == fine_tuning

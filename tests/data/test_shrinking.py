@@ -59,5 +59,5 @@ def test_views_are_those_of_pillow_and_near_area_averages(name):
 
 def test_the_papers_rows_keep_tensorflows():
     for name in catalog.names():
-        if name not in FOLDERS:
+        if name not in FOLDERS and not name.startswith("adapt/"):
             assert config.build(catalog.load(name)).data.resampling == "bilinear", name

@@ -295,6 +295,7 @@ def test_what_does_not_fit_is_refused(changes, message):
     assert str(raised.value) == message
 
 
+@pytest.mark.slow
 def test_a_run_of_all_parts_trains_with_everything_split(tmp_path):
     parts = DINOV2 | DINOV3 | {"stem_norm": True, "qk_norm": True, "gelu": "quick"}
     parts |= {"biasless": ("patches", "key"), "pooling": "map"}  # which reads the GELU

@@ -119,6 +119,7 @@ def expected_update(name, layer):
     return (10.0, decay) if name.startswith("head/") else (0.0625, decay)
 
 
+@pytest.mark.slow
 def test_parts_of_an_array_train_at_rates_of_their_own():
     cfg = test_step.configure(
         model=SIZES | {"pooling": "token"},
