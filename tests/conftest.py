@@ -17,9 +17,8 @@ os.environ["XLA_FLAGS"] = (
     "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters"
 )
 os.environ["JAX_PLATFORMS"] = "cpu"
-# Many tests compile the same small programs; a cache for each process, thrown away after it, unless
-# somebody runs tests again and again (helpers/mutation.py).
-CACHE = os.environ.get("VIT_JAX_TESTS_CACHE") or tempfile.mkdtemp(prefix="vit_jax_tests_")
+# Many tests compile the same small programs; a cache for each process, thrown away after it.
+CACHE = tempfile.mkdtemp(prefix="vit_jax_tests_")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
@@ -34,8 +33,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
 def pytest_unconfigure():
-    if "VIT_JAX_TESTS_CACHE" not in os.environ:
-        shutil.rmtree(CACHE, ignore_errors=True)
+    shutil.rmtree(CACHE, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
