@@ -85,7 +85,7 @@ def test_a_shared_split_is_read_once_and_then_let_go(data):
     assert extract._params is None
     again = read(params)  # of the next evaluation
     assert again is not first
-    other = read(jnp.float32(1))  # other parameters: what was kept is of no use
+    other = read(jnp.float32(1))  # features of other parameters do not count
     assert len(reads) == 3
     assert other is not again
     assert read(jnp.float32(2), stopped=True) is None

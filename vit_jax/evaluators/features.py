@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
+from vit_jax.evaluators.linear_data import Pair
 from vit_jax.evaluators.runner import SplitRunner
 from vit_jax.training import sharding, step
 
@@ -73,6 +74,14 @@ class Extractor:
             return features
         self._kept[split] = features, calls + 1
         return features
+
+    def both(
+        self, params: Any, pair: Pair, *, stop: Callable[[], bool]
+    ) -> tuple[Features, Features] | None:
+        """Returns the features of both splits of a pair; None if `stop()` turned true."""
+        train = self(params, pair.train, stop=stop)
+        test = train and self(params, pair.test, stop=stop)
+        return (train, test) if train and test else None
 
     def _read(self, params: Any, split: SplitRunner, stop: Callable[[], bool]) -> Features | None:
         outputs = split.outputs(functools.partial(self._pre_logits, params), stop=stop)

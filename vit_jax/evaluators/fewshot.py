@@ -60,10 +60,10 @@ class FewShot:
         """Returns accuracies: `SET/5shot`, or with several l2, `SET/5shot/l2=1024`."""
         results: dict[str, float] = {}
         for name, pair in self._pairs.items():
-            train = self._extract(params, pair.train, stop=stop)
-            test = train and self._extract(params, pair.test, stop=stop)
-            if train is None or test is None:
+            both = self._extract.both(params, pair, stop=stop)
+            if both is None:
                 return None
+            train, test = both
             x, y = train.gathered()
             self._warn_of_few(name, y)
             for shots in self._options.shots:

@@ -33,10 +33,10 @@ class NearestNeighbors:
         """Returns `SET/20nn/top1` and `/top5` for every number of neighbors that there are."""
         results: dict[str, float] = {}
         for name, pair in self._pairs.items():
-            train = self._extract(params, pair.train, stop=stop)
-            test = train and self._extract(params, pair.test, stop=stop)
-            if train is None or test is None:
+            both = self._extract.both(params, pair, stop=stop)
+            if both is None:
                 return None
+            train, test = both
             found = measure(train, test, pair.classes, self._neighbors, stop=stop)
             if found is None:
                 return None

@@ -45,10 +45,10 @@ class Probe:
         """Returns `SET/top1` and the selected `SET/log10_l2`; None if `stop()` was true."""
         results: dict[str, float] = {}
         for name, pair in self._pairs.items():
-            train = self._extract(params, pair.train, stop=stop)
-            test = train and self._extract(params, pair.test, stop=stop)
-            if train is None or test is None:
+            both = self._extract.both(params, pair, stop=stop)
+            if both is None:
                 return None
+            train, test = both
             found = learn(*train.gathered(), pair.classes, train.mesh, stop=stop)
             if found is None:
                 return None
