@@ -258,7 +258,7 @@ def _flops_per_image(model: models.Classifier, cfg: config.Config) -> float | No
     if model.flops is None:
         logs.log.info("model.architecture=%s: counts no FLOPs; no MFU", model.config.architecture)
         return None
-    return trainable.of(model, cfg).passes(trainable.parameters(model, cfg)) * model.flops
+    return trainable.of(model, cfg).passes() * model.flops
 
 
 def _final(
@@ -330,7 +330,7 @@ def _banner(evaluation: Evaluation, examples: int, plan: Plan, workdir: pathlib.
     if jax.process_count() > 1:
         devices += f" in {jax.process_count()} processes"
     model = evaluation.model
-    trained = trainable.of(model, cfg).describe(trainable.parameters(model, cfg))
+    trained = trainable.of(model, cfg).describe()
     return (
         f"{cfg.name}: {model.num_params:,} parameters{trained and f' ({trained})'}, "
         f"{examples:,} examples, "

@@ -39,7 +39,7 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
         rows.append(("test", _images(cfg.data.test_split or "", len(test)) + ", once, at the end"))
     flops = "" if model.flops is None else f", {model.flops / 1e9:.3g} GFLOPs per image (forward)"
     rows.append(("model", f"{model.num_params:,} parameters{flops}"))
-    if trained := trainable.of(model, cfg).describe(trainable.parameters(model, cfg)):
+    if trained := trainable.of(model, cfg).describe():
         rows.append(("trains", trained))
     return rows + _steps(cfg, plan, evaluation)
 

@@ -193,7 +193,7 @@ def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
         peak, arguments = _peak(analysis, where.platform), analysis.argument_size_in_bytes
         costs = compiled.cost_analysis() or {}
         transfers = read_transfers(text)
-    whole = _without_loops(cfg) == cfg
+    whole, passes = _without_loops(cfg) == cfg, trainable.of(model, cfg).passes()
     fits = peak is not None and (where.memory is None or peak <= where.memory)
     return Report(
         name=cfg.name,
@@ -211,7 +211,7 @@ def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
         activations=None if peak is None else max(peak - arguments, 0),
         model_flops=None
         if model.flops is None
-        else _passes(cfg, model) * model.flops * cfg.train.batch_size / len(where.devices),
+        else passes * model.flops * cfg.train.batch_size / len(where.devices),
         compiler_flops=step_flops(cfg, plan) / len(where.devices),
         bytes_accessed=costs.get("bytes accessed") if whole else None,
         compiler_seconds=costs.get("optimal_seconds") if whole else None,
@@ -263,11 +263,6 @@ def _step(cfg: config.Config, model: models.Classifier, tx: Any, plan: Plan) -> 
         cfg.schedule, lr=cfg.optimizer.lr, steps=plan.steps, warmup=plan.warmup
     )
     return step.create(model, tx, schedule, cfg)
-
-
-def _passes(cfg: config.Config, model: models.Classifier) -> float:
-    """Returns the arithmetic of a step in forward passes: 3 where everything trains."""
-    return trainable.of(model, cfg).passes(trainable.parameters(model, cfg))
 
 
 def deepest(cfg: config.Config) -> int:

@@ -29,7 +29,7 @@ def shapes(options: config.Lora, matrices: models.Params) -> dict[str, jax.Shape
       matrices: the model's parameters or their shapes.
     """
     assert options.rank is not None
-    flat = {name: leaf for name, leaf in tree_utils.flatten(matrices).items() if _is_matrix(name)}
+    flat = {name: leaf for name, leaf in tree_utils.flatten(matrices).items() if is_matrix(name)}
     layers = {name: layers_of(name, leaf.shape) for name, leaf in flat.items()}
     chosen = [patterns.parse(text, "lora.where") for text in options.where or ENCODER]
     patterns.check_matches(chosen, layers, "lora.where")
@@ -104,7 +104,8 @@ def layers_of(name: str, shape: tuple[int, ...]) -> int:
     return shape[0] if patterns.STACKED.fullmatch(name) else 1
 
 
-def _is_matrix(name: str) -> bool:
+def is_matrix(name: str) -> bool:
+    """Returns whether a parameter is a matrix of the model, no part of an adapter."""
     return name.endswith("/kernel")
 
 

@@ -53,12 +53,14 @@ class Trainable:
 
     Attributes:
       shares: by the names of the parameters that train; None: all, alike.
+      shapes: of all parameters of the run, adapters included; None where all train.
       optimizer: options of the run.
       lora: options of the run.
       unrolled: whether the network has no loop over layers.
     """
 
     shares: Mapping[str, Share] | None = None
+    shapes: models.Params | None = None
     optimizer: config.Optimizer = dataclasses.field(default_factory=config.Optimizer)
     lora: config.Lora = dataclasses.field(default_factory=config.Lora)
     unrolled: bool = False
@@ -127,18 +129,16 @@ class Trainable:
 
         return tree_utils.map_named(one, updates, trained)
 
-    def passes(self, params: Any) -> float:
+    def passes(self) -> float:
         """Returns the arithmetic of training on an image, in forward passes: 3 if all trains.
 
         One forward; backward, the layers from the first that trains on (all of them where they are
         a loop), and the gradients of the matrices that train. Adapters are not counted.
-
-        Args:
-          params: of the run, or their shapes.
         """
         if self.shares is None:
             return 3.0
-        sizes = {n: leaf.size for n, leaf in tree_utils.flatten(params).items() if _is_matrix(n)}
+        flat = tree_utils.flatten(self.shapes)
+        sizes = {name: leaf.size for name, leaf in flat.items() if lora.is_matrix(name)}
         own = sum(sizes[n] * share.part for n, share in self.shares.items() if n in sizes)
         through = max((self._through(*item) for item in self.shares.items()), default=0.0)
         return 1 + through + own / max(sum(sizes.values()), 1)
@@ -152,13 +152,13 @@ class Trainable:
             return 1 - share.layers[0] / share.count
         return 1.0
 
-    def describe(self, params: Any) -> str:
+    def describe(self) -> str:
         """Returns how many of the parameters train, for people; empty if all do alike."""
         if self.shares is None:
             return ""
-        count = tree_utils.count(jax.eval_shape(self.split, params))
+        count = tree_utils.count(jax.eval_shape(self.split, self.shapes))
         rates = np.concatenate([share.rate for share in self.shares.values()])
-        text = f"{count:,} of {tree_utils.count(params):,} train"
+        text = f"{count:,} of {tree_utils.count(self.shapes):,} train"
         if rates.min() != rates.max():
             text += f", at {rates.min():.3g} to {rates.max():.3g} times the learning rate"
         if self.optimizer.head_first:
@@ -189,8 +189,9 @@ def parameters(model: models.Classifier, cfg: config.Config) -> models.Params:
 @functools.lru_cache(maxsize=16)
 def _of(model: models.Classifier, options: config.Optimizer, adapters: config.Lora) -> Trainable:
     cfg = config.Config(optimizer=options, lora=adapters)
-    shapes = tree_utils.flatten(parameters(model, cfg))
-    layers = {name: lora.layers_of(name, leaf.shape) for name, leaf in shapes.items()}
+    shapes = parameters(model, cfg)
+    flat = tree_utils.flatten(shapes)
+    layers = {name: lora.layers_of(name, leaf.shape) for name, leaf in flat.items()}
     trains = _trains(options, adapters, layers)
     rates = _rates(options, layers, model)
     decays = _decays(options, layers)
@@ -212,7 +213,7 @@ def _of(model: models.Classifier, options: config.Optimizer, adapters: config.Lo
             f"optimizer.head_first={options.head_first}: the head is frozen; set 0"
         )
     unrolled = model.config.unroll >= (model.config.depth or 1)
-    return Trainable(shares, options, adapters, unrolled)
+    return Trainable(shares, shapes, options, adapters, unrolled)
 
 
 def _trains(
@@ -307,11 +308,6 @@ def _mask(chosen: Iterable[patterns.Pattern], name: str, count: int) -> np.ndarr
     for pattern in chosen:
         mask[list(pattern.taken(name, count))] = True
     return mask
-
-
-def _is_matrix(name: str) -> bool:
-    """Returns whether a parameter is a matrix of the model, no adapter."""
-    return name.endswith("/kernel") and not name.startswith(f"{lora.PART}/")
 
 
 def _alike(values: np.ndarray) -> np.ndarray:
