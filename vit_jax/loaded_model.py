@@ -140,7 +140,10 @@ class LoadedModel:
         (2, 16)
         """
         check_features(self.model, features)
-        batch = self.preprocess(images)
+        return self.features_of(self.preprocess(images), features)
+
+    def features_of(self, batch: jax.Array, features: str) -> np.ndarray:
+        """Returns features, as `embed`, of images that `preprocess` has made ready."""
         parts = []
         for first in range(0, len(batch), BATCH):
             part = batch[first : first + BATCH]

@@ -10,6 +10,7 @@ from PIL import Image
 
 from vit_jax import cli
 from vit_jax.config import ConfigError
+from vit_jax.data import decoding
 from vit_jax.segmentation import masks, scores
 
 GOOGLE = pathlib.Path(__file__).parents[1] / "fixtures" / "vit_tiny_token.npz"
@@ -56,7 +57,7 @@ def test_layouts(layout, tmp_path):
     mask = masks.read_mask(found[0], max_pixels=10_000)
     assert mask.shape == (80, 96)
     assert (mask[:3] == masks.NO_CLASS).all()
-    image = masks.read_image(found[0].image, channels=3, max_pixels=10_000)
+    image = decoding.decode(masks.read(found[0].image), channels=3, max_pixels=10_000)
     lossless = layout != "voc"
     nearest = np.abs(image[:, :, None].astype(int) - COLORS - 10).sum(-1).argmin(-1)
     assert (nearest[3:] == mask[3:]).mean() > (0.999 if lossless else 0.9)

@@ -33,15 +33,16 @@ def from_files(
     for path in paths:
         if not path.exists():
             raise config.ConfigError(f"--images={path}: no such file or folder")
-    return _seen(opened.config.data, prediction.files(paths, count, seed))
+    return preprocessed(opened.config.data, prediction.files(paths, count, seed))
 
 
 def from_split(opened: loading.LoadedModel, count: int, seed: int = 0) -> Pictures:
     """Returns at most `count` images of the evaluation split, drawn by seed."""
-    return _seen(opened.config.data, prediction.read_examples(opened.config, count, seed))
+    return preprocessed(opened.config.data, prediction.read_examples(opened.config, count, seed))
 
 
-def _seen(data: config.Data, pictures: Iterable[tuple[str, Any, Any]]) -> Pictures:
+def preprocessed(data: config.Data, pictures: Iterable[tuple[str, Any, Any]]) -> Pictures:
+    """Returns images, given by name with their bytes or pixels; raises ConfigError."""
     steps, names, views = transforms.eval_transforms(data), [], []
     for name, picture, _ in pictures:
         try:

@@ -1,18 +1,13 @@
 """Features of patches: their principal components as colors, and matches between two images."""
 
-import functools
-from typing import Any
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import config, loading, models
+from vit_jax import loading, models
 from vit_jax.inspect import CannotAnswer
 from vit_jax.models import variants
 from vit_jax.training import step
 
-BATCH = 16
 SPREAD = (1.0, 99.0)  # percentiles of a component that become 0 and 1
 
 
@@ -31,23 +26,9 @@ def of(opened: loading.LoadedModel, views: np.ndarray) -> np.ndarray:
     if reason := models.family(cfg.model).lacks(cfg.model, "features"):
         raise CannotAnswer(reason)
     height, width = variants.grid(cfg.model, cfg.data.image_size)
-    before = variants.prefix_tokens(cfg.model)
-    parts = []
-    for start in range(0, len(views), BATCH):
-        batch = views[start : start + BATCH]
-        margin = [(0, BATCH - len(batch)), (0, 0), (0, 0), (0, 0)]  # one shape, one compilation
-        tokens = _tokens(opened.model, cfg.data, opened.params, np.pad(batch, margin))
-        parts.append(np.asarray(tokens)[: len(batch), before:])
-    found = np.concatenate(parts)
+    batch = step.normalize_pixels(jnp.asarray(views), cfg.data)
+    found = opened.features_of(batch, "tokens")[:, variants.prefix_tokens(cfg.model) :]
     return found.reshape(len(found), height, width, found.shape[-1])
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _tokens(
-    model: models.Classifier, data: config.Data, params: Any, batch: jax.Array
-) -> jax.Array:
-    _, out = model.apply(params, step.normalize_pixels(jnp.asarray(batch), data))
-    return out["tokens"].astype(jnp.float32)
 
 
 def components(features: np.ndarray, count: int = 3) -> tuple[np.ndarray, np.ndarray]:

@@ -16,15 +16,15 @@ from matplotlib.figure import Figure
 
 from vit_jax import loading
 from vit_jax.config import ConfigError
-from vit_jax.data import transforms
 from vit_jax.evaluators import probe
 from vit_jax.evaluators.fewshot import Linear
-from vit_jax.inspect import figures, patch_features
+from vit_jax.inspect import figures, inputs, patch_features
 from vit_jax.models import variants
 from vit_jax.segmentation import masks, scores
 from vit_jax.training import sharding
 
 MOST = 2**19  # patches to learn from; of more, the same share of every image is drawn
+BATCH = 32  # images at a time
 SHOWN = 8  # test images in the figure
 
 
@@ -164,17 +164,11 @@ def _features(
     opened: loading.LoadedModel, labeled: Sequence[masks.Labeled]
 ) -> Iterator[tuple[masks.Labeled, np.ndarray, np.ndarray]]:
     """Yields each image's files, its view (H, W, C) uint8, and its features (rows, columns, D)."""
-    data = opened.config.data
-    steps, rng = transforms.eval_transforms(data), np.random.default_rng(0)
-    for start in range(0, len(labeled), patch_features.BATCH):
-        part = labeled[start : start + patch_features.BATCH]
-        views = []
-        for one in part:
-            view = masks.read_image(one.image, channels=data.channels, max_pixels=data.max_pixels)
-            for step in steps:
-                view = step(view, rng)
-            views.append(view)
-        yield from zip(part, views, patch_features.of(opened, np.stack(views)), strict=True)
+    for start in range(0, len(labeled), BATCH):
+        part = labeled[start : start + BATCH]
+        files = ((str(one.image), masks.read(one.image), None) for one in part)
+        views = inputs.preprocessed(opened.config.data, files).views
+        yield from zip(part, views, patch_features.of(opened, views), strict=True)
 
 
 def _mask(opened: loading.LoadedModel, one: masks.Labeled) -> np.ndarray:

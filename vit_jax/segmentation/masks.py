@@ -69,10 +69,10 @@ def _beside(images: pathlib.Path, masks: pathlib.Path, *, ahead: int) -> list[La
     return [Labeled(path, masks / f"{path.stem}.png", ahead) for path in files]
 
 
-def read_image(path: pathlib.Path, *, channels: int, max_pixels: int) -> np.ndarray:
-    """Returns pixels (H, W, C) uint8; raises ConfigError for a file that cannot be decoded."""
+def read(path: pathlib.Path) -> bytes:
+    """Returns the bytes of a file; raises ConfigError for one that cannot be read."""
     try:
-        return decoding.decode(decoding.read(path), channels=channels, max_pixels=max_pixels)
+        return decoding.read(path)
     except (decoding.BadImage, OSError) as error:
         raise ConfigError(f"{path}: {error}") from error
 
