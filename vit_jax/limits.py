@@ -32,10 +32,11 @@ class LimitError(ValueError):
 def read(path: Any, most: int) -> bytes:
     """Returns the bytes of a file, on a disk or in a bucket; raises OSError or LimitError.
 
-    A pipe of that name would otherwise block the reader forever.
+    A text is the name of a file on a disk. A pipe of that name would otherwise block the reader
+    forever.
     """
     name = os.fspath(path)
-    if "://" in name:
+    if "://" in name and not isinstance(path, str):
         with path.open("rb") as file:
             return _all(file, most)
     with io.FileIO(name, opener=_open) as file:

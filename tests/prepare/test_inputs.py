@@ -10,7 +10,6 @@ import zipfile
 import numpy as np
 import pytest
 
-from vit_jax.data import decoding
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.source import DataError
 from vit_jax.prepare import assignment, image_listing
@@ -310,6 +309,6 @@ def test_an_unreadable_file_is_a_bad_image(tmp_path, monkeypatch):
     def denied(*args, **options):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(decoding.io, "FileIO", denied)  # root may read everything
+    monkeypatch.setattr(io, "FileIO", denied)  # root may read everything
     with pytest.raises(BadImage, match="Permission denied"):
         read(listing.found(0))

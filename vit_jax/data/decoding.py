@@ -1,14 +1,13 @@
 """Decodes image files to correct pixels, or raises one clear error."""
 
-import io
 import os
 import re
-import stat
 import struct
 
 import cv2
 import numpy as np
 
+from vit_jax import limits
 from vit_jax.config import UserError
 
 # Many threads and processes decode images at once, so OpenCV's own thread pool would only add
@@ -37,16 +36,10 @@ def read(path: str | os.PathLike[str]) -> bytes:
 
     A pipe of that name would otherwise block the reader forever.
     """
-    with io.FileIO(path, opener=_open) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise BadImage("is no regular file")
-        check_bytes(status.st_size)
-        return file.readall()
-
-
-def _open(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
+    try:
+        return limits.read(path, MOST_BYTES)
+    except limits.LimitError as error:
+        raise BadImage(str(error)) from None
 
 
 def check_bytes(size: int) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vit_jax import components, config, storage
+from vit_jax import components, config, limits, storage
 
 log = logging.getLogger("vit_jax")
 
@@ -141,7 +141,7 @@ def _remembered(directory: pathlib.Path, name: str, make: Callable[[], str]) -> 
     """Returns what a run is called elsewhere: as `tracking.json` says, else newly made."""
     file = directory / storage.TRACKING
     try:
-        known = json.loads(file.read_text())
+        known = limits.read_json(file, limits.CONFIG)
     except (OSError, ValueError):
         known = {}
     if isinstance(known, dict) and isinstance(known.get(name), str):
@@ -155,7 +155,7 @@ def _remembered(directory: pathlib.Path, name: str, make: Callable[[], str]) -> 
 def _config_of(directory: pathlib.Path) -> dict[str, Any]:
     """Returns the options of a run by dotted name; empty where its config is elsewhere."""
     try:
-        values = json.loads((directory / "config.json").read_text())
+        values = limits.read_json(directory / "config.json", limits.CONFIG)
     except (OSError, ValueError):
         return {}
     return {
