@@ -129,14 +129,13 @@ def _is_clip(model: config.Model) -> bool:
 def _arguments(facts: Facts) -> dict[str, Any]:
     model, data = facts.model, facts.data
     gated = model.mlp == "swiglu"
-    width, hidden = model.width or 0, (model.mlp_dim or 0) * (2 if gated else 1)
-    ratio, patch = hidden / width, _one(model.patch_size or (1, 1))
+    packed = gated and model.rotary is None  # both kernels of the first layer in one array
+    width, hidden = model.width or 0, (model.mlp_dim or 0) * (2 if packed else 1)
+    ratio = hidden / width
     pooling = {"distilled": "token"} | {ours: theirs for theirs, ours in POOLING.items()}
-    if model.rotary is not None:
-        return timm_eva.arguments(facts, pooling[model.pooling], patch)
-    return {
+    shared = {
         "img_size": list(data.image_size),
-        "patch_size": patch,
+        "patch_size": _one(model.patch_size or (1, 1)),
         "in_chans": data.channels,
         "embed_dim": width,
         "depth": model.depth,
@@ -144,6 +143,11 @@ def _arguments(facts: Facts) -> dict[str, Any]:
         # timm rounds the product down.
         "mlp_ratio": ratio if int(width * ratio) == hidden else (hidden + 0.5) / width,
         "global_pool": pooling[model.pooling],
+        **({"qk_norm": True} if model.qk_norm else {}),
+    }
+    if model.rotary is not None:
+        return shared | timm_eva.arguments(model)
+    return shared | {
         **({} if model.distillation else {"class_token": models.has_class_token(model)}),
         "fc_norm": model.norm_place == "pooled",
         "act_layer": "silu" if gated else _written_activation(model),
@@ -151,7 +155,6 @@ def _arguments(facts: Facts) -> dict[str, Any]:
         **({} if model.layer_scale is None else {"init_values": model.layer_scale}),
         **({"reg_tokens": model.registers} if model.registers else {}),
         **({"pre_norm": model.stem_norm} if model.stem_norm or _is_clip(model) else {}),
-        **({"qk_norm": True} if model.qk_norm else {}),
         **({"qkv_bias": False} if "query" in model.biasless else {}),
         **({"proj_bias": False} if "out" in model.biasless else {}),
     }

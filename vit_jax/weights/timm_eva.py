@@ -13,7 +13,7 @@ from typing import Any
 from vit_jax import config, models
 from vit_jax.weights import json_fields
 from vit_jax.weights.json_fields import Given
-from vit_jax.weights.mapping import FLAT, Facts, Rule
+from vit_jax.weights.mapping import FLAT, Rule
 from vit_jax.weights.readers import Spec, WeightsError
 from vit_jax.weights.torch_rules import swiglu
 
@@ -82,33 +82,18 @@ def check(model: config.Model) -> None:
             raise WeightsError(f"model.{key}={said}: timm's DINOv3 has no equivalent")
 
 
-def arguments(facts: Facts, pooling: str, patch: int | list[int]) -> dict[str, Any]:
-    """Returns the arguments from which timm builds a model.
+def arguments(model: config.Model) -> dict[str, Any]:
+    """Returns the arguments from which timm builds a model, besides those of every ViT.
 
     Args:
-      facts: of a model that passes `check`.
-      pooling: timm's name of it.
-      patch: its size.
+      model: passes `check`.
     """
-    model, data = facts.model, facts.data
-    width, hidden = model.width or 0, model.mlp_dim or 0
-    ratio, gated = hidden / width, model.mlp == "swiglu"
     return {
-        "img_size": list(data.image_size),
-        "patch_size": patch,
-        "in_chans": data.channels,
-        "embed_dim": width,
-        "depth": model.depth,
-        "num_heads": model.heads,
-        # timm rounds the product down.
-        "mlp_ratio": ratio if int(width * ratio) == hidden else (hidden + 0.5) / width,
-        **({"swiglu_mlp": True, "swiglu_align_to": 1} if gated else {}),
-        "global_pool": pooling,
+        **({"swiglu_mlp": True, "swiglu_align_to": 1} if model.mlp == "swiglu" else {}),
         "class_token": models.has_class_token(model),
         "num_reg_tokens": model.registers,
         "use_fc_norm": model.norm_place == "pooled",
         "init_values": model.layer_scale,
         "qkv_bias": "query" not in model.biasless,
         "rope_temperature": model.rotary,
-        **({"qk_norm": True} if model.qk_norm else {}),
     }
