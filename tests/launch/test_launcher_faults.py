@@ -79,7 +79,7 @@ ALL = [
 
 @pytest.mark.parametrize(("command", "fault"), ALL)
 def test_once(world, command, fault):
-    """The run comes to its end, or ends with 78 where Google would refuse again."""
+    """The run finishes, or ends with 78 where Google would refuse again."""
     what, permanent = FAULTS[fault]
     here = world(failures={command: [what]}, lives=[{"runs": ["0"]}] * 3)
     if command != "queued-resources create":
