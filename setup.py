@@ -63,7 +63,7 @@ setuptools.setup(
         "vit_jax": ["py.typed"],
         "vit_jax.data": ["*.npz"],
         "vit_jax.reports": ["*.css"],
-        "vit_jax.weights": ["*.csv"],
+        "vit_jax.weights": ["*.csv", "bundled/*/*/*"],
         "vit_jax.inspect": ["*.html", "*.css", "*.js"],
     },
     ext_modules=[DECODER],

@@ -190,10 +190,9 @@ collect() { # OUTCOME: the exit code that decides, of all workers'; the others h
   # shellcheck disable=SC2046  # one word for each worker
   OUTCOME=$(worst $(sed -nE 's/.*(exited|stopped) ([0-9]+)$/\2/p; s/.*(killed|running|none)$/137/p' <<<"$ANSWER"))
   meaning exit "$OUTCOME"
-  if [[ $OUTCOME:$ANSWER == 75:*stopped* ]]; then
-    OUTCOME="stopped 75"
-  elif [ "$MEANING" = retry ]; then
-    OUTCOME="exit code $OUTCOME"
+  if [ "$MEANING" = retry ]; then
+    # One that was stopped before it could save ends as SIGTERM has it, with 143.
+    if [[ $ANSWER == *stopped* ]]; then OUTCOME="stopped $OUTCOME"; else OUTCOME="exit code $OUTCOME"; fi
   fi
 }
 

@@ -7,8 +7,15 @@ import pytest
 from vit_jax import catalog, cli, config, models, run_config
 
 NAMES = catalog.names()
-UNPRINTED = ("digits", "posemb/sincos", "home/", "masked/digits")  # in no table of the paper
-ALONE = {"image_folder", "image_folder-32", "tfds", "tfds-32"}
+UNPRINTED = (
+    "digits",
+    "posemb/sincos",
+    "home/",
+    "masked/digits",
+    "cifar10/",
+)  # in no table of the paper
+CSV = {f"image_csv{kind}{size}" for kind in ("", "-multilabel") for size in ("", "-32")}
+ALONE = {"image_folder", "image_folder-32", "tfds", "tfds-32"} | CSV
 
 
 def write(path, body):
@@ -67,7 +74,7 @@ def test_every_name_is_a_config_that_fits_together(file):
     for name, path in NAMES.items():
         if path.name != file:
             continue
-        folder = "image_folder" in name or name.startswith("adapt/")
+        folder = name.startswith("image_") or name.startswith("adapt/")
         overrides = {"data.root": "somewhere"} if folder else {}
         cfg = run_config.resolve(name, overrides)
         assert cfg.name == name
@@ -85,7 +92,7 @@ def test_what_names_say_about_themselves():
         assert about.dataset
         assert about.images
         assert about.tables or name.startswith(
-            ("digits", "posemb/sincos", "home/", "masked/digits")
+            ("digits", "posemb/sincos", "home/", "masked/digits", "cifar10/")
         )
         for choice in about.choices:
             assert choice.what

@@ -238,11 +238,21 @@ def test_devices():
 def test_warmup_longer_than_run():
     cfg = config.build({"schedule": {"warmup": 100}})
     with pytest.raises(config.ConfigError) as caught:
-        validation.check_length(cfg, 100, 100)
+        validation.check_length(cfg, 100, 100, 0)
     assert (
         str(caught.value)
         == "schedule.warmup=100 steps: 100 steps, but the run has 100; at most 99 steps"
     )
+
+
+def test_cooldown_longer_than_what_follows_the_warmup():
+    cfg = config.build({"schedule": {"decay": "constant", "warmup": 20, "cooldown": 81}})
+    with pytest.raises(config.ConfigError) as caught:
+        validation.check_length(cfg, 100, 20, 81)
+    assert str(caught.value) == (
+        "schedule.cooldown=81 steps: 81 steps, but 80 of 100 follow the warm-up; at most 80 steps"
+    )
+    validation.check_length(cfg, 100, 20, 80)
 
 
 def test_round_trip_through_json():

@@ -19,7 +19,7 @@ import runs
 from vit_jax import cli, config, export, loading, tree_utils
 from vit_jax.data import transforms
 from vit_jax.export import program, resizing
-from vit_jax.training import step
+from vit_jax.training import normalization
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 
@@ -109,7 +109,7 @@ def test_a_program_gives_what_the_model_gives(exported, name):
 
     @jax.jit
     def logits_of(params, pixels):
-        return model.apply(params, step.normalize_pixels(pixels, predictor.config.data))[0]
+        return model.apply(params, normalization.normalize_pixels(pixels, predictor.config.data))[0]
 
     with np.load(folder / f"{name}.npz") as images:
         assert len(images) == {"fives": 1, "half": 1, "digits": 4}.get(name, 2)

@@ -22,6 +22,7 @@ from vit_jax import (
 )
 from vit_jax.cli import convert as convert_command
 from vit_jax.training import optimizers, sharding, state
+from vit_jax.weights import writers
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 TOKEN = FIXTURES / "vit_tiny_token.npz"
@@ -262,6 +263,16 @@ def test_a_run_becomes_a_google_file_and_comes_back(begun, tmp_path):
 
 def test_the_command_line_knows_every_form():
     assert convert_command.KINDS == conversion.KINDS
+    assert tuple(writers.DTYPES) == convert_command.DTYPES
+
+
+@pytest.mark.parametrize("kind", ["orbax", "adapter"])
+def test_checkpoints_and_adapters_keep_all_bits(kind, tmp_path, capsys):
+    line = [f"--to={kind}", "--dtype=float16", f"--output={tmp_path / 'out'}"]
+    assert cli.main(["convert", "--checkpoint", str(TOKEN), *line]) == 2
+    said = f"vit_jax: --dtype=float16: --to={kind} keeps all bits; leave it out\n"
+    assert capsys.readouterr().err == said
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_exists_is_not_overwritten(tmp_path, capsys):

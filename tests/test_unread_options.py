@@ -32,7 +32,11 @@ UNREAD = [
     ),
     (
         {"schedule.decay": "rsqrt", "schedule.end": "1e-5"},
-        "schedule.end=1e-05: schedule.decay=rsqrt does not read it; it reads timescale",
+        "schedule.end=1e-05: schedule.decay=rsqrt does not read it; it reads timescale, cooldown",
+    ),
+    (
+        {"schedule.cooldown": "5 steps"},
+        "schedule.cooldown=5 steps: schedule.decay=cosine does not read it; it reads end",
     ),
     (
         {"schedule.timescale": "100"},
@@ -40,15 +44,16 @@ UNREAD = [
     ),
     (
         {"schedule.decay": "constant", "schedule.drops": "0.5"},
-        "schedule.drops=0.5: schedule.decay=constant does not read it; only step does",
+        "schedule.drops=0.5: schedule.decay=constant does not read it; it reads cooldown",
     ),
     (
         {"data.root": "DIR"},
-        "data.root=DIR: data.source=digits does not read it; only folder, tfds does",
+        "data.root=DIR: data.source=digits does not read it; only folder, csv, tfds does",
     ),
     (
         {"data.source": "synthetic", "data.name": "cifar10"},
-        "data.name=cifar10: data.source=synthetic does not read it; it reads num_examples",
+        "data.name=cifar10: data.source=synthetic does not read it; it reads num_examples, "
+        "multilabel",
     ),
     (
         {"data.crop_area": "0.5,1"},
@@ -166,6 +171,7 @@ def test_every_name_of_the_catalog_and_what_its_choices_change():
 OTHER = {
     "b1": 0.5, "b2": 0.5, "eps": 0.5, "momentum": 0.5, "moment_dtype": "bfloat16",
     "end": 1e-4, "timescale": 3.0, "drops": (0.5,),
+    "cooldown": config.Duration(5, "steps"),
 }  # fmt: skip
 
 
@@ -180,7 +186,8 @@ def update(optimizer):
 
 
 def rates(schedule):
-    schedule = schedules.create(schedule, lr=0.1, steps=20, warmup=2)
+    cooldown = schedule.cooldown.amount
+    schedule = schedules.create(schedule, lr=0.1, steps=20, warmup=2, cooldown=cooldown)
     return np.asarray([schedule(step) for step in range(20)])
 
 
@@ -195,7 +202,7 @@ def test_the_table_is_that_of_the_code(chooser, make, measure):
     leaf = chooser.rpartition(".")[2]
     readers = unread_options.READS[chooser]
     every = {name for names in readers.values() for name in names}
-    for chosen in (*readers, *{"name": ("lion",), "decay": ("constant",)}[leaf]):
+    for chosen in (*readers, *{"name": ("lion",), "decay": ()}[leaf]):
         usual = measure(make(**{leaf: chosen}))
         for name in every:
             other = measure(make(**{leaf: chosen, name: OTHER[name]}))

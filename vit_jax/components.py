@@ -61,7 +61,7 @@ OPTAX_OPTIMIZERS = (
 # Components that take no arguments, because options of the config set them.
 CONFIGURED: dict[str, tuple[str, ...]] = {
     "model": ("vit", "resnet", "axial_vit", "axial_resnet"),
-    "source": ("digits", "folder", "tfds", "synthetic"),
+    "source": ("digits", "folder", "csv", "tfds", "synthetic"),
     "loss": ("softmax", "sigmoid"),
     "optimizer": ("adam", "sgd"),
     "schedule": ("cosine", "linear", "rsqrt", "step", "constant"),

@@ -24,6 +24,7 @@ def convert(
     overrides: Mapping[str, Any] | None = None,
     *,
     step: int | str | None = None,
+    dtype: str = "float32",
 ) -> list[str]:
     """Writes a checkpoint in another format and returns lines about its arrays, for people.
 
@@ -34,6 +35,7 @@ def convert(
       output: the file or folder to write, which must not exist.
       overrides: options, as in `load`.
       step: as in `load`.
+      dtype: of the numbers; `float16` and `bfloat16`, for other projects' formats, round them.
 
     Raises a UserError, and leaves nothing behind, where the format cannot hold the model.
 
@@ -45,6 +47,8 @@ def convert(
     output = pathlib.Path(output)
     if os.path.lexists(output):
         raise config.ConfigError(f"--output={output}: exists already; choose another, or remove it")
+    if kind in ("orbax", "adapter") and dtype != "float32":
+        raise config.ConfigError(f"--dtype={dtype}: --to={kind} keeps all bits; leave it out")
     if kind == "adapter":
         return _save_adapter(reference, output, overrides or {}, step)
     opened = loading.load(reference, overrides, step)
@@ -53,7 +57,7 @@ def convert(
         _save(opened, params, output)
     else:
         opened.check_whole()
-        unsaid = weights.save(params, opened.facts, kind, output)
+        unsaid = weights.save(params, opened.facts, kind, output, dtype)
     return [*opened.notes, *unsaid, f"written: {output} ({kind}, from {opened.kind})"]
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import jax
 
-from vit_jax import __version__, config, loading, logs, models, storage, weights
-from vit_jax.checkpoints import collectives
+from vit_jax import __version__, config, loading, logs, models, starting, storage, teaching
 from vit_jax.checkpoints.manager import Manager
 from vit_jax.data import folder_check, split_roles
 from vit_jax.data.source import Source
@@ -75,10 +74,9 @@ def train(
         trace, chosen = _trace(profile, plan, session), trainable.of(model, cfg)
 
         tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
-        schedule = schedules.create(
-            cfg.schedule, lr=cfg.optimizer.lr, steps=plan.steps, warmup=plan.warmup
-        )
+        schedule = schedules.of(cfg, plan)
         target = state.abstract_state(model, tx, cfg, mesh)
+        taught = teaching.load(cfg, model, evaluation.classes, mesh)
         directory, best = workdir / "checkpoints", split_roles.best_metric(cfg)
         with (
             session.open_files(cfg) as files,
@@ -93,11 +91,13 @@ def train(
         ):
             for line in (_banner(evaluation, len(source), plan, workdir), *notes):
                 session.progress.say(line)
-            moment = _restore(saver, target, source, session, files)
-            moment = moment or _begin(model, tx, cfg, mesh, session)
-            pure = step.create(model, tx, schedule, cfg)
-            train_step = _compile(pure, target, cfg, mesh, moment.step, session)
-            log = hooks.Log(cfg, plan, session, files, len(source), _flops_per_image(model, cfg))
+            moment = starting.restore(saver, target, source, taught, session, files)
+            moment = moment or starting.begin(model, tx, cfg, mesh, session)
+            pure = step.create(model, tx, schedule, cfg, taught and taught.teacher)
+            train_step = _compile(pure, target, cfg, mesh, taught, moment.step, session)
+            log = hooks.Log(
+                cfg, plan, session, files, len(source), _flops_per_image(model, cfg, taught)
+            )
             evaluate = hooks.Evaluate(
                 plan,
                 session,
@@ -107,7 +107,9 @@ def train(
                 named=evaluation.named,
                 splits={f"{evaluation.role.name}/split": evaluation.role.split},
             )
-            save = hooks.Save(cfg, plan, session, files, saver, record=_record(evaluation, source))
+            save = hooks.Save(
+                cfg, plan, session, files, saver, record=_record(evaluation, source, taught)
+            )
             batches, put = inputs.create(source, cfg, mesh, plan.steps, session.stop)
             session.progress.begin(plan.steps, moment.step)
             files.begin(moment.step, age=session.age)
@@ -198,67 +200,36 @@ def _trace(profile: tuple[int, int] | None, plan: Plan, session: Session) -> lis
     return [hooks.Profile(first, last, str(session.workdir / "profile"), session.progress.say)]
 
 
-def _restore(
-    saver: Manager, target: Any, source: Source, session: Session, files: RunFiles
-) -> loop.Moment | None:
-    """Returns the newest sound state, if the run has one; raises ConfigError for other images."""
-    avoid = collectives.broadcast_from_main(files.suspects)
-    for number in avoid:
-        session.progress.say(f"from step {number} this run has failed twice; trying an older one")
-    session.progress.doing("looking for a checkpoint")
-    restored = saver.restore(target, avoid=avoid)
-    if restored is None:
-        return None
-    live, record = restored
-    if record["data"] != source.fingerprint():
-        raise config.ConfigError(
-            f"data.root: the training examples (fingerprint {source.fingerprint()}) are not those "
-            f"this run began with ({record['data']}); restore them, or choose another --workdir"
-        )
-    session.progress.say(f"resuming from step {record['step']}")
-    measured = bool(record["metrics"])
-    return loop.Moment(state=live, step=record["step"], restored=True, measured=measured)
-
-
-def _begin(
-    model: models.Classifier, tx: Any, cfg: config.Config, mesh: Any, session: Session
-) -> loop.Moment:
-    """Returns a new state, with the weights of `init_from` if it is set."""
-    session.progress.doing("making the parameters")
-    live = state.initialize(model, tx, cfg, mesh)
-    if cfg.init_from is not None:
-        # Whole on every device: each process needs all of it.
-        opened = loading.load(cfg.init_from, {"mesh.fsdp": "1"}, wanted=cfg)
-        params, report = weights.fit(
-            jax.device_get(opened.params), opened.facts, model, keep_head=cfg.init_head == "keep"
-        )
-        live = state.begin_with(live, params, trainable.of(model, cfg))
-        session.progress.say(f"begins with {cfg.init_from}")
-        for line in (*opened.notes, *report.lines()):
-            session.progress.say(f"  {line}")
-    return loop.Moment(state=live, step=0)
-
-
 def _compile(
-    function: Any, target: Any, cfg: config.Config, mesh: Any, first: int, session: Session
+    function: Any,
+    target: Any,
+    cfg: config.Config,
+    mesh: Any,
+    taught: teaching.Teaching | None,
+    first: int,
+    session: Session,
 ) -> loop.Step:
     """Returns the compiled step, which repeats itself after `first` as `train.replay` asks."""
     before = session.age
     session.progress.doing("compiling the step", slow=0.0)
     with session.phases("compile"):
-        compiled = step.compile_step(function, target, cfg, mesh)
+        compiled = step.compile_step(function, target, cfg, mesh, taught and taught.teacher)
     session.progress.say(
         f"step compiled in {session.age - before:.1f} s, ready after {session.age:.1f} s"
     )
-    return replay.checked(compiled, cfg, mesh, first, session.progress.say)
+    bound = compiled if taught is None else taught.bind(compiled)
+    return replay.checked(bound, cfg, mesh, first, session.progress.say)
 
 
-def _flops_per_image(model: models.Classifier, cfg: config.Config) -> float | None:
+def _flops_per_image(
+    model: models.Classifier, cfg: config.Config, taught: teaching.Teaching | None
+) -> float | None:
     """Returns the FLOPs of training on one image: forward, and of what trains backward."""
     if model.flops is None:
         logs.log.info("model.architecture=%s: counts no FLOPs; no MFU", model.config.architecture)
         return None
-    return trainable.of(model, cfg).passes() * model.flops
+    teacher = 0.0 if taught is None else taught.teacher.model.flops or 0.0
+    return trainable.of(model, cfg).passes() * model.flops + teacher
 
 
 def _final(
@@ -304,7 +275,9 @@ def _finish(
     )
 
 
-def _record(evaluation: Evaluation, source: Source) -> dict[str, Any]:
+def _record(
+    evaluation: Evaluation, source: Source, taught: teaching.Teaching | None
+) -> dict[str, Any]:
     """Returns the facts in every commit record, in addition to its step and digests."""
     cfg = evaluation.cfg
     return {
@@ -313,6 +286,7 @@ def _record(evaluation: Evaluation, source: Source) -> dict[str, Any]:
         "data": source.fingerprint(),
         "examples": len(source),
         "classes": list(evaluation.classes),
+        **({} if taught is None else {"teacher": taught.digest}),
         "mesh": dict(evaluation.mesh.shape),
         "device": jax.devices()[0].device_kind,
         "host": platform.node(),

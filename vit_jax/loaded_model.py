@@ -12,8 +12,7 @@ import numpy as np
 from vit_jax import config, messages, models, weights
 from vit_jax.config import Config
 from vit_jax.data import decoding, image_inputs, transforms
-from vit_jax.training import losses
-from vit_jax.training import step as step_functions
+from vit_jax.training import losses, normalization
 
 BATCH = 32  # images at a time in `predict` and `embed`
 
@@ -92,7 +91,7 @@ class LoadedModel:
                 raise decoding.BadImage(f"{name}: {error}") from error
         if not views:
             raise decoding.BadImage("images: is empty; expected at least one image")
-        return step_functions.normalize_pixels(jnp.asarray(np.stack(views)), self.config.data)
+        return normalization.normalize_pixels(jnp.asarray(np.stack(views)), self.config.data)
 
     def apply(
         self,
@@ -274,5 +273,5 @@ def _embed(model: models.Classifier, features: str, params: Any, batch: jax.Arra
 def _top(
     model: models.Classifier, data: config.Data, k: int, loss: str, params: Any, batch: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    logits, _ = model.apply(params, step_functions.normalize_pixels(jnp.asarray(batch), data))
+    logits, _ = model.apply(params, normalization.normalize_pixels(jnp.asarray(batch), data))
     return jax.lax.top_k(losses.probabilities(logits, loss), k)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax import config, loading, logs, messages
-from vit_jax.data import decoding, folders, sampling, sources, split_roles
+from vit_jax.data import decoding, folders, label_arrays, sampling, sources, split_roles
 from vit_jax.data.skipped_files import Skipped
 from vit_jax.loading import Prediction
 
@@ -102,7 +102,7 @@ def read_examples(
     for index in drawn:
         record = source[index]
         name = messages.printable(source.name(index))
-        yield name, record.image, source.classes[record.label]
+        yield name, record.image, label_arrays.text(record.label, source.classes)
 
 
 def as_dict(prediction: Prediction) -> Mapping[str, Any]:

@@ -75,7 +75,7 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
 
     from vit_jax import loading
     from vit_jax.data import decoding as pictures
-    from vit_jax.data import sampling, sources, split_roles
+    from vit_jax.data import label_arrays, sampling, sources, split_roles
 
     with _quietly():
         predictor = loading.load(directory)
@@ -84,11 +84,13 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
         data, data.eval_split, num_classes=predictor.config.model.num_classes, train=False
     )
     drawn = sampling.draw(len(source), images, seed)
+    truths: dict[str, Sequence[str]] = {}  # of an image by its index
 
     def examples() -> Iterator[tuple[str, bytes | np.ndarray, str]]:
         for index in drawn:
-            record = source[index]
-            yield str(index), record.image, source.classes[record.label]
+            record, key = source[index], str(index)
+            truths[key] = label_arrays.names(record.label, source.classes)
+            yield key, record.image, label_arrays.text(record.label, source.classes)
 
     seen = [one for one in predictor.classify(examples(), 3) if one.truth is not None and one.top]
 
@@ -101,10 +103,15 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
             image = cv2.resize(image, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA)
         image = image.reshape(*image.shape[:2], -1)[:, :, ::-1]  # OpenCV writes BGR
         png = cv2.imencode(".png", image)[1].tobytes()
-        return Sample(name=source.name(int(one.image)), png=png, truth=one.truth or "", top=one.top)
+        name, truth = source.name(int(one.image)), one.truth or ""
+        return Sample(name=name, png=png, truth=truth, top=one.top, right=right(one))
 
-    wrong = sorted((p for p in seen if p.top[0][0] != p.truth), key=lambda p: -p.top[0][1])
+    def right(one: loading.Prediction) -> bool:
+        return one.top[0][0] in truths[one.image]
+
+    wrong = sorted((p for p in seen if not right(p)), key=lambda p: -p.top[0][1])
     pairs = ((p.truth or "", p.top[0][0]) for p in seen)
+    single = not data.multilabel
     return run_section.Predictions(
         split=split_roles.evaluation(data).name,
         seen=len(seen),
@@ -112,7 +119,8 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
         seed=seed,
         samples=[sample(p) for p in seen[:SHOWN]],
         mistakes=[sample(p) for p in wrong[:MISTAKES]],
-        confusion=Confusion.of(predictor.classes, pairs),
+        wrong=len(wrong),
+        confusion=Confusion.of(predictor.classes, pairs) if single else None,
     )
 
 

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import config, limits, loading, run_config, storage, weights
+from vit_jax.checkpoints import manager
+from vit_jax.training import plan, schedules
+
+LENGTH = {"train.duration", "schedule.cooldown"}
 
 
 def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Config:
@@ -30,8 +34,9 @@ def reconcile(
       cfg: a complete config, or None to resume.
       overrides: options by dotted name, which `cfg` has already.
 
-    A run in progress may change only the options that do not decide its result; anything else
-    raises ConfigError, naming each difference.
+    A run in progress may change the options that do not decide its result, and its length before
+    the cooldown of a schedule that has one; anything else raises ConfigError, naming each
+    difference.
     """
     file = workdir / "config.json"
     with storage.readable_errors(f"--workdir={workdir}"):
@@ -60,15 +65,27 @@ def reconcile(
         keep = new.init_head == "keep"
         new = _with_options(new, weights.numerics(facts, keep_head=keep), overrides)
     changed = config.differences(old, new)
-    if changed:
+    longer = changed.keys() <= LENGTH and old.schedule.decay in schedules.COOLED
+    if changed and not (longer and _is_before_cooldowns(workdir, old, new)):
         listed = ", ".join(
             f"{key}: {before} -> {after}" for key, (before, after) in changed.items()
         )
         raise config.ConfigError(
             f"--workdir={workdir}: holds another run ({listed}); "
             "resume it without these changes, or choose another --workdir"
+            + ("; a length can change before the cooldown alone" if longer else "")
         )
     return new
+
+
+def _is_before_cooldowns(workdir: pathlib.Path, old: config.Config, new: config.Config) -> bool:
+    """Returns whether the steps that a run has taken are the same with another length."""
+    try:
+        _, done, record = loading.find_checkpoint(workdir)
+    except manager.CheckpointError:
+        return False
+    plans = [plan.Plan.of(cfg, record["examples"]) for cfg in (old, new)]
+    return all(done <= one.steps - one.cooldown for one in plans)
 
 
 def _with_options(

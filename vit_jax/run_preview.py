@@ -29,6 +29,7 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
         ("config", cfg.name),
         ("run directory", f"{workdir}, {_progress(done, plan.steps)}"),
         ("starts from", cfg.init_from or f"random weights, seed {cfg.seed}"),
+        *([("teacher", cfg.distill.teacher)] if cfg.distill.teacher else []),
         ("training", _images(cfg.data.train_split, len(source), len(source.classes))),
     ]
     if evaluation.source is not None:
@@ -50,9 +51,10 @@ def _steps(cfg: config.Config, plan: Plan, evaluation: Evaluation) -> list[tuple
     tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
     target = state.abstract_state(evaluation.model, tx, cfg, evaluation.mesh)
     size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(target))
+    cooldown = f", {plan.cooldown:,} cooldown" if plan.cooldown else ""
     often = "after the last step" if plan.save is None else f"every {plan.save:,} steps"
     return [
-        ("steps", f"{plan.steps:,} of {rows:,} images, {plan.warmup:,} of them warm-up"),
+        ("steps", f"{plan.steps:,} of {rows:,} images, {plan.warmup:,} of them warm-up{cooldown}"),
         (
             "devices",
             f"{devices:,} x {jax.devices()[0].device_kind}, {at_once:,} images each at a time",

@@ -93,9 +93,7 @@ def _prepare(cfg: config.Config, mesh: Mesh) -> tuple[jax.stages.Lowered, Any, A
     network = loading.create_model(cfg)
     tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
     plan = Plan.of(cfg, EXAMPLES)
-    schedule = schedules.create(
-        cfg.schedule, lr=cfg.optimizer.lr, steps=plan.steps, warmup=plan.warmup
-    )
+    schedule = schedules.of(cfg, plan)
     one = step.create(network, tx, schedule, cfg)
 
     drawn = np.random.default_rng(0)

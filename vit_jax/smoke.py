@@ -13,7 +13,8 @@ def shrink(cfg: config.Config) -> config.Config:
 
     Kept: architecture, position, pooling, head and loss, dropout, stochastic depth, views and
     augmentation, update rule, learning rate, the shape of the schedule, clipping, averaging, types,
-    mesh; not the weights it begins with. Raises ConfigError for a model that cannot be completed.
+    mesh; not the weights it begins with, nor a teacher. Raises ConfigError for a model that cannot
+    be completed.
     """
     model = models.complete(cfg.model)
     model = dataclasses.replace(model, variant=None, num_classes=CLASSES)
@@ -37,14 +38,18 @@ def shrink(cfg: config.Config) -> config.Config:
     )
     accumulation = cfg.train.accumulation
     train = dataclasses.replace(cfg.train, batch_size=BATCH * accumulation, duration=STEPS)
-    warmup = config.Duration(1 if cfg.schedule.warmup.amount else 0, "steps")
+    warmup, cooldown = (
+        config.Duration(1 if duration.amount else 0, "steps")
+        for duration in (cfg.schedule.warmup, cfg.schedule.cooldown)
+    )
     return dataclasses.replace(
         cfg,
         init_from=None,
+        distill=config.Distill(),
         model=model,
         data=data,
         train=train,
-        schedule=dataclasses.replace(cfg.schedule, warmup=warmup),
+        schedule=dataclasses.replace(cfg.schedule, warmup=warmup, cooldown=cooldown),
         checkpoint=dataclasses.replace(cfg.checkpoint, every=STEPS, minutes=None),
         evaluation=dataclasses.replace(cfg.evaluation, every=STEPS, batch_size=None, tasks=()),
         logging=dataclasses.replace(cfg.logging, every=1),

@@ -20,13 +20,15 @@ READS = {
     "schedule.decay": {
         "cosine": ("end",),
         "linear": ("end",),
-        "rsqrt": ("timescale",),
+        "constant": ("cooldown",),
+        "rsqrt": ("timescale", "cooldown"),
         "step": ("drops",),
     },
     "data.source": {
         "folder": ("root", "holdout"),
+        "csv": ("root", "multilabel"),
         "tfds": ("root", "name"),
-        "synthetic": ("num_examples",),
+        "synthetic": ("num_examples", "multilabel"),
     },
 }
 # Options that are read only where one of others has a value that asks for them.
@@ -41,6 +43,8 @@ WHERE: dict[tuple[str, ...], dict[str, Callable[[Any], bool]]] = {
     },
     ("evaluation.neighbors",): {"evaluation.knn": lambda sets: sets != ()},
     ("init_head",): {"init_from": lambda weights: weights is not None},
+    ("distill.target", "distill.weight"): {"distill.teacher": lambda teacher: teacher is not None},
+    ("distill.temperature",): {"distill.target": lambda target: target == "logits"},
     ("lora.alpha", "lora.where"): {"lora.rank": lambda rank: rank is not None},
     ("masked.rate", "masked.split"): {"masked.target": lambda target: target is not None},
     ("model.class_position",): {"model.position": lambda kind: kind.startswith("learned")},
@@ -73,12 +77,13 @@ def check_file(values: Mapping[str, Any]) -> None:
 def check(cfg: config.Config, keys: Iterable[str]) -> None:
     """Raises ConfigError for the first of the options `keys` that the components of `cfg` ignore.
 
-    One that is set to nothing (none, 0, an empty list) asks for nothing, so it passes.
+    One that is set to nothing (none, 0, 0 steps, an empty list) asks for nothing, so it passes.
     """
     cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
     for key in keys:
         value = config.get(cfg, key)
-        nothing = value is not False and value in (None, 0, ())
+        amount = getattr(value, "amount", value)  # a duration's
+        nothing = value is not False and amount in (None, 0, ())
         if not nothing and (why := problem(cfg, key)):
             raise config.ConfigError(f"{key}={config.show(value)}: {why}")
 

@@ -12,7 +12,7 @@ def check_options(cfg: config.Config) -> None:
         raise config.ConfigError("data.channels=2: must be 1 or 3")
     if data.source == "tfds" and not data.name:
         raise config.ConfigError("data.name=none: tfds needs a dataset; set data.name=cifar10, say")
-    if data.source == "folder" and not data.root:
+    if data.source in ("folder", "csv") and not data.root:
         raise config.ConfigError("data.root=none: set it to the folder of images")
     if data.labels is not None and data.source != "tfds":
         raise config.ConfigError(
@@ -55,10 +55,19 @@ def check_options(cfg: config.Config) -> None:
             f"train.batch_size={train.batch_size}: not a multiple of data.repeats {data.repeats}; "
             f"nearest: {_multiple(train.batch_size, data.repeats)}"
         )
+    if cfg.distill.teacher is not None:
+        _check_distill(cfg)
+    if data.multilabel:
+        _check_multilabel(cfg)
+    elif cfg.checkpoint.best == "map":
+        raise config.ConfigError(
+            "checkpoint.best=map: mean average precision is of data.multilabel=true; set top1"
+        )
     if train.duration.amount <= 0:
         raise config.ConfigError(f"train.duration={train.duration}: must be more than 0")
-    if cfg.schedule.warmup.amount < 0:
-        raise config.ConfigError(f"schedule.warmup={cfg.schedule.warmup}: must not be negative")
+    for key in ("schedule.warmup", "schedule.cooldown"):
+        if config.get(cfg, key).amount < 0:
+            raise config.ConfigError(f"{key}={config.get(cfg, key)}: must not be negative")
     if cfg.schedule.end > cfg.optimizer.lr:
         raise config.ConfigError(
             f"schedule.end={cfg.schedule.end:g}: exceeds optimizer.lr {cfg.optimizer.lr:g}"
@@ -104,12 +113,17 @@ def with_accumulation(cfg: config.Config, devices: int) -> config.Config:
     return dataclasses.replace(cfg, train=dataclasses.replace(train, accumulation=fewest))
 
 
-def check_length(cfg: config.Config, steps: int, warmup: int) -> None:
+def check_length(cfg: config.Config, steps: int, warmup: int, cooldown: int) -> None:
     """Raises ConfigError where durations, now known in steps, contradict each other."""
     if warmup >= steps:
         raise config.ConfigError(
             f"schedule.warmup={cfg.schedule.warmup}: {warmup} steps, but the run has {steps}; "
             f"at most {steps - 1} steps"
+        )
+    if warmup + cooldown > steps:
+        raise config.ConfigError(
+            f"schedule.cooldown={cfg.schedule.cooldown}: {cooldown} steps, but {steps - warmup} of "
+            f"{steps} follow the warm-up; at most {steps - warmup} steps"
         )
 
 
@@ -123,6 +137,47 @@ def _check_randaugment(pair: tuple[int, ...]) -> None:
         raise config.ConfigError(f"{key}: needs at least 1 operation per image; none turns it off")
     if pair[1] > 30:
         raise config.ConfigError(f"{key}: magnitude {pair[1]} is more than 30")
+
+
+def _check_distill(cfg: config.Config) -> None:
+    for key, given, off in (
+        ("masked.target", cfg.masked.target, None),
+        ("train.augmentations", cfg.train.augmentations, ()),
+    ):
+        if given != off:
+            raise config.ConfigError(
+                f"{key}={config.show(given)}: does not go with distill.teacher, which sees pixels "
+                "as they are before; set it to none"
+            )
+
+
+def _check_multilabel(cfg: config.Config) -> None:
+    """Raises ConfigError for options that need one class for each image."""
+    key = "data.multilabel=true"
+    if cfg.train.loss == "softmax":
+        raise config.ConfigError("train.loss=softmax: has one class for each image; set sigmoid")
+    one_class = {
+        "data.classes": None,
+        "evaluation.tasks": (),
+        "masked.target": None,
+    }
+    for name, value in one_class.items():
+        if (given := config.get(cfg, name)) != value:
+            raise config.ConfigError(
+                f"{name}={config.show(given)}: does not go with {key}; set {config.show(value)}"
+            )
+    for name in ("fewshot", "probe", "knn"):
+        if "self" in getattr(cfg.evaluation, name):
+            raise config.ConfigError(
+                f"evaluation.{name}=self: needs one class for each image, and {key} has several"
+            )
+    if cfg.distill.teacher is not None and cfg.distill.target == "logits":
+        raise config.ConfigError(
+            f"distill.target=logits: are those of one class for each image, and {key} has several; "
+            "set features or tokens"
+        )
+    if cfg.checkpoint.best == "top5":
+        raise config.ConfigError(f"checkpoint.best=top5: is not measured with {key}; set map")
 
 
 def _check_masked(cfg: config.Config) -> None:

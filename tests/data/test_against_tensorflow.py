@@ -7,7 +7,7 @@ import pytest
 
 from vit_jax import config
 from vit_jax.data import transforms
-from vit_jax.training import step
+from vit_jax.training import normalization
 
 with np.load(pathlib.Path(__file__).parents[1] / "fixtures/data/tf_views.npz") as file:
     STORED = dict(file)
@@ -54,7 +54,7 @@ def test_a_central_crop_after_resizing_the_short_side():
 
 def test_the_value_range_on_the_device_is_minus_one_to_one():
     images = np.tile(np.arange(256, dtype=np.uint8)[:, None, None, None], (1, 1, 1, 3))
-    ours = np.asarray(step.normalize_pixels(images, config.Data()))
+    ours = np.asarray(normalization.normalize_pixels(images, config.Data()))
     np.testing.assert_allclose(ours[:, 0, 0, 0], STORED["normalised"], atol=2e-7)
 
 

@@ -16,6 +16,7 @@ import runs
 from vit_jax import cli
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_device")]
+KNOWN = ("cat", "dog")
 WEIGHTS = runs.ROOT / "tests" / "fixtures" / "vit_tiny_finetuned.npz"
 PUBLISHED = re.compile(
     r"(augreg|timm|google|imagenet21k\+imagenet2012)/[\w.+-]+|ANY(\.npz|/model\.safetensors)?"
@@ -48,12 +49,15 @@ def world(tmp_path_factory):
     """A folder with the images and weights that the pages speak of."""
     folder, rng = tmp_path_factory.mktemp("world"), np.random.default_rng(0)
     for number in range(8):
-        for kind in ("cat", "dog"):
+        for kind in KNOWN:
             for split in ("train", "val", "test"):
                 picture(folder / "photos" / split / kind / f"{number}.jpg", rng)
             picture(folder / "unsplit" / kind / f"{number}.jpg", rng)
         picture(folder / "unlabeled" / str(2025 + number % 2) / f"{number}.jpg", rng)
         picture(folder / "holiday" / f"{number}.jpg", rng)
+    for split in ("train", "val", "test"):
+        lines = [f"{split}/{kind}/{number}.jpg,{kind}" for number in range(8) for kind in KNOWN]
+        (folder / "photos" / f"{split}.csv").write_text("\n".join(["image,class", *lines]) + "\n")
     for name in ("cat.jpg", "a.png", "b.png"):
         picture(folder / name, rng)
     shutil.copy(WEIGHTS, folder / "weights.npz")
@@ -67,9 +71,11 @@ def shortened(words):
     if verb not in ("train", "transfer") or not named or {"--smoke", "--dry-run"} & set(rest):
         return words
     options = dict(SHORT)
-    if named[0].startswith("image_folder"):
-        begun = any(word.endswith("init_from=weights.npz") for word in rest)
-        options |= FOLDER | SMALL | (IMPORTED if begun else {})
+    if named[0].startswith("image_"):
+        begun = next((word for word in rest if "init_from=" in word), "")
+        bundled = begun.endswith("cifar10/ViT-6_4")
+        sizes = {} if bundled else SMALL | (IMPORTED if begun.endswith("weights.npz") else {})
+        options |= FOLDER | sizes
     more = ["--seeds=0"] if verb == "transfer" else []
     if len(rest) > 1 and not any(word.startswith("--workdir") for word in rest):
         more.append(f"--workdir=runs/other-{zlib.crc32(shlex.join(rest).encode())}")  # alternatives

@@ -15,7 +15,7 @@ from vit_jax import cli, config, embedding, loading, run_config
 from vit_jax.data import decoding, sources, transforms, unlabeled_folder
 from vit_jax.data.source import DataError
 from vit_jax.embedding import writers
-from vit_jax.training import step
+from vit_jax.training import normalization
 
 FIXTURE = pathlib.Path(__file__).parent.parent / "fixtures" / "vit_tiny_token.npz"
 
@@ -38,7 +38,9 @@ def expected(opened, pictures, kind):
         for transform in transforms.eval_transforms(data):
             view = transform(view, np.random.default_rng(0))
         views.append(view)
-    _, out = jax.jit(model.apply)(opened.params, step.normalize_pixels(np.stack(views), data))
+    _, out = jax.jit(model.apply)(
+        opened.params, normalization.normalize_pixels(np.stack(views), data)
+    )
     return np.asarray(out[kind], np.float32)
 
 

@@ -8,7 +8,7 @@ import runs
 from vit_jax import loading
 from vit_jax.data import pipeline, sources, transforms
 from vit_jax.evaluators import classification, runner
-from vit_jax.training import sharding, step
+from vit_jax.training import normalization, sharding
 
 CFG = runs.configure(data={"eval_split": "test[:101]"}, model={"num_classes": 10})
 
@@ -28,7 +28,7 @@ def expected(parameters):
     images = np.stack([source[i].image for i in range(len(source))])
     labels = np.array([source[i].label for i in range(len(source))])
     logits, _ = jax.jit(loading.create_model(CFG).apply)(
-        parameters, step.normalize_pixels(images, CFG.data)
+        parameters, normalization.normalize_pixels(images, CFG.data)
     )
     logits = np.asarray(logits, np.float64)
     order = np.argsort(-logits, axis=-1, kind="stable")

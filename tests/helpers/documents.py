@@ -27,6 +27,7 @@ NOT_RUN = {
     r"gs://": "needs a bucket; tests/checkpoints/test_bucket_runs.py has one",
     r"^vit_jax preflight": "compiles for minutes; tests/preflight",
     r"^vit_jax bench ": "measures for minutes; tests/bench",
+    r"^vit_jax train cifar10/": "needs CIFAR-10, and an hour",
     r"^vit_jax (train|transfer) adapt/": "needs downloads; tests/transfer/test_adapt_rows.py",
     r"^vit_jax segment": "needs masks; tests/segmentation",
     r"^vit_jax selftest": "tests/test_selftest.py",

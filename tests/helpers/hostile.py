@@ -257,6 +257,24 @@ def lists():
     return [labels, listed, *(json.dumps(one).encode() for one in mapping[:2])], read
 
 
+def csv_files():
+    from vit_jax import config
+    from vit_jax.data import sources
+
+    names = b'image,labels\na.png,cat;dog\nsub/b.png,dog\n"c,c.png",\nd.png, cat ; bird \n'
+    columns = b"\xef\xbb\xbffile,dog,cat\r\na.png,1,0\r\nsub/b.png,0,0\r\n"
+
+    def read(data, folder):
+        (folder / "train.csv").write_bytes(data)
+        options = config.Data(source="csv", root=str(folder), multilabel=True)
+        source = sources.open_source(options, "train[:90%]", train=True)
+        for index in range(len(source)):
+            assert source.name(index).startswith(f"{folder}/")
+            assert ".." not in source.name(index).split("/")
+
+    return [names, columns], read
+
+
 def pickles():
     from vit_jax.prepare.official import pickles
 
@@ -337,8 +355,8 @@ def checkpoints():
 
 READERS = {
     one.__name__: one
-    for one in (images, weights, archives, metadata, records, array_records, lists, pickles, matlab,
-                run_files, checkpoints)
+    for one in (images, weights, archives, metadata, records, array_records, lists, csv_files,
+                pickles, matlab, run_files, checkpoints)
 }  # fmt: skip
 
 

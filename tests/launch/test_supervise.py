@@ -129,14 +129,17 @@ def test_what_a_restart_does_not_mend_ends_it_whichever_worker_says_so(world, ou
     assert f"worker 0: exited {first}\nworker 1: exited {second}\n" in printed
 
 
-def test_stop_ends_the_supervisor_too(world):
-    here = world(lives=[{"runs": ["run"]}])
+@pytest.mark.parametrize(
+    ("run", "noted", "code"), [("run", "words", 75), ("importing", "importing", 143)]
+)
+def test_stop_ends_the_supervisor_too(world, run, noted, code):
+    here = world(lives=[{"runs": [run]}])
     here.make_ready()
     process = here.start("supervise", *RUN, "digits")
-    wait_for((here.worker(0) / "words").exists)
+    wait_for((here.worker(0) / noted).exists)
     here.tpu("stop", *RUN[:3])
     printed, _ = process.communicate(timeout=60)
-    assert process.returncode == 75, printed
+    assert process.returncode == code, printed
     assert told(printed)[-2:] == ["ended by launch/tpu.sh stop", REMINDER]
 
 

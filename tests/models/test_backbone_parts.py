@@ -6,10 +6,11 @@ import json
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 import resnet_reference
-from vit_jax import catalog, cli, config, loading, models, tree_utils
-from vit_jax.models import layers, rotary, variants
+from vit_jax import catalog, cli, config, loading, models, tree_utils, weights
+from vit_jax.models import layers, norms, rotary, variants
 
 TINY = config.Model(patch_size=(4, 4), width=16, depth=3, mlp_dim=24, heads=2, num_classes=5)
 DINOV2 = {"layer_scale": 1e-5, "registers": 3, "mlp": "swiglu", "pooling": "token_gap"}
@@ -26,6 +27,7 @@ PARTS = [
     CLIP,
     DINOV3,
     {"qk_norm": True},
+    {"norm": "rms", "qk_norm": True, "stem_norm": True, "pooling": "map"},
 ]
 
 
@@ -193,6 +195,36 @@ def test_queries_and_keys_are_normalized_by_head():
     assert family.reads_in_compute_type("encoder/attention/query/bias")
 
 
+def test_rms_norm_is_that_of_its_paper():
+    """x / sqrt(mean(x^2) + epsilon) * scale (Zhang and Sennrich 2019), of any type, in float32."""
+    rng = np.random.default_rng(0)
+    x, scale = rng.normal(3, 2, (4, 16)), rng.normal(1, 0.3, 16)
+    norm = norms.create(dataclasses.replace(TINY, norm="rms"), 16, rngs=nnx.Rngs(0))
+    norm.scale[...] = scale.astype(np.float32)
+    expected = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-6) * scale
+    found = layers.normalize(norm, x.astype(np.float32))
+    np.testing.assert_allclose(found, expected, rtol=3e-6)
+    half = layers.normalize(norm, jax.numpy.asarray(x, jax.numpy.bfloat16))
+    assert half.dtype == jax.numpy.bfloat16
+    np.testing.assert_allclose(np.float64(half), expected, rtol=0.02)
+
+
+def test_every_norm_of_a_network_is_the_chosen_one(tmp_path):
+    parts = {"qk_norm": True, "stem_norm": True, "pooling": "map"}
+    plain, rms = (set(tree_utils.flatten(tiny(norm=kind, **parts).shapes()))
+                  for kind in ("layer", "rms"))  # fmt: skip
+    assert rms < plain
+    assert {name for name in plain if "norm" in name and name.endswith("bias")} == plain - rms
+    classifier = tiny(norm="rms", **parts)
+    params = random(classifier)
+    facts = weights.Facts(
+        model=classifier.config, data=config.Data(image_size=(8, 12)), classes=tuple("abcde")
+    )
+    for kind, name in (("timm", "timm"), ("hf", "Hugging Face"), ("google", "Google")):
+        with pytest.raises(weights.WeightsError, match=f"^model.norm=rms: {name} models have Lay"):
+            weights.save(params, facts, kind, tmp_path / f"x{'.npz' * (kind == 'google')}")
+
+
 def test_registers_are_seen_but_not_pooled():
     classifier = tiny(registers=2, pooling="gap")
     params = random(classifier)
@@ -298,6 +330,7 @@ def test_what_does_not_fit_is_refused(changes, message):
 @pytest.mark.slow
 def test_a_run_of_all_parts_trains_with_everything_split(tmp_path):
     parts = DINOV2 | DINOV3 | {"stem_norm": True, "qk_norm": True, "gelu": "quick"}
+    parts |= {"norm": "rms"}
     parts |= {"biasless": ("patches", "key"), "pooling": "map"}  # which reads the GELU
     options = [f"--config.model.{key}={config.show(value)}" for key, value in parts.items()]
     options += [

@@ -91,7 +91,7 @@ def test_what_the_compiler_says_of_memory(message, gib):
 def test_results_are_kept_and_not_compiled_again(tmp_path, monkeypatch):
     asked = []
 
-    def measure(cfg, where, examples):
+    def measure(cfg, where, examples, teacher):
         asked.append((cfg.name, where.name))
         return report_of(name=cfg.name, topology=where.name, steps=25)
 

@@ -142,7 +142,7 @@ def make(*, evaluators, saver=None, steps=12, evaluate=2, save=5, stop=None, bad
         }  # fmt: skip
 
     cfg = runs.configure(**({"logging": {"every": 4, "tensorboard": False}} | sections))
-    timing = plan.Plan(steps=steps, warmup=0, evaluate=evaluate, save=save)
+    timing = plan.Plan(steps=steps, warmup=0, cooldown=0, evaluate=evaluate, save=save)
     return Run(cfg, timing, step, evaluators, saver or Saver(), stop or preemption.Stop())
 
 

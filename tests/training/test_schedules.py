@@ -32,6 +32,20 @@ def test_rsqrt_and_constant_by_hand():
     assert [float(constant(step)) for step in (0, 5, 10)] == pytest.approx([0.1] * 3)
 
 
+def test_cooldown_falls_to_zero_and_leaves_the_steps_before_as_they_are():
+    cooled = schedules.create(
+        config.Schedule(decay="constant"), lr=0.1, steps=100, warmup=10, cooldown=20
+    )
+    ours = [float(cooled(step)) for step in (0, 5, 10, 79, 80, 85, 90, 99, 100)]
+    expected = [0, 0.05, 0.1, 0.1, 0.1, 0.075, 0.05, 0.005, 0.0]
+    np.testing.assert_allclose(ours, expected, rtol=1e-6)
+    decay = config.Schedule(decay="rsqrt", timescale=50.0)
+    rsqrt = schedules.create(decay, lr=0.1, steps=100, warmup=10, cooldown=20)
+    for step, left in ((79, 1.0), (95, 0.25)):
+        expected = left * 0.1 / math.sqrt(1 + (step - 10) / 50)
+        assert float(rsqrt(step)) == pytest.approx(expected, rel=1e-6)
+
+
 def test_no_warmup_starts_at_the_peak_and_ends_at_the_end():
     cosine = schedules.create(
         config.Schedule(decay="cosine", end=1e-4), lr=1e-3, steps=100, warmup=0

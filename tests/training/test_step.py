@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from vit_jax import config, models, tree_utils
-from vit_jax.training import optimizers, schedules, sharding, state, step
+from vit_jax.training import normalization, optimizers, schedules, sharding, state, step
 
 BATCH, SIZE, CLASSES = 16, 8, 5
 
@@ -382,10 +382,10 @@ def test_host_rows_and_put_batch_on_any_device_order():
 
 def test_pixels_are_normalized_by_mean_and_deviation():
     images = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 3), np.uint8)
-    plain = step.normalize_pixels(images, config.Data())
+    plain = normalization.normalize_pixels(images, config.Data())
     np.testing.assert_array_equal(plain, images.astype(np.float32) / np.float32(127.5) - 1)
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     exact = (images / 255 - np.array(mean)) / np.array(std)
-    given = step.normalize_pixels(images, config.Data(mean=mean, std=std))
+    given = normalization.normalize_pixels(images, config.Data(mean=mean, std=std))
     assert given.dtype == np.float32
     np.testing.assert_allclose(given, exact, rtol=0, atol=5e-7)

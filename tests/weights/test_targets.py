@@ -4,6 +4,7 @@ import json
 import math
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 from safetensors import numpy as safetensors
@@ -507,3 +508,39 @@ def test_files_are_what_their_libraries_read(tmp_path):
     assert fields["id2label"] == {"0": "a", "1": "b", "2": "c", "3": "d"}
     assert fields["label2id"] == {"a": 0, "b": 1, "c": 2, "d": 3}
     assert fields["hidden_act"] == "gelu_pytorch_tanh"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("kind", "suffix"), [("google", ".npz"), ("timm", ".safetensors"), ("hf", "")]
+)
+def test_half_precision_is_the_nearest_number(tmp_path, kind, suffix, dtype):
+    params, facts = made(gelu="tanh" if kind == "google" else "erf")
+    whole, half = tmp_path / f"whole{suffix}", tmp_path / f"half{suffix}"
+    weights.save(params, facts, kind, whole)
+    if (kind, dtype) == ("google", "bfloat16"):
+        with pytest.raises(weights.WeightsError, match="--dtype=bfloat16: .npz files have no such"):
+            weights.save(params, facts, kind, half, dtype)
+        assert not half.exists()
+        return
+    weights.save(params, facts, kind, half, dtype)
+    expected, found = stored(whole), stored(half)
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        nearest = array.astype(getattr(ml_dtypes, dtype, dtype))
+        np.testing.assert_array_equal(found[name], nearest, strict=True)
+    again = weights.load(half, HEADS | {"data.image_size": "16,24"})
+    rounded = jax.tree.map(lambda x: x.astype(found[name].dtype).astype(np.float32), params)
+    foreign.equal(again.params, rounded)
+
+
+def test_what_half_precision_cannot_hold(tmp_path):
+    params, facts = made()
+    params["head"]["bias"][0] = 65_520  # the first that rounds to infinity
+    for kind in ("timm", "hf"):
+        with pytest.raises(
+            weights.WeightsError, match="--dtype=float16: .*bias has numbers beyond"
+        ):
+            weights.save(params, facts, kind, tmp_path / kind, "float16")
+    weights.save(params, facts, "hf", tmp_path / "there", "bfloat16")
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]

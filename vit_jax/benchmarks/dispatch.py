@@ -98,9 +98,7 @@ class Programs:
         source = evaluation.open_train()
         plan = Plan.of(cfg, len(source))
         tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
-        schedule = schedules.create(
-            cfg.schedule, lr=cfg.optimizer.lr, steps=plan.steps, warmup=plan.warmup
-        )
+        schedule = schedules.of(cfg, plan)
         target = state.abstract_state(model, tx, cfg, mesh)
         self._step = step.compile_step(step.create(model, tx, schedule, cfg), target, cfg, mesh)
         files = opened.enter_context(session.open_files(cfg))

@@ -11,7 +11,7 @@ import jax
 from vit_jax import config, embedding, loading, models, run_config
 from vit_jax.benchmarks import sample_images, turns
 from vit_jax.evaluators.evaluation import Evaluation
-from vit_jax.training import step
+from vit_jax.training import normalization
 
 CLASSES = 1000
 SPLIT, FOLDERS = "test", ("even", "odd")
@@ -102,7 +102,7 @@ class Programs:
 def _logits(
     model: models.Classifier, data: config.Data, params: Any, images: jax.Array
 ) -> jax.Array:
-    return model.apply(params, step.normalize_pixels(images, data))[0]
+    return model.apply(params, normalization.normalize_pixels(images, data))[0]
 
 
 def measure(

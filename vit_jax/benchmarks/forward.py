@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
 from vit_jax import config, models
-from vit_jax.training import step
+from vit_jax.training import normalization
 
 PAPER = (  # ViT, figure 12
     "R50x1", "R50x2", "R152x4", "ViT-B/32", "ViT-B/16", "ViT-L/32", "ViT-L/16", "ViT-H/14",
@@ -80,7 +80,7 @@ def _side(model: config.Model, size: int) -> int:
 
 
 def _probabilities(network: models.Classifier, params: Any, images: jax.Array) -> jax.Array:
-    logits, _ = network.apply(params, step.normalize_pixels(images, PIXELS))
+    logits, _ = network.apply(params, normalization.normalize_pixels(images, PIXELS))
     return jax.nn.softmax(logits)
 
 

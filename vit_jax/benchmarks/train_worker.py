@@ -46,9 +46,7 @@ def prepare(cfg: config.Config) -> tuple[Callable[[], Any], dict[str, Any]]:
     network = models.create(cfg.model, image_size=cfg.data.image_size, dtype=cfg.model.dtype)
     tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
     plan = Plan.of(cfg, EXAMPLES)
-    schedule = schedules.create(
-        cfg.schedule, lr=cfg.optimizer.lr, steps=plan.steps, warmup=plan.warmup
-    )
+    schedule = schedules.of(cfg, plan)
     target = state.abstract_state(network, tx, cfg, mesh)
     function = step.create(network, tx, schedule, cfg)
     program = step.compile_step(function, target, cfg, mesh)

@@ -6,6 +6,7 @@ from vit_jax.cli import arguments
 
 # Those of `conversion.KINDS`, without importing jax.
 KINDS = ("google", "timm", "hf", "orbax", "adapter")
+DTYPES = ("float32", "float16", "bfloat16")  # those of `weights.writers`
 HELP = "write a checkpoint in the format of another project"
 TAKES_CONFIG = True
 EPILOG = """\
@@ -21,6 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_checkpoint(parser)
     parser.add_argument("--to", required=True, choices=KINDS, help="format to write")
     parser.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default=DTYPES[0],
+        help="of the numbers; half precision rounds them and halves the file (default: float32)",
+    )
+    parser.add_argument(
         "--output",
         type=arguments.local_output_path,
         required=True,
@@ -35,7 +42,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 
     logs.setup()
     for line in conversion.convert(
-        args.checkpoint, args.to, args.output, overrides, step=args.step
+        args.checkpoint, args.to, args.output, overrides, step=args.step, dtype=args.dtype
     ):
         print(line)
     return 0

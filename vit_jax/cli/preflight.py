@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Iterable
 
 from vit_jax import catalog, config
 from vit_jax.cli import arguments, tables
@@ -81,14 +82,15 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     logs.setup()
     slices = [preflight.open_slice(name) for name in args.topology.split(",")]
     names = args.names or [e.name for e in listing.entries(table=args.table)]
-    reports = []
+    runs, reports = [_run(name, overrides, args.examples) for name in names], []
     for report in preflight.measure_all(
-        [_run(name, overrides, args.examples) for name in names],
+        runs,
         slices,
         fit=args.fit,
         loops=args.loops,
         output=args.output,
         say=lambda text: print(text, file=sys.stderr, flush=True),
+        teachers=_teachers(cfg for cfg, _ in runs),
     ):
         reports.append(report)
         if args.json:
@@ -104,6 +106,17 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         printed = {name: catalog.about(name).core_days for name in names}
         print("\n".join(preflight.markdown(reports, args.mfu, printed, args.price)))
     return 0 if all(report.fits for report in reports) else 78
+
+
+def _teachers(cfgs: Iterable[config.Config]) -> dict[str, config.Config]:
+    """Returns what the checkpoints of teachers say of their models."""
+    names = {cfg.distill.teacher for cfg in cfgs if cfg.distill.teacher is not None}
+    if not names:
+        return {}
+    from vit_jax import loading
+
+    facts = {name: loading.describe(name) for name in sorted(names)}
+    return {name: config.Config(model=one.model, data=one.data) for name, one in facts.items()}
 
 
 def _run(name: str, overrides: dict[str, str], examples: int | None) -> tuple[config.Config, int]:

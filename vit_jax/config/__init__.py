@@ -16,6 +16,7 @@ from vit_jax.config.measuring import Evaluation as Evaluation
 from vit_jax.config.measuring import Logging as Logging
 from vit_jax.config.measuring import Watchdog as Watchdog
 from vit_jax.config.model import Model as Model
+from vit_jax.config.training import Distill as Distill
 from vit_jax.config.training import Lora as Lora
 from vit_jax.config.training import Masked as Masked
 from vit_jax.config.training import Mesh as Mesh
@@ -59,6 +60,7 @@ class Config:
     masked: Masked = Masked()
     optimizer: Optimizer = Optimizer()
     lora: Lora = Lora()
+    distill: Distill = Distill()
     schedule: Schedule = Schedule()
     checkpoint: Checkpoint = Checkpoint()
     evaluation: Evaluation = Evaluation()

@@ -13,10 +13,15 @@ class Data:
     source: str = component(
         "digits",
         "source",
-        "Kind of data: embedded digits, folder of images, TFDS dataset, or random pixels.",
+        "Where images are: embedded digits, a folder, CSV lists, a TFDS dataset, or random pixels.",
     )
     name: str | None = option(None, "TFDS dataset, such as cifar10 or cifar10:3.0.2.")
     root: str | None = option(None, "Folder of images, or TFDS data_dir.", free=True)
+    multilabel: bool = option(
+        False,
+        "Whether an image has any number of classes, for train.loss=sigmoid.",
+        later=True,
+    )
     labels: str | None = option(
         None,
         "TFDS labels: a rule such as clevr-count, or a class label by name; none: the data's own.",

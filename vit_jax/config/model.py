@@ -147,7 +147,13 @@ class Model:
         "GELU form: tanh as in Google's code, erf as in timm, quick (a sigmoid) as in CLIP.",
         choices=("tanh", "erf", "quick"),
     )
-    norm_epsilon: float = option(1e-6, "Epsilon of LayerNorm.", above=0)
+    norm: str = option(
+        "layer",
+        "Normalization: LayerNorm, or RMSNorm, which does not subtract the mean and has no bias.",
+        choices=("layer", "rms"),
+        later=True,
+    )
+    norm_epsilon: float = option(1e-6, "Epsilon of LayerNorm and RMSNorm.", above=0)
     norm_place: str = option(
         "tokens",
         "Input of the last LayerNorm: the tokens, or what pooling makes of them (timm's fc_norm).",

@@ -160,11 +160,41 @@ class Lora:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Distill:
+    """A frozen teacher, whose outputs are part of the loss."""
+
+    teacher: str | None = option(
+        None,
+        "Who teaches: a run, a file or folder of weights, or a published name; none: nobody.",
+        later=True,
+    )
+    target: str = option(
+        "logits",
+        "What is learned: logits of the same classes; cosines between features or between tokens.",
+        choices=("logits", "features", "tokens"),
+        later=True,
+    )
+    weight: float = option(
+        1.0,
+        "Share of the teacher in the loss; labels have the rest.",
+        above=0,
+        at_most=1,
+        later=True,
+    )
+    temperature: float = option(1.0, "Temperature of both models' logits.", above=0, later=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule:
     """The learning rate over the run, relative to optimizer.lr."""
 
     warmup: Duration = option(Duration(0, "steps"), "Linear warm-up from 0.")
     decay: str = component("cosine", "schedule", "Shape after the warm-up.")
+    cooldown: Duration = option(
+        Duration(0, "steps"),
+        "Linear fall to 0 at the end of a constant or rsqrt decay.",
+        later=True,
+    )
     end: float = option(0.0, "Learning rate a cosine or linear decay ends at.", at_least=0)
     timescale: float = option(10_000.0, "Steps after which rsqrt has visibly decayed.", above=0)
     drops: tuple[float, ...] = option(

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vit_jax import config
-from vit_jax.data import decoding, sampling, worker_processes
+from vit_jax.data import decoding, label_arrays, sampling, worker_processes
 from vit_jax.data.preprocessing import Views
 from vit_jax.data.source import DataError, Source
 from vit_jax.data.transforms import Transform
@@ -71,7 +71,7 @@ def batches(
     at once; `close()`, or the end of a `with`, stops it early. A batch is a dict of numpy arrays:
 
     - `image` uint8 `len(rows) H W C`;
-    - `label` int32, `index` int64 (position in `source`) and `mask` bool, each `len(rows)`;
+    - `label` as `label_arrays` has them, `index` int64 (position in `source`), `mask` bool;
     - `bad` int64: the unreadable example that belongs in this row, else -1.
 
     Training (`train`) shuffles and never ends. Evaluation goes through the source once, in order;
@@ -124,10 +124,10 @@ class Loader:
 
     def empty(self, count: int) -> Batch:
         """Returns arrays for `count` rows, all of them padding."""
-        height, width = self.data.image_size
+        data, classes = self.data, len(self.source.classes)
         return {
-            "image": np.zeros((count, height, width, self.data.channels), np.uint8),
-            "label": np.zeros(count, np.int32),
+            "image": np.zeros((count, *data.image_size, data.channels), np.uint8),
+            "label": label_arrays.empty(count, classes, several=data.multilabel),
             "mask": np.zeros(count, bool),
             "index": np.full(count, NONE, np.int64),
             "bad": np.full(count, NONE, np.int64),
@@ -195,7 +195,7 @@ class Loader:
             if total <= self.data.max_bad_examples:
                 raise DataError(f"{notes[-1][1]}; no example of the source can be read")
             return  # the notes are more than the budget: `Batches` raises
-        batch["label"][slot] = label
+        batch["label"][slot] = label_arrays.encoded(label, len(self.source.classes))
         batch["mask"][slot] = True
         batch["index"][slot] = index
 

@@ -39,6 +39,7 @@ class Reassessed:
 
     def __getitem__(self, index: int) -> Record:
         image, label = self._source[index]
+        assert isinstance(label, int)  # ImageNet's images have one class each
         return Record(image, self._number(index) * len(self.classes) + label)
 
     def _number(self, index: int) -> int:

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from vit_jax.config import ConfigError, UserError
+from vit_jax.data.label_arrays import Label
 from vit_jax.storage import reason as reason
 
 
@@ -15,10 +16,13 @@ class DataError(UserError):
 
 
 class Record(NamedTuple):
-    """One example: an encoded file or uint8 pixels `H W C`, and its class."""
+    """One example: an encoded file or uint8 pixels `H W C`, and its class.
+
+    With `data.multilabel` the label is a tuple of any number of classes.
+    """
 
     image: bytes | np.ndarray
-    label: int
+    label: Label
 
 
 class Source(Protocol):

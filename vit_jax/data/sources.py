@@ -9,6 +9,7 @@ from vit_jax import components, config
 from vit_jax.config import ConfigError
 from vit_jax.data import decoding
 from vit_jax.data.class_filter import Subset
+from vit_jax.data.csv_source import CsvImages
 from vit_jax.data.example_lists import open_listed
 from vit_jax.data.folders import SUFFIXES, Folder
 from vit_jax.data.source import DataError, Record, Source, Split, digest
@@ -54,9 +55,11 @@ def open_source(
             return Synthetic(data, split, key, num_classes or 10)
         if data.source == "folder":
             return Folder(data, split, key)
+        if data.source == "csv":
+            return CsvImages(data, split, key)
         if not components.is_built_in("source", data.source):
             made = components.make("source", data.source, "data.source", data, split, train=train)
-            _check_plugged_in(made, data.source)
+            _check_plugged_in(made, data)
             return made
         from vit_jax.data.tfds_source import Tfds  # imports TFDS, which takes half a second
 
@@ -70,6 +73,11 @@ def open_source(
         raise ConfigError(
             f"model.num_classes={num_classes}: the data has {len(source.classes)} classes; "
             f"at least {len(source.classes)}, or none"
+        )
+    if data.multilabel and num_classes not in (None, len(source.classes)):
+        raise ConfigError(
+            f"model.num_classes={num_classes}: data.multilabel needs as many as the data has, "
+            f"{len(source.classes)}, or none"
         )
     return source
 
@@ -85,8 +93,9 @@ def open_task(task: Task, split: str, data_dir: str | None = None) -> "Tfds":
     return Tfds(data, split, task.name)
 
 
-def _check_plugged_in(source: Source, text: str) -> None:
+def _check_plugged_in(source: Source, data: config.Data) -> None:
     """Raises DataError for a source of a plug-in whose first example is none."""
+    text = data.source
     if not len(source):
         raise DataError(f"data.source={text}: has no examples")
     try:
@@ -101,10 +110,12 @@ def _check_plugged_in(source: Source, text: str) -> None:
             f"data.source={text}: its first image is {dtype} {shape}; must be an encoded file "
             "(bytes) or uint8 (H, W, C)"
         )
-    if label not in range(len(source.classes)):
+    labels = label if data.multilabel and isinstance(label, tuple) else (label,)
+    if any(one not in range(len(source.classes)) for one in labels):
         raise DataError(
             f"data.source={text}: its first label is {label!r}; must be a number below "
             f"{len(source.classes)}, the number of its classes"
+            + (", or a tuple of them" if data.multilabel else "")
         )
 
 
@@ -159,6 +170,9 @@ class Synthetic:
     The label is the index mod `num_classes`. A class is a pattern of 4 x 4 blocks (levels 64 to
     191, drawn once per class); an example is its pattern plus noise of -64 to 63 levels a pixel,
     drawn per (split name, index). A model that learns one split generalizes to the others.
+
+    With `data.multilabel` every third example is of no class and has only noise, the next of one,
+    and the next of two, whose patterns are averaged.
     """
 
     def __init__(self, data: config.Data, split: str, key: str, num_classes: int) -> None:
@@ -167,6 +181,7 @@ class Synthetic:
         self._name = chosen.name
         self._stream = int(digest(chosen.name.encode()), 16)
         self._shape = (*data.image_size, data.channels)
+        self._multilabel = data.multilabel
         self.classes = tuple(f"class {k}" for k in range(num_classes))
 
     def __len__(self) -> int:
@@ -174,12 +189,21 @@ class Synthetic:
 
     def __getitem__(self, index: int) -> Record:
         number = self._range[index]
-        label = number % len(self.classes)
+        label = self._labels(number)
         height, width, channels = self._shape
-        blocks = _random(0, label).integers(64, 192, (4, 4, channels), np.uint8)
+        patterns = [_random(0, k).integers(64, 192, (4, 4, channels), np.uint8) for k in label]
+        blocks = np.mean(patterns or [np.full((4, 4, channels), 128)], axis=0).astype(np.uint8)
         noise = _random(self._stream, number).integers(0, 128, self._shape, np.uint8)
         rows, columns = np.arange(height) * 4 // height, np.arange(width) * 4 // width
-        return Record(blocks[rows][:, columns] - np.uint8(64) + noise, label)
+        return Record(blocks[rows][:, columns] - np.uint8(64) + noise,
+                      label if self._multilabel else label[0])  # fmt: skip
+
+    def _labels(self, number: int) -> tuple[int, ...]:
+        if not self._multilabel:
+            return (number % len(self.classes),)
+        first, count = number // 3 % len(self.classes), number % 3
+        second = (first + 1 + number // 3 // len(self.classes)) % len(self.classes)
+        return tuple(sorted({first, second})) if count == 2 else (first,)[:count]
 
     def name(self, index: int) -> str:
         """Returns the split and the position in it."""
@@ -188,6 +212,7 @@ class Synthetic:
     def fingerprint(self) -> str:
         """Covers the split, the shape and the number of classes."""
         facts = (self._name, self._range, self._shape, len(self.classes))
+        facts += ("multilabel",) if self._multilabel else ()
         return digest(b"synthetic", repr(facts).encode())
 
 

@@ -63,12 +63,13 @@ def final(data: config.Data) -> Role | None:
 def best_metric(cfg: config.Config) -> str | None:
     """Returns the metric that chooses the best checkpoint, such as `validation/top1`, or None.
 
-    `checkpoint.best=auto` means top-1, or the loss of masked patch prediction, on a validation
-    split; a test split is used only if the config names it.
+    `checkpoint.best=auto` means top-1, the mean average precision of images with several classes,
+    or the loss of masked patch prediction, on a validation split; a test split is used only if the
+    config names it.
     """
     measured, best = evaluation(cfg.data), cfg.checkpoint.best
     if best == AUTO:
-        usual = "top1" if cfg.masked.target is None else "loss"
+        usual = "map" if cfg.data.multilabel else "top1" if cfg.masked.target is None else "loss"
         best = usual if measured.role == VALIDATION else None
     return best and f"{measured.name}/{best}"
 
@@ -136,7 +137,7 @@ def resolved(data: config.Data) -> config.Data:
         chosen = next((name for name in names if name in there), TEST)
     test = data.test_split
     if test == AUTO:
-        apart = not data.holdout and data.source in ("folder", "tfds")
+        apart = not data.holdout and data.source in ("folder", "csv", "tfds")
         free = (n for n in TEST_NAMES if apart and n in there and not overlap(n, chosen))
         choosing = dataclasses.replace(data, eval_split=chosen, test_split=None)
         test = next(free, None) if evaluation(choosing).role == VALIDATION else None
@@ -154,6 +155,10 @@ def _there(data: config.Data) -> tuple[str, ...]:
             from vit_jax.data import folders
 
             return folders.splits(data)
+        if data.source == "csv":
+            from vit_jax.data import csv_source
+
+            return csv_source.splits(data.root)
         if data.source == "tfds" and data.name:
             dataset = availability.known(data.name)  # which lists only splits that have labels
             return (

@@ -225,7 +225,7 @@ def train_transforms(data: config.Data) -> tuple[Transform, ...]:
     if data.train_crop == "resize":
         steps: list[Transform] = [Resize(height, width, data.resampling)]
     elif data.train_crop == "random":
-        steps = [Resize(*_before_crop(data), data.resampling), RandomCrop(height, width)]
+        steps = [Resize(*before_crop(data), data.resampling), RandomCrop(height, width)]
     else:
         steps = [InceptionCrop(height, width, data.crop_area, data.crop_aspect, data.resampling)]
     if data.flip:
@@ -246,11 +246,11 @@ def eval_transforms(data: config.Data) -> tuple[Transform, ...]:
     height, width = data.image_size
     if data.eval_crop == "resize":
         return (Resize(height, width, data.resampling),)
-    return (ResizeShortSide(max(_before_crop(data)), data.resampling), CentralCrop(height, width))
+    return (ResizeShortSide(max(before_crop(data)), data.resampling), CentralCrop(height, width))
 
 
-def _before_crop(data: config.Data) -> tuple[int, int]:
-    """Height and width before a crop: `resize_to` squared, or 8/7 of `image_size` (256 for 224)."""
+def before_crop(data: config.Data) -> tuple[int, int]:
+    """Returns height and width before a crop: `resize_to` squared, or 8/7 of `image_size`."""
     if data.resize_to is not None:
         return data.resize_to, data.resize_to
     height, width = data.image_size

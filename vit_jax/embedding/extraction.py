@@ -17,8 +17,7 @@ from vit_jax.data import pipeline, sources, transforms, unlabeled_folder
 from vit_jax.embedding import writers
 from vit_jax.evaluators import runner
 from vit_jax.runtime import device, distributed
-from vit_jax.training import sharding
-from vit_jax.training import step as step_functions
+from vit_jax.training import normalization, sharding
 
 AT_ONCE = 32  # images on a device
 SAY_SECONDS = 10.0
@@ -93,6 +92,7 @@ def write(
     split = _pass(source, cfg, rows)
     function = functools.partial(_features, model, cfg.data, features, opened.params)
     facts = {"checkpoint": cfg.name, "features": features, "classes": source.classes}
+    facts |= {"multilabel": True} if cfg.data.multilabel else {}
     writes = jax.process_index() == 0
     with (
         device.memory_errors(),
@@ -161,8 +161,9 @@ def _pass(source: sources.Source, cfg: config.Config, rows: int) -> runner.Split
 
 
 def _inputs(batch: runner.Batch) -> runner.Inputs:
-    label = np.where(batch["mask"], batch["label"], np.int32(unlabeled_folder.UNKNOWN))
-    return {"image": batch["image"], "mask": batch["mask"], "label": label}
+    mask, label = batch["mask"], batch["label"].astype(np.int32)
+    label = np.where(_wide(mask, label), label, np.int32(unlabeled_folder.UNKNOWN))
+    return {"image": batch["image"], "mask": mask, "label": label}
 
 
 def _wide(mask: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -174,7 +175,7 @@ def _wide(mask: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _features(
     model: models.Classifier, data: config.Data, kind: str, params: Any, batch: Arrays
 ) -> Arrays:
-    _, out = model.apply(params, step_functions.normalize_pixels(batch["image"], data))
+    _, out = model.apply(params, normalization.normalize_pixels(batch["image"], data))
     values = out[kind].astype(jnp.float32)
     found = {"values": values, "label": batch["label"], "mask": batch["mask"]}
     return jax.lax.with_sharding_constraint(found, P())

@@ -60,7 +60,7 @@ class Writer:
         return self
 
     def write(self, features: np.ndarray, names: Sequence[str], labels: np.ndarray) -> None:
-        """Appends features (b, ...) float32, their names, and their labels (b,) int32."""
+        """Appends features (b, ...) float32, their names, their labels (b,) or (b, K) int32."""
         with self._errors():
             if self._rows is not None:
                 self._rows.write(features, names, labels)
@@ -82,6 +82,8 @@ class Writer:
 class Npz:
     """Arrays `features`, `names`, `labels`, and `classes` that labels count; for `numpy.load`.
 
+    With `data.multilabel`, labels are (N, K): 1 for each of an image's classes.
+
     Feature rows are appended as they arrive, after a header with their number; names and labels,
     which are small, follow at the end.
     """
@@ -92,7 +94,7 @@ class Npz:
         self._archive = zipfile.ZipFile(path, "x")  # stored, as numpy.savez does
         self._facts = facts
         self._names: list[str] = []
-        self._labels: list[int] = []
+        self._labels: list[int | list[int]] = []
         self._member = self._archive.open("features.npy", "w", force_zip64=True)
         header = {"descr": "<f4", "fortran_order": False, "shape": (count, *shape)}
         np.lib.format.write_array_header_1_0(self._member, header)
@@ -120,6 +122,8 @@ class Npz:
 class Parquet:
     """Columns `name`, `label` (null where it is not known) and `features`, a list of fixed size.
 
+    With `data.multilabel`, a label is a list of classes.
+
     The schema's metadata contains the key `vit_jax`: JSON with the checkpoint, the classes and the
     shape of one image's features, which is two-dimensional for tokens.
     """
@@ -128,10 +132,11 @@ class Parquet:
         self, path: pathlib.Path, count: int, shape: tuple[int, ...], facts: Facts
     ) -> None:
         self._size = int(np.prod(shape))
+        self._label = pa.list_(pa.int32()) if facts.get("multilabel") else pa.int32()
         self._schema = pa.schema(
             [
                 ("name", pa.string()),
-                ("label", pa.int32()),
+                ("label", self._label),
                 ("features", pa.list_(pa.float32(), self._size)),
             ],
             metadata={"vit_jax": json.dumps({**facts, "shape": shape})},
@@ -144,7 +149,7 @@ class Parquet:
         flat = pa.array(np.ascontiguousarray(features, np.float32).reshape(-1))
         columns = [
             pa.array(names, pa.string()),
-            pa.array(labels, pa.int32(), mask=labels < 0),
+            pa.array([_label(one) for one in labels], self._label),
             pa.FixedSizeListArray.from_arrays(flat, self._size),
         ]
         self._file.write_table(pa.table(columns, schema=self._schema))
@@ -152,3 +157,10 @@ class Parquet:
     def close(self) -> None:
         """Writes the directory of the file."""
         self._file.close()
+
+
+def _label(label: np.ndarray) -> int | list[int] | None:
+    """Returns the class of a label, the classes of (K,) ones, or None if it is not known."""
+    if (label < 0).any():
+        return None
+    return np.flatnonzero(label).tolist() if label.ndim else label.item()

@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
 from vit_jax.evaluators.runner import SplitRunner, means
-from vit_jax.training import losses, sharding, step
+from vit_jax.training import losses, normalization, sharding
 
 
 class ClassSubset:
@@ -48,7 +48,7 @@ def _look(
     model: models.Classifier, data: config.Data, params: Any, batch: dict[str, jax.Array]
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Returns logits (B, K), labels, mask, and the classes present, (K,) bool."""
-    logits, _ = model.apply(params, step.normalize_pixels(batch["image"], data))
+    logits, _ = model.apply(params, normalization.normalize_pixels(batch["image"], data))
     label, mask = batch["label"], batch["mask"]
     chex.assert_shape([label, mask], (logits.shape[0],))
     chex.assert_type([logits, label, mask], [jnp.float32, jnp.int32, bool])

@@ -12,7 +12,7 @@ from vit_jax import config, models
 from vit_jax.data.real_source import NONE, Reassessed
 from vit_jax.evaluators.multilabel import ranks
 from vit_jax.evaluators.runner import Batch, Inputs, SplitRunner, means, needed
-from vit_jax.training import losses, step
+from vit_jax.training import losses, normalization
 
 
 class Classification:
@@ -57,7 +57,7 @@ class Classification:
 def _sums(
     model: models.Classifier, data: config.Data, loss: str, params: Any, batch: dict[str, jax.Array]
 ) -> dict[str, jax.Array]:
-    logits, _ = model.apply(params, step.normalize_pixels(batch["image"], data))
+    logits, _ = model.apply(params, normalization.normalize_pixels(batch["image"], data))
     mask = batch["mask"]
     chex.assert_shape([batch["label"], mask], (logits.shape[0],))
     chex.assert_type([logits, batch["label"], mask], [jnp.float32, jnp.int32, bool])

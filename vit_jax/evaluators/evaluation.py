@@ -19,6 +19,7 @@ from vit_jax.evaluators import (
     registry,
 )
 from vit_jax.evaluators.classification import Classification
+from vit_jax.evaluators.label_sets import LabelSets
 from vit_jax.evaluators.runner import SplitRunner
 from vit_jax.loaded_model import create_model
 from vit_jax.training import sharding
@@ -99,6 +100,8 @@ class Evaluation:
         model, cfg = self.model, self.cfg
         if cfg.masked.target is not None:
             return masked_patches.MaskedPatches(model, cfg, self.runner(source))
+        if cfg.data.multilabel:
+            return LabelSets(model, cfg, self.runner(source))
         labels = registry.reassess(cfg, source) if real else None
         return Classification(model, cfg, self.runner(labels or source), labels)
 

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from vit_jax import config, models
 from vit_jax.evaluators.linear_data import Pair
 from vit_jax.evaluators.runner import SplitRunner
-from vit_jax.training import sharding, step
+from vit_jax.training import normalization, sharding
 
 PADDING = -1  # label of a padded row
 
@@ -95,7 +95,7 @@ class Extractor:
 def _pre_logits(
     model: models.Classifier, data: config.Data, params: Any, batch: dict[str, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    _, out = model.apply(params, step.normalize_pixels(batch["image"], data))
+    _, out = model.apply(params, normalization.normalize_pixels(batch["image"], data))
     chex.assert_shape(out["pre_logits"], (batch["label"].shape[0], None))
     chex.assert_type(out["pre_logits"], jnp.float32)
     found = out["pre_logits"], jnp.where(batch["mask"], batch["label"], PADDING)

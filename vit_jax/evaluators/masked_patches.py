@@ -11,7 +11,7 @@ import numpy as np
 from vit_jax import config, models
 from vit_jax.evaluators.runner import Batch, Inputs, SplitRunner, means
 from vit_jax.models.variants import required
-from vit_jax.training import masked_objective, step
+from vit_jax.training import masked_objective, normalization
 
 
 class MaskedPatches:
@@ -53,7 +53,9 @@ def _sums(
     images, mask = batch["image"], batch["mask"]
     keys = masked_objective.keys_of_examples(batch["index"])
     corruption = masked_objective.corrupt(keys, model.patches, model.masked)
-    outputs = model.predict_masked(params, step.normalize_pixels(images, data), **corruption)
+    outputs = model.predict_masked(
+        params, normalization.normalize_pixels(images, data), **corruption
+    )
     patch, target = required(model.config.patch_size), required(model.masked.target)
     found = masked_objective.measure(outputs, images, corruption["chosen"], patch, target, data)
     sums = {key: jnp.sum(jnp.where(mask, found[key], 0.0)) for key in ("loss", "error")}

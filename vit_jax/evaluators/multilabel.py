@@ -15,7 +15,7 @@ import numpy as np
 from vit_jax import config, models
 from vit_jax.data.real_source import NONE
 from vit_jax.evaluators.runner import Batch, Inputs, SplitRunner, means
-from vit_jax.training import losses, step
+from vit_jax.training import losses, normalization
 
 
 def ranks(logits: jax.Array, right: jax.Array) -> jax.Array:
@@ -57,7 +57,7 @@ class MultiLabel:
 def _sums(
     model: models.Classifier, data: config.Data, params: Any, batch: dict[str, jax.Array]
 ) -> dict[str, jax.Array]:
-    logits, _ = model.apply(params, step.normalize_pixels(batch["image"], data))
+    logits, _ = model.apply(params, normalization.normalize_pixels(batch["image"], data))
     rank = ranks(logits, batch["right"])
     scored = (batch["right"] != NONE).any(axis=-1)
     return {

@@ -20,7 +20,7 @@ from jax import export
 from vit_jax import __version__, config, loading, models, storage, tree_utils
 from vit_jax.export import resizing
 from vit_jax.messages import size_text
-from vit_jax.training import losses, step
+from vit_jax.training import losses, normalization
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 MAX_BYTES = 2**31 - 2**20  # of a FlatBuffer, minus 1 MiB for all but parameters
@@ -81,7 +81,9 @@ def trace(predictor: loading.LoadedModel, form: ExportOptions) -> export.Exporte
         whole = {name: jnp.asarray(x).astype(jnp.float32) for name, x in params.items()}
         precision = "highest" if form.dtype == "float32" else "default"
         with jax.default_matmul_precision(precision):
-            logits, _ = model.apply(tree_utils.nest(whole), step.normalize_pixels(images, cfg.data))
+            logits, _ = model.apply(
+                tree_utils.nest(whole), normalization.normalize_pixels(images, cfg.data)
+            )
         return {"logits": logits, "probabilities": losses.probabilities(logits, loss)}
 
     batch = "b" if form.batch is None else str(form.batch)

@@ -14,7 +14,7 @@ from vit_jax import config, loading, models
 from vit_jax.inspect import CannotAnswer
 from vit_jax.models import variants
 from vit_jax.models.variants import required
-from vit_jax.training import step
+from vit_jax.training import normalization
 
 BYTES = 2**30  # of attention weights per batch; a batch contains at least one image
 
@@ -77,5 +77,7 @@ def output_attention(rows: np.ndarray, cfg: config.Config) -> np.ndarray:
 def _captured(
     model: models.Classifier, data: config.Data, params: Any, batch: jax.Array
 ) -> jax.Array:
-    _, out = model.apply(params, step.normalize_pixels(jnp.asarray(batch), data), capture=True)
+    _, out = model.apply(
+        params, normalization.normalize_pixels(jnp.asarray(batch), data), capture=True
+    )
     return out["attention"]

@@ -10,17 +10,29 @@ import numpy as np
 from vit_jax import config, loading, prediction
 from vit_jax.data import decoding, transforms
 
+SHARPEST = 256  # pixels of a photo's longer side, at most, unless the model sees more
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """Images by name: `views` (B, H, W, C) uint8 are preprocessed except for normalization."""
+    """Images by name.
+
+    Attributes:
+      names: one each.
+      views: what the model sees, (B, H, W, C) uint8, before normalization.
+      photos: the same for people, (B, kH, kW, C) uint8: up to SHARPEST pixels, of files with more
+        than the model sees.
+    """
 
     names: Sequence[str]
     views: np.ndarray
+    photos: np.ndarray
 
     def first(self, count: int) -> "Pictures":
         """Returns the first `count` images."""
-        return Pictures(names=self.names[:count], views=self.views[:count])
+        return Pictures(
+            names=self.names[:count], views=self.views[:count], photos=self.photos[:count]
+        )
 
 
 def from_files(
@@ -43,14 +55,40 @@ def from_split(opened: loading.LoadedModel, count: int, seed: int = 0) -> Pictur
 
 def preprocessed(data: config.Data, pictures: Iterable[tuple[str, Any, Any]]) -> Pictures:
     """Returns images, given by name with their bytes or pixels; raises ConfigError."""
-    steps, names, views = transforms.eval_transforms(data), [], []
+    names, views, photos = [], [], []
     for name, picture, _ in pictures:
         try:
-            view = decoding.load(picture, channels=data.channels, max_pixels=data.max_pixels)
+            pixels = decoding.load(picture, channels=data.channels, max_pixels=data.max_pixels)
         except decoding.BadImage as error:
             raise config.ConfigError(f"{name}: {error}") from error
-        for step in steps:
-            view = step(view, np.random.default_rng(0))
         names.append(name)
-        views.append(view)
-    return Pictures(names=names, views=np.stack(views))
+        views.append(seen(pixels, data))
+        photos.append(photo(pixels, data))
+    most = max(len(one) for one in photos)
+    alike = [one.repeat(most // len(one), 0).repeat(most // len(one), 1) for one in photos]
+    return Pictures(names=names, views=np.stack(views), photos=np.stack(alike))
+
+
+def seen(pixels: np.ndarray, data: config.Data) -> np.ndarray:
+    """Returns what the model sees of an image, (H, W, C) uint8."""
+    for step in transforms.eval_transforms(data):
+        pixels = step(pixels, np.random.default_rng(0))
+    return pixels
+
+
+def photo(pixels: np.ndarray, data: config.Data) -> np.ndarray:
+    """Returns the same part of an image in 1, 2, 4, ... times as many rows and columns."""
+    height, width = data.image_size
+    factor = 1
+    while (
+        2 * factor * max(height, width) <= SHARPEST
+        and 2 * factor * height <= pixels.shape[0]
+        and 2 * factor * width <= pixels.shape[1]
+    ):
+        factor *= 2
+    larger = dataclasses.replace(
+        data,
+        image_size=(factor * height, factor * width),
+        resize_to=factor * max(transforms.before_crop(data)),
+    )
+    return seen(pixels, larger)

@@ -90,12 +90,12 @@ class Subject:
             return "the mean of all patches"
         return "the mean of all tokens (there is no class token)"
 
-    def under_patches(self, views: np.ndarray) -> np.ndarray:
-        """Crops images (B, H, W, C) to whole patches."""
-        height, width = variants.covered(
-            self.opened.config.model, self.opened.config.data.image_size
-        )
-        return views[:, :height, :width]
+    def under_patches(self, shown: inputs.Pictures) -> np.ndarray:
+        """Returns photos (B, H, W, C) without the pixels that fill no whole patch."""
+        size = self.opened.config.data.image_size
+        height, width = variants.covered(self.opened.config.model, size)
+        factor = shown.photos.shape[1] // size[0]
+        return shown.photos[:, : factor * height, : factor * width]
 
 
 def inspect(
@@ -216,7 +216,7 @@ def _rollout(subject: Subject) -> Answer:
     shown = subject.pictures.first(len(masks))
     caption = f"Images, and what {subject.viewer} is made of, through all layers."
     return Answer(
-        figures={"rollout": (figures.rollout(subject.under_patches(shown.views), masks), caption)},
+        figures={"rollout": (figures.rollout(subject.under_patches(shown), masks), caption)},
         arrays={"rollout": masks, "images": np.array(shown.names)},
     )
 
@@ -225,7 +225,7 @@ def _attention(subject: Subject) -> Answer:
     maps = subject.seen.maps
     shown = subject.pictures.first(len(maps))
     drawn = {}
-    views = subject.under_patches(shown.views)
+    views = subject.under_patches(shown)
     for number, (name, view) in enumerate(zip(shown.names, views, strict=True), start=1):
         short = pathlib.PurePath(name).name
         caption = f"What {subject.viewer} attends to in {short}, by layer and head."
@@ -242,7 +242,7 @@ def _features(subject: Subject) -> Answer:
         "Images, and the first three principal components of the features of their patches as "
         "red, green and blue, the same in all images."
     )
-    figure = figures.features(subject.under_patches(shown.views), colors, shares)
+    figure = figures.features(subject.under_patches(shown), colors, shares)
     return Answer(
         figures={"features": (figure, caption)},
         arrays={
@@ -261,7 +261,7 @@ def _matches(subject: Subject) -> Answer:
     pairs, cosines = patch_features.matches(first, second)
     names = [pathlib.PurePath(name).name for name in shown.names]
     caption = f"Patches of {names[0]} and {names[1]} that are each other's most similar."
-    figure = figures.matches(subject.under_patches(shown.views), subject.grid, pairs)
+    figure = figures.matches(subject.under_patches(shown), subject.grid, pairs)
     rows = [(*pair, f"{cosine:.4f}") for pair, cosine in zip(pairs.tolist(), cosines, strict=True)]
     return Answer(
         figures={"matches": (figure, caption)},

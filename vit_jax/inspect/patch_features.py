@@ -6,7 +6,7 @@ import numpy as np
 from vit_jax import loading, models
 from vit_jax.inspect import CannotAnswer
 from vit_jax.models import variants
-from vit_jax.training import step
+from vit_jax.training import normalization
 
 SPREAD = (1.0, 99.0)  # percentiles of a component that become 0 and 1
 
@@ -26,7 +26,7 @@ def of(opened: loading.LoadedModel, views: np.ndarray) -> np.ndarray:
     if reason := models.family(cfg.model).lacks(cfg.model, "features"):
         raise CannotAnswer(reason)
     height, width = variants.grid(cfg.model, cfg.data.image_size)
-    batch = step.normalize_pixels(jnp.asarray(views), cfg.data)
+    batch = normalization.normalize_pixels(jnp.asarray(views), cfg.data)
     found = opened.features_of(batch, "tokens")[:, variants.prefix_tokens(cfg.model) :]
     return found.reshape(len(found), height, width, found.shape[-1])
 

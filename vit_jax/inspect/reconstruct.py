@@ -18,7 +18,7 @@ from vit_jax.inspect import CannotAnswer
 from vit_jax.models import variants
 from vit_jax.models.patches import patchify, unpatchify
 from vit_jax.models.variants import required
-from vit_jax.training import masked_objective, step
+from vit_jax.training import masked_objective, normalization
 
 MASK = (86, 180, 233)  # Okabe and Ito's sky blue, distinct from gray patches
 SIDE = 112  # pixels of an image in the figure, at least
@@ -61,7 +61,9 @@ def _predict_masked(
     patch, target = required(model.config.patch_size), required(model.masked.target)
     keys = masked_objective.keys_of_examples(jnp.arange(len(images)))
     corruption = masked_objective.corrupt(keys, model.patches, model.masked)
-    outputs = model.predict_masked(params, step.normalize_pixels(images, data), **corruption)
+    outputs = model.predict_masked(
+        params, normalization.normalize_pixels(images, data), **corruption
+    )
     patches, rows = patchify(images, patch), jnp.arange(len(images))[:, None]
     guess = jnp.round(jnp.clip(masked_objective.predictions(outputs, patch, target, data), 0, 255))
     filled = patches.at[rows, corruption["chosen"]].set(guess.astype(jnp.uint8))

@@ -87,7 +87,7 @@
     canvas.width = width * scale;
     canvas.height = height * scale;
     const context = canvas.getContext("2d"), w = canvas.width / columns, h = canvas.height / rows;
-    context.imageSmoothingEnabled = Math.max(height, width) >= 96;
+    context.imageSmoothingEnabled = Math.max(photo.naturalHeight, photo.naturalWidth) >= 96;
     context.drawImage(photo, 0, 0, canvas.width, canvas.height);
     if (!state.plain && !(shown.mode === "position" && shown.patch === OUTPUT)) {
       const position = shown.mode === "position", most = largest(found.values);
@@ -278,7 +278,7 @@
     const index = $("images").children.length;
     picture.src = image.picture;
     picture.alt = "";
-    picture.className = Math.max(...model.side) < 96 ? "small" : "";
+    picture.onload = () => picture.classList.toggle("small", Math.max(picture.naturalHeight, picture.naturalWidth) < 96);
     button.type = "button";
     button.title = image.name;
     button.setAttribute("role", "radio");

@@ -16,13 +16,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax import __version__, config, loading, logs, messages, models, prediction, storage
-from vit_jax.data import decoding, transforms
-from vit_jax.inspect import CannotAnswer, attention, attention_stats, encoding, figures, posemb
+from vit_jax.data import decoding
+from vit_jax.inspect import (
+    CannotAnswer,
+    attention,
+    attention_stats,
+    encoding,
+    figures,
+    inputs,
+    posemb,
+)
 from vit_jax.models import variants
 from vit_jax.models.variants import required
 from vit_jax.reports import html
 from vit_jax.reports.markup import text
-from vit_jax.training import losses, step
+from vit_jax.training import losses, normalization
 
 COUNT = 8  # default number of images in a page
 LIMIT = 64_000_000  # bytes of them
@@ -46,9 +54,9 @@ class Viewer:
         """Returns the data of an image for the page; raises BadImage."""
         name, encoded, truth = picture
         cfg = self.opened.config
-        view = decoding.load(encoded, channels=cfg.data.channels, max_pixels=cfg.data.max_pixels)
-        for transform in transforms.eval_transforms(cfg.data):
-            view = transform(view, np.random.default_rng(0))
+        pixels = decoding.load(encoded, channels=cfg.data.channels, max_pixels=cfg.data.max_pixels)
+        view, photo = inputs.seen(pixels, cfg.data), inputs.photo(pixels, cfg.data)
+        height, width = (len(photo) // len(view) * side for side in self._side)
         probabilities, weights = _look(
             self._model, cfg.data, cfg.train.loss, self.opened.params, view[None]
         )
@@ -56,7 +64,7 @@ class Viewer:
         rolled = attention_stats.rollout_layers(weights)[:, 0]
         seen = {
             "name": messages.printable(name),
-            "picture": _png(view[: self._side[0], : self._side[1]]),
+            "picture": _png(photo[:height, :width]),
             "top": self._top(np.asarray(probabilities)[0]),
             "attention": encoding.pack(weights[:, 0], rolled),
         }
@@ -115,7 +123,9 @@ def _look(
     model: models.Classifier, data: config.Data, loss: str, params: Any, view: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Returns probabilities (1, K) and attention weights (L, 1, H, N, N)."""
-    logits, out = model.apply(params, step.normalize_pixels(jnp.asarray(view), data), capture=True)
+    logits, out = model.apply(
+        params, normalization.normalize_pixels(jnp.asarray(view), data), capture=True
+    )
     return losses.probabilities(logits, loss), out["attention"]
 
 

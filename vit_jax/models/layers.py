@@ -22,7 +22,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from vit_jax import config
-from vit_jax.models import positions, rotary
+from vit_jax.models import norms, positions, rotary
 from vit_jax.models.dropping import drop_path, dropout
 from vit_jax.models.gated_mlp import SwiGlu
 from vit_jax.models.layer_scale import LayerScale
@@ -157,8 +157,8 @@ class Attention(nnx.Module):
         heads = (required(model.heads), width // required(model.heads))
         self.normed = model.qk_norm
         if model.qk_norm:
-            norm = functools.partial(nnx.LayerNorm, heads[1], epsilon=model.norm_epsilon, rngs=rngs)
-            self.query_norm, self.key_norm = norm(), norm()
+            self.query_norm = norms.create(model, heads[1], rngs=rngs)
+            self.key_norm = norms.create(model, heads[1], rngs=rngs)
         self.place = None if grid is None else rotary.place(model, grid, heads[1])
         linear = functools.partial(
             nnx.LinearGeneral, kernel_init=xavier_uniform, dtype=dtype, rngs=rngs
@@ -246,10 +246,10 @@ class EncoderBlock(nnx.Module):
         self.positioned = model.position_place == "layers"
         if self.positioned:
             self.position = positions.Positions(model, grid, rngs=rngs)
-        self.norm1 = nnx.LayerNorm(width, epsilon=model.norm_epsilon, rngs=rngs)
+        self.norm1 = norms.create(model, width, rngs=rngs)
         relative = tokens if model.position == "relative" else None
         self.attention = Attention(model, dtype, grid=grid, tokens=relative, rngs=rngs)
-        self.norm2 = nnx.LayerNorm(width, epsilon=model.norm_epsilon, rngs=rngs)
+        self.norm2 = norms.create(model, width, rngs=rngs)
         self.mlp = (SwiGlu if model.mlp == "swiglu" else Mlp)(model, dtype, rngs=rngs)
         self.scaled = model.layer_scale is not None
         if model.layer_scale is not None:
@@ -296,7 +296,7 @@ class AttentionPooling(nnx.Module):
         width = required(model.width)
         self.probe = nnx.Param(xavier_uniform(rngs.params(), (1, 1, width), jnp.float32))
         self.attention = Attention(model, dtype, rngs=rngs)
-        self.norm = nnx.LayerNorm(width, epsilon=model.norm_epsilon, rngs=rngs)
+        self.norm = norms.create(model, width, rngs=rngs)
         self.mlp = Mlp(model, dtype, rngs=rngs)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax import config
-from vit_jax.models import positions, resnet, variants
+from vit_jax.models import norms, positions, resnet, variants
 from vit_jax.models.dropping import dropout
 from vit_jax.models.layers import (
     AttentionPooling,
@@ -69,12 +69,12 @@ class ViT(WithHead):
             self.position = positions.Positions(model, self.grid, rngs=rngs)
 
         if model.stem_norm:
-            self.stem_norm = nnx.LayerNorm(width, epsilon=model.norm_epsilon, rngs=rngs)
+            self.stem_norm = norms.create(model, width, rngs=rngs)
         keys = jax.random.split(rngs.params(), depth)
         self.encoder = jax.vmap(
             lambda key: self.block(model, self.grid, dtype, rngs=nnx.Rngs(key))
         )(keys)
-        self.encoder_norm = nnx.LayerNorm(width, epsilon=model.norm_epsilon, rngs=rngs)
+        self.encoder_norm = norms.create(model, width, rngs=rngs)
         if model.pooling == "map":
             self.pooling = AttentionPooling(model, dtype, rngs=rngs)
         self.add_head(model, variants.pooled_features(model), rngs=rngs)

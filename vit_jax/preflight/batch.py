@@ -1,9 +1,10 @@
 """Many runs on many slices: each program compiled once, each result saved at once."""
 
 import dataclasses
+import functools
 import json
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from vit_jax import config, storage
@@ -21,6 +22,7 @@ def measure_all(
     loops: bool,
     output: pathlib.Path | None,
     say: Callable[[str], None],
+    teachers: Mapping[str, config.Config] | None = None,
 ) -> Iterator[Report]:
     """Yields the report of every run on every slice.
 
@@ -32,6 +34,7 @@ def measure_all(
       output: a file of JSON lines with earlier reports, which are not compiled again; new reports
         are appended.
       say: called with a line before every compilation.
+      teachers: `model` and `data` of every `distill.teacher` of the runs.
     """
     known = read(output)
     for cfg, examples in runs:
@@ -42,10 +45,12 @@ def measure_all(
                 yield dataclasses.replace(known[key], name=cfg.name, steps=plan.steps)
                 continue
             say(f"{cfg.name} on {where.name}")
+            teacher = (teachers or {}).get(cfg.distill.teacher or "")
+            compile_ = functools.partial(measure, teacher=teacher)
             if fit:
-                report = search.fit(cfg, where, examples, loops=loops, say=say)
+                report = search.fit(cfg, where, examples, loops=loops, say=say, compile_=compile_)
             else:
-                report = measure(cfg, where, examples)
+                report = compile_(cfg, where, examples)
             known[key] = report
             if output is not None:
                 storage.append_line(output, {"key": key, "report": dataclasses.asdict(report)})

@@ -12,7 +12,15 @@ import jax
 from vit_jax import config, models, validation
 from vit_jax.preflight.collectives import Transfer, count_collectives, read_transfers
 from vit_jax.preflight.topologies import Slice, count_chips
-from vit_jax.training import optimizers, schedules, sharding, state, step, trainable
+from vit_jax.training import (
+    distillation,
+    optimizers,
+    schedules,
+    sharding,
+    state,
+    step,
+    trainable,
+)
 from vit_jax.training.plan import Plan
 
 
@@ -158,13 +166,16 @@ def _peak(analysis: Any, platform: str) -> int:
     return analysis.argument_size_in_bytes + results + analysis.temp_size_in_bytes
 
 
-def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
+def measure(
+    cfg: config.Config, where: Slice, examples: int, teacher: config.Config | None = None
+) -> Report:
     """Compiles the step of `cfg` for a slice and returns the compiler's report.
 
     Args:
       cfg: a complete config whose number of classes is known; reads no data.
       where: the devices.
       examples: images per epoch, which turn the duration of the run into steps.
+      teacher: `model` and `data` of `distill.teacher`.
 
     Raises ConfigError if the batch or the mesh does not divide by the devices.
     """
@@ -175,10 +186,11 @@ def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
     model = _model(cfg)
     tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
     target = state.abstract_state(model, tx, cfg, mesh)
+    taught = _teacher(cfg, model, teacher and _typed(teacher, where))
     began = time.monotonic()
     compiled, exceeds = None, None
     try:
-        compiled = step.compile_step(_step(cfg, model, tx, plan), target, cfg, mesh)
+        compiled = step.compile_step(_step(cfg, model, tx, plan, taught), target, cfg, mesh, taught)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -193,7 +205,7 @@ def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
         peak, arguments = _peak(analysis, where.platform), analysis.argument_size_in_bytes
         costs = compiled.cost_analysis() or {}
         transfers = read_transfers(text)
-    whole, passes = _without_loops(cfg) == cfg, trainable.of(model, cfg).passes()
+    whole = _without_loops(cfg) == cfg
     fits = peak is not None and (where.memory is None or peak <= where.memory)
     return Report(
         name=cfg.name,
@@ -206,13 +218,12 @@ def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
         memory=where.memory,
         peak=peak,
         exceeds=exceeds,
-        params=_device_bytes(target["params"]),
+        params=_device_bytes(target["params"])
+        + (0 if taught is None else _device_bytes(taught.shapes(mesh, cfg.mesh))),
         optimizer=_device_bytes(target["opt"]) + _device_bytes(target.get("ema", {})),
         activations=None if peak is None else max(peak - arguments, 0),
-        model_flops=None
-        if model.flops is None
-        else passes * model.flops * cfg.train.batch_size / len(where.devices),
-        compiler_flops=step_flops(cfg, plan) / len(where.devices),
+        model_flops=_model_flops(cfg, model, taught, len(where.devices)),
+        compiler_flops=step_flops(cfg, plan, taught) / len(where.devices),
         bytes_accessed=costs.get("bytes accessed") if whole else None,
         compiler_seconds=costs.get("optimal_seconds") if whole else None,
         collectives=count_collectives(transfers),
@@ -226,7 +237,9 @@ def measure(cfg: config.Config, where: Slice, examples: int) -> Report:
     )
 
 
-def step_flops(cfg: config.Config, plan: Plan) -> float:
+def step_flops(
+    cfg: config.Config, plan: Plan, teacher: distillation.Teacher | None = None
+) -> float:
     """Returns XLA's count of the floating-point operations of one step over the whole batch.
 
     Counted before optimization on a program without loops, as XLA counts a loop's body once;
@@ -236,7 +249,10 @@ def step_flops(cfg: config.Config, plan: Plan) -> float:
     model = _model(cfg)
     tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
     shapes = jax.eval_shape(lambda: state.create(model, tx, cfg))
-    lowered = jax.jit(_step(cfg, model, tx, plan)).lower(shapes, step.batch_shapes(cfg))
+    batch: dict[str, Any] = dict(step.batch_shapes(cfg))
+    if teacher is not None:
+        batch[distillation.KEY] = jax.eval_shape(teacher.model.cast, teacher.model.shapes())
+    lowered = jax.jit(_step(cfg, model, tx, plan, teacher)).lower(shapes, batch)
     return (lowered.cost_analysis() or {})["flops"]
 
 
@@ -258,11 +274,41 @@ def _model(cfg: config.Config) -> models.Classifier:
     )
 
 
-def _step(cfg: config.Config, model: models.Classifier, tx: Any, plan: Plan) -> Any:
-    schedule = schedules.create(
-        cfg.schedule, lr=cfg.optimizer.lr, steps=plan.steps, warmup=plan.warmup
-    )
-    return step.create(model, tx, schedule, cfg)
+def _teacher(
+    cfg: config.Config, student: models.Classifier, teacher: config.Config | None
+) -> distillation.Teacher | None:
+    """Returns the teacher of a run, without parameters; raises ConfigError."""
+    if cfg.distill.teacher is None:
+        return None
+    assert teacher is not None
+    found = distillation.Teacher(_model(teacher), teacher.data)
+    distillation.check(cfg, student, found)
+    return found
+
+
+def _step(
+    cfg: config.Config,
+    model: models.Classifier,
+    tx: Any,
+    plan: Plan,
+    teacher: distillation.Teacher | None,
+) -> Any:
+    schedule = schedules.of(cfg, plan)
+    return step.create(model, tx, schedule, cfg, teacher)
+
+
+def _model_flops(
+    cfg: config.Config,
+    model: models.Classifier,
+    teacher: distillation.Teacher | None,
+    devices: int,
+) -> float | None:
+    """Returns the FLOPs of a step on each device: three forward passes where everything trains."""
+    if model.flops is None or (teacher is not None and teacher.model.flops is None):
+        return None
+    passes = trainable.of(model, cfg).passes()
+    each = passes * model.flops + ((teacher.model.flops or 0) if teacher is not None else 0)
+    return each * cfg.train.batch_size / devices
 
 
 def deepest(cfg: config.Config) -> int:

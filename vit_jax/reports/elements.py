@@ -38,11 +38,6 @@ class Confusion:
         """Returns the counts of (truth, prediction) pairs."""
         return cls(classes=classes, counts=collections.Counter(pairs))
 
-    @property
-    def wrong(self) -> int:
-        """The number of images whose class was not the one predicted."""
-        return sum(n for (truth, predicted), n in self.counts.items() if truth != predicted)
-
     def commonest(self, most: int = 10) -> Table:
         """Returns the commonest mistakes, commonest first."""
         pairs = [pair for pair in self.counts if pair[0] != pair[1]]
@@ -70,19 +65,16 @@ class Sample:
     Attributes:
       name: where the image comes from.
       png: the image, encoded.
-      truth: its class.
+      truth: its class, or classes.
       top: classes with probabilities, best first.
+      right: whether the best class is the true one, or one of them.
     """
 
     name: str
     png: bytes
     truth: str
     top: Sequence[tuple[str, float]]
-
-    @property
-    def right(self) -> bool:
-        """Whether the best class is the true one."""
-        return self.top[0][0] == self.truth
+    right: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,8 @@ class Predictions:
       seed: what they were drawn by.
       samples: some of them as they come.
       mistakes: those it was most sure of and wrong about.
-      confusion: counts of all that were seen.
+      wrong: how many of all that were seen are mistakes.
+      confusion: counts of all that were seen; None for images of several classes.
       problem: why there are none, in one line.
     """
 
@@ -43,6 +44,7 @@ class Predictions:
     seed: int = 0
     samples: Sequence[Sample] = ()
     mistakes: Sequence[Sample] = ()
+    wrong: int = 0
     confusion: Confusion | None = None
     problem: str = ""
 
@@ -55,7 +57,7 @@ def lead(run: Run) -> str:
     size = f" with {run.parameters:,} parameters" if run.parameters else ""
     examples = run.record.get("examples")
     images = f"{examples:,} images of " if examples else ""
-    source = data.name or (data.root if data.source == "folder" else None) or data.source
+    source = data.name or (data.root if data.source in ("folder", "csv") else None) or data.source
     began = f", begun with {run.cfg.init_from}" if run.cfg.init_from else ""
     model = formatting.model(run.cfg)
     return (
@@ -109,10 +111,9 @@ def shown(predictions: Predictions) -> Iterator[Block]:
         return
     every = "All" if predictions.seen == predictions.of else f"{predictions.seen:,} of"
     confusion = predictions.confusion
-    wrong = confusion.wrong if confusion else 0
     yield Text(
         text=f"{every} {predictions.of:,} {predictions.split} images were shown to the newest "
-        f"checkpoint, {wrong:,} of them were named wrongly."
+        f"checkpoint, {predictions.wrong:,} of them were named wrongly."
     )
     caption = f"Drawn from the {predictions.split} images by seed {predictions.seed}"
     yield Gallery(samples=predictions.samples, caption=caption)

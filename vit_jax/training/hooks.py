@@ -19,7 +19,8 @@ from vit_jax.training.loop import Hook, Moment
 from vit_jax.training.plan import Plan
 from vit_jax.training.throughput import Speed
 
-LOGGED = ("loss", "top1", "accuracy", "error", "grad_norm", "lr")  # of the metrics of a step
+# Of the metrics of a step.
+LOGGED = ("loss", "top1", "accuracy", "error", "distillation", "grad_norm", "lr")
 
 
 class Diverged(config.UserError):

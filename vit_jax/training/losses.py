@@ -51,6 +51,20 @@ def probabilities(logits: jax.Array, kind: str) -> jax.Array:
     return jax.nn.softmax(logits) if own is None else own(logits)
 
 
+def best_is_right(logits: jax.Array, labels: jax.Array, *, several: bool = False) -> jax.Array:
+    """Returns whether the highest score is that of the example's class, (B,) bool.
+
+    Args:
+      logits: (B, K) float32.
+      labels: as in `cross_entropy`; of shares, the class with the largest counts.
+      several: whether any class with a share counts.
+    """
+    if several:
+        best = jnp.argmax(logits, axis=-1)[:, None]
+        return jnp.take_along_axis(labels, best, axis=-1)[:, 0] > 0
+    return rank_of_label(logits, labels if labels.ndim == 1 else jnp.argmax(labels, axis=-1)) == 0
+
+
 def rank_of_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """Returns how many classes are predicted before the true one, (B,) int32; 0 is correct.
 

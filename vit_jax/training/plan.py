@@ -11,6 +11,7 @@ class Plan:
 
     steps: int
     warmup: int
+    cooldown: int
     evaluate: int | None
     save: int | None
 
@@ -24,10 +25,11 @@ class Plan:
         plan = cls(
             steps=steps(cfg.train.duration),
             warmup=steps(cfg.schedule.warmup),
+            cooldown=steps(cfg.schedule.cooldown),
             evaluate=cfg.evaluation.every and steps(cfg.evaluation.every),
             save=cfg.checkpoint.every and steps(cfg.checkpoint.every),
         )
-        validation.check_length(cfg, plan.steps, plan.warmup)
+        validation.check_length(cfg, plan.steps, plan.warmup, plan.cooldown)
         return plan
 
     @property

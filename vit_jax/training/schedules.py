@@ -8,12 +8,29 @@ import jax.numpy as jnp
 import optax
 
 from vit_jax import components, config
+from vit_jax.training.plan import Plan
+
+COOLED = ("constant", "rsqrt")  # the decays that do not end by themselves
 
 
-def create(schedule: config.Schedule, *, lr: float, steps: int, warmup: int) -> optax.Schedule:
-    """Returns `step -> learning rate`: a linear warm-up from 0, then the decay of `schedule`.
+def of(cfg: config.Config, plan: Plan) -> optax.Schedule:
+    """Returns `step -> learning rate` of a run."""
+    return create(
+        cfg.schedule,
+        lr=cfg.optimizer.lr,
+        steps=plan.steps,
+        warmup=plan.warmup,
+        cooldown=plan.cooldown,
+    )
 
-    The decay's progress counts from the end of the warm-up, as in the released code; the drops of
+
+def create(
+    schedule: config.Schedule, *, lr: float, steps: int, warmup: int, cooldown: int = 0
+) -> optax.Schedule:
+    """Returns `step -> learning rate`: a linear warm-up from 0, the decay, a linear cooldown to 0.
+
+    The cooldown multiplies the decay, as in Scaling Vision Transformers (Zhai et al. 2021). The
+    decay's progress counts from the end of the warm-up, as in the released code; the drops of
     `step` are at shares of the whole run. Step 0 is the first update; a run without warm-up starts
     at `lr`.
     """
@@ -41,6 +58,8 @@ def create(schedule: config.Schedule, *, lr: float, steps: int, warmup: int) -> 
         decay = _reciprocal_sqrt(lr, schedule.timescale)
     if warmup:
         decay = optax.join_schedules([optax.linear_schedule(0.0, lr, warmup), decay], [warmup])
+    if cooldown and schedule.decay in COOLED:
+        decay = _cooled(decay, steps, cooldown)
     return _of_float(decay)
 
 
@@ -50,6 +69,11 @@ def _of_float(schedule: optax.Schedule) -> optax.Schedule:
     float32 holds every step up to 16 million.
     """
     return lambda step: schedule(jnp.asarray(step, jnp.float32))
+
+
+def _cooled(decay: optax.Schedule, steps: int, cooldown: int) -> optax.Schedule:
+    """Returns a schedule that falls to 0 over the last steps."""
+    return lambda step: decay(step) * jnp.clip((steps - step) / cooldown, 0.0, 1.0)
 
 
 def _reciprocal_sqrt(lr: float, timescale: float) -> optax.Schedule:

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -14,9 +13,11 @@ from vit_jax import components, config, models
 from vit_jax.models.variants import required
 from vit_jax.training import (
     compiler_options,
+    distillation,
     losses,
     masked_objective,
     mixup,
+    normalization,
     sharding,
     trainable,
 )
@@ -29,30 +30,21 @@ Objective = Callable[..., tuple[jax.Array, dict[str, jax.Array]]]
 AUGMENTATIONS = "train.augmentations"  # the option
 
 
-def normalize_pixels(images: jax.Array, data: config.Data) -> jax.Array:
-    """Returns uint8 pixels (B, H, W, C) as float32, by the mean and deviation of `data`.
-
-    The defaults give [-1, 1].
-    """
-    mean, std = np.asarray(data.mean), np.asarray(data.std)
-    scale, offset = np.float32(255 * std), np.float32(mean / std)
-    return images.astype(jnp.float32) / scale.reshape(1, 1, 1, -1) - offset.reshape(1, 1, 1, -1)
-
-
 def create(
     model: models.Classifier,
     tx: optax.GradientTransformation,
     schedule: optax.Schedule,
     cfg: config.Config,
+    teacher: distillation.Teacher | None = None,
 ) -> Step:
-    """Returns the pure step.
+    """Returns the pure step; with a teacher, its batch has the teacher's parameters too.
 
     A step whose loss or gradient is not finite leaves parameters, moments and average as they
     were, counts itself in `bad_steps`, and says so in the metric `finite`.
     """
     train = cfg.train
     masked = cfg.masked.target is not None
-    objective = _masked_patches(model, cfg) if masked else _classification(model, cfg)
+    objective = _masked_patches(model, cfg) if masked else _classification(model, cfg, teacher)
     chosen = trainable.of(model, cfg)
     gradient = _accumulated(_reduced(objective, chosen, cfg), chosen, cfg)
     prepare = _preparation(model, cfg)
@@ -61,9 +53,11 @@ def create(
         # Everything random is a function of (seed, step), so that a resumed run repeats it.
         key = _dropout_key(cfg, state["step"])
         mix = mixup.draw(cfg.seed, state["step"], train, cfg.data.image_size)
+        taught = batch.get(distillation.KEY)
+        batch = {name: part for name, part in batch.items() if name != distillation.KEY}
         batch = prepare(batch, state["step"])
         params = _gathered(model, state["params"], cfg)
-        (loss, measured), grads = gradient(params, batch, key, mix)
+        (loss, measured), grads = gradient(params, batch, key, mix, taught)
         norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         lr = jnp.asarray(schedule(state["step"]))
@@ -144,34 +138,42 @@ def _dropout_key(cfg: config.Config, step: jax.Array) -> jax.Array | None:
     return jax.random.fold_in(key, step) if drops else None
 
 
-# Objectives: (params, batch, key, mix) -> (loss, measures); `mix` is that of mixup and CutMix.
+# Objectives: (params, batch, key, mix, taught) -> (loss, measures); `mix` is that of mixup and
+# CutMix, `taught` the parameters of a teacher.
 
 
-def _classification(model: models.Classifier, cfg: config.Config) -> Objective:
-    """Returns the loss of labels, and top-1."""
-    train = cfg.train
+def _classification(
+    model: models.Classifier, cfg: config.Config, teacher: distillation.Teacher | None
+) -> Objective:
+    """Returns the loss of labels, and top-1; with a teacher, the loss of both."""
+    train, distill = cfg.train, cfg.distill
 
     def classify(
-        params: Any, batch: Batch, key: jax.Array | None, mix: mixup.Mix | None
+        params: Any, batch: Batch, key: jax.Array | None, mix: mixup.Mix | None, taught: Any
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         images, labels = batch["image"], batch["label"]
         if not train.augmentations:  # else they have normalized the pixels
-            images = normalize_pixels(images, cfg.data)
+            images = normalization.normalize_pixels(images, cfg.data)
         if mix is not None:
             images = mixup.blend(images, mix.pixels)
-        logits, _ = model.apply(params, images, key=key)
-        if labels.ndim == 1:
-            targets = jax.nn.one_hot(labels, logits.shape[-1])
-        else:
-            targets, labels = labels, jnp.argmax(labels, axis=-1)
+        logits, out = model.apply(params, images, key=key)
+        targets = labels if labels.ndim == 2 else jax.nn.one_hot(labels, logits.shape[-1])
         if mix is not None:
             targets = mixup.blend(targets, mix.labels)
         loss = losses.cross_entropy(
             logits, targets, kind=train.loss, smoothing=train.label_smoothing
         )
         # Of a blend, the label with the larger part is the row's own; of CutMix, it may be less.
-        correct = losses.rank_of_label(logits, labels) == 0
-        return jnp.mean(loss), {"top1": jnp.mean(correct, dtype=jnp.float32)}
+        correct = losses.best_is_right(logits, labels, several=cfg.data.multilabel)
+        measured = {"top1": jnp.mean(correct, dtype=jnp.float32)}
+        loss = jnp.mean(loss)
+        if teacher is None:
+            return loss, measured
+        theirs = teacher.apply(taught, batch["image"], mix, cfg.mesh)
+        ours = {**out, "logits": logits}
+        apart = distillation.divergence(distill, model, teacher, ours, theirs)
+        loss = (1 - distill.weight) * loss + distill.weight * apart
+        return loss, measured | {distillation.MEASURE: apart}
 
     return classify
 
@@ -181,11 +183,15 @@ def _masked_patches(model: models.Classifier, cfg: config.Config) -> Objective:
     target = required(cfg.masked.target)
 
     def predict(
-        params: Any, batch: Batch, key: jax.Array | None, mix: mixup.Mix | None
+        params: Any, batch: Batch, key: jax.Array | None, mix: mixup.Mix | None, taught: Any
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         images, chosen = batch["image"], batch["chosen"]
         outputs = model.predict_masked(
-            params, normalize_pixels(images, cfg.data), batch["source"], chosen, key=key
+            params,
+            normalization.normalize_pixels(images, cfg.data),
+            batch["source"],
+            chosen,
+            key=key,
         )
         patch = required(cfg.model.patch_size)
         found = masked_objective.measure(outputs, images, chosen, patch, target, cfg.data)
@@ -203,16 +209,18 @@ def _accumulated(
     if count == 1:
         return gradient
     measures = ("top1",) if target is None else masked_objective.MEASURES[target]
+    measures += (distillation.MEASURE,) if cfg.distill.teacher else ()
 
-    def accumulated(params: Any, batch: Batch, key: jax.Array | None, mix: mixup.Mix | None) -> Any:
+    def accumulated(
+        params: Any, batch: Batch, key: jax.Array | None, mix: mixup.Mix | None, taught: Any
+    ) -> Any:
         together = 1 if mix is None else 2
         micro = jax.tree.map(lambda x: _microbatches(x, count, together), batch)
 
         def add(total: Any, indexed: tuple[jax.Array, Batch]) -> tuple[Any, None]:
             index, part = indexed
-            one = gradient(
-                params, part, None if key is None else jax.random.fold_in(key, index), mix
-            )
+            own = None if key is None else jax.random.fold_in(key, index)
+            one = gradient(params, part, own, mix, taught)
             return jax.tree.map(jnp.add, total, one), None
 
         nothing = {name: jnp.zeros(()) for name in measures}
@@ -252,7 +260,7 @@ def _augmented(
     batch: Batch, augmentations: list[Callable[..., Any]], cfg: config.Config, step: jax.Array
 ) -> Batch:
     """Returns the batch with normalized pixels after its augmentations."""
-    images, labels = normalize_pixels(batch["image"], cfg.data), batch["label"]
+    images, labels = normalization.normalize_pixels(batch["image"], cfg.data), batch["label"]
     stream = jax.random.fold_in(jax.random.key(cfg.seed), AUGMENTATION_STREAM)
     for index, augment in enumerate(augmentations):
         key = jax.random.fold_in(jax.random.fold_in(stream, step), index)
@@ -270,11 +278,14 @@ def _augmented(
 
 
 def batch_shapes(cfg: config.Config) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns what a step takes: uint8 images (B, H, W, C) and int32 labels (B,)."""
+    """Returns what a step takes: uint8 images (B, H, W, C), and labels (B,) int32 or (B, K)."""
     rows = cfg.train.batch_size
+    label = jax.ShapeDtypeStruct((rows,), jnp.int32)
+    if cfg.data.multilabel:
+        label = jax.ShapeDtypeStruct((rows, required(cfg.model.num_classes)), jnp.float32)
     return {
         "image": jax.ShapeDtypeStruct((rows, *cfg.data.image_size, cfg.data.channels), jnp.uint8),
-        "label": jax.ShapeDtypeStruct((rows,), jnp.int32),
+        "label": label,
     }
 
 
@@ -283,6 +294,7 @@ def compile_step(
     target: State,
     cfg: config.Config,
     mesh: Mesh,
+    teacher: distillation.Teacher | None = None,
 ) -> jax.stages.Compiled:
     """Returns the step compiled for `mesh`, its state donated.
 
@@ -291,12 +303,15 @@ def compile_step(
       target: ShapeDtypeStructs of the state, with shardings.
       cfg: the run; gives the shapes of a batch.
       mesh: the ('data', 'zero', 'fsdp') mesh.
+      teacher: as in `create`.
     """
     place = NamedSharding(mesh, sharding.BATCH)
-    batch = {
+    batch: dict[str, Any] = {
         name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
         for name, leaf in batch_shapes(cfg).items()
     }
+    if teacher is not None:
+        batch[distillation.KEY] = teacher.shapes(mesh, cfg.mesh)
     places = jax.tree.map(lambda leaf: leaf.sharding, target)
     jitted = jax.jit(step, donate_argnums=0, out_shardings=(places, NamedSharding(mesh, P())))
     with jax.set_mesh(mesh):

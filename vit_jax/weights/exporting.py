@@ -50,7 +50,11 @@ NAMES = {"google": "Google", "timm": "timm", "hf": "Hugging Face"}
 
 
 def save(
-    params: models.Params, facts: mapping.Facts, kind: str, path: pathlib.Path
+    params: models.Params,
+    facts: mapping.Facts,
+    kind: str,
+    path: pathlib.Path,
+    dtype: str = "float32",
 ) -> tuple[str, ...]:
     """Writes weights in another project's format; returns preprocessing facts it cannot express.
 
@@ -58,14 +62,17 @@ def save(
     such vectors if the format supports nothing else.
 
     Args:
-      params: parameters of the model in `facts`, written losslessly as float32.
+      params: parameters of the model in `facts`, float32.
       facts: facts about the model, its preprocessing and classes.
       kind: `google` writes a .npz file, `hf` a folder, `timm` a .safetensors file or (a path
         without that suffix) a folder, whose config.json contains more facts.
       path: must not exist.
+      dtype: written without loss as float32, or rounded to float16 or bfloat16.
 
     Raises WeightsError, in one line, if the format does not support the model.
     """
+    if kind == "google" and dtype == "bfloat16":
+        raise WeightsError("--dtype=bfloat16: .npz files have no such type; float16 is one")
     single = {"google": (".npz",), "timm": (".safetensors",), "hf": ()}
     if kind not in single:
         raise WeightsError(f"kind={kind}: must be one of {', '.join(KINDS)}")
@@ -82,7 +89,7 @@ def save(
     documents = _documents(facts, kind) if folder else {}
     arrays = mapping.write(params, form.rules(None, facts), facts)
     unsaid = _unsaid(form, arrays, documents, facts, kind, folder=folder)
-    writers.write(path, arrays, documents)
+    writers.write(path, writers.rounded(arrays, dtype), documents)
     return (*told, *unsaid)
 
 
@@ -108,6 +115,8 @@ def _check_place(facts: mapping.Facts, kind: str) -> None:
     if model.position_place != "stem" and foreign != "bit":
         place = f"model.position_place={model.position_place}"
         raise WeightsError(f"{place}: {name} adds positions at the stem only")
+    if model.norm != "layer" and foreign != "bit":
+        raise WeightsError(f"model.norm={model.norm}: {name} models have LayerNorm")
     headless = "head/kernel" in facts.fresh
     parts = ("mlp", "layer_scale", "registers", "distillation", "stem_norm", "qk_norm", "rotary")
     for key in parts if kind == "google" else ():

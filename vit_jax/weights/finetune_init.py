@@ -16,7 +16,7 @@ APART = {"cls": "class token", "distillation": "distillation token", "registers"
 # chose them.
 NUMERICS = ("activation", "gelu", "norm_epsilon", "norm_place", "class_position")
 NUMERICS += ("resnet_epsilons", "resnet_pool", "mlp", "layer_scale", "registers", "distillation")
-NUMERICS += ("stem_norm", "qk_norm", "biasless", "rotary", "rotary_span")
+NUMERICS += ("norm", "stem_norm", "qk_norm", "biasless", "rotary", "rotary_span")
 
 
 def fit(

@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from vit_jax import storage
@@ -12,11 +13,27 @@ from vit_jax.weights.readers import WeightsError
 
 Documents = Mapping[str, Mapping[str, Any]]  # fields of JSON files, by the names of the files
 
+DTYPES = {  # numpy's and safetensors' names of them
+    "float32": (np.dtype("<f4"), "F32"),
+    "float16": (np.dtype("<f2"), "F16"),
+    "bfloat16": (np.dtype(ml_dtypes.bfloat16), "BF16"),
+}
 FOLDED = "model.safetensors"  # the file of arrays in a folder
 
 
+def rounded(arrays: Mapping[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:
+    """Returns float32 arrays as another type; raises WeightsError for a number beyond its range."""
+    kind, _ = DTYPES[dtype]
+    with np.errstate(over="ignore"):
+        found = {name: np.asarray(array, kind) for name, array in arrays.items()}
+    for name, array in found.items():
+        if not np.array_equal(np.isfinite(array.astype(np.float32)), np.isfinite(arrays[name])):
+            raise WeightsError(f"--dtype={dtype}: {name} has numbers beyond its range")
+    return found
+
+
 def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray], documents: Documents) -> None:
-    """Writes float32 arrays to a .npz or .safetensors file, or to a folder with JSON files.
+    """Writes arrays of one of DTYPES to a .npz or .safetensors file, or a folder with JSON files.
 
     `path` is always complete: data is written to a temporary name, synced, and renamed. If the disk
     fails, raises WeightsError and leaves nothing behind.
@@ -43,11 +60,12 @@ def _safetensors(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
     start = 0
     for name, array in arrays.items():
         end = start + array.nbytes
-        header[name] = {"dtype": "F32", "shape": array.shape, "data_offsets": (start, end)}
+        kind = next(kind for numpy, kind in DTYPES.values() if numpy == array.dtype)
+        header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": (start, end)}
         start = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # numbers begin at a multiple of their size
     with path.open("xb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for array in arrays.values():
-            file.write(np.ascontiguousarray(array, "<f4").data)
+            file.write(np.ascontiguousarray(array).tobytes())

@@ -1,7 +1,8 @@
 """Published checkpoints by name, with their location, model and published accuracy.
 
-None of the numbers are our measurements. Accuracies are top-1 on ImageNet in percent, as printed in
-the source; empty fields are unpublished. The table is `zoo.csv`; names of files come from
+Only the accuracies of `bundled.csv`, whose weights come with the package, are our measurements. The
+others are top-1 on ImageNet in percent, as printed in the source; empty fields are unpublished. The
+table is `zoo.csv`; names of files come from
   VT  github.com/google-research/vision_transformer @c6de1e5, README.md and vit_jax.ipynb
   BT  github.com/google-research/big_transfer @140de6e, README.md
   TM  github.com/huggingface/pytorch-image-models, timm/models; accuracies: timm's own evaluation,
@@ -21,7 +22,10 @@ from vit_jax.weights import addresses, download
 from vit_jax.weights.readers import WeightsError
 
 BUCKET = "gs://vit_models"
-TABLES = tuple(pathlib.Path(__file__).with_name(f"{name}.csv") for name in ("zoo", "backbones"))
+TABLES = tuple(
+    pathlib.Path(__file__).with_name(f"{name}.csv") for name in ("zoo", "backbones", "bundled")
+)
+BUNDLED = pathlib.Path(__file__).with_name("bundled")  # a folder for each of its table
 # Other files in a repository of the Hub.
 ON_HUB = {"huggingface": ("config.json", "preprocessor_config.json"), "timm": ("config.json",)}
 # Data sets by their names in file names.
@@ -32,6 +36,7 @@ REPORTS = {
     "augreg": "vision_transformer",
     "bit": "big_transfer",
     "timm": "timm",
+    "cifar10": "vit_jax, on CIFAR-10",
 }
 
 
@@ -45,9 +50,10 @@ class Entry(download.Source):
       data: training data.
       image_size: side of its images; None if unknown, or for a ResNet.
       preprocessing: differences from a bilinear resize to values from -1 to 1.
-      top1: accuracy on ImageNet, after fine-tuning if it was not trained on ImageNet.
+      top1: accuracy on ImageNet, after fine-tuning if it was not trained on ImageNet; of one that
+        comes with the package, on its own data.
       license: as its publisher names it; empty for Google's, which is apache-2.0.
-      access: `gated` if its publisher wants to be asked; empty for all others.
+      access: `gated` if its publisher wants to be asked, `bundled` if it comes with the package.
     """
 
     layout: str
@@ -123,7 +129,8 @@ def resolve(reference: str, *, offline: bool = False) -> pathlib.Path:
     if path.exists():
         return path
     if "://" not in reference:
-        return download.fetch(find(reference), offline=offline)
+        entry = find(reference)
+        return download.fetch(entry, offline=offline) if entry.urls else BUNDLED / reference
     page = re.fullmatch(rf"{addresses.HUB}/([\w.\-]+/[\w.\-]+?)/?", reference, re.ASCII)
     if page:
         urls = _hub(page[1], "config.json", "preprocessor_config.json")
@@ -154,11 +161,12 @@ def _hub(name: str, *beside: str) -> tuple[str, ...]:
 
 
 def _read(row: dict[str, str]) -> Entry:
-    urls = (
-        (addresses.parse(row["file"]),)
-        if row.get("file")
-        else _hub(row["name"], *ON_HUB[row["layout"]])
-    )
+    if (BUNDLED / row["name"]).is_dir():
+        urls = ()
+    elif row.get("file"):
+        urls = (addresses.parse(row["file"]),)
+    else:
+        urls = _hub(row["name"], *ON_HUB[row["layout"]])
     side = row["image_size"]
     return Entry(
         name=row["name"],

@@ -21,7 +21,7 @@ class ResNetFamily(Family):
         "patch_size", "width", "depth", "mlp_dim", "heads", "mlp", "layer_scale", "registers",
         "stem_norm", "qk_norm", "biasless", "rotary", "rotary_span",
         "patch_remainder", "pooling", "class_token", "distillation", "position", "class_position",
-        "position_place", "activation", "gelu", "norm_epsilon", "norm_place", "attention",
+        "position_place", "activation", "gelu", "norm", "norm_epsilon", "norm_place", "attention",
     )  # fmt: skip
 
     def check(self, model: config.Model, image_size: tuple[int, int]) -> None:

@@ -1,0 +1,225 @@
+"""Lists of images in CSV files: what is read, and every mistake in one line."""
+
+import pickle
+
+import cv2
+import numpy as np
+import pytest
+
+from vit_jax import config
+from vit_jax.config import ConfigError
+from vit_jax.data import label_arrays, pipeline, sources, split_roles, transforms
+from vit_jax.data.source import DataError
+
+TRAIN = "image,labels\na.png,cat;dog\nsub/b.png,dog\nc.png,\nd.png, cat ; bird \n"
+TEST = "image,labels\ne.png,bird\nf.png,\n"
+
+
+def write(root, **files):
+    """Writes CSV files by their names, and a gray image for each of their lines."""
+    for name, text in files.items():
+        (root / f"{name}.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    for number, name in enumerate(("a", "sub/b", "c", "d", "e", "f")):
+        path = root / f"{name}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(cv2.imencode(".png", np.full((4, 4), 10 * number, np.uint8))[1])
+    return root
+
+
+def data(root, **options):
+    return config.Data(
+        **({"source": "csv", "root": str(root), "multilabel": True, "image_size": (4, 4),
+            "channels": 1} | options)
+    )  # fmt: skip
+
+
+def opened(root, split="train", key="data.train_split", **options):
+    return sources.open_source(data(root, **options), split, key=key)
+
+
+def labels(source):
+    return [source[index].label for index in range(len(source))]
+
+
+def refusal(root, split="train", **options):
+    with pytest.raises((DataError, ConfigError)) as raised:
+        opened(root, split, **options)
+    text = str(raised.value)
+    assert "\n" not in text
+    return text.replace(str(root), "ROOT")
+
+
+def test_classes_of_each_image(tmp_path):
+    write(tmp_path, train=TRAIN, test=TEST)
+    train = opened(tmp_path)
+    assert train.classes == ("bird", "cat", "dog")
+    assert labels(train) == [(1, 2), (2,), (), (0, 1)]
+    assert train.name(1) == f"{tmp_path}/sub/b.png"
+    test = opened(tmp_path, "test")
+    assert (test.classes, labels(test)) == (train.classes, [(0,), ()])
+    assert cv2.imdecode(np.frombuffer(test[0].image, np.uint8), -1)[0, 0] == 40
+    again = pickle.loads(pickle.dumps(train))
+    assert (labels(again), again.fingerprint()) == (labels(train), train.fingerprint())
+
+
+def test_a_column_for_each_class_is_the_same(tmp_path):
+    lines = "file,dog,cat,bird\na.png,1,1,0\nsub/b.png,1,0,0\nc.png,0,0,0\nd.png,0,1, 1\n"
+    write(tmp_path, train=b"\xef\xbb\xbf" + lines.encode(), test="file,bird,cat,dog\ne.png,1,0,0\n")
+    train = opened(tmp_path)
+    assert train.classes == ("dog", "cat", "bird")
+    assert labels(train) == [(0, 1), (0,), (), (1, 2)]
+    assert labels(opened(tmp_path, "test")) == [(2,)]  # whatever the order of its columns
+
+
+def test_one_class_each(tmp_path):
+    write(tmp_path, train='image,label\na.png,cat\n\n"sub/b.png","dog"\n')
+    assert labels(opened(tmp_path, multilabel=False)) == [1 - 1, 1]
+    write(tmp_path, train=TRAIN)
+    assert refusal(tmp_path, multilabel=False) == (
+        "ROOT/train.csv, line 2: 2 classes; for images of any number set data.multilabel=true and "
+        "train.loss=sigmoid"
+    )
+
+
+def test_slices_are_random_samples_that_divide_the_file(tmp_path):
+    names = [f"{n}.png" for n in range(100)]
+    write(tmp_path, train="image,labels\n" + "".join(f"{n},{int(n[0]) % 2}\n" for n in names))
+    first, rest = (opened(tmp_path, f"train[{part}]") for part in (":30%", "30%:"))
+    found = [[source.name(i).rpartition("/")[2] for i in range(len(source))]
+             for source in (first, rest)]  # fmt: skip
+    assert (len(first), len(rest)) == (30, 70)
+    assert sorted(found[0] + found[1]) == sorted(names)
+    assert found[0] == sorted(found[0], key=names.index) != names[:30]
+    write(tmp_path, train="image,labels\n" + "".join(f"{n},{int(n[0]) % 2}\n" for n in names[::-1]))
+    again = opened(tmp_path, "train[:30%]")
+    assert {again.name(i).rpartition("/")[2] for i in range(30)} == set(found[0])
+
+
+@pytest.mark.parametrize(
+    ("there", "evaluated", "test"),
+    [
+        (("train", "valid", "test"), "valid", "test"),
+        (("train", "test"), "test", None),
+        (("train", "validation"), "validation", None),
+    ],
+)
+def test_automatic_splits(tmp_path, there, evaluated, test):
+    write(tmp_path, **dict.fromkeys(there, TRAIN))
+    found = split_roles.resolved(data(tmp_path, eval_split="auto", test_split="auto"))
+    assert (found.eval_split, found.test_split) == (evaluated, test)
+
+
+def test_a_synonym_is_found(tmp_path):
+    write(tmp_path, training=TRAIN, val=TEST)
+    assert labels(opened(tmp_path, "validation")) == [(0,), ()]
+
+
+def test_the_fingerprint_covers_paths_labels_and_sizes(tmp_path):
+    write(tmp_path, train=TRAIN)
+    before = opened(tmp_path).fingerprint()
+    write(tmp_path, train=TRAIN.replace("c.png,\n", "c.png,dog\n"))
+    changed = opened(tmp_path).fingerprint()
+    write(tmp_path, train=TRAIN)
+    assert opened(tmp_path).fingerprint() == before != changed
+    (tmp_path / "d.png").write_bytes(b"other")
+    assert opened(tmp_path).fingerprint() != before
+    (tmp_path / "d.png").unlink()
+    with pytest.raises(DataError, match="d.png: No such file or directory$"):
+        opened(tmp_path).fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "ROOT/train.csv: needs a header and at least 2 columns, image and classes"),
+        ("image\na.png\n",
+         "ROOT/train.csv: needs a header and at least 2 columns, image and classes"),
+        ("image,labels\n", "ROOT/train.csv: lists no image"),
+        ("i,l\na.png,x,y\n", "ROOT/train.csv, line 2: 3 columns; the header has 2"),
+        ("i,l\n\n,x\n", "ROOT/train.csv, line 3: no image: must be a path below data.root"),
+        ("i,l\n/etc/x,x\n", "ROOT/train.csv, line 2: /etc/x: must be a path below data.root"),
+        ("i,l\na/../../x,x\n", "ROOT/train.csv, line 2: a/../../x: must be a path below data.root"),
+        ("i,l\na.png,x\na.png,y\n",
+         "ROOT/train.csv, line 3: a.png is listed twice; an image has one line"),
+        ("i,l\na.png,x;x\n", "ROOT/train.csv, line 2: a class is named twice"),
+        ("i,l\na.png,x\x1b[2J\n",
+         "ROOT/train.csv, line 2: class 'x\\\\x1b[2J': is empty, or cannot be shown; rename it"),
+        ("i,l\na.png,x\nb.png,\n",
+         "data.root=ROOT: train.csv has 1 classes; at least 2 are needed"),
+        ("i,x,y\na.png,1,2\n", "ROOT/train.csv, line 2: y is 2; must be 0 or 1"),
+        ("i,x,\na.png,1,0\n",
+         "ROOT/train.csv, line 1: class '': is empty, or cannot be shown; rename it"),
+        ("i,x,x\na.png,1,0\n", "ROOT/train.csv: two columns have the same name"),
+        ('i,l\n"a.png,x\n', "ROOT/train.csv, line 2: unexpected end of data"),
+        (b"i,l\na.png,\xff\n", "ROOT/train.csv: byte 10 is not UTF-8"),
+    ],
+)  # fmt: skip
+def test_a_malformed_list_is_one_line(tmp_path, text, line):
+    write(tmp_path, train=text)
+    assert refusal(tmp_path) == line
+
+
+def test_other_mistakes_are_one_line(tmp_path):
+    write(tmp_path, train=TRAIN, test="image,labels\ne.png,brid\n")
+    assert refusal(tmp_path, "test") == (
+        "ROOT/test.csv, line 2: class brid is not in the training split; did you mean bird?"
+    )
+    write(tmp_path, test="image,cat,dog,fish\ne.png,1,0,0\n")
+    assert refusal(tmp_path, "test") == (
+        "ROOT/test.csv: its columns are not the classes of the training split: bird"
+    )
+    assert refusal(tmp_path, "dev") == (
+        "data.train_split=dev: no dev.csv in data.root=ROOT; CSV files there: test.csv, train.csv"
+    )
+    with pytest.raises(DataError, match="^data.root=.*/no: no such folder$"):
+        opened(tmp_path / "no")
+    with pytest.raises(ConfigError, match="model.num_classes=4: data.multilabel needs as many as"):
+        sources.open_source(data(tmp_path), "train", num_classes=4, train=True)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_have_a_one_for_each_class(tmp_path, workers):
+    write(tmp_path, train=TRAIN)
+    chosen = data(tmp_path, workers=workers)
+    with pipeline.batches(
+        sources.open_source(chosen, "train", train=True),
+        transforms.eval_transforms(chosen),
+        chosen,
+        seed=0,
+        batch_size=6,
+        rows=range(6),
+        train=False,
+        stop_step=1,
+    ) as batches:
+        (batch,) = batches
+    expected = [[0, 1, 1], [0, 0, 1], [0, 0, 0], [1, 1, 0], [0, 0, 0], [0, 0, 0]]
+    np.testing.assert_array_equal(batch["label"], np.float32(expected), strict=True)
+    assert batch["mask"].tolist() == [True] * 4 + [False] * 2
+
+
+def test_names_of_labels():
+    classes = ("bird", "cat", "dog")
+    assert [label_arrays.text(label, classes) for label in (1, (0, 2), (1,), ())] == [
+        "cat", "bird; dog", "cat", "no class"
+    ]  # fmt: skip
+
+
+def test_synthetic_images_of_any_number_of_classes():
+    options = config.Data(
+        source="synthetic", multilabel=True, image_size=(8, 8), channels=1, num_examples=60
+    )
+    source = sources.open_source(options, "train", num_classes=5, train=True)
+    found = labels(source)
+    assert [len(label) for label in found[:6]] == [0, 1, 2, 0, 1, 2]
+    assert {one for label in found for one in label} == set(range(5))
+    assert len({label for label in found if len(label) == 2}) == 10
+    plain = sources.open_source(
+        config.Data(**(vars(options) | {"multilabel": False})), "train", num_classes=5, train=True
+    )
+    assert source.fingerprint() != plain.fingerprint()
+    # Pictures of one class are those of its pattern, whichever way they are labeled.
+    mean = {label: np.mean([source[i].image for i in range(60) if found[i] == label], 0)
+            for label in set(found) if len(label) == 1}  # fmt: skip
+    for (label,), picture in mean.items():
+        same = np.mean([plain[i].image for i in range(label, 60, 5)], 0)
+        assert np.abs(picture - same).mean() < 25

@@ -1,0 +1,237 @@
+"""Distillation: divergences against numpy in float64; runs that learn from a teacher."""
+
+import dataclasses
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special
+
+import runs
+from vit_jax import config, experiment, loading, models, preflight, teaching
+from vit_jax.runtime import preemption
+from vit_jax.training import distillation, optimizers, schedules, sharding, state, step
+
+SIZE = (8, 8)
+
+
+def network(width=16, *, classes=10, depth=1, **options):
+    cfg = runs.configure(model={"width": width, "depth": depth, "num_classes": classes, **options})
+    return loading.create_model(cfg), cfg
+
+
+def random_outputs(model, seed, batch=6):
+    rng = np.random.default_rng(seed)
+    images = jnp.asarray(rng.normal(size=(batch, *model.image_size, model.channels)), jnp.float32)
+    params = model.init(jax.random.key(seed))
+    params["head"]["kernel"] = jax.random.normal(jax.random.key(9), params["head"]["kernel"].shape)
+    logits, out = model.apply(params, images)
+    return {**out, "logits": logits}
+
+
+def cosines(x):
+    x = np.asarray(x, np.float64)
+    x = x / np.linalg.norm(x, axis=-1, keepdims=True)
+    return x @ np.swapaxes(x, -1, -2)
+
+
+@pytest.mark.parametrize("target", ["logits", "features", "tokens"])
+def test_divergences(target):
+    student, cfg = network(16)
+    other, _ = network(32)
+    teacher = distillation.Teacher(other, cfg.data)
+    ours, theirs = random_outputs(student, 1), random_outputs(other, 2)
+    options = config.Distill(teacher="x", target=target, temperature=2.0)
+    found = float(distillation.divergence(options, student, teacher, ours, theirs))
+    if target == "logits":
+        p, q = (np.asarray(one["logits"], np.float64) / 2 for one in (theirs, ours))
+        log_p, log_q = special.log_softmax(p, axis=1), special.log_softmax(q, axis=1)
+        expected = 4 * (np.exp(log_p) * (log_p - log_q)).sum(axis=1).mean()
+    elif target == "features":
+        expected = np.square(cosines(ours["pre_logits"]) - cosines(theirs["pre_logits"])).mean()
+    else:
+        before = models.variants.prefix_tokens(student.config)
+        a, b = (cosines(one["tokens"][:, before:]) for one in (ours, theirs))
+        expected = np.square(a - b).mean()
+    assert expected > 1e-3
+    assert found == pytest.approx(expected, rel=2e-5)
+    assert float(distillation.divergence(options, student, teacher, ours, ours)) < 1e-9
+
+
+class Distilled:
+    """Steps of a student whose teacher has another width, size and normalization."""
+
+    def __init__(self, devices=1, **distill):
+        options = {"teacher": "x", "target": "logits", "temperature": 2.0, "weight": 0.7} | distill
+        more = options.pop("train", {})
+        values = {"duration": "3 steps", "ema": None, "clip_norm": None, "batch_size": 16}
+        self.cfg = runs.configure(
+            model={"dropout": 0.0, "num_classes": 10, "depth": 1},
+            train=values | more,
+            schedule={"warmup": 0, "decay": "constant"},
+            distill=options,
+        )
+        self.mesh = sharding.create_mesh(1, jax.devices()[:devices])
+        self.model = loading.create_model(self.cfg)
+        data = dataclasses.replace(self.cfg.data, image_size=(16, 16), mean=(0.4,), std=(0.2,))
+        wide = runs.configure(
+            model={"width": 32, "dropout": 0.0, "num_classes": 10, "depth": 1},
+            data={"image_size": 16},
+        )
+        self.teacher = distillation.Teacher(loading.create_model(wide), data)
+        self.params = self.teacher.model.init(jax.random.key(5))
+        kernel = jax.random.normal(jax.random.key(6), self.params["head"]["kernel"].shape)
+        self.params["head"]["kernel"] = kernel
+        distillation.check(self.cfg, self.model, self.teacher)
+        tx = optimizers.create(self.cfg.optimizer, clip_norm=None)
+        schedule = schedules.create(self.cfg.schedule, lr=0.01, steps=3, warmup=0)
+        target = state.abstract_state(self.model, tx, self.cfg, self.mesh)
+        pure = step.create(self.model, tx, schedule, self.cfg, self.teacher)
+        self.compiled = step.compile_step(pure, target, self.cfg, self.mesh, self.teacher)
+        self.live = state.initialize(self.model, tx, self.cfg, self.mesh)
+
+    def run(self, steps=3):
+        held = self.teacher.put(self.params, self.mesh, self.cfg.mesh)
+        rows, found = sharding.host_rows(self.mesh, 16), []
+        for number in range(steps):
+            batch = sharding.put_batch(self.batch(number), self.mesh, 16, rows)
+            self.live, one = self.compiled(self.live, {**batch, distillation.KEY: held})
+            found.append({key: float(value) for key, value in one.items()})
+        return found
+
+    @staticmethod
+    def batch(number):
+        rng = np.random.default_rng(number)
+        images = rng.integers(0, 256, (16, *SIZE, 1), np.uint8)
+        return {"image": images, "label": rng.integers(0, 10, 16).astype(np.int32)}
+
+
+def test_the_loss_of_a_step_by_hand():
+    one = Distilled()
+    params = jax.device_get(one.live["params"])
+    (found,) = one.run(1)
+    batch = one.batch(0)
+    pixels = batch["image"].astype(np.float32) / 255
+    ours, _ = one.model.apply(params, jnp.asarray((pixels - 0.5) / 0.5))
+    seen = jax.image.resize(jnp.asarray((pixels - 0.4) / 0.2), (16, 16, 16, 1), "bilinear")
+    theirs, _ = one.teacher.model.apply(one.params, seen)
+    log_p, log_q = (
+        special.log_softmax(np.asarray(x, np.float64) / 2, axis=1) for x in (theirs, ours)
+    )
+    apart = 4 * (np.exp(log_p) * (log_p - log_q)).sum(axis=1).mean()
+    log_own = special.log_softmax(np.asarray(ours, np.float64), axis=1)
+    labels = -log_own[np.arange(16), batch["label"]].mean()
+    assert found["distillation"] == pytest.approx(apart, rel=1e-5)
+    assert found["loss"] == pytest.approx(0.3 * labels + 0.7 * apart, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("devices", "distill"),
+    [
+        (8, {}),
+        (1, {"train": {"accumulation": 2}}),
+        (8, {"target": "tokens", "train": {"mixup": 0.4, "cutmix": 1.0}}),
+        pytest.param(8, {"target": "features"}, marks=pytest.mark.slow),
+    ],
+)
+def test_devices_and_microbatches_change_nothing(devices, distill):
+    plain = {**distill, "train": {**distill.get("train", {}), "accumulation": 1}}
+    expected, found = Distilled(**plain).run(), Distilled(devices, **distill).run()
+    for one, other in zip(expected, found, strict=True):
+        assert one["distillation"] == pytest.approx(other["distillation"], rel=2e-5)
+        assert one["loss"] == pytest.approx(other["loss"], rel=2e-5)
+    assert found[0]["loss"] != found[-1]["loss"]
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory):
+    """The directory of a run to learn from."""
+    folder = tmp_path_factory.mktemp("teacher")
+    cfg = runs.configure(train={"duration": "6 steps"}, checkpoint={"every": 3})
+    experiment.train(cfg, folder)
+    return folder
+
+
+def test_a_run_learns_and_resumes_bit_for_bit(taught, tmp_path, monkeypatch):
+    teacher = tmp_path / "teacher"
+    shutil.copytree(taught, teacher)
+
+    def student(workdir):
+        cfg = runs.configure(
+            model={"width": 8, "mlp_dim": 16, "depth": 1},
+            train={"duration": "8 steps"},
+            distill={"teacher": str(teacher), "temperature": 2.0},
+        )
+        return experiment.train(cfg, workdir)
+
+    student(tmp_path / "whole")
+    with runs.stopping_at(monkeypatch, 5), pytest.raises(preemption.Preempted):
+        student(tmp_path / "broken")
+    student(tmp_path / "broken")
+    runs.assert_equal_runs(tmp_path / "broken", tmp_path / "whole")
+    apart = runs.trace(tmp_path / "whole", "train/distillation")
+    assert len(apart) == 8
+    assert apart == runs.trace(tmp_path / "whole")  # all of the loss is the teacher's
+    with runs.stopping_at(monkeypatch, 5), pytest.raises(preemption.Preempted):
+        student(tmp_path / "other")
+    shutil.rmtree(max((teacher / "checkpoints").glob("0*")))  # the one before teaches now
+    with pytest.raises(config.ConfigError, match=r"distill\.teacher: its parameters are not those"):
+        student(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"model": {"num_classes": 7}}, "has 10 classes, the student 7"),
+        ({"data": {"channels": 3}}, "sees images of 1 channels; set data.channels=1"),
+    ],
+)
+def test_a_teacher_that_cannot_teach(options, reason, taught):
+    cfg = runs.configure(distill={"teacher": str(taught)}, **options)
+    cfg = config.with_classes(cfg, cfg.model.num_classes or 10)
+    opened = loading.load(taught)
+    teacher = distillation.Teacher(opened.model, opened.config.data)
+    with pytest.raises(config.ConfigError, match=reason):
+        distillation.check(cfg, loading.create_model(cfg), teacher)
+
+
+@pytest.mark.slow
+def test_classes_in_another_order_are_noticed(taught, tmp_path, caplog):
+    order = tuple("9876543210")
+    cfg = runs.configure(distill={"teacher": str(taught)}, train={"duration": "1 steps"},
+                         schedule={"warmup": 0}, data={"classes": order})  # fmt: skip
+    said = "classes are in another order: class 0 is 0, that of the data 9; set distill.target=feat"
+    with pytest.raises(config.ConfigError, match=said):
+        experiment.train(cfg, tmp_path / "logits")
+    features = dataclasses.replace(cfg.distill, target="features")
+    experiment.train(dataclasses.replace(cfg, distill=features), tmp_path / "features")
+    with caplog.at_level("INFO"):
+        teaching._compare("x", ("0", "tench"), ("0", "n01440764"))
+    assert "calls class 1 tench, and the data n01440764; by logits they are one" in caplog.text
+
+
+def test_what_does_not_go_with_a_teacher():
+    with pytest.raises(config.ConfigError, match=r"masked\.target=color: does not go with distill"):
+        runs.configure(distill={"teacher": "x"}, masked={"target": "color"})
+    with pytest.raises(config.ConfigError, match=r"distill\.weight"):
+        runs.configure(distill={"teacher": "x", "weight": 1.5})
+
+
+def test_preflight_counts_the_teacher(taught):
+    cfg = runs.configure(
+        model={"num_classes": 10, "depth": 1},
+        distill={"teacher": str(taught)},
+        train={"duration": "4 steps"},
+    )
+    cfg, where = preflight.prepare(cfg), preflight.open_slice("cpu")
+    facts = loading.describe(str(taught))
+    teacher = config.Config(model=facts.model, data=facts.data)
+    found = preflight.measure(cfg, where, 200, teacher)
+    alone = dataclasses.replace(cfg, distill=config.Distill())
+    plain = preflight.measure(alone, where, 200)
+    model = loading.create_model(dataclasses.replace(teacher, name="teacher"))
+    assert found.model_flops == pytest.approx(plain.model_flops + model.flops * 32 / 8)
+    assert found.params > plain.params
+    assert found.peak > plain.peak

@@ -1,0 +1,227 @@
+"""Images listed in CSV files as a source: `root/SPLIT.csv`, one or several classes each."""
+
+import csv
+import hashlib
+import io
+import pathlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from vit_jax import config, limits, messages, storage
+from vit_jax.data import decoding, split_names
+from vit_jax.data.skipped_files import shown
+from vit_jax.data.source import DataError, Record, Split, digest
+
+SEPARATOR = ";"  # between the classes of an image
+SUFFIX = ".csv"
+STATED = 1000  # files whose size is part of the fingerprint
+
+
+class Row(NamedTuple):
+    """A line of a CSV file: its number, the image's path below root, and the classes."""
+
+    line: int
+    image: str
+    classes: tuple[str, ...]
+
+
+class CsvImages:
+    """Images that `root/SPLIT.csv` lists, their paths relative to root; the first line is a header.
+
+    With two columns, image and classes, the second has names of classes separated by `;`. With
+    more, there is a column for each class, with 0 or 1. The classes are those of
+    `data.train_split`, sorted, or in the order of its columns. With `data.multilabel` a label is a
+    tuple of any number of classes; without it, every image has one.
+
+    Examples are in the order of the file. A slice such as `train[:80%]` takes images in the order
+    of a hash of their paths, so it is a random sample, and `train[80%:]` is the rest.
+    """
+
+    def __init__(self, data: config.Data, split: str, key: str) -> None:
+        """Raises DataError for files that are missing or malformed, in one line."""
+        self._root, self._multilabel = pathlib.Path(data.root or ""), data.multilabel
+        if not self._root.is_dir():
+            what = "not a folder" if self._root.exists() else "no such folder"
+            raise DataError(f"data.root={self._root}: {what}")
+        chosen = Split.parse(split, key)
+        train = Split.parse(data.train_split, "data.train_split").name
+        path = _file(self._root, chosen.name, key)
+        header, rows = _read(path)
+        named, others = header, rows
+        if chosen.name != train:
+            named, others = _read(_file(self._root, train, "data.train_split"))
+        self.classes = _classes(named, others)
+        if len(self.classes) < 2:
+            raise DataError(f"data.root={self._root}: {train}{SUFFIX} has {len(self.classes)} "
+                            "classes; at least 2 are needed")  # fmt: skip
+        _check_header(path, header, self.classes)
+        places = {name: place for place, name in enumerate(self.classes)}
+        if chosen.low or chosen.high:
+            part = chosen.select(len(rows), key)
+            kept = sorted(rows, key=lambda row: _hash(row.image))[part.start : part.stop]
+            rows = sorted(kept)
+        found = [self._label(path, row, places) for row in rows]
+        # Blocks of bytes and numbers, because unpickling a list of a million strings is slow.
+        names = [row.image.encode() for row in rows]
+        self._names, self._name_ends = b"".join(names), _ends(names)
+        self._labels = np.array([place for label in found for place in label], np.int32)
+        self._label_ends = _ends(found)
+
+    def _label(self, path: pathlib.Path, row: Row, places: dict[str, int]) -> tuple[int, ...]:
+        unknown = [name for name in row.classes if name not in places]
+        if unknown:
+            raise DataError(
+                f"{path}, line {row.line}: class {unknown[0]} is not in the training split"
+                f"{config.suggest(unknown[0], self.classes)}"
+            )
+        if not self._multilabel and len(row.classes) != 1:
+            raise DataError(
+                f"{path}, line {row.line}: {len(row.classes)} classes; for images of any number "
+                "set data.multilabel=true and train.loss=sigmoid"
+            )
+        return tuple(sorted(places[name] for name in row.classes))
+
+    def __len__(self) -> int:
+        return len(self._name_ends) - 1
+
+    def __getitem__(self, index: int) -> Record:
+        label = self._labels[self._label_ends[index] : self._label_ends[index + 1]].tolist()
+        return Record(
+            decoding.read(self.name(index)), tuple(label) if self._multilabel else label[0]
+        )
+
+    def name(self, index: int) -> str:
+        """Returns the path of the file."""
+        name = self._names[self._name_ends[index] : self._name_ends[index + 1]]
+        return f"{self._root}/{name.decode()}"
+
+    def fingerprint(self) -> str:
+        """Covers classes, paths, labels, and the sizes of 1,000 files spread evenly.
+
+        Raises DataError if one of those is missing.
+        """
+        some = np.unique(np.linspace(0, len(self) - 1, STATED).astype(np.int64))
+        sizes = []
+        for index in some:
+            with storage.errors_as(DataError, self.name(index)):
+                sizes.append(pathlib.Path(self.name(index)).stat().st_size)
+        return digest(
+            "\n".join(self.classes).encode(),
+            self._names,
+            self._name_ends.astype("<i8").tobytes(),
+            self._labels.astype("<i4").tobytes(),
+            self._label_ends.astype("<i8").tobytes(),
+            np.array(sizes, "<i8").tobytes(),
+        )
+
+
+def splits(root: str | None) -> tuple[str, ...]:
+    """Returns the names of the CSV files in a folder; raises DataError if it cannot be read."""
+    with storage.errors_as(DataError, f"data.root={root}"):
+        there = sorted(pathlib.Path(root).iterdir()) if root else []
+    return tuple(path.stem for path in there if path.suffix == SUFFIX)
+
+
+def _file(root: pathlib.Path, name: str, key: str) -> pathlib.Path:
+    """Returns the file of a split, or of the only one with a synonym of its name."""
+    there = splits(str(root))
+    found = split_names.find(name, there)
+    if found is not None:
+        return root / f"{found}{SUFFIX}"
+    listed = ", ".join(shown(f"{one}{SUFFIX}") for one in there[:10]) or "none"
+    raise DataError(
+        f"{key}={name}: no {name}{SUFFIX} in data.root={root}; CSV files there: {listed}"
+    )
+
+
+def _read(path: pathlib.Path) -> tuple[list[str], list[Row]]:
+    """Returns the header and the rows of a file; raises DataError for the first malformed line."""
+    with storage.errors_as(DataError, f"{path}: cannot be read"):
+        try:
+            text = limits.read(path, limits.EXAMPLES).decode("utf-8-sig")
+        except limits.LimitError as error:
+            raise DataError(f"{path}: {error}") from None
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: byte {error.start} is not UTF-8") from None
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = next(reader, [])
+        if len(header) < 2:
+            raise DataError(f"{path}: needs a header and at least 2 columns, image and classes")
+        for name in header[1:]:
+            _check_name(path, 1, name)
+        rows = list(_rows(path, reader, header))
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: {error}") from None
+    if not rows:
+        raise DataError(f"{path}: lists no image")
+    return header, rows
+
+
+def _rows(path: pathlib.Path, reader: Iterator[list[str]], header: list[str]) -> Iterator[Row]:
+    seen: set[str] = set()
+    for number, cells in enumerate(reader, start=2):
+        if not cells:
+            continue
+        where = f"{path}, line {number}"
+        if len(cells) != len(header):
+            raise DataError(f"{where}: {len(cells)} columns; the header has {len(header)}")
+        image = cells[0].strip()
+        parts = pathlib.PurePosixPath(image).parts
+        if not parts or parts[0] == "/" or ".." in parts or "\0" in image:
+            raise DataError(
+                f"{where}: {shown(image) or 'no image'}: must be a path below data.root"
+            )
+        if image in seen:
+            raise DataError(f"{where}: {shown(image)} is listed twice; an image has one line")
+        seen.add(image)
+        yield Row(number, image, _names(where, cells, header))
+
+
+def _names(where: str, cells: list[str], header: list[str]) -> tuple[str, ...]:
+    """Returns the classes of a line."""
+    if len(header) == 2:
+        names = [name.strip() for name in cells[1].split(SEPARATOR)]
+        names = tuple(name for name in names if name)
+        for name in names:
+            _check_name(where, None, name)
+        if len(set(names)) < len(names):
+            raise DataError(f"{where}: a class is named twice")
+        return names
+    for name, cell in zip(header[1:], cells[1:], strict=True):
+        if cell.strip() not in ("0", "1"):
+            raise DataError(f"{where}: {shown(name)} is {shown(cell)}; must be 0 or 1")
+    return tuple(n for n, cell in zip(header[1:], cells[1:], strict=True) if cell.strip() == "1")
+
+
+def _check_name(where: object, line: int | None, name: str) -> None:
+    """Raises DataError for a name of a class that reports or terminals cannot show unchanged."""
+    if not name or messages.printable(name) != name:
+        place = f"{where}" if line is None else f"{where}, line {line}"
+        raise DataError(f"{place}: class {shown(name)!r}: is empty, or cannot be shown; rename it")
+
+
+def _classes(header: list[str], rows: list[Row]) -> tuple[str, ...]:
+    if len(header) > 2:
+        return tuple(header[1:])
+    return tuple(sorted({name for row in rows for name in row.classes}))
+
+
+def _check_header(path: pathlib.Path, header: list[str], classes: tuple[str, ...]) -> None:
+    named = header[1:] if len(header) > 2 else []
+    if len(set(named)) < len(named):
+        raise DataError(f"{path}: two columns have the same name")
+    if named and set(named) != set(classes):
+        odd = sorted(set(named) ^ set(classes))[0]
+        raise DataError(f"{path}: its columns are not the classes of the training split: {odd}")
+
+
+def _hash(image: str) -> int:
+    """Returns 64 bits that depend on the path only."""
+    return int.from_bytes(hashlib.sha256(image.encode()).digest()[:8], "big")
+
+
+def _ends(parts: list[bytes] | list[tuple[int, ...]]) -> np.ndarray:
+    return np.cumsum([0, *map(len, parts)], dtype=np.int64)
