@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # One command on a fresh machine: sets up .venv, trains the embedded default, shows what it learned, and
 # goes through the paper's protocol: pre-train on half the classes, transfer to all at more pixels.
+# Last, a model of photographs that comes with the package names a cat, and shows where it looks.
 #
 #   launch/local.sh [WORKDIR] [--config.KEY=VALUE ...]      PYTHON=python3.13 launch/local.sh
 #
@@ -8,7 +9,7 @@
 # are for it. The transfer's runs are in home/ beside it. With SEED=1 (default 0) its pre-training
 # has another seed; give another WORKDIR too.
 set -euo pipefail
-case ${1:-} in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case ${1:-} in -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 # shellcheck source=launch/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
@@ -18,6 +19,9 @@ SEED=${SEED:-0}
 case $SEED in *[!0-9]* | ??????????*) echo "local.sh: SEED=$SEED: must be a whole number below 1e9" >&2; exit 2 ;; esac
 HALF=$(dirname "$WORKDIR")/home/ViT-half
 ALL=$(dirname "$WORKDIR")/home/ViT-digits
+
+PHOTOS=cifar10/ViT-6_4
+CAT=$(dirname "$WORKDIR")/cat
 
 set_up ""
 echo "Training a Vision Transformer on 1,437 handwritten digits ..."
@@ -43,4 +47,8 @@ echo "Transferring it to all ten digits at 10 x 10 pixels: choosing a rate, trai
 echo
 "$VENV/bin/vit_jax" report "$ALL" "$HALF" "$WORKDIR"
 echo
-echo "Done. Look at $ALL/report.html   Run it yourself: $VENV/bin/vit_jax --help"
+echo "Asking a ViT that was trained on CIFAR-10 what a photograph shows, and what it attends to ..."
+"$VENV/bin/vit_jax" predict --checkpoint="$PHOTOS" "$ROOT/docs/pictures/cat.jpg"
+"$VENV/bin/vit_jax" inspect attention --checkpoint="$PHOTOS" --images="$ROOT/docs/pictures/cat.jpg" --output="$CAT"
+echo
+echo "Done. Look at $ALL/report.html and $CAT/attention-1.png   Run it yourself: $VENV/bin/vit_jax --help"

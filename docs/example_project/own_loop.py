@@ -7,7 +7,7 @@ from my_project.batch_augmentation import jitter
 from my_project.source import Stripes
 
 import vit_jax
-from vit_jax.training.step import normalize_pixels
+from vit_jax.training.normalization import normalize_pixels
 
 cfg = vit_jax.get_config("digits", {"model.num_classes": 2})
 source = Stripes(cfg.data, "train")

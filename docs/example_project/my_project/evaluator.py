@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import vit_jax
-from vit_jax.training.step import normalize_pixels
+from vit_jax.training.normalization import normalize_pixels
 
 
 @vit_jax.register("evaluator", "worst_class")
