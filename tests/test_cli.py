@@ -383,8 +383,9 @@ NOWHERE = (
          "--config=nope.py: no such file; did you mean home.py?"),
         (["train", "--config=zzz.py:x"],
          "--config=zzz.py: no such file; known: adapt.py, augreg.py, axial.py, baseline.py, "
-         "bit.py, digits.py, figure10.py, figure4.py, finetune.py, home.py, image_folder.py, "
-         "masked.py, pooling.py, posemb.py, pretrain.py, scaling.py, tfds.py, vtab.py"),
+         "bit.py, cifar10.py, digits.py, figure10.py, figure4.py, finetune.py, home.py, "
+         "image_csv.py, image_folder.py, masked.py, pooling.py, posemb.py, pretrain.py, "
+         "scaling.py, tfds.py, vtab.py"),
         (["show"], "show: name a config; see `vit_jax list`"),
         (["list", "--config.seed=1"], "--config.seed: list takes no config options"),
         (["predict", "--checkpoint=x"], "predict: give image files or folders, or --examples=N"),

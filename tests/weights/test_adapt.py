@@ -157,6 +157,7 @@ def test_options_that_belong_to_the_weights():
     assert kept == {
         "model.activation": "gelu",
         "model.gelu": "erf",
+        "model.norm": "layer",
         "model.norm_epsilon": 1e-12,
         "model.norm_place": "tokens",
         "model.class_position": True,

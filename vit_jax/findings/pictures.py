@@ -52,4 +52,4 @@ def _style(axes: Axes, chart: Chart) -> None:
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False)
+        axes.legend(loc="best", frameon=False)

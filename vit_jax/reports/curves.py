@@ -56,7 +56,7 @@ def _draw(axes: Axes, chart: charts.Chart) -> None:
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False)
+        axes.legend(loc="best", frameon=False)
 
 
 def _logarithmic(axes: Axes, values: Sequence[float]) -> None:
