@@ -61,7 +61,7 @@ def check_options(cfg: config.Config) -> None:
         _check_multilabel(cfg)
     elif cfg.checkpoint.best == "map":
         raise config.ConfigError(
-            "checkpoint.best=map: mean average precision is of data.multilabel=true; set top1"
+            "checkpoint.best=map: needs data.multilabel=true; set top1"
         )
     if train.duration.amount <= 0:
         raise config.ConfigError(f"train.duration={train.duration}: must be more than 0")

@@ -171,8 +171,8 @@ class Synthetic:
     191, drawn once per class); an example is its pattern plus noise of -64 to 63 levels a pixel,
     drawn per (split name, index). A model that learns one split generalizes to the others.
 
-    With `data.multilabel` every third example is of no class and has only noise, the next of one,
-    and the next of two, whose patterns are averaged.
+    With `data.multilabel`, examples have no class (only noise), one class, and two classes (the
+    patterns averaged) in turn.
     """
 
     def __init__(self, data: config.Data, split: str, key: str, num_classes: int) -> None:
