@@ -60,9 +60,7 @@ def check_options(cfg: config.Config) -> None:
     if data.multilabel:
         _check_multilabel(cfg)
     elif cfg.checkpoint.best == "map":
-        raise config.ConfigError(
-            "checkpoint.best=map: needs data.multilabel=true; set top1"
-        )
+        raise config.ConfigError("checkpoint.best=map: needs data.multilabel=true; set top1")
     if train.duration.amount <= 0:
         raise config.ConfigError(f"train.duration={train.duration}: must be more than 0")
     for key in ("schedule.warmup", "schedule.cooldown"):
