@@ -95,7 +95,9 @@ def adapted(command):
 
 def provide(text):
     """Trains what a command or block refers to, and the page has not trained."""
-    for name in re.findall(r"(?:--checkpoint=|report .*|load\(\"|evaluate\(\")(runs/[\w-]+)", text):
+    for name in re.findall(
+        r"(?:--checkpoint=|teacher=|report .*|load\(\"|evaluate\(\")(runs/[\w-]+)", text
+    ):
         make(name)
     if text.startswith("vit_jax report"):
         for name in re.findall(r"runs/[\w-]+", text):
