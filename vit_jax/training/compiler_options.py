@@ -24,7 +24,7 @@ GATHER = {
     "xla_tpu_overlap_compute_collective_tc": True,
 }
 # Collectives on the SparseCores, beside the arithmetic of TensorCores; tpu7x's are by default.
-OFFLOAD = {
+OFFLOAD: dict[str, str | bool] = {
     "xla_tpu_enable_sparse_core_collective_offload_all_gather": True,
     "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": True,
     "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
