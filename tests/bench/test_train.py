@@ -204,11 +204,40 @@ def test_flags_of_other_measurements_are_refused(capsys):
     assert "--peer=timm: is a flag of bench train only" in capsys.readouterr().err
 
 
+def interpreter(path, missing=""):
+    """Writes this Python under a name that says which packages it lacks, whatever it has."""
+    path.write_text(
+        f"#!{sys.executable}\n"
+        "import os, sys\n"
+        "if sys.argv[1] == '-c':\n"
+        f"    sys.exit(print({missing!r}))\n"
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])\n"
+    )
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def checkout(path):
+    """Makes the folders of a checkout of big_vision; returns that of its models."""
+    package = path / "big_vision" / "models"
+    package.mkdir(parents=True)
+    (package / "vit.py").touch()
+    return package
+
+
+def test_what_big_vision_needs_is_named_as_pip_names_it(tmp_path):
+    checkout(tmp_path)
+    python = interpreter(tmp_path / "python", "absl tensorflow")
+    with pytest.raises(
+        config.ConfigError, match="no absl and no tensorflow: install absl-py tensorflow there"
+    ):
+        train.Peer(name="big_vision", path=tmp_path, python=python)
+
+
 @pytest.mark.usefixtures("own")
 def test_a_checkout_of_big_vision_is_imported(tmp_path):
     """A stand-in of big_vision's model through the real peer script."""
-    package = tmp_path / "big_vision" / "models"
-    package.mkdir(parents=True)
+    package = checkout(tmp_path)
     (package.parent / "__init__.py").touch()
     (package / "__init__.py").touch()
     (package / "vit.py").write_text(
@@ -223,7 +252,8 @@ def test_a_checkout_of_big_vision_is_imported(tmp_path):
         "    def __call__(self, images):\n"
         "        return nn.Dense(self.classes)(jnp.mean(images, axis=(1, 2))), {}\n"
     )
-    peer = train.Peer(name="big_vision", path=tmp_path)
+    python = interpreter(tmp_path / "python")
+    peer = train.Peer(name="big_vision", path=tmp_path, python=python)
     work = dataclasses.replace(WORK, size=16, batch=2)
     (one,) = train.measure([work], peer, rounds=1, say=lambda _: None)
     assert one.results[1].name == "big_vision"

@@ -1,8 +1,11 @@
 """What the pages say exists: commands, flags, options, names, files, sections, modules."""
 
 import ast
+import os
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 
 import pytest
@@ -60,6 +63,17 @@ def check(arguments):
                 unread_options.check(cfg, known)
         elif name and args.name_of_command in ("train", "transfer", "show", "preflight"):
             assert name == "NAME" or "*" in name, name
+
+
+def test_the_compiler_knows_every_flag_that_a_page_sets():
+    """XLA ends a process at a flag that it does not know; a CPU's has those of GPUs too."""
+    texts = [page.read_text() for page in PAGES.values()]
+    flags = sorted({flag for text in texts for flag in re.findall(r"--xla_gpu_\w+=\w+", text)})
+    assert any("latency_hiding_scheduler" in flag for flag in flags)
+    environment = os.environ | {"XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", "import jax; jax.devices()"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

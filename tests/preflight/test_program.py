@@ -126,6 +126,25 @@ def test_what_runs_beside_a_collective_is_what_the_schedule_puts_there():
     ]
 
 
+def test_what_a_sparse_core_moves_runs_beside_the_arithmetic_of_the_others():
+    text = """
+%called (p: bf16[8]) -> bf16[1] {
+  ROOT %r = bf16[1]{0} reduce-scatter(%p), replica_groups=[1,8]<=[8], to_apply=%add
+}
+
+ENTRY %main (p0: bf16[8]) -> bf16[1] {
+  %n = s32[]{:S(2)} custom-call(), custom_call_target="PrepareAsyncCallStart"
+  %s = ((bf16[8]{0}, token[]), bf16[1]{0}) call-start(%p0, %n), \
+async_execution_thread="sparsecore", to_apply=%called
+  %f = f32[8]{0} fusion(%x), calls=%other, backend_config={"estimated_cycles":"30"}
+  %d = bf16[1]{0} call-done(%s)
+  %c = f32[8]{0} copy(%f), backend_config={"estimated_cycles":"10"}
+}
+"""
+    (one,) = collectives.read_transfers(text)
+    assert one == ("reduce-scatter", 16, 1, 0.75)
+
+
 def tiny(**sections):
     sections["model"] = {"num_classes": 10} | sections.get("model", {})
     return preflight.prepare(runs.configure(**sections))

@@ -3,6 +3,8 @@
 import json
 import pathlib
 
+import pytest
+
 from vit_jax import catalog, config, preflight
 from vit_jax.preflight import batch, program
 
@@ -21,6 +23,18 @@ def test_recorded_results_belong_to_the_configs_of_their_names():
         assert report.fits
         assert report.global_batch == 4096
         assert report.memory is None or report.peak <= report.memory
+
+
+def test_a_price_is_of_chips_and_hours():
+    one = next(report for report in batch.read(FILE).values() if report.topology == "v3-128")
+    hours = one.steps * one.model_flops / (0.4 * 123e12 / 2) / 3600
+    cost = 1.5 * 64 * hours  # two cores a chip
+    assert preflight.as_dict(one, 0.4, 1.5)["whole_run"]["cost"] == pytest.approx(cost)
+    line = dict(preflight.lines(one, 0.4, 1.5))["cost"]
+    assert line == f"{cost:,.0f} at 1.5 per chip and hour"
+    assert "cost" not in dict(preflight.lines(one, 0.4))
+    (row,) = (text for text in preflight.markdown([one], 0.4, {}, 1.5) if one.name in text)
+    assert f"; {cost:,.0f} |" in row
 
 
 def test_the_page_shows_them():

@@ -124,3 +124,26 @@ def test_step_is_lighter_than_big_visions():
     report = preflight.measure(cfg, where, 1_281_167)
     assert report.peak is not None
     assert report.peak <= 1.17 * GIB  # 5.16
+
+
+@pytest.mark.parametrize(
+    ("name", "shares"),
+    [  # of the bytes of a kind
+        ("v5p:4x4x4", {"all-gather": 0.88, "reduce-scatter": 0.9, "all-reduce": 0.98}),
+        ("v6e:8x8", {"all-gather": 0.71, "reduce-scatter": 0.9, "all-reduce": 0.98}),
+        ("tpu7x:2x2x1", {"all-gather": 1.0, "reduce-scatter": 1.0, "all-reduce": 0.99}),
+    ],
+)
+def test_collectives_run_beside_arithmetic(name, shares):
+    where = preflight.open_slice(name)
+    cfg = prepare("pretrain/ViT-B_32-jft-7ep", **{
+        "model.depth": 2, "model.unroll": 2, "model.remat": "none",
+        "train.batch_size": 8 * len(where.devices),
+    })  # fmt: skip
+    report = preflight.measure(cfg, where, 1_281_167)
+    assert report.asynchronous is not None
+    for kind, share in shares.items():
+        beside = sum(
+            one["bytes"] * one["count"] for one in report.asynchronous if one["kind"] == kind
+        )
+        assert beside >= share * report.collectives[kind]["bytes"], kind

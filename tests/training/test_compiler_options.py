@@ -15,7 +15,12 @@ def test_a_device_gets_the_options_of_its_generation(monkeypatch):
     for kind, generation in compiler_options.KINDS.items():
         found = compiler_options.of(types.SimpleNamespace(device_kind=kind))
         assert found == compiler_options.OPTIONS.get(generation, {})
-    assert compiler_options.of(types.SimpleNamespace(device_kind="TPU v3"))
+    for kind, option in {
+        "TPU v3": "xla_tpu_enable_async_collective_fusion",
+        "TPU v5": "xla_tpu_enable_sparse_core_collective_offload_all_gather",
+        "TPU v6 lite": "xla_tpu_enable_sparse_core_collective_offload_all_gather",
+    }.items():
+        assert compiler_options.of(types.SimpleNamespace(device_kind=kind))[option] is True
     assert compiler_options.of(jax.devices("cpu")[0]) == {}
     assert set(compiler_options.OPTIONS) <= set(compiler_options.KINDS.values())
 

@@ -22,7 +22,11 @@ LARGEST = 1024  # the first batch to try on an accelerator
 ON_CPU = 16
 HERE = pathlib.Path(__file__).parent
 WORKER = (sys.executable, "-m", "vit_jax.benchmarks.train_worker")
-NEEDS = {"timm": ("torch", "timm"), "big_vision": ("jax", "flax", "optax")}
+# What a peer imports, and what to install where it is missing. TensorFlow is big_vision's file
+# system; it computes nothing in a step.
+BIG_VISION = ("jax", "flax", "optax", "absl", "einops", "ml_collections", "scipy", "tensorflow")
+NEEDS = {"timm": ("torch", "timm"), "big_vision": BIG_VISION}
+PACKAGES = {"absl": "absl-py"}  # whose name is not that of the module
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,7 +61,8 @@ class Peer:
         if missing := done.stdout.split():
             raise config.ConfigError(
                 f"--peer={self.name}: {self.python} has no {' and no '.join(missing)}: install "
-                f"{' '.join(missing)} there, or name another interpreter by --peer-python"
+                f"{' '.join(PACKAGES.get(name, name) for name in missing)} there, or name another "
+                "interpreter by --peer-python"
             )
 
     def commands(self, work: str) -> dict[str, list[str]]:

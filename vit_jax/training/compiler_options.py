@@ -23,8 +23,17 @@ GATHER = {
     "xla_tpu_enable_async_collective_fusion_multiple_steps": True,
     "xla_tpu_overlap_compute_collective_tc": True,
 }
+# Collectives on the SparseCores, beside the arithmetic of TensorCores; tpu7x's are by default.
+OFFLOAD: dict[str, str | bool] = {
+    "xla_tpu_enable_sparse_core_collective_offload_all_gather": True,
+    "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": True,
+    "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
+}
+# What each gives, and what lost: docs/preflight.md.
 OPTIONS: dict[str, dict[str, str | bool]] = {
     "v3": SCATTER | GATHER,
+    "v5p": OFFLOAD,
+    "v6e": OFFLOAD,
 }
 # Silent data corruption; see docs/reliability.md for what it adds to a program.
 SDC_CHECKER: dict[str, str | bool] = {
