@@ -48,7 +48,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "probe": {"optimizer": {"only": ("head",)}},
     "lora": {
         "lora": {"rank": 8, "alpha": 16.0},
-        "train": {"batch_size": 32, "duration": "4 epochs"},
+        "train": {"batch_size": 16, "duration": "4 epochs"},
     },
     "llrd": {"optimizer": {"weight_decay": 0.05}, "model": {"stochastic_depth": 0.1}},
     "full": {"optimizer": {"weight_decay": 0.05}},
@@ -56,7 +56,7 @@ METHODS: dict[str, dict[str, Any]] = {
 LAYER_DECAY = {"S": 0.65, "B": 0.65, "L": 0.75}  # MAE's; its smallest model is B
 
 COMMON = Choice(
-    "the rates, 20 epochs of batches of 64 (lora: 4, of 32)",
+    "the rates, 20 epochs of batches of 64 (lora: 4, of 16)",
     "common practice for some thousand images; the best rate depends on the images",
     "--config.optimizer.lr=LR --config.train.duration='N epochs' --config.train.batch_size=N",
 )
