@@ -144,7 +144,7 @@ def transfer(
     *,
     rates: Sequence[float] = (),
     choose_seeds: Sequence[int] = (),
-    seeds: Sequence[int] = (0, 1, 2),
+    seeds: Sequence[int] = (),
     parallel: int = 1,
     smoke: bool = False,
 ) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def transfer(
       overrides: options of every run, as in `get_config`.
       rates: learning rates to choose among; (): the config's.
       choose_seeds: seeds to try each learning rate with; (): the config's.
-      seeds: seeds of the final runs.
+      seeds: seeds of the final runs; (): the config's.
       parallel: runs at a time, each on its share of the devices.
       smoke: tiny copies on random pixels.
 

@@ -45,11 +45,13 @@ class TransferSettings:
     Attributes:
       task: target task, by its name in `vit_jax list --tasks`.
       rates: candidate learning rates.
-      train: training split of the search; empty: the first 90 % of the config's.
-      held_out: split that ranks the candidates; empty: the remaining images.
+      train: training split of the search; empty: the config's, or the first 90 % of it where there
+        is no validation split beside the test split.
+      held_out: split that ranks the candidates; empty: the validation split, or those 10 %.
       setups: other candidate settings, options by dotted name.
       choose_seeds: seeds to run each candidate with, ranked by the mean; empty: one run with the
         config's seed, as in the paper.
+      seeds: seeds of the final runs.
     """
 
     task: str = ""
@@ -58,6 +60,7 @@ class TransferSettings:
     held_out: str = ""
     setups: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     choose_seeds: tuple[int, ...] = ()
+    seeds: tuple[int, ...] = (0, 1, 2)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -354,7 +354,7 @@ def test_a_run_resumes_bit_for_bit_and_becomes_an_adapter(base, tmp_path, monkey
         ({}, 3),
         ({"optimizer.freeze": "*/bias"}, 3),
         ({"optimizer.only": "head"}, 1 + 80 / 6480),
-        ({"lora.rank": "2"}, 1 + 1 + 80 / 6480),
+        ({"lora.rank": "2"}, 1 + 1 + (80 + 3 * 1344) / 6480),
         ({"optimizer.only": "encoder[-1]"}, 1 + 1 / 3 + 2048 / 6480),
         ({"optimizer.only": "encoder[-1]", "model.unroll": "1"}, 1 + 1 + 2048 / 6480),
     ],
@@ -362,6 +362,8 @@ def test_a_run_resumes_bit_for_bit_and_becomes_an_adapter(base, tmp_path, monkey
 def test_arithmetic_of_what_trains(options, passes):
     # Matrices: 4 * 4 * 16 of patches, of each layer 4 * 16 * 16 + 2 * 16 * 32, 16 * 5 of the head.
     assert 4 * 4 * 16 + 3 * 2048 + 16 * 5 == 6480
+    # Adapters of a layer: on four matrices of 16 x 16, and on two of 16 x 32.
+    assert 3 * (4 * 2 * (16 + 16) + 2 * 2 * (16 + 32)) == 1344
     texts = {f"model.{key}": str(value) for key, value in (SIZES | {"unroll": 3}).items()}
     cfg = config.build(config.override({}, texts | options))
     model = models.create(cfg.model, image_size=(8, 8), channels=1)

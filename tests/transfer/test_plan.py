@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 import runs
 import sweeps
@@ -91,6 +92,23 @@ def test_a_config_without_a_protocol_holds_out_a_tenth():
         sweeps.plan("digits", rates=())
     with pytest.raises(config.ConfigError, match=r"^data.train_split=train\[:50%\]: .* whole"):
         sweeps.plan("digits", data__train_split="train[:50%]")
+
+
+@pytest.mark.parametrize("validation", ["val", None])
+def test_a_folder_with_a_validation_split_is_chosen_on_it(validation, tmp_path):
+    for split in filter(None, ("train", validation, "test")):
+        place = tmp_path / split / "cat"
+        place.mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(place / "0.png")
+    name, options = "adapt/ViT-S_16-probe", {"init_from": "none", "data.root": str(tmp_path)}
+    plan = transfer_learning.create(name, options)
+    expected = ("train", "val") if validation else ("train[:90%]", "train[90%:]")
+    for cell in plan.choosing():
+        assert (cell.cfg.data.train_split, cell.cfg.data.eval_split) == expected
+    (final,) = plan.final(plan.candidates[0])
+    assert (final.cfg.data.train_split, final.cfg.data.eval_split) == ("train", "test")
+    several = transfer_learning.create(name, options, seeds=(3, 4))
+    assert [cell.cfg.seed for cell in several.final(several.candidates[0])] == [3, 4]
 
 
 def test_a_tiny_copy_has_every_cell():

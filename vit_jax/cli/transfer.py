@@ -10,13 +10,14 @@ from vit_jax.cli import arguments, launch, tables
 HELP = "fine-tune by the paper's protocol: choose a learning rate, train with it, test once"
 TAKES_CONFIG = True
 EPILOG = """\
-Every learning rate of the config is trained on part of the training images and measured on the
-rest. The best one is trained on all of them, once per seed, and measured once on the test images,
-which are not read before. With several --choose-seeds the mean over them counts, and the lowest
-rate within one standard error of the best is taken; a rate that diverges with any of them is
-excluded. Means are printed with 95 % confidence intervals over seeds (Student's t) and the number
-of seeds. Each cell is a run directory below DIR; the same command continues
-where it was stopped or killed. DIR/transfer.json and transfer.md hold the results.
+Every learning rate of the config is measured on the validation split or, where there is none, on
+a part of the training images, which are then left out of training. The best one is trained on all
+of them, once per seed, and measured once on the test images, which are not read before. With
+several --choose-seeds the mean over them counts, and the lowest rate within one standard error of
+the best is taken; a rate that diverges with any of them is excluded. Means are printed with 95 %
+confidence intervals over seeds (Student's t) and the number of seeds. Each cell is a run directory
+below DIR; the same command continues where it was stopped or killed. DIR/transfer.json and
+transfer.md hold the results.
 
   vit_jax transfer finetune/ViT-B_16-i21k-cifar10
   vit_jax transfer 'vtab/ViT-L_16-i21k-*' --parallel=4
@@ -46,9 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds",
         type=arguments.seeds,
-        default=(0, 1, 2),
+        default=(),
         metavar="N,...",
-        help="seeds of the final runs (default: 0,1,2)",
+        help="seeds of the final runs (default: the config's, mostly 0,1,2)",
     )
     parser.add_argument(
         "--choose-seeds",

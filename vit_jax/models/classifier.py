@@ -15,7 +15,7 @@ from flax import nnx
 
 from vit_jax import config, tree_utils
 from vit_jax.config import Masked
-from vit_jax.models import masking, variants
+from vit_jax.models import adapters, masking, variants
 
 Params = dict[str, Any]
 
@@ -67,19 +67,33 @@ class Classifier:
     def bind(self, params: Params) -> Any:
         """Returns the module that holds `params`.
 
+        Its dense layers add their adapters, which `params` may hold under `lora`.
+
         Raises ParameterError, in one line with every difference, unless names, shapes and types
         are exactly those of `shapes()`, or of `cast` where it differs.
         """
         graphdef, shapes = self._abstract
-        given, expected = tree_utils.flatten(params), tree_utils.flatten(shapes)
+        own = {name: part for name, part in params.items() if name != adapters.PART}
+        given, expected = tree_utils.flatten(own), tree_utils.flatten(shapes)
         for name, cast in tree_utils.flatten(jax.eval_shape(self.cast, shapes)).items():
             if getattr(given.get(name), "dtype", None) == cast.dtype:
                 expected[name] = cast
         wrong = differences(expected, given)
+        added = tree_utils.flatten(params.get(adapters.PART, {}))
+        wrong += [
+            f"{name} is unknown" for name in added if name.rpartition("/")[0] not in self.dense
+        ]
         if wrong:
             raise ParameterError(f"parameters do not fit the model: {'; '.join(wrong)}")
         # nnx.merge goes by position alone; with equal names the order is equal too.
-        return nnx.merge(graphdef, tree_utils.nest(given))
+        network = nnx.merge(graphdef, tree_utils.nest(given))
+        adapters.attach(network, added)
+        return network
+
+    @functools.cached_property
+    def dense(self) -> dict[str, tuple[int, int]]:
+        """The inputs and outputs of every dense layer by the name of its matrix."""
+        return adapters.sizes(nnx.merge(*self._abstract))
 
     def cast(self, params: Params) -> Params:
         """Returns `params` with those in the compute type that the network reads only in it.
@@ -110,7 +124,8 @@ class Classifier:
         last map in the compute type, and `pre_logits`. Under `jit` those not used cost nothing.
 
         Args:
-          params: float32 arrays nested as in `shapes()`; raises ParameterError otherwise.
+          params: float32 arrays nested as in `shapes()`, and adapters under `lora` if there are
+            any; raises ParameterError otherwise.
           images: (B, H, W, C) floats in [-1, 1].
           key: dropout key; None means no dropout.
           capture: whether to return the attention weights.

@@ -22,7 +22,7 @@ def create(
     """
     params = model.init(jax.random.fold_in(jax.random.key(cfg.seed), 0))
     if cfg.lora.rank is not None:
-        params |= lora.initial(cfg.lora, params, cfg.seed)
+        params |= lora.initial(cfg.lora, model, cfg.seed)
     trained = trainable.of(model, cfg).split(params)
     state = {
         "params": params,

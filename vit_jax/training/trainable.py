@@ -89,9 +89,9 @@ class Trainable:
         return tree_utils.map_named(one, params)
 
     def network(self, trained: Any, params: Any) -> Any:
-        """Returns what a step computes with: adapters are added to their matrices."""
+        """Returns what a step computes with: matrices and, beside them, their scaled adapters."""
         params = self.join(trained, params)
-        return lora.merge(self.lora, params, apart=self.unrolled) if self.lora.rank else params
+        return lora.scaled(self.lora, params) if self.lora.rank else params
 
     def evaluated(self, held: Mapping[str, Any]) -> models.Params:
         """Returns the model's parameters: those with an average as that, adapters added.
@@ -133,13 +133,14 @@ class Trainable:
         """Returns the arithmetic of training on an image, in forward passes: 3 if all trains.
 
         One forward; backward, the layers from the first that trains on (all of them where they are
-        a loop), and the gradients of the matrices that train. Adapters are not counted.
+        a loop), and the gradients of the matrices that train. Adapters take three passes of theirs.
         """
         if self.shares is None:
             return 3.0
         flat = tree_utils.flatten(self.shapes)
         sizes = {name: leaf.size for name, leaf in flat.items() if lora.is_matrix(name)}
         own = sum(sizes[n] * share.part for n, share in self.shares.items() if n in sizes)
+        own += 3 * sum(leaf.size for name, leaf in flat.items() if name.startswith(f"{lora.PART}/"))
         through = max((self._through(*item) for item in self.shares.items()), default=0.0)
         return 1 + through + own / max(sum(sizes.values()), 1)
 
@@ -183,7 +184,7 @@ def parameters(model: models.Classifier, cfg: config.Config) -> models.Params:
     shapes = model.shapes()
     if cfg.lora.rank is None:
         return shapes
-    return shapes | tree_utils.nest(lora.shapes(cfg.lora, shapes))
+    return shapes | tree_utils.nest(lora.shapes(cfg.lora, model))
 
 
 @functools.lru_cache(maxsize=16)

@@ -6,6 +6,7 @@ from typing import Any
 
 from vit_jax import catalog, config, run_config, run_directory, validation
 from vit_jax.config import ConfigError
+from vit_jax.data import split_roles
 
 CHOSEN_BY = "top1"
 HELD_OUT = 10  # percent, unless the config sets a split
@@ -102,7 +103,7 @@ def create(
     *,
     rates: Sequence[float] = (),
     choose_seeds: Sequence[int] = (),
-    seeds: Sequence[int] = (0, 1, 2),
+    seeds: Sequence[int] = (),
     tiny: bool = False,
 ) -> Plan:
     """Returns the plan of a catalog name or file.
@@ -112,7 +113,7 @@ def create(
       overrides: options of every cell, by dotted name, as on the command line.
       rates: learning rates to try; (): those of the config.
       choose_seeds: seeds to try each with; (): those of the config's protocol, else its seed.
-      seeds: seeds of the final runs.
+      seeds: seeds of the final runs; (): those of the config's protocol.
       tiny: shrink every cell to two steps on random pixels.
 
     Reads at most the metadata of the initial weights. Raises ConfigError.
@@ -133,10 +134,12 @@ def create(
             f"masked.target={base.masked.target}: transfer chooses by top-1, and masked patch "
             f"prediction has none; run `vit_jax train {base.name}`"
         )
-    if tiny or not protocol.train:
-        splits = _cut(base.data.train_split)
-    else:
+    if protocol.train and not tiny:
         splits = protocol.train, protocol.held_out
+    elif base.data.test_split and split_roles.evaluation(base.data).role == split_roles.VALIDATION:
+        splits = base.data.train_split, base.data.eval_split
+    else:
+        splits = _cut(base.data.train_split)
     tried = [("vit", _at_rate(base, lr)) for lr in rates or protocol.rates]
     tried += [
         (name, resolve(_merged(values, options))) for name, options in protocol.setups.items()
@@ -153,7 +156,7 @@ def create(
         base=base,
         candidates=tuple(candidates),
         choose_seeds=tuple(choose_seeds) or protocol.choose_seeds or (base.seed,),
-        seeds=tuple(seeds),
+        seeds=tuple(seeds) or protocol.seeds,
     )
 
 

@@ -1,0 +1,160 @@
+"""Adapters computed apart from their matrices: as those added to them, without their arithmetic."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import test_step
+from vit_jax import config, models, tree_utils
+from vit_jax.training import distillation, lora, optimizers, schedules, sharding, state, step
+from vit_jax.training import trainable as trainables
+
+
+class Merged(trainables.Trainable):
+    """As the paper writes it: the network computes with the sums."""
+
+    def network(self, trained, params):
+        return lora.merge(self.lora, self.join(trained, params))
+
+
+def created(cfg, devices=1, dtype="float32"):
+    """The model, the state on its mesh with random heads and adapters, and the compiled step."""
+    mesh = sharding.create_mesh(cfg.mesh.fsdp, jax.devices()[:devices])
+    size = cfg.data.image_size
+    model = models.create(cfg.model, image_size=size, channels=1, dtype=dtype, masked=cfg.masked)
+    tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
+    teacher = distillation.Teacher(model, cfg.data) if cfg.distill.teacher else None
+    schedule = schedules.create(cfg.schedule, lr=cfg.optimizer.lr, steps=10, warmup=0)
+    target = state.abstract_state(model, tx, cfg, mesh)
+    pure = step.create(model, tx, schedule, cfg, teacher)
+    live = state.initialize(model, tx, cfg, mesh)
+
+    def drawn(name, leaf):
+        if not name.startswith(("lora/", "head/kernel", "prediction/kernel")):
+            return leaf
+        values = np.random.default_rng(len(name)).normal(size=leaf.shape) / 4
+        return jax.device_put(values.astype(np.float32), leaf.sharding)
+
+    live["params"] = tree_utils.map_named(drawn, live["params"])
+    taught = {}
+    if teacher is not None:
+        params = jax.device_get(model.init(jax.random.key(5)))
+        params["head"]["kernel"] = np.random.default_rng(5).normal(size=(16, 5)).astype(np.float32)
+        taught = {distillation.KEY: teacher.put(params, mesh, cfg.mesh)}
+    return live, step.compile_step(pure, target, cfg, mesh, teacher), mesh, taught
+
+
+def trained(cfg, devices, dtype):
+    """Losses and norms of gradients of four steps, and the parameters after them."""
+    live, compiled, mesh, taught = created(cfg, devices, dtype)
+    rows = sharding.host_rows(mesh, test_step.BATCH)
+    found = []
+    for number in range(4):
+        batch = sharding.put_batch(test_step.batch_of(number), mesh, test_step.BATCH, rows)
+        live, metrics = compiled(live, batch | taught)
+        found.append([float(metrics["loss"]), float(metrics["grad_norm"])])
+    return np.array(found), tree_utils.flatten(jax.device_get(live["params"]))
+
+
+slow = pytest.mark.slow
+CASES = {
+    "a loop over layers": {},
+    "unrolled": {"model": {"unroll": 2}},
+    "recomputed": {"model": {"unroll": 2, "remat": "full"}},
+    "recomputed in a loop": {"model": {"remat": "dots"}},
+    "split and accumulated": {"devices": 8, "train": {"accumulation": 2}},
+    "gathered layer by layer": {"devices": 4, "mesh": {"fsdp": 2}, "model": {"unroll": 2}},
+    "every dense layer": {
+        "model": {"mlp": "swiglu", "pooling": "map", "representation_size": 8},
+        "lora": {"where": ["*"]},
+    },
+    "queries and values": {"lora": {"where": ["*/query", "*/value"]}},
+    "axial": {"model": {"architecture": "axial_vit", "position": "learned_1d"}},
+    "masked": {"masked": {"target": "color"}, "optimizer": {"only": ["mask*"]}},
+    "distilled": {"distill": {"teacher": "x", "weight": 0.5}},
+    "blended and dropped": {"model": {"dropout": 0.2}, "train": {"mixup": 0.5}},
+}
+FAST = ("a loop over layers", "unrolled")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FAST else slow) for name in CASES]
+)
+def test_as_if_added_to_the_matrices(name, monkeypatch):
+    sections = {key: value for key, value in CASES[name].items() if key != "devices"}
+    sections["lora"] = {"rank": 3, "alpha": 6.0} | sections.get("lora", {})
+    # Rates at which rounding does not grow from step to step.
+    sections["optimizer"] = {"lr": 0.05} | sections.get("optimizer", {})
+    cfg = test_step.configure(**sections)
+    apart = trained(cfg, CASES[name].get("devices", 1), "float32")
+    monkeypatch.setattr(trainables, "Trainable", Merged)
+    trainables._of.cache_clear()
+    merged = trained(cfg, CASES[name].get("devices", 1), "float32")
+    trainables._of.cache_clear()
+    assert apart[0][0, 0] != apart[0][-1, 0]
+    np.testing.assert_allclose(apart[0], merged[0], rtol=5e-6)
+    for key, value in apart[1].items():
+        np.testing.assert_allclose(value, merged[1][key], rtol=1e-4, atol=2e-6, err_msg=key)
+
+
+@slow
+def test_in_bfloat16():
+    cfg = test_step.configure(
+        lora={"rank": 3, "alpha": 6.0}, model={"unroll": 2}, optimizer={"lr": 0.05}
+    )
+    exact, _ = trained(cfg, 1, "float32")
+    rounded, params = trained(cfg, 1, "bfloat16")
+    np.testing.assert_allclose(rounded, exact, rtol=0.02)
+    assert {leaf.dtype for leaf in params.values()} == {np.dtype("float32")}
+
+
+def flops(**sections):
+    """FLOPs of a compiled step, in forward passes of the model."""
+    cfg = test_step.configure(
+        model={"patch_size": 8, "width": 64, "depth": 4, "mlp_dim": 256, "unroll": 4},
+        data={"image_size": 32},
+        **sections,
+    )
+    model = models.create(cfg.model, image_size=(32, 32), channels=1)
+    _, compiled, _, _ = created(cfg)
+    counted = compiled.cost_analysis()["flops"] / test_step.BATCH / model.flops
+    return counted, trainables.of(model, cfg).passes()
+
+
+@slow
+def test_what_is_frozen_costs_no_arithmetic():
+    """Matrices beside adapters have no gradients, layers below the first that trains no backward.
+
+    What the compiler counts beyond matrix products: norms, softmax, the update.
+    """
+    everything, expected = flops()
+    assert expected == 3
+    assert everything == pytest.approx(3, rel=0.1)
+    for sections in (
+        {"lora": {"rank": 1}},
+        {"optimizer": {"only": ["head"]}},
+        {"optimizer": {"only": ["head", "encoder[-1]"]}},
+        {"optimizer": {"only": ["encoder[2]/mlp"]}},
+    ):
+        counted, passes = flops(**sections)
+        assert passes < 2.3
+        assert counted == pytest.approx(passes, rel=0.1), sections
+
+
+def test_adapters_of_no_layer_are_refused():
+    model = models.create(test_step.configure().model, image_size=(8, 8), channels=1)
+    adapters = {"encoder": {"mlp": {"fc3": {"kernel": {"a": jnp.ones((2, 16, 1))}}}}}
+    params = model.init(jax.random.key(0)) | {"lora": adapters}
+    message = "parameters do not fit the model: encoder/mlp/fc3/kernel/a is unknown"
+    with pytest.raises(models.ParameterError, match=message):
+        model.apply(params, jnp.zeros((1, 8, 8, 1)))
+
+
+def test_convolutions_take_no_adapters():
+    cfg = config.Model(variant="R50+ViT-B/32", num_classes=3)
+    model = models.create(cfg, image_size=(64, 64))
+    assert "embedding/kernel" in model.dense
+    assert not [name for name in model.dense if name.startswith("resnet/")]
+    with pytest.raises(config.ConfigError, match=r"lora.where=resnet: matches no"):
+        lora.shapes(config.Lora(rank=2, where=("resnet",)), model)
