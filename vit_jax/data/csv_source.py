@@ -159,9 +159,7 @@ def _read(path: pathlib.Path) -> tuple[list[str], list[Row]]:
                 "classes"
             )
         if pathlib.PurePosixPath(header[0].strip().lower()).suffix in SUFFIXES:
-            raise DataError(
-                f"{path}: begins with an image, not with a header: image,class"
-            )
+            raise DataError(f"{path}: begins with an image, not with a header: image,class")
         for name in header[1:]:
             _check_name(path, 1, name)
         rows = list(_rows(path, reader, header))
