@@ -108,6 +108,10 @@ def test_links_lead_somewhere(name):
             assert anchor in anchors(target), f"{link}#{anchor}"
 
 
+def test_the_readme_is_short():
+    assert len((runs.ROOT / "README.md").read_text().splitlines()) <= 180
+
+
 def test_counts_in_the_pages_are_those_of_the_program():
     """Of configs and published checkpoints."""
     counts = {"names": len(catalog.names()), "published checkpoints": len(zoo.entries())}
