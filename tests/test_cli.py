@@ -435,6 +435,7 @@ def test_wrong_flags_exit_2_in_one_line(arguments, capsys):
         (["reproduce", "table5", "--dryrun"], "did you mean --dry-run?"),
         (["report", "x", "--out=y"], "did you mean --output?"),
         (["train", "--data=x"], "did you mean --config.data.root=x?"),
+        (["train", "--epochs=9"], "did you mean --config.train.duration='9 epochs'?"),
         (["train", "--pretrained", "x"], "did you mean --config.init_from?"),
         (["train", "image_folder", "."], "did you mean --config.data.root=.?"),
         (["train", "image_folder", "nofolder"], "nofolder: no such argument; see vit_jax train"),

@@ -180,6 +180,7 @@ class Parser(argparse.ArgumentParser):
         named = [key for key in options if leaf in (key, key.rpartition(".")[2])]
         close = difflib.get_close_matches(flag.replace("_", "-"), known, n=1, cutoff=0.7)
         if leaf in ELSEWHERE and flag not in close and "--workdir" in known:
+            value = f"'{value} epochs'" if leaf == "epochs" and value else value
             return f"; did you mean --config.{ELSEWHERE[leaf]}{equals}{value}?"
         if close:
             return f"; did you mean {close[0]}?"
