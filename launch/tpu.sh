@@ -158,6 +158,10 @@ understand_slice() { # sets KIND (gcloud's flags), CHIPS and RUNTIME for --slice
     *) fail 2 "--slice=$slice: no such generation; known: v2 v3 v4 v5e v5p v6e" ;;
   esac
   RUNTIME=${runtime:-$RUNTIME} CHIPS=$((${size//x/*}))
+  case $generation-$CHIPS in
+    v[56]e-1 | v[56]e-4 | v[56]e-8 | v[56]e-16 | v[56]e-32 | v[56]e-64 | v[56]e-128 | v[56]e-256) ;;
+    v[56]e-*) fail 2 "--slice=$slice: no such size; known: $generation-1, -4, -8, -16, -32, -64, -128, -256" ;;
+  esac
   case $generation$form$size in # Google counts cores up to v5p, and takes shapes up to v4
     v[234]:*) KIND=("--type=$generation" "--topology=$size") ;;
     v5e?*) KIND=("--accelerator-type=v5litepod-$CHIPS") ;;

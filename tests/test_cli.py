@@ -356,7 +356,8 @@ def test_folders_that_cannot_be_trained_on(folder, tmp_path, capsys):
         "missing": "data.root={root}: no such folder",
         "file": "data.root={root}: not a folder",
         "empty": "data.root={root}: has no folders; expected test/CLASS/IMAGE",
-        "one_class": "data.root={root}: 1 class folders in {root}/train; at least 2 are needed",
+        "one_class": "data.root={root}: 1 class folder in {root}/train; at least 2 are needed, "
+        "each with the images of one class",
         "no_test": "data.eval_split=test: no such folder in data.root={root}; "
         "folders there: train; to keep a tenth of train for it, set "
         "data.train_split='train[:90%]' and data.eval_split='train[90%:]'",
@@ -379,6 +380,8 @@ NOWHERE = (
     [
         (["train"], "train: name a config (see `vit_jax list`), or a --workdir to resume"),
         (["train", "digit"], "--config=digit: no such config; did you mean digits?"),
+        (["train", "."], "--config=.: no such config, but a folder; of images: image_folder "
+         "--config.data.root=.; of a run: --workdir=."),
         (["train", "--config=nope.py:x"],
          "--config=nope.py: no such file; did you mean home.py?"),
         (["train", "--config=zzz.py:x"],
@@ -431,6 +434,11 @@ def test_wrong_flags_exit_2_in_one_line(arguments, capsys):
         (["list", "--data_dir=x"], "did you mean --data-dir?"),
         (["reproduce", "table5", "--dryrun"], "did you mean --dry-run?"),
         (["report", "x", "--out=y"], "did you mean --output?"),
+        (["train", "--data=x"], "did you mean --config.data.root=x?"),
+        (["train", "--epochs=9"], "did you mean --config.train.duration='9 epochs'?"),
+        (["train", "--pretrained", "x"], "did you mean --config.init_from?"),
+        (["train", "image_folder", "."], "did you mean --config.data.root=.?"),
+        (["train", "image_folder", "nofolder"], "nofolder: no such argument; see vit_jax train"),
     ],
 )
 def test_mistyped_commands_and_flags_get_the_nearest(arguments, remedy, capsys):

@@ -1,10 +1,13 @@
 """A component of a plug-in that is wrong is one line with the option that names it."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 import plugins
 import runs
@@ -62,6 +65,25 @@ def test_a_plug_in_that_is_not_found_says_where_to_look(capsys):
     said = capsys.readouterr().err
     assert said.startswith("vit_jax: --plugins=no.such: ModuleNotFoundError: No module named 'no'")
     assert said.endswith("; is its folder on PYTHONPATH?\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ("mine", "it is here; run PYTHONPATH=. vit_jax ...\n"),
+        ("mine.py", "it is here; run PYTHONPATH=. vit_jax ... --plugins=mine\n"),
+        ("parts/mine.py", "it is here; run PYTHONPATH=. vit_jax ... --plugins=parts.mine\n"),
+    ],
+)
+def test_a_plug_in_in_this_folder_says_how_to_reach_it(
+    given, remedy, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").touch()
+    (tmp_path / "parts").mkdir()
+    monkeypatch.setattr("sys.path", [path for path in sys.path if path])
+    assert cli.main(["show", "digits", f"--plugins={given}"]) == 2
+    assert capsys.readouterr().err.endswith(f"; {remedy}")
 
 
 @pytest.mark.usefixtures("one_device")
@@ -194,6 +216,31 @@ def test_a_model_returns_logits_for_its_classes(forgotten):
         images = jax.ShapeDtypeStruct((2, 8, 8, 1), jnp.float32)
         with pytest.raises(config.ConfigError, match=r"convnet: its logits are float32 \(2, 7\)"):
             jax.eval_shape(model.apply, model.shapes(), images)
+
+
+@pytest.mark.parametrize(
+    ("part", "line"),
+    [
+        (lambda rngs: nnx.Param(jnp.full(3, 5)), "its parameter part is int32; must be float32"),
+        (lambda rngs: nnx.BatchNorm(3, rngs=rngs),
+         "part/mean is nnx.BatchStat; its state must be nnx.Param"),
+    ],
+)  # fmt: skip
+def test_the_state_of_a_network_is_float32_parameters(part, line, forgotten):
+    with plugins.loaded() as project:
+
+        def network(self, model, size, channels, dtype, masked, *, rngs):
+            made = project.model.Network(channels, 4, 3, dtype, rngs=rngs)
+            made.part = part(rngs)
+            return made
+
+        forgotten.setattr(project.model.ConvNet, "network", network)
+        model = models.create(
+            config.Model(architecture="convnet", num_classes=3), image_size=(8, 8), channels=1
+        )
+        with pytest.raises(config.ConfigError) as raised:
+            model.shapes()
+        assert str(raised.value) == f"model.architecture=convnet: {line}"
 
 
 def test_arguments_that_do_not_fit_name_the_component():

@@ -68,6 +68,34 @@ def test_a_stopped_run_resumes_bit_for_bit(workdir, tmp_path, monkeypatch):
     runs.assert_equal_runs(tmp_path / "run", workdir)
 
 
+@pytest.mark.usefixtures("one_device")
+def test_attention_of_ones_own_in_the_built_in_vit(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(plugins.PROJECT))
+    short = plugins.SHORT | {"model.architecture": "cosine_vit(scale=5)"}
+    named, options = "--plugins=own_attention", plugins.flags(short)
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert cli.main(["train", "digits", f"--workdir={whole}", named, *options]) == 0
+    with runs.stopping_at(monkeypatch, 4):
+        assert cli.main(["train", "digits", f"--workdir={stopped}", named, *options]) == 75
+    assert cli.main(["train", f"--workdir={stopped}", named]) == 0
+    runs.assert_equal_runs(stopped, whole)
+
+    model = vit_jax.load(whole)
+    images = model.preprocess(np.zeros((2, 8, 8, 1), np.uint8))
+    _, out = model.apply(model.params, images, capture=True)
+    np.testing.assert_allclose(np.asarray(out["attention"]).sum(axis=-1), 1, rtol=1e-5)
+    scale = np.asarray(model.params["encoder"]["attention"]["scale"])
+    assert scale.shape == (4, 4)  # layers and heads of `digits`
+    assert 0 < np.abs(scale - 5).max() < 0.1  # it trains
+    assert "FLOPs" in dict(vit_jax.preview("digits", tmp_path / "x", short))["model"]
+    there = [f"--checkpoint={whole}", named]
+    assert cli.main(["inspect", "rollout", *there, "--count=2"]) == 0
+    capsys.readouterr()
+    assert cli.main(["convert", *there, "--to=timm", f"--output={tmp_path / 'timm'}"]) == 2
+    said = "model.architecture=cosine_vit(scale=5): timm has no equivalent"
+    assert capsys.readouterr().err == f"vit_jax: {said}\n"
+
+
 @pytest.mark.slow
 def test_loader_processes_make_the_same_images(workdir, tmp_path):
     path = f"{plugins.PROJECT}:{runs.PATHS}"

@@ -1,9 +1,11 @@
 """The config of a run: loaded, built and completed once, and shown by `train --dry-run`."""
 
+import json
+
 import pytest
 
 import runs
-from vit_jax import api, catalog, cli, config, experiment, run_config
+from vit_jax import api, catalog, cli, config, experiment, run_config, run_directory
 from vit_jax.runtime import preemption
 
 
@@ -80,3 +82,20 @@ def test_a_dry_run_says_where_a_run_resumes(tmp_path, monkeypatch):
     assert sorted(tmp_path.rglob("*")) == before
     with pytest.raises(config.ConfigError, match=r"holds another run \(seed: 0 -> 1\)"):
         api.preview(None, workdir, {"seed": 1})
+
+
+@pytest.mark.usefixtures("one_device")
+def test_a_run_that_has_not_begun_may_be_corrected(tmp_path):
+    """A mistake that shows late, such as weights that do not fit, leaves config.json behind."""
+    wrong, right = runs.configure(), runs.configure(optimizer={"lr": 0.002})
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict(wrong)))
+    (tmp_path / "metrics.jsonl").touch()
+    (tmp_path / "checkpoints").mkdir()
+    assert run_directory.reconcile(tmp_path, right, {}) == right
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    with pytest.raises(config.ConfigError, match="holds another run"):
+        run_directory.reconcile(tmp_path, right, {})
+    (tmp_path / "metrics.jsonl").unlink()
+    (tmp_path / "checkpoints" / "5").mkdir()
+    with pytest.raises(config.ConfigError, match="holds another run"):
+        run_directory.reconcile(tmp_path, right, {})

@@ -201,7 +201,13 @@ def _locate(reference: str) -> tuple[types.ModuleType, str]:
             module, known = _execute(path, modified), _checked_names(path, modified)
     if module is None or name not in known:
         known = known if file else tuple(names())  # the nearest name may be in another file
-        raise ConfigError(f"--config={reference}: no such config{_suggest(name, known)}")
+        hint = _suggest(name, known)
+        if not file and pathlib.Path(reference).is_dir():
+            hint = (
+                f", but a folder; of images: image_folder --config.data.root={reference}; "
+                f"of a run: --workdir={reference}"
+            )
+        raise ConfigError(f"--config={reference}: no such config{hint}")
     return module, name
 
 

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import pathlib
 import re
 import sys
 import traceback
@@ -234,12 +235,22 @@ def load_plugins(modules: Iterable[str]) -> None:
             importlib.import_module(module)
         except (Exception, SystemExit) as error:
             missing = isinstance(error, ModuleNotFoundError) and error.name in _parents(module)
-            hint = "; is its folder on PYTHONPATH?" if missing else ""
+            hint = f"; {_where(module)}" if missing else ""
             raise ConfigError(f"--plugins={module}: {_described(error)}{hint}") from error
         finally:
             _importing.pop()
         if module not in _PLUGINS:
             _PLUGINS.append(module)
+
+
+def _where(module: str) -> str:
+    """Returns the remedy for a module that was not found."""
+    name = module.removesuffix(".py").replace("/", ".")
+    first = name.partition(".")[0]
+    if not first or not any(pathlib.Path(path).exists() for path in (first, f"{first}.py")):
+        return "is its folder on PYTHONPATH?"
+    given = "" if name == module else f" --plugins={name}"
+    return f"it is here; run PYTHONPATH=. vit_jax ...{given}"
 
 
 def _parents(module: str) -> list[str]:

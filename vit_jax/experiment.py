@@ -175,12 +175,7 @@ def _check_data(
     """Returns lines about the processes, images and splits; raises ConfigError, DataError."""
     data = evaluation.cfg.data
     split_roles.check(data)
-    images = {
-        data.train_split: source,
-        data.eval_split: evaluation.source,
-        data.test_split or "": test,
-    }
-    checked = folder_check.check(data, images)
+    checked = folder_check.check(data, source, evaluation.source, test)
     ready = session.compare(data=source.fingerprint())
     notes = split_roles.notes(evaluation.cfg, plan.evaluations)
     return [*ready, *([checked] if checked else []), *notes]

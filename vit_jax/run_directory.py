@@ -34,7 +34,8 @@ def reconcile(
       cfg: a complete config, or None to resume.
       overrides: options by dotted name, which `cfg` has already.
 
-    A run in progress may change the options that do not decide its result, and its length before
+    A run that ended before its first step, for a mistake in its options, may change all. One in
+    progress may change the options that do not decide its result, and its length before
     the cooldown of a schedule that has one; anything else raises ConfigError, naming each
     difference.
     """
@@ -65,6 +66,8 @@ def reconcile(
         keep = new.init_head == "keep"
         new = _with_options(new, weights.numerics(facts, keep_head=keep), overrides)
     changed = config.differences(old, new)
+    if changed and cfg is not None and not _has_begun(workdir):
+        return as_in_weights(cfg, overrides)
     longer = changed.keys() <= LENGTH and old.schedule.decay in schedules.COOLED
     if changed and not (longer and _is_before_cooldowns(workdir, old, new)):
         listed = ", ".join(
@@ -76,6 +79,14 @@ def reconcile(
             + ("; a length can change before the cooldown alone" if longer else "")
         )
     return new
+
+
+def _has_begun(workdir: pathlib.Path) -> bool:
+    """Returns whether a run has logged or saved anything."""
+    metrics, saved = workdir / "metrics.jsonl", workdir / "checkpoints"
+    if metrics.exists() and metrics.stat().st_size:
+        return True
+    return saved.is_dir() and any(saved.iterdir())
 
 
 def _is_before_cooldowns(workdir: pathlib.Path, old: config.Config, new: config.Config) -> bool:

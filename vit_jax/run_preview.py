@@ -7,7 +7,7 @@ import jax
 
 from vit_jax import config
 from vit_jax.checkpoints import record
-from vit_jax.data import split_roles
+from vit_jax.data import folder_check, split_roles
 from vit_jax.evaluators.evaluation import Evaluation
 from vit_jax.messages import size_text
 from vit_jax.training import optimizers, state, trainable
@@ -23,6 +23,7 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
     cfg, model = evaluation.cfg, evaluation.model
     split_roles.check(cfg.data)
     source, test = evaluation.open_train(), evaluation.open_test()
+    checked = folder_check.check(cfg.data, source, evaluation.source, test)
     plan = Plan.of(cfg, len(source))
     done = _steps_done(workdir)
     rows = [
@@ -38,6 +39,8 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
         rows.append(("evaluation", f"{images}, {times}"))
     if test is not None:
         rows.append(("test", _images(cfg.data.test_split or "", len(test)) + ", once, at the end"))
+    if checked:
+        rows.append(("files", checked))
     flops = "" if model.flops is None else f", {model.flops / 1e9:.3g} GFLOPs per image (forward)"
     rows.append(("model", f"{model.num_params:,} parameters{flops}"))
     if trained := trainable.of(model, cfg).describe():

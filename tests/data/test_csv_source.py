@@ -8,7 +8,7 @@ import pytest
 
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import label_arrays, pipeline, sources, split_roles, transforms
+from vit_jax.data import folder_check, label_arrays, pipeline, sources, split_roles, transforms
 from vit_jax.data.source import DataError
 
 TRAIN = "image,labels\na.png,cat;dog\nsub/b.png,dog\nc.png,\nd.png, cat ; bird \n"
@@ -128,12 +128,28 @@ def test_the_fingerprint_covers_paths_labels_and_sizes(tmp_path):
         opened(tmp_path).fingerprint()
 
 
+def test_lists_are_checked_before_a_run(tmp_path):
+    write(tmp_path, train=TRAIN, test=TEST)
+    splits = [opened(tmp_path), opened(tmp_path, "test"), None]
+    assert folder_check.check(data(tmp_path), *splits) == (
+        f"data.root={tmp_path}: train 4 images of 3 classes, test 2 images of 3 classes; "
+        "all files are used"
+    )
+    (tmp_path / "f.png").unlink()
+    with pytest.raises(DataError, match="of 2 images of test 1 cannot be used: .* does not exist"):
+        folder_check.check(data(tmp_path), *splits)
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("", "ROOT/train.csv: needs a header and at least 2 columns, image and classes"),
-        ("image\na.png\n",
-         "ROOT/train.csv: needs a header and at least 2 columns, image and classes"),
+        ("", "ROOT/train.csv: needs a header and at least 2 columns with commas between, "
+         "image and classes"),
+        ("image;class\na.png;x\n",
+         "ROOT/train.csv: needs a header and at least 2 columns with commas between, "
+         "image and classes"),
+        ("a.PNG,x\nb.png,y\n",
+         "ROOT/train.csv: begins with an image, not with a header: image,class"),
         ("image,labels\n", "ROOT/train.csv: lists no image"),
         ("i,l\na.png,x,y\n", "ROOT/train.csv, line 2: 3 columns; the header has 2"),
         ("i,l\n\n,x\n", "ROOT/train.csv, line 3: no image: must be a path below data.root"),

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 from test_folders import fill, folder
 
-from vit_jax import cli, config
+from vit_jax import api, cli, config
 from vit_jax.data import folder_check
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
@@ -16,11 +16,8 @@ FILES = [f"{split}/{c}/{i}.jpg" for split in ("train", "val") for c in "ab" for 
 
 def check(root, **options):
     data = config.Data(source="folder", root=str(root), eval_split="val", **options)
-    sources = {
-        split: open_source(data, split, train=split == data.train_split)
-        for split in (data.train_split, data.eval_split)
-    }
-    return folder_check.check(data, sources)
+    train = open_source(data, data.train_split, train=True)
+    return folder_check.check(data, train, open_source(data, data.eval_split, train=False), None)
 
 
 def broken(root):
@@ -107,7 +104,21 @@ def test_names_that_are_not_text_and_long_ones_stay_on_the_line(tmp_path):
 
 def test_other_data_have_no_folder():
     data = config.Data(source="digits")
-    assert folder_check.check(data, {"train": open_source(data, "train", train=True)}) is None
+    train = open_source(data, "train", train=True)
+    assert folder_check.check(data, train, None, None) is None
+
+
+def test_a_dry_run_says_it_too(tmp_path):
+    root = fill(tmp_path, *FILES, "train/a/x.tif")
+    options = {"data.root": str(root), "data.workers": 0}
+    rows = dict(api.preview("image_folder-32", tmp_path / "run", options))
+    assert rows["files"] == (
+        f"data.root={root}: train 6 images of 2 classes (3 each), val 6 images of 2 classes "
+        "(3 each); not used: 1 .tif (a format that is not read; save as .png)"
+    )
+    broken(root)
+    with pytest.raises(DataError, match="of 9 images of train 3 cannot be used"):
+        api.preview("image_folder-32", tmp_path / "run", options)
 
 
 def test_a_run_says_it_or_ends_before_it_has_written_anything(tmp_path, capsys):

@@ -283,14 +283,16 @@ def test_refuses_an_empty_root(tmp_path):
         f"data.root={tmp_path}: has no folders; expected train/CLASS/IMAGE"
     )
     assert refusal(tmp_path, holdout=0.1) == (
-        f"data.root={tmp_path}: 0 class folders in {tmp_path}; at least 2 are needed"
+        f"data.root={tmp_path}: 0 class folders in {tmp_path}; at least 2 are needed, "
+        "each with the images of one class"
     )
 
 
 def test_refuses_a_single_class(tmp_path):
     fill(tmp_path, "train/a/1.jpg", "train/stray.jpg")
     assert refusal(tmp_path) == (
-        f"data.root={tmp_path}: 1 class folders in {tmp_path / 'train'}; at least 2 are needed"
+        f"data.root={tmp_path}: 1 class folder in {tmp_path / 'train'}; at least 2 are needed, "
+        "each with the images of one class"
     )
 
 

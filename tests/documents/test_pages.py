@@ -16,6 +16,7 @@ import runs
 import vit_jax
 from vit_jax import catalog, cli, config, unread_options
 from vit_jax.loaded_model import LoadedModel
+from vit_jax.weights import zoo
 
 PAGES = {str(page.relative_to(runs.ROOT)): page for page in documents.PAGES}
 SECTIONS = {key.partition(".")[0] for key, _, _ in config.options() if "." in key}
@@ -119,6 +120,22 @@ def test_links_lead_somewhere(name):
         assert target.exists(), link
         if anchor:
             assert anchor in anchors(target), f"{link}#{anchor}"
+
+
+def test_the_readme_is_short():
+    assert len((runs.ROOT / "README.md").read_text().splitlines()) <= 180
+
+
+def test_counts_in_the_pages_are_those_of_the_program():
+    """Of configs and published checkpoints."""
+    counts = {"names": len(catalog.names()), "published checkpoints": len(zoo.entries())}
+    found = {
+        (name, what, int(number))
+        for name, page in PAGES.items()
+        for number, what in re.findall(rf"\b(\d+) ({'|'.join(counts)})\b", page.read_text())
+    }
+    assert {what for _, what, _ in found} == counts.keys()
+    assert [(name, what, counts[what]) for name, what, _ in sorted(found)] == sorted(found)
 
 
 def test_the_site_has_every_page():

@@ -258,6 +258,10 @@ def test_what_is_missing_or_wrong_is_one_line(world):
         ),
         (["create", *ADDRESS, "--slice=v9-8"], "--slice=v9-8: no such slice; examples: v3-32, "),
         (["create", *ADDRESS, "--slice=v4x-8"], "--slice=v4x-8: no such generation; known: v2 "),
+        (
+            ["create", *ADDRESS, "--slice=v5e-17"],
+            "--slice=v5e-17: no such size; known: v5e-1, -4, -8, -16, -32, -64, -128, -256",
+        ),
         (["create", *ADDRESS, "--slice=v5p:2x2x2"], "--slice=v5p:2x2x2: name it by its size"),
         (["create", *SLICE, "--capacity=free"], "--capacity=free: must be on-demand, spot or "),
         (["create", *SLICE, "--zoen=z"], "--zoen=z: no such setting, or not in the form --KEY="),

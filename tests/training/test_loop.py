@@ -292,7 +292,8 @@ def test_what_is_shown_by_the_clock_changes_nothing_that_is_written(monkeypatch)
     assert final
 
 
-def test_speed_counts_neither_evaluation_nor_saves(monkeypatch):
+@pytest.mark.parametrize("start", [0, 2], ids=["new", "resumed, and evaluated first"])
+def test_speed_counts_neither_evaluation_nor_saves(start, monkeypatch):
     clock = Clock(monkeypatch)
 
     def after(seconds, function):
@@ -305,7 +306,7 @@ def test_speed_counts_neither_evaluation_nor_saves(monkeypatch):
     made = make(evaluators={"test": after(100.0, scores([0.5] * 6))})
     made.step, made.saver.save = after(1.5, made.step), after(70.0, made.saver.save)
     monkeypatch.setattr(Batches, "__next__", after(0.5, Batches.__next__))
-    made.run(0, 0)
+    made.run(start, start, evaluated=start == 0)
     speeds = [values for _, values in made.metrics.lines if "data/wait_share" in values]
     assert [values["data/wait_share"] for values in speeds] == [0.25] * 3
     assert [values["speed/images_per_second"] for values in speeds] == [16.0] * 3

@@ -127,6 +127,13 @@ def test_what_is_not_the_same_network_is_refused_in_one_line():
         "encoder/mlp/fc1/bias is (2, 24), not (2, 32); "
         "encoder/mlp/fc1/kernel is (2, 16, 24), not (2, 16, 32); "
         "encoder/mlp/fc2/kernel is (2, 24, 16), not (2, 32, 16)"
+        "; set model.patch_size=4,4 model.mlp_dim=24"
+    )
+    with pytest.raises(weights.WeightsError) as raised:
+        fitted(facts(), facts(position="sincos_2d"))
+    assert str(raised.value) == (
+        "the weights do not fit the model: position/table has no place in the model; "
+        "set model.position=learned_1d"
     )
     with pytest.raises(weights.WeightsError, match="position/table is missing"):
         fitted(facts(position="none"), facts())

@@ -43,6 +43,19 @@ OUT_OF_MEMORY = 78  # would fail again
 # Errors of a path that the user gave and nothing has checked yet.
 PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EROFS)
 
+# How timm, big_vision or transformers call what is an option here.
+ELSEWHERE = {
+    "data": "data.root",
+    "data_dir": "data.root",
+    "epochs": "train.duration",
+    "img_size": "data.image_size",
+    "model": "model.variant",
+    "opt": "optimizer.name",
+    "pretrained": "init_from",
+    "initial_checkpoint": "init_from",
+    "sched": "schedule.decay",
+}
+
 DESCRIPTION = """\
 Train Vision Transformers in JAX, by config name.
 
@@ -158,13 +171,17 @@ class Parser(argparse.ArgumentParser):
 
     def _nearest(self, argument: str) -> str:
         flag, equals, value = argument.partition("=")
+        known = list(self._option_string_actions)
         if not flag.startswith("--"):
-            return ""
+            folder = "--workdir" in known and os.path.isdir(argument)  # noqa: PTH112 (any text)
+            return f"; did you mean --config.data.root={argument}?" if folder else ""
         leaf = flag.removeprefix("--").replace("-", "_")
         options = [key for key, _, _ in config.options()]
         named = [key for key in options if leaf in (key, key.rpartition(".")[2])]
-        known = list(self._option_string_actions)
         close = difflib.get_close_matches(flag.replace("_", "-"), known, n=1, cutoff=0.7)
+        if leaf in ELSEWHERE and flag not in close and "--workdir" in known:
+            value = f"'{value} epochs'" if leaf == "epochs" and value else value
+            return f"; did you mean --config.{ELSEWHERE[leaf]}{equals}{value}?"
         if close:
             return f"; did you mean {close[0]}?"
         if named:

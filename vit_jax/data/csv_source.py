@@ -11,6 +11,7 @@ import numpy as np
 
 from vit_jax import config, limits, messages, storage
 from vit_jax.data import decoding, split_names
+from vit_jax.data.folders import SUFFIXES
 from vit_jax.data.skipped_files import shown
 from vit_jax.data.source import DataError, Record, Split, digest
 
@@ -43,7 +44,11 @@ class CsvImages:
         """Raises DataError for files that are missing or malformed, in one line."""
         self._root, self._multilabel = pathlib.Path(data.root or ""), data.multilabel
         if not self._root.is_dir():
-            what = "not a folder" if self._root.exists() else "no such folder"
+            what = (
+                "not a folder, such as that of train.csv"
+                if self._root.exists()
+                else "no such folder"
+            )
             raise DataError(f"data.root={self._root}: {what}")
         chosen = Split.parse(split, key)
         train = Split.parse(data.train_split, "data.train_split").name
@@ -149,7 +154,12 @@ def _read(path: pathlib.Path) -> tuple[list[str], list[Row]]:
     try:
         header = next(reader, [])
         if len(header) < 2:
-            raise DataError(f"{path}: needs a header and at least 2 columns, image and classes")
+            raise DataError(
+                f"{path}: needs a header and at least 2 columns with commas between, image and "
+                "classes"
+            )
+        if pathlib.PurePosixPath(header[0].strip().lower()).suffix in SUFFIXES:
+            raise DataError(f"{path}: begins with an image, not with a header: image,class")
         for name in header[1:]:
             _check_name(path, 1, name)
         rows = list(_rows(path, reader, header))

@@ -1,4 +1,4 @@
-"""Checks a folder of images before a run: used, skipped and broken files.
+"""Checks the files of a folder or CSV list before a run: used, skipped and broken ones.
 
 Checks file metadata without reading the files: otherwise a dangling link, an empty file or a pipe
 named `x.jpg` could end the run after hours.
@@ -9,11 +9,12 @@ import itertools
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
 from vit_jax import config
+from vit_jax.data.csv_source import CsvImages
 from vit_jax.data.folders import Folder
 from vit_jax.data.skipped_files import Skipped, shown
 from vit_jax.data.source import DataError, Source
@@ -23,31 +24,37 @@ THREADS, CHUNK = 16, 1024  # network storage handles many requests at a time
 MOST_NAMED = 3
 
 
-def check(data: config.Data, sources: Mapping[str, Source | None]) -> str | None:
-    """Returns a line about a folder of images; None for other data.
+def check(
+    data: config.Data, train: Source, evaluation: Source | None, test: Source | None
+) -> str | None:
+    """Returns a line about images in files; None for other data.
 
     Args:
-      data: the folder and the number of bad examples allowed.
-      sources: opened sources by split.
+      data: the root, the splits, and the number of bad examples allowed.
+      train: the opened training split.
+      evaluation: the split that is evaluated while training, if any.
+      test: the split that is measured once at the end, if any.
 
     Raises DataError if a split has more unreadable files than `data.max_bad_examples`.
     """
-    opened = [(split, source) for split, source in sources.items() if source is not None]
-    folders = [(split, source, found) for split, source in opened if (found := _folder(source))]
-    if not folders:
+    sources = {data.train_split: train, data.eval_split: evaluation, data.test_split: test}
+    opened = [(str(split), source) for split, source in sources.items() if source is not None]
+    lists = [(split, source, found) for split, source in opened if (found := _files(source))]
+    if not lists:
         return None
     parts, notes = [], []
-    for split, source, folder in folders:
-        bad, looked = unreadable(folder)
-        _refuse(data, split, bad, looked, len(folder))
+    for split, source, files in lists:
+        bad, looked = unreadable(files)
+        _refuse(data, split, bad, looked, len(files))
         parts.append(f"{split} {_described(source)}")
         if bad:
             notes.append(f"of {split} {_named(bad)}")
-        if looked < len(folder):
+        if looked < len(files):
             notes.append(f"of {split} {looked:,} files were checked within {SECONDS:.0f} s")
     skipped = Skipped()
+    folders = [files for _, _, files in lists if isinstance(files, Folder)]
     # Both sides of a holdout share one folder.
-    for one in {folder.top: folder.skipped for _, _, folder in folders}.values():
+    for one in {folder.top: folder.skipped for folder in folders}.values():
         skipped.add(one)
     left_out = skipped.describe()
     line = f"data.root={shown(str(data.root))}: {', '.join(parts)}; "
@@ -55,16 +62,16 @@ def check(data: config.Data, sources: Mapping[str, Source | None]) -> str | None
     return "; ".join([line, *notes])
 
 
-def unreadable(folder: Folder) -> tuple[list[tuple[str, str]], int]:
+def unreadable(files: Folder | CsvImages) -> tuple[list[tuple[str, str]], int]:
     """Returns the unreadable files, each with the reason, and the number of files checked."""
     end = time.monotonic() + SECONDS
     bad: list[tuple[str, str]] = []
     looked = 0
-    numbers = iter(range(len(folder)))
+    numbers = iter(range(len(files)))
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
         while chunk := list(itertools.islice(numbers, CHUNK * THREADS)):
             parts = [chunk[at : at + CHUNK] for at in range(0, len(chunk), CHUNK)]
-            for found in pool.map(lambda part: list(_look(folder, part)), parts):
+            for found in pool.map(lambda part: list(_look(files, part)), parts):
                 bad += found
             looked += len(chunk)
             if time.monotonic() > end:
@@ -72,13 +79,13 @@ def unreadable(folder: Folder) -> tuple[list[tuple[str, str]], int]:
     return bad, looked
 
 
-def _look(folder: Folder, numbers: list[int]) -> Iterator[tuple[str, str]]:
+def _look(files: Folder | CsvImages, numbers: list[int]) -> Iterator[tuple[str, str]]:
     for number in numbers:
-        path = folder.name(number)
+        path = files.name(number)
         try:
             status = os.stat(path)  # noqa: PTH116 (a Path takes ten times as long)
         except FileNotFoundError:
-            yield path, "is a dangling link"
+            yield path, "is a dangling link" if os.path.islink(path) else "does not exist"  # noqa: PTH114
         except OSError as error:
             yield path, f"cannot be read: {error.strerror}"
         else:
@@ -121,9 +128,9 @@ def _described(source: Source) -> str:
     return f"{text} ({each})"
 
 
-def _folder(source: Source) -> Folder | None:
-    """Returns the folder behind a source or its subset."""
-    while not isinstance(source, Folder):
+def _files(source: Source) -> Folder | CsvImages | None:
+    """Returns the files behind a source or its subset."""
+    while not isinstance(source, Folder | CsvImages):
         inner = getattr(source, "source", None)
         if inner is None:
             return None

@@ -249,7 +249,8 @@ def _list(
     """Returns all image files below the class folders of `top`, in order of (class, path)."""
     if len(classes) < 2:
         raise DataError(
-            f"data.root={root}: {len(classes)} class folders in {class_top}; at least 2 are needed"
+            f"data.root={root}: {len(classes)} class folder{'s' * (not classes)} in {class_top}; "
+            "at least 2 are needed, each with the images of one class"
         )
     there = []
     for entry in _scan(top, skipped=skipped):

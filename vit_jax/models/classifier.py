@@ -58,7 +58,22 @@ class Classifier:
         shapes = nnx.to_pure_dict(nnx.state(module, nnx.Param))
         # Rebuilt, so that they never remember the mesh that happened to be set on the first call.
         plain = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), shapes)
+        self._check_state(module, plain)
         return nnx.graphdef(module), plain
+
+    def _check_state(self, module: Any, params: Params) -> None:
+        """Raises ConfigError unless the network, of a plug-in perhaps, has float32 parameters."""
+        _, rest = nnx.state(module, nnx.Param, ...)
+        wrong = [
+            f"its parameter {name} is {leaf.dtype}; must be float32"
+            for name, leaf in tree_utils.flatten(params).items()
+            if leaf.dtype != jnp.float32
+        ]
+        for path, state in nnx.to_flat_state(rest):
+            kind = type(state).__name__
+            wrong.append(f"{'/'.join(map(str, path))} is nnx.{kind}; its state must be nnx.Param")
+        if wrong:
+            raise config.ConfigError(f"{variants.KEY}={self.config.architecture}: {wrong[0]}")
 
     def shapes(self) -> Params:
         """Returns the parameters' ShapeDtypeStructs, nested by name; allocates nothing."""

@@ -63,10 +63,11 @@ class Log(Hook):
 
     def before(self, step: int) -> None:
         """Leaves the time of other hooks out of the speed."""
-        self._timer = self._timer or logs.Timer()
-        if self._paused is not None:
+        if self._timer is None:
+            self._timer = logs.Timer()  # begins after what a resumed run evaluates first
+        elif self._paused is not None:
             self._timer.pause(time.monotonic() - self._paused)
-            self._paused = None
+        self._paused = None
         self._waited = self._phases.seconds["data"]
 
     def dispatched(

@@ -83,6 +83,9 @@ def save(
         raise WeightsError(f"{path}: {kind} writes a folder; leave out {path.suffix}")
     if os.path.lexists(path):
         raise WeightsError(f"{path}: exists already; choose another, or remove it")
+    architecture = facts.model.architecture
+    if models.family(facts.model).weights is None:
+        raise WeightsError(f"model.architecture={architecture}: {NAMES[kind]} has no equivalent")
     params, facts, told = _plain(params, facts, kind)
     form = _layout(facts, kind)
     _check_place(facts, kind)
@@ -109,9 +112,8 @@ def _check_place(facts: mapping.Facts, kind: str) -> None:
     """Raises WeightsError for options that the format does not support at all."""
     model, name = facts.model, NAMES[kind]
     foreign = models.family(model).weights
-    if foreign is None or model.position == "relative":
-        key = "architecture" if foreign is None else "position"
-        raise WeightsError(f"model.{key}={getattr(model, key)}: {name} has no equivalent")
+    if model.position == "relative":
+        raise WeightsError(f"model.position=relative: {name} has no equivalent")
     if model.position_place != "stem" and foreign != "bit":
         place = f"model.position_place={model.position_place}"
         raise WeightsError(f"{place}: {name} adds positions at the stem only")

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from vit_jax import models, tree_utils
+from vit_jax import config, models, options, tree_utils
 from vit_jax.weights import mapping
 from vit_jax.weights.readers import WeightsError
 
@@ -17,6 +17,8 @@ APART = {"cls": "class token", "distillation": "distillation token", "registers"
 NUMERICS = ("activation", "gelu", "norm_epsilon", "norm_place", "class_position")
 NUMERICS += ("resnet_epsilons", "resnet_pool", "mlp", "layer_scale", "registers", "distillation")
 NUMERICS += ("norm", "stem_norm", "qk_norm", "biasless", "rotary", "rotary_span")
+# Options that decide which arrays there are, and their shapes; a run keeps its own.
+SIZES = ("patch_size", "width", "depth", "mlp_dim", "heads", "position")
 
 
 def fit(
@@ -74,8 +76,17 @@ def fit(
         elif name not in wanted:
             wrong.append(f"{name} has no place in the model")
     if wrong:
-        raise WeightsError(f"the weights do not fit the model: {mapping.summary(wrong)}")
+        theirs = _other_sizes(facts.model, target.config)
+        remedy = theirs and f"; set {theirs}"
+        text = mapping.summary(wrong, 300)
+        raise WeightsError(f"the weights do not fit the model: {text}{remedy}")
     return tree_utils.nest(kept), mapping.Report(used=len(kept), **report)
+
+
+def _other_sizes(source: config.Model, target: config.Model) -> str:
+    """Returns the options of the weights that the new model has otherwise."""
+    pairs = ((key, getattr(source, key), getattr(target, key)) for key in SIZES)
+    return " ".join(f"model.{key}={options.show(had)}" for key, had, has in pairs if had != has)
 
 
 def numerics(facts: mapping.Facts, *, keep_head: bool) -> dict[str, object]:

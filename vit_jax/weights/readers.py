@@ -38,7 +38,7 @@ MAX_HEADER = 1_000  # bytes of the header of one array in a .npz
 MAX_AXES = 8
 CHUNK = 2**20
 NAME = re.compile(r"[\w./:\-+]{1,300}", re.ASCII)
-PICKLES = (".bin", ".pth", ".pt", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack")
+PICKLES = (".bin", ".pth", ".pt", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack", ".tar")
 
 
 class WeightsError(config.UserError):

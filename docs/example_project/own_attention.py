@@ -1,0 +1,50 @@
+"""Attention of your own in the built-in ViT: `--config.model.architecture='cosine_vit(scale=5)'`.
+
+Everything else of the ViT stays: its options, FLOPs, sharding, figures and prediction.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+import vit_jax
+from vit_jax.models.families.vit import ViTFamily
+from vit_jax.models.layers import Attention, EncoderBlock
+from vit_jax.models.vit import ViT
+
+
+class CosineAttention(Attention):
+    """Softmax of cosine similarities, with a learned scale for each head."""
+
+    def __init__(self, model, dtype, scale, *, rngs):
+        super().__init__(model, dtype, rngs=rngs)  # makes the projections query, key, value, out
+        self.scale = nnx.Param(jnp.full((model.heads,), scale, jnp.float32))
+
+    def __call__(self, x, *, to=None, capture=False):
+        """Returns what x (B, N, D) attends to and, on request, the weights (B, H, N, N)."""
+        query, key, value = self.query(x), self.key(x), self.value(x)  # (B, N, H, d)
+        query, key = (t / jnp.linalg.norm(t, axis=-1, keepdims=True) for t in (query, key))
+        logits = jnp.einsum("bqhd,bkhd->bhqk", query, key).astype(jnp.float32)
+        weights = jax.nn.softmax(self.scale[...].reshape(1, -1, 1, 1) * logits)
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value)
+        return self.out(mixed), weights if capture else None
+
+
+@vit_jax.register("model", "cosine_vit")
+class CosineViTFamily(ViTFamily):
+    """ViT with cosine attention; its arguments are those of `cosine_vit(...)`."""
+
+    maskable, weights = False, None  # no other project has its weights
+    unread = ("attention", "qk_norm", "rotary", "rotary_span")  # options that it ignores
+
+    def __init__(self, scale: float = 10.0):
+        def block(model, grid, dtype, *, rngs):
+            layer = EncoderBlock(model, grid, dtype, rngs=rngs)
+            layer.attention = CosineAttention(model, dtype, scale, rngs=rngs)
+            return layer
+
+        self.network_class = type("CosineViT", (ViT,), {"block": staticmethod(block)})
+
+    def networks(self):
+        """Returns the network's class, and none that predicts masked patches."""
+        return self.network_class, None

@@ -1,0 +1,54 @@
+"""What an installation takes: the packages that `pip install vit_jax` brings, and their size."""
+
+import importlib.metadata
+import re
+
+import pytest
+from packaging.requirements import Requirement
+
+import runs
+
+BAR = 1.2e9  # bytes, without the byte code that Python writes when modules are first imported
+
+
+def brought(name):
+    """Returns the distributions that one needs, itself included, by name."""
+    found, left = {}, [Requirement(name)]
+    while left:
+        wanted = left.pop()
+        extras, key = wanted.extras or {""}, re.sub("[-_.]+", "-", wanted.name).lower()
+        if key in found and extras == {""}:
+            continue
+        found[key] = one = importlib.metadata.distribution(wanted.name)
+        for text in one.requires or ():
+            need = Requirement(text)
+            if need.marker is None or any(need.marker.evaluate({"extra": e}) for e in extras):
+                left.append(need)
+    return found
+
+
+@pytest.fixture(scope="module")
+def sizes():
+    """Bytes by distribution, from the records that pip wrote; byte code has no size there."""
+    found = brought("vit_jax")
+    return {name: sum(file.size or 0 for file in one.files or ()) for name, one in found.items()}
+
+
+def test_an_installation_stays_below_the_bar(sizes):
+    assert 0.9e9 < sum(sizes.values()) < BAR  # a lower sum would have missed packages
+
+
+def test_the_table_of_contributing_names_what_is_large(sizes):
+    text = (
+        (runs.ROOT / "CONTRIBUTING.md").read_text().lower().replace("opencv |", "opencv-python |")
+    )
+    named = " ".join(re.findall(r"^\| \d+ \| ([^|]*) \|", text, re.MULTILINE))
+    large = {name for name, size in sizes.items() if size > 25e6}
+    assert {"jaxlib", "pyarrow", "scipy"} <= large
+    for name in large:
+        assert name.removesuffix("-headless").replace("-", "_") in named.replace("-", "_"), name
+
+
+def test_launchers_leave_byte_code_to_the_first_import():
+    text = (runs.ROOT / "launch" / "setup.sh").read_text()
+    assert re.search(r"-m pip install --no-compile\b", text)
