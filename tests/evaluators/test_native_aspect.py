@@ -66,7 +66,7 @@ def one_by_one(workdir, split="test"):
     data, params = opened.config.data, jax.device_get(opened.params)
     (table,) = [name for name in params["position"] if name != "cls"]
     source = sources.open_source(data, split)
-    logits, features, labels = [], [], []
+    logits, features, labels, programs = [], [], [], {}
     for index in range(len(source)):
         with PIL.Image.open(io.BytesIO(source[index].image)) as file:
             image = PIL.ImageOps.exif_transpose(file).convert("RGB")
@@ -88,9 +88,11 @@ def one_by_one(workdir, split="test"):
         assert patches.shape[:2] == grid
         new = np.concatenate([positions[0, :1], patches.reshape(-1, patches.shape[2])])
         alone = params | {"position": {table: new[None].astype(np.float32)}}
-        model = models.create(opened.config.model, image_size=(height, width))
+        if (height, width) not in programs:
+            model = models.create(opened.config.model, image_size=(height, width))
+            programs[height, width] = jax.jit(model.apply)
         seen = ((view / 255 - 0.5) / 0.5).astype(np.float32)[None]
-        found, out = model.apply(alone, seen)
+        found, out = programs[height, width](alone, seen)
         logits.append(np.asarray(found)[0])
         features.append(np.asarray(out["pre_logits"])[0])
         labels.append(source[index].label)
@@ -131,15 +133,14 @@ def test_metrics_are_those_of_each_image_alone(trained, alone):
     assert fixed["test/loss"] != pytest.approx(found["test/loss"], abs=2e-5)
 
 
-@pytest.mark.parametrize("batch_size", [8, 16])
-def test_features_are_in_the_order_of_the_input(trained, alone, tmp_path, batch_size, monkeypatch):
+def test_features_are_in_the_order_of_the_input(trained, alone, tmp_path, monkeypatch):
     from vit_jax.embedding import extraction
 
     _, features, labels, source = alone
     for suffix, window in ((".npz", 64), (".parquet", 1)):
         monkeypatch.setattr(extraction, "WINDOW", window)
         output = tmp_path / f"e{suffix}"
-        extraction.embed(trained, output, overrides=NATIVE, batch_size=batch_size)
+        extraction.embed(trained, output, overrides=NATIVE, batch_size=8)
         if suffix == ".npz":
             with np.load(output) as file:
                 found, names, numbers = (file[key] for key in ("features", "names", "labels"))
@@ -280,7 +281,7 @@ def test_any_size_is_a_model_of_that_size(options):
     facts = weights.Facts(model=cfg, data=config.Data(image_size=(16, 16)), classes=(), fresh={})
     other = models.create(cfg, image_size=(12, 20))
     fitted, _ = weights.fit(jax.device_get(params), facts, other, keep_head=True)
-    expected, _ = other.apply(fitted, images)
+    expected, _ = jax.jit(other.apply)(fitted, images)
     found, _ = jax.jit(any_size.of(model).apply)(params, images)
     np.testing.assert_allclose(found, expected, atol=1e-5)
 

@@ -19,6 +19,7 @@ from vit_jax.data.transforms import resize
 
 LONGEST = 4  # sides of a shape differ by this factor at most
 
+CHUNK = 256  # images whose headers a thread reads at a time
 PADDING = -1  # the image of a row that pads a batch
 
 Shape = tuple[int, int]  # height and width
@@ -118,8 +119,12 @@ def plan(
         except (decoding.BadImage, OSError):
             return 0
 
+    def shapes_of(first: int) -> list[int]:
+        return [shape_of(index) for index in range(first, min(first + CHUNK, len(source)))]
+
     with concurrent.futures.ThreadPoolExecutor(data.threads) as pool:
-        found = np.fromiter(pool.map(shape_of, range(len(source))), np.int64, len(source))
+        parts = pool.map(shapes_of, range(0, len(source), CHUNK))
+        found = np.array([number for part in parts for number in part], np.int64)
     part = len(source) if window is None else window * rows
     made: list[Shape] = []
     batches: list[np.ndarray] = []
