@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from vit_jax import config, loading, run_config, storage, tree_utils, weights
+from vit_jax import config, loading, run_config, storage, tree_utils, validation, weights
 from vit_jax.checkpoints import manager
 from vit_jax.training import trainable
 from vit_jax.weights import adapter_file
@@ -52,6 +52,7 @@ def convert(
     if kind == "adapter":
         return _save_adapter(reference, output, overrides or {}, step)
     opened = loading.load(reference, overrides, step)
+    validation.check_fixed(opened.config, "convert")
     params, unsaid = jax.device_get(opened.params), ()
     if kind == "orbax":
         _save(opened, params, output)

@@ -10,7 +10,17 @@ from typing import Any
 
 import jax
 
-from vit_jax import __version__, config, loading, logs, models, starting, storage, teaching
+from vit_jax import (
+    __version__,
+    config,
+    loading,
+    logs,
+    models,
+    starting,
+    storage,
+    teaching,
+    validation,
+)
 from vit_jax.checkpoints.manager import Manager
 from vit_jax.data import folder_check, split_roles
 from vit_jax.data.source import Source
@@ -64,6 +74,7 @@ def train(
     Raises Preempted (exit 75), Diverged or SaveFailed (70), InUse (2) where another process trains
     in `workdir`, or another UserError.
     """
+    validation.check_fixed(cfg, "a run")
     with open_session(cfg, workdir) as session:
         session.progress.doing("opening the data")
         evaluation = Evaluation(cfg, stop=session.stop)

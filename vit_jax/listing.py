@@ -175,7 +175,7 @@ def options(cfg: config.Config) -> list[tuple[str, str, str]]:
     rows = []
     for key, field, _ in config.options():
         choices = field.metadata["choices"]
-        meaning = field.metadata["doc"] + (f" [{' | '.join(choices)}]" if choices else "")
+        meaning = field.metadata["doc"] + (f" [{' | '.join(map(str, choices))}]" if choices else "")
         rows.append((key, config.show(config.get(cfg, key)), meaning))
     return rows
 

@@ -11,10 +11,14 @@ import numpy as np
 
 from vit_jax import config, messages, models, weights
 from vit_jax.config import Config
-from vit_jax.data import decoding, image_inputs, transforms
+from vit_jax.data import decoding, image_inputs, native_aspect, transforms
+from vit_jax.data.source import Source
+from vit_jax.models import variants
 from vit_jax.training import losses, normalization
+from vit_jax.weights import any_size
 
 BATCH = 32  # images at a time in `predict` and `embed`
+WAITING = 8  # batches of images of several shapes that wait for others of theirs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,12 +81,22 @@ class LoadedModel:
         Returns:
           float32 (B, H, W, C).
 
-        Raises BadImage for a file that cannot be decoded, or another type or shape.
+        Raises BadImage for a file that cannot be decoded, or another type or shape; and, with
+        `data.aspect=native`, for images whose views have several shapes.
 
         >>> model = load(RUN)
         >>> model.preprocess(np.zeros((20, 30, 3), np.uint8)).shape
         (1, 8, 8, 1)
         """
+        views = self._views(images)
+        if several := sorted({view.shape[:2] for view in views})[1:]:
+            raise decoding.BadImage(
+                f"images: have views of {len(several) + 1} shapes; give them one at a time, or set "
+                "data.aspect=fixed"
+            )
+        return normalization.normalize_pixels(jnp.asarray(np.stack(views)), self.config.data)
+
+    def _views(self, images: Any) -> list[np.ndarray]:
         views = []
         for name, image in image_inputs.read(images):
             try:
@@ -91,7 +105,7 @@ class LoadedModel:
                 raise decoding.BadImage(f"{name}: {error}") from error
         if not views:
             raise decoding.BadImage("images: is empty; expected at least one image")
-        return normalization.normalize_pixels(jnp.asarray(np.stack(views)), self.config.data)
+        return views
 
     def apply(
         self,
@@ -139,7 +153,13 @@ class LoadedModel:
         (2, 16)
         """
         check_features(self.model, features)
-        return self.features_of(self.preprocess(images), features)
+        views = self._views(images)
+        parts, places = [], []
+        for place, batch in _alike(views):
+            seen = normalization.normalize_pixels(jnp.asarray(batch), self.config.data)
+            parts.append(self.features_of(seen, features))
+            places += place
+        return np.concatenate(parts)[np.argsort(places)]
 
     def features_of(self, batch: jax.Array, features: str) -> np.ndarray:
         """Returns features, as `embed`, of images that `preprocess` has made ready."""
@@ -161,7 +181,7 @@ class LoadedModel:
                 waiting.append((name, self._view(image), truth))
             except decoding.BadImage as error:
                 yield Prediction(image=name, error=str(error))
-            if len(waiting) == BATCH:
+            if len(waiting) == BATCH * (WAITING if self.config.data.aspect == "native" else 1):
                 yield from self._classify(waiting, top)
                 waiting = []
         if waiting:
@@ -169,11 +189,16 @@ class LoadedModel:
 
     @functools.cached_property
     def _transforms(self) -> Sequence[transforms.Transform]:
-        return transforms.eval_transforms(self.config.data)
+        data = self.config.data
+        if data.aspect == "native":
+            return (native_aspect.FitNearest(native_shapes(self.model), data.resampling),)
+        return transforms.eval_transforms(data)
 
     def _view(self, image: bytes | np.ndarray) -> np.ndarray:
         data = self.config.data
-        view = decoding.load(image, channels=data.channels, max_pixels=data.max_pixels)
+        view = decoding.load(
+            image, channels=data.channels, max_pixels=data.max_pixels, depth=data.depth
+        )
         for transform in self._transforms:
             view = transform(view, np.random.default_rng(0))
         return view
@@ -181,16 +206,16 @@ class LoadedModel:
     def _classify(
         self, waiting: Sequence[tuple[str, np.ndarray, str | None]], top: int
     ) -> Iterator[Prediction]:
-        batch = np.stack([view for _, view, _ in waiting])
-        # One batch size, one compilation.
-        batch = np.pad(batch, [(0, BATCH - len(waiting)), (0, 0), (0, 0), (0, 0)])
         count, cfg = min(top, len(self.classes)), self.config
-        values, indices = map(
-            np.asarray, _top(self.model, cfg.data, count, cfg.train.loss, self.params, batch)
-        )
-        for row, (name, _, truth) in enumerate(waiting):
-            pairs = zip(indices[row], values[row], strict=True)
-            best = tuple((self.classes[index], float(value)) for index, value in pairs)
+        found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for places, batch in _alike([view for _, view, _ in waiting]):
+            # One batch size, one compilation for each shape.
+            batch = np.pad(batch, [(0, BATCH - len(places)), (0, 0), (0, 0), (0, 0)])
+            best = _top(self.model, cfg.data, count, cfg.train.loss, self.params, batch)
+            found |= dict(zip(places, zip(*map(np.asarray, best), strict=True), strict=False))
+        for place, (name, _, truth) in enumerate(waiting):
+            pairs = zip(*found[place], strict=True)
+            best = tuple((self.classes[index], float(value)) for value, index in pairs)
             yield Prediction(image=name, top=best, truth=truth)
 
     @property
@@ -238,13 +263,45 @@ def create_model(cfg: config.Config) -> models.Classifier:
     dtype = cfg.model.dtype
     if dtype == "auto":
         dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
-    return models.create(
+    model = models.create(
         cfg.model,
         image_size=cfg.data.image_size,
         channels=cfg.data.channels,
         dtype=dtype,
         masked=cfg.masked,
     )
+    return any_size.of(model) if cfg.data.aspect == "native" else model
+
+
+def native_shapes(model: models.Classifier) -> tuple[native_aspect.Shape, ...]:
+    """Returns the heights and widths of views at their own aspect ratio."""
+    rows, columns = models.grid(model.config, model.image_size)
+    height, width = variants.covered(model.config, model.image_size)
+    return native_aspect.shapes((rows, columns), (height // rows, width // columns))
+
+
+def plan_native(
+    model: models.Classifier,
+    source: Source,
+    data: config.Data,
+    rows: int,
+    window: int | None = None,
+) -> native_aspect.Plan | None:
+    """Returns the batches of a pass over a source with `data.aspect=native`, else None."""
+    if data.aspect != "native":
+        return None
+    return native_aspect.plan(source, data, native_shapes(model), rows, window)
+
+
+def _alike(views: Sequence[np.ndarray]) -> Iterator[tuple[list[int], np.ndarray]]:
+    """Yields the places of at most BATCH views of one shape, and these as one array."""
+    by_shape: dict[tuple[int, ...], list[int]] = {}
+    for place, view in enumerate(views):
+        by_shape.setdefault(view.shape, []).append(place)
+    for places in by_shape.values():
+        for first in range(0, len(places), BATCH):
+            part = places[first : first + BATCH]
+            yield part, np.stack([views[place] for place in part])
 
 
 def class_names(classes: tuple[str, ...] | list[str], cfg: config.Config) -> tuple[str, ...]:
@@ -259,6 +316,10 @@ def check_features(model: models.Classifier, features: str) -> tuple[int, ...]:
     _, out = jax.eval_shape(model.apply, model.shapes(), images)
     if features not in ("pre_logits", "tokens"):
         raise config.ConfigError(f"features={features}: must be pre_logits or tokens")
+    if features == "tokens" and isinstance(model, any_size.AnySize):
+        raise config.ConfigError(
+            "--features=tokens: with data.aspect=native every shape has other ones; set pre_logits"
+        )
     if features not in out:
         raise config.ConfigError(f"--features={features}: a ResNet has no tokens; set pre_logits")
     return out[features].shape[1:]

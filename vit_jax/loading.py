@@ -10,7 +10,14 @@ import jax.numpy as jnp
 
 from vit_jax import config, logs, messages, models, run_config, storage, tree_utils, weights
 from vit_jax.checkpoints import manager
-from vit_jax.loaded_model import LoadedModel, Prediction, check_features, class_names, create_model
+from vit_jax.loaded_model import (
+    LoadedModel,
+    Prediction,
+    check_features,
+    class_names,
+    create_model,
+    plan_native,
+)
 from vit_jax.training import sharding, trainable
 from vit_jax.weights import adapter_file
 
@@ -29,6 +36,7 @@ __all__ = [
     "load",
     "load_held",
     "load_params",
+    "plan_native",
 ]
 
 EVALUATED_AT_ONCE = 128  # images, of weights whose config says nothing

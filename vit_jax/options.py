@@ -32,7 +32,7 @@ def option(
     at_least: float | None = None,
     below: float | None = None,
     at_most: float | None = None,
-    choices: Sequence[str] = (),
+    choices: Sequence[Any] = (),
     free: bool = False,
     check: Callable[[str, str], None] | None = None,
     kind: str | None = None,
@@ -144,10 +144,11 @@ def fingerprint(config: Any) -> str:
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def suggest(word: str, known: Sequence[str]) -> str:
+def suggest(word: str, known: Sequence[Any]) -> str:
     """Returns `; did you mean X?` for the nearest of `known`, or a list of all of them."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"
+    names = [str(one) for one in known]
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(names)}"
 
 
 @functools.cache

@@ -96,8 +96,12 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
 
     def sample(one: loading.Prediction) -> Sample:
         image = pictures.load(
-            source[int(one.image)].image, channels=data.channels, max_pixels=data.max_pixels
+            source[int(one.image)].image,
+            channels=data.channels,
+            max_pixels=data.max_pixels,
+            depth=data.depth,
         )
+        image = pictures.for_display(image)
         shrink = SIDE / max(image.shape[:2])
         if shrink < 1:
             image = cv2.resize(image, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA)

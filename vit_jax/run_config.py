@@ -26,7 +26,9 @@ def resolve(reference: str, overrides: Mapping[str, Any], *, tiny: bool = False)
     values = catalog.load(reference)
     if ".py" in reference:  # the catalog's own are checked by a test
         unread_options.check_file(values)
-    return config_from_values(values, overrides, tiny=tiny)
+    cfg = config_from_values(values, overrides, tiny=tiny)
+    validation.check_fixed(cfg, "a run")
+    return cfg
 
 
 def config_from_values(

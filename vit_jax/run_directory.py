@@ -21,7 +21,8 @@ def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Co
     if cfg.init_from is None:
         return cfg
     facts, keep = loading.describe(cfg.init_from, cfg), cfg.init_head == "keep"
-    return _with_options(cfg, weights.numerics(facts, keep_head=keep), overrides)
+    found = weights.numerics(facts, keep_head=keep, channels=cfg.data.channels)
+    return _with_options(cfg, found, overrides)
 
 
 def reconcile(
@@ -64,7 +65,8 @@ def reconcile(
     if new.init_from is not None and new.init_from == old.init_from:
         facts = weights.Facts(model=old.model, data=old.data)
         keep = new.init_head == "keep"
-        new = _with_options(new, weights.numerics(facts, keep_head=keep), overrides)
+        found = weights.numerics(facts, keep_head=keep, channels=new.data.channels)
+        new = _with_options(new, found, overrides)
     changed = config.differences(old, new)
     if changed and cfg is not None and not _has_begun(workdir):
         return as_in_weights(cfg, overrides)

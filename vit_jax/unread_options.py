@@ -34,6 +34,7 @@ READS = {
 # Options that are read only where one of others has a value that asks for them.
 WHERE: dict[tuple[str, ...], dict[str, Callable[[Any], bool]]] = {
     ("data.crop_area", "data.crop_aspect"): {"data.train_crop": lambda crop: crop == "inception"},
+    ("data.eval_crop",): {"data.aspect": lambda aspect: aspect == "fixed"},
     ("data.resize_to",): {
         "data.train_crop": lambda crop: crop == "random",
         "data.eval_crop": lambda crop: crop == "central",

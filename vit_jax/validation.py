@@ -8,8 +8,6 @@ from vit_jax import config, models
 def check_options(cfg: config.Config) -> None:
     """Raises ConfigError for a combination of options that cannot work; `models.check` has more."""
     data, train = cfg.data, cfg.train
-    if data.channels == 2:
-        raise config.ConfigError("data.channels=2: must be 1 or 3")
     if data.source == "tfds" and not data.name:
         raise config.ConfigError("data.name=none: tfds needs a dataset; set data.name=cifar10, say")
     if data.source in ("folder", "csv") and not data.root:
@@ -30,8 +28,12 @@ def check_options(cfg: config.Config) -> None:
             raise config.ConfigError(
                 f"data.{key}={low:g},{high:g}: the first must not exceed the second"
             )
+    if data.aspect == "native" and cfg.masked.target is not None:
+        raise config.ConfigError("data.aspect=native: is not for masked.target; set fixed")
     if data.randaugment is not None:
         _check_randaugment(data.randaugment)
+    if data.channels not in (1, 3) or data.depth != 8:
+        _check_plain_colors(cfg)
     crops = data.train_crop == "random" or data.eval_crop == "central"
     if crops and data.resize_to is not None and data.resize_to < max(data.image_size):
         raise config.ConfigError(
@@ -76,6 +78,15 @@ def check_options(cfg: config.Config) -> None:
         every = config.get(cfg, key)
         if every is not None and every.amount <= 0:
             raise config.ConfigError(f"{key}={every}: must be more than 0, or none")
+
+
+def check_fixed(cfg: config.Config, command: str) -> None:
+    """Raises ConfigError for views of several shapes, which few commands take."""
+    if cfg.data.aspect != "fixed":
+        raise config.ConfigError(
+            f"data.aspect={cfg.data.aspect}: is for evaluate, embed and predict, not for "
+            f"{command}; set fixed"
+        )
 
 
 def check_devices(cfg: config.Config, devices: int) -> None:
@@ -135,6 +146,22 @@ def _check_randaugment(pair: tuple[int, ...]) -> None:
         raise config.ConfigError(f"{key}: needs at least 1 operation per image; none turns it off")
     if pair[1] > 30:
         raise config.ConfigError(f"{key}: magnitude {pair[1]} is more than 30")
+
+
+def _check_plain_colors(cfg: config.Config) -> None:
+    """Raises ConfigError for what is made for gray or RGB of 8 bits, where pixels are others."""
+    data = cfg.data
+    other = f"data.depth={data.depth}" if data.depth != 8 else f"data.channels={data.channels}"
+    three = [text for text in data.transforms if text.partition("(")[0] == "three_augment"]
+    for key, given, off in (
+        ("data.randaugment", data.randaugment, None),
+        ("data.transforms", three[0] if three else (), ()),
+        ("masked.target", cfg.masked.target, None),
+    ):
+        if given != off:
+            raise config.ConfigError(
+                f"{key}={config.show(given)}: is for gray or RGB of 8 bits, not {other}; set none"
+            )
 
 
 def _check_distill(cfg: config.Config) -> None:

@@ -36,9 +36,9 @@ def test_a_sound_folder_is_one_line(tmp_path):
 
 
 def test_what_is_not_used_is_said_with_the_reason(tmp_path):
-    root = fill(tmp_path, *FILES, "train/a/x.tif", "val/loose.png", "val/a/.hidden", "val/a/n.txt")
+    root = fill(tmp_path, *FILES, "train/a/x.heic", "val/loose.png", "val/a/.hidden", "val/a/n.txt")
     assert check(root).partition("; ")[2] == (
-        "not used: 1 .tif (a format that is not read; save as .png), "
+        "not used: 1 .heic (a format that is not read; save as .png), "
         "1 image in no class folder (val/loose.png), 1 .txt (no image), 1 hidden"
     )
 
@@ -49,10 +49,10 @@ def test_classes_without_images_to_evaluate_on_are_said(tmp_path):
 
 
 def test_both_sides_of_a_holdout_are_one_folder(tmp_path):
-    root = fill(tmp_path, *(f"{c}/{i}.jpg" for c in "ab" for i in range(9)), "a/x.tif", "y.png")
+    root = fill(tmp_path, *(f"{c}/{i}.jpg" for c in "ab" for i in range(9)), "a/x.heic", "y.png")
     line = check(root, holdout=0.3)
     assert line.endswith(
-        "; not used: 1 .tif (a format that is not read; save as .png), "
+        "; not used: 1 .heic (a format that is not read; save as .png), "
         "1 image in no class folder (y.png)"
     )
 
@@ -122,7 +122,7 @@ def test_a_dry_run_says_it_too(tmp_path):
 
 
 def test_a_run_says_it_or_ends_before_it_has_written_anything(tmp_path, capsys):
-    root = fill(tmp_path / "data", *FILES, "train/c.tif")
+    root = fill(tmp_path / "data", *FILES, "train/c.heic")
     broken(root)
     words = ["train", "image_folder-32", f"--config.data.root={root}", f"--workdir={tmp_path}/run"]
     assert cli.main(words) == 2
@@ -137,13 +137,13 @@ def test_images_for_embedding_and_prediction_are_counted_too(tmp_path, caplog):
     from vit_jax.data import unlabeled_folder
 
     caplog.set_level("INFO", "vit_jax")
-    root = fill(tmp_path, "a/1.jpg", "a/2.tif", ".hidden.jpg")
+    root = fill(tmp_path, "a/1.jpg", "a/2.heic", ".hidden.jpg")
     unlabeled_folder.Loose(root, (), "--images")
     list(prediction.files([root]))
-    said = "1 images; not used: 1 .tif (a format that is not read; save as .png), 1 hidden"
+    said = "1 images; not used: 1 .heic (a format that is not read; save as .png), 1 hidden"
     assert caplog.messages == [f"--images={root}: {said}", f"{root}: {said}"]
-    with pytest.raises(config.ConfigError, match=r"holds no .*; it holds 1 \.tif"):
-        unlabeled_folder.Loose(fill(tmp_path / "b", "2.tif"), (), "--images")
+    with pytest.raises(config.ConfigError, match=r"holds no .*; it holds 1 \.heic"):
+        unlabeled_folder.Loose(fill(tmp_path / "b", "2.heic"), (), "--images")
 
 
 def test_folders_of_gifs_and_bitmaps_can_be_read(tmp_path):

@@ -182,7 +182,7 @@ def test_folders_without_a_split_among_them_are_taken_for_classes(tmp_path):
 
 def test_what_is_not_used_is_counted(pets):
     fill(
-        pets, "train/dog/x.TIF", "train/dog/y.tif", "train/dog/deep/z.heic", "train/cat/a.gif",
+        pets, "train/dog/x.AVIF", "train/dog/y.avif", "train/dog/deep/z.heic", "train/cat/a.gif",
         "train/cat/b.BMP", "train/Makefile",
     )  # fmt: skip
     source = folder(pets)
@@ -190,7 +190,7 @@ def test_what_is_not_used_is_counted(pets):
         ".jpg", ".JPEG", ".png", ".WebP", ".gif", ".BMP",
     }  # fmt: skip
     assert source.skipped.describe() == (
-        "2 .tif, 1 .heic (a format that is not read; save as .png), "
+        "2 .avif, 1 .heic (a format that is not read; save as .png), "
         "1 image in no class folder (train/readme.jpg), "
         "1 .txt, 1 without a suffix (no image), 2 hidden"
     )
@@ -300,7 +300,8 @@ def test_refuses_a_class_without_images(pets):
     fill(pets, "train/fish/readme.txt")
     assert refusal(pets) == (
         f"data.root={pets}: no image in class folder {pets / 'train/fish'}; "
-        f"images end in .jpg, .jpeg, .png, .webp, .gif, .bmp; it contains 1 .txt (no image)"
+        "images end in .jpg, .jpeg, .png, .webp, .gif, .bmp, .tif, .tiff; it contains 1 .txt "
+        "(no image)"
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from vit_jax.data import decoding
+from vit_jax.data import decoding, image_headers
 
 Y, X = np.mgrid[0:40, 0:56]
 PIXELS = np.stack([Y * 6, X * 4, (X + Y) * 2], axis=-1).astype(np.uint8)
@@ -165,10 +165,10 @@ def test_bytes_after_the_end_do_not_matter(kind):
         (b"", "is empty"),
         (
             b"<!DOCTYPE html><html><body>404</body></html>",
-            "is no JPEG, PNG, WebP, GIF or BMP: it starts with b'<!DOCTYPE html><'",
+            "is no JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with b'<!DOCTYPE html><'",
         ),
-        (bytes(99), "is no JPEG, PNG, WebP, GIF or BMP: it starts with " + repr(bytes(16))),
-        (b"RIFF\x10\0\0\0WAVEfmt ", "is no JPEG, PNG, WebP, GIF or BMP: it starts with "
+        (bytes(99), "is no JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with " + repr(bytes(16))),
+        (b"RIFF\x10\0\0\0WAVEfmt ", "is no JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with "
          r"b'RIFF\x10\x00\x00\x00WAVEfmt '"),
         (JPEG[: len(JPEG) // 2], "is a truncated or damaged JPEG"),
         (PNG[: len(PNG) // 2], "is a truncated or damaged PNG"),
@@ -259,7 +259,7 @@ def test_only_scans_that_are_decoded_count():
         plain + alike,
     ):
         np.testing.assert_array_equal(decode(data), decode(plain))
-        assert decoding._jpeg_scans(data) == plain.count(b"\xff\xda")
+        assert image_headers.jpeg_scans(data) == plain.count(b"\xff\xda")
 
 
 def black(width: int, height: int, mode: str, kind: str, **options) -> bytes:

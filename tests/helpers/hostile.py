@@ -97,6 +97,35 @@ def images():
     return [*kinds, slow, stream.getvalue()], read
 
 
+def deep_images():
+    import tiffs
+
+    from vit_jax.data import decoding, tiff
+
+    drawn = np.random.default_rng(0).integers(0, 2**16, (5, 6, 13)).astype(np.uint16)
+    pixels = cv2.resize(drawn, (40, 30))
+    files = [
+        tiffs.tiff(pixels, compression=name, predictor=2, **form)
+        for name, form in zip(
+            tiffs.COMPRESSIONS,
+            ({"rows": 7}, {"tile": (16, 16)}, {"planar": True}, {"order": ">"}, {"rows": 9}),
+            strict=True,
+        )
+    ]
+    colors = np.arange(768).tolist()
+    files.append(tiffs.tiff(pixels.astype(np.uint8)[..., :1], photometric=3, colors=colors))
+    files += [cv2.imencode(".png", pixels[..., :count])[1].tobytes() for count in (1, 3, 4)]
+
+    def read(data, folder):
+        channels = 3
+        if data.startswith(tiff.MAGIC):
+            with contextlib.suppress(tiff.TiffError):
+                channels = tiff.layout(data).samples
+        decoding.decode(data, channels=channels, max_pixels=10**6, depth=16)
+
+    return files, read
+
+
 def weights():
     from vit_jax.weights import readers
 
@@ -355,8 +384,8 @@ def checkpoints():
 
 READERS = {
     one.__name__: one
-    for one in (images, weights, archives, metadata, records, array_records, lists, csv_files,
-                pickles, matlab, run_files, checkpoints)
+    for one in (images, deep_images, weights, archives, metadata, records, array_records, lists,
+                csv_files, pickles, matlab, run_files, checkpoints)
 }  # fmt: skip
 
 

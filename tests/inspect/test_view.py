@@ -16,7 +16,15 @@ import browsing
 import pages
 import runs
 from vit_jax import cli, loading, messages, prediction, run_config
-from vit_jax.inspect import CannotAnswer, attention, attention_stats, encoding, posemb, view
+from vit_jax.inspect import (
+    CannotAnswer,
+    attention,
+    attention_stats,
+    encoding,
+    patch_features,
+    posemb,
+    view,
+)
 
 HEADS = browsing.HEADS
 SHAPE = browsing.LAYERS, HEADS, browsing.TOKENS
@@ -102,6 +110,31 @@ def test_a_page_holds_what_the_model_does(opened, viewer):
     others = cosines.reshape(4, 4)[~np.eye(4, dtype=bool)]
     assert known["cosineRange"] == pytest.approx([others.min(), others.max()], abs=1e-6)
     np.testing.assert_allclose(np.frombuffer(content, np.uint8) / 127 - 1, cosines, atol=0.004)
+
+
+def test_features_of_a_page_are_those_of_the_encoder(opened, viewer):
+    pictures = digits(opened)
+    known = facts(view.page(viewer, pictures))
+    views = np.stack([picture for _, picture, _ in pictures])
+    exact = patch_features.of(opened, views)
+    projected, _ = patch_features.components(exact)
+    colors = patch_features.colors(projected)
+    assert known["width"] == exact.shape[-1]
+    for one, own, shades in zip(known["images"], exact, colors, strict=True):
+        found = np.frombuffer(zlib.decompress(base64.b64decode(one["features"])), "<i2") / 32767
+        patches = own.reshape(4, -1)
+        patches = patches / np.linalg.norm(patches, axis=1, keepdims=True)
+        np.testing.assert_allclose(found.reshape(4, -1), patches, atol=2e-5)
+        found = np.frombuffer(zlib.decompress(base64.b64decode(one["colors"])), np.uint8)
+        np.testing.assert_allclose(found.reshape(2, 2, 3), 255 * shades, atol=1.01)
+
+
+def test_an_image_of_later_has_the_colors_of_the_page(opened):
+    viewer, pictures = view.Viewer(opened), digits(opened)
+    page = facts(view.page(viewer, pictures))
+    assert viewer.look(pictures[2])["colors"] == page["images"][2]["colors"]
+    alone = view.Viewer(opened).look(pictures[2])["colors"]
+    assert alone != page["images"][2]["colors"]
 
 
 def test_a_page_needs_nothing_besides_itself(opened, viewer):
@@ -236,6 +269,56 @@ def test_a_person_clicks_slides_and_types(opened, viewer, tmp_path):
         expected(second, 0, None, 3),  # arrows on the slider are the slider's
         5,
     ]
+
+
+@needs_browser
+def test_a_person_sees_features_and_matches(opened, viewer, tmp_path):
+    pictures = digits(opened)
+    page = view.page(viewer, pictures)
+    known = facts(page)["images"]
+    exact = patch_features.of(opened, np.stack([picture for _, picture, _ in pictures[:3]]))
+    patches = exact.reshape(3, 4, -1).astype(np.float64)
+    patches /= np.linalg.norm(patches, axis=2, keepdims=True)
+    script = """
+      const words = () => seen.push([$("readout").textContent, $("other-readout").textContent]);
+      const pixel = (id, x, y) => { const canvas = $(id);
+        const at = [x * canvas.width, y * canvas.height];
+        return [...canvas.getContext("2d").getImageData(...at, 1, 1).data]; };
+      key("f"); tell(); seen.push($("beside").hidden, $("by-layer").hidden);
+      key("m"); words(); seen.push($("beside").hidden, $("against").value);
+      click($("picture"), 0.75, 0.25); words();
+      key("b"); await until(() => $("against").value === "2"); words();
+      click($("other"), 0.25, 0.75); await until(() => $("message").textContent === "THIRD");
+      await until(() => $("against").value === "0"); words();
+      $("against").value = "1"; $("against").dispatchEvent(new Event("change"));
+      await until(() => $("other-readout").textContent !== seen.at(-1)[1]); words();
+      document.querySelector('input[value="features"]').click();
+      $("plain").click(); const bare = pixel("picture", 0.25, 0.25);
+      $("plain").click(); const lit = pixel("picture", 0.25, 0.25);
+      seen.push(bare, lit);
+    """.replace("THIRD", known[2]["name"])
+    (tmp_path / "page.html").write_text(browsing.probed(page, script))
+    said = browsing.browse(tmp_path, f"file://{tmp_path}/page.html")
+
+    def place(patch):
+        return f"row {patch // 2 + 1}, column {patch % 2 + 1}"
+
+    def words(one, patch, other):
+        here, there = patches[one] @ patches[one, patch], patches[other] @ patches[one, patch]
+        here[patch] = -2
+        like, far = int(here.argmax()), int(there.argmax())
+        return [
+            f"Patch in {place(patch)}: most alike is {place(like)}, cosine {here[like]:.2f}.",
+            f"There: most alike is {place(far)}, cosine {there[far]:.2f}.",
+        ]
+
+    assert said[:3] == ["Each patch in the color of its features.", True, True]
+    assert said[3] == ["Choose a patch to see which are like it.", ""]
+    assert said[4:6] == [False, "1"]
+    assert said[6:10] == [words(0, 1, 1), words(0, 1, 2), words(2, 2, 0), words(2, 2, 1)]
+    bare, lit = (np.array(one[:3]) for one in said[10:])
+    shades = np.frombuffer(zlib.decompress(base64.b64decode(known[2]["colors"])), np.uint8)
+    np.testing.assert_allclose(lit, 0.15 * bare + 0.85 * shades[:3], atol=2)
 
 
 HOSTILE = [

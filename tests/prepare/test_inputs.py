@@ -282,7 +282,7 @@ def test_layouts_that_cannot_be_labeled(tmp_path):
         return str(caught.value).partition(": ")[2]
 
     assert reason("a/read.me") == (
-        "has no image; images end in .jpg, .jpeg, .png, .webp, .gif, .bmp"
+        "has no image; images end in .jpg, .jpeg, .png, .webp, .gif, .bmp, .tif, .tiff"
     )
     assert reason("a/1.jpg", "a/2.jpg") == (
         "one class folder alone, a; expected CLASS/IMAGE, 2 at least"

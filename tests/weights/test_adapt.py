@@ -174,6 +174,7 @@ def test_options_that_belong_to_the_weights():
         "model.layer_scale": None,
         "model.registers": 0,
         "model.distillation": False,
+        "model.norm": "layer",
         "model.stem_norm": False,
         "model.qk_norm": False,
         "model.biasless": (),

@@ -52,7 +52,25 @@ class Data:
     image_size: tuple[int, int] = option(
         (224, 224), "Input height and width in pixels.", at_least=1
     )
-    channels: int = option(3, "Color channels: 3, or 1 for gray.", at_least=1, at_most=3)
+    aspect: str = option(
+        "fixed",
+        "Views of evaluation and features: image_size, or as many patches at the image's own "
+        "aspect ratio.",
+        choices=("fixed", "native"),
+        later=True,
+    )
+    channels: int = option(
+        3,
+        "Channels: 3 for RGB, 1 for gray, or as many as every image has.",
+        at_least=1,
+        at_most=64,
+    )
+    depth: int = option(
+        8,
+        "Bits of a channel the model is fed: 8, or 16 without loss from 16-bit PNG and TIFF.",
+        choices=(8, 16),
+        later=True,
+    )
     mean: tuple[float, ...] = option(
         (0.5,), "Pixel value, of 0 to 1, the model sees as 0; one, or one for each channel."
     )
@@ -135,3 +153,8 @@ class Data:
         "Decode only the part of a JPEG that a training crop needs; pixels are the same.",
         free=True,
     )
+
+    @property
+    def pixel_type(self) -> str:
+        """The type of pixels before they are normalized: uint8 or uint16."""
+        return f"uint{self.depth}"

@@ -1,14 +1,13 @@
 """Decodes image files to correct pixels, or raises one clear error."""
 
 import os
-import re
-import struct
 
 import cv2
 import numpy as np
 
 from vit_jax import limits
 from vit_jax.config import UserError
+from vit_jax.data import image_headers, tiff
 
 # Many threads and processes decode images at once, so OpenCV's own thread pool would only add
 # contention. Its log lines lack the file name, which callers of `decode` add to its errors.
@@ -48,12 +47,16 @@ def check_bytes(size: int) -> None:
         raise BadImage(f"has {size:,} bytes, more than {MOST_BYTES:,}")
 
 
-def decode(encoded: bytes, *, channels: int, max_pixels: int) -> np.ndarray:
-    """Returns the pixels of a JPEG, PNG, WebP, GIF or BMP file, RGB or gray, as uint8 `H W C`.
+def decode(encoded: bytes, *, channels: int, max_pixels: int, depth: int = 8) -> np.ndarray:
+    """Returns the pixels of a JPEG, PNG, WebP, GIF, BMP or TIFF file as `H W C`.
 
-    C is `channels`, 1 or 3. 16-bit samples keep their high byte, CMYK becomes RGB, palettes are
-    looked up, gray is repeated, alpha is dropped (the colors under it stay), an EXIF orientation
-    is applied, and of an animation the first frame counts.
+    They are uint8 for a `depth` of 8, of 16-bit samples the high byte; or uint16 for 16, 8-bit
+    samples times 257, so that 255 becomes 65535.
+
+    C is `channels`. For 1 or 3, gray or RGB, CMYK becomes RGB, palettes are looked up, gray is
+    repeated, and alpha is dropped (the colors under it stay). For another number, the file must
+    have so many, among which alpha counts, as the last. An EXIF orientation is applied, except to
+    4 channels of a PNG or WebP; of an animation or several pages the first counts.
 
     Raises BadImage for anything but a complete image of at most `max_pixels`, checked in the header
     before allocating pixels, and for files that decode too slowly for their length: JPEGs with many
@@ -66,9 +69,11 @@ def decode(encoded: bytes, *, channels: int, max_pixels: int) -> np.ndarray:
     """
     if not encoded:
         raise BadImage("is empty")
-    kind, size = _header(encoded)
+    if encoded.startswith(tiff.MAGIC):
+        return with_channels(_decode_tiff(encoded, channels, max_pixels), channels, depth)
+    kind, size = image_headers.read(encoded)
     if kind is None:
-        raise BadImage(f"is no JPEG, PNG, WebP, GIF or BMP: it starts with {encoded[:16]!r}")
+        raise BadImage(f"is no JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with {encoded[:16]!r}")
     if size is None:
         raise BadImage(f"is a truncated or damaged {kind}")
     height, width = size
@@ -76,36 +81,98 @@ def decode(encoded: bytes, *, channels: int, max_pixels: int) -> np.ndarray:
         raise BadImage(
             f"is a {kind} of {width} x {height} pixels, more than data.max_pixels={max_pixels}"
         )
-    if not _complete(kind, encoded):
+    if not image_headers.complete(kind, encoded):
         raise BadImage(f"is a truncated or damaged {kind}")
     _check_work(kind, height, width, encoded)
+    flags = cv2.IMREAD_COLOR_RGB | (cv2.IMREAD_ANYDEPTH if depth == 16 else 0)
+    if channels not in (1, 3):
+        flags = cv2.IMREAD_UNCHANGED
     try:
-        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR_RGB)
+        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
     except cv2.error:
         image = None
     if image is None:
         raise BadImage(f"is a truncated or damaged {kind}")
-    return with_channels(image, channels)
+    if image.ndim == 3 and image.shape[2] == 4:
+        image = cv2.cvtColor(image, cv2.COLOR_BGRA2RGBA)
+    return with_channels(image, channels, depth)
 
 
-def load(image: bytes | np.ndarray, *, channels: int, max_pixels: int) -> np.ndarray:
+def _decode_tiff(encoded: bytes, channels: int, max_pixels: int) -> np.ndarray:
+    """Returns the samples of a TIFF, without alpha if gray or RGB is asked for."""
+    try:
+        layout = tiff.layout(encoded)
+        if layout.cost > max_pixels:
+            raise BadImage(
+                f"is a TIFF of {layout.width} x {layout.height} pixels, {layout.samples} channels, "
+                f"more than data.max_pixels={max_pixels} for each 4 of them"
+            )
+        _check_work("TIFF", layout.height, layout.width * layout.samples, encoded)
+        image = tiff.decode(encoded, layout)
+    except tiff.TiffError as error:
+        raise BadImage(str(error)) from None
+    return image[:, :, :-1] if layout.alpha and channels in (1, 3) else image
+
+
+def size(image: bytes | np.ndarray) -> tuple[int, int]:
+    """Returns the height and width of an example as `load` will give it, from the file's header.
+
+    Raises BadImage for a file without one.
+    """
+    if not isinstance(image, bytes):
+        return image.shape[0], image.shape[1]
+    if image.startswith(tiff.MAGIC):
+        try:
+            return tiff.layout(image).size
+        except tiff.TiffError as error:
+            raise BadImage(str(error)) from None
+    kind, found = image_headers.read(image)
+    if found is None or min(found) < 1:
+        raise BadImage(f"is a truncated or damaged {kind or 'file'}")
+    return found[::-1] if image_headers.orientation(image) > 4 else found
+
+
+def load(
+    image: bytes | np.ndarray, *, channels: int, max_pixels: int, depth: int = 8
+) -> np.ndarray:
     """Returns the pixels of an example as a source gives it: `decode` or `with_channels`."""
     if isinstance(image, bytes):
-        return decode(image, channels=channels, max_pixels=max_pixels)
-    return with_channels(image, channels)
+        return decode(image, channels=channels, max_pixels=max_pixels, depth=depth)
+    return with_channels(image, channels, depth)
 
 
-def with_channels(image: np.ndarray, channels: int) -> np.ndarray:
-    """Returns uint8 pixels `H W` or `H W C`, C = 1 or 3, as `H W channels`.
+def with_channels(image: np.ndarray, channels: int, depth: int = 8) -> np.ndarray:
+    """Returns uint8 or uint16 pixels `H W` or `H W C` as `H W channels` of `depth` bits.
 
-    Gray is repeated; color becomes gray by the weights of JPEG (0.299, 0.587, 0.114).
+    Gray is repeated; RGB becomes gray by the weights of JPEG (0.299, 0.587, 0.114). Raises BadImage
+    for another number of channels.
     """
     image = image.reshape(*image.shape[:2], -1)
-    if image.shape[2] == channels:
+    if depth == 8 and image.dtype == np.uint16:
+        image = (image >> 8).astype(np.uint8)
+    elif depth == 16 and image.dtype == np.uint8:
+        image = image.astype(np.uint16) * np.uint16(257)
+    found = image.shape[2]
+    if found == channels:
         return image
-    if channels == 1:
-        return cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)[:, :, None]
-    return np.repeat(image, channels, axis=2)
+    if (found, channels) == (3, 1):
+        return cv2.cvtColor(np.ascontiguousarray(image), cv2.COLOR_RGB2GRAY)[:, :, None]
+    if (found, channels) == (1, 3):
+        return np.repeat(image, channels, axis=2)
+    raise BadImage(f"has {found} channels, not data.channels={channels}")
+
+
+def for_display(image: np.ndarray) -> np.ndarray:
+    """Returns pixels `H W C` as people see them: uint8, of 1 or 3 channels.
+
+    Of more channels the first three, of two the first. 16 bits are scaled so that the largest value
+    is white: files often use a small part of the range.
+    """
+    if image.shape[2] not in (1, 3):
+        image = image[:, :, : 3 if image.shape[2] > 3 else 1]
+    if image.dtype != np.uint8:
+        image = np.rint(image * (255 / max(1, int(image.max())))).astype(np.uint8)
+    return image
 
 
 def without_border(image: np.ndarray, border: int) -> np.ndarray:
@@ -119,53 +186,6 @@ def without_border(image: np.ndarray, border: int) -> np.ndarray:
     return np.ascontiguousarray(image[border : height - border, border : width - border])
 
 
-SCAN = b"\xff\xda"
-# Markers except those within scan data, fill bytes, and the start of an image.
-MARKER = re.compile(rb"\xff[\x01-\xcf\xd9-\xfe]")
-
-
-def _header(data: bytes) -> tuple[str | None, tuple[int, int] | None]:
-    """Returns `(format, (height, width))` from the first bytes; None for unknown parts."""
-    for magic, kind, size in (
-        (b"\x89PNG\r\n\x1a\n", "PNG", _png_size),
-        (b"\xff\xd8\xff", "JPEG", _jpeg_size),
-        (b"RIFF", "WebP", _webp_size),
-        (b"GIF8", "GIF", _gif_size),
-        (b"BM", "BMP", _bmp_size),
-    ):
-        if data.startswith(magic) and (kind != "WebP" or data[8:12] == b"WEBP"):
-            try:
-                return kind, size(data)
-            except (struct.error, IndexError):
-                return kind, None
-    return None, None
-
-
-def _png_size(data: bytes) -> tuple[int, int] | None:
-    width, height = struct.unpack_from(">II", data, 16)
-    return (height, width) if data[12:16] == b"IHDR" else None
-
-
-def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Walks the segments up to the frame header (ITU-T T.81, B.1.1)."""
-    at = 2
-    while True:
-        if data[at] != 0xFF:
-            return None
-        marker = data[at + 1]
-        if marker == 0xFF:  # fill byte
-            at += 1
-        elif marker == 0x01 or 0xD0 <= marker <= 0xD8:  # markers without a segment
-            at += 2
-        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            height, width = struct.unpack_from(">HH", data, at + 5)
-            return height, width
-        elif marker in (0xD9, 0xDA):  # pixels, or the end, before a frame header
-            return None
-        else:
-            at += 2 + struct.unpack_from(">H", data, at + 2)[0]
-
-
 def _check_work(kind: str, height: int, width: int, data: bytes) -> None:
     """Raises BadImage for an image that is too expensive to decode for its file size."""
     pixels, most = height * width, MOST_WORK * len(data)
@@ -174,68 +194,12 @@ def _check_work(kind: str, height: int, width: int, data: bytes) -> None:
         if pixels > max(most, CHEAP_PIXELS):
             raise BadImage(f"{size}, more than {MOST_WORK:,} pixels a byte")
         return
-    scans = data.count(SCAN)  # those of thumbnails, and what looks alike behind the end, included
+    scans = data.count(
+        image_headers.SCAN
+    )  # those of thumbnails, and what looks alike behind the end, included
     if scans > MOST_SCANS or pixels * scans > most:
-        scans = _jpeg_scans(data)
+        scans = image_headers.jpeg_scans(data)
     if scans > MOST_SCANS:
         raise BadImage(f"is a JPEG of {scans:,} scans, more than {MOST_SCANS}")
     if pixels * scans > most:
         raise BadImage(f"{size} and {scans} scans, more than {MOST_WORK:,} pixels a byte")
-
-
-def _jpeg_scans(data: bytes) -> int:
-    """Returns how many scans a JPEG has before its end (ITU-T T.81, B.1.1)."""
-    at, scans = 2, 0
-    while (found := MARKER.search(data, at)) is not None:
-        marker, at = data[found.start() + 1], found.end()
-        if marker == 0xD9:
-            break
-        scans += marker == 0xDA
-        if marker != 0x01:  # the only one of them without a segment
-            at += int.from_bytes(data[at : at + 2], "big")
-    return scans
-
-
-def _webp_size(data: bytes) -> tuple[int, int] | None:
-    """Reads the first chunk (RFC 9649): lossy, lossless, or extended with its canvas."""
-    chunk = data[12:16]
-    if chunk == b"VP8 ":
-        width, height = struct.unpack_from("<HH", data, 26)
-        return height & 0x3FFF, width & 0x3FFF
-    if chunk == b"VP8L":
-        (bits,) = struct.unpack_from("<I", data, 21)
-        return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1
-    if chunk == b"VP8X":
-        width, height = int.from_bytes(data[24:27], "little"), int.from_bytes(data[27:30], "little")
-        return height + 1, width + 1
-    return None
-
-
-def _gif_size(data: bytes) -> tuple[int, int]:
-    width, height = struct.unpack_from("<HH", data, 6)
-    return height, width
-
-
-def _bmp_size(data: bytes) -> tuple[int, int]:
-    (header,) = struct.unpack_from("<I", data, 14)
-    width, height = struct.unpack_from("<HH" if header == 12 else "<ii", data, 18)
-    return abs(height), abs(width)  # a negative height means rows from the top
-
-
-def _complete(kind: str, data: bytes) -> bool:
-    """Returns whether a PNG or WebP is complete; OpenCV detects truncation in other formats.
-
-    OpenCV detects a truncated PNG too, but libpng writes to stderr, and without any pixels OpenCV
-    5.0 takes many seconds and gigabytes.
-    """
-    if kind == "WebP":
-        return len(data) >= 8 + struct.unpack_from("<I", data, 4)[0]
-    if kind == "PNG":
-        at, pixels = 8, False
-        while at + 12 <= len(data):
-            if data[at + 4 : at + 8] == b"IEND":
-                return pixels
-            pixels = pixels or data[at + 4 : at + 8] == b"IDAT"
-            at += 12 + struct.unpack_from(">I", data, at)[0]
-        return False
-    return True

@@ -14,7 +14,7 @@ from vit_jax.data import decoding, split_names
 from vit_jax.data.skipped_files import Skipped, shown
 from vit_jax.data.source import DataError, Record, Split, digest
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")  # formats of `decoding.decode`
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")  # of `decoding`
 
 DEEPEST = 100  # folders within folders
 

@@ -9,15 +9,15 @@ from PIL import Image
 
 from vit_jax.data import decoding
 
-EXPECTED = "expected uint8 (H, W), (H, W, 1) or (H, W, 3), or a batch (B, H, W, C) of these"
+EXPECTED = "expected uint8 or uint16 (H, W) or (H, W, C), or a batch (B, H, W, C) of these"
 
 
 def read(images: Any) -> Iterator[tuple[str, bytes | np.ndarray]]:
-    """Yields the name and the encoded or uint8 `H W C` pixels of each image.
+    """Yields the name and the encoded, uint8 or uint16 `H W C` pixels of each image.
 
     Args:
-      images: a path, a Pillow image, a uint8 array (H, W), (H, W, C) or (B, H, W, C), or a list of
-        these; C is 1 or 3.
+      images: a path, a Pillow image, a uint8 or uint16 array (H, W), (H, W, C) or (B, H, W, C), or
+        a list of these; C is that of the model, or 1 or 3 of 3 or 1.
 
     Raises BadImage for a file that cannot be read, and for any other type or shape.
     """
@@ -28,7 +28,9 @@ def _read(images: Any, name: str) -> Iterator[tuple[str, bytes | np.ndarray]]:
     if isinstance(images, str | os.PathLike):
         yield os.fspath(images), _file(images)
     elif isinstance(images, Image.Image):
-        yield name, np.asarray(images.convert("L" if images.mode in ("1", "L") else "RGB"))
+        mode = images.mode if images.mode.startswith("I;16") else None
+        mode = mode or ("L" if images.mode in ("1", "L") else "RGB")
+        yield name, np.asarray(images.convert(mode)).astype("u2" if mode[0] == "I" else "u1")
     elif hasattr(images, "__array__"):
         array = np.asarray(images)
         if array.ndim == 4:
@@ -42,7 +44,7 @@ def _read(images: Any, name: str) -> Iterator[tuple[str, bytes | np.ndarray]]:
     else:
         raise decoding.BadImage(
             f"{name}: has type {type(images).__name__}; expected a path, a Pillow image, or a "
-            "uint8 array"
+            "uint8 or uint16 array"
         )
 
 
@@ -55,7 +57,7 @@ def _file(path: str | os.PathLike[str]) -> bytes:
 
 
 def _checked(image: np.ndarray, name: str) -> np.ndarray:
-    shaped = image.ndim == 2 or (image.ndim == 3 and image.shape[2] in (1, 3))
-    if image.dtype != np.uint8 or not shaped or not image.size:
+    known = image.dtype in (np.uint8, np.uint16) and image.ndim in (2, 3)
+    if not known or not image.size:
         raise decoding.BadImage(f"{name}: is {image.dtype} {image.shape}; {EXPECTED}")
     return image

@@ -13,7 +13,6 @@ other processes are joined here. So the number of workers affects only the speed
 import dataclasses
 import logging
 import math
-import multiprocessing
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vit_jax import config
-from vit_jax.data import decoding, label_arrays, sampling, worker_processes
+from vit_jax.data import decoding, label_arrays, native_aspect, sampling, worker_processes
 from vit_jax.data.preprocessing import Views
 from vit_jax.data.source import DataError, Source
 from vit_jax.data.transforms import Transform
@@ -64,18 +63,20 @@ def batches(
     train: bool,
     start_step: int = 0,
     stop_step: int,
+    plan: native_aspect.Plan | None = None,
 ) -> "Batches":
     """Returns an iterator over the batches of steps `start_step` to `stop_step` - 1.
 
     `batch_size` is the global B; `rows` are those rows of it that this host loads. Loading begins
     at once; `close()`, or the end of a `with`, stops it early. A batch is a dict of numpy arrays:
 
-    - `image` uint8 `len(rows) H W C`;
+    - `image` uint8 `len(rows) H W C`, or uint16 for a `data.depth` of 16;
     - `label` as `label_arrays` has them, `index` int64 (position in `source`), `mask` bool;
     - `bad` int64: the unreadable example that belongs in this row, else -1.
 
     Training (`train`) shuffles and never ends. Evaluation goes through the source once, in order;
-    rows beyond its end are padding: black, label 0, mask False, index -1.
+    rows beyond its end are padding: black, label 0, mask False, index -1. With a `plan` it goes
+    through the images in that order, their views in its shapes.
 
     An unreadable image raises DataError with its name and the reason, unless
     `data.max_bad_examples` allows that many different ones per iterator: then each is logged as a
@@ -93,6 +94,7 @@ def batches(
         rows=np.asarray(rows, np.int64),
         train=train,
         stop_step=stop_step,
+        plan=plan,
     )
     return Batches(loader, start_step)
 
@@ -109,6 +111,7 @@ class Loader:
     rows: np.ndarray
     train: bool
     stop_step: int
+    plan: native_aspect.Plan | None = None
 
     @property
     def parts(self) -> int:
@@ -122,11 +125,12 @@ class Loader:
         count = len(self.rows)
         return count * part // self.parts, count * (part + 1) // self.parts
 
-    def empty(self, count: int) -> Batch:
-        """Returns arrays for `count` rows, all of them padding."""
+    def empty(self, count: int, step: int) -> Batch:
+        """Returns arrays for `count` rows of a step, all of them padding."""
         data, classes = self.data, len(self.source.classes)
+        size = data.image_size if self.plan is None else self.plan.shapes[step]
         return {
-            "image": np.zeros((count, *data.image_size, data.channels), np.uint8),
+            "image": np.zeros((count, *size, data.channels), data.pixel_type),
             "label": label_arrays.empty(count, classes, several=data.multilabel),
             "mask": np.zeros(count, bool),
             "index": np.full(count, NONE, np.int64),
@@ -142,7 +146,7 @@ class Loader:
         if step >= self.stop_step:
             return {}
         low, high = self.bounds(part)
-        batch = self.empty(high - low)
+        batch = self.empty(high - low, step)
         return {"batch": batch} | self.fill(batch, step, part)
 
     def fill(
@@ -155,7 +159,10 @@ class Loader:
         would keep memory alive.
         """
         low, high = self.bounds(part)
-        views = Views(self.transforms, self.data, self.seed)
+        steps = self.transforms
+        if self.plan is not None:
+            steps = (native_aspect.Fit(*self.plan.shapes[step], self.data.resampling),)
+        views = Views(steps, self.data, self.seed)
         notes: Notes = []
         images = self.batch_size // (self.data.repeats if self.train else 1)
         try:
@@ -163,7 +170,10 @@ class Loader:
                 if closed is not None and closed.is_set():
                     break
                 view, image = divmod(row, images)  # mixup needs neighbors that differ
-                self._fill(batch, slot, step * images + image, view, views, notes)
+                position = step * images + image
+                if self.plan is not None:
+                    position = int(self.plan.rows[step, row])
+                self._fill(batch, slot, position, view, views, notes)
         except DataError as error:
             return {"error": str(error)}
         return {"notes": notes}
@@ -173,7 +183,7 @@ class Loader:
     ) -> None:
         """Writes a view of the example at a position of the sequence of epochs into a row."""
         total = len(self.source)
-        if not self.train and position >= total:
+        if not self.train and not 0 <= position < total:
             return
         epoch, offset = divmod(position, total)
         drawn = index = offset
@@ -216,7 +226,7 @@ class Shared:
             return {}
         with self._lock:
             if step not in self._batches:
-                self._batches[step] = self._loader.empty(len(self._loader.rows))
+                self._batches[step] = self._loader.empty(len(self._loader.rows), step)
             batch = self._batches[step]
         low, high = self._loader.bounds(part)
         rows = {name: array[low:high] for name, array in batch.items()}
@@ -248,7 +258,9 @@ class Batches(Iterator[Batch]):
         except BaseException as error:
             self.close()
             if "terminated unexpectedly" in str(error):
-                raise LoaderError(_death(self._loader.data, error)) from None
+                raise LoaderError(
+                    worker_processes.death(self._loader.data.workers, error)
+                ) from None
             raise
         self._step += 1
         if self._shared:
@@ -286,7 +298,7 @@ class Batches(Iterator[Batch]):
         if self._shared:
             self._shared.closed.set()
         # Grain waits for the current parts, which takes forever if a disk hangs.
-        killing = threading.Timer(PATIENCE, _kill)
+        killing = threading.Timer(PATIENCE, worker_processes.kill_loaders)
         if self._step < self._loader.stop_step:  # else there is nothing left to read
             killing.start()
         try:
@@ -331,20 +343,3 @@ def _parts(loader: Loader, make: Callable[[int], dict[str, Any]], start_step: in
 def _begin_process(index: int, count: int) -> None:
     """Leaves signals to the main process, which may still need batches."""
     worker_processes.begin(signal.SIGINT, signal.SIGTERM)
-
-
-def _kill() -> None:
-    """Kills all loaders, because abandoning one means that the run ends."""
-    for process in multiprocessing.active_children():
-        if process.name.startswith("grain-"):
-            process.kill()
-
-
-def _death(data: config.Data, error: BaseException) -> str:
-    code = str(error).partition("exit code ")[2].partition(".")[0]
-    causes = {"-9": "killed, perhaps for lack of memory", "-7": "no room in /dev/shm"}
-    cause = causes.get(code, 'a script must start under if __name__ == "__main__"')
-    return (
-        f"data.workers={data.workers}: a loader process ended with exit code {code} ({cause}); try "
-        f"again, with fewer data.workers or a smaller data.prefetch"
-    )

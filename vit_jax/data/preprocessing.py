@@ -46,10 +46,10 @@ class Views:
         self._crop = first if partial else None
         self._randomness = Randomness(seed)
         self._scratch = np.empty(0, np.uint8)
-        self._small = np.empty((*data.image_size, data.channels), np.uint8)
+        self._small = np.empty((*data.image_size, data.channels), data.pixel_type)
 
     def __call__(self, image: bytes | np.ndarray, epoch: int, index: int, row: np.ndarray) -> None:
-        """Writes an image, preprocessed with the stream (epoch, index), into `row`, uint8 `H W C`.
+        """Writes an image, preprocessed with the stream (epoch, index), into `row` `H W C`.
 
         Raises `decoding.BadImage` before anything is written.
         """
@@ -62,7 +62,9 @@ class Views:
             pixels = self._crop.stretch(part, self._small if steps else row)
         else:
             rng = self._randomness.at(epoch, index)
-            pixels = decoding.load(image, channels=data.channels, max_pixels=data.max_pixels)
+            pixels = decoding.load(
+                image, channels=data.channels, max_pixels=data.max_pixels, depth=data.depth
+            )
         for step in steps:
             pixels = step(pixels, rng)
         if pixels.strides[1] < 0:  # mirrored; much faster than NumPy
@@ -84,4 +86,4 @@ class Views:
         part = partial_jpeg.decode(image, rectangle, self._scratch)
         if part is None:
             return None
-        return decoding.with_channels(part, self._data.channels)
+        return decoding.with_channels(part, self._data.channels, self._data.depth)

@@ -35,7 +35,9 @@ class RandomErasing:
             top, left = int(rows * down), int(columns * right)
             if top + height <= rows and left + width <= columns:
                 image = image.copy()
-                noise = rng.integers(0, 256, (height, width, channels), np.uint8)
+                most = np.iinfo(image.dtype).max
+                shape = (height, width, channels)
+                noise = rng.integers(0, most, shape, image.dtype, endpoint=True)
                 image[top : top + height, left : left + width] = noise
                 return image
         return image

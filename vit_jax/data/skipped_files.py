@@ -7,7 +7,7 @@ import pathlib
 # Unsupported image formats: OpenCV has no decoder, or none that reports the size before allocating
 # the pixels.
 UNREAD = (
-    *(".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".j2k", ".jxl", ".jfif", ".svg", ".psd"),
+    *(".heic", ".heif", ".avif", ".jp2", ".j2k", ".jxl", ".jfif", ".svg", ".psd"),
     *(".dng", ".cr2", ".nef", ".arw", ".ppm", ".pgm", ".tga", ".exr", ".hdr", ".ico"),
 )
 MOST_KINDS = 4  # of suffixes listed

@@ -16,7 +16,7 @@ class DataError(UserError):
 
 
 class Record(NamedTuple):
-    """One example: an encoded file or uint8 pixels `H W C`, and its class.
+    """One example: an encoded file, or uint8 or uint16 pixels `H W C`, and its class.
 
     With `data.multilabel` the label is a tuple of any number of classes.
     """

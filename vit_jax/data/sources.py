@@ -103,12 +103,12 @@ def _check_plugged_in(source: Source, data: config.Data) -> None:
     except (decoding.BadImage, OSError):
         return  # as an image that is damaged: data.max_bad_examples
     if not isinstance(image, bytes) and not (
-        getattr(image, "dtype", None) == np.uint8 and image.ndim in (2, 3)
+        getattr(image, "dtype", None) in (np.uint8, np.uint16) and image.ndim in (2, 3)
     ):
         shape, dtype = np.shape(image), getattr(image, "dtype", type(image).__name__)
         raise DataError(
             f"data.source={text}: its first image is {dtype} {shape}; must be an encoded file "
-            "(bytes) or uint8 (H, W, C)"
+            "(bytes) or uint8 or uint16 (H, W, C)"
         )
     labels = label if data.multilabel and isinstance(label, tuple) else (label,)
     if any(one not in range(len(source.classes)) for one in labels):

@@ -1,6 +1,6 @@
 """Transforms of one image: frozen dataclasses, called with the image and an explicit generator.
 
-Every transform takes and returns uint8 `H W C` (C = 1 or 3) and draws from the generator what its
+Every transform takes and returns uint8 or uint16 `H W C` and draws from the generator what its
 docstring says, in that order; so a view is a pure function of the image and the generator's state.
 """
 
@@ -31,7 +31,7 @@ class Resize:
 
     The same as `tf.image.resize(method="bilinear")`, except that weights are fixed-point and the
     result is rounded: less than 0.8 gray levels from the real-valued one. The other `resampling`s
-    are Pillow's, which antialiases.
+    are Pillow's, which antialiases: of 16 bits in float32, rounded once.
     """
 
     height: int
@@ -40,7 +40,7 @@ class Resize:
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Returns the resized image."""
-        return _resize(image, self.height, self.width, self.resampling)
+        return resize(image, self.height, self.width, self.resampling)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,7 @@ class ResizeShortSide:
         height, width = image.shape[:2]
         rounded = round if self.resampling == "bilinear" else math.floor
         rows, columns = (rounded(self.size * side / min(height, width)) for side in (height, width))
-        return _resize(image, rows, columns, self.resampling)
+        return resize(image, rows, columns, self.resampling)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +128,7 @@ class InceptionCrop:
 
     def stretch(self, part: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Returns what was cut out in the size of the result: in `out`, the part itself, or new."""
-        return _resize(part, self.height, self.width, self.resampling, out)
+        return resize(part, self.height, self.width, self.resampling, out)
 
     def rectangle(
         self, height: int, width: int, rng: np.random.Generator
@@ -189,15 +189,21 @@ class RandomAffine:
         matrix = np.array(
             ((cos, -sin, x - cos * to_x + sin * to_y), (sin, cos, y - sin * to_x - cos * to_y))
         )
-        warped = cv2.warpAffine(
-            image,
-            matrix,
-            (width, height),
-            flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
-            borderMode=cv2.BORDER_CONSTANT,
-            borderValue=0,
-        )
-        return warped.reshape(height, width, channels)
+        # Of other numbers of channels OpenCV rounds places to 1/32 pixel.
+        planes = [image] if channels in (1, 3, 4) else np.split(image, channels, axis=2)
+        warped = [
+            cv2.warpAffine(
+                plane,
+                matrix,
+                (width, height),
+                flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+                borderMode=cv2.BORDER_CONSTANT,
+                borderValue=0,
+            )
+            for plane in planes
+        ]
+        whole = warped[0] if len(warped) == 1 else np.stack(warped, axis=2)
+        return whole.reshape(height, width, channels)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,9 +217,9 @@ class _PluggedIn:
         """Returns the transformed image; raises DataError unless it is like the one before."""
         result = self.transform(image, rng)
         shape, dtype = np.shape(result), getattr(result, "dtype", type(result).__name__)
-        if (shape, dtype) != (image.shape, np.uint8):
+        if (shape, dtype) != (image.shape, image.dtype):
             raise DataError(
-                f"data.transforms={self.text}: returned {dtype} {shape}; must return uint8 "
+                f"data.transforms={self.text}: returned {dtype} {shape}; must return {image.dtype} "
                 f"{image.shape}"
             )
         return result
@@ -257,20 +263,38 @@ def before_crop(data: config.Data) -> tuple[int, int]:
     return round(height * 8 / 7), round(width * 8 / 7)
 
 
-def _resize(
+def resize(
     image: np.ndarray, height: int, width: int, resampling: str, out: np.ndarray | None = None
 ) -> np.ndarray:
+    """Returns an image stretched to a size, as `Resize`: in `out`, itself, or new."""
     if image.shape[:2] == (height, width):
         return image
     if resampling == "bilinear":
         resized = cv2.resize(image, (width, height), dst=out, interpolation=cv2.INTER_LINEAR)
     else:
-        plain = image[:, :, 0] if image.shape[2] == 1 else np.ascontiguousarray(image)
-        # Within rows first, as every Pillow before 13, which may begin with columns: cubic results
-        # would depend on its version.
-        rows = Image.fromarray(plain).resize((width, image.shape[0]), PILLOW[resampling])
-        resized = np.asarray(rows.resize((width, height), PILLOW[resampling]))
+        kind = PILLOW[resampling]
+        if image.dtype == np.uint8 and image.shape[2] in (1, 3):
+            resized = _antialiased(image, height, width, kind)
+        else:  # Pillow has no such images, or takes the fourth channel for opacity
+            whole = image if image.dtype == np.uint8 else image.astype(np.float32)
+            each = [
+                _antialiased(plane, height, width, kind)
+                for plane in np.split(whole, image.shape[2], 2)
+            ]
+            resized = np.stack(each, axis=2)
+            if image.dtype != np.uint8:
+                most = np.iinfo(image.dtype).max
+                resized = np.rint(resized).clip(0, most).astype(image.dtype)
     return resized.reshape(height, width, image.shape[2])  # OpenCV drops the axis of one channel
+
+
+def _antialiased(image: np.ndarray, height: int, width: int, kind: Image.Resampling) -> np.ndarray:
+    """Returns an image of 1 or 3 channels, of the first without that axis, as Pillow resizes it."""
+    plain = image[:, :, 0] if image.shape[2] == 1 else np.ascontiguousarray(image)
+    # Within rows first, as every Pillow before 13, which may begin with columns: cubic results
+    # would depend on its version.
+    rows = Image.fromarray(plain).resize((width, image.shape[0]), kind)
+    return np.asarray(rows.resize((width, height), kind))
 
 
 def _central(image: np.ndarray, height: int, width: int) -> np.ndarray:

@@ -13,13 +13,14 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, loading, logs, messages, models
-from vit_jax.data import pipeline, sources, transforms, unlabeled_folder
+from vit_jax.data import native_aspect, pipeline, sources, transforms, unlabeled_folder
 from vit_jax.embedding import writers
 from vit_jax.evaluators import runner
 from vit_jax.runtime import device, distributed
 from vit_jax.training import normalization, sharding
 
 AT_ONCE = 32  # images on a device
+WINDOW = 64  # batches whose images are grouped by shape, so that few wait for others to be written
 SAY_SECONDS = 10.0
 
 Arrays = dict[str, jax.Array]
@@ -78,9 +79,9 @@ def write(
     """Writes the features of every image in the order of the source; returns how many there are.
 
     Each row depends on its image only: batch size and devices change no more than rounding. At most
-    two batches of features are in memory. An unreadable image raises DataError with its name, or
-    gives a row of NaN within `data.max_bad_examples`. With several processes, each computes its
-    share, and the first one writes.
+    two batches of features are in memory, WINDOW with `data.aspect=native`. An unreadable image
+    raises DataError with its name, or gives a row of NaN within `data.max_bad_examples`. With
+    several processes, each computes its share, and the first one writes.
     """
     cfg = opened.config
     distributed.initialize(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
@@ -89,7 +90,8 @@ def write(
     shape = loading.check_features(model, features)
     rows = -(-(batch_size or AT_ONCE * jax.device_count()) // jax.device_count())
     rows *= jax.device_count()
-    split = _pass(source, cfg, rows)
+    plan = loading.plan_native(model, source, cfg.data, rows, WINDOW)
+    split = _pass(source, cfg, rows, plan)
     function = functools.partial(_features, model, cfg.data, features, opened.params)
     facts = {"checkpoint": cfg.name, "features": features, "classes": source.classes}
     facts |= {"multilabel": True} if cfg.data.multilabel else {}
@@ -98,7 +100,7 @@ def write(
         device.memory_errors(),
         writers.Writer(pathlib.Path(output), len(source), shape, facts, active=writes) as writer,
     ):
-        pour = _Pour(writer, source)
+        pour = _Pour(writer, source, plan)
         split.outputs(lambda batch: pour(function(batch)), stop=lambda: False, inputs=_inputs)
         pour.finish()
     return len(source)
@@ -107,8 +109,12 @@ def write(
 class _Pour:
     """Writes batches with a delay of one, so that the devices always have work."""
 
-    def __init__(self, writer: writers.Writer, source: sources.Source) -> None:
+    def __init__(
+        self, writer: writers.Writer, source: sources.Source, plan: native_aspect.Plan | None
+    ) -> None:
         self._writer, self._source = writer, source
+        self._order = None if plan is None else iter(plan.rows)
+        self._ahead: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # of images after missing ones
         self._waiting: Arrays | None = None
         self._done, self._said = 0, time.monotonic()
 
@@ -124,15 +130,28 @@ class _Pour:
         # The same on all devices of all processes, so any one of them will do.
         batch = {key: np.asarray(x.addressable_data(0)) for key, x in self._waiting.items()}
         self._waiting = None
-        size = min(len(batch["label"]), len(self._source) - self._done)
-        names = [self._source.name(self._done + row) for row in range(size)]
-        names = [messages.printable(name) for name in names]
         values = np.where(_wide(batch["mask"], batch["values"]), batch["values"], np.nan)
-        self._writer.write(values[:size], names, batch["label"][:size])
-        self._done += size
+        if self._order is None:
+            size = min(len(values), len(self._source) - self._done)
+            self._write(values[:size], batch["label"][:size])
+        else:
+            rows = zip(values, batch["label"], strict=True)
+            self._ahead |= dict(zip(next(self._order).tolist(), rows, strict=True))
+            self._ahead.pop(native_aspect.PADDING, None)
+            ready = []
+            while self._done + len(ready) in self._ahead:
+                ready.append(self._ahead.pop(self._done + len(ready)))
+            if ready:
+                self._write(*(np.stack(parts) for parts in zip(*ready, strict=True)))
         if time.monotonic() - self._said > SAY_SECONDS:
             self._said = time.monotonic()
             logs.log.info("%d of %d images", self._done, len(self._source))
+
+    def _write(self, values: np.ndarray, labels: np.ndarray) -> None:
+        """Writes the features and labels of the next images."""
+        names = [self._source.name(self._done + row) for row in range(len(values))]
+        self._writer.write(values, [messages.printable(name) for name in names], labels)
+        self._done += len(values)
 
 
 def _source(opened: loading.LoadedModel, images: str | os.PathLike[str] | None) -> sources.Source:
@@ -142,7 +161,9 @@ def _source(opened: loading.LoadedModel, images: str | os.PathLike[str] | None) 
     return sources.open_source(data, data.eval_split, train=False)
 
 
-def _pass(source: sources.Source, cfg: config.Config, rows: int) -> runner.SplitRunner:
+def _pass(
+    source: sources.Source, cfg: config.Config, rows: int, plan: native_aspect.Plan | None
+) -> runner.SplitRunner:
     mesh = sharding.create_mesh(cfg.mesh.fsdp)
 
     def batches() -> pipeline.Batches:
@@ -154,7 +175,8 @@ def _pass(source: sources.Source, cfg: config.Config, rows: int) -> runner.Split
             batch_size=rows,
             rows=sharding.host_rows(mesh, rows),
             train=False,
-            stop_step=-(-len(source) // rows),
+            stop_step=-(-len(source) // rows) if plan is None else plan.steps,
+            plan=plan,
         )
 
     return runner.SplitRunner(mesh, rows, batches)

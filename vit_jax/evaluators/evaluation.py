@@ -21,7 +21,7 @@ from vit_jax.evaluators import (
 from vit_jax.evaluators.classification import Classification
 from vit_jax.evaluators.label_sets import LabelSets
 from vit_jax.evaluators.runner import SplitRunner
-from vit_jax.loaded_model import create_model
+from vit_jax.loaded_model import create_model, plan_native
 from vit_jax.training import sharding
 from vit_jax.training.hooks import Evaluator
 
@@ -144,6 +144,7 @@ class Evaluation:
     def runner(self, source: Source) -> SplitRunner:
         """Returns the runner that passes every batch of a source to a function."""
         data, rows = self.cfg.data, self.cfg.evaluation.batch_size or self.cfg.train.batch_size
+        plan = plan_native(self.model, source, data, rows)
 
         def batches() -> prefetch.BatchIterator:
             loaded = pipeline.batches(
@@ -154,8 +155,9 @@ class Evaluation:
                 batch_size=rows,
                 rows=sharding.host_rows(self.mesh, rows),
                 train=False,
-                stop_step=-(-len(source) // rows),
+                stop_step=-(-len(source) // rows) if plan is None else plan.steps,
+                plan=plan,
             )
             return prefetch.Prefetcher(loaded, self._stop)
 
-        return SplitRunner(self.mesh, rows, batches)
+        return SplitRunner(self.mesh, rows, batches, plan and plan.rows.reshape(-1))

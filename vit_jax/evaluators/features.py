@@ -26,20 +26,27 @@ class Features(NamedTuple):
       mesh: the devices.
       values: (B, D) float32 per batch, rows sharded over all devices.
       labels: (B,) int32 per batch, likewise; PADDING for padded rows.
+      order: the example of each row of all batches, as in `SplitRunner`.
     """
 
     mesh: Mesh
     values: list[jax.Array]
     labels: list[jax.Array]
+    order: np.ndarray | None = None
 
     def gathered(self) -> tuple[np.ndarray, np.ndarray]:
-        """Gathers all examples into this process's memory: (N, D) float32 and their labels (N,)."""
+        """Gathers all examples into this process's memory: (N, D) float32 and their labels (N,).
+
+        They are in the order of the split.
+        """
         whole = jax.jit(lambda x: x, out_shardings=NamedSharding(self.mesh, P()))
         values, labels = (
             np.concatenate([np.asarray(whole(part).addressable_data(0)) for part in parts])
             for parts in (self.values, self.labels)
         )
-        examples = labels != PADDING
+        examples = np.flatnonzero(labels != PADDING)
+        if self.order is not None:
+            examples = examples[np.argsort(self.order[examples])]
         return values[examples], labels[examples]
 
 
@@ -88,7 +95,7 @@ class Extractor:
         if outputs is None:
             return None
         values, labels = zip(*outputs, strict=True)
-        return Features(split.mesh, list(values), list(labels))
+        return Features(split.mesh, list(values), list(labels), split.order)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))  # compiled once for all splits

@@ -27,10 +27,18 @@ class SplitRunner:
     """
 
     def __init__(
-        self, mesh: Mesh, rows: int, batches: Callable[[], prefetch.BatchIterator]
+        self,
+        mesh: Mesh,
+        rows: int,
+        batches: Callable[[], prefetch.BatchIterator],
+        order: np.ndarray | None = None,
     ) -> None:
-        """Takes `batches`, which starts loading the split from its beginning."""
+        """Takes `batches`, which starts loading the split from its beginning.
+
+        `order` has the example of every row of all batches, -1 for padding; None: as they come.
+        """
         self.mesh, self._rows, self._batches = mesh, rows, batches
+        self.order = order
         self._local = sharding.host_rows(mesh, rows)
 
     def outputs(

@@ -65,7 +65,7 @@ def description(path: pathlib.Path) -> pathlib.Path:
 def trace(predictor: loading.LoadedModel, form: ExportOptions) -> export.Exported:
     """Returns the program of a checkpoint.
 
-    It maps uint8 (B, H, W, C) to a dict of float32 `logits` and `probabilities`, both (B, K).
+    It maps pixels (B, H, W, C) to a dict of float32 `logits` and `probabilities`, both (B, K).
     Float32 programs compute in full float32: matrix products request the highest precision, which
     a TPU or GPU would otherwise lower. Raises ConfigError for a checkpoint that is too large.
     """
@@ -89,7 +89,7 @@ def trace(predictor: loading.LoadedModel, form: ExportOptions) -> export.Exporte
     batch = "b" if form.batch is None else str(form.batch)
     height, width = ("h", "w") if form.any_size else cfg.data.image_size
     shape = export.symbolic_shape(f"{batch}, {height}, {width}, {cfg.data.channels}")
-    pixels = jax.ShapeDtypeStruct(shape, jnp.uint8)
+    pixels = jax.ShapeDtypeStruct(shape, jnp.dtype(cfg.data.pixel_type))
     return export.export(jax.jit(vit_jax), platforms=form.platforms)(pixels)
 
 
@@ -189,6 +189,7 @@ def _about(
     """Returns what the users of a program need to know, as JSON-able values."""
     data, loss = predictor.config.data, predictor.config.train.loss
     (pixels,), (logits, probabilities) = exported.in_avals, exported.out_avals
+    most = jnp.iinfo(pixels.dtype).max
     seen = "of any size, resized inside as `view` says" if form.any_size else "as `view` says"
     return {
         "format": "StableHLO; in Python: jax.export.deserialize(bytearray(content)).call(images)",
@@ -198,9 +199,9 @@ def _about(
                 "image",
                 "row",
                 "column",
-                "red, green, blue" if data.channels == 3 else "gray",
+                {1: "gray", 3: "red, green, blue"}.get(data.channels, "channel"),
             ],
-            "meaning": f"pixels from 0 to 255, not normalized, of images {seen}",
+            "meaning": f"pixels from 0 to {most}, not normalized, of images {seen}",
         },
         "view": {
             key: getattr(data, key)

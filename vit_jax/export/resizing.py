@@ -27,25 +27,28 @@ class _Axis:
 
 
 def view(images: jax.Array, data: config.Data) -> jax.Array:
-    """Returns images preprocessed as in evaluation, uint8 (B, *image_size, C).
+    """Returns images preprocessed as in evaluation, (B, *image_size, C) of their type.
 
     Results are within one gray level of evaluation and prediction, with one exception: if the
     longer side of a central crop's resize falls exactly between two integers, it may be rounded the
     other way. Images that already have the right size are exact.
 
     Args:
-      images: uint8 (B, h, w, C); B, h and w may be symbolic.
+      images: uint8 or uint16 (B, h, w, C); B, h and w may be symbolic.
       data: the options of the pixels.
     """
     vertical, horizontal = _axes(jnp.array(images.shape[1]), jnp.array(images.shape[2]), data)
     pixels = images.astype(jnp.float32)
     weights = _weights(horizontal, images.shape[2], data.resampling)
     pixels = jnp.einsum("xw,bhwc->bhxc", weights, pixels, precision="highest")
-    if data.resampling != "bilinear":
-        pixels = _round(pixels)  # Pillow resizes one axis, then the other; OpenCV both at once
+    most = float(jnp.iinfo(images.dtype).max)
+    if data.resampling != "bilinear" and data.depth == 8:
+        pixels = _round(
+            pixels, most
+        )  # Pillow resizes one axis, then the other; OpenCV both at once
     weights = _weights(vertical, images.shape[1], data.resampling)
     pixels = jnp.einsum("yh,bhxc->byxc", weights, pixels, precision="highest")
-    return _round(pixels).astype(jnp.uint8)
+    return _round(pixels, most).astype(images.dtype)
 
 
 def _axes(height: jax.Array, width: jax.Array, data: config.Data) -> tuple[_Axis, _Axis]:
@@ -110,5 +113,5 @@ def _cubic(x: jax.Array) -> jax.Array:
     return jnp.where(x < 1.0, inner, outer)
 
 
-def _round(pixels: jax.Array) -> jax.Array:
-    return jnp.clip(jnp.floor(pixels + 0.5), 0.0, 255.0)
+def _round(pixels: jax.Array, most: float) -> jax.Array:
+    return jnp.clip(jnp.floor(pixels + 0.5), 0.0, most)

@@ -26,5 +26,15 @@ def pack_cosines(cosines: np.ndarray) -> str:
     return _text(np.rint(127 * (cosines + 1)).astype(np.uint8).tobytes())
 
 
+def pack_vectors(vectors: np.ndarray) -> str:
+    """Returns numbers in [-1, 1] as base64 of deflated bytes, little-endian int16: 32767 is 1."""
+    return _text(np.rint(32767 * vectors).astype("<i2").tobytes())
+
+
+def pack_colors(colors: np.ndarray) -> str:
+    """Returns numbers from 0 to 1 as base64 of deflated bytes, uint8: 255 is 1."""
+    return _text(np.rint(255 * colors).astype(np.uint8).tobytes())
+
+
 def _text(content: bytes) -> str:
     return base64.b64encode(zlib.compress(content, 6)).decode()

@@ -9,6 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from vit_jax.data import decoding
+
 MAP = "viridis"  # perceptually uniform: readable with color blindness and in grayscale
 SIDE = 224  # pixels of an image in a figure, at least
 TILE = 24  # pixels of a map in a figure, at least
@@ -256,9 +258,10 @@ def lit(view: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 def _large(view: np.ndarray) -> np.ndarray:
     """Returns an image as (H, W, 3) of at least SIDE pixels on its shorter side."""
-    height, width, channels = view.shape
+    image = decoding.for_display(view)
+    height, width, channels = image.shape
     factor = max(1, -(-SIDE // min(height, width)))
-    image = np.repeat(view, 3 // channels, axis=2)
+    image = np.repeat(image, 3 // channels, axis=2)
     return image if factor == 1 else image.repeat(factor, axis=0).repeat(factor, axis=1)
 
 

@@ -58,7 +58,7 @@ def preprocessed(data: config.Data, pictures: Iterable[tuple[str, Any, Any]]) ->
     names, views, photos = [], [], []
     for name, picture, _ in pictures:
         try:
-            pixels = decoding.load(picture, channels=data.channels, max_pixels=data.max_pixels)
+            pixels = load(picture, data)
         except decoding.BadImage as error:
             raise config.ConfigError(f"{name}: {error}") from error
         names.append(name)
@@ -67,6 +67,13 @@ def preprocessed(data: config.Data, pictures: Iterable[tuple[str, Any, Any]]) ->
     most = max(len(one) for one in photos)
     alike = [one.repeat(most // len(one), 0).repeat(most // len(one), 1) for one in photos]
     return Pictures(names=names, views=np.stack(views), photos=np.stack(alike))
+
+
+def load(picture: bytes | np.ndarray, data: config.Data) -> np.ndarray:
+    """Returns the pixels of an image, (H, W, C); raises BadImage."""
+    return decoding.load(
+        picture, channels=data.channels, max_pixels=data.max_pixels, depth=data.depth
+    )
 
 
 def seen(pixels: np.ndarray, data: config.Data) -> np.ndarray:

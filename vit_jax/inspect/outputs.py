@@ -12,7 +12,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from vit_jax import loading, logs, storage
+from vit_jax import loading, logs, storage, validation
 from vit_jax.inspect import (
     CannotAnswer,
     attention,
@@ -126,6 +126,7 @@ def inspect(
     Raises CannotAnswer if the model does not support the figure; UserError for other mistakes.
     """
     opened = loading.load(checkpoint, overrides, step=at)
+    validation.check_fixed(opened.config, "inspect")
     asked = list(KINDS) if what == "all" else [what]
     counts = {kind: count or COUNTS[kind] for kind in asked if kind in COUNTS}
     given = None
@@ -153,6 +154,8 @@ def inspect(
 
 def _filters(subject: Subject) -> Answer:
     kernel = filters.kernel(subject.opened)
+    if kernel.shape[2] not in (1, 3):
+        raise CannotAnswer(f"filters of {kernel.shape[2]} channels have no colors to show")
     components, shares = filters.components(kernel)
     height, width, channels, number = kernel.shape
     color = "RGB" if channels == 3 else "Gray"

@@ -10,15 +10,18 @@
     attention: "What the chosen patch attends to in one layer, by one head or the mean of all.",
     rollout: "What the chosen patch is made of after so many layers: heads averaged, the residual added, layers multiplied.",
     position: "How alike the position embedding of the chosen patch is to those of the others.",
+    features: "What the last layer makes of each patch: red, green and blue are the first three principal components, of all images together. Alike colors, alike features.",
+    match: "Which patches the last layer makes alike: the cosine of their features with those of the chosen patch, in this image and in another.",
   };
   const HEAT = [[0, 0, 4], [66, 10, 104], [147, 38, 103], [221, 81, 58], [252, 165, 10], [252, 255, 164]];
   const ITSELF = [191, 191, 191];
 
-  const state = { image: 0, layer: layers - 1, head: ALL, patch: OUTPUT, mode: "attention", plain: false };
+  const state = { image: 0, against: 0, layer: layers - 1, head: ALL, patch: OUTPUT, mode: "attention", plain: false };
   let hover = {}; // what the pointer is over, in the place of what was chosen
   let weights = null; // of the chosen image
   let cosines = null;
-  const photo = new Image();
+  const photo = new Image(), otherPhoto = new Image();
+  const PLAIN = ["position", "features", "match"]; // no layers and heads
 
   async function unpack(text) {
     const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -39,7 +42,24 @@
     return all;
   }
 
+  // Cosines of the features of a patch of one image with those of all patches of another.
+  function cosinesOf(one, patch, other) {
+    const wide = model.width, values = new Float32Array(patches), from = patch * wide;
+    for (let k = 0; k < patches; k++) {
+      let sum = 0;
+      for (let d = 0; d < wide; d++) sum += one[from + d] * other[k * wide + d];
+      values[k] = sum / 32767 ** 2;
+    }
+    return values;
+  }
+
   function seen(shown) {
+    if (shown.mode === "features") return { values: new Float32Array(patches), self: 0 };
+    if (shown.mode === "match") {
+      const mine = model.images[state.image].vectors;
+      const values = shown.patch === OUTPUT ? new Float32Array(patches) : cosinesOf(mine, shown.patch, mine);
+      return { values, self: 0, range: rangeOf(shown.patch, values, []) };
+    }
     if (shown.mode === "position") {
       const values = new Float32Array(patches);
       if (cosines && shown.patch !== OUTPUT) {
@@ -81,26 +101,44 @@
     context.putImageData(pixels, 0, 0);
   }
 
-  function drawPicture(shown, found) {
-    const canvas = $("picture"), [height, width] = model.side;
+  // What is over each patch: a style for its number, or nothing.
+  function filling(shown, found) {
+    if (state.plain || (PLAIN.includes(shown.mode) && shown.mode !== "features" && shown.patch === OUTPUT)) return null;
+    if (shown.mode === "features") {
+      const { colors } = model.images[state.image];
+      return (k) => `rgba(${colors.subarray(3 * k, 3 * k + 3)}, 0.85)`;
+    }
+    // Colored, not only lit: images may be black. The patch itself is as alike as can be.
+    const lit = (light) => `rgba(${color(HEAT, light)}, ${0.7 - 0.3 * light})`;
+    if (shown.mode === "match") return (k) => lit(between(found.values[k], found.range));
+    const most = largest(found.values);
+    if (shown.mode === "position") return (k) => lit(Math.min(Math.max(alike(found.values[k]), 0), 1));
+    return (k) => lit(Math.max(found.values[k], 0) / most);
+  }
+
+  const between = (value, [low, high]) => Math.min(Math.max((value - low) / Math.max(high - low, 1e-6), 0), 1);
+
+  // The least and the greatest cosine of different patches, of both images.
+  function rangeOf(patch, mine, theirs) {
+    const all = [...mine.filter((_, k) => k !== patch), ...theirs];
+    return [Math.min(...all), Math.max(...all)];
+  }
+
+  function drawPicture(canvas, photo, fill, patch) {
+    const [height, width] = model.side;
     const scale = Math.max(1, Math.ceil(864 / Math.max(height, width)));
     canvas.width = width * scale;
     canvas.height = height * scale;
     const context = canvas.getContext("2d"), w = canvas.width / columns, h = canvas.height / rows;
     context.imageSmoothingEnabled = Math.max(photo.naturalHeight, photo.naturalWidth) >= 96;
     context.drawImage(photo, 0, 0, canvas.width, canvas.height);
-    if (!state.plain && !(shown.mode === "position" && shown.patch === OUTPUT)) {
-      const position = shown.mode === "position", most = largest(found.values);
-      found.values.forEach((value, k) => {
-        // Colored, not only lit: images may be black. The patch itself is as alike as can be.
-        const light = position ? Math.min(Math.max(alike(value), 0), 1) : Math.max(value, 0) / most;
-        context.fillStyle = `rgba(${color(HEAT, light)}, ${0.7 - 0.3 * light})`;
-        const x = Math.round((k % columns) * w), y = Math.round(Math.floor(k / columns) * h);
-        context.fillRect(x, y, Math.round((k % columns + 1) * w) - x, Math.round((Math.floor(k / columns) + 1) * h) - y);
-      });
+    for (let k = 0; fill && k < patches; k++) {
+      context.fillStyle = fill(k);
+      const x = Math.round((k % columns) * w), y = Math.round(Math.floor(k / columns) * h);
+      context.fillRect(x, y, Math.round((k % columns + 1) * w) - x, Math.round((Math.floor(k / columns) + 1) * h) - y);
     }
-    if (shown.patch !== OUTPUT) {
-      const x = (shown.patch % columns) * w, y = Math.floor(shown.patch / columns) * h, line = canvas.width / 200;
+    if (patch !== OUTPUT) {
+      const x = (patch % columns) * w, y = Math.floor(patch / columns) * h, line = canvas.width / 200;
       context.lineWidth = 2 * line;
       context.strokeStyle = "rgba(0, 0, 0, 0.6)";
       context.strokeRect(x, y, w, h);
@@ -113,11 +151,29 @@
   const place = (patch) => `row ${Math.floor(patch / columns) + 1}, column ${patch % columns + 1}`;
   const percent = (value) => `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)} %`;
 
+  // The other image of a match, lit on the scale of both, its best patch outlined.
+  function drawOther(shown, found) {
+    const other = model.images[state.against];
+    $("beside").hidden = shown.mode !== "match";
+    if (shown.mode !== "match" || !other.vectors) return;
+    if (shown.patch === OUTPUT) {
+      $("other-readout").textContent = "";
+      return drawPicture($("other"), otherPhoto, null, OUTPUT);
+    }
+    const values = cosinesOf(model.images[state.image].vectors, shown.patch, other.vectors);
+    found.range = rangeOf(shown.patch, found.values, values);
+    const best = values.indexOf(Math.max(...values));
+    drawPicture($("other"), otherPhoto, filling(shown, { values, range: found.range }), best);
+    $("other-readout").textContent = `There: most alike is ${place(best)}, cosine ${values[best].toFixed(2)}.`;
+  }
+
   function describe(shown, found) {
+    if (shown.mode === "features") return "Each patch in the color of its features.";
+    if (shown.mode === "match" && shown.patch === OUTPUT) return "Choose a patch to see which are like it.";
     const who = shown.patch === OUTPUT ? OUTPUT_NAME : `Patch in ${place(shown.patch)}`;
     if (shown.mode === "position" && shown.patch === OUTPUT) return "Choose a patch to see which positions are like its own.";
     const best = found.values.indexOf(found.values.reduce((a, b) => Math.max(a, b), -Infinity));
-    if (shown.mode === "position") {
+    if (PLAIN.includes(shown.mode)) {
       const others = found.values.map((value, k) => (k === shown.patch ? -2 : value));
       const like = others.indexOf(others.reduce((a, b) => Math.max(a, b), -2));
       return patches < 2 ? who : `${who}: most alike is ${place(like)}, cosine ${others[like].toFixed(2)}.`;
@@ -152,7 +208,9 @@
   function draw() {
     if (!weights) return;
     const shown = { ...state, ...hover }, found = seen(shown);
-    drawPicture(shown, found);
+    drawOther(shown, found);
+    const marked = shown.mode === "features" ? OUTPUT : shown.patch;
+    drawPicture($("picture"), photo, filling(shown, found), marked);
     $("readout").textContent = describe(shown, found);
     $("layer").value = shown.layer + 1;
     $("layer-value").textContent = `${shown.layer + 1} of ${layers}`;
@@ -163,7 +221,7 @@
   function drawAll() {
     if (!weights) return;
     draw();
-    const position = state.mode === "position";
+    const position = PLAIN.includes(state.mode);
     $("by-layer").hidden = position;
     $("by-head").hidden = state.mode !== "attention";
     $("layer-title").textContent = state.mode === "rollout" ? "Through layer" : "Layer";
@@ -263,14 +321,30 @@
       button.tabIndex = i === index ? 0 : -1;
     });
     photo.src = image.picture;
-    const [buffer] = await Promise.all([unpack(image.attention), photo.decode()]);
+    const [buffer] = await Promise.all([unpack(image.attention), photo.decode(), open(image)]);
     if (state.image !== index) return; // another one was chosen meanwhile
     const count = layers * (heads + 1) * tokens;
     weights = { maxima: new Float32Array(buffer, 0, count), bytes: new Uint8Array(buffer, 4 * count) };
     document.querySelector(".look").hidden = false;
     showTop(image);
     say(image.name);
+    if (state.against === index) await against((index + 1) % model.images.length);
     drawAll();
+  }
+
+  async function open(image) {
+    image.vectors ??= new Int16Array(await unpack(image.features));
+    image.colors = image.colors instanceof Uint8Array ? image.colors : new Uint8Array(await unpack(image.colors));
+  }
+
+  // Chooses the image to match with.
+  async function against(index) {
+    const other = model.images[index];
+    otherPhoto.src = other.picture;
+    await Promise.all([otherPhoto.decode(), open(other)]);
+    state.against = index;
+    $("against").value = index;
+    draw();
   }
 
   function add(image) {
@@ -286,6 +360,7 @@
     button.append(picture);
     button.addEventListener("click", () => show(index));
     $("images").append(button);
+    $("against").append(new Option(image.name, index));
     return index;
   }
 
@@ -326,13 +401,15 @@
     c: () => choose({ patch: OUTPUT }), 0: () => choose({ head: ALL }),
     a: () => choose({ mode: "attention" }), r: () => choose({ mode: "rollout" }),
     p: () => cosines && choose({ mode: "position" }),
+    f: () => choose({ mode: "features" }), m: () => choose({ mode: "match" }),
+    b: () => model.images.length && against((state.against + 1) % model.images.length),
     n: () => model.images.length && show((state.image + 1) % model.images.length),
   };
 
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const arrow = event.key.startsWith("Arrow"), focus = document.activeElement;
-    if (arrow && focus.matches("input")) return; // the slider and the choices have their own
+    if (focus.matches("select") || (arrow && focus.matches("input"))) return; // which have their own
     if (arrow && focus.closest("#images")) {
       const count = model.images.length, step = ["ArrowRight", "ArrowDown"].includes(event.key) ? 1 : count - 1;
       show((state.image + step) % count);
@@ -348,6 +425,13 @@
     const patch = at(event, $("picture"));
     choose({ patch: patch === state.patch ? OUTPUT : patch });
   });
+  $("other").addEventListener("click", async (event) => { // what is clicked there is compared with what is here
+    const patch = at(event, $("other")), here = state.image, there = state.against;
+    state.patch = patch;
+    await show(there);
+    await against(here);
+  });
+  $("against").addEventListener("change", () => against(Number($("against").value)));
   $("tiles").addEventListener("click", (event) => choose({ patch: at(event, $("tiles")) }));
   $("output").addEventListener("click", () => choose({ patch: OUTPUT }));
   $("plain").addEventListener("click", () => choose({ plain: !state.plain }));

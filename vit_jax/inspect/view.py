@@ -15,7 +15,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import __version__, config, loading, logs, messages, models, prediction, storage
+from vit_jax import (
+    __version__,
+    config,
+    loading,
+    logs,
+    messages,
+    models,
+    prediction,
+    storage,
+    validation,
+)
 from vit_jax.data import decoding
 from vit_jax.inspect import (
     CannotAnswer,
@@ -24,6 +34,7 @@ from vit_jax.inspect import (
     encoding,
     figures,
     inputs,
+    patch_features,
     posemb,
 )
 from vit_jax.models import variants
@@ -41,34 +52,60 @@ Picture = tuple[str, bytes | np.ndarray, str | None]  # name, encoded or pixels,
 Fields = dict[str, Any]  # for JSON
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Viewer:
-    """Computes predictions and attention for the page; raises CannotAnswer without attention."""
+    """Computes predictions, attention and features; raises CannotAnswer without attention.
+
+    Attributes:
+      opened: the model.
+      palette: the axes of the patches' features and what becomes 0 and 1 on them; None until
+        `learn` has seen images.
+    """
 
     opened: loading.LoadedModel
+    palette: tuple[patch_features.Axes, np.ndarray, np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         attention.check(self.opened.config.model)
 
     def look(self, picture: Picture) -> Fields:
         """Returns the data of an image for the page; raises BadImage."""
+        fields, features = self.examine(picture)
+        return fields | self.colors(features)
+
+    def learn(self, features: np.ndarray) -> None:
+        """Takes the colors of all images from the features (B, P, D) of some."""
+        axes = patch_features.principal_axes(features)
+        self.palette = axes, *patch_features.spread(axes.project(features))
+
+    def colors(self, features: np.ndarray) -> Fields:
+        """Returns the colors of an image's patches, from features (P, D)."""
+        if self.palette is None:
+            self.learn(features[None])
+        assert self.palette is not None
+        axes, low, high = self.palette
+        shown = patch_features.stretched(axes.project(features), low, high)
+        return {"colors": encoding.pack_colors(shown)}
+
+    def examine(self, picture: Picture) -> tuple[Fields, np.ndarray]:
+        """Returns the data of an image without colors, and its features (P, D)."""
         name, encoded, truth = picture
         cfg = self.opened.config
-        pixels = decoding.load(encoded, channels=cfg.data.channels, max_pixels=cfg.data.max_pixels)
+        pixels = inputs.load(encoded, cfg.data)
         view, photo = inputs.seen(pixels, cfg.data), inputs.photo(pixels, cfg.data)
         height, width = (len(photo) // len(view) * side for side in self._side)
-        probabilities, weights = _look(
-            self._model, cfg.data, cfg.train.loss, self.opened.params, view[None]
-        )
-        weights = np.asarray(weights)
+        found = _look(self._model, cfg.data, cfg.train.loss, self.opened.params, view[None])
+        probabilities, weights, tokens = map(np.asarray, found)
+        features = tokens[0, variants.prefix_tokens(cfg.model) :]
         rolled = attention_stats.rollout_layers(weights)[:, 0]
         seen = {
             "name": messages.printable(name),
             "picture": _png(photo[:height, :width]),
-            "top": self._top(np.asarray(probabilities)[0]),
+            "top": self._top(probabilities[0]),
             "attention": encoding.pack(weights[:, 0], rolled),
+            "features": encoding.pack_vectors(patch_features.unit(features)),
         }
-        return seen | ({} if truth is None else {"truth": messages.printable(truth)})
+        return seen | ({} if truth is None else {"truth": messages.printable(truth)}), features
 
     @functools.cached_property
     def facts(self) -> Fields:
@@ -84,6 +121,7 @@ class Viewer:
             "before": variants.prefix_tokens(model),
             "single": variants.reads_one_token(model),
             "side": self._side,
+            "width": required(model.width),
         }
         try:
             tables = posemb.tables(self.opened)
@@ -121,12 +159,13 @@ class Viewer:
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _look(
     model: models.Classifier, data: config.Data, loss: str, params: Any, view: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Returns probabilities (1, K) and attention weights (L, 1, H, N, N)."""
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns probabilities (1, K), attention weights (L, 1, H, N, N) and tokens (1, N, D)."""
     logits, out = model.apply(
         params, normalization.normalize_pixels(jnp.asarray(view), data), capture=True
     )
-    return losses.probabilities(logits, loss), out["attention"]
+    tokens = out["tokens"].astype(jnp.float32)
+    return losses.probabilities(logits, loss), out["attention"], tokens
 
 
 def open_(
@@ -145,6 +184,7 @@ def open_(
     images if they are `needed`.
     """
     opened = loading.load(checkpoint, overrides, step=at)
+    validation.check_fixed(opened.config, "inspect")
     viewer = Viewer(opened)
     if paths:
         return viewer, prediction.files(paths, count or COUNT, seed)
@@ -161,26 +201,30 @@ def page(viewer: Viewer, pictures: Iterable[Picture], *, live: bool = False) -> 
     Includes images up to a size of LIMIT, the first one always, and logs how many it omits. With
     `live`, the page can send images to its server. Raises BadImage.
     """
-    seen, size, left_out = [], 0, 0
+    seen, features, size, left_out = [], [], 0, 0
     for picture in pictures:
         if size > LIMIT:
             left_out += 1
             continue
         try:
-            one = viewer.look(picture)
+            one, found = viewer.examine(picture)
         except decoding.BadImage as error:
             raise config.ConfigError(f"{picture[0]}: {error}") from error
-        size += len(one["attention"]) + len(one["picture"])
+        size += sum(len(one[key]) for key in ("attention", "picture", "features"))
         if seen and size > LIMIT:
             left_out += 1
         else:
             seen.append(one)
+            features.append(found)
     if left_out:
         logs.log.info(
             "%d images left out: a page contains at most %d MB",
             left_out,
             round(LIMIT / 1e6),
         )
+    if features:
+        viewer.learn(np.stack(features))
+        seen = [one | viewer.colors(own) for one, own in zip(seen, features, strict=True)]
     facts = viewer.facts | {"live": live, "leftOut": left_out, "images": seen}
     cfg = viewer.opened.config
     title = f"{cfg.name}: where it looks"
@@ -235,5 +279,7 @@ def _file(name: str) -> str:
 
 
 def _png(view: np.ndarray) -> str:
-    encoded = cv2.imencode(".png", view[:, :, ::-1])[1].tobytes()  # OpenCV writes BGR
+    encoded = cv2.imencode(".png", decoding.for_display(view)[:, :, ::-1])[
+        1
+    ].tobytes()  # OpenCV: BGR
     return f"data:image/png;base64,{base64.b64encode(encoded).decode()}"

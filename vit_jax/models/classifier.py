@@ -233,7 +233,7 @@ def create(
       model: with a variant or all sizes, and num_classes set.
       image_size: height and width in pixels, multiples of the patch's unless `patch_remainder`
         drops the remainder.
-      channels: 1 or 3.
+      channels: of an image, at least 1.
       dtype: compute type, `float32` or `bfloat16`; parameters are float32 either way.
       masked: where it has a target, the model predicts patches instead of classes.
 
@@ -241,8 +241,6 @@ def create(
     """
     model = variants.complete(model)
     variants.check(model, image_size)
-    if channels not in (1, 3):
-        raise config.ConfigError(f"data.channels={channels}: must be 1 or 3")
     if model.num_classes is None and masked.target is None:
         raise config.ConfigError("model.num_classes=none: not known; set the number of classes")
     if model.attention == "cudnn" and dtype != "bfloat16":

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from vit_jax import loading
+from vit_jax import loading, validation
 from vit_jax.config import ConfigError
 from vit_jax.evaluators import probe
 from vit_jax.evaluators.fewshot import Linear
@@ -90,6 +90,7 @@ def measure(
     """
     train, test = (masks.find(root, split) for split in splits)
     opened = _squashing(loading.load(checkpoint, overrides, step=at))
+    validation.check_fixed(opened.config, "segment")
     say(f"{len(train):,} images to learn from, {len(test):,} to measure")
     grid = _grid(opened)
     share = min(1.0, MOST / (len(train) * math.prod(grid)))

@@ -8,10 +8,10 @@ from vit_jax import config
 
 
 def normalize_pixels(images: jax.Array, data: config.Data) -> jax.Array:
-    """Returns uint8 pixels (B, H, W, C) as float32, by the mean and deviation of `data`.
+    """Returns uint8 or uint16 pixels (B, H, W, C) as float32, by the mean and deviation of `data`.
 
-    The defaults give [-1, 1].
+    These are shares of the largest value, 255 or 65535. The defaults give [-1, 1].
     """
     mean, std = np.asarray(data.mean), np.asarray(data.std)
-    scale, offset = np.float32(255 * std), np.float32(mean / std)
+    scale, offset = np.float32(np.iinfo(images.dtype).max * std), np.float32(mean / std)
     return images.astype(jnp.float32) / scale.reshape(1, 1, 1, -1) - offset.reshape(1, 1, 1, -1)

@@ -278,13 +278,15 @@ def _augmented(
 
 
 def batch_shapes(cfg: config.Config) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns what a step takes: uint8 images (B, H, W, C), and labels (B,) int32 or (B, K)."""
-    rows = cfg.train.batch_size
+    """Returns what a step takes: images (B, H, W, C), and labels (B,) int32 or (B, K)."""
+    rows, data = cfg.train.batch_size, cfg.data
     label = jax.ShapeDtypeStruct((rows,), jnp.int32)
     if cfg.data.multilabel:
         label = jax.ShapeDtypeStruct((rows, required(cfg.model.num_classes)), jnp.float32)
     return {
-        "image": jax.ShapeDtypeStruct((rows, *cfg.data.image_size, cfg.data.channels), jnp.uint8),
+        "image": jax.ShapeDtypeStruct(
+            (rows, *data.image_size, data.channels), jnp.dtype(data.pixel_type)
+        ),
         "label": label,
     }
 

@@ -124,9 +124,9 @@ def create(
     _check(values["name"], overrides, protocol)
 
     def resolve(values: Mapping[str, Any]) -> config.Config:
-        return run_directory.as_in_weights(
-            run_config.config_from_values(values, overrides, tiny=tiny), overrides
-        )
+        cfg = run_config.config_from_values(values, overrides, tiny=tiny)
+        validation.check_fixed(cfg, "a run")
+        return run_directory.as_in_weights(cfg, overrides)
 
     base = resolve(values)
     if base.masked.target is not None:

@@ -32,7 +32,7 @@ def fit(
 
     Omits fresh parameters, which keep their initial values; those of a head are zero. Position
     embeddings are resized over the patch grid with aligned corners; the row of a class token is
-    copied.
+    copied. The first layer takes other channels as `for_channels` says.
 
     Args:
       params: parameters of the model in `facts`.
@@ -57,13 +57,16 @@ def fit(
             remedy = f", not {leaf.shape}; a new head would fit" if head else ""
             wrong.append(f"{name} is missing{remedy}")
         elif "position/" in name:
-            kept[name], how = _positions(name, array, facts, target)
+            kept[name], how = positions(name, array, facts, target)
             if kept[name].shape != leaf.shape:
                 wrong.append(f"{name} is {array.shape}, not {leaf.shape}")
             elif how:
                 report["resized"][name] = how
         elif array.shape == leaf.shape:
             kept[name] = array
+        elif (adapted := for_channels(array, leaf.shape)) is not None:
+            kept[name] = adapted
+            report["resized"][name] = f"from {array.shape[2]} to {leaf.shape[2]} channels"
         else:
             remedy = "; a new head would fit" if head else ""
             remedy = "; offsets between tokens cannot be resized" if "/offsets/" in name else remedy
@@ -89,14 +92,31 @@ def _other_sizes(source: config.Model, target: config.Model) -> str:
     return " ".join(f"model.{key}={options.show(had)}" for key, had, has in pairs if had != has)
 
 
-def numerics(facts: mapping.Facts, *, keep_head: bool) -> dict[str, object]:
+def for_channels(kernel: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Returns a kernel (h, w, C, D) of gray or RGB for images of other channels; None for others.
+
+    As timm's `in_chans`: for gray, the sum over its channels; else they are repeated, channel c
+    that of c mod C, times C over their number, so that an image of equal channels gives the same.
+    """
+    if kernel.ndim != 4 or len(shape) != 4 or kernel.shape[2] not in (1, 3):
+        return None
+    had, channels = kernel.shape[2], shape[2]
+    if (*kernel.shape[:2], channels, kernel.shape[3]) != shape:
+        return None
+    if channels == 1:
+        return kernel.sum(axis=2, keepdims=True)
+    return kernel[:, :, np.arange(channels) % had] * np.float32(had / channels)
+
+
+def numerics(facts: mapping.Facts, *, keep_head: bool, channels: int = 3) -> dict[str, object]:
     """Returns the options that the weights determine for any task, by dotted name.
 
     Args:
       facts: the source model.
       keep_head: whether the layers after the encoder are used too.
+      channels: of the images; means and deviations go with `for_channels`, of gray their average.
     """
-    model = {f"model.{key}": getattr(facts.model, key) for key in NUMERICS}
+    model: dict[str, object] = {f"model.{key}": getattr(facts.model, key) for key in NUMERICS}
     if facts.model.rotary is not None:  # which are positions enough
         model["model.position"] = facts.model.position
     if not keep_head:
@@ -107,7 +127,17 @@ def numerics(facts: mapping.Facts, *, keep_head: bool) -> dict[str, object]:
     if keep_head:
         key = "representation_activation"
         model[f"model.{key}"] = getattr(facts.model, key)
-    return model | {f"data.{key}": getattr(facts.data, key) for key in ("mean", "std")}
+    return model | {
+        f"data.{key}": _each(getattr(facts.data, key), channels) for key in ("mean", "std")
+    }
+
+
+def _each(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    if len(values) in (1, channels):
+        return values
+    if channels == 1:
+        return (sum(values) / len(values),)
+    return tuple(values[channel % len(values)] for channel in range(channels))
 
 
 def resized(
@@ -141,7 +171,7 @@ def _whose(name: str, head: str) -> str:
     return "of masked patch prediction" if name.startswith(MASKED) else head
 
 
-def _positions(
+def positions(
     name: str, table: np.ndarray, facts: mapping.Facts, target: models.Classifier
 ) -> tuple[np.ndarray, str]:
     """Returns a position table for the target's grid, and a description of the changes."""

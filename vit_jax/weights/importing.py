@@ -102,7 +102,8 @@ def _settled(
         others.add("model.gelu")
     if wanted is not None:  # which has its own where it differs, and of some options always
         keep = wanted.init_head == "keep"
-        taken = {*finetune_init.numerics(own, keep_head=keep), "model.heads", "model.position"}
+        known = finetune_init.numerics(own, keep_head=keep, channels=wanted.data.channels)
+        taken = {*known, "model.heads", "model.position"}
         others |= own.assumed.keys() - taken
         others |= {key for key in own.assumed if config.get(wanted, key) != config.get(own, key)}
     # If an image size could determine the grid of positions, it already has.

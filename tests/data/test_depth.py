@@ -1,0 +1,315 @@
+"""16 bits and any number of channels: no bit is lost, and every transform works at that depth."""
+
+import dataclasses
+import io
+import json
+
+import cv2
+import jax
+import jax.numpy as jnp
+import numpy as np
+import PIL.Image
+import pytest
+import tiffs
+
+import runs
+from vit_jax import cli, config, experiment, loading, models, weights
+from vit_jax.data import decoding, image_inputs, pipeline, random_erasing, sources, transforms
+from vit_jax.models import variants
+from vit_jax.runtime import preemption
+from vit_jax.training import normalization
+from vit_jax.weights import finetune_init
+
+DEEP = {"channels": 13, "depth": 16}
+
+
+def samples(channels, kind=np.uint16, shape=(31, 45), seed=0):
+    return np.random.default_rng(seed).integers(0, np.iinfo(kind).max, (*shape, channels), kind)
+
+
+def png(pixels):
+    order = {1: [0], 3: [2, 1, 0], 4: [2, 1, 0, 3]}[pixels.shape[2]]
+    return cv2.imencode(".png", pixels[:, :, order])[1].tobytes()
+
+
+def decode(data, channels, depth):
+    return decoding.decode(data, channels=channels, max_pixels=10**6, depth=depth)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_a_png_of_16_bits_loses_none(channels):
+    pixels = samples(channels)
+    found = decode(png(pixels), channels, 16)
+    assert found.dtype == np.uint16
+    np.testing.assert_array_equal(found, pixels)
+    np.testing.assert_array_equal(decode(png(pixels), channels, 8), pixels >> 8)
+
+
+def test_8_bits_fill_the_range_of_16():
+    pixels = samples(3, np.uint8)
+    stream = io.BytesIO()
+    PIL.Image.fromarray(pixels).save(stream, "JPEG")
+    for data in (png(pixels), tiffs.tiff(pixels, photometric=2), stream.getvalue()):
+        eight, sixteen = decode(data, 3, 8), decode(data, 3, 16)
+        assert (eight.dtype, sixteen.dtype) == (np.uint8, np.uint16)
+        np.testing.assert_array_equal(sixteen, eight.astype(np.uint16) * 257)
+    np.testing.assert_array_equal(decoding.with_channels(pixels, 3, 16), pixels.astype("u2") * 257)
+
+
+def test_other_numbers_of_channels_are_refused():
+    for pixels, channels in ((samples(3), 4), (samples(4), 13), (samples(1), 2)):
+        with pytest.raises(decoding.BadImage, match=rf"^has {pixels.shape[2]} channels, not data"):
+            decode(png(pixels), channels, 16)
+
+
+def test_both_depths_are_the_same_numbers_to_the_network():
+    pixels = samples(3, np.uint8)[None]
+    data = config.Data(mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25))
+    deep = dataclasses.replace(data, depth=16)
+    shallow = normalization.normalize_pixels(jnp.asarray(pixels), data)
+    np.testing.assert_allclose(
+        normalization.normalize_pixels(jnp.asarray(pixels.astype(np.uint16) * 257), deep),
+        shallow, atol=1e-6,
+    )  # fmt: skip
+    exact = (pixels / 255 - np.array(data.mean)) / np.array(data.std)
+    np.testing.assert_allclose(shallow, exact, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+@pytest.mark.parametrize("size", [(20, 24), (62, 50)])
+def test_bilinear_is_that_of_half_pixel_centers(kind, size):
+    pixels = samples(13, kind)
+    found = transforms.Resize(*size)(pixels, np.random.default_rng(0))
+    assert found.dtype == kind
+    exact = pixels.astype(np.float64)
+    for axis, wanted in enumerate(size):
+        length = pixels.shape[axis]
+        place = np.clip((np.arange(wanted) + 0.5) * length / wanted - 0.5, 0, length - 1)
+        low = np.floor(place).astype(int)
+        share = (place - low).reshape(-1, *(1,) * (2 - axis))
+        high = np.minimum(low + 1, length - 1)
+        exact = exact.take(low, axis) * (1 - share) + exact.take(high, axis) * share
+    assert np.abs(found - exact).max() < (0.8 if kind == np.uint8 else 1.0)
+
+
+@pytest.mark.parametrize("kind", ["bilinear", "bicubic"])
+def test_antialiased_is_that_of_jax_at_16_bits(kind):
+    pixels = samples(4)
+    for size in ((12, 17), (50, 60)):
+        found = transforms.Resize(*size, f"antialiased_{kind}")(pixels, np.random.default_rng(0))
+        exact = jax.image.resize(
+            pixels.astype(np.float32), (*size, 4), "linear" if kind == "bilinear" else "cubic"
+        )
+        assert np.abs(found - np.clip(exact, 0, 65535)).max() < 1.0
+        assert found.dtype == np.uint16
+
+
+def test_antialiased_8_bits_are_the_same_for_each_channel():
+    pixels = samples(6, np.uint8)
+    step = transforms.Resize(12, 17, "antialiased_bicubic")
+    found = step(pixels, np.random.default_rng(0))
+    for first in (0, 3):
+        three = step(pixels[:, :, first : first + 3], np.random.default_rng(0))
+        np.testing.assert_array_equal(found[:, :, first : first + 3], three)
+
+
+@pytest.mark.parametrize("channels", [2, 4, 13])
+def test_every_transform_treats_channels_alike(channels):
+    data = config.Data(
+        channels=channels, depth=16, image_size=(16, 16), rotation=20.0, scale=0.1, shift=0.1
+    )
+    pixels = samples(channels)
+    for crop in ("inception", "random", "resize"):
+        steps = transforms.train_transforms(dataclasses.replace(data, train_crop=crop))
+
+        def view(image, steps=steps):
+            rng = np.random.default_rng(5)
+            for step in steps:
+                image = step(image, rng)
+            return image
+
+        together = view(pixels)
+        assert (together.shape, together.dtype) == ((16, 16, channels), np.uint16)
+        for channel in range(channels):
+            alone = view(pixels[:, :, channel : channel + 1])
+            # OpenCV resizes 16 bits in float32, by other instructions for other channels.
+            np.testing.assert_allclose(together[:, :, channel : channel + 1], alone, atol=1)
+
+
+def test_erasing_draws_from_the_whole_range_and_as_before():
+    step = random_erasing.RandomErasing(1.0)
+    for kind, least in ((np.uint8, 250), (np.uint16, 64_000)):
+        black = np.zeros((32, 32, 3), kind)
+        assert least < step(black, np.random.default_rng(1)).max() <= np.iinfo(kind).max
+    drawn = [np.random.default_rng(3) for _ in range(2)]
+    before = drawn[0].integers(0, 256, (9, 7, 3), np.uint8)
+    np.testing.assert_array_equal(
+        drawn[1].integers(0, 255, (9, 7, 3), np.uint8, endpoint=True), before
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("data.randaugment", "2,10"),
+        ("data.transforms", "three_augment"),
+        ("masked.target", "color"),
+    ],
+)
+@pytest.mark.parametrize("other", ["data.depth=16", "data.channels=4"])
+def test_what_is_made_for_photos_is_refused(capsys, option, value, other):
+    arguments = [f"--config.{other}", f"--config.{option}={value}", "--dry-run"]
+    assert cli.main(["train", "image_folder", "--config.data.root=x", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"vit_jax: {option}={value}: is for gray or RGB of 8 bits, not {other}")
+    assert said.count("\n") == 1
+
+
+def folder(root, suffix, write, channels):
+    """A folder of two classes, told apart by the last channel alone."""
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 20), ("test", 9)):
+        for label, name in enumerate("ab"):
+            (root / split / name).mkdir(parents=True)
+            for number in range(count):
+                shape = (*rng.integers(9, 14, 2).tolist(), channels)
+                pixels = rng.integers(0, 4000, shape).astype(np.uint16)
+                pixels[..., -1] = 3000 * label + rng.integers(0, 900, shape[:2])
+                (root / split / name / f"{number}{suffix}").write_bytes(write(pixels))
+    return root
+
+
+def configure(root, **data):
+    return runs.configure(
+        data={
+            "source": "folder", "root": str(root), "train_split": "train", "eval_split": "test",
+            "mean": (0.03,), "std": (0.02,), "depth": 16, "train_crop": "inception", "erase": 0.2,
+            "flip": True, **data,
+        },
+        train={"batch_size": 8, "duration": "12 steps"},
+        schedule={"warmup": 1},
+        optimizer={"lr": 3e-3},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=[".tif", ".png"])
+def trained(request, tmp_path_factory):
+    top = tmp_path_factory.mktemp("deep")
+    channels = 13 if request.param == ".tif" else 1
+    write = png if channels == 1 else lambda p: tiffs.tiff(p, compression="deflate", predictor=2)
+    cfg = configure(folder(top / "data", request.param, write, channels), channels=channels)
+    experiment.train(cfg, top / "run")
+    return cfg, top / "run"
+
+
+def test_a_run_on_such_files_resumes_to_the_same_bits(trained, tmp_path, monkeypatch):
+    cfg, workdir = trained
+    with runs.stopping_at(monkeypatch, 5), pytest.raises(preemption.Preempted):
+        experiment.train(cfg, tmp_path / "run")
+    experiment.train(cfg, tmp_path / "run")
+    runs.assert_equal_runs(tmp_path / "run", workdir)
+
+
+def test_evaluation_prediction_and_features_are_those_of_the_samples(trained, tmp_path, capsys):
+    cfg, workdir = trained
+    opened = loading.load(workdir)
+    source = sources.open_source(cfg.data, "test")
+    logits, features = [], []
+    for index in range(len(source)):
+        pixels = decode(source[index].image, cfg.data.channels, 16)
+        view = cv2.resize(pixels, cfg.data.image_size[::-1], interpolation=cv2.INTER_LINEAR)
+        seen = (view.reshape(1, *cfg.data.image_size, -1) / 65535 - 0.03) / 0.02
+        one, out = opened.apply(opened.params, jnp.asarray(seen, jnp.float32))
+        logits.append(np.asarray(one)[0])
+        features.append(np.asarray(out["pre_logits"])[0])
+    labels = [source[index].label for index in range(len(source))]
+    right = np.mean(np.argmax(logits, axis=1) == labels)
+    assert experiment.evaluate(workdir, {})["test/top1"] == pytest.approx(right)
+    np.testing.assert_allclose(
+        opened.embed([source.name(i) for i in range(len(source))]), features, atol=2e-5
+    )
+    images = str(cfg.data.root) + "/test"
+    assert cli.main(["embed", f"--checkpoint={workdir}", f"--images={images}",
+                     f"--output={tmp_path / 'e.npz'}"]) == 0  # fmt: skip
+    np.testing.assert_allclose(np.load(tmp_path / "e.npz")["features"], features, atol=2e-5)
+    capsys.readouterr()
+    assert cli.main(["predict", f"--checkpoint={workdir}", "--json", source.name(0)]) == 0
+    best = json.loads(capsys.readouterr().out.splitlines()[0])["top"][0]
+    exact = np.exp(logits[0] - np.max(logits[0]))
+    assert best["probability"] == pytest.approx(float(exact.max() / exact.sum()), abs=1e-5)
+
+
+def test_a_batch_has_the_samples_of_its_files(trained):
+    cfg, _ = trained
+    source = sources.open_source(cfg.data, "test")
+    for workers in (0, 1):
+        data = dataclasses.replace(cfg.data, workers=workers)
+        with pipeline.batches(
+            source, transforms.eval_transforms(data), data, seed=0, batch_size=6, rows=range(6),
+            train=False, stop_step=1,
+        ) as batches:  # fmt: skip
+            batch = next(batches)
+        assert batch["image"].dtype == np.uint16
+        pixels = decode(source[2].image, cfg.data.channels, 16)
+        view = cv2.resize(pixels, (8, 8), interpolation=cv2.INTER_LINEAR).reshape(8, 8, -1)
+        np.testing.assert_array_equal(batch["image"][2], view)
+
+
+def test_arrays_of_the_api():
+    ((_, found),) = image_inputs.read(samples(13))
+    assert found.dtype == np.uint16
+    gray = samples(1)[:, :, 0]
+    ((_, found),) = image_inputs.read(PIL.Image.fromarray(gray))
+    np.testing.assert_array_equal(found, gray)
+    with pytest.raises(decoding.BadImage, match="is float64"):
+        list(image_inputs.read(np.zeros((4, 4, 3))))
+
+
+def test_what_people_see_of_many_channels():
+    pixels = np.zeros((4, 4, 13), np.uint16)
+    pixels[0, 0, :3], pixels[1, 1, :3] = (4000, 2000, 0), (1000, 0, 3000)
+    shown = decoding.for_display(pixels)
+    assert (shown.shape, shown.dtype) == ((4, 4, 3), np.uint8)
+    assert shown[0, 0].tolist() == [255, 128, 0]
+    assert shown[1, 1].tolist() == [64, 0, 191]
+    photo = samples(3, np.uint8)
+    assert decoding.for_display(photo) is photo
+
+
+def test_weights_of_rgb_take_other_channels_as_timm_has_them():
+    kernel = np.random.default_rng(0).standard_normal((4, 4, 3, 5)).astype(np.float32)
+
+    def timm(channels):  # adapt_input_conv of timm, in its own order (out, in, height, width)
+        weight = kernel.transpose(3, 2, 0, 1)
+        if channels == 1:
+            return weight.sum(axis=1, keepdims=True).transpose(2, 3, 1, 0)
+        repeated = np.tile(weight, (1, -(-channels // 3), 1, 1))[:, :channels]
+        return (repeated * (3 / float(channels))).transpose(2, 3, 1, 0)
+
+    for channels in (1, 2, 4, 6, 13):
+        found = finetune_init.for_channels(kernel, (4, 4, channels, 5))
+        np.testing.assert_allclose(found, timm(channels), rtol=1e-6)
+    assert finetune_init.for_channels(kernel, (4, 4, 6, 8)) is None
+    assert finetune_init.for_channels(np.ones((4, 4, 13, 5)), (4, 4, 3, 5)) is None
+
+
+def test_a_run_of_13_channels_begins_with_weights_of_rgb():
+    model = variants.complete(
+        config.Model(patch_size=(4, 4), width=16, depth=1, mlp_dim=32, heads=2, num_classes=3)
+    )
+    rgb = models.create(model, image_size=(8, 8))
+    data = config.Data(image_size=(8, 8), mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    facts = weights.Facts(model=model, data=data, classes=(), fresh={})
+    params = jax.device_get(rgb.init(jax.random.key(0)))
+    target = models.create(model, image_size=(8, 8), channels=6)
+    fitted, report = weights.fit(params, facts, target, keep_head=True)
+    assert [line for line in report.lines() if "from 3 to 6 channels" in line]
+    image = np.random.default_rng(0).standard_normal((2, 8, 8, 3)).astype(np.float32)
+    np.testing.assert_allclose(
+        target.apply(fitted, jnp.asarray(np.tile(image, 2)))[0],
+        rgb.apply(params, jnp.asarray(image))[0], atol=1e-5,
+    )  # fmt: skip
+    taken = weights.numerics(facts, keep_head=False, channels=6)
+    assert taken["data.mean"] == (0.1, 0.2, 0.3, 0.1, 0.2, 0.3)
+    gray = weights.numerics(facts, keep_head=False, channels=1)
+    assert gray["data.std"] == pytest.approx((0.6,))

@@ -1,0 +1,159 @@
+"""TIFF files of every form give the samples that were stored, or one clear error."""
+
+import io
+import itertools
+
+import cv2
+import numpy as np
+import PIL.Image
+import pytest
+import tiffs
+
+from vit_jax.data import decoding, tiff
+
+
+def samples(channels=13, kind=np.uint16, shape=(37, 53)):
+    rng = np.random.default_rng(channels)
+    smooth = cv2.resize(rng.random((5, 6, channels), np.float32), shape[::-1]).reshape(*shape, -1)
+    noise = rng.integers(0, 50, smooth.shape)
+    return (smooth * (np.iinfo(kind).max - 50)).astype(kind) + noise.astype(kind)
+
+
+def decode(data, channels, depth=16, max_pixels=10**6):
+    return decoding.decode(data, channels=channels, depth=depth, max_pixels=max_pixels)
+
+
+FORMS = list(itertools.product(
+    "<>", tiffs.COMPRESSIONS, (1, 2), (False, True), ({}, {"rows": 7}, {"tile": (16, 32)})
+))  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 6, 13])
+def test_every_form_gives_what_was_stored(channels, kind):
+    pixels = samples(channels, kind)
+    for order, compression, predictor, planar, blocks in FORMS:
+        data = tiffs.tiff(
+            pixels, order=order, compression=compression, predictor=predictor, planar=planar,
+            photometric=2 if channels == 3 else 1, **blocks,
+        )  # fmt: skip
+        found = decode(data, channels, depth=8 * kind().itemsize)
+        assert found.dtype == kind
+        np.testing.assert_array_equal(found, pixels, str((order, compression, predictor, planar)))
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_files_of_opencv_and_pillow(channels, kind):
+    pixels = samples(channels, kind)
+    mine = {"cv2": cv2.imencode(".tiff", pixels[:, :, ::-1])[1].tobytes()}
+    if kind == np.uint8 or channels == 1:
+        for name in ("raw", "tiff_lzw", "tiff_adobe_deflate", "packbits"):
+            stream = io.BytesIO()
+            PIL.Image.fromarray(pixels.squeeze()).save(stream, "TIFF", compression=name)
+            mine[name] = stream.getvalue()
+    for name, data in mine.items():
+        np.testing.assert_array_equal(
+            decode(data, channels, depth=8 * kind().itemsize), pixels, name
+        )
+
+
+def test_orientations_are_pillows():
+    pixels = samples(3, np.uint8)
+    for number in range(1, 9):
+        turned = PIL.Image.fromarray(pixels)
+        turned.getexif()[0x0112] = number
+        expected = np.asarray(PIL.ImageOps.exif_transpose(turned))
+        data = tiffs.tiff(pixels, photometric=2, orientation=number)
+        np.testing.assert_array_equal(decode(data, 3, depth=8), expected)
+        assert tiff.layout(data).size == expected.shape[:2]
+
+
+def test_photometric_interpretations():
+    pixels = samples(1, np.uint8)
+    inverted = decode(tiffs.tiff(pixels, photometric=0), 1, depth=8)
+    np.testing.assert_array_equal(inverted, 255 - pixels)
+    colors = np.random.default_rng(0).integers(0, 2**16, (3, 256))
+    data = tiffs.tiff(pixels, photometric=3, colors=colors.ravel().tolist())
+    np.testing.assert_array_equal(decode(data, 3), colors.T[pixels[:, :, 0]])
+    np.testing.assert_array_equal(decode(data, 3, depth=8), colors.T[pixels[:, :, 0]] >> 8)
+
+
+def test_alpha_is_dropped_of_gray_and_rgb_and_near_infrared_is_not():
+    four, two = samples(4), samples(2)
+    np.testing.assert_array_equal(
+        decode(tiffs.tiff(four, photometric=2, extra=2), 3), four[..., :3]
+    )
+    np.testing.assert_array_equal(decode(tiffs.tiff(two, extra=1), 1), two[..., :1])
+    np.testing.assert_array_equal(decode(tiffs.tiff(four, photometric=2, extra=2), 4), four)
+    with pytest.raises(decoding.BadImage, match=r"^has 4 channels, not data.channels=3$"):
+        decode(tiffs.tiff(four, photometric=2, extra=0), 3)
+
+
+def test_the_first_page_counts():
+    pages = [PIL.Image.fromarray(samples(3, np.uint8)), PIL.Image.new("RGB", (9, 9))]
+    stream = io.BytesIO()
+    pages[0].save(stream, "TIFF", save_all=True, append_images=pages[1:])
+    np.testing.assert_array_equal(decode(stream.getvalue(), 3, depth=8), samples(3, np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (tiffs.tiff(samples(1), tag_258=32), "is a TIFF of whole numbers of 32 bits; save it with"),
+        (tiffs.tiff(samples(1), tag_339=3), "is a TIFF of floating-point numbers of 16 bits; save"),
+        (tiffs.tiff(samples(1), tag_258=[8, 16]), "is a TIFF of whole numbers of 8 and 16 bits"),
+        (tiffs.tiff(samples(1), tag_259=7), "is a TIFF of compression 7, which is not read"),
+        (tiffs.tiff(samples(4), tag_262=5), "is a TIFF of photometric interpretation 5, which"),
+        (tiffs.tiff(samples(1), tag_317=3), "is a TIFF of predictor 3, which is not read"),
+        (tiffs.tiff(samples(1), tag_266=2), "is a TIFF of fill order 2, which is not read"),
+        (tiffs.tiff(samples(1), tag_257=99), "is a truncated or damaged TIFF"),
+        (tiffs.tiff(samples(1), tag_273=[10**9]), "is a truncated or damaged TIFF"),
+        (tiffs.tiff(samples(1), tag_277=65), "is a truncated or damaged TIFF"),
+        (tiffs.tiff(samples(1), tag_278=0), "is a truncated or damaged TIFF"),
+        (tiffs.tiff(samples(1), tag_256=10**6), "is a TIFF of 1000000 x 37 pixels, 1 ch"),
+        (tiffs.tiff(samples(1), photometric=3), "is a truncated or damaged TIFF"),
+        (tiffs.tiff(samples(1), tile=(16, 2**17 - 16)), "is a truncated or damaged TIFF"),
+        (b"II*\0", "is a truncated or damaged TIFF"),
+        (b"MM\0*\0\0\0\x08\0\1", "is a truncated or damaged TIFF"),
+        (b"II+\0\x08\0\0\0", "is no JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with"),
+    ],
+)  # fmt: skip
+def test_what_is_not_read_is_named(data, reason):
+    with pytest.raises(decoding.BadImage) as caught:
+        decode(data, 1)
+    assert str(caught.value).startswith(reason)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("compression", tiffs.COMPRESSIONS)
+def test_a_truncated_block_is_an_error(compression, capfd):
+    for form in ({}, {"rows": 7}, {"tile": (16, 32)}):
+        data = tiffs.tiff(samples(6), compression=compression, **form)
+        sizes = tiff.layout(data).sizes
+        cut = tiffs.tiff(
+            samples(6), compression=compression, **form,
+            **{f"tag_{325 if 'tile' in form else 279}": (sizes - 9).tolist()},
+        )  # fmt: skip
+        with pytest.raises(decoding.BadImage, match="is a truncated or damaged TIFF"):
+            decode(cut, 6)
+
+
+def test_many_channels_cost_pixels():
+    data = tiffs.tiff(samples(13))
+    decode(data, 13, max_pixels=37 * 53 * 4)
+    with pytest.raises(decoding.BadImage, match=r"53 x 37 pixels, 13 channels, more than data.max"):
+        decode(data, 13, max_pixels=37 * 53 * 4 - 1)
+
+
+def test_a_small_file_cannot_ask_for_many_pixels():
+    """Every strip at the same place: 256 megapixels in a file of 70 kB."""
+    pixels = np.zeros((2048, 2**17, 1), np.uint8)
+    one = tiffs.packed(pixels[:1], "deflate")
+    tags = {
+        256: 2**17, 257: 2048, 258: 8, 259: 8, 262: 1, 277: 1, 278: 1,
+        273: [8] * 2048, 279: [len(one)] * 2048,
+    }  # fmt: skip
+    data = tiffs.header(one, tags)
+    with pytest.raises(decoding.BadImage, match="10,000 pixels a byte"):
+        decode(data, 1, max_pixels=10**9)

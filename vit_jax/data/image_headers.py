@@ -1,0 +1,146 @@
+"""What image files say of themselves before their pixels: format, size, orientation, scans."""
+
+import re
+import struct
+
+from vit_jax.data import tiff
+
+SCAN = b"\xff\xda"
+# Markers except those within scan data, fill bytes, and the start of an image.
+MARKER = re.compile(rb"\xff[\x01-\xcf\xd9-\xfe]")
+
+
+def read(data: bytes) -> tuple[str | None, tuple[int, int] | None]:
+    """Returns `(format, (height, width))` from the first bytes; None for unknown parts."""
+    for magic, kind, size in (
+        (b"\x89PNG\r\n\x1a\n", "PNG", _png_size),
+        (b"\xff\xd8\xff", "JPEG", _jpeg_size),
+        (b"RIFF", "WebP", _webp_size),
+        (b"GIF8", "GIF", _gif_size),
+        (b"BM", "BMP", _bmp_size),
+    ):
+        if data.startswith(magic) and (kind != "WebP" or data[8:12] == b"WEBP"):
+            try:
+                return kind, size(data)
+            except (struct.error, IndexError):
+                return kind, None
+    return None, None
+
+
+def orientation(data: bytes) -> int:
+    """Returns the orientation in the EXIF data of a JPEG, PNG or WebP, 1 to 8; 1 without any."""
+    try:
+        start = _exif(data)
+        if start is None or data[start : start + 4] not in tiff.MAGIC:
+            return 1
+        found = int(tiff.fields(data, start).get(tiff.ORIENTATION, (1,))[0])
+    except (struct.error, IndexError):
+        return 1
+    return found if 1 <= found <= 8 else 1
+
+
+def _exif(data: bytes) -> int | None:
+    """Returns where the EXIF data begin, which are a TIFF; None if there are none."""
+    if data.startswith(b"\xff\xd8"):
+        at = 2
+        while data[at] == 0xFF and data[at + 1] not in (0xD9, 0xDA):  # the end, or pixels
+            if data[at + 1] == 0xFF:  # fill byte
+                at += 1
+                continue
+            if data[at + 1] == 0xE1 and data[at + 4 : at + 10] == b"Exif\0\0":
+                return at + 10
+            at += 2 + struct.unpack_from(">H", data, at + 2)[0]
+        return None
+    png = data.startswith(b"\x89PNG")
+    at, name, order = (8, b"eXIf", ">") if png else (12, b"EXIF", "<")
+    while at + 8 <= len(data):
+        kind, size = (data[at + 4 : at + 8], data[at : at + 4])
+        kind, size = (kind, size) if png else (size, kind)
+        if kind == name:
+            return at + 8 + 6 * (data[at + 8 : at + 14] == b"Exif\0\0")
+        (length,) = struct.unpack(f"{order}I", size)
+        at += length + 12 if png else length + length % 2 + 8
+    return None
+
+
+def _png_size(data: bytes) -> tuple[int, int] | None:
+    width, height = struct.unpack_from(">II", data, 16)
+    return (height, width) if data[12:16] == b"IHDR" else None
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    """Walks the segments up to the frame header (ITU-T T.81, B.1.1)."""
+    at = 2
+    while True:
+        if data[at] != 0xFF:
+            return None
+        marker = data[at + 1]
+        if marker == 0xFF:  # fill byte
+            at += 1
+        elif marker == 0x01 or 0xD0 <= marker <= 0xD8:  # markers without a segment
+            at += 2
+        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack_from(">HH", data, at + 5)
+            return height, width
+        elif marker in (0xD9, 0xDA):  # pixels, or the end, before a frame header
+            return None
+        else:
+            at += 2 + struct.unpack_from(">H", data, at + 2)[0]
+
+
+def jpeg_scans(data: bytes) -> int:
+    """Returns how many scans a JPEG has before its end (ITU-T T.81, B.1.1)."""
+    at, scans = 2, 0
+    while (found := MARKER.search(data, at)) is not None:
+        marker, at = data[found.start() + 1], found.end()
+        if marker == 0xD9:
+            break
+        scans += marker == 0xDA
+        if marker != 0x01:  # the only one of them without a segment
+            at += int.from_bytes(data[at : at + 2], "big")
+    return scans
+
+
+def _webp_size(data: bytes) -> tuple[int, int] | None:
+    """Reads the first chunk (RFC 9649): lossy, lossless, or extended with its canvas."""
+    chunk = data[12:16]
+    if chunk == b"VP8 ":
+        width, height = struct.unpack_from("<HH", data, 26)
+        return height & 0x3FFF, width & 0x3FFF
+    if chunk == b"VP8L":
+        (bits,) = struct.unpack_from("<I", data, 21)
+        return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1
+    if chunk == b"VP8X":
+        width, height = int.from_bytes(data[24:27], "little"), int.from_bytes(data[27:30], "little")
+        return height + 1, width + 1
+    return None
+
+
+def _gif_size(data: bytes) -> tuple[int, int]:
+    width, height = struct.unpack_from("<HH", data, 6)
+    return height, width
+
+
+def _bmp_size(data: bytes) -> tuple[int, int]:
+    (header,) = struct.unpack_from("<I", data, 14)
+    width, height = struct.unpack_from("<HH" if header == 12 else "<ii", data, 18)
+    return abs(height), abs(width)  # a negative height means rows from the top
+
+
+def complete(kind: str, data: bytes) -> bool:
+    """Returns whether a PNG or WebP is complete; OpenCV detects truncation in other formats.
+
+    OpenCV detects a truncated PNG too, but libpng writes to stderr, and without any pixels OpenCV
+    5.0 takes many seconds and gigabytes.
+    """
+    if kind == "WebP":
+        return len(data) >= 8 + struct.unpack_from("<I", data, 4)[0]
+    if kind == "PNG":
+        at, pixels = 8, False
+        while at + 12 <= len(data):
+            if data[at + 4 : at + 8] == b"IEND":
+                return pixels
+            pixels = pixels or data[at + 4 : at + 8] == b"IDAT"
+            at += 12 + struct.unpack_from(">I", data, at)[0]
+        return False
+    return True

@@ -1,0 +1,139 @@
+"""Images at their own aspect ratio: `data.aspect=native`, for evaluation and features.
+
+An image is resized to about as many patches as `data.image_size` has, in a shape near its own; what
+does not fit is cut off equally on both sides. There are few shapes, so few programs are compiled,
+and the images of a batch have the same one.
+"""
+
+import concurrent.futures
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from vit_jax import config
+from vit_jax.data import decoding
+from vit_jax.data.source import Source
+from vit_jax.data.transforms import resize
+
+LONGEST = 4  # sides of a shape differ by this factor at most
+
+CHUNK = 256  # images whose headers a thread reads at a time
+PADDING = -1  # the image of a row that pads a batch
+
+Shape = tuple[int, int]  # height and width
+
+
+def shapes(grid: tuple[int, int], patch: tuple[int, int]) -> tuple[Shape, ...]:
+    """Returns the heights and widths of views in pixels, tall ones first.
+
+    With P patches in `grid`, s of them on the shorter side and as many on the other as P allows,
+    for every s of which the longer side is at most LONGEST times the shorter one.
+
+    Args:
+      grid: rows and columns of patches of the model's own image size.
+      patch: height and width of a patch in pixels.
+    """
+    most = grid[0] * grid[1]
+    shorts = range(math.ceil(math.sqrt(most / LONGEST)), math.isqrt(most) + 1)
+    tall = [(most // short, short) for short in shorts] or [(1, 1)]
+    grids = [*tall, *((rows, columns) for columns, rows in reversed(tall) if rows != columns)]
+    return tuple((rows * patch[0], columns * patch[1]) for rows, columns in grids)
+
+
+def nearest(known: Sequence[Shape], height: int, width: int) -> int:
+    """Returns which shape has the aspect ratio nearest to an image's, in logarithms."""
+    away = [abs(math.log(rows * width / (columns * height))) for rows, columns in known]
+    return int(np.argmin(away))
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """Cuts off what exceeds the aspect ratio of a shape, and resizes the rest to it."""
+
+    height: int
+    width: int
+    resampling: str = "bilinear"
+
+    def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Returns the view."""
+        rows, columns = image.shape[:2]
+        kept = max(1, round(columns * self.height / self.width)), columns
+        if kept[0] > rows:
+            kept = rows, max(1, round(rows * self.width / self.height))
+        top, left = (rows - kept[0]) // 2, (columns - kept[1]) // 2
+        part = image[top : top + kept[0], left : left + kept[1]]
+        return resize(part, self.height, self.width, self.resampling)
+
+
+@dataclasses.dataclass(frozen=True)
+class FitNearest:
+    """Fits an image to the nearest of some shapes."""
+
+    known: tuple[Shape, ...]
+    resampling: str = "bilinear"
+
+    def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Returns the view."""
+        shape = self.known[nearest(self.known, *image.shape[:2])]
+        return Fit(*shape, self.resampling)(image, rng)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Which images are in each batch of a pass, and their shape.
+
+    Attributes:
+      shapes: the height and width of each step's views.
+      rows: the image in each row of each step, (steps, B) int64, or PADDING.
+    """
+
+    shapes: tuple[Shape, ...]
+    rows: np.ndarray
+
+    @property
+    def steps(self) -> int:
+        """The number of batches."""
+        return len(self.shapes)
+
+
+def plan(
+    source: Source, data: config.Data, known: Sequence[Shape], rows: int, window: int | None = None
+) -> Plan:
+    """Returns the batches of `rows` images of one shape each that cover a source once.
+
+    Reads every image's header. An unreadable one gets the first shape: loading it will say why.
+
+    Args:
+      source: the images.
+      data: the options of the pixels, and the number of threads.
+      known: shapes to choose from.
+      rows: images in a batch.
+      window: images are grouped with the others of so many batches; None: with all.
+    """
+
+    def shape_of(index: int) -> int:
+        try:
+            return nearest(known, *decoding.size(source[index].image))
+        except (decoding.BadImage, OSError):
+            return 0
+
+    def shapes_of(first: int) -> list[int]:
+        return [shape_of(index) for index in range(first, min(first + CHUNK, len(source)))]
+
+    with concurrent.futures.ThreadPoolExecutor(data.threads) as pool:
+        parts = pool.map(shapes_of, range(0, len(source), CHUNK))
+        found = np.array([number for part in parts for number in part], np.int64)
+    part = len(source) if window is None else window * rows
+    made: list[Shape] = []
+    batches: list[np.ndarray] = []
+    for first in range(0, len(source), max(part, 1)):
+        inside = found[first : first + part]
+        for number in np.unique(inside).tolist():
+            images = first + np.flatnonzero(inside == number)
+            padded = np.full(-(-len(images) // rows) * rows, PADDING)
+            padded[: len(images)] = images
+            batches += list(padded.reshape(-1, rows))
+            made += [known[number]] * (len(padded) // rows)
+    return Plan(tuple(made), np.array(batches, np.int64).reshape(-1, rows))

@@ -1,0 +1,258 @@
+"""Reads TIFF files (TIFF 6.0): 8 or 16 bits a sample, any number of channels.
+
+OpenCV reads one, three or four channels, and takes a truncated file for a whole one. Here what a
+file says of itself is checked before anything is allocated.
+"""
+
+import dataclasses
+import io
+import math
+import struct
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+from PIL import Image
+
+MAGIC = (b"II*\0", b"MM\0*")
+MOST_BLOCKS = 2**18  # strips or tiles
+SMALL = 2**20  # pixels that padded tiles may have, however small the image
+MOST_LZW = 2**26  # bytes of a strip that Pillow takes for no bomb
+CHANNELS = 64  # at most
+
+WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, FILL_ORDER = 256, 257, 258, 259, 262, 266
+STRIPS, ORIENTATION, SAMPLES, STRIP_ROWS, STRIP_BYTES, PLANAR = 273, 274, 277, 278, 279, 284
+PREDICTOR, COLORS, TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES = 317, 320, 322, 323, 324, 325
+EXTRA, FORMAT = 338, 339
+
+TYPES = {1: "B", 3: "H", 4: "I"}  # of the values of a field: bytes, shorts, longs
+NONE, LZW, DEFLATE, OLD_DEFLATE, PACKBITS = 1, 5, 8, 32946, 32773
+WHITE_IS_0, BLACK_IS_0, RGB, PALETTE = range(4)
+FORMATS = {1: "whole", 2: "signed whole", 3: "floating-point"}
+
+
+class TiffError(ValueError):
+    """Why a file is not read, without its name."""
+
+
+def fields(data: bytes, start: int = 0) -> dict[int, np.ndarray]:
+    """Returns the whole numbers of the first directory by tag; others are left out.
+
+    Args:
+      data: a TIFF file, or what contains one, as EXIF data do.
+      start: where it begins.
+
+    Raises struct.error or IndexError where it is damaged.
+    """
+    order = "<" if data[start : start + 2] == b"II" else ">"
+    (first,) = struct.unpack_from(f"{order}I", data, start + 4)
+    (count,) = struct.unpack_from(f"{order}H", data, start + first)
+    found: dict[int, np.ndarray] = {}
+    for number in range(count):
+        at = start + first + 2 + 12 * number
+        tag, kind, values = struct.unpack_from(f"{order}HHI", data, at)
+        if kind not in TYPES:
+            continue
+        form = np.dtype(f"{order}u{struct.calcsize(TYPES[kind])}")
+        place = at + 8
+        if values * form.itemsize > 4:
+            place = start + struct.unpack_from(f"{order}I", data, at + 8)[0]
+        if not values or place + values * form.itemsize > len(data):
+            raise IndexError(f"field {tag} ends behind the file")
+        found[tag] = np.frombuffer(data, form, values, place)
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What the first directory of a TIFF says; the first page of several is the one that counts.
+
+    Attributes:
+      height: rows as stored, as `width` before `orientation`.
+      width: columns.
+      samples: channels, those of alpha included.
+      bits: of a sample, 8 or 16.
+      alpha: whether the last channel is opacity.
+      orientation: 1 to 8, as in EXIF.
+    """
+
+    height: int
+    width: int
+    samples: int
+    bits: int
+    alpha: bool
+    orientation: int
+    compression: int
+    photometric: int
+    predictor: int
+    planar: bool
+    block: tuple[int, int]
+    offsets: np.ndarray
+    sizes: np.ndarray
+    colors: np.ndarray | None
+    order: str
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width as shown."""
+        sides = self.height, self.width
+        return sides[::-1] if self.orientation > 4 else sides
+
+    @property
+    def cost(self) -> int:
+        """Pixels of up to four channels that take as much memory."""
+        return self.height * self.width * math.ceil(self.samples / 4)
+
+
+def layout(data: bytes) -> Layout:
+    """Returns what a file says; raises TiffError for what is not read, in a phrase."""
+    try:
+        found = fields(data)
+        height, width = int(found[HEIGHT][0]), int(found[WIDTH][0])
+    except (struct.error, IndexError, KeyError):
+        raise TiffError("is a truncated or damaged TIFF") from None
+
+    def one(tag: int, default: int) -> int:
+        return int(found[tag][0]) if tag in found else default
+
+    samples = one(SAMPLES, 1)
+    tiled = TILES in found
+    if tiled:
+        block = one(TILE_HEIGHT, 0), one(TILE_WIDTH, 0)
+    else:
+        block = min(one(STRIP_ROWS, height), height), width
+    places, sizes = (TILES, TILE_BYTES) if tiled else (STRIPS, STRIP_BYTES)
+    if not (0 < samples <= CHANNELS and min(height, width, *block) > 0 and places in found):
+        raise TiffError("is a truncated or damaged TIFF")
+    bits = np.unique(found.get(BITS, np.array([1]))).tolist()
+    formats = np.unique(found.get(FORMAT, np.array([1]))).tolist()
+    if formats not in ([1], [4]) or bits not in ([8], [16]):
+        kinds = " and ".join(FORMATS.get(kind, "other") for kind in formats)
+        raise TiffError(
+            f"is a TIFF of {kinds} numbers of {' and '.join(map(str, bits))} bits; save it with "
+            "whole numbers of 8 or 16"
+        )
+    extra = found.get(EXTRA, np.array([], int)).tolist()
+    made = Layout(
+        height=height, width=width, samples=samples, bits=bits[0],
+        alpha=samples > 1 and extra[-1:] in ([1], [2]),
+        orientation=one(ORIENTATION, 1) if 1 <= one(ORIENTATION, 1) <= 8 else 1,
+        compression=one(COMPRESSION, NONE), photometric=one(PHOTOMETRIC, BLACK_IS_0),
+        predictor=one(PREDICTOR, 1), planar=one(PLANAR, 1) == 2 and samples > 1, block=block,
+        offsets=found[places],
+        sizes=found.get(sizes, np.array([len(data)])), colors=found.get(COLORS),
+        order="<" if data[:2] == b"II" else ">",
+    )  # fmt: skip
+    _check(made, one(FILL_ORDER, 1))
+    return made
+
+
+def _check(made: Layout, fill_order: int) -> None:
+    """Raises TiffError for a form that is not read, and for blocks that do not cover the image."""
+    forms = {
+        "compression": (made.compression, (NONE, LZW, DEFLATE, OLD_DEFLATE, PACKBITS)),
+        "photometric interpretation": (made.photometric, (WHITE_IS_0, BLACK_IS_0, RGB, PALETTE)),
+        "predictor": (made.predictor, (1, 2)),
+        "fill order": (fill_order, (1,)),
+    }
+    for name, (value, known) in forms.items():
+        if value not in known:
+            raise TiffError(
+                f"is a TIFF of {name} {value}, which is not read; save it without compression, as "
+                "RGB or gray"
+            )
+    if made.photometric == PALETTE and (
+        made.samples != 1 or made.colors is None or len(made.colors) != 3 * 2**made.bits
+    ):
+        raise TiffError("is a truncated or damaged TIFF")
+    down, across = _blocks(made)
+    count = down * across * (made.samples if made.planar else 1)
+    padded = down * made.block[0] * across * made.block[1]
+    whole = len(made.offsets) == len(made.sizes) == count
+    if not whole or count > MOST_BLOCKS or padded > max(4 * made.height * made.width, SMALL):
+        raise TiffError("is a truncated or damaged TIFF")
+
+
+def _blocks(made: Layout) -> tuple[int, int]:
+    """Returns how many strips or tiles cover the image, down and across."""
+    return -(-made.height // made.block[0]), -(-made.width // made.block[1])
+
+
+def decode(data: bytes, made: Layout) -> np.ndarray:
+    """Returns all samples, uint8 or uint16 (H, W, C), in the order of the file, upright.
+
+    Alpha is the last channel; a palette is looked up, so it is RGB of 16 bits. Raises TiffError.
+    """
+    kind = np.dtype(f"u{made.bits // 8}")
+    image = np.empty((made.height, made.width, made.samples), kind)
+    for number, (top, left, first) in enumerate(_places(made)):
+        rows, columns = made.block
+        if columns == made.width:  # a strip, of which the last one is shorter
+            rows = min(rows, made.height - top)
+        shape = (rows, columns, 1 if made.planar else made.samples)
+        samples = _block(data, made, number, shape).astype(kind)
+        if made.predictor == 2:  # each sample less its left neighbor
+            samples = np.cumsum(samples, axis=1, dtype=kind)
+        part = image[top : top + rows, left : left + columns, first : first + shape[2]]
+        part[:] = samples[: part.shape[0], : part.shape[1]]
+    if made.photometric == WHITE_IS_0:
+        image = np.iinfo(kind).max - image
+    elif made.photometric == PALETTE:
+        assert made.colors is not None
+        image = made.colors.reshape(3, -1).T.astype(np.uint16)[image[:, :, 0]]
+    return _upright(image, made.orientation)
+
+
+def _places(made: Layout) -> Iterator[tuple[int, int, int]]:
+    """Yields the top row, the left column and the first channel of each block."""
+    down, across = _blocks(made)
+    for first in range(made.samples if made.planar else 1):
+        for row in range(down):
+            for column in range(across):
+                yield row * made.block[0], column * made.block[1], first
+
+
+def _block(data: bytes, made: Layout, number: int, shape: tuple[int, int, int]) -> np.ndarray:
+    """Returns the samples of a strip or tile as stored; raises TiffError if some are missing."""
+    rows, columns, channels = shape
+    across = columns * channels * made.bits // 8
+    packed = data[int(made.offsets[number]) :][: int(made.sizes[number])]
+    try:
+        if made.compression == NONE:
+            plain = packed[: rows * across]
+        elif made.compression == LZW:
+            plain = _from_lzw(packed, rows, across)
+        elif made.compression == PACKBITS:
+            plain = Image.frombytes("L", (across, rows), packed, "packbits", "L").tobytes()
+        else:
+            plain = zlib.decompressobj().decompress(packed, rows * across)
+    except (zlib.error, ValueError, OSError, SyntaxError):
+        plain = b""
+    if len(plain) != rows * across:
+        raise TiffError("is a truncated or damaged TIFF")
+    return np.frombuffer(plain, f"{made.order}u{made.bits // 8}").reshape(shape)
+
+
+def _from_lzw(packed: bytes, rows: int, across: int) -> bytes:
+    """Returns the bytes of LZW, unpacked by libtiff as a gray image of one strip."""
+    if rows * across > MOST_LZW:
+        raise TiffError(f"is a TIFF with LZW of more than {MOST_LZW:,} bytes in a strip")
+    gray = {
+        WIDTH: across, HEIGHT: rows, BITS: 8, COMPRESSION: LZW, PHOTOMETRIC: BLACK_IS_0,
+        STRIPS: 8, SAMPLES: 1, STRIP_ROWS: rows, STRIP_BYTES: len(packed),
+    }  # fmt: skip
+    gray[STRIPS] = 8 + 2 + 12 * len(gray) + 4
+    listed = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in gray.items())
+    head = b"II*\0" + struct.pack("<IH", 8, len(gray)) + listed + bytes(4)
+    return Image.open(io.BytesIO(head + packed), formats=("TIFF",)).tobytes()
+
+
+def _upright(image: np.ndarray, orientation: int) -> np.ndarray:
+    """Returns an image turned and mirrored as EXIF's orientation asks for."""
+    if orientation > 4:
+        image = image.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):  # stored from the bottom
+        image = image[::-1]
+    if orientation in (2, 3, 6, 7):  # stored from the right
+        image = image[:, ::-1]
+    return np.ascontiguousarray(image)
