@@ -10,7 +10,7 @@ from flax import nnx
 
 import resnet_reference
 from vit_jax import catalog, cli, config, loading, models, tree_utils, weights
-from vit_jax.models import layers, norms, rotary, variants
+from vit_jax.models import layers, norms, positions, rotary, variants
 
 TINY = config.Model(patch_size=(4, 4), width=16, depth=3, mlp_dim=24, heads=2, num_classes=5)
 DINOV2 = {"layer_scale": 1e-5, "registers": 3, "mlp": "swiglu", "pooling": "token_gap"}
@@ -202,9 +202,9 @@ def test_rms_norm_is_that_of_its_paper():
     norm = norms.create(dataclasses.replace(TINY, norm="rms"), 16, rngs=nnx.Rngs(0))
     norm.scale[...] = scale.astype(np.float32)
     expected = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-6) * scale
-    found = layers.normalize(norm, x.astype(np.float32))
+    found = norms.normalize(norm, x.astype(np.float32))
     np.testing.assert_allclose(found, expected, rtol=3e-6)
-    half = layers.normalize(norm, jax.numpy.asarray(x, jax.numpy.bfloat16))
+    half = norms.normalize(norm, jax.numpy.asarray(x, jax.numpy.bfloat16))
     assert half.dtype == jax.numpy.bfloat16
     np.testing.assert_allclose(np.float64(half), expected, rtol=0.02)
 
