@@ -33,7 +33,7 @@ def attention_weights(
     if relative is not None:
         logits = logits + jnp.einsum("bqhd,qkd->bhqk", query, relative.astype(query.dtype))
     logits = logits.astype(jnp.float32)
-    return jax.nn.softmax(logits if bias is None else logits + bias, axis=-1)
+    return jax.nn.softmax(logits if bias is None else logits + bias[None], axis=-1)
 
 
 def _mixed(

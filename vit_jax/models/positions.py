@@ -75,13 +75,14 @@ class RelativeBias(nnx.Module):
     """
 
     def __init__(self, model: config.Model, grid: tuple[int, int], *, rngs: nnx.Rngs):
-        self.offsets = relative_offsets(grid, prefix_tokens(model))
-        rows = int(self.offsets.max()) + 1
+        self.grid, self.before = grid, prefix_tokens(model)
+        rows = int(relative_offsets(self.grid, self.before).max()) + 1
         self.table = nnx.Param(jnp.zeros((rows, required(model.heads))))
 
     def __call__(self) -> jax.Array:
         """Returns what is added to the logits of attention, (H, N, N) float32."""
-        return self.table[...][self.offsets].transpose(2, 0, 1)
+        offsets = relative_offsets(self.grid, self.before)
+        return self.table[...][offsets].transpose(2, 0, 1)
 
 
 @functools.cache

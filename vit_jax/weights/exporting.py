@@ -43,6 +43,7 @@ ENCODER = (
     *("class_position", "position_place", "representation_size", "representation_activation"),
     *("activation", "gelu", "norm_epsilon", "norm_place", "mlp", "layer_scale", "registers"),
     *("distillation", "stem_norm", "qk_norm", "biasless", "rotary", "rotary_span"),
+    *("rotary_grid", "sub_norm", "relative_bias"),
 )
 RESNET = ("resnet_units", "resnet_width", "resnet_version", "resnet_epsilons")
 PIXELS = ("image_size", "mean", "std", "resampling", "eval_crop", "resize_to")
@@ -119,6 +120,7 @@ def _check_place(facts: mapping.Facts, kind: str) -> None:
         raise WeightsError(f"model.norm={model.norm}: {name} models have LayerNorm")
     headless = "head/kernel" in facts.fresh
     parts = ("mlp", "layer_scale", "registers", "distillation", "stem_norm", "qk_norm", "rotary")
+    parts += ("sub_norm", "relative_bias")
     for key in parts if kind == "google" else ():
         if (value := getattr(model, key)) != getattr(config.Model(), key):
             said = str(value).lower() if isinstance(value, bool) else config.show(value)
@@ -207,7 +209,7 @@ def _table(params: models.Params, facts: mapping.Facts, kind: str) -> np.ndarray
         kind, ("learned_1d", "relative")
     )
     apart = models.has_class_token(model) and not model.class_position
-    if model.rotary is not None and model.position == "none":
+    if model.position == "none" and (model.rotary is not None or model.relative_bias != "none"):
         return None
     if kind == "hf" and apart and model.position == "learned_1d":
         pass  # the row that Hugging Face has is written, as zeros
