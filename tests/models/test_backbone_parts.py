@@ -10,7 +10,7 @@ from flax import nnx
 
 import resnet_reference
 from vit_jax import catalog, cli, config, loading, models, tree_utils, weights
-from vit_jax.models import layers, norms, positions, rotary, variants
+from vit_jax.models import layers, norms, rotary, variants
 
 TINY = config.Model(patch_size=(4, 4), width=16, depth=3, mlp_dim=24, heads=2, num_classes=5)
 DINOV2 = {"layer_scale": 1e-5, "registers": 3, "mlp": "swiglu", "pooling": "token_gap"}

@@ -12,7 +12,6 @@ Modules hold parameters only, in float32; a dropout key is an argument, and None
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 

@@ -122,13 +122,11 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
             pooling=pooling,
             class_token=None if token == (pooling == "token") else token,
             stem_norm="norm_pre.weight" in specs,
-            sub_norm=tuple(
-                ours
-                for theirs, ours in (("attn", "attention"), ("mlp", "mlp"))
-                if f"blocks.0.{theirs}.norm.weight" in specs
-            ),
+            sub_norm=timm_eva.sub_norm(specs),
             qk_norm="blocks.0.attn.q_norm.weight" in specs,
-            norm_epsilon=timm_config.epsilon(given, other=eva == "dinov3" or "norm_pre.weight" in specs),
+            norm_epsilon=timm_config.epsilon(
+                given, other=eva == "dinov3" or "norm_pre.weight" in specs
+            ),
             norm_place="pooled" if "fc_norm.weight" in specs else "tokens",
             position="learned_1d" if "pos_embed" in specs else "none",
             representation_size=(

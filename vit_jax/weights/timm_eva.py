@@ -167,6 +167,13 @@ def image_size(
 
 # In and out
 
+INNER = {"attn": "attention", "mlp": "mlp"}  # by timm's names, ours
+
+
+def sub_norm(specs: Mapping[str, Spec]) -> tuple[str, ...]:
+    """Returns which parts of a layer have a norm inside, as `model.sub_norm`, of any of timm's."""
+    return tuple(INNER[part] for part in INNER if f"blocks.0.{part}.norm.weight" in specs)
+
 
 def _sorted(form: Form) -> Form:
     """Returns the form of a layer's queries or keys whose pairs of features are neighbors."""
@@ -217,8 +224,7 @@ def rules(block: str, model: config.Model) -> Iterator[Rule]:
 
 def inner_norms(block: str) -> Iterator[Rule]:
     """Yields the rules of norms inside a layer, of any of timm's."""
-    for part in ("attn", "mlp"):
-        ours = {"attn": "attention", "mlp": "mlp"}[part]
+    for part, ours in INNER.items():
         yield from norm(f"{block}.{part}.norm", f"encoder/{ours}/sub_norm")
 
 
@@ -308,6 +314,8 @@ def arguments(model: config.Model) -> dict[str, Any]:
             "qkv_fused": not _apart(model),
             "ref_feat_shape": list(model.rotary_grid or REFERENCE),
             "use_abs_pos_emb": learned,
-            **({"no_embed_class": True} if learned and not models.has_class_position(model) else {}),
+            **(
+                {"no_embed_class": True} if learned and not models.has_class_position(model) else {}
+            ),
         }
     return shared
