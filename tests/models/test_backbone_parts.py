@@ -27,6 +27,9 @@ PARTS = [
     CLIP,
     DINOV3,
     {"qk_norm": True},
+    {"rotary": 10000.0, "rotary_grid": (16, 16), "sub_norm": ("attention", "mlp")},
+    {"relative_bias": "layers", "mlp": "swiglu", "sub_norm": ("mlp",)},
+    {"relative_bias": "shared", "position": "none", "registers": 1},
     {"norm": "rms", "qk_norm": True, "stem_norm": True, "pooling": "map"},
 ]
 

@@ -6,7 +6,7 @@ blocks.0.attn.q_proj, blocks.0.mlp.norm, pos_embed                      EVA-02, 
 blocks.0.attn.q_bias, blocks.0.mlp.fc1, pos_embed                       EVA-02 with SwiGLU, EVA
 blocks.0.attn.relative_position_bias_table, rel_pos_bias                BEiT, BEiT v2
 
-All but Meta's have queries and values with a bias and keys without. EVA-02 turns the features 2i and
+All but Meta's have queries and values with a bias and keys without. EVA-02 turns features 2i and
 2i + 1 of a head together, where we turn i and i + d/2: an import sorts the features of queries and
 keys, which changes no product of the two.
 """
@@ -37,10 +37,12 @@ KINDS = (  # by architecture
     (r".*_dinov3.*", "dinov3"),
     (r"eva02_(?!enormous).*|vit_\w+_rope_reg\d_gap_\d+", "eva02"),
     (r"eva_giant_.*", "eva"),
-    (r"beit.*", "beit"),
+    (r"beit(v2)?_.*", "beit"),
 )
 # Others of the same class that compute something else, as no array shows.
-ALIEN = re.compile(r"eva02_enormous.*|vit_pe_.*|vit_\w+_rope_.*|vit_\w+_(lingbot|sapiens2).*")
+ALIEN = re.compile(
+    r"eva02_enormous.*|vit_pe_.*|vit_\w+_rope_.*|vit_\w+_(lingbot|sapiens2).*|beit3_.*"
+)
 META = "storage_tokens"
 # Arrays that other models of timm with such names would make foreign.
 OWN = re.compile(
@@ -310,12 +312,11 @@ def arguments(model: config.Model) -> dict[str, Any]:
     }
     if kind == "eva02":
         learned = model.position != "none"
+        apart = learned and not models.has_class_position(model)
         shared |= {
             "qkv_fused": not _apart(model),
             "ref_feat_shape": list(model.rotary_grid or REFERENCE),
             "use_abs_pos_emb": learned,
-            **(
-                {"no_embed_class": True} if learned and not models.has_class_position(model) else {}
-            ),
+            **({"no_embed_class": True} if apart else {}),
         }
     return shared
