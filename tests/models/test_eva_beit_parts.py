@@ -5,8 +5,8 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-
 from test_backbone_parts import IMAGES, TINY, random, tiny
+
 from vit_jax import config, models, tree_utils, unread_options, weights
 from vit_jax.models import attention, positions, rotary
 
@@ -155,10 +155,11 @@ def xavier(inputs, outputs):
 
 INITIAL = {
     "timm": {"query/kernel": ("normal", 0.02), "mlp/fc2/kernel": ("normal", 0.02),
-             "cls": ("normal", 1e-6), "registers": ("normal", 1e-6), "head/kernel": ("normal", 0.02),
+             "cls": ("normal", 1e-6), "registers": ("normal", 1e-6),
+             "head/kernel": ("normal", 0.02),
              "embedding/kernel": ("uniform", INPUTS**-0.5)},
-    "deit": {"out/kernel": ("normal", 0.02), "cls": ("normal", 0.02), "head/kernel": ("normal", 0.02),
-             "embedding/bias": ("uniform", INPUTS**-0.5)},
+    "deit": {"out/kernel": ("normal", 0.02), "cls": ("normal", 0.02),
+             "head/kernel": ("normal", 0.02), "embedding/bias": ("uniform", INPUTS**-0.5)},
     "mae": {"query/kernel": xavier(D, 3 * D), "out/kernel": xavier(D, D),
             "mlp/fc1/kernel": xavier(D, M), "mlp/fc2/kernel": xavier(M, D),
             "cls": ("normal", 0.02), "embedding/kernel": xavier(INPUTS, D),

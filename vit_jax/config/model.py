@@ -130,7 +130,7 @@ class Model:
     )
     relative_bias: str = option(
         "none",
-        "Learned bias of attention by the offset between patches: none, or of each layer, or shared.",
+        "Learned bias of attention by the offset between patches: none, each layer's, or shared.",
         choices=("none", "layers", "shared"),
         later=True,
     )

@@ -1,4 +1,7 @@
-"""Multi-head attention, and what tells it where tokens are (ViT, appendix A); letters as in `layers`."""
+"""Multi-head attention and what tells it where tokens are (ViT, appendix A).
+
+The letters are those of `layers`.
+"""
 
 import functools
 import math

@@ -1,7 +1,7 @@
 """Rotary positions in two dimensions: queries and keys turn with their row and column.
 
 Half of the pairs of features of a head turn with the row, the other half with the column, by angles
-that fall geometrically. In DINOv3 rows and columns run from -1 to 1, and the first angle is 2 pi per
+that fall geometrically. In DINOv3 rows and columns run from -1 to 1, and the first angle is 2 pi a
 unit; in EVA-02 they count patches of a grid of reference, by one radian each. Either holds at any
 image size. A pair is feature i and feature i + d/2.
 """

@@ -118,7 +118,7 @@ class Report:
 class Facts:
     """Facts about a model from its source, in addition to the arrays.
 
-    `data` describes the preprocessing of its training, from image size to resampling, not its source.
+    `data` describes the preprocessing of its training, image size to resampling, not its source.
     """
 
     model: config.Model

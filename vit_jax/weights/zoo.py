@@ -8,8 +8,8 @@ table is `zoo.csv`; names of files come from
   TM  github.com/huggingface/pytorch-image-models, timm/models; accuracies: timm's own evaluation,
       results/results-imagenet.csv @0173a13
 and, for sam and gsam, from scripts that download them. `backbones.csv` has those of other authors,
-with their licenses: names and licenses of timm/ are those of timm 1.0.31, timm/models; tips/ is from
-README.md of github.com/google-deepmind/tips @4db271d.
+with their licenses: names and licenses of timm/ are those of timm 1.0.31, timm/models; tips/ is
+from README.md of github.com/google-deepmind/tips @4db271d.
 """
 
 import csv
