@@ -53,7 +53,7 @@ WHERE: dict[tuple[str, ...], dict[str, Callable[[Any], bool]]] = {
         "model.mlp": lambda kind: kind == "plain",
         "model.pooling": lambda kind: kind == "map",
     },
-    ("model.rotary_span",): {"model.rotary": lambda base: base is not None},
+    ("model.rotary_span", "model.rotary_grid"): {"model.rotary": lambda base: base is not None},
     ("model.gelu",): {"model.activation": lambda activation: activation == "gelu"},
     ("model.representation_activation",): {
         "model.representation_size": lambda size: size is not None

@@ -23,7 +23,7 @@ def numbers(name, shape):
     """Returns the array of a name; numpy's legacy generator gives the same in all versions."""
     values = np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape)
     if len(shape) == 1:
-        values = 0.1 * values + name.endswith("weight")
+        values = 0.1 * values + name.endswith(("weight", "scale"))
     elif len(shape) == 3:
         values = 0.3 * values
     else:
@@ -48,6 +48,9 @@ def write(folder, described, **changes):
     `changes` are fields of the JSON files beside it: config={"hidden_act": "relu"}, say.
     """
     files, found = described.get("files", {}), arrays(described)
+    if "suffix" in described:
+        np.savez(folder / "model.npz", **found)
+        return folder / "model.npz"
     if not files and not changes:
         safetensors.save_file(found, folder / "model.safetensors")
         return folder / "model.safetensors"

@@ -27,6 +27,9 @@ PARTS = [
     CLIP,
     DINOV3,
     {"qk_norm": True},
+    {"rotary": 10000.0, "rotary_grid": (16, 16), "sub_norm": ("attention", "mlp")},
+    {"relative_bias": "layers", "mlp": "swiglu", "sub_norm": ("mlp",)},
+    {"relative_bias": "shared", "position": "none", "registers": 1},
     {"norm": "rms", "qk_norm": True, "stem_norm": True, "pooling": "map"},
 ]
 
@@ -202,9 +205,9 @@ def test_rms_norm_is_that_of_its_paper():
     norm = norms.create(dataclasses.replace(TINY, norm="rms"), 16, rngs=nnx.Rngs(0))
     norm.scale[...] = scale.astype(np.float32)
     expected = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-6) * scale
-    found = layers.normalize(norm, x.astype(np.float32))
+    found = norms.normalize(norm, x.astype(np.float32))
     np.testing.assert_allclose(found, expected, rtol=3e-6)
-    half = layers.normalize(norm, jax.numpy.asarray(x, jax.numpy.bfloat16))
+    half = norms.normalize(norm, jax.numpy.asarray(x, jax.numpy.bfloat16))
     assert half.dtype == jax.numpy.bfloat16
     np.testing.assert_allclose(np.float64(half), expected, rtol=0.02)
 

@@ -6,20 +6,20 @@ from flax import nnx
 from scipy import special
 
 from vit_jax import config
-from vit_jax.models import layers
+from vit_jax.models import attention, layers, norms
 
 
 def test_attention_weights_equal_float64():
     rng = np.random.default_rng(0)
     q, k = rng.normal(size=(2, 2, 7, 3, 5)).astype(np.float32) * 2
-    weights = layers.attention_weights(q, k)
+    weights = attention.attention_weights(q, k)
     logits = np.einsum("bqhd,bkhd->bhqk", q.astype(np.float64), k) / np.sqrt(5)
     np.testing.assert_allclose(weights, special.softmax(logits, -1), rtol=2e-5, atol=1e-7)
 
 
 def test_attention_weights_of_bfloat16_are_float32_and_sum_to_one():
     q = np.random.default_rng(0).normal(size=(2, 50, 2, 8)).astype(jnp.bfloat16)
-    weights = jax.jit(layers.attention_weights)(q, q)
+    weights = jax.jit(attention.attention_weights)(q, q)
     assert weights.dtype == jnp.float32
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
 
@@ -28,7 +28,7 @@ def test_layer_norm_of_bfloat16_is_rounded_once():
     """Statistics of bfloat16 numbers with a large mean would be useless in bfloat16."""
     norm = nnx.LayerNorm(64, epsilon=1e-6, rngs=nnx.Rngs(0))
     x = np.random.default_rng(1).normal(20, 1, (3, 64)).astype(jnp.bfloat16)
-    given = jax.jit(lambda x: layers.normalize(norm, x))(x)
+    given = jax.jit(lambda x: norms.normalize(norm, x))(x)
     assert given.dtype == jnp.bfloat16
     wide = np.asarray(x, np.float64)
     exact = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-6)
@@ -70,7 +70,7 @@ def test_relative_keys_are_added_to_the_logits_under_the_same_scale():
     rng = np.random.default_rng(0)
     q, k = rng.normal(size=(2, 2, 7, 3, 5)).astype(np.float32) * 2
     relative = rng.normal(size=(7, 7, 5)).astype(np.float32)
-    weights = layers.attention_weights(q, k, relative)
+    weights = attention.attention_weights(q, k, relative)
     logits = np.zeros((2, 3, 7, 7))
     for b, h, i, j in np.ndindex(2, 3, 7, 7):
         logits[b, h, i, j] = np.dot(q[b, i, h].astype(np.float64), k[b, j, h] + relative[i, j])

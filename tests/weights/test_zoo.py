@@ -23,7 +23,7 @@ def test_entries_are_whole():
     assert len(ENTRIES) == len({entry.urls for entry in ENTRIES})
     for entry in ENTRIES:
         assert re.fullmatch(r"[\w.+-]+(/[\w.+-]+)+", entry.name)
-        assert entry.layout in ("google", "bit", "timm", "huggingface")
+        assert entry.layout in ("google", "bit", "timm", "huggingface", "tips")
         assert entry.license or models.variants.parse(entry.model)
         assert re.fullmatch(r"ViT-\w+\+?/\d+", entry.model) or not entry.license
         for url in entry.urls:
@@ -59,11 +59,14 @@ def test_addresses():
 def test_backbones_say_license_and_access():
     backbones = {entry.name: entry for entry in ENTRIES if entry.license}
     kinds = ("deit_", "deit3_", ".mae", "dinov2.", "dinov3", "_clip_", "_siglip_")
+    kinds += ("beit_", "beitv2_", "eva02_", "eva_giant_", "_rope_reg", "tips_oss_", "tips_v2_")
     assert all(any(kind in name for name in backbones) for kind in kinds)
     assert all(any(kind in name for kind in kinds) for name in backbones)
     gated = {name for name, entry in backbones.items() if entry.access == "gated"}
     assert gated == {name for name in backbones if name.startswith("facebook/dinov3")}
     assert backbones["timm/vit_base_patch16_224.mae"].license == "cc-by-nc-4.0"
+    assert {e.license for name, e in backbones.items() if "/eva" in name} == {"mit"}
+    assert {e.license for name, e in backbones.items() if "/beit" in name} == {"apache-2.0"}
     assert not [e.name for e in ENTRIES if e.access and not e.license]
 
 

@@ -77,6 +77,12 @@ class Model:
         "Whether queries and keys of the layers are normalized, each head by itself (QK-norm).",
         later=True,
     )
+    sub_norm: tuple[str, ...] = option(
+        (),
+        "Norms before the last dense layer of a layer's attention or MLP (sub-LN), as in EVA-02.",
+        choices=("attention", "mlp"),
+        later=True,
+    )
     biasless: tuple[str, ...] = option(
         (),
         "Dense layers without a bias: of patches, of a layer's attention or MLP, or the head.",
@@ -116,6 +122,18 @@ class Model:
         choices=("separate", "max", "min"),
         later=True,
     )
+    rotary_grid: tuple[int, int] | None = option(
+        None,
+        "Rows and columns that rotary positions count from 0, as 16,16 in EVA-02; none: -1 to 1.",
+        at_least=1,
+        later=True,
+    )
+    relative_bias: str = option(
+        "none",
+        "Learned bias of attention by the offset between patches: none, each layer's, or shared.",
+        choices=("none", "layers", "shared"),
+        later=True,
+    )
     class_position: bool = option(
         True, "Whether learned positions have one for the class token; those of big_vision do not."
     )
@@ -133,6 +151,12 @@ class Model:
         "tanh",
         "Activation of the layer before the head; tanh as in Google's code.",
         choices=("tanh", "relu", "silu"),
+    )
+    init: str = option(
+        "google",
+        "Initial values as of Google's code, or that of timm and DINOv2, DeiT and DINO, MAE, BEiT.",
+        choices=("google", "timm", "deit", "mae", "beit"),
+        later=True,
     )
     head_bias: float = option(
         0.0, "Initial bias of the head; -10 suits sigmoid loss on many classes."

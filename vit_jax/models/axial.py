@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax import config
-from vit_jax.models.layers import EncoderBlock, normalize
+from vit_jax.models.layers import EncoderBlock
+from vit_jax.models.norms import normalize
 from vit_jax.models.positions import RelativePositions
 from vit_jax.models.resnet import GROUPS, Middle, ResNet, UnitShape
 from vit_jax.models.vit import ViT
@@ -33,9 +34,9 @@ class AxisBlock(EncoderBlock):
         super().__init__(model, grid, dtype, rngs=rngs)
         self.grid, self.columns = grid, columns
 
-    def attend(self, x: jax.Array, capture: bool) -> tuple[jax.Array, None]:
+    def attend(self, x: jax.Array, capture: bool, bias: jax.Array | None) -> tuple[jax.Array, None]:
         """Returns what tokens x (B, N, D) attend to, and no weights: they fit no N x N."""
-        del capture
+        del capture, bias
         lines = x.reshape(x.shape[0], *self.grid, x.shape[2])
         if self.columns:
             lines = lines.swapaxes(1, 2)

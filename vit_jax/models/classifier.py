@@ -49,7 +49,9 @@ class Classifier:
 
     def init(self, key: jax.Array) -> Params:
         """Returns new float32 parameters, nested by name; works under `jit` and `eval_shape`."""
-        return nnx.to_pure_dict(nnx.state(self._module(key), nnx.Param))
+        params = nnx.to_pure_dict(nnx.state(self._module(key), nnx.Param))
+        apart = jax.random.fold_in(key, 1)
+        return variants.family(self.config).initial(self.config, params, apart)
 
     @functools.cached_property
     def _abstract(self) -> tuple[Any, Params]:

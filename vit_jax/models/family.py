@@ -76,6 +76,16 @@ class Family:
         """
         return False
 
+    def initial(self, model: config.Model, params: Any, key: Any) -> Any:
+        """Returns initial parameters, nested by name, from those that the network begins with.
+
+        Args:
+          model: complete options.
+          params: as the network's own initializers draw them.
+          key: a key that the network does not use.
+        """
+        return params
+
     def lacks(self, model: config.Model, figure: str) -> str | None:
         """Returns why `inspect` cannot draw a figure; None if it can.
 

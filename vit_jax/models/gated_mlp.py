@@ -7,7 +7,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax import config
+from vit_jax.models import norms
 from vit_jax.models.dropping import dropout
+from vit_jax.models.norms import normalize
 from vit_jax.models.variants import required
 
 
@@ -26,9 +28,12 @@ class SwiGlu(nnx.Module):
         )
         self.gate = linear(width, hidden)
         self.fc1 = linear(width, hidden)
+        self.inner = "mlp" in model.sub_norm
+        if self.inner:
+            self.sub_norm = norms.create(model, hidden, rngs=rngs)
         self.fc2 = linear(hidden, width)
 
     def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
         """Returns (B, N, D) for (B, N, D), with dropout before the last layer."""
-        x = nnx.silu(self.gate(x)) * self.fc1(x)
-        return self.fc2(dropout(x, self.rate, key))
+        x = dropout(nnx.silu(self.gate(x)) * self.fc1(x), self.rate, key)
+        return self.fc2(normalize(self.sub_norm, x) if self.inner else x)

@@ -12,7 +12,6 @@ Modules hold parameters only, in float32; a dropout key is an argument, and None
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -22,16 +21,16 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from vit_jax import config
-from vit_jax.models import norms, positions, rotary
+from vit_jax.models import norms, positions
+from vit_jax.models.attention import Attention, xavier_uniform
 from vit_jax.models.dropping import drop_path, dropout
 from vit_jax.models.gated_mlp import SwiGlu
 from vit_jax.models.layer_scale import LayerScale
+from vit_jax.models.norms import normalize
 from vit_jax.models.variants import prefix_tokens, required
 
 M = TypeVar("M", bound=nnx.Module)
 F = TypeVar("F", bound=Callable[..., Any])
-
-xavier_uniform = nnx.initializers.xavier_uniform()
 
 BATCH_AXES = ("data", "zero", "fsdp")
 
@@ -84,11 +83,12 @@ _apart.defvjp(_apart_forward, _apart_backward)
 
 
 def unstack(layers: M, depth: int, dtype: jnp.dtype) -> list[M]:
-    """Returns stacked layers, all but whose norms compute in `dtype`, one by one."""
+    """Returns stacked layers, all but whose norms and logits compute in `dtype`, one by one."""
 
     def slices(path: tuple[Any, ...], leaf: jax.Array) -> tuple[jax.Array, ...]:
-        norm = "norm" in jax.tree_util.keystr(path)
-        return _apart(leaf, depth, leaf.dtype if norm else dtype, leaf.dtype)
+        name = jax.tree_util.keystr(path)
+        exact = "norm" in name or "relative_bias" in name
+        return _apart(leaf, depth, leaf.dtype if exact else dtype, leaf.dtype)
 
     leaves, structure = jax.tree_util.tree_flatten_with_path(layers)
     each = [slices(path, leaf) for path, leaf in leaves]
@@ -104,96 +104,6 @@ def constrain_batch(x: jax.Array) -> jax.Array:
     if jax.sharding.get_abstract_mesh().empty:
         return x
     return jax.lax.with_sharding_constraint(x, PartitionSpec(BATCH_AXES))
-
-
-def normalize(norm: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
-    """Returns the norm of x, computed in float32 and rounded to the type of x once."""
-    return norm(x.astype(jnp.float32)).astype(x.dtype)
-
-
-def attention_weights(
-    query: jax.Array, key: jax.Array, relative: jax.Array | None = None
-) -> jax.Array:
-    """Returns softmax(q k^T / sqrt(d)) in float32, (B, H, Q, N), of (B, Q, H, d) and (B, N, H, d).
-
-    `relative` (Q, N, d) holds further keys, one for each offset; what they give is added to the
-    logits (ViT, appendix D.4).
-    """
-    query = query * (1 / math.sqrt(query.shape[-1]))
-    # The product leaves the matmul in the compute type: asking for float32 there costs memory
-    # traffic, while the softmax itself is fused and free to be exact.
-    logits = jnp.einsum("bqhd,bkhd->bhqk", query, key)
-    if relative is not None:
-        logits = logits + jnp.einsum("bqhd,qkd->bhqk", query, relative.astype(query.dtype))
-    return jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
-
-
-def _mixed(
-    kind: str, query: jax.Array, key: jax.Array, value: jax.Array, relative: jax.Array | None
-) -> tuple[jax.Array, jax.Array | None]:
-    """Returns the values (B, Q, H, d) that queries attend to and, where `explicit`, the weights."""
-    if kind == "explicit":
-        weights = attention_weights(query, key, relative)
-        return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value), weights
-    implementation = "cudnn" if kind == "cudnn" else "xla"
-    return jax.nn.dot_product_attention(query, key, value, implementation=implementation), None
-
-
-class Attention(nnx.Module):
-    """Multi-head attention, to the tokens themselves unless told otherwise (ViT, appendix A)."""
-
-    def __init__(
-        self,
-        model: config.Model,
-        dtype: jnp.dtype,
-        *,
-        grid: tuple[int, int] | None = None,
-        tokens: int | None = None,
-        rngs: nnx.Rngs,
-    ):
-        self.kind = model.attention
-        self.recomputed, self.unrolled = model.remat == "attention", model.unroll > 1
-        width = required(model.width)
-        heads = (required(model.heads), width // required(model.heads))
-        self.normed = model.qk_norm
-        if model.qk_norm:
-            self.query_norm = norms.create(model, heads[1], rngs=rngs)
-            self.key_norm = norms.create(model, heads[1], rngs=rngs)
-        self.place = None if grid is None else rotary.place(model, grid, heads[1])
-        linear = functools.partial(
-            nnx.LinearGeneral, kernel_init=xavier_uniform, dtype=dtype, rngs=rngs
-        )
-        self.query, self.key, self.value = (
-            linear(width, heads, use_bias=name not in model.biasless)
-            for name in ("query", "key", "value")
-        )
-        self.out = linear(heads, width, axis=(-2, -1), use_bias="out" not in model.biasless)
-        self.relative = tokens is not None
-        if tokens is not None:
-            self.offsets = positions.RelativePositions(tokens, heads[1], rngs=rngs)
-
-    def __call__(
-        self, x: jax.Array, *, to: jax.Array | None = None, capture: bool = False
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Returns what x (B, Q, D) attends to, (B, Q, D); on request the weights (B, H, Q, N).
-
-        Args:
-          x: where the queries come from.
-          to: where keys and values come from, (B, N, D); None means x itself.
-          capture: whether to return the weights, float32.
-        """
-        to = x if to is None else to
-        query, key, value = self.query(x), self.key(to), self.value(to)
-        if self.normed:
-            query, key = normalize(self.query_norm, query), normalize(self.key_norm, key)
-        if self.place is not None:
-            query, key = rotary.rotate(query, self.place), rotary.rotate(key, self.place)
-        # The other kinds never return weights.
-        mix = functools.partial(_mixed, "explicit" if capture else self.kind)
-        if self.recomputed:
-            mix = jax.checkpoint(mix, prevent_cse=self.unrolled)
-        mixed, weights = mix(query, key, value, self.offsets() if self.relative else None)
-        return self.out(mixed), weights if capture else None
 
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -222,12 +132,15 @@ class Mlp(nnx.Module):
             rngs=rngs,
         )
         self.fc1 = linear(required(model.width), required(model.mlp_dim))
+        self.inner = "mlp" in model.sub_norm
+        if self.inner:
+            self.sub_norm = norms.create(model, required(model.mlp_dim), rngs=rngs)
         self.fc2 = linear(required(model.mlp_dim), required(model.width))
 
     def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
         """Returns (B, N, D) for (B, N, D), with dropout after the activation."""
-        x = ACTIVATIONS[self.activation](self.fc1(x))
-        return self.fc2(dropout(x, self.rate, key))
+        x = dropout(ACTIVATIONS[self.activation](self.fc1(x)), self.rate, key)
+        return self.fc2(normalize(self.sub_norm, x) if self.inner else x)
 
 
 class EncoderBlock(nnx.Module):
@@ -257,7 +170,12 @@ class EncoderBlock(nnx.Module):
             self.scale2 = LayerScale(width, model.layer_scale)
 
     def __call__(
-        self, x: jax.Array, key: jax.Array | None, share: jax.Array, capture: bool = False
+        self,
+        x: jax.Array,
+        key: jax.Array | None,
+        share: jax.Array,
+        capture: bool = False,
+        bias: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Returns the tokens (B, N, D) and, on request, the weights (B, H, N, N) float32.
 
@@ -269,20 +187,23 @@ class EncoderBlock(nnx.Module):
           key: dropout key, or None.
           share: of the full rate of stochastic depth, 0 in the first layer and 1 in the last.
           capture: whether to return the weights.
+          bias: added to the logits of attention, (H, N, N) float32, or None.
         """
         keys = (None,) * 5 if key is None else jax.random.split(key, 5)
         if self.positioned:
             x = x + self.position().astype(x.dtype)
-        y, weights = self.attend(normalize(self.norm1, x), capture)
+        y, weights = self.attend(normalize(self.norm1, x), capture, bias)
         y = self.scale1(y) if self.scaled else y
         x = x + self._drop_path(dropout(y, self.rate, keys[0]), share, keys[3])
         y = self.mlp(normalize(self.norm2, x), keys[1])
         y = self.scale2(y) if self.scaled else y
         return x + self._drop_path(dropout(y, self.rate, keys[2]), share, keys[4]), weights
 
-    def attend(self, x: jax.Array, capture: bool) -> tuple[jax.Array, jax.Array | None]:
+    def attend(
+        self, x: jax.Array, capture: bool, bias: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array | None]:
         """Returns what tokens x (B, N, D) attend to and, on request, the weights."""
-        return self.attention(x, capture=capture)
+        return self.attention(x, bias=bias, capture=capture)
 
     def _drop_path(self, branch: jax.Array, share: jax.Array, key: jax.Array | None) -> jax.Array:
         return drop_path(branch, self.paths * share, key) if self.paths else branch
@@ -292,7 +213,8 @@ class AttentionPooling(nnx.Module):
     """A learned query that attends to all tokens, and an MLP (Zhai et al. 2022; big_vision)."""
 
     def __init__(self, model: config.Model, dtype: jnp.dtype, *, rngs: nnx.Rngs):
-        model = dataclasses.replace(model, biasless=(), qk_norm=False)  # which are of the layers
+        # Which are of the layers.
+        model = dataclasses.replace(model, biasless=(), qk_norm=False, sub_norm=())
         width = required(model.width)
         self.probe = nnx.Param(xavier_uniform(rngs.params(), (1, 1, width), jnp.float32))
         self.attention = Attention(model, dtype, rngs=rngs)

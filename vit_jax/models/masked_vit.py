@@ -8,7 +8,8 @@ from flax import nnx
 from vit_jax import config
 from vit_jax.models import masking
 from vit_jax.models.axial import AxialViT
-from vit_jax.models.layers import constrain_batch, normalize
+from vit_jax.models.layers import constrain_batch
+from vit_jax.models.norms import normalize
 from vit_jax.models.positions import normal
 from vit_jax.models.variants import required
 from vit_jax.models.vit import ViT

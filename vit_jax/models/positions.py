@@ -1,5 +1,6 @@
-"""Position embeddings (ViT, appendix D.4): learned, relative, and sinusoidal."""
+"""Position embeddings (ViT, appendix D.4): learned, relative, and sinusoidal; relative biases."""
 
+import functools
 import math
 
 import jax
@@ -64,6 +65,41 @@ class RelativePositions(nnx.Module):
         """Returns the key of every query and key position, (N, N, d) float32."""
         index = np.arange(self.tokens)
         return self.table[...][index[:, None] - index[None] + self.tokens - 1]
+
+
+class RelativeBias(nnx.Module):
+    """Relative position bias: a learned logit per head and offset between patches (BEiT).
+
+    The last three rows of the table are of the tokens before the patches: from them to any token,
+    from any to them, and among themselves. All are zero at first.
+    """
+
+    def __init__(self, model: config.Model, grid: tuple[int, int], *, rngs: nnx.Rngs):
+        self.grid, self.before = grid, prefix_tokens(model)
+        rows = int(relative_offsets(self.grid, self.before).max()) + 1
+        self.table = nnx.Param(jnp.zeros((rows, required(model.heads))))
+
+    def __call__(self) -> jax.Array:
+        """Returns what is added to the logits of attention, (H, N, N) float32."""
+        offsets = relative_offsets(self.grid, self.before)
+        return self.table[...][offsets].transpose(2, 0, 1)
+
+
+@functools.cache
+def relative_offsets(grid: tuple[int, int], before: int) -> np.ndarray:
+    """Returns the row of `RelativeBias` for every query and key, (N, N) int32.
+
+    Args:
+      grid: rows and columns of patches, in raster order.
+      before: tokens before the patches.
+    """
+    places = np.indices(grid).reshape(2, -1)
+    down, right = places[:, :, None] - places[:, None] + np.reshape(grid, (2, 1, 1)) - 1
+    between = down * (2 * grid[1] - 1) + right
+    found = np.pad(between, ((before, 0), (before, 0))).astype(np.int32)
+    count = (2 * grid[0] - 1) * (2 * grid[1] - 1)
+    found[:before], found[:, :before], found[:before, :before] = count, count + 1, count + 2
+    return found
 
 
 def sincos_1d(tokens: int, features: int, temperature: float = 10_000.0) -> jax.Array:

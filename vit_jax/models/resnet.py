@@ -13,7 +13,8 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from vit_jax import config
-from vit_jax.models.layers import WithHead, constrain_batch, normalize, rematerialize
+from vit_jax.models.layers import WithHead, constrain_batch, rematerialize
+from vit_jax.models.norms import normalize
 from vit_jax.models.variants import required
 
 EXPANSION = 4  # ratio of a unit's output channels to its inner channels

@@ -15,10 +15,10 @@ from vit_jax.models.layers import (
     EncoderBlock,
     WithHead,
     constrain_batch,
-    normalize,
     rematerialize,
     unstack,
 )
+from vit_jax.models.norms import normalize
 from vit_jax.models.patches import patchify
 from vit_jax.models.variants import required
 
@@ -68,6 +68,8 @@ class ViT(WithHead):
         if self.learned:
             self.position = positions.Positions(model, self.grid, rngs=rngs)
 
+        if model.relative_bias == "shared":
+            self.relative_bias = positions.RelativeBias(model, self.grid, rngs=rngs)
         if model.stem_norm:
             self.stem_norm = norms.create(model, width, rngs=rngs)
         keys = jax.random.split(rngs.params(), depth)
@@ -133,6 +135,8 @@ class ViT(WithHead):
         """Returns tokens after all layers and, on request, the weights (L, B, H, N, N) float32."""
         shared = self.model.position_place == "shared"
         depth = required(self.model.depth)
+        # Every layer adds the same bias.
+        more = {"bias": self.relative_bias()} if self.model.relative_bias == "shared" else {}
 
         def layer(
             x: jax.Array, scanned: tuple[Any, jax.Array, jax.Array | None]
@@ -141,7 +145,7 @@ class ViT(WithHead):
             x = constrain_batch(x)
             if shared:
                 x = x + self.position().astype(x.dtype)
-            x, weights = block(x, key, share, capture)
+            x, weights = block(x, key, share, capture, **more)
             return constrain_batch(x), weights
 
         layer = rematerialize(layer, self.model.remat, self.model.unroll)

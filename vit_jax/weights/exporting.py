@@ -25,6 +25,7 @@ from vit_jax.weights import (
     bit,
     google,
     huggingface,
+    huggingface_beit,
     huggingface_config,
     huggingface_dinov2,
     huggingface_dinov3,
@@ -32,6 +33,7 @@ from vit_jax.weights import (
     mapping,
     timm,
     timm_document,
+    tips,
     writers,
 )
 from vit_jax.weights.readers import Arrays, Spec, WeightsError
@@ -43,6 +45,7 @@ ENCODER = (
     *("class_position", "position_place", "representation_size", "representation_activation"),
     *("activation", "gelu", "norm_epsilon", "norm_place", "mlp", "layer_scale", "registers"),
     *("distillation", "stem_norm", "qk_norm", "biasless", "rotary", "rotary_span"),
+    *("rotary_grid", "sub_norm", "relative_bias"),
 )
 RESNET = ("resnet_units", "resnet_width", "resnet_version", "resnet_epsilons")
 PIXELS = ("image_size", "mean", "std", "resampling", "eval_crop", "resize_to")
@@ -97,6 +100,8 @@ def save(
 
 
 def _layout(facts: mapping.Facts, kind: str) -> mapping.Layout:
+    if kind == "google" and tips.expresses(facts):
+        return tips.LAYOUT
     if kind == "google":
         return bit.LAYOUT if models.family(facts.model).weights == "bit" else google.LAYOUT
     return timm.LAYOUT if kind == "timm" else huggingface.LAYOUT
@@ -121,7 +126,8 @@ def _check_place(facts: mapping.Facts, kind: str) -> None:
         raise WeightsError(f"model.norm={model.norm}: {name} models have LayerNorm")
     headless = "head/kernel" in facts.fresh
     parts = ("mlp", "layer_scale", "registers", "distillation", "stem_norm", "qk_norm", "rotary")
-    for key in parts if kind == "google" else ():
+    parts += ("sub_norm", "relative_bias")
+    for key in parts if kind == "google" and not tips.expresses(facts) else ():
         if (value := getattr(model, key)) != getattr(config.Model(), key):
             said = str(value).lower() if isinstance(value, bool) else config.show(value)
             raise WeightsError(f"model.{key}={said}: Google has no equivalent")
@@ -135,7 +141,19 @@ def _check_place(facts: mapping.Facts, kind: str) -> None:
     if model.resnet_units is not None:
         units = f"model.resnet_units={config.show(model.resnet_units)}"
         raise WeightsError(f"{units}: Hugging Face transformers dropped hybrid models")
-    if model.rotary is not None:
+    if model.sub_norm:
+        norms = config.show(model.sub_norm)
+        raise WeightsError(f"model.sub_norm={norms}: Hugging Face has no norms inside layers")
+    if model.rotary_grid is not None:
+        grid = config.show(model.rotary_grid)
+        raise WeightsError(f"model.rotary_grid={grid}: Hugging Face has no EVA-02; timm has")
+    if model.rotary is not None and model.relative_bias != "none":
+        raise WeightsError(
+            f"model.relative_bias={model.relative_bias}: Hugging Face has none with model.rotary"
+        )
+    if huggingface_beit.expresses(model):
+        huggingface_beit.check(facts)
+    elif model.rotary is not None:
         huggingface_dinov3.check(model, headless=headless)
     elif huggingface_towers.expresses(model):
         huggingface_towers.check(facts, headless=headless)
@@ -209,7 +227,7 @@ def _table(params: models.Params, facts: mapping.Facts, kind: str) -> np.ndarray
         kind, ("learned_1d", "relative")
     )
     apart = models.has_class_token(model) and not model.class_position
-    if model.rotary is not None and model.position == "none":
+    if model.position == "none" and (model.rotary is not None or model.relative_bias != "none"):
         return None
     if kind == "hf" and apart and model.position == "learned_1d":
         pass  # the row that Hugging Face has is written, as zeros

@@ -17,6 +17,7 @@ APART = {"cls": "class token", "distillation": "distillation token", "registers"
 NUMERICS = ("activation", "gelu", "norm_epsilon", "norm_place", "class_position")
 NUMERICS += ("resnet_epsilons", "resnet_pool", "mlp", "layer_scale", "registers", "distillation")
 NUMERICS += ("norm", "stem_norm", "qk_norm", "biasless", "rotary", "rotary_span")
+NUMERICS += ("rotary_grid", "sub_norm", "relative_bias")
 # Options that decide which arrays there are, and their shapes; a run keeps its own.
 SIZES = ("patch_size", "width", "depth", "mlp_dim", "heads", "position")
 
@@ -56,6 +57,12 @@ def fit(
         elif array is None:
             remedy = f", not {leaf.shape}; a new head would fit" if head else ""
             wrong.append(f"{name} is missing{remedy}")
+        elif name.endswith("relative_bias/table"):
+            kept[name], how = _biases(array, facts, target)
+            if kept[name].shape != leaf.shape:
+                wrong.append(f"{name} is {array.shape}, not {leaf.shape}")
+            elif how:
+                report["resized"][name] = how
         elif "position/" in name:
             kept[name], how = positions(name, array, facts, target)
             if kept[name].shape != leaf.shape:
@@ -117,7 +124,7 @@ def numerics(facts: mapping.Facts, *, keep_head: bool, channels: int = 3) -> dic
       channels: of the images; means and deviations go with `for_channels`, of gray their average.
     """
     model: dict[str, object] = {f"model.{key}": getattr(facts.model, key) for key in NUMERICS}
-    if facts.model.rotary is not None:  # which are positions enough
+    if facts.model.rotary is not None or facts.model.relative_bias != "none":  # positions enough
         model["model.position"] = facts.model.position
     if not keep_head:
         biasless = (part for part in facts.model.biasless if part != "head")
@@ -164,6 +171,24 @@ def resize_grid(table: np.ndarray, old: tuple[int, int], new: tuple[int, int]) -
         high = np.minimum(low + 1, length - 1)
         grid = grid.take(low, axis) * (1 - share) + grid.take(high, axis) * share
     return grid.reshape(*before, new[0] * new[1], features).astype(np.float32)
+
+
+def _biases(
+    table: np.ndarray, facts: mapping.Facts, target: models.Classifier
+) -> tuple[np.ndarray, str]:
+    """Returns relative position biases for the target's grid, and a description of the change.
+
+    Offsets are resized as positions are; the rows of other tokens are copied.
+    """
+    old = models.grid(facts.model, facts.data.image_size)
+    new = models.grid(target.config, target.image_size)
+    if old == new:
+        return table, ""
+    spans = [(2 * rows - 1, 2 * columns - 1) for rows, columns in (old, new)]
+    count = spans[0][0] * spans[0][1]
+    offsets = resize_grid(table[..., :count, :], *spans)
+    resized = np.concatenate([offsets, table[..., count:, :]], axis=-2)
+    return resized, f"from offsets of {old[0]} x {old[1]} to {new[0]} x {new[1]} patches"
 
 
 def _whose(name: str, head: str) -> str:

@@ -3,6 +3,7 @@
 vit.embeddings, vit.encoder.layer.0, classifier      ViTForImageClassification
 embeddings, encoder.layer.0, pooler                  ViTModel, whose pooler is our pre_logits
 deit.embeddings, deit.encoder.layer.0, classifier    DeiTForImageClassification, ...WithTeacher
+beit.embeddings, beit.encoder.layer.0                see `huggingface_beit`
 dinov2.embeddings, dinov2.encoder.layer.0            see `huggingface_dinov2`
 embeddings, layer.0, norm                            see `huggingface_dinov3`
 vision_model.embeddings, vision_model.encoder        see `huggingface_towers`
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from vit_jax import config, models
 from vit_jax.weights import (
     bit,
+    huggingface_beit,
     huggingface_config,
     huggingface_dinov2,
     huggingface_dinov3,
@@ -45,7 +47,7 @@ from vit_jax.weights.torch_rules import dense, norm
 PATCHES, ROOT = "embeddings.patch_embeddings.projection.weight", "embedder.convolution.weight"
 # Models with the layers of ViT, and their epsilon where config.json has none.
 EPSILONS = {"vit": 1e-12, "deit": 1e-12, "vit_mae": 1e-12, "vit_msn": 1e-6}
-PREFIXES = ("vit.", "deit.", "bit.", *(f"{kind}." for kind in huggingface_dinov2.KINDS))
+PREFIXES = ("vit.", "deit.", "bit.", "beit.", *(f"{kind}." for kind in huggingface_dinov2.KINDS))
 PREFIXES += ("vision_model.", "")
 # The dense layers of a block: queries, keys, values, output projection, and the MLP's two.
 OLDER = (
@@ -61,6 +63,7 @@ DROPPED = (
     (r"(\w+\.)?embeddings\.mask_token|decoder\..*", "of masked image modeling"),
     (r"(vit|deit)\.pooler\..*", "a pooler that the classifier does not use"),
     *huggingface_towers.DROPPED,
+    *huggingface_beit.DROPPED,
 )
 
 
@@ -80,7 +83,7 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
         )
     kind = json_fields.text(given, "model_type", "vit" if _prefix(specs, PATCHES) else "bit")
     known = (*EPSILONS, *huggingface_dinov2.KINDS, huggingface_dinov3.KIND)
-    known += (*huggingface_towers.KINDS, "bit")
+    known += (*huggingface_towers.KINDS, huggingface_beit.KIND, "bit")
     first = {"bit": ROOT, huggingface_dinov3.KIND: huggingface_dinov3.PATCHES}
     first |= dict.fromkeys(huggingface_towers.KINDS, huggingface_towers.PATCHES)
     if kind not in known or _prefix(specs, first.get(kind, PATCHES)) is None:
@@ -89,6 +92,8 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
         )
     if kind in huggingface_dinov2.KINDS:
         return _dinov2(specs, given, hints)
+    if kind == huggingface_beit.KIND:
+        return _beit(specs, given, hints)
     if kind == huggingface_dinov3.KIND:
         return _dinov3(specs, given, hints)
     if kind in huggingface_towers.KINDS:
@@ -138,6 +143,22 @@ def _dinov2(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
         depth=depth(specs, r"(?:\w+\.)?encoder\.layer\.(\d{1,3})\."),
         patch_remainder="drop",
         **(known | huggingface_dinov2.options(specs, given, prefix)),
+    )
+    size = json_fields.pair(given, "image_size", 224)
+    return _facts(specs, model, size, channels, hints, "classifier.weight")
+
+
+def _beit(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
+    prefix = _prefix(specs, PATCHES) or ""
+    width, channels, *patch = array_shape(specs, prefix + PATCHES, 4)
+    known = huggingface_config.transformer(given, width, pooler=False)
+    model = config.Model(
+        patch_size=(patch[0], patch[1]),
+        width=width,
+        depth=depth(specs, r"(?:beit\.)?encoder\.layer\.(\d{1,3})\."),
+        mlp_dim=array_shape(specs, f"{prefix}encoder.layer.0.{OLDER[4]}.weight", 2)[0],
+        patch_remainder="drop",
+        **(known | huggingface_beit.options(specs, given, prefix)),
     )
     size = json_fields.pair(given, "image_size", 224)
     return _facts(specs, model, size, channels, hints, "classifier.weight")
@@ -210,6 +231,7 @@ def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
     model = facts.model
     resnet = models.family(model).weights == "bit"
     dinov2 = not resnet and huggingface_dinov2.expresses(model)
+    beit = not resnet and huggingface_beit.expresses(model)
     if not resnet and model.rotary is not None:
         return list(huggingface_dinov3.rules(model))
     tower = not resnet and huggingface_towers.expresses(model)
@@ -225,12 +247,14 @@ def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
         prefix = ""
     else:
         vit = "deit" if model.distillation else "vit"
+        vit = huggingface_beit.KIND if beit else vit
         kind = huggingface_dinov2.fields(model)[1] if dinov2 else "bit" if resnet else vit
         prefix = f"{kind}."
     if resnet:
         return list(_resnet_rules(prefix))
     layers = huggingface_dinov2.rules(prefix, model) if dinov2 else _layers(prefix)
-    return [*_around(prefix, model), *layers]
+    own = huggingface_beit.rules(prefix, model) if beit else ()
+    return [*own, *_around(prefix, model), *layers]
 
 
 def _around(prefix: str, model: config.Model) -> Iterator[Rule]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from vit_jax import config, models
 from vit_jax.weights import (
+    huggingface_beit,
     huggingface_dinov2,
     huggingface_dinov3,
     huggingface_towers,
@@ -222,6 +223,8 @@ def config_files(facts: Facts) -> dict[str, dict[str, Any]]:
         kind, model_type, known = "Bit", "bit", _bit(model)
     elif huggingface_dinov2.expresses(model):
         kind, model_type, known = huggingface_dinov2.fields(model)
+    elif huggingface_beit.expresses(model):
+        kind, model_type, known = huggingface_beit.fields(model)
     elif model.distillation:
         kind, model_type = "DeiT", "deit"
     task = "ForImageClassification" + "WithTeacher" * (model.pooling == "distilled")

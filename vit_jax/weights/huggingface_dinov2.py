@@ -66,7 +66,7 @@ def rules(prefix: str, model: config.Model) -> Iterator[Rule]:
 def expresses(model: config.Model) -> bool:
     """Returns whether a model has parts that these have and ViT has not."""
     parts = model.layer_scale is not None or model.mlp != "plain" or model.registers > 0
-    return parts and model.rotary is None
+    return parts and model.rotary is None and model.relative_bias == "none"
 
 
 def check(model: config.Model, *, headless: bool) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vit_jax import config, models
-from vit_jax.weights import huggingface_dinov2, json_fields
+from vit_jax.weights import huggingface_beit, huggingface_dinov2, json_fields
 from vit_jax.weights.json_fields import Given
 from vit_jax.weights.mapping import (
     CONVOLUTION,
@@ -110,7 +110,8 @@ def rules(prefix: str, model: config.Model) -> Iterator[Rule]:
 def expresses(model: config.Model) -> bool:
     """Returns whether a model is to be written as one of these rather than as a ViT."""
     bare = not models.has_class_token(model) and model.pooling in ("map", "gap")
-    return model.stem_norm or (bare and not huggingface_dinov2.expresses(model))
+    other = huggingface_dinov2.expresses(model) or huggingface_beit.expresses(model)
+    return model.stem_norm or (bare and not other)
 
 
 def check(facts: Facts, *, headless: bool) -> None:

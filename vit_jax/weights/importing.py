@@ -16,10 +16,18 @@ from vit_jax.weights import (
     position_grid,
     readers,
     timm,
+    tips,
 )
 from vit_jax.weights.readers import Arrays, WeightsError
 
-LAYOUTS = (google.LAYOUT, bit.LAYOUT, timm.LAYOUT, huggingface.LAYOUT, open_clip.LAYOUT)
+LAYOUTS = (
+    google.LAYOUT,
+    tips.LAYOUT,
+    bit.LAYOUT,
+    timm.LAYOUT,
+    huggingface.LAYOUT,
+    open_clip.LAYOUT,
+)
 # Prefixes that training programs add to parameter names.
 PREFIXES = ("opt/target/", "params/", "model.", "module.")
 # Those of the image tower in files with a text tower too, by big_vision and open_clip.

@@ -77,8 +77,9 @@ class Rule(NamedTuple):
     theirs: str
     ours: str
     form: Form = SAME
-    part: int = 0  # of equal parts along their first axis
+    part: int = 0  # of equal parts along an axis
     parts: int = 1
+    axis: int = 0
 
 
 class Place(NamedTuple):
@@ -117,8 +118,7 @@ class Report:
 class Facts:
     """Facts about a model from its source, in addition to the arrays.
 
-    `data` describes the preprocessing of its training: image size, channels, mean and standard
-    deviation, crop and resampling; its source is never used.
+    `data` describes the preprocessing of its training, image size to resampling, not its source.
     """
 
     model: config.Model
@@ -236,7 +236,7 @@ def write(params: models.Params, rules: Sequence[Rule], facts: Facts) -> dict[st
         some = parts.setdefault(place.theirs, {})
         some[place.rule.part] = array
         if len(some) == place.rule.parts:
-            whole = np.concatenate([some[i] for i in range(place.rule.parts)])
+            whole = np.concatenate([some[i] for i in range(len(some))], place.rule.axis)
             found[place.theirs] = np.ascontiguousarray(whole)
     return found
 
@@ -329,7 +329,7 @@ def _put(
 ) -> None:
     """Stores an array of a file in our parameters, without a copy if it is a whole parameter."""
     for ours, index, shape, _, rule in places:
-        part = np.split(array, rule.parts)[rule.part] if rule.parts > 1 else array
+        part = np.split(array, rule.parts, rule.axis)[rule.part] if rule.parts > 1 else array
         part = rule.form.read(part, shape)
         if index is None and rule.parts == 1:
             flat[ours] = part
@@ -341,8 +341,8 @@ def _put(
 
 def _misfit(spec: Spec, place: Place) -> str:
     """Returns why an array does not fit its location; empty if it fits."""
-    first, *others = place.rule.form.shape(place.shape)
-    shape = (first * place.rule.parts, *others)
+    one, rule = place.rule.form.shape(place.shape), place.rule
+    shape = (*one[: rule.axis], one[rule.axis] * rule.parts, *one[rule.axis + 1 :])
     if spec.shape != shape:
         return f"{spec.shape}, not {shape}"
     if spec.dtype not in (np.float32, np.float16, ml_dtypes.bfloat16, np.float64):

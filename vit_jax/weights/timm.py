@@ -38,9 +38,9 @@ from vit_jax.weights.readers import Arrays, Spec, WeightsError
 from vit_jax.weights.torch_rules import biasless, dense, hidden, mlp, norm, parts, swiglu
 
 # Dense layers, and our names of those that lack a bias where it is missing.
+QKV = {"blocks.0.attn.qkv": ("query", "key", "value")}
 BIASES = {
     "patch_embed.proj": ("patches",),
-    "blocks.0.attn.qkv": ("query", "key", "value"),
     "blocks.0.attn.proj": ("out",),
     "blocks.0.mlp.fc1": ("mlp",),
 }
@@ -55,9 +55,8 @@ PIXEL = Form(
 )
 # Unsupported features of timm models, by patterns of names.
 FOREIGN = (
-    (r".*\.attn\.[qv]_bias", "biases of queries and values only, as BEiT"),
+    (r".*\.attn\.[qv]_bias", "biases of queries and values only"),
     (r"(?!blocks\.).*\.[qk]_norm\..*", "normalized queries and keys in its pooling"),
-    (r".*\.(attn|mlp)\.norm\..*", "norms inside its layers"),
     (r".*\.relative_position_bias_table|.*\.rel_pos.*|rel_pos.*", "relative positions"),
     (r".*rope.*|.*freqs.*", "rotary positions"),
     (r".*\.running_mean", "BatchNorm"),
@@ -77,7 +76,7 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
     """Infers the model from names, shapes and config.json; raises WeightsError."""
     specs = arrays.specs
     given = timm_config.read(hints)
-    eva = timm_eva.recognizes(specs, given)
+    eva = timm_eva.kind(specs, given)
     names = [name for name in specs if not (eva and timm_eva.OWN.fullmatch(name))]
     for pattern, feature in FOREIGN:
         if any(re.fullmatch(pattern, name) for name in names):
@@ -92,12 +91,13 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
     hybrid = _root(specs)
     token = "cls_token" in specs
     kind, features = hidden(specs, "blocks.0.mlp")
-    eva = timm_eva.recognizes(specs, given)
+    eva = timm_eva.kind(specs, given)
     usual = timm_eva.HEADS if eva else timm_config.usual_heads(gated=kind == "swiglu")
     heads, assumed = timm_config.heads(given, width, hints.heads, usual)
-    options: dict[str, Any] = {"biasless": biasless(specs, BIASES)}
+    options: dict[str, Any] = {"biasless": biasless(specs, BIASES | QKV)}
     if eva:
-        options, unsaid = timm_eva.options(specs, given)
+        options, unsaid = timm_eva.options(specs, given, eva)
+        options["biasless"] = (*timm_eva.biasless(specs), *biasless(specs, BIASES))
         assumed |= unsaid
     distilled = "dist_token" in specs
     pooling, unsaid = _pooling(specs, given)
@@ -122,8 +122,11 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
             pooling=pooling,
             class_token=None if token == (pooling == "token") else token,
             stem_norm="norm_pre.weight" in specs,
+            sub_norm=timm_eva.sub_norm(specs),
             qk_norm="blocks.0.attn.q_norm.weight" in specs,
-            norm_epsilon=timm_config.epsilon(given, other=eva or "norm_pre.weight" in specs),
+            norm_epsilon=timm_config.epsilon(
+                given, other=eva == "dinov3" or "norm_pre.weight" in specs
+            ),
             norm_place="pooled" if "fc_norm.weight" in specs else "tokens",
             position="learned_1d" if "pos_embed" in specs else "none",
             representation_size=(
@@ -137,8 +140,9 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
     if hybrid:
         channels = array_shape(specs, f"{hybrid}conv.weight", 4)[1]
     said = timm_config.image_size(given)
-    if eva and not (said or hints.image_size):  # whose positions fit any
-        said, assumed["data.image_size"] = (16 * patch[0], 16 * patch[1]), timm_eva.UNSAID
+    if eva and "pos_embed" not in specs:
+        said, unsaid = timm_eva.image_size(specs, eva, patch, (said, hints.image_size))
+        assumed |= unsaid
     size, class_position, guessed = _image_size(specs, model, (said, hints.image_size))
     data, unsaid = timm_config.data(given, size, channels)
     return Facts(
@@ -279,7 +283,8 @@ def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
     block = "blocks.{layer}"
     return [
         *_convolutions(root, BACKBONE),
-        *(timm_eva.rules(block, facts.model) if facts.model.rotary is not None else ()),
+        *(timm_eva.rules(block, facts.model) if _is_eva(specs, facts.model) else ()),
+        *timm_eva.inner_norms(block),
         Rule("cls_token", "cls"),
         Rule("dist_token", "distillation"),
         *dense("head_dist", "head_dist"),
@@ -307,6 +312,11 @@ def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
         *dense("pre_logits.fc", "pre_logits"),
         *dense("head", "head"),
     ]
+
+
+def _is_eva(specs: Mapping[str, Spec] | None, model: config.Model) -> bool:
+    """Returns whether a state dict is one of `timm_eva`, or (None) is to be written as one."""
+    return bool(timm_eva.written_kind(model)) or any(map(timm_eva.OWN.fullmatch, specs or ()))
 
 
 def _block_mlp(model: config.Model) -> Callable[[str, str], Iterator[Rule]]:

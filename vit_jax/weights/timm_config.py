@@ -6,7 +6,7 @@ import types
 from collections.abc import Mapping
 
 from vit_jax import config
-from vit_jax.weights import json_fields
+from vit_jax.weights import json_fields, timm_eva
 from vit_jax.weights.json_fields import Given
 from vit_jax.weights.mapping import Hints
 from vit_jax.weights.readers import WeightsError
@@ -34,12 +34,11 @@ SHOWN = re.compile(
     "img_size|patch_size|in_chans|num_classes|embed_dim|depth|mlp_ratio|class_token|pos_embed|"
     "no_embed_class|pre_norm|qk_norm|(qkv|proj)_bias|(use_)?fc_norm|final_norm|(num_)?reg_tokens|"
     "(pos_|patch_|proj_|attn_)?drop_rate|drop_path_rate|swiglu_(mlp|align_to)|init_values|"
+    "qkv_fused|scale_(mlp|attn_inner|mlp_norm|attn_norm)|use_((abs|shared_rel)_pos_(emb|bias)|"
+    "rel_pos_bias|(pre|post)_transformer_norm)|head_init_scale|"
     "weight_init|fix_init|zero_init_last|dynamic_img_size|strict_img_size|layers|width_factor"
 )
-READ = frozenset(("num_heads", "act_layer", "global_pool", "rope_temperature"))
-# What these are in DINOv3.
-DINOV3 = {"rope_type": "dinov3", "rope_rotate_half": True, "use_rot_pos_emb": True,
-          "use_abs_pos_emb": False}  # fmt: skip
+READ = frozenset(("num_heads", "act_layer", "global_pool", "rope_temperature", "ref_feat_shape"))
 RESAMPLING = {"bilinear": "antialiased_bilinear", "bicubic": "antialiased_bicubic"}
 PIXELS = {
     "data.mean": "as of the weights that Google trained; the file does not say",
@@ -54,9 +53,11 @@ def read(hints: Hints) -> Given:
     given = hints.files.get("config.json", {})
     if "architecture" not in given and "pretrained_cfg" not in given:
         return {}  # another project's config.json
-    for key in json_fields.section(given, "model_args"):
-        fixed = key in DINOV3 and given["model_args"][key] == DINOV3[key]
-        if key not in READ and not SHOWN.fullmatch(key) and not fixed:
+    own = timm_eva.FIXED.get(timm_eva.kind({}, given), {})
+    for key, value in json_fields.section(given, "model_args").items():
+        fixed = key in own and value == own[key]
+        known = fixed if key in own else key in READ or SHOWN.fullmatch(key)
+        if not known:
             raise WeightsError(f"config.json: model_args.{key}: is not supported")
     return given
 
@@ -100,7 +101,9 @@ def usual_heads(*, gated: bool) -> Mapping[int, int]:
 
 def layer_scale(given: Given) -> float:
     """Returns the initial value of LayerScale, which says nothing of its learned ones."""
-    return json_fields.real(json_fields.section(given, "model_args"), "init_values", 1e-5) or 1e-5
+    arguments = json_fields.section(given, "model_args")
+    said = arguments.get("init_values") is not None
+    return (json_fields.real(arguments, "init_values") if said else 0) or 1e-5
 
 
 def activation(given: Given, *, gated: bool = False, pooling: str = "token") -> dict[str, str]:
@@ -132,6 +135,8 @@ def epsilon(given: Given, *, other: bool) -> float:
       other: whether the model is of the kind of CLIP or DINOv3, for files without architecture.
     """
     name = _architecture(given)
+    if name.startswith("eva"):
+        return 1e-6
     return 1e-5 if "_clip_" in name or "_dinov3" in name or (other and not name) else 1e-6
 
 

@@ -33,7 +33,7 @@ def check(model: config.Model) -> None:
     """Raises WeightsError for an encoder that timm has no equivalent of."""
     if model.pooling not in (*POOLING.values(), "distilled"):
         raise WeightsError(f"model.pooling={model.pooling}: timm has no equivalent")
-    if model.rotary is not None:
+    if timm_eva.written_kind(model):
         timm_eva.check(model)
     if model.stem_norm and "patches" not in model.biasless:
         raise WeightsError(
@@ -92,8 +92,8 @@ def document(facts: Facts) -> dict[str, Any]:
 
 def _written_name(model: config.Model) -> str:
     units, width = model.resnet_units, model.resnet_width or 1.0
-    if model.rotary is not None:
-        return timm_eva.NAME
+    if kind := timm_eva.written_kind(model):
+        return timm_eva.NAMES[kind]
     if units is None:
         if model.distillation and model.mlp == "swiglu":
             raise WeightsError(
@@ -129,7 +129,8 @@ def _is_clip(model: config.Model) -> bool:
 def _arguments(facts: Facts) -> dict[str, Any]:
     model, data = facts.model, facts.data
     gated = model.mlp == "swiglu"
-    packed = gated and model.rotary is None  # both kernels of the first layer in one array
+    eva = timm_eva.written_kind(model)
+    packed = gated and not eva  # both kernels of the first layer in one array
     width, hidden = model.width or 0, (model.mlp_dim or 0) * (2 if packed else 1)
     ratio = hidden / width
     pooling = {"distilled": "token"} | {ours: theirs for theirs, ours in POOLING.items()}
@@ -145,7 +146,7 @@ def _arguments(facts: Facts) -> dict[str, Any]:
         "global_pool": pooling[model.pooling],
         **({"qk_norm": True} if model.qk_norm else {}),
     }
-    if model.rotary is not None:
+    if eva:
         return shared | timm_eva.arguments(model)
     return shared | {
         **({} if model.distillation else {"class_token": models.has_class_token(model)}),
@@ -155,6 +156,8 @@ def _arguments(facts: Facts) -> dict[str, Any]:
         **({} if model.layer_scale is None else {"init_values": model.layer_scale}),
         **({"reg_tokens": model.registers} if model.registers else {}),
         **({"pre_norm": model.stem_norm} if model.stem_norm or _is_clip(model) else {}),
+        **({"scale_attn_norm": True} if "attention" in model.sub_norm else {}),
+        **({"scale_mlp_norm": True} if "mlp" in model.sub_norm else {}),
         **({"qkv_bias": False} if "query" in model.biasless else {}),
         **({"proj_bias": False} if "out" in model.biasless else {}),
     }

@@ -8,7 +8,8 @@ table is `zoo.csv`; names of files come from
   TM  github.com/huggingface/pytorch-image-models, timm/models; accuracies: timm's own evaluation,
       results/results-imagenet.csv @0173a13
 and, for sam and gsam, from scripts that download them. `backbones.csv` has those of other authors,
-with their licenses: names and licenses of timm/ are those of timm 1.0.31, timm/models.
+with their licenses: names and licenses of timm/ are those of timm 1.0.31, timm/models; tips/ is
+from README.md of github.com/google-deepmind/tips @4db271d.
 """
 
 import csv
@@ -45,7 +46,7 @@ class Entry(download.Source):
     """A published checkpoint.
 
     Attributes:
-      layout: file format: google, bit, timm or huggingface.
+      layout: file format: google, bit, tips, timm or huggingface.
       model: variant.
       data: training data.
       image_size: side of its images; None if unknown, or for a ResNet.

@@ -14,6 +14,7 @@ class AxialViTFamily(ViTFamily):
     weights = None
     # It has no token but those of patches, and attends in lines.
     unread = ("class_position", "registers", "distillation", "rotary", "rotary_span")
+    unread += ("rotary_grid", "relative_bias")
 
     def check_positions(self, model: config.Model) -> None:
         """Raises ConfigError for a class token, which has no row, and relative positions."""

@@ -19,7 +19,8 @@ class ResNetFamily(Family):
     weights: str | None = "bit"
     unread = (
         "patch_size", "width", "depth", "mlp_dim", "heads", "mlp", "layer_scale", "registers",
-        "stem_norm", "qk_norm", "biasless", "rotary", "rotary_span",
+        "stem_norm", "qk_norm", "sub_norm", "biasless", "rotary", "rotary_span", "rotary_grid",
+        "relative_bias", "init",
         "patch_remainder", "pooling", "class_token", "distillation", "position", "class_position",
         "position_place", "activation", "gelu", "norm", "norm_epsilon", "norm_place", "attention",
     )  # fmt: skip

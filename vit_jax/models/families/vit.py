@@ -40,7 +40,8 @@ class ViTFamily(Family):
         _check_patches(model, image_size)
         _check_encoder(model)
         self.check_positions(model)
-        if model.position == "relative" and model.attention != "explicit":
+        relative = model.position == "relative" or model.relative_bias != "none"
+        if relative and model.attention != "explicit":
             raise config.ConfigError(
                 f"model.attention={model.attention}: relative positions need explicit"
             )
@@ -121,12 +122,21 @@ class ViTFamily(Family):
             return (
                 f"the model embeds no positions, it rotates by them (model.rotary={model.rotary:g})"
             )
+        if figure == "posemb" and model.position == "none" and model.relative_bias != "none":
+            bias = f"model.relative_bias={model.relative_bias}"
+            return f"the model embeds no positions, it only has a bias of attention ({bias})"
         if figure == "posemb" and model.position == "none":
             return "the model has no position embedding (model.position=none)"
         if figure == "posemb" and model.position == "relative":
             relative = "the model embeds no positions, only how far they are apart"
             return f"{relative} (model.position=relative)"
         return None
+
+    def initial(self, model: config.Model, params: Any, key: Any) -> Any:
+        """Returns the parameters as the authors in `model.init` draw them."""
+        from vit_jax.models import initial
+
+        return initial.drawn(model, params, key)
 
     def filters(self, model: config.Model) -> tuple[str, ...]:
         """Returns the path of the patch embedding, or of a hybrid's first convolution."""
@@ -170,6 +180,11 @@ def _check_encoder(model: config.Model) -> None:
         raise config.ConfigError(
             f"model.rotary={model.rotary:g}: turns pairs of features by row and column, so heads "
             f"must be multiples of 4 wide, not {width // heads}; set model.heads or model.width"
+        )
+    if model.rotary_grid is not None and model.rotary_span != "separate":
+        raise config.ConfigError(
+            f"model.rotary_span={model.rotary_span}: spans -1 to 1, which model.rotary_grid "
+            "replaces; set separate"
         )
     multiple = {"sincos_2d": 4, "sincos_1d": 2, "learned_2d": 2}.get(model.position, 1)
     if width % multiple:

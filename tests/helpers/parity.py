@@ -1,0 +1,141 @@
+"""Prints the table of docs/weights.md: what each kind of model loses on its way in and out.
+
+    PYTHONPATH=. JAX_PLATFORMS=cpu python tests/helpers/parity.py [KIND ...]
+
+For a fixture of every kind (tests/fixtures/weights), as largest differences:
+    in      between our logits and those of the library that made it
+    out     the same once it is written and read back; `=` if its arrays are those that came in
+    train   whether a step of SGD reaches every parameter and lowers the loss
+    export  between the StableHLO program, read back, and our forward pass on the same pixels
+"""
+
+import dataclasses
+import pathlib
+import sys
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export as jax_export
+
+import foreign
+from containers import FIXTURES
+from vit_jax import export, loading, tree_utils, weights
+from vit_jax.training import normalization
+from vit_jax.weights import mapping
+
+KINDS = {
+    "ViT, Google": ("vit_tiny_token.npz",),
+    "ViT, big_vision": ("bv_vit_tok.npz", "bv_vit_map.npz"),
+    "hybrid, Google": ("hybrid_tiny.npz",),
+    "ResNet, Big Transfer": ("bit_tiny_legacy.npz",),
+    "ViT": ("timm_folder", "hf_sharded"),
+    "DeiT": ("backbones/timm_deit", "backbones/hf_deit"),
+    "DeiT, distilled": ("backbones/timm_deit_distilled", "backbones/hf_deit_teacher"),
+    "DeiT-III": ("backbones/timm_deit3",),
+    "MAE": ("backbones/timm_mae_tuned", "backbones/hf_mae"),
+    "MSN": ("backbones/hf_msn",),
+    "DINOv2": ("backbones/timm_dinov2", "backbones/hf_dinov2_classifier"),
+    "DINOv2, registers": ("backbones/timm_dinov2_reg4", "backbones/hf_dinov2_reg_giant"),
+    "DINOv3": ("backbones/timm_dinov3", "backbones/hf_dinov3"),
+    "CLIP": ("backbones/timm_clip", "backbones/hf_clip_projection"),
+    "SigLIP, SigLIP 2": ("backbones/timm_siglip2", "backbones/hf_siglip_classifier"),
+    "EVA": ("backbones/timm_eva",),
+    "EVA-02": ("backbones/timm_eva02", "backbones/timm_eva02_clip"),
+    "BEiT, BEiT v2": ("backbones/timm_beit", "backbones/hf_beit"),
+    "TIPS": ("backbones/tips_scenic", "backbones/tips_scenic_giant"),
+}
+
+
+def opened(name, folder):
+    """Returns where a fixture lies, its overrides, its pictures and what its library answered."""
+    if name.endswith(".npz"):
+        with np.load(FIXTURES / name.replace(".npz", ".io.npz")) as file:
+            return FIXTURES / name, {}, file["images"], file["logits"], "logits"
+    one = foreign.record(name)
+    path = foreign.write(folder, one)
+    return (
+        path,
+        one["options"],
+        foreign.images(one),
+        np.asarray(one["logits"]),
+        one.get("output", "logits"),
+    )
+
+
+def answers(params, facts, pictures, output):
+    """Returns the logits, or what a head would see, at the highest precision."""
+    loaded = weights.Weights(kind="", params=params, facts=facts, report=mapping.Report())
+    return getattr(foreign, output)(loaded, pictures)
+
+
+def headed(params, facts):
+    """Returns the parameters with a head of random numbers where there is none."""
+    flat = tree_utils.flatten(params)
+    rng = np.random.default_rng(0)
+    for name in facts.fresh:
+        flat[name] = rng.normal(0, 0.3, flat[name].shape).astype(np.float32)
+    return tree_utils.nest(flat)
+
+
+def trained(params, facts, pictures):
+    """Returns whether a small step of SGD lowers the loss and has a gradient everywhere."""
+    classifier = mapping.create_classifier(facts)
+
+    def loss(params):
+        return jnp.square(classifier.apply(params, pictures)[0] - 1).mean()
+
+    value, grads = jax.jit(jax.value_and_grad(loss))(params)
+    norm = sum(float((leaf**2).sum()) for leaf in jax.tree.leaves(grads))
+    after = jax.tree.map(lambda leaf, grad: leaf - 1e-3 / norm**0.5 * grad, params, grads)
+    reached = all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(grads))
+    return reached and float(jax.jit(loss)(after)) < float(value)
+
+
+def exported(path, options, params):
+    """Returns the largest difference of a program from our forward pass."""
+    predictor = dataclasses.replace(loading.load(path, options), params=params)
+    program = export.trace(predictor, export.ExportOptions(platforms=("cpu",), batch=2))
+    data = predictor.config.data
+    pixels = np.random.default_rng(0).integers(0, 256, (2, *data.image_size, 3), np.uint8)
+    again = jax_export.deserialize(program.serialize())
+    given = jax.jit(again.call)(pixels)["logits"]
+    facts = mapping.Facts(model=predictor.config.model, data=data)
+    scaled = normalization.normalize_pixels(jnp.asarray(pixels), data)
+    return np.abs(answers(params, facts, np.asarray(scaled), "logits") - given).max()
+
+
+def measured(name):
+    """Returns the errors of a fixture by column."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = pathlib.Path(place)
+        path, options, pictures, wanted, output = opened(name, folder)
+        loaded = weights.load(path, options)
+        params, facts = loaded.params, loaded.facts
+        kind = {"bit": "google", "tips": "google"}.get(loaded.kind, loaded.kind)
+        out = folder / ("out.npz" if kind == "google" else "out")
+        weights.save(params, facts, kind, out)
+        back = weights.load(out, options if kind == "google" else {})
+        same = all(map(np.array_equal, jax.tree.leaves(params), jax.tree.leaves(back.params)))
+        whole = headed(params, facts)
+        return {
+            "in": np.abs(answers(params, facts, pictures, output) - wanted).max(),
+            "out": np.abs(answers(back.params, back.facts, pictures, output) - wanted).max(),
+            "same": same,
+            "train": trained(whole, facts, pictures),
+            "export": exported(path, options, whole),
+        }
+
+
+def row(kind, found):
+    """Returns a line of the table."""
+    into, out, program = (max(one[key] for one in found) for key in ("in", "out", "export"))
+    equal = " =" if all(one["same"] for one in found) else ""
+    steps = "yes" if all(one["train"] for one in found) else "no"
+    return f"| {kind} | {into:.0e} | {out:.0e}{equal} | {steps} | {program:.0e} |"
+
+
+if __name__ == "__main__":
+    for kind in sys.argv[1:] or KINDS:
+        print(row(kind, [measured(name) for name in KINDS[kind]]), flush=True)

@@ -1,0 +1,115 @@
+"""Initial values of encoders as their authors draw them, where that is not Google's code.
+
+timm    timm's ViT and DINOv2: normal(0.02), tokens normal(1e-6), the patch embedding as PyTorch's
+        convolutions: uniform between -1 and 1 over the root of its inputs, its bias too
+deit    DeiT, DINO and DINOv3: the same with tokens normal(0.02)
+mae     MAE: Xavier's uniform, with queries, keys and values as one matrix; tokens normal(0.02)
+beit    BEiT and EVA: as DeiT, and what a layer adds to its input is divided by the root of twice
+        its number, from 1; a head of normal(2e-5)
+
+Sources: timm 1.0.31 (vision_transformer, deit, beit, eva), facebookresearch/mae (models_mae.py,
+main_finetune.py). What they call a truncated normal is cut at 2, a hundred deviations. Biases are
+zero, norms, positions, LayerScale and biases of attention as everywhere.
+"""
+
+import math
+import re
+import zlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from vit_jax import config, tree_utils
+
+Shape = tuple[int, ...]
+STANDARD = 0.02
+
+
+class Style(NamedTuple):
+    """What differs between authors."""
+
+    tokens: float  # deviation of class and register tokens
+    head: float  # deviation of the head's kernel
+    xavier: bool = False  # kernels of all but the head
+    falling: bool = False  # what a layer adds gets smaller with its number
+
+
+STYLES = {
+    "timm": Style(tokens=1e-6, head=STANDARD),
+    "deit": Style(tokens=STANDARD, head=STANDARD),
+    "mae": Style(tokens=STANDARD, head=2e-5, xavier=True),
+    "beit": Style(tokens=STANDARD, head=2e-5, falling=True),
+}
+TOKENS = re.compile("cls|registers|distillation")
+HEADS = re.compile("head(_dist)?/kernel")
+DENSE = re.compile("(encoder|pooling|pre_logits)/.*kernel")
+LAST = re.compile("encoder/.*(out|fc2)/kernel")  # of a branch
+
+
+def drawn(model: config.Model, params: dict[str, object], key: jax.Array) -> dict[str, object]:
+    """Returns the parameters of an encoder, nested by name, drawn anew where `model.init` says so.
+
+    Args:
+      model: complete options.
+      params: as Google's code draws them.
+      key: for all arrays; each takes its own from its name.
+    """
+    if model.init == "google":
+        return params
+    style = STYLES[model.init]
+    flat = tree_utils.flatten(params)
+    for name, leaf in flat.items():
+        draw = _initializer(name, style, flat)
+        if draw is not None:
+            flat[name] = draw(jax.random.fold_in(key, zlib.crc32(name.encode())), leaf.shape)
+    return tree_utils.nest(flat)
+
+
+Draw = Callable[[jax.Array, Shape], jax.Array]
+
+
+def _initializer(name: str, style: Style, flat: dict[str, jax.Array]) -> Draw | None:
+    """Returns what draws an array, None for one that stays."""
+    if TOKENS.fullmatch(name):
+        return _normal(style.tokens)
+    if HEADS.fullmatch(name):
+        return _normal(style.head)
+    if name == "pooling/probe":
+        return _normal(flat[name].shape[-1] ** -0.5)
+    if name.startswith("embedding/"):
+        shape = flat["embedding/kernel"].shape
+        inputs = math.prod(shape[:-1])
+        xavier = style.xavier and name.endswith("kernel")
+        return _uniform(math.sqrt(6 / (inputs + shape[-1])) if xavier else inputs**-0.5)
+    if re.fullmatch("encoder/.*(mlp|attention)/.*bias", name) and "norm" not in name:
+        return lambda key, shape: jnp.zeros(shape)
+    if not DENSE.fullmatch(name):
+        return None
+    if style.xavier:
+        return _uniform(math.sqrt(6 / sum(_fans(name, flat[name].shape))))
+    return _falling if style.falling and LAST.fullmatch(name) else _normal(STANDARD)
+
+
+def _fans(name: str, shape: Shape) -> tuple[int, int]:
+    """Returns inputs and outputs of a dense layer, those of queries, keys and values as one."""
+    if re.search("(query|key|value)/kernel", name):
+        return shape[-3], 3 * shape[-3]
+    if name.endswith("out/kernel"):
+        return shape[-3] * shape[-2], shape[-1]
+    return shape[-2], shape[-1]
+
+
+def _normal(deviation: float) -> Draw:
+    return lambda key, shape: deviation * jax.random.normal(key, shape)
+
+
+def _uniform(bound: float) -> Draw:
+    return lambda key, shape: jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+
+
+def _falling(key: jax.Array, shape: Shape) -> jax.Array:
+    """Returns kernels of stacked layers, in which those of later layers are smaller."""
+    depth = jnp.arange(1, shape[0] + 1, dtype=jnp.float32).reshape(-1, *(1,) * (len(shape) - 1))
+    return STANDARD * jax.random.normal(key, shape) / jnp.sqrt(2 * depth)
