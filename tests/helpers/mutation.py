@@ -8,29 +8,21 @@
 tests/mutation/faults.jsonl has one fault a line, with the test that kills it, the CPU seconds that
 this took from the start of the tests, imports included, or why no test can. Faults are made one at
 a time in a copy of the repository. Its tests run in forks of a process that has imported jax and
-the like: first the tests that called the function, the quickest first, then the others of
-its module's files.
+the like: the tests of its module's files that call the function, the quickest first.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import fcntl
-import importlib
 import json
-import os
 import pathlib
 import random
-import resource
-import shutil
-import signal
 import statistics
 import sys
-import tempfile
-import threading
 import time
 
 import fault_operators
+import forked_tests
 import rotation
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -65,20 +57,7 @@ GROUPS = {
     for (folder, modules), files in TARGETS.items()
     for module in modules.split()
 }
-# Of one test, beyond ten times what it takes without a fault: what a loop without end takes, and
-# one that waits for ever.
-CPU_SECONDS, SECONDS = 60, 600
-WORK = ROOT / "build/mutation"  # what a later run need not do again; remove it to do so
-COPIED = (
-    "vit_jax",
-    "tests",
-    "configs",
-    "docs",
-    "launch",
-    "pyproject.toml",
-    "setup.py",
-    "README.md",
-)
+MODULES = [file.removesuffix(".py").replace("/", ".") for file in GROUPS] + ["vit_jax.experiment"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,152 +121,6 @@ def _padded(length):
     return lambda items: (items + length * [None])[:length]
 
 
-# --- Running tests in forks -----------------------------------------------------------------------
-
-
-class Recorder:
-    """A pytest plugin: chooses tests, and notes which passed in how long, calling what.
-
-    Attributes:
-      order: the tests to run, in this order; None for all.
-      durations: seconds of each test without a fault.
-      functions: where to note what each test calls; None not to.
-    """
-
-    def __init__(self, order, durations, functions, report):
-        self.order, self.durations, self.functions = order, durations, functions
-        self.report, self.began, self.called = report, {}, set()
-
-    def pytest_collection_modifyitems(self, items):
-        if self.order is not None:
-            places = {name: place for place, name in enumerate(self.order)}
-            items[:] = sorted(
-                (item for item in items if item.nodeid in places),
-                key=lambda item: places[item.nodeid],
-            )
-
-    def pytest_runtest_logstart(self, nodeid):
-        usual = self.durations.get(nodeid, 60)
-        signal.alarm(int(SECONDS + 10 * usual))
-        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS + 10 * usual)
-        self._say("start", nodeid)
-        self.began[nodeid], self.called = time.process_time(), set()
-        if self.functions is not None:
-            threading.settrace(self._trace)
-            sys.settrace(self._trace)
-
-    def pytest_runtest_logfinish(self, nodeid):
-        sys.settrace(None)
-        seconds = round(time.process_time() - self.began[nodeid], 2)
-        self._say("end", nodeid, seconds, sorted(self.called))
-
-    def pytest_runtest_logreport(self, report):
-        if report.failed:
-            self._say("failed", report.nodeid)
-
-    def pytest_collectreport(self, report):
-        if report.failed:
-            self._say("failed", report.nodeid)
-
-    def _trace(self, frame, event, arg):
-        name = frame.f_code.co_filename
-        if "/vit_jax/" in name:
-            function = frame.f_code.co_qualname.replace("<locals>.", "")
-            self.called.add(f"{name[name.index('/vit_jax/') + 1 :]}:{function}")
-
-    def _say(self, *words):
-        self.report.write(json.dumps(words) + "\n")
-        self.report.flush()
-
-
-@dataclasses.dataclass
-class Copy:
-    """A copy of the repository in which tests run, and a cache of programs that all share."""
-
-    root: pathlib.Path
-
-    @classmethod
-    @contextlib.contextmanager
-    def made(cls):
-        """Makes a copy, and imports what its tests need but for vit_jax itself."""
-        with tempfile.TemporaryDirectory(prefix="mutation_") as folder:
-            root = pathlib.Path(folder) / "copy"
-            WORK.mkdir(parents=True, exist_ok=True)
-            for name in COPIED:
-                place = ROOT / name
-                (shutil.copytree if place.is_dir() else shutil.copy)(place, _parent(root, name))
-            os.environ["OPENBLAS_NUM_THREADS"] = "1"
-            os.environ["JAX_PLATFORMS"] = "cpu"
-            os.environ["JAX_COMPILATION_CACHE_DIR"] = str(WORK / "programs")
-            os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-            os.environ["PYTHONPATH"] = os.pathsep.join(
-                [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-            )
-            sys.path.insert(0, str(root))
-            importlib.import_module("pytest")
-            for file in GROUPS:
-                importlib.import_module(file.removesuffix(".py").replace("/", "."))
-            importlib.import_module("vit_jax.experiment")
-            for name in [one for one in sys.modules if one.partition(".")[0] == "vit_jax"]:
-                del sys.modules[name]
-            yield cls(root)
-
-    def tests(self, files, order=None, durations=None, functions=False):
-        """Runs tests in a fork until one fails; returns what `Recorder` noted, and CPU seconds."""
-        report = self.root.parent / "report"
-        report.write_text("")
-        child = os.fork()
-        if child == 0:
-            os.setsid()
-            self._run(files, order, durations or {}, functions, report)
-        _, status, used = os.wait4(child, 0)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)
-        events = [json.loads(line) for line in report.read_text().splitlines()]
-        seconds = round(used.ru_utime + used.ru_stime, 1)
-        if os.waitstatus_to_exitcode(status) < 0:  # hangs, or crashes
-            events.append(["failed", events[-1][1] if events else "import"])
-        return events, seconds
-
-    def _run(self, files, order, durations, functions, report):
-        import pytest
-
-        os.chdir(self.root)
-        sys.dont_write_bytecode = order is not None
-        output = os.open(self.root.parent / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        code = 1
-        try:
-            with report.open("a") as stream:
-                plugin = Recorder(order, durations, set() if functions else None, stream)
-                stop = [] if functions else ["-x"]
-                arguments = ["-p", "no:cacheprovider", "-p", "no:xdist", *stop, *files]
-                code = pytest.main(arguments, [plugin])
-                if code not in (0, 1) and order is None:
-                    plugin._say("failed", "collection")
-        finally:
-            os._exit(code)
-
-    @contextlib.contextmanager
-    def with_fault(self, fault):
-        path = self.root / fault.file
-        sound = path.read_text()
-        for stale in path.parent.glob(f"__pycache__/{path.stem}.*"):
-            stale.unlink()  # which would stand for a source of the same size and second
-        path.write_text(fault.applied(sound))
-        try:
-            yield
-        finally:
-            path.write_text(sound)
-
-
-def _parent(root, name):
-    root.mkdir(exist_ok=True)
-    return root / name
-
-
 def baseline(copy, folder, files):
     """Returns the seconds of a group's tests, and what each of them calls.
 
@@ -295,7 +128,7 @@ def baseline(copy, folder, files):
     """
     known = {"seconds": {}, "calls": {}}
     for file in files:
-        kept = WORK / f"{file.replace('/', '.')}.json"
+        kept = forked_tests.WORK / f"{file.replace('/', '.')}.json"
         if not kept.exists():
             events, _ = copy.tests([file], functions=True)
             failed = [event[1] for event in events if event[0] == "failed"]
@@ -308,34 +141,33 @@ def baseline(copy, folder, files):
     return known
 
 
-def killer(copy, fault, known):
-    """Returns the first test that fails with a fault, and CPU seconds; "" for none."""
+def killer(copy, fault, known, budget):
+    """Returns the first test that fails with a fault, and CPU seconds; "" for none.
+
+    None instead of a test: the CPU seconds of `budget` were too few to tell. Tests that call the
+    function run, the quickest first; all of the group if none does.
+    """
     files, seconds = GROUPS[fault.file][1], known["seconds"]
-    place, begins = f"{fault.file}:{fault.function}", f"{fault.file}:{fault.function}."
-    concerned = {
+    place = f"{fault.file}:{fault.function}"
+    concerned = [
         test
         for test, calls in known["calls"].items()
-        if any(call == place or call.startswith(begins) for call in calls)
-    }
-    total = 0.0
+        if any(call == place or call.startswith(f"{place}.") for call in calls)
+    ]
+    order = sorted(concerned or seconds, key=lambda test: seconds[test])
+    named = [file for file in files if any(test.startswith(file) for test in order)]
     with copy.with_fault(fault):
-        for chosen in (concerned, seconds.keys() - concerned):
-            order = sorted(chosen, key=lambda test: seconds[test])
-            named = [file for file in files if any(test.startswith(file) for test in order)]
-            if not order:
-                continue
-            events, spent = copy.tests(named, order, seconds)
-            total += spent
-            failed = [event[1] for event in events if event[0] == "failed"]
-            if failed:
-                return failed[0], round(total, 1)
-    return "", round(total, 1)
+        events, spent = copy.tests(named, order, seconds, budget=budget)
+    failed = [event[1] for event in events if event[0] == "failed"]
+    if ["unfinished"] in events:
+        return None, spent
+    return (failed or [""])[0], spent
 
 
-def search(rows, *, until=None, say=print):
+def search(rows, *, until=None, budget=None, say=print):
     """Yields rows with the tests that kill them."""
     known = {}
-    with Copy.made() as copy:
+    with forked_tests.Copy.made(MODULES) as copy:
         for row in rows:
             if until is not None and time.strftime("%H:%M") >= until:
                 break
@@ -343,14 +175,16 @@ def search(rows, *, until=None, say=print):
             if folder not in known:
                 known[folder] = baseline(copy, folder, files)
                 say(f"{folder}: {len(known[folder]['seconds'])} tests")
-            test, seconds = killer(copy, row.fault, known[folder])
-            say(f"{test or 'SURVIVED'} {seconds} s: {row.fault.file} {row.fault.after!r}")
-            yield dataclasses.replace(row, killed_by=test, seconds=seconds)
+            test, seconds = killer(copy, row.fault, known[folder], budget)
+            outcome = "not noticed so far" if test is None else test or "SURVIVED"
+            say(f"{outcome} {seconds} s: {row.fault.file} {row.fault.after!r}")
+            if test is not None:
+                yield dataclasses.replace(row, killed_by=test, seconds=seconds)
 
 
 def unnoticed(rows):
     """Yields rows whose recorded test no longer fails."""
-    with Copy.made() as copy:
+    with forked_tests.Copy.made(MODULES) as copy:
         for row in rows:
             with copy.with_fault(row.fault):
                 file = row.killed_by.partition("::")[0]
@@ -386,6 +220,10 @@ def markdown(rows):
     return [f"| {' | '.join(map(str, line))} |" for line in lines]
 
 
+def _named(row, words):
+    return not words or any(word in row.fault.file for word in words)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("command", choices=("draw", "run", "check", "table"))
@@ -394,19 +232,22 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--until", help="begin with no fault after this time of day, HH:MM")
     parser.add_argument("--share", type=int, default=25, help="check each so-manieth fault")
+    parser.add_argument("--budget", type=float, help="CPU seconds of tests, then the next fault")
     parser.add_argument("--survivors", action="store_true", help="run those that survived again")
     options = parser.parse_args()
     rows = read()
     if options.command == "draw":
         write(rows + draw(rows, options.each, options.seed))
     elif options.command == "run":
-        waiting = [
-            row
-            for row in rows
-            if (row.seconds is None or (options.survivors and not row.killed_by)) and not row.why
-            and (not options.words or any(word in row.fault.file for word in options.words))
-        ]  # fmt: skip
-        for found in search(waiting, until=options.until):
+
+        def waiting():
+            for fault in [row.fault for row in rows if _named(row, options.words)]:
+                row = next(row for row in read() if row.fault == fault)  # others may be at work
+                survived = row.seconds is not None and not row.killed_by
+                if not row.why and (row.seconds is None or (options.survivors and survived)):
+                    yield row
+
+        for found in search(waiting(), until=options.until, budget=options.budget):
             record(found)
     elif options.command == "check":
         killed = [row for row in rows if row.killed_by]
