@@ -1,17 +1,20 @@
 """Does harm to training runs, resumes them, and compares what comes out with runs left alone.
 
-    python tests/helpers/campaign.py --faults=20 --seed=1 --output=campaign
+    nice -n 15 python tests/helpers/campaign.py --until=1000 --kinds=kill
+    python tests/helpers/campaign.py                                       prints the table
 
-Each fault strikes at a random moment, of starting, compiling, training, saving or evaluating.
-Afterwards every loss, every image seen and every array of the final checkpoint must be those of the
-unbroken run, bit for bit. Prints a table, writes it to campaign.md and campaign.json besides, and
-ends with exit code 1 if anything differs or hangs.
+Each batch is one run of a config drawn by its seed: digits or JPEGs, augmentations, labels, masked
+patches, a teacher or LoRA, one to four simulated devices, ZeRO or not, accumulation, moments in
+bfloat16, an average. Faults strike it at random moments, of starting, compiling, training, saving
+or evaluating. Afterwards every loss, every image seen and every array of the final checkpoint must
+be those of the unbroken run, bit for bit. A batch is one line of docs/records/faults.jsonl, so that
+the command continues where another one was killed. Exit code 1 if anything differs or hangs.
 """
 
 import argparse
 import dataclasses
+import itertools
 import json
-import os
 import pathlib
 import random
 import resource
@@ -24,10 +27,15 @@ import tempfile
 import time
 
 import runs
+from drawn_configs import WORK, configure, draw
 
-STEPS_BETWEEN = 40  # at most: faults that wait for training come after some steps more, by chance
-PATIENCE = 600.0  # seconds in which a process has to end, on a machine that others keep busy
-WATCHDOG = {"heartbeat": 5, "join": 30}
+RECORD = runs.ROOT / "docs/records/faults.jsonl"
+FAULTS = 10  # of a run, at most
+STEPS_BETWEEN = 20  # at most: faults that wait for training come after some steps more, by chance
+PATIENCE = 900.0  # seconds in which a process has to end, on a machine that others keep busy
+
+
+# --- Runs and faults ------------------------------------------------------------------------------
 
 
 class Process(subprocess.Popen):
@@ -46,10 +54,24 @@ class Process(subprocess.Popen):
             self.file.close()
 
 
-def start(workdir, count, steps):
-    cfg = runs.configure(train={"duration": steps}, watchdog=WATCHDOG)
-    command = runs.command(workdir, cfg=cfg)
-    return [Process(command, variables) for variables in runs.environments(count)]
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run, its processes, and the devices of each."""
+
+    workdir: pathlib.Path
+    cfg: object
+    processes: int
+    devices: int
+
+    def start(self, cache=True):
+        """Starts all processes; with the programs that other runs have compiled, or without."""
+        kept = {"JAX_COMPILATION_CACHE_DIR": str(WORK / "programs")} if cache else {}
+        kept |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        command = runs.command(self.workdir, cfg=self.cfg)
+        return [
+            Process(command, variables | kept)
+            for variables in runs.environments(self.processes, self.devices)
+        ]
 
 
 def end(processes):
@@ -82,8 +104,8 @@ def wait_for_a_moment(processes, workdir, rng):
     while time.monotonic() < until and all(p.poll() is None for p in processes):
         if wanted and lines() >= wanted:
             wanted, until = 0, time.monotonic() + rng.uniform(0, 0.5)
-        time.sleep(0.002)
-    return all(p.poll() is not None for p in processes)
+        time.sleep(0.01)
+    return any(p.poll() is not None for p in processes)
 
 
 def kill(processes, workdir, rng):
@@ -156,116 +178,127 @@ def reached(workdir):
     return max(runs.trace(workdir), default=0) if (workdir / "metrics.jsonl").exists() else 0
 
 
-def finish(workdir, count, steps):
+def teacher(photos):
+    """Returns a run to learn from."""
+    folder = WORK / ("teacher-photos" if photos else "teacher-digits")
+    if not (folder / "done").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        drawn = (draw(random.Random(seed), 1, lambda photos: "") for seed in itertools.count())
+        fits = {"JPEGs" if photos else "digits", "labels", "1 devices"}
+        sections = next(sections for sections, _, words in drawn if fits <= {*words.split(", ")})
+        finish(Run(folder, configure(sections), 1, 1))
+        (folder / "done").write_text("")
+    return folder
+
+
+def finish(run):
     """Resumes a run until it ends."""
-    processes = start(workdir, count, steps)
+    processes = run.start()
     assert not end(processes), "the resumed run hangs"
     codes = [process.returncode for process in processes]
     assert set(codes) == {0}, f"exit codes {codes}: {processes[0].printed}"
 
 
-def strike_many(name, folder, *, faults, seed, steps):
-    """Returns the row of one kind of fault."""
+def strike(kind, run, rng, faults):
+    """Harms a run until it has ended, or so many times; returns (lost steps, resumed, hangs)."""
+    lost, resumed, hangs = [], 0, 0
+    while len(lost) < faults:
+        processes = run.start(cache=rng.random() < 0.9)
+        over = wait_for_a_moment(processes, run.workdir, rng)
+        if not over:
+            kind.strike(processes, run.workdir, rng)
+        hung = end(processes)
+        codes = {process.returncode for process in processes}
+        if codes == {0}:
+            return lost, resumed, hangs
+        assert not over, f"ended by itself with {codes}: {processes[0].printed}"
+        assert hung or codes <= {0, *kind.codes}, f"exit codes {codes}: {processes[0].printed}"
+        hangs += hung
+        lost.append(reached(run.workdir) - committed(run.workdir))
+        resumed += committed(run.workdir) > 0
+    finish(run)
+    return lost, resumed, hangs
+
+
+def batch(name, seed, faults=FAULTS):
+    """Returns a line of the record: one run of a drawn config, struck many times."""
     kind, rng = KINDS[name], random.Random(f"{name} {seed}")
-    oracle = folder / f"oracle{kind.processes}"
-    if not oracle.exists():
-        finish(oracle, kind.processes, steps)
-    done, lost, resumed, runs_done, hangs, problems = 0, [], 0, 0, 0, []
-    began = time.monotonic()
-    while done < faults:
-        workdir = folder / f"{name}{runs_done}"
-        try:
-            over = False
-            while not over and done < faults:
-                processes = start(workdir, kind.processes, steps)
-                over = wait_for_a_moment(processes, workdir, rng)
-                if not over:
-                    kind.strike(processes, workdir, rng)
-                hung = end(processes)
-                hangs += hung
-                codes = {process.returncode for process in processes}
-                over = codes == {0}
-                if not over:
-                    assert hung or codes <= {0, *kind.codes}, (
-                        f"exit codes {codes}: {processes[0].printed}"
-                    )
-                    done += 1
-                    lost.append(reached(workdir) - committed(workdir))
-                    resumed += committed(workdir) > 0
-            if not over:
-                finish(workdir, kind.processes, steps)
-            runs.assert_equal_runs(workdir, oracle)
-        except AssertionError as error:
-            problems.append(f"seed {seed}, run {runs_done}: {error}")
-            done += 1
-        runs_done += 1
-        shutil.rmtree(workdir, ignore_errors=True)
-    return {
-        "fault": name, "n": done, "resumed": resumed, "runs": runs_done,
-        "divergences": len(problems),
-        "steps_lost_mean": round(statistics.fmean(lost), 1) if lost else 0.0,
-        "steps_lost_max": max(lost, default=0), "hangs": hangs,
-        "seconds_per_fault": round((time.monotonic() - began) / max(done, 1), 1),
-        "problems": problems,
-    }  # fmt: skip
-
-
-def markdown(rows):
-    """Returns the lines of the table."""
-    header = (
-        "fault", "n", "with a checkpoint", "runs", "divergences", "steps lost, mean", "most",
-        "hangs", "s each",
-    )  # fmt: skip
-    cells = [
-        (
-            row["fault"], row["n"], row["resumed"], row["runs"], row["divergences"],
-            row["steps_lost_mean"], row["steps_lost_max"], row["hangs"], row["seconds_per_fault"],
+    WORK.mkdir(parents=True, exist_ok=True)
+    before = _cpu()
+    line = {"fault": name, "seed": seed, "lost": [], "resumed": 0, "hangs": 0, "problem": None}
+    with tempfile.TemporaryDirectory() as folder:
+        sections, devices, words = draw(rng, kind.processes, teacher)
+        oracle, struck = (
+            Run(pathlib.Path(folder) / one, configure(sections), kind.processes, devices)
+            for one in ("oracle", "struck")
         )
-        for row in rows
-    ]  # fmt: skip
-    return [f"| {' | '.join(map(str, line))} |" for line in (header, ["---"] * len(header), *cells)]
+        try:
+            finish(oracle)
+            line["lost"], line["resumed"], line["hangs"] = strike(kind, struck, rng, faults)
+            runs.assert_equal_runs(struck.workdir, oracle.workdir)
+        except AssertionError as error:
+            line["problem"] = str(error)[-2000:]
+    return line | {"config": words, "cpu_seconds": round(_cpu() - before, 1)}
 
 
-def campaign(folder, *, kinds, faults, seed, steps):
-    """Yields the row of each kind."""
-    for name in kinds:
-        yield strike_many(name, folder, faults=faults, seed=seed, steps=steps)
+def _cpu():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+# --- The record -----------------------------------------------------------------------------------
+
+
+def lines_of(path=RECORD):
+    return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
+
+
+HEADER = (
+    "fault", "n", "configs", "with a checkpoint", "divergences", "hangs", "steps lost, mean",
+    "most", "CPU s each",
+)  # fmt: skip
+
+
+def markdown(lines):
+    """Returns the lines of the table."""
+    rows = [HEADER, ["---"] * len(HEADER)]
+    for name in KINDS:
+        own = [line for line in lines if line["fault"] == name]
+        lost = [steps for line in own for steps in line["lost"]]
+        if own:
+            rows.append((
+                name, len(lost), len(own), sum(line["resumed"] for line in own),
+                sum(line["problem"] is not None for line in own),
+                sum(line["hangs"] for line in own),
+                f"{statistics.fmean(lost or [0]):.1f}", max(lost, default=0),
+                f"{sum(line['cpu_seconds'] for line in own) / max(len(lost), 1):.1f}",
+            ))  # fmt: skip
+    return [f"| {' | '.join(map(str, row))} |" for row in rows]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--faults", type=int, default=20, help="of each kind (default: 20)")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--until", type=int, default=0, help="faults of each kind, in all")
     parser.add_argument(
         "--kinds", default=",".join(KINDS), help="which, comma-separated (default: all)"
     )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--steps", type=int, default=200, help="of a run, with a save every 5 (default: 200)"
-    )
-    parser.add_argument("--output", type=pathlib.Path, help="write OUTPUT.json and OUTPUT.md")
     options = parser.parse_args()
-    unknown = set(options.kinds.split(",")) - KINDS.keys()
-    if unknown or options.faults < 1 or options.steps < 10:
-        parser.error(f"--kinds: {', '.join(KINDS)}; --faults: at least 1; --steps: at least 10")
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        kinds = options.kinds.split(",")
-        for row in campaign(
-            pathlib.Path(folder),
-            kinds=kinds,
-            faults=options.faults,
-            seed=options.seed,
-            steps=options.steps,
-        ):
-            rows.append(row)
-            print(json.dumps(row), file=sys.stderr, flush=True)
-    lines = markdown(rows)
-    print("\n".join(lines))
-    if options.output is not None:
-        about = {"seed": options.seed, "cores": os.cpu_count(), "steps_per_run": options.steps}
-        options.output.with_suffix(".json").write_text(json.dumps(about | {"rows": rows}) + "\n")
-        options.output.with_suffix(".md").write_text("\n".join(lines) + "\n")
-    return 1 if any(row["divergences"] or row["hangs"] for row in rows) else 0
+    kinds = options.kinds.split(",")
+    if set(kinds) - KINDS.keys():
+        parser.error(f"--kinds: {', '.join(KINDS)}")
+    while True:
+        lines = lines_of()
+        done = {name: [line for line in lines if line["fault"] == name] for name in kinds}
+        counts = {name: sum(len(line["lost"]) for line in own) for name, own in done.items()}
+        name = min(kinds, key=lambda name: counts[name])
+        if counts[name] >= options.until:
+            break
+        line = batch(name, len(done[name]))
+        with RECORD.open("a") as stream:
+            stream.write(json.dumps(line) + "\n")
+        print(json.dumps(line), file=sys.stderr, flush=True)
+    print("\n".join(markdown(lines)))
+    return int(any(line["problem"] or line["hangs"] for line in lines))
 
 
 if __name__ == "__main__":

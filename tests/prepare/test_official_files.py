@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import http.server
 import io
+import math
 import pickle
 import struct
 import threading
@@ -205,6 +206,15 @@ def test_mat_numbers_in_fewer_bytes():
     assert found.dtype == np.float64
 
 
+def floats(value):
+    """A .mat file of a table whose shape is of floating-point numbers; found by libFuzzer."""
+    sound = struct.pack("<IIii", 5, 8, 1, 1)
+    buffer = io.BytesIO()
+    scipy.io.savemat(buffer, {"a": {"b": np.ones((2, 2))}})
+    assert sound in buffer.getvalue()
+    return buffer.getvalue().replace(sound, struct.pack("<IIff", 7, 8, value, 1), 1)
+
+
 def bomb(size):
     """A .mat file whose array unpacks to so many bytes."""
     header = official_fakes.mat(a=1.0)[:128]
@@ -241,6 +251,13 @@ def tables(depth):
         ),
         (official_fakes.mat(b=1.0), "a.mat: has no array a: it is not the official file"),
         (bomb(10**7), "a.mat: unpacks to more than 100,000 bytes; not the official file"),
+        *(
+            (
+                floats(value),
+                "a.mat: is damaged: flags, a shape or a length are no integers; download it again",
+            )
+            for value in (1, math.nan)
+        ),
         (nested(1), "a.mat: is damaged: an array is of class 1; download it again"),
         (nested(300), "a.mat: is damaged: an array is of class 1; download it again"),
         (tables(3), "a.mat: is damaged: arrays are within arrays too often; download it again"),
@@ -253,6 +270,8 @@ def tables(depth):
         "cut",
         "other_name",
         "bomb",
+        "floats",
+        "nan",
         "nested_1",
         "nested_300",
         "tables_3",

@@ -121,7 +121,7 @@ class Digests:
     Attributes:
       names: of the arrays.
       values: (devices, arrays, 2) uint32, devices in the order of the mesh.
-      copies: (devices, arrays) int; devices with the same number hold the same part of an array.
+      copies: (devices, arrays) int; the first device that holds the same part of an array.
     """
 
     names: tuple[str, ...]
@@ -135,11 +135,8 @@ class Digests:
         # Programs with collectives in flight can starve each other on simulated CPU devices.
         jax.block_until_ready(leaves)
         values = np.asarray(_program(mesh, specs)(list(leaves.values())))
-        held = [
-            _copies(mesh, leaf.shape, spec)
-            for leaf, spec in zip(leaves.values(), specs, strict=True)
-        ]
-        return cls(tuple(leaves), values, np.stack(held, axis=1))
+        shapes = tuple(leaf.shape for leaf in leaves.values())
+        return cls(tuple(leaves), values, _copies(mesh, shapes, specs))
 
 
 def differences(first: Digests, second: Digests) -> list[Difference]:
@@ -148,8 +145,9 @@ def differences(first: Digests, second: Digests) -> list[Difference]:
         Difference(int(device), first.names[array], "repetitions")
         for device, array in np.argwhere((first.values != second.values).any(axis=-1))
     ]
-    for array, name in enumerate(second.names):
-        values, held = second.values[:, array], second.copies[:, array]
+    originals = second.values[second.copies, np.arange(len(second.names))]
+    for array in np.flatnonzero((second.values != originals).any(axis=(0, 2))):
+        values, held, name = second.values[:, array], second.copies[:, array], second.names[array]
         for part in np.unique(held):
             devices = np.flatnonzero(held == part)
             each, counts = np.unique(values[devices], axis=0, return_counts=True)
@@ -161,7 +159,14 @@ def differences(first: Digests, second: Digests) -> list[Difference]:
 
 def _copied(state: Any) -> Any:
     """Returns a copy, as the step may donate its state."""
-    return jax.tree.map(jnp.copy, state)
+    leaves, structure = jax.tree.flatten(state)
+    return jax.tree.unflatten(structure, _copier(tuple(leaf.sharding for leaf in leaves))(leaves))
+
+
+@functools.cache
+def _copier(places: tuple[jax.sharding.Sharding, ...]) -> Any:
+    """Returns the program that copies arrays; one for all, as each start of one takes its time."""
+    return jax.jit(lambda leaves: [jnp.copy(x) for x in leaves], out_shardings=list(places))
 
 
 def _spec(leaf: jax.Array) -> P:
@@ -181,11 +186,16 @@ def _program(mesh: Mesh, specs: tuple[P, ...]) -> Any:
     return jax.jit(each, out_shardings=NamedSharding(mesh, P()))
 
 
-def _copies(mesh: Mesh, shape: tuple[int, ...], spec: P) -> np.ndarray:
-    """Returns a number for each device, equal for those that hold the same part of an array."""
-    parts = NamedSharding(mesh, spec).devices_indices_map(shape)
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(str(parts[d]), len(numbers)) for d in mesh.devices.flat])
+@functools.cache
+def _copies(mesh: Mesh, shapes: tuple[tuple[int, ...], ...], specs: tuple[P, ...]) -> np.ndarray:
+    """Returns `Digests.copies` of arrays."""
+
+    def holders(shape: tuple[int, ...], spec: P) -> list[int]:
+        parts = NamedSharding(mesh, spec).devices_indices_map(shape)
+        first: dict[str, int] = {}
+        return [first.setdefault(str(parts[d]), n) for n, d in enumerate(mesh.devices.flat)]
+
+    return np.array([holders(*one) for one in zip(shapes, specs, strict=True)]).T
 
 
 def hosts() -> list[str]:

@@ -116,8 +116,8 @@ def _matrix(data: memoryview, depth: int, names: Sequence[str] | None = None) ->
     if not data:
         return "", np.zeros((0, 0))
     parts = _elements(data)
-    flags = _numbers(_next(parts))
-    shape = tuple(_numbers(_next(parts)).tolist())
+    flags = _integers(_next(parts))
+    shape = tuple(_integers(_next(parts)).tolist())
     name = bytes(_next(parts)[1]).decode("latin-1")
     if not len(flags) or not 2 <= len(shape) <= DIMENSIONS or min(shape) < 0:
         _fail("an array has no shape")
@@ -142,7 +142,7 @@ def _matrix(data: memoryview, depth: int, names: Sequence[str] | None = None) ->
 
 def _table(parts: Iterator[Element], count: int, depth: int) -> Table:
     """Returns the rows of a struct array, whose fields are stored row by row."""
-    length = _numbers(_next(parts))
+    length = _integers(_next(parts))
     names = bytes(_next(parts)[1])
     if len(length) != 1 or not 1 <= int(length[0]) <= 64 or len(names) % int(length[0]):
         _fail("a table has no names of columns")
@@ -174,3 +174,10 @@ def _numbers(element: Element) -> np.ndarray:
     if kind not in TYPES or len(content) % np.dtype(TYPES[kind]).itemsize:
         _fail(f"numbers are of type {kind}")
     return np.frombuffer(content, TYPES[kind])
+
+
+def _integers(element: Element) -> np.ndarray:
+    numbers = _numbers(element)
+    if numbers.dtype.kind == "f":
+        _fail("flags, a shape or a length are no integers")
+    return numbers
