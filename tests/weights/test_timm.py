@@ -191,9 +191,8 @@ def test_preprocessing(tmp_path, fields, expected, assumed):
 @pytest.mark.parametrize(
     ("more", "feature"),
     [
-        ({"blocks__0__attn__q_bias": (24,)}, "biases of queries and values only, as BEiT"),
+        ({"blocks__0__attn__q_bias": (24,)}, "biases of queries and values only"),
         ({"attn_pool__q_norm__weight": (8,)}, "normalized queries and keys in its pooling"),
-        ({"blocks__1__attn__norm__weight": (24,)}, "norms inside its layers"),
         ({"blocks__0__attn__rel_pos_h": (3, 8)}, "relative positions"),
         ({"rope__freqs": (2, 8)}, "rotary positions"),
         ({"attn_pool__pos_embed": (17, 24)}, "positions in its attention pooling"),
@@ -231,6 +230,14 @@ def test_what_no_model_here_has_is_named(tmp_path, more, feature):
             "global_pool=token: cls_token is missing",
         ),
         ({"model_args": 3}, "model_args: must be a JSON object"),
+        (
+            {"architecture": "vit_pe_core_base_patch16_224"},
+            "architecture=vit_pe_core_base_patch16_224: this model of timm is not supported",
+        ),
+        (
+            {"architecture": "eva02_enormous_patch14_clip_224"},
+            "architecture=eva02_enormous_patch14_clip_224: this model of timm is not supported",
+        ),
         ({"label_names": ["ant", "bee"]}, "label_names: names 2 classes; the head has 3"),
         (
             {"label_names": {"0": "ant", "2": "bee", "3": "cow"}},

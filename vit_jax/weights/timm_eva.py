@@ -91,7 +91,7 @@ def kind(specs: Mapping[str, Spec], given: Given) -> str:
         return "dinov3" if META in specs or "cls_token" in specs else "eva02"
     if "blocks.0.attn.q_proj.weight" in specs:
         return "eva02"
-    if "blocks.0.attn.q_bias" in specs:
+    if "blocks.0.attn.q_bias" in specs and "blocks.0.attn.qkv.bias" not in specs:
         hidden, inner = (specs.get(f"blocks.0.mlp.fc{n}.weight") for n in (1, 2))
         packed = hidden is not None and inner is not None and hidden.shape[0] != inner.shape[1]
         return "eva02" if packed or "blocks.0.mlp.fc1_g.weight" in specs else "eva"
