@@ -265,7 +265,8 @@ def test_sizes_of_headers_are_those_of_pixels():
     ],
     ids=str,
 )  # fmt: skip
-def test_any_size_is_a_model_of_that_size(options):
+@pytest.mark.parametrize("size", [(12, 20), (8, 32)])  # of fewer patches, and of as many
+def test_any_size_is_a_model_of_that_size(options, size):
     from vit_jax import weights
 
     cfg = variants.complete(
@@ -277,9 +278,9 @@ def test_any_size_is_a_model_of_that_size(options):
     leaves, tree = jax.tree.flatten(params)  # zeros would hide what differs
     drawn = [jax.random.normal(jax.random.key(i), x.shape) / 4 for i, x in enumerate(leaves)]
     params = jax.tree.unflatten(tree, drawn)
-    images = np.random.default_rng(0).standard_normal((2, 12, 20, 3)).astype(np.float32)
+    images = np.random.default_rng(0).standard_normal((2, *size, 3)).astype(np.float32)
     facts = weights.Facts(model=cfg, data=config.Data(image_size=(16, 16)), classes=(), fresh={})
-    other = models.create(cfg, image_size=(12, 20))
+    other = models.create(cfg, image_size=size)
     fitted, _ = weights.fit(jax.device_get(params), facts, other, keep_head=True)
     expected, _ = jax.jit(other.apply)(fitted, images)
     found, _ = jax.jit(any_size.of(model).apply)(params, images)

@@ -36,6 +36,7 @@ NOT_RUN = {
     r"^vit_jax transfer (?!.*(--dry-run|image_folder))": "the paper's run; tests/transfer",
     r"^vit_jax train (pretrain|finetune|masked|baseline)/(?!.*--smoke)": "the paper's run; --smoke",
     r"^vit_jax train tfds|imagenet|objectnet|--dedup-against": "needs a data set that is not here",
+    r"data\.channels=13": "needs such images; tests/data/test_depth.py",
     r"--serve": "waits for a browser; tests/inspect",
     r"--config=my_configs": "names a file of the reader",
     r"\bNAME\b": "names what the reader has",

@@ -67,14 +67,14 @@ def _matrices(model: AnySize, size: tuple[int, int]) -> dict[str, np.ndarray]:
     )
     found = {}
     for name, leaf in mine.items():
-        if leaf.shape == others[name].shape:
-            continue
-        if "position/" not in name:
+        if "position/" in name and leaf.ndim > 1:
+            rows = np.eye(leaf.shape[-2])
+            matrix, _ = finetune_init.positions(name, rows, facts, target)
+            if not np.array_equal(matrix, rows):  # as many patches may be another grid
+                found[name] = matrix.astype(np.float32)
+        elif leaf.shape != others[name].shape:
             raise config.ConfigError(
                 f"data.aspect=native: {name} of model.architecture={model.config.architecture} is "
                 "of one image size; set data.aspect=fixed"
             )
-        rows = np.eye(leaf.shape[-2])
-        found[name], _ = finetune_init.positions(name, rows, facts, target)
-        found[name] = found[name].astype(np.float32)
     return found
