@@ -2,6 +2,7 @@
 
 import collections
 
+import grain.experimental
 import numpy as np
 import pytest
 
@@ -45,3 +46,17 @@ def test_digits_are_sampled_from_all_classes():
     drawn = [source[index].label for index in sampling.draw(len(source), 50)]
     assert set(drawn) == set(range(10))
     assert np.bincount(drawn).max() <= 12
+
+
+def test_the_order_of_an_epoch():
+    """NumPy's up to 2^16 - 1 examples, then Grain's: another order would be another run."""
+    for total in (20, 2**16 - 1):
+        expected = np.random.default_rng((3, 5)).permutation(total)
+        for offset in (0, 1, total - 1):
+            assert sampling.shuffled(3, 5, offset, total) == expected[offset]
+    seed = int(np.random.SeedSequence((3, 5)).generate_state(1)[0])
+    for total in (2**16, 10**6):
+        for offset in (0, 1, total - 1):
+            assert sampling.shuffled(3, 5, offset, total) == grain.experimental.index_shuffle(
+                offset, max_index=total - 1, seed=seed, rounds=4
+            )

@@ -221,13 +221,13 @@ def markdown(lines):
     ]
 
 
-def cost(seed, rounds=7, steps=20):
+def cost(seed, rounds=7, steps=10):
     """Yields (K, time of replaying every K-th step over that of none, less 1: median and range)."""
     wide = {"patch_size": 1, "width": 128, "depth": 4, "mlp_dim": 512, "heads": 4}
     trainer = Trainer(configure(**CFG, model=wide), devices=1)
     begun = state.initialize(trainer.model, trainer.tx, trainer.cfg, trainer.mesh)
     batch, states, programs = put(trainer, seed), {}, {}
-    for every in (None, 5, 10, 20):
+    for every in (None, 2, 5, 10):
         run = trainer.compiled
         if every:
             run = replay.Replay(run, trainer.mesh, every=every, first=0, say=print)

@@ -1,6 +1,6 @@
 """Mutation testing: which test notices a small fault of the code?
 
-    python tests/helpers/mutation.py draw --each=10 --seed=1     adds faults to the table
+    python tests/helpers/mutation.py draw --each=10              mends the table, and adds faults
     python tests/helpers/mutation.py run [--until=18:30] [WORD]  finds their killers, resuming
     python tests/helpers/mutation.py check [--share=25]          do they still kill them?
     python tests/helpers/mutation.py table                       counts by module
@@ -14,6 +14,7 @@ the like: the tests of its module's files that call the function, the quickest f
 import argparse
 import dataclasses
 import fcntl
+import itertools
 import json
 import pathlib
 import random
@@ -57,6 +58,7 @@ GROUPS = {
     for (folder, modules), files in TARGETS.items()
     for module in modules.split()
 }
+BY_HAND = "by hand"  # the operator of a fault that somebody wrote
 MODULES = [file.removesuffix(".py").replace("/", ".") for file in GROUPS] + ["vit_jax.experiment"]
 
 
@@ -101,34 +103,45 @@ def write(rows, path=TABLE):
 
 
 def draw(rows, each, seed):
-    """Returns new faults of each module, as many of every operator as there are."""
-    known, new = {row.fault for row in rows}, []
-    for file in GROUPS:
+    """Returns the rows that still fit the code, and new ones of modules with fewer than `each`.
+
+    Of every operator as many as there are; faults written by hand do not count.
+    """
+    texts = {file: (ROOT / file).read_text() for file in GROUPS}
+    kept = [row for row in rows if _fits(row.fault, texts)]
+    known = {row.fault for row in kept}
+    for file, text in texts.items():
         rng = random.Random(f"{seed} {file}")
-        faults = list(fault_operators.generate(file, (ROOT / file).read_text()))
+        faults = list(fault_operators.generate(file, text))
         rng.shuffle(faults)
         kinds = sorted({fault.operator for fault in faults})
         rng.shuffle(kinds)
         turns = [[one for one in faults if one.operator == kind] for kind in kinds]
-        taken = [
-            one for turn in zip(*map(_padded(each), turns), strict=True) for one in turn if one
-        ]
-        new += [fault for fault in taken if fault not in known][:each]
-    return [Row(fault=fault) for fault in new]
+        drawn = [one for turn in itertools.zip_longest(*turns) for one in turn if one is not None]
+        left = each - sum(one.file == file and one.operator != BY_HAND for one in known)
+        kept += [Row(fault=fault) for fault in drawn if fault not in known][: max(left, 0)]
+    return kept
 
 
-def _padded(length):
-    return lambda items: (items + length * [None])[:length]
+def _fits(fault, texts):
+    try:
+        return bool(fault.applied(texts[fault.file]))
+    except (KeyError, ValueError):
+        return False
 
 
-def baseline(copy, folder, files):
+def baseline(copy, files, measure):
     """Returns the seconds of a group's tests, and what each of them calls.
 
-    A test that fails while its calls are traced is left out.
+    A test that fails while its calls are traced is left out. Files that were never measured are
+    run if `measure` says so.
     """
-    known = {"seconds": {}, "calls": {}}
+    known = {"seconds": {}, "calls": {}, "missing": False}
     for file in files:
         kept = forked_tests.WORK / f"{file.replace('/', '.')}.json"
+        if not kept.exists() and not measure:
+            known["missing"] = True
+            continue
         if not kept.exists():
             events, _ = copy.tests([file], functions=True)
             failed = [event[1] for event in events if event[0] == "failed"]
@@ -156,10 +169,12 @@ def killer(copy, fault, known, budget):
     ]
     order = sorted(concerned or seconds, key=lambda test: seconds[test])
     named = [file for file in files if any(test.startswith(file) for test in order)]
+    if not order:
+        return None, 0.0
     with copy.with_fault(fault):
         events, spent = copy.tests(named, order, seconds, budget=budget)
     failed = [event[1] for event in events if event[0] == "failed"]
-    if ["unfinished"] in events:
+    if not failed and (known["missing"] or ["unfinished"] in events):
         return None, spent
     return (failed or [""])[0], spent
 
@@ -173,7 +188,7 @@ def search(rows, *, until=None, budget=None, say=print):
                 break
             folder, files = GROUPS[row.fault.file]
             if folder not in known:
-                known[folder] = baseline(copy, folder, files)
+                known[folder] = baseline(copy, files, measure=budget is None)
                 say(f"{folder}: {len(known[folder]['seconds'])} tests")
             test, seconds = killer(copy, row.fault, known[folder], budget)
             outcome = "not noticed so far" if test is None else test or "SURVIVED"
@@ -232,12 +247,14 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--until", help="begin with no fault after this time of day, HH:MM")
     parser.add_argument("--share", type=int, default=25, help="check each so-manieth fault")
-    parser.add_argument("--budget", type=float, help="CPU seconds of tests, then the next fault")
+    parser.add_argument(
+        "--budget", type=float, help="CPU seconds of tests for a fault; of measured files alone"
+    )
     parser.add_argument("--survivors", action="store_true", help="run those that survived again")
     options = parser.parse_args()
     rows = read()
     if options.command == "draw":
-        write(rows + draw(rows, options.each, options.seed))
+        write(draw(rows, options.each, options.seed))
     elif options.command == "run":
 
         def waiting():

@@ -163,6 +163,54 @@ def test_the_last_state_is_evaluated_and_saved_with_its_numbers():
     assert saves(made) == [(4, 0.5)]
 
 
+def test_a_resumed_run_reads_on_where_it_stopped():
+    made, opened, seen = make(evaluators={"test": scores([0.5])}, steps=8), [], []
+    step = made.step
+    made.batches = lambda start: opened.append(Batches(start)) or opened[-1]
+    made.step = lambda state, batch: seen.append(batch["index"].tolist()) or step(state, batch)
+    made.run(6, 6)
+    assert seen == [examples(7).tolist(), examples(8).tolist()]
+    assert [(one.taken, one.closed) for one in opened] == [(8, True)]
+
+
+def test_hooks_are_called_around_every_step():
+    calls = []
+
+    class Recorder(loop.Hook):
+        def before(self, step):
+            calls.append(("before", step))
+
+        def dispatched(self, step, metrics, batch):
+            calls.append(("dispatched", step, metrics, batch["index"].tolist()))
+
+        def due(self, step):
+            calls.append(("due", step))
+            return step == 2
+
+        def after(self, moment, *, due):
+            calls.append(("after", moment.step, moment.state, due))
+
+        def end(self):
+            calls.append(("end",))
+
+    session = runs.session(None)
+    loop.train(
+        loop.Moment(state=10, step=0),
+        steps=2,
+        step=lambda state, batch: (state + 1, {"before": state}),
+        batches=Batches,
+        put=lambda batch: batch,
+        hooks=[Recorder()],
+        stop=session.stop,
+        phases=session.phases,
+    )
+    assert calls == [
+        ("before", 1), ("dispatched", 1, {"before": 10}, [2, 3]), ("due", 1),
+        ("before", 2), ("dispatched", 2, {"before": 11}, [4, 5]), ("due", 2),
+        ("after", 2, 12, True), ("end",),
+    ]  # fmt: skip
+
+
 def test_the_first_evaluator_chooses_the_best():
     others = {"one": scores([0.5, 0.3], "top1"), "two": scores([0.1, 0.9], "top1")}
     made = make(evaluators=others, steps=4, save=None)

@@ -39,26 +39,18 @@ def batch_of(number, rows=BATCH):
     return {"image": images, "label": rng.integers(0, CLASSES, rows).astype(np.int32)}
 
 
-@functools.cache
-def program(cfg, devices, dtype, few):
-    """Returns a run's parts and its compiled step, the same for all tests."""
-    assert few == step.FEW
-    mesh = sharding.create_mesh(cfg.mesh.fsdp, jax.devices()[:devices])
-    model = models.create(cfg.model, image_size=(SIZE, SIZE), channels=1, dtype=dtype)
-    tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
-    schedule = schedules.create(cfg.schedule, lr=cfg.optimizer.lr, steps=10, warmup=0)
-    target = state.abstract_state(model, tx, cfg, mesh)
-    pure = step.create(model, tx, schedule, cfg)
-    return mesh, model, tx, target, step.compile_step(pure, target, cfg, mesh)
-
-
 class Trainer:
     """A run without the loop: batches by hand."""
 
     def __init__(self, cfg, devices=8, dtype="float32"):
         self.cfg = cfg
-        made = program(cfg, devices, dtype, step.FEW)
-        self.mesh, self.model, self.tx, self.target, self.compiled = made
+        self.mesh = sharding.create_mesh(cfg.mesh.fsdp, jax.devices()[:devices])
+        self.model = models.create(cfg.model, image_size=(SIZE, SIZE), channels=1, dtype=dtype)
+        self.tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
+        schedule = schedules.create(cfg.schedule, lr=cfg.optimizer.lr, steps=10, warmup=0)
+        self.target = state.abstract_state(self.model, self.tx, cfg, self.mesh)
+        pure = step.create(self.model, self.tx, schedule, cfg)
+        self.compiled = step.compile_step(pure, self.target, cfg, self.mesh)
 
     @functools.cached_property
     def state(self):

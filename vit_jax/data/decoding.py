@@ -129,7 +129,8 @@ def size(image: bytes | np.ndarray) -> tuple[int, int]:
     kind, found = image_headers.read(image)
     if found is None or min(found) < 1:
         raise BadImage(f"is a truncated or damaged {kind or 'file'}")
-    return found[::-1] if image_headers.orientation(image) > 4 else found
+    height, width = found
+    return (width, height) if image_headers.orientation(image) > 4 else (height, width)
 
 
 def load(

@@ -95,8 +95,9 @@ class Layout:
     @property
     def size(self) -> tuple[int, int]:
         """Height and width as shown."""
-        sides = self.height, self.width
-        return sides[::-1] if self.orientation > 4 else sides
+        if self.orientation > 4:
+            return self.width, self.height
+        return self.height, self.width
 
     @property
     def cost(self) -> int:
