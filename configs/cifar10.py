@@ -5,7 +5,7 @@
 
 `ViT-6_4` has six layers as wide as ViT-Ti's: 2.7 million parameters, 64 patches an image. Its
 learning rate is constant until the cooldown, so that a longer run begins as this one does.
-`ViT-3_4` is a small one for a few minutes, `ViT-3_4-distilled` the same taught by `ViT-6_4`, whose
+`ViT-3_4` is a small one for a minute, `ViT-3_4-distilled` the same taught by `ViT-6_4`, whose
 weights come with the package.
 """
 
