@@ -119,8 +119,11 @@ BAD = [
         "--config.data.image_size=9",
         "data.image_size=9,9: height 9 is not a multiple of model.patch_size 2; nearest: 8",
     ),
-    ("--config.data.channels=2", "data.channels=2: must be 1 or 3"),
-    ("--config.data.channels=4", "data.channels=4: must be at most 3"),
+    (
+        "--config.data.channels=2",
+        "data.channels=2: digits are gray; set 1, or 3 for three equal channels",
+    ),
+    ("--config.data.channels=65", "data.channels=65: must be at most 64"),
     ("--config.data.flip=maybe", "data.flip=maybe: must be true or false"),
     ("--config.data.source=folders", "data.source=folders: no such source; did you mean folder?"),
     ("--config.data.source=folder", "data.root=none: set it to the folder of images"),

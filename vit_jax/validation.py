@@ -32,6 +32,10 @@ def check_options(cfg: config.Config) -> None:
         raise config.ConfigError("data.aspect=native: is not for masked.target; set fixed")
     if data.randaugment is not None:
         _check_randaugment(data.randaugment)
+    if data.source == "digits" and data.channels not in (1, 3):
+        raise config.ConfigError(
+            f"data.channels={data.channels}: digits are gray; set 1, or 3 for three equal channels"
+        )
     if data.channels not in (1, 3) or data.depth != 8:
         _check_plain_colors(cfg)
     crops = data.train_crop == "random" or data.eval_crop == "central"

@@ -20,7 +20,7 @@ class CosineAttention(Attention):
         super().__init__(model, dtype, rngs=rngs)  # makes the projections query, key, value, out
         self.scale = nnx.Param(jnp.full((model.heads,), scale, jnp.float32))
 
-    def __call__(self, x, *, to=None, capture=False):
+    def __call__(self, x, *, capture=False, **_):
         """Returns what x (B, N, D) attends to and, on request, the weights (B, H, N, N)."""
         query, key, value = self.query(x), self.key(x), self.value(x)  # (B, N, H, d)
         query, key = (t / jnp.linalg.norm(t, axis=-1, keepdims=True) for t in (query, key))
@@ -35,7 +35,8 @@ class CosineViTFamily(ViTFamily):
     """ViT with cosine attention; its arguments are those of `cosine_vit(...)`."""
 
     maskable, weights = False, None  # no other project has its weights
-    unread = ("attention", "qk_norm", "rotary", "rotary_span")  # options that it ignores
+    unread = ("attention", "qk_norm", "rotary", "rotary_span", "rotary_grid")  # options that it
+    unread += ("sub_norm", "relative_bias")  # ignores
 
     def __init__(self, scale: float = 10.0):
         def block(model, grid, dtype, *, rngs):

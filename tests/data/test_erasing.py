@@ -20,7 +20,7 @@ class Fixed:
             return self.numbers.pop(0)
         return np.array([self.numbers.pop(0) for _ in range(size)])
 
-    def integers(self, low, high, shape, dtype):
+    def integers(self, low, high, shape, dtype, endpoint):
         return np.full(shape, 7, dtype)
 
 

@@ -109,12 +109,12 @@ def test_other_data_have_no_folder():
 
 
 def test_a_dry_run_says_it_too(tmp_path):
-    root = fill(tmp_path, *FILES, "train/a/x.tif")
+    root = fill(tmp_path, *FILES, "train/a/x.heic")
     options = {"data.root": str(root), "data.workers": 0}
     rows = dict(api.preview("image_folder-32", tmp_path / "run", options))
     assert rows["files"] == (
         f"data.root={root}: train 6 images of 2 classes (3 each), val 6 images of 2 classes "
-        "(3 each); not used: 1 .tif (a format that is not read; save as .png)"
+        "(3 each); not used: 1 .heic (a format that is not read; save as .png)"
     )
     broken(root)
     with pytest.raises(DataError, match="of 9 images of train 3 cannot be used"):

@@ -590,7 +590,6 @@ def test_classifier_is_equal_and_hashable_by_its_fields():
         ({"num_classes": None}, {}, "model.num_classes=none: not known; set the number of classes"),
         ({"heads": 3}, {}, "model.heads=3: does not divide model.width 16; nearest: 2"),
         ({}, {"image_size": (8, 9)}, "data.image_size=8,9: width 9 is not a multiple of "),
-        ({}, {"channels": 2}, "data.channels=2: must be 1 or 3"),
     ],
 )
 def test_impossible_models(changes, shape, message):

@@ -257,7 +257,6 @@ def doubled(arrays):
             with_(embedding__kernel=lambda x: x[:0]),
             "contains no model of this kind: no embedding/kernel with 4 axes",
         ),
-        (with_(embedding__kernel=lambda x: x[:, :, :2]), "data.channels=2: must be 1 or 3"),
         (
             dict.clear,
             "is not one of the supported model layouts (",

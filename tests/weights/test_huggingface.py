@@ -187,7 +187,7 @@ def test_without_a_preprocessor_its_defaults_are_assumed():
             {"model_type": "siglip2"},
             "model_type=siglip2: of the Hugging Face models, only vit, deit, vit_mae, vit_msn, "
             "dinov2, dinov2_with_registers, dinov3_vit, clip, clip_vision_model, siglip, "
-            "siglip_vision_model, bit are supported",
+            "siglip_vision_model, beit, bit are supported",
         ),
         ({"head_dim": 16}, "head_dim=16: is not 24 / 3 heads"),
         ({"num_attention_heads": "3"}, "num_attention_heads='3': must be a positive whole number"),
@@ -199,9 +199,7 @@ def test_without_a_preprocessor_its_defaults_are_assumed():
         ({"image_size": [32]}, "image_size=[32]: must be a height and a width"),
         (
             {"model_type": "beit"},
-            "model_type=beit: of the Hugging Face models, only vit, deit, vit_mae, vit_msn, "
-            "dinov2, dinov2_with_registers, dinov3_vit, clip, clip_vision_model, siglip, "
-            "siglip_vision_model, bit are supported",
+            "model_type=beit: there is no beit.encoder.layer.0; name another type",
         ),
         ({"id2label": {"0": "ant"}}, "id2label: names 1 classes; the head has 6"),
         (

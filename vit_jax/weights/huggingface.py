@@ -151,11 +151,14 @@ def _dinov2(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
 def _beit(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
     prefix = _prefix(specs, PATCHES) or ""
     width, channels, *patch = array_shape(specs, prefix + PATCHES, 4)
+    layers = depth(specs, r"(?:beit\.)?encoder\.layer\.(\d{1,3})\.")
+    if not layers:
+        raise WeightsError("model_type=beit: there is no beit.encoder.layer.0; name another type")
     known = huggingface_config.transformer(given, width, pooler=False)
     model = config.Model(
         patch_size=(patch[0], patch[1]),
         width=width,
-        depth=depth(specs, r"(?:beit\.)?encoder\.layer\.(\d{1,3})\."),
+        depth=layers,
         mlp_dim=array_shape(specs, f"{prefix}encoder.layer.0.{OLDER[4]}.weight", 2)[0],
         patch_remainder="drop",
         **(known | huggingface_beit.options(specs, given, prefix)),
