@@ -126,6 +126,7 @@ def test_step_is_lighter_than_big_visions():
     assert report.peak <= 1.17 * GIB  # 5.16
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "shares"),
     [  # of the bytes of a kind
