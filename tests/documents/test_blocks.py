@@ -19,7 +19,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_device")]
 KNOWN = ("cat", "dog")
 WEIGHTS = runs.ROOT / "tests" / "fixtures" / "vit_tiny_finetuned.npz"
 PUBLISHED = re.compile(
-    r"(augreg|timm|google|imagenet21k\+imagenet2012)/[\w.+-]+|ANY(\.npz|/model\.safetensors)?|pets-timm"
+    r"(augreg|timm|google|imagenet21k\+imagenet2012)/[\w.+-]+|ANY(\.npz|/model\.safetensors)?"
+    r"|(?<!output=)pets-timm"
 )
 SHORT = {
     "train.duration": "2 steps",
