@@ -123,7 +123,7 @@ def test_unrolled_and_recomputed_they_are_the_same(parts, changes):
 
 
 def test_relative_biases_are_resized_by_offset():
-    """A table that is linear in the offsets stays so; what is of other tokens is copied."""
+    """A table that is linear in the offsets stays so; the rows of other tokens are copied."""
     facts = weights.Facts(
         model=models.complete(dataclasses.replace(TINY, **BEIT)),
         data=config.Data(image_size=(12, 16)),

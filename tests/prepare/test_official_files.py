@@ -207,7 +207,7 @@ def test_mat_numbers_in_fewer_bytes():
 
 
 def floats(value):
-    """A .mat file of a table whose shape is of floating-point numbers; found by libFuzzer."""
+    """A .mat file of a table whose shape holds floating-point numbers; found by libFuzzer."""
     sound = struct.pack("<IIii", 5, 8, 1, 1)
     buffer = io.BytesIO()
     scipy.io.savemat(buffer, {"a": {"b": np.ones((2, 2))}})

@@ -107,7 +107,7 @@ class Attention(nnx.Module):
         Args:
           x: where the queries come from.
           to: where keys and values come from, (B, N, D); None means x itself.
-          bias: added to the logits, (H, Q, N) float32, besides that of a table of its own.
+          bias: added to the logits, (H, Q, N) float32, in addition to its own table.
           capture: whether to return the weights, float32.
         """
         to = x if to is None else to
