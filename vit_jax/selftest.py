@@ -99,7 +99,7 @@ def _prepare(cfg: config.Config, mesh: Mesh) -> tuple[jax.stages.Lowered, Any, A
     drawn = np.random.default_rng(0)
     shape = (STEPS, *step.batch_shapes(cfg)["image"].shape)
     batches = {
-        "image": drawn.integers(0, 256, shape, dtype=cfg.data.pixel_type),
+        "image": drawn.integers(0, 256, shape, dtype=np.dtype(cfg.data.pixel_type)),
         "label": drawn.integers(0, 1000, shape[:2], dtype=np.int32),
     }
     split = NamedSharding(mesh, P("device"))
