@@ -30,6 +30,7 @@ SHORT = {
     "evaluation.every": "none",
     "logging.tensorboard": "false",
 }
+RESUMED = {"train.duration": "4 steps", "schedule.cooldown": "2 steps"}
 FOLDER = {"data.image_size": "32", "data.workers": "0"}
 SMALL = {"model.variant": "none", "model.patch_size": "8", "model.width": "16", "model.depth": "1"}
 SMALL |= {"model.mlp_dim": "32", "model.heads": "2"}
@@ -69,6 +70,8 @@ def shortened(words):
     """Returns a command with options that make its run small."""
     verb, *rest = words
     named = [word for word in rest if not word.startswith("--")]
+    if verb == "train" and not named and any("train.duration" in word for word in rest):
+        return [*words, *plugins.flags(RESUMED)]
     if verb not in ("train", "transfer") or not named or {"--smoke", "--dry-run"} & set(rest):
         return words
     options = dict(SHORT)
