@@ -179,6 +179,21 @@ require_run() {
     *) fail 2 "--workdir=$workdir: must be gs://BUCKET/DIR, or /DIR on a disk that all workers have mounted there" ;;
   esac
   TRAIN=(train "${RUN[@]}" "--workdir=$workdir")
+  [ -z "$dry_run" ] || require_config
+}
+
+require_config() { # for a dry run, which preflight does not precede; where vit_jax is not installed, nothing is known
+  local program words=() word answer
+  program=$(installed) || return 0
+  for word in "${RUN[@]}"; do
+    case $word in --smoke | --profile=*) ;; *) words+=("$word") ;; esac
+  done
+  answer=$(bounded "$timeout_seconds" "$program" show "${words[@]}" 2>&1 >/dev/null) ||
+    fail 2 "$COMMAND: $(tail -n 1 <<<"$answer" | sed 's/^vit_jax: //')"
+}
+
+installed() { # prints the path of vit_jax, or fails
+  command -v vit_jax || command -v "$ROOT/.venv/bin/vit_jax"
 }
 
 # --- Commands --------------------------------------------------------------------------------------------------
@@ -247,7 +262,7 @@ run() {
 preflight() {
   local program words=() answer memory code=0 word most=$((30 * timeout_seconds))
   [ -z "$force" ] || return 0
-  program=$(command -v vit_jax || command -v "$ROOT/.venv/bin/vit_jax" || true)
+  program=$(installed || true)
   for word in "${RUN[@]}"; do
     case $word in --smoke | --profile=*) ;; *) words+=("$word") ;; esac
   done

@@ -5,8 +5,10 @@ import json
 import pytest
 
 import runs
-from vit_jax import api, catalog, cli, config, experiment, run_config, run_directory
+from vit_jax import api, catalog, cli, config, experiment, run_config, run_directory, weights
 from vit_jax.runtime import preemption
+
+WEIGHTS = runs.ROOT / "tests" / "fixtures" / "vit_tiny_finetuned.npz"
 
 
 @pytest.fixture
@@ -68,6 +70,19 @@ def test_a_dry_run_shows_the_run_and_writes_nothing(tmp_path, monkeypatch, capsy
     assert list(tmp_path.iterdir()) == []
     assert cli.main(["train", "digits", "--dry-run", "--smoke"]) == 2
     assert "--dry-run: does not go with --smoke" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("one_device")
+def test_a_dry_run_looks_at_the_weights_to_start_from(tmp_path):
+    sizes = {"model.patch_size": 16, "model.width": 32, "model.depth": 3, "model.mlp_dim": 64}
+    sizes |= {"model.heads": 4, "model.unroll": 1, "model.position": "learned_1d"}
+    options = sizes | {"data.image_size": 32, "init_from": str(WEIGHTS)}
+    rows = dict(api.preview("digits", tmp_path / "run", options))
+    assert rows["starts from"] == str(WEIGHTS)
+    with pytest.raises(weights.WeightsError, match=r"embedding/bias is \(32,\), not \(48,\)"):
+        api.preview("digits", tmp_path / "run", options | {"model.width": 48})
+    with pytest.raises(weights.WeightsError, match="no_such"):
+        api.preview("digits", tmp_path / "run", options | {"init_from": "no_such"})
 
 
 @pytest.mark.usefixtures("one_device")

@@ -5,7 +5,7 @@ import pathlib
 
 import jax
 
-from vit_jax import config
+from vit_jax import config, models, starting
 from vit_jax.checkpoints import record
 from vit_jax.data import folder_check, split_roles
 from vit_jax.evaluators.evaluation import Evaluation
@@ -29,7 +29,7 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
     rows = [
         ("config", cfg.name),
         ("run directory", f"{workdir}, {_progress(done, plan.steps)}"),
-        ("starts from", cfg.init_from or f"random weights, seed {cfg.seed}"),
+        ("starts from", _beginning(cfg, model, begun=done is not None)),
         *([("teacher", cfg.distill.teacher)] if cfg.distill.teacher else []),
         ("training", _images(cfg.data.train_split, len(source), len(source.classes))),
     ]
@@ -46,6 +46,15 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
     if trained := trainable.of(model, cfg).describe():
         rows.append(("trains", trained))
     return rows + _steps(cfg, plan, evaluation)
+
+
+def _beginning(cfg: config.Config, model: models.Classifier, *, begun: bool) -> str:
+    """Returns what a run starts from; raises WeightsError for weights that do not fit."""
+    if cfg.init_from is None:
+        return f"random weights, seed {cfg.seed}"
+    if not begun:
+        starting.imported(model, cfg)
+    return cfg.init_from
 
 
 def _steps(cfg: config.Config, plan: Plan, evaluation: Evaluation) -> list[tuple[str, str]]:

@@ -526,6 +526,16 @@ def test_a_dry_run_is_the_commands(world):
     assert not here.calls()
 
 
+@pytest.mark.parametrize("command", ["run", "supervise"])
+def test_a_dry_run_knows_the_configs(world, command):
+    here = world()
+    (here.cloud / "unknown").write_text("vit_jax: --config=digitz: no such config\n")
+    told = here.tpu(command, *RUN, "digitz", "--dry-run", code=2)
+    assert told == f"tpu.sh: {command}: --config=digitz: no such config\n"
+    (here.bin / "vit_jax").unlink()  # it cannot ask
+    assert "gcloud compute tpus " in here.tpu(command, *RUN, "digitz", "--dry-run")
+
+
 def test_a_dry_run_of_supervise_is_a_plan(world):
     here = world()
     printed = here.tpu(
