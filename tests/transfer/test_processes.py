@@ -134,7 +134,7 @@ def workers(workdir):
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_five_kills_and_the_same_table(tmp_path):
     """SIGKILL at random moments of the whole: while planning, in any cell, or between two."""
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
