@@ -172,6 +172,7 @@ understand_slice() { # sets KIND (gcloud's flags), CHIPS and RUNTIME for --slice
 }
 
 require_run() {
+  local word
   ((${#RUN[@]})) && [[ ${RUN[0]} != --* ]] || fail 2 "$COMMAND: which config? see vit_jax list"
   case $workdir in
     /?* | gs://?*/?*) ;;
@@ -179,16 +180,17 @@ require_run() {
     *) fail 2 "--workdir=$workdir: must be gs://BUCKET/DIR, or /DIR on a disk that all workers have mounted there" ;;
   esac
   TRAIN=(train "${RUN[@]}" "--workdir=$workdir")
+  CONFIG=() # what other commands than `train` take of it
+  for word in "${RUN[@]}"; do
+    case $word in --smoke | --profile=*) ;; *) CONFIG+=("$word") ;; esac
+  done
   [ -z "$dry_run" ] || require_config
 }
 
 require_config() { # for a dry run, which preflight does not precede; where vit_jax is not installed, nothing is known
-  local program words=() word answer
+  local program answer
   program=$(installed) || return 0
-  for word in "${RUN[@]}"; do
-    case $word in --smoke | --profile=*) ;; *) words+=("$word") ;; esac
-  done
-  answer=$(bounded "$timeout_seconds" "$program" show "${words[@]}" 2>&1 >/dev/null) ||
+  answer=$(bounded "$timeout_seconds" "$program" show "${CONFIG[@]}" 2>&1 >/dev/null) ||
     fail 2 "$COMMAND: $(tail -n 1 <<<"$answer" | sed 's/^vit_jax: //')"
 }
 
@@ -260,13 +262,10 @@ run() {
 }
 
 preflight() {
-  local program words=() answer memory code=0 word most=$((30 * timeout_seconds))
+  local program words answer memory code=0 most=$((30 * timeout_seconds))
   [ -z "$force" ] || return 0
   program=$(installed || true)
-  for word in "${RUN[@]}"; do
-    case $word in --smoke | --profile=*) ;; *) words+=("$word") ;; esac
-  done
-  words=(preflight "${words[@]}" "--topology=$slice" ${examples:+"--examples=$examples"})
+  words=(preflight "${CONFIG[@]}" "--topology=$slice" ${examples:+"--examples=$examples"})
   if [ -n "$dry_run" ]; then
     hush "$(quoted vit_jax "${words[@]}")"
     return

@@ -32,6 +32,7 @@ __all__ = [
     "describe",
     "find_checkpoint",
     "has_images",
+    "initial_params",
     "is_run",
     "load",
     "load_held",
@@ -191,6 +192,20 @@ def load_held(directory: pathlib.Path, step_number: int, cfg: config.Config) -> 
     return manager.restore_subtree(directory, step_number, target)
 
 
+def initial_params(cfg: config.Config, model: models.Classifier) -> tuple[models.Params, list[str]]:
+    """Returns the parameters that `model` takes from `init_from`, and a line on every difference.
+
+    Raises WeightsError if they do not fit, CheckpointError or ConfigError if they cannot be read.
+    """
+    assert cfg.init_from is not None
+    # Whole on every device: each process needs all of it.
+    opened = load(cfg.init_from, {"mesh.fsdp": "1"}, wanted=cfg)
+    params, report = weights.fit(
+        jax.device_get(opened.params), opened.facts, model, keep_head=cfg.init_head == "keep"
+    )
+    return params, [*opened.notes, *report.lines()]
+
+
 def adapter_base(cfg: config.Config) -> tuple[models.Params, str, dict[str, Any]]:
     """Returns what an adapter of a run leaves to its base, and what it holds itself.
 
@@ -209,10 +224,7 @@ def adapter_base(cfg: config.Config) -> tuple[models.Params, str, dict[str, Any]
         )
     if cfg.init_from is None:
         raise config.ConfigError(f"{cfg.name}: began with random weights, so it has no base")
-    opened = load(cfg.init_from, {"mesh.fsdp": "1"}, wanted=cfg)
-    params, _ = weights.fit(
-        jax.device_get(opened.params), opened.facts, model, keep_head=cfg.init_head == "keep"
-    )
+    params, _ = initial_params(cfg, model)
     fitted, every = tree_utils.flatten(params), trainable.parameters(model, cfg)
     shapes = tree_utils.flatten(jax.eval_shape(chosen.split, every))
     lacking = tree_utils.flatten(every).items()

@@ -5,7 +5,7 @@ import pathlib
 
 import jax
 
-from vit_jax import config, models, starting
+from vit_jax import config, loading, models
 from vit_jax.checkpoints import record
 from vit_jax.data import folder_check, split_roles
 from vit_jax.evaluators.evaluation import Evaluation
@@ -17,7 +17,7 @@ from vit_jax.training.plan import Plan
 def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
     """Returns the facts of a run, each with its label; opens the data and writes nothing.
 
-    Raises ConfigError or DataError, as training would.
+    Raises ConfigError, DataError or WeightsError, as training would.
     """
     evaluation = Evaluation(cfg)
     cfg, model = evaluation.cfg, evaluation.model
@@ -53,7 +53,7 @@ def _beginning(cfg: config.Config, model: models.Classifier, *, begun: bool) -> 
     if cfg.init_from is None:
         return f"random weights, seed {cfg.seed}"
     if not begun:
-        starting.imported(model, cfg)
+        loading.initial_params(cfg, model)
     return cfg.init_from
 
 

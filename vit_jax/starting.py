@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import jax
-
-from vit_jax import config, loading, models, teaching, weights
+from vit_jax import config, loading, models, teaching
 from vit_jax.checkpoints import collectives
 from vit_jax.checkpoints.manager import Manager
 from vit_jax.data.source import Source
@@ -55,23 +53,9 @@ def begin(
     session.progress.doing("making the parameters")
     live = state.initialize(model, tx, cfg, mesh)
     if cfg.init_from is not None:
-        params, notes = imported(model, cfg)
+        params, notes = loading.initial_params(cfg, model)
         live = state.begin_with(live, params, trainable.of(model, cfg))
         session.progress.say(f"begins with {cfg.init_from}")
         for line in notes:
             session.progress.say(f"  {line}")
     return loop.Moment(state=live, step=0)
-
-
-def imported(model: models.Classifier, cfg: config.Config) -> tuple[models.Params, list[str]]:
-    """Returns the parameters that `model` takes from `init_from`, and a line on every difference.
-
-    Raises WeightsError if they do not fit, CheckpointError or ConfigError if they cannot be read.
-    """
-    assert cfg.init_from is not None
-    # Whole on every device: each process needs all of it.
-    opened = loading.load(cfg.init_from, {"mesh.fsdp": "1"}, wanted=cfg)
-    params, report = weights.fit(
-        jax.device_get(opened.params), opened.facts, model, keep_head=cfg.init_head == "keep"
-    )
-    return params, [*opened.notes, *report.lines()]
