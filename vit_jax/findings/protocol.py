@@ -10,6 +10,7 @@ from vit_jax.findings import planning, records
 from vit_jax.findings.declaration import Training
 from vit_jax.findings.jobs import Job
 from vit_jax.findings.planning import Cell, Study
+from vit_jax.runtime import goodput
 from vit_jax.transfer_learning import subprocesses
 from vit_jax.transfer_learning.devices import Environment
 
@@ -103,6 +104,7 @@ def _run(
         left -= 1
         about = planning.as_values(job.cell)
         (workdir / job.directory / "finished").touch()
+        seconds += goodput.earlier(workdir / job.directory)
         record = records.made(about, study.size.name, seconds, answer)
         study.records.add(record)
         shown = ", ".join(f"{key} {value:.4f}" for key, value in record["measures"].items())

@@ -110,7 +110,7 @@ def made(
     Args:
       about: from `planning.as_values`.
       scale: its scale.
-      seconds: duration of the process that ended it.
+      seconds: duration of its processes, the interrupted ones included.
       answer: from `transfer_learning.worker`.
     """
     machine = answer["machine"]

@@ -99,6 +99,11 @@ def read(file: pathlib.Path) -> list[dict[str, Any]]:
     return sessions
 
 
+def earlier(run: pathlib.Path) -> float:
+    """Returns the seconds of all processes of a run but the newest."""
+    return sum(sum(session["seconds"].values()) for session in read(run / FILE)[:-1])
+
+
 def summary(sessions: Sequence[Mapping[str, Any]]) -> Summary:
     """Returns where the time of a run went."""
     seconds: dict[str, float] = {}
