@@ -142,9 +142,14 @@ def test_the_seconds_of_a_resumed_cell_include_those_of_its_first_process(tmp_pa
     cell = toy.cell(training("one", rates=(0.1,)), 0.1, 0)
     run = tmp_path / cell.directory
     run.mkdir(parents=True)
-    session = {"began": 0.0, "first_step": 0, "last_step": 1, "seconds": {"start": 3.0, "step": 4.5}}
+    session = {
+        "began": 0.0,
+        "first_step": 0,
+        "last_step": 1,
+        "seconds": {"start": 3.0, "step": 4.5},
+    }
     last = session | {"began": 9.0, "first_step": 1, "seconds": {"step": 1.0}}
-    (run / "sessions.json").write_text(json.dumps([session, last]))
+    (run / "sessions.json").write_text(json.dumps([first, last]))
     findings.perform(toy, tmp_path, run=Runner(rate_of))
     seconds = [toy.records.of(one.digest)["seconds"] for one in toy.cells(cell.training)]
     assert seconds == [9.5, 2.0, 2.0]  # Runner says 2 for each process that ends a cell

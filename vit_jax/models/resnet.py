@@ -4,6 +4,7 @@ A unit comes in two versions. `v1` normalizes after each convolution (He et al. 
 Learning"), as in the released hybrids of ViT; `v2` before ("Identity Mappings"), as Big Transfer.
 """
 
+import operator
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -219,12 +220,12 @@ class Stage(nnx.Module):
         # The first unit stands outside the loop, so it needs the same guard as an unrolled one.
         x, _ = rematerialize(apply, self.remat, unroll=2)(x, self.first)
         if self.others:
-            # In a loop's body, even one of one turn, XLA for CPUs finds no fast form of the gradient
-            # of a kernel: units of 3 x 2 train five times as slowly.
+            # XLA for CPUs has no fast gradient of a kernel in the body of a loop, even of one turn:
+            # three stages of two units train five times as slowly.
             if self.unroll == self.others:
                 layer = rematerialize(apply, self.remat, unroll=2)
                 for i in range(self.others):
-                    x, _ = layer(x, jax.tree.map(lambda leaf: leaf[i], self.rest))
+                    x, _ = layer(x, jax.tree.map(operator.itemgetter(i), self.rest))
             else:
                 layer = rematerialize(apply, self.remat, self.unroll)
                 x, _ = jax.lax.scan(layer, x, self.rest, unroll=self.unroll)
