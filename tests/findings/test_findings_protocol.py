@@ -148,7 +148,7 @@ def test_the_seconds_of_a_resumed_cell_include_those_of_its_first_process(tmp_pa
         "last_step": 1,
         "seconds": {"start": 3.0, "step": 4.5},
     }
-    last = session | {"began": 9.0, "first_step": 1, "seconds": {"step": 1.0}}
+    last = first | {"began": 9.0, "first_step": 1, "seconds": {"step": 1.0}}
     (run / "sessions.json").write_text(json.dumps([first, last]))
     findings.perform(toy, tmp_path, run=Runner(rate_of))
     seconds = [toy.records.of(one.digest)["seconds"] for one in toy.cells(cell.training)]
