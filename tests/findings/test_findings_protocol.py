@@ -142,7 +142,7 @@ def test_the_seconds_of_a_resumed_cell_include_those_of_its_first_process(tmp_pa
     cell = toy.cell(training("one", rates=(0.1,)), 0.1, 0)
     run = tmp_path / cell.directory
     run.mkdir(parents=True)
-    session = {
+    first = {
         "began": 0.0,
         "first_step": 0,
         "last_step": 1,
