@@ -1,6 +1,7 @@
 """Parts that the paper's models lack: off unless asked for, and whole where they are."""
 
 import dataclasses
+import importlib.util
 import json
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 from flax import nnx
 
 import resnet_reference
-from vit_jax import catalog, cli, config, loading, models, tree_utils, weights
+from vit_jax import catalog, cli, config, loading, models, preflight, tree_utils, weights
 from vit_jax.models import layers, norms, rotary, variants
 
 TINY = config.Model(patch_size=(4, 4), width=16, depth=3, mlp_dim=24, heads=2, num_classes=5)
@@ -367,3 +368,27 @@ def test_a_run_of_all_parts_trains_with_everything_split(tmp_path, kind):
         table = np.asarray(params["encoder"]["attention"]["relative_bias"]["table"])
         assert table.any()  # which begins at 0
         assert len(table) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None,
+    reason="libtpu is not installed; pip install 'vit_jax[tpu]'",
+)
+@pytest.mark.parametrize("kind", MODERN)
+@pytest.mark.parametrize(("remat", "unroll"), [("full", 1), ("attention", 2)])
+def test_all_parts_compile_for_a_slice(kind, remat, unroll):
+    sizes = {"patch_size": (4, 4), "width": 128, "depth": 2, "heads": 2, "mlp_dim": 512}
+    model = MODERN[kind] | sizes | {"remat": remat, "unroll": unroll}
+    values = {f"model.{key}": value for key, value in model.items()}
+    values |= {"train.batch_size": 64, "data.image_size": (32, 32)}
+    values |= {"mesh.fsdp": 2, "mesh.fsdp_min_size": 1}
+    cfg = config.build(config.override(catalog.load("finetune/ViT-B_16-i21k-cifar10"), values))
+    cfg = preflight.prepare(cfg)
+    report = preflight.measure(cfg, preflight.open_slice("v5e:2x2"), 50_000)
+    assert report.fits
+    # Computing again what the backward pass needs is at most another forward pass.
+    assert 1 < report.compiler_flops / report.model_flops < 1.4
+    shapes = models.create(cfg.model, image_size=(32, 32)).shapes()
+    count = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    assert report.params < 1.1 * count  # of four bytes each, on four devices
