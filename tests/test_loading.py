@@ -21,7 +21,6 @@ from vit_jax import (
     weights,
 )
 from vit_jax.cli import convert as convert_command
-from vit_jax.training import optimizers, sharding, state
 from vit_jax.weights import writers
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
@@ -138,22 +137,6 @@ def test_what_belongs_to_the_weights_is_taken_over(tmp_path):
     assert (taken.model.gelu, taken.model.norm_epsilon) == ("erf", 1e-12)
     assert (taken.data.mean, taken.data.std) == ((0.3,), (1.0,))
     assert (kept.model.gelu, kept.model.norm_epsilon) == ("tanh", 1e-12)
-
-
-@pytest.mark.parametrize("fsdp", [1, 8])
-def test_a_state_begins_with_some_parameters(fsdp):
-    cfg = runs.configure(model={"num_classes": 10}, mesh={"fsdp": fsdp, "fsdp_min_size": 0})
-    mesh = sharding.create_mesh(fsdp)
-    model = loading.create_model(cfg)
-    live = state.initialize(model, optimizers.create(cfg.optimizer, clip_norm=None), cfg, mesh)
-    old = tree_utils.flatten(jax.device_get(live["params"]))
-    given = {"encoder_norm/scale": old["encoder_norm/scale"] + 1}
-    new = state.begin_with(live, tree_utils.nest(given))
-    for key in ("params", "ema"):
-        for name, leaf in tree_utils.flatten(new[key]).items():
-            np.testing.assert_array_equal(leaf, given.get(name, old[name]))
-            assert leaf.sharding == tree_utils.flatten(live[key])[name].sharding
-    assert new["opt"] is live["opt"]
 
 
 def test_weights_of_a_file_are_evaluated_on_images_of_the_user(tmp_path):

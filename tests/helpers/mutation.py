@@ -28,8 +28,8 @@ import rotation
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = ROOT / "tests/mutation/faults.jsonl"
-TRAINING = ("schedules", "cooldown", "losses", "optimizer", "step", "loop", "notices", "sessions",
-            "trainable", "masked", "mixup")  # fmt: skip
+TRAINING = ("schedules", "cooldown", "losses", "optimizer", "state", "step", "loop", "notices",
+            "sessions", "trainable", "masked", "mixup")  # fmt: skip
 # Modules of vit_jax, and the files of tests that have to notice a fault in them.
 TARGETS = {
     ("training", "step loop state schedules"): [f"training/test_{one}.py" for one in TRAINING],

@@ -10,13 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import plugins
+import vit_jax
 from vit_jax import config, models, tree_utils
 from vit_jax.training import normalization, optimizers, schedules, sharding, state, step
 
 BATCH, SIZE, CLASSES = 16, 8, 5
 
 
-def configure(**sections):
+def configure(*, seed=0, **sections):
     values = {
         "model": {
             "patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "heads": 2,
@@ -30,7 +32,7 @@ def configure(**sections):
     }  # fmt: skip
     for section, options in sections.items():
         values[section] = values.get(section, {}) | options
-    return config.build(values)
+    return config.build(values | {"seed": seed})
 
 
 def batch_of(number, rows=BATCH):
@@ -389,3 +391,20 @@ def test_pixels_are_normalized_by_mean_and_deviation():
     given = normalization.normalize_pixels(images, config.Data(mean=mean, std=std))
     assert given.dtype == np.float32
     np.testing.assert_allclose(given, exact, rtol=0, atol=5e-7)
+
+
+def test_every_augmentation_of_every_step_and_seed_has_a_key_of_its_own():
+    keys = []
+
+    def augment(key, images, labels):
+        jax.debug.callback(lambda data: keys.append(tuple(data.tolist())), jax.random.key_data(key))
+        return images, labels
+
+    with plugins.forgotten():
+        for name in ("first", "second"):
+            vit_jax.register("batch_augmentation", name)(lambda: augment)
+        for seed in (0, 1):
+            cfg = configure(train={"augmentations": ["first", "second"]}, seed=seed)
+            Trainer(cfg, devices=1).run(2)
+    jax.effects_barrier()
+    assert len(keys) == len(set(keys)) == 8

@@ -1,0 +1,25 @@
+"""The state: what it begins with."""
+
+import jax
+import numpy as np
+import pytest
+
+import runs
+from vit_jax import loading, tree_utils
+from vit_jax.training import optimizers, sharding, state
+
+
+@pytest.mark.parametrize("fsdp", [1, 8])
+def test_a_state_begins_with_some_parameters(fsdp):
+    cfg = runs.configure(model={"num_classes": 10}, mesh={"fsdp": fsdp, "fsdp_min_size": 0})
+    mesh = sharding.create_mesh(fsdp)
+    model = loading.create_model(cfg)
+    live = state.initialize(model, optimizers.create(cfg.optimizer, clip_norm=None), cfg, mesh)
+    old = tree_utils.flatten(jax.device_get(live["params"]))
+    given = {"encoder_norm/scale": old["encoder_norm/scale"] + 1}
+    new = state.begin_with(live, tree_utils.nest(given))
+    for key in ("params", "ema"):
+        for name, leaf in tree_utils.flatten(new[key]).items():
+            np.testing.assert_array_equal(leaf, given.get(name, old[name]))
+            assert leaf.sharding == tree_utils.flatten(live[key])[name].sharding
+    assert new["opt"] is live["opt"]
