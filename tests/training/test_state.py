@@ -19,6 +19,7 @@ def test_a_state_begins_with_some_parameters(fsdp):
     given = {"encoder_norm/scale": old["encoder_norm/scale"] + 1}
     new = state.begin_with(live, tree_utils.nest(given))
     for key in ("params", "ema"):
+        assert jax.tree.structure(new[key]) == jax.tree.structure(live[key])
         for name, leaf in tree_utils.flatten(new[key]).items():
             np.testing.assert_array_equal(leaf, given.get(name, old[name]))
             assert leaf.sharding == tree_utils.flatten(live[key])[name].sharding
