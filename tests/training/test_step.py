@@ -18,7 +18,7 @@ from vit_jax.training import normalization, optimizers, schedules, sharding, sta
 BATCH, SIZE, CLASSES = 16, 8, 5
 
 
-def configure(*, seed=0, **sections):
+def configure(**sections):
     values = {
         "model": {
             "patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "heads": 2,
@@ -32,7 +32,7 @@ def configure(*, seed=0, **sections):
     }  # fmt: skip
     for section, options in sections.items():
         values[section] = values.get(section, {}) | options
-    return config.build(values | {"seed": seed})
+    return config.build(values)
 
 
 def batch_of(number, rows=BATCH):
@@ -404,7 +404,7 @@ def test_every_augmentation_of_every_step_and_seed_has_a_key_of_its_own():
         for name in ("first", "second"):
             vit_jax.register("batch_augmentation", name)(lambda: augment)
         for seed in (0, 1):
-            cfg = configure(train={"augmentations": ["first", "second"]}, seed=seed)
-            Trainer(cfg, devices=1).run(2)
+            cfg = configure(train={"augmentations": ["first", "second"]})
+            Trainer(dataclasses.replace(cfg, seed=seed), devices=1).run(2)
     jax.effects_barrier()
     assert len(keys) == len(set(keys)) == 8

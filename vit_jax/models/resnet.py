@@ -217,18 +217,17 @@ class Stage(nnx.Module):
         def apply(x: jax.Array, unit: Unit) -> tuple[jax.Array, None]:
             return constrain_batch(unit(constrain_batch(x))), None
 
-        # The first unit stands outside the loop, so it needs the same guard as an unrolled one.
-        x, _ = rematerialize(apply, self.remat, unroll=2)(x, self.first)
-        if self.others:
-            # XLA for CPUs has no fast gradient of a kernel in the body of a loop, even of one turn:
-            # three stages of two units train five times as slowly.
-            if self.unroll == self.others:
-                layer = rematerialize(apply, self.remat, unroll=2)
-                for i in range(self.others):
-                    x, _ = layer(x, jax.tree.map(operator.itemgetter(i), self.rest))
-            else:
-                layer = rematerialize(apply, self.remat, self.unroll)
-                x, _ = jax.lax.scan(layer, x, self.rest, unroll=self.unroll)
+        # Outside a loop the compiler would share what it should compute again.
+        inline = rematerialize(apply, self.remat, unroll=2)
+        x, _ = inline(x, self.first)
+        if self.unroll < self.others:
+            layer = rematerialize(apply, self.remat, self.unroll)
+            x, _ = jax.lax.scan(layer, x, self.rest, unroll=self.unroll)
+            return x
+        # XLA for CPUs has no fast gradient of a kernel in the body of a loop, even of one turn:
+        # three stages of two units train five times as slowly.
+        for i in range(self.others):
+            x, _ = inline(x, jax.tree.map(operator.itemgetter(i), self.rest))
         return x
 
 
