@@ -136,12 +136,16 @@ def fill_disk(processes, workdir, rng):
 
 
 def damage(processes, workdir, rng):
-    """Kills the run and flips a bit of its newest checkpoint."""
+    """Kills the run and flips a bit of its newest checkpoint.
+
+    A run's only one is let be: without it the run refuses to go on, until somebody says so.
+    """
     kill(processes, workdir, rng)
     end(processes)
-    newest = max(workdir.glob("checkpoints/" + 8 * "[0-9]" + "/commit.json"), default=None)
-    if newest is None:
+    saved = sorted(workdir.glob("checkpoints/" + 8 * "[0-9]" + "/commit.json"))
+    if len(saved) < 2:
         return
+    newest = saved[-1]
     file = rng.choice(sorted(p for p in newest.parent.rglob("*") if p.is_file() and p != newest))
     data = bytearray(file.read_bytes())
     if data:

@@ -26,9 +26,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from test_step import BATCH, Trainer, batch_of, configure
+from test_step import Trainer, batch_of, configure
 from vit_jax.benchmarks import turns
 from vit_jax.models import layers, vit
+from vit_jax.runtime import device
 from vit_jax.training import replay, sharding, state, step
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -100,8 +101,9 @@ def faulty_step(trainer):
 
 
 def put(trainer, number):
-    rows = sharding.host_rows(trainer.mesh, BATCH)
-    return sharding.put_batch(batch_of(number), trainer.mesh, BATCH, rows)
+    size = trainer.cfg.train.batch_size
+    rows = sharding.host_rows(trainer.mesh, size)
+    return sharding.put_batch(batch_of(number, size), trainer.mesh, size, rows)
 
 
 def bits(result):
@@ -224,7 +226,8 @@ def markdown(lines):
 def cost(seed, rounds=7, steps=10):
     """Yields (K, time of replaying every K-th step over that of none, less 1: median and range)."""
     wide = {"patch_size": 1, "width": 128, "depth": 4, "mlp_dim": 512, "heads": 4}
-    trainer = Trainer(configure(**CFG, model=wide), devices=1)
+    train = CFG["train"] | {"batch_size": 64}
+    trainer = Trainer(configure(**CFG | {"train": train}, model=wide), devices=1)
     begun = state.initialize(trainer.model, trainer.tx, trainer.cfg, trainer.mesh)
     batch, states, programs = put(trainer, seed), {}, {}
     for every in (None, 2, 5, 10):
@@ -255,6 +258,7 @@ def main():
     options = parser.parse_args()
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
     jax.config.update("jax_platforms", "cpu")
+    device.keep_freed_memory()  # as `vit_jax train` does
     if options.cost:
         for every, median, least, most in cost(options.seed):
             bar = 1 / every + 0.02

@@ -5,6 +5,8 @@ import pathlib
 import numpy as np
 import pytest
 
+import plugins
+import vit_jax
 from vit_jax import config
 from vit_jax.training import schedules
 
@@ -63,3 +65,23 @@ def test_step_divides_by_ten_at_shares_of_the_whole_run():
     np.testing.assert_allclose(ours, expected, rtol=1e-6)
     never = schedules.create(config.Schedule(decay="step", drops=()), lr=0.48, steps=9, warmup=0)
     assert float(never(8)) == pytest.approx(0.48)
+
+
+def test_a_registered_schedule_is_told_the_run():
+    with plugins.forgotten():
+
+        @vit_jax.register("schedule", "told")
+        def told(*, lr, steps, warmup):
+            return lambda step: lr * (1 + step) / (steps + warmup)
+
+        schedule = schedules.create(config.Schedule(decay="told"), lr=0.5, steps=90, warmup=10)
+    assert [float(schedule(step)) for step in (0, 99)] == pytest.approx([0.005, 0.5])
+
+
+@pytest.mark.parametrize("made", [np.float32(0.1), lambda step: [step], lambda step: step.reshape(1)])
+def test_a_registered_schedule_returns_a_rate(made):
+    with plugins.forgotten():
+        vit_jax.register("schedule", "wrong")(lambda *, lr, steps, warmup: made)
+        message = "schedule.decay=wrong: must return a function of the step"
+        with pytest.raises(config.ConfigError, match=message):
+            schedules.create(config.Schedule(decay="wrong"), lr=0.5, steps=90, warmup=10)

@@ -1,5 +1,8 @@
 """The state: what it begins with."""
 
+import dataclasses
+
+import chex
 import jax
 import numpy as np
 import pytest
@@ -24,3 +27,14 @@ def test_a_state_begins_with_some_parameters(fsdp):
             np.testing.assert_array_equal(leaf, given.get(name, old[name]))
             assert leaf.sharding == tree_utils.flatten(live[key])[name].sharding
     assert new["opt"] is live["opt"]
+
+
+def test_initial_parameters_are_drawn_from_the_seed():
+    cfg = runs.configure(model={"num_classes": 10})
+    model, mesh = loading.create_model(cfg), sharding.create_mesh(1)
+    tx = optimizers.create(cfg.optimizer, clip_norm=None)
+    for seed in (0, 3):
+        live = state.initialize(model, tx, dataclasses.replace(cfg, seed=seed), mesh)
+        # The key that earlier versions drew them from: a seed keeps its parameters.
+        drawn = jax.jit(model.init)(jax.random.fold_in(jax.random.key(seed), 0))
+        chex.assert_trees_all_close(live["params"], drawn, rtol=1e-6)

@@ -158,7 +158,7 @@ class ViT(WithHead):
         for i, block in enumerate(unstack(self.encoder, depth, x.dtype)):
             x, weight = layer(x, (block, share[i], None if keys is None else keys[i]))
             weights.append(weight)
-        return x, jnp.stack(weights) if capture and weights[0] is not None else None
+        return x, jnp.stack(weights) if capture else None
 
     def transform(
         self, patches: jax.Array, key: jax.Array | None, capture: bool

@@ -38,8 +38,8 @@ def create(
         own: optax.Schedule = components.make(
             "schedule", schedule.decay, "schedule.decay", lr=lr, steps=steps, warmup=warmup
         )
-        scalar = callable(own) and jax.eval_shape(own, jnp.float32(0)).shape == ()
-        if not scalar:
+        rate = jax.eval_shape(own, jnp.float32(0)) if callable(own) else None
+        if getattr(rate, "shape", None) != ():
             raise config.ConfigError(
                 f"schedule.decay={schedule.decay}: must return a function of the step that returns "
                 "the learning rate, a scalar"
