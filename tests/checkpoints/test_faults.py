@@ -410,6 +410,28 @@ def test_a_record_that_reads_back_differently_is_no_commit(
         assert names(run) == ["00000001", "00000002", "00000003"]
 
 
+def test_what_a_failed_save_left_is_removed_again_if_a_late_writer_makes_it_anew(
+    run: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tidy, late = record.tidy, [run / "00000004/state"]
+
+    def tidied(directory: Any) -> Any:
+        removed = tidy(directory)
+        if late:
+            late.pop().mkdir(parents=True)
+        return removed
+
+    with contextlib.closing(open_manager(run)) as saver:
+        with monkeypatch.context() as patch:
+            patch.setattr(record, "tidy", tidied)
+            patch.setattr(record, "write", lambda *_: 1 / 0)
+            saver.save(4, states.state(4, states.mesh()), record={}, metrics=None)
+            with pytest.raises(manager.SaveFailed, match=r"step 4 .*division by zero"):
+                saver.wait()
+        assert not late
+        assert names(run) == ["00000001", "00000002", "00000003"]
+
+
 def test_everything_is_flushed_before_the_record_gets_its_name(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -530,6 +552,14 @@ def test_a_directory_that_cannot_be_made(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(manager.CheckpointError, match="cannot hold checkpoints: Not a directory"):
         open_manager(tmp_path / "file" / "checkpoints")
+
+
+def test_a_directory_that_does_not_show_what_was_written(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "prepare", lambda _: ".probe-elsewhere")
+    with pytest.raises(manager.CheckpointError, match="process 0 sees another directory; it must"):
+        open_manager(tmp_path)
 
 
 def test_a_read_only_directory(small_disk: pathlib.Path, three: pathlib.Path) -> None:

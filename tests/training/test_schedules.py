@@ -78,7 +78,9 @@ def test_a_registered_schedule_is_told_the_run():
     assert [float(schedule(step)) for step in (0, 99)] == pytest.approx([0.005, 0.5])
 
 
-@pytest.mark.parametrize("made", [np.float32(0.1), lambda step: [step], lambda step: step.reshape(1)])
+@pytest.mark.parametrize(
+    "made", [np.float32(0.1), lambda step: [step], lambda step: step.reshape(1)]
+)
 def test_a_registered_schedule_returns_a_rate(made):
     with plugins.forgotten():
         vit_jax.register("schedule", "wrong")(lambda *, lr, steps, warmup: made)
