@@ -217,6 +217,7 @@ def test_start_removes_unfinished_saves_and_nothing_else(
     for name in kept:
         (root / name).mkdir(parents=True)
     (root / "file").write_text("mine")
+    (root / ".probe-0").write_text("")  # of a start that was killed
     caplog.clear()
     with caplog.at_level(logging.WARNING, "vit_jax"):
         make()
@@ -337,6 +338,9 @@ def test_restores_the_step_asked_for(make: Any) -> None:
     assert found["step"] == 2
     with pytest.raises(manager.CheckpointError, match=r"00000009: .*missing; .*\[1, 2, 3\]"):
         saver.restore(states.target(states.mesh()), step=9)
+    part = {"params": states.target(states.mesh())["params"]}
+    with pytest.raises(manager.CheckpointError, match="does not fit this config, which has no"):
+        saver.restore(part, step=2)
 
 
 @pytest.mark.parametrize(

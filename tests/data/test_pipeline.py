@@ -448,6 +448,21 @@ def test_closing_leaves_out_the_rest_of_what_is_being_read():
     assert len(read) < 200  # of two parts of 200
 
 
+def test_no_part_is_made_beyond_the_last_step():
+    loader = pipeline.Loader(
+        source=open_source(DATA, "train", train=True),
+        transforms=(),
+        data=dataclasses.replace(DATA, train_crop="none", rotation=0),
+        seed=0,
+        batch_size=8,
+        rows=np.arange(8),
+        train=True,
+        stop_step=2,
+    )
+    for make in (loader, pipeline.Shared(loader)):
+        assert [bool(make(step * loader.parts)) for step in range(5)] == [True, True, *3 * [False]]
+
+
 def test_closing_at_once_ends_the_processes():
     data = dataclasses.replace(DATA, workers=1)
     source = open_source(data, "train", train=True)
