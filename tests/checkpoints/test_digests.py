@@ -48,6 +48,8 @@ def test_equals_the_reference_for_every_type_and_shape() -> None:
     arrays = {f"{d}{s}": bits(d, s) for d in DTYPES for s in SHAPES}
     found, _ = digests.compute({name: jnp.asarray(array) for name, array in arrays.items()})
     assert list(found) == list(arrays)
+    one = digests.lanes(jnp.asarray(arrays["float32(7,)"]))
+    assert "".join(f"{lane:08x}" for lane in one.tolist()) == found["float32(7,)"]["digest"]
     for name, array in arrays.items():
         expected = {"dtype": str(array.dtype), "shape": list(array.shape)}
         assert found[name] == expected | {"digest": reference(array)}, name

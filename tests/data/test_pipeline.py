@@ -129,7 +129,9 @@ def test_seed_and_epoch_change_order_and_views():
 
     first = views(0, 0)
     assert views(0, 0) == first
-    for other in (views(1, 0), views(0, 1)):
+    for seed, epoch in ((1, 0), (0, 1)):
+        other = views(seed, epoch)
+        assert list(other) == [sampling.shuffled(seed, epoch, place, 20) for place in range(20)]
         assert list(other) != list(first)
         assert sum(other[i] != first[i] for i in range(20)) >= 19
 

@@ -1,5 +1,6 @@
 """Few-shot: big_vision's accuracies, both forms of the solution, draws, and bounded memory."""
 
+import logging
 import pathlib
 import tracemalloc
 
@@ -141,6 +142,20 @@ def test_accuracies_are_means_over_draws_by_seed(monkeypatch):
     assert ours == pytest.approx({key: np.mean(values) for key, values in each.items()}, abs=1e-12)
     assert list(ours) == list(each)
     assert all(len(set(values)) > 2 for values in each.values())  # the draws differ
+
+
+def test_a_single_strength_is_not_named_and_too_few_images_are(caplog):
+    cfg = toys.configure(8, shots=(1, 3), fewshot_l2=(1.0,), fewshot_seeds=1)
+    rows, labels = np.random.default_rng(0).integers(0, 256, (11, 4)), np.arange(11) % 4
+    split = toys.passing(toys.Toy(rows, labels), cfg)
+    pair = {"toy": linear_data.Pair(split, split, 4)}
+    measure = fewshot.FewShot(features.Extractor(toys.Echo(), cfg.data), cfg.evaluation, pair)
+    with caplog.at_level(logging.WARNING, "vit_jax"):
+        found = measure(jnp.float32(0), stop=lambda: False)
+    assert list(found) == ["toy/1shot", "toy/3shot"]
+    assert [record.message for record in caplog.records] == [
+        "evaluation.shots=3: toy has a class with 2 training images; all are used"
+    ]
 
 
 @pytest.mark.parametrize(

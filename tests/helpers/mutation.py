@@ -45,7 +45,8 @@ TARGETS = {
     ],
     ("evaluators", "evaluation classification fewshot knn probe"): [
         f"evaluators/test_{one}.py"
-        for one in ("classification", "exact", "fewshot", "knn", "probe", "several", "further")
+        for one in ("evaluation", "classification", "exact", "fewshot", "knn", "probe", "several",
+                    "further", "final")
     ],
     ("weights", "mapping google readers timm huggingface position_grid"): [
         f"weights/test_{one}.py"

@@ -295,3 +295,11 @@ def test_square():
     for patches in (-1, 0, 2, 195):
         with pytest.raises(weights.WeightsError, match=f"^contains positions of {patches} patches"):
             position_grid.square(patches)
+
+
+@pytest.mark.parametrize(
+    ("count", "names"), [(3, "0, 1, 2"), (4, "0, 1, 2, 3"), (5, "0, 1, 2, 3 and 1 more")]
+)
+def test_a_report_names_four_arrays_of_a_kind(count, names):
+    report = Report(used=1, dropped={str(number): "unused" for number in range(count)})
+    assert report.lines() == ["used: 1 arrays", f"dropped: {names} (unused)"]
