@@ -395,6 +395,12 @@ def test_a_header_as_long_as_it_says(tmp_path):
     assert opened(path) == "contains a table larger than 8 MiB"
 
 
+def test_a_header_as_long_as_allowed(tmp_path):
+    text = json.dumps({"a": {"dtype": "F32", "shape": [7], "data_offsets": [0, 28]}})
+    path = header(tmp_path / "a.safetensors", text.ljust(2**23), bytes(28))
+    assert list(readers.open_arrays(path).specs) == ["a"]
+
+
 def test_types_that_nothing_uses(tmp_path):
     path = header(tmp_path / "a.safetensors", json.dumps({"a": entry("F8_E4M3")}), bytes(28))
     assert opened(path) == "a has the unsupported type 'F8_E4M3'"

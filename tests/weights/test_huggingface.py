@@ -89,6 +89,18 @@ def test_models_are_told_by_arrays_and_config(tmp_path):
     assert (post.resnet_version, post.resnet_epsilons) == ("v1", "timm")
 
 
+def test_patches_may_be_higher_than_wide(tmp_path):
+    facts = weights.look(
+        tiny(
+            tmp_path,
+            config={"patch_size": [8, 4]},
+            vit__embeddings__patch_embeddings__projection__weight=(24, 3, 8, 4),
+            vit__embeddings__position_embeddings=(1, 1 + 4 * 8, 24),
+        )
+    )
+    assert facts.model.patch_size == (8, 4)
+
+
 @pytest.mark.parametrize(
     ("activation", "kind"),
     [

@@ -91,6 +91,13 @@ def test_a_file_without_config_says_what_is_assumed(tmp_path):
     assert facts.classes == ()
 
 
+def test_a_resnet_without_a_head_gets_one_of_a_class(tmp_path):
+    bare = foreign.changed(foreign.record("timm_bit"), drop=("head.fc.weight", "head.fc.bias"))
+    facts = weights.look(foreign.write(tmp_path, bare))
+    assert facts.model.num_classes == 1
+    assert set(facts.fresh) == {"head/kernel", "head/bias"}
+
+
 @pytest.mark.parametrize(
     ("width", "heads"), [(192, 3), (768, 12), (1280, 16), (1152, 16), (1408, 16), (24, None)]
 )
