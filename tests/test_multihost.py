@@ -80,6 +80,19 @@ def test_a_signal_to_one_stops_both_at_one_step_and_one_process_resumes(tmp_path
 
 
 @pytest.mark.slow
+def test_evaluations_of_split_parameters_end(tmp_path):
+    """Gathered by many small programs, they left two processes waiting for each other."""
+    cfg = runs.configure(
+        **SGD,
+        lora={"rank": 2},
+        evaluation={"every": 5},
+        train={"batch_size": 16, "duration": "60 steps", "accumulation": 2},
+    )
+    finish(start_many(tmp_path / "run", cfg, 2, devices=2))
+    assert list(runs.trace(tmp_path / "run", "test/top1")) == list(range(5, 61, 5))
+
+
+@pytest.mark.slow
 def test_replayed_steps_of_two_processes_agree(tmp_path):
     cfg = runs.configure(train={"replay": 2, "duration": 12}, **SGD)
     finish(start_many(tmp_path / "replayed", cfg, 2))

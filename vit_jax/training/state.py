@@ -1,5 +1,6 @@
 """The training state: a plain dict, created where it will live."""
 
+import functools
 from typing import Any
 
 import jax
@@ -88,10 +89,32 @@ def evaluated(
     mesh = state["step"].sharding.mesh
     if chosen.shares is None:  # the average is that of all parameters, and stands for them
         return _placed(state.get("ema", state["params"]), mesh, options)
-    held = {key: _placed(state[key], mesh, options) for key in ("params", "ema") if key in state}
+    held = _placed({key: state[key] for key in ("params", "ema") if key in state}, mesh, options)
     return _placed(chosen.evaluated(held), mesh, options)
 
 
 def _placed(params: Any, mesh: Mesh, options: config.Mesh) -> Any:
-    places = sharding.placed(params, mesh, options, sharding.COMPUTE)
-    return jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, places))
+    """Returns parameters split for computing alone; those that lie so already are not copied.
+
+    All others move in one program, while no other runs: on CPUs, processes can wait for each other
+    without end in the collectives of many small ones.
+    """
+    flat = tree_utils.flatten(params)
+    places = {
+        name: leaf.sharding
+        for name, leaf in tree_utils.flatten(
+            sharding.placed(params, mesh, options, sharding.COMPUTE)
+        ).items()
+        if not flat[name].sharding.is_equivalent_to(leaf.sharding, leaf.ndim)
+    }
+    if places:
+        move = _mover(tuple(places.values()))
+        moved = move(jax.block_until_ready([flat[name] for name in places]))
+        flat |= dict(zip(places, jax.block_until_ready(moved), strict=True))
+    return tree_utils.nest(flat)
+
+
+@functools.cache
+def _mover(places: tuple[jax.sharding.Sharding, ...]) -> Any:
+    """Returns the program that moves arrays."""
+    return jax.jit(lambda leaves: leaves, out_shardings=list(places))
