@@ -2,7 +2,7 @@
 
     python tests/helpers/mutation.py draw --each=10              mends the table, and adds faults
     python tests/helpers/mutation.py run [--until=18:30] [WORD]  finds their killers, resuming
-    python tests/helpers/mutation.py check [--share=25]          do they still kill them?
+    python tests/helpers/mutation.py check [--share=50]          do they still kill them?
     python tests/helpers/mutation.py table                       counts by module
 
 tests/mutation/faults.jsonl has one fault a line, with the test that kills it, the CPU seconds that
@@ -247,7 +247,7 @@ def main():
     parser.add_argument("--each", type=int, default=10, help="faults to draw of each module")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--until", help="begin with no fault after this time of day, HH:MM")
-    parser.add_argument("--share", type=int, default=25, help="check each so-manieth fault")
+    parser.add_argument("--share", type=int, default=50, help="check each so-manieth fault")
     parser.add_argument(
         "--budget", type=float, help="CPU seconds of tests for a fault; of measured files alone"
     )
