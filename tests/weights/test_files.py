@@ -396,8 +396,8 @@ def test_a_header_as_long_as_it_says(tmp_path):
 
 
 def test_a_header_as_long_as_allowed(tmp_path):
-    text = json.dumps({"a": {"dtype": "F32", "shape": [7], "data_offsets": [0, 28]}})
-    path = header(tmp_path / "a.safetensors", text.ljust(2**23), bytes(28))
+    text = json.dumps({"a": entry()}).ljust(2**23)
+    path = header(tmp_path / "a.safetensors", text, bytes(28))
     assert list(readers.open_arrays(path).specs) == ["a"]
 
 

@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, tree_utils
 from vit_jax.checkpoints import collectives, digests
+from vit_jax.training import sharding
 
 Step = Callable[[Any, dict[str, jax.Array]], tuple[Any, dict[str, jax.Array]]]
 ATTEMPTS = 2
@@ -160,13 +161,9 @@ def differences(first: Digests, second: Digests) -> list[Difference]:
 def _copied(state: Any) -> Any:
     """Returns a copy, as the step may donate its state."""
     leaves, structure = jax.tree.flatten(state)
-    return jax.tree.unflatten(structure, _copier(tuple(leaf.sharding for leaf in leaves))(leaves))
-
-
-@functools.cache
-def _copier(places: tuple[jax.sharding.Sharding, ...]) -> Any:
-    """Returns the program that copies arrays; one for all, as each start of one takes its time."""
-    return jax.jit(lambda leaves: [jnp.copy(x) for x in leaves], out_shardings=list(places))
+    return jax.tree.unflatten(
+        structure, sharding.copied(leaves, [leaf.sharding for leaf in leaves])
+    )
 
 
 def _spec(leaf: jax.Array) -> P:

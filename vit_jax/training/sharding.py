@@ -6,6 +6,7 @@ used in, and reduces gradients to the same parts. Over `fsdp`, parameters stay s
 computes, and layers are gathered one by one.
 """
 
+import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -94,6 +95,21 @@ def placed(shapes: Any, mesh: Mesh, options: config.Mesh, axes: tuple[str, ...] 
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
     return tree_utils.map_named(place, shapes)
+
+
+def copied(leaves: Sequence[jax.Array], places: Sequence[jax.sharding.Sharding]) -> Any:
+    """Returns copies of arrays, in a list, each on the devices of its place.
+
+    One program makes all: each start of one takes its time, and on CPUs, processes can wait for
+    each other without end in the collectives of many small ones.
+    """
+    return _copier(tuple(places))(list(leaves))
+
+
+@functools.cache
+def _copier(places: tuple[jax.sharding.Sharding, ...]) -> Any:
+    """Returns the program of `copied`."""
+    return jax.jit(lambda leaves: [jnp.copy(x) for x in leaves], out_shardings=list(places))
 
 
 def constrain(tree: Any, options: config.Mesh, axes: tuple[str, ...]) -> Any:

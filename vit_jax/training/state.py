@@ -1,6 +1,5 @@
 """The training state: a plain dict, created where it will live."""
 
-import functools
 from typing import Any
 
 import jax
@@ -96,25 +95,17 @@ def evaluated(
 def _placed(params: Any, mesh: Mesh, options: config.Mesh) -> Any:
     """Returns parameters split for computing alone; those that lie so already are not copied.
 
-    All others move in one program, while no other runs: on CPUs, processes can wait for each other
-    without end in the collectives of many small ones.
+    All others move together, while no other program runs (see `sharding.copied`).
     """
     flat = tree_utils.flatten(params)
+    target = tree_utils.flatten(sharding.placed(params, mesh, options, sharding.COMPUTE))
     places = {
         name: leaf.sharding
-        for name, leaf in tree_utils.flatten(
-            sharding.placed(params, mesh, options, sharding.COMPUTE)
-        ).items()
+        for name, leaf in target.items()
         if not flat[name].sharding.is_equivalent_to(leaf.sharding, leaf.ndim)
     }
     if places:
-        move = _mover(tuple(places.values()))
-        moved = move(jax.block_until_ready([flat[name] for name in places]))
-        flat |= dict(zip(places, jax.block_until_ready(moved), strict=True))
+        leaves = jax.block_until_ready([flat[name] for name in places])
+        moved = jax.block_until_ready(sharding.copied(leaves, list(places.values())))
+        flat |= dict(zip(places, moved, strict=True))
     return tree_utils.nest(flat)
-
-
-@functools.cache
-def _mover(places: tuple[jax.sharding.Sharding, ...]) -> Any:
-    """Returns the program that moves arrays."""
-    return jax.jit(lambda leaves: leaves, out_shardings=list(places))
