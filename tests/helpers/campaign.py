@@ -136,9 +136,9 @@ def fill_disk(processes, workdir, rng):
 
 
 def damage(processes, workdir, rng):
-    """Kills the run and flips a bit of its newest checkpoint.
+    """Kills the run and flips a bit of its newest checkpoint, if there is another one.
 
-    A run's only one is let be: without it the run refuses to go on, until somebody says so.
+    A run whose only checkpoint is damaged refuses to start over unasked.
     """
     kill(processes, workdir, rng)
     end(processes)
