@@ -110,10 +110,12 @@ def wait_for_a_moment(processes, workdir, rng):
 
 def kill(processes, workdir, rng):
     rng.choice(processes).kill()
+    return True
 
 
 def terminate(processes, workdir, rng):
     rng.choice(processes).terminate()
+    return True
 
 
 def stop(processes, workdir, rng):
@@ -124,6 +126,7 @@ def stop(processes, workdir, rng):
     hung = end(others)
     chosen.kill()
     assert not hung, "the others wait for ever"
+    return True
 
 
 def fill_disk(processes, workdir, rng):
@@ -133,29 +136,32 @@ def fill_disk(processes, workdir, rng):
     for process in processes:
         hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)[1]
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, hard))
+    return True
 
 
 def damage(processes, workdir, rng):
     """Kills the run and flips a bit of its newest checkpoint, if there is another one.
 
-    A run whose only checkpoint is damaged refuses to start over unasked.
+    A run whose only checkpoint is damaged refuses to start over unasked: it is killed alone.
     """
     kill(processes, workdir, rng)
     end(processes)
     saved = sorted(workdir.glob("checkpoints/" + 8 * "[0-9]" + "/commit.json"))
     if len(saved) < 2:
-        return
+        return False
     newest = saved[-1]
     file = rng.choice(sorted(p for p in newest.parent.rglob("*") if p.is_file() and p != newest))
     data = bytearray(file.read_bytes())
-    if data:
-        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-        file.write_bytes(data)
+    if not data:
+        return False
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    file.write_bytes(data)
+    return True
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A fault, the processes of its runs, and the exit codes it may have."""
+    """A fault, whose function returns whether it struck, its processes, and its exit codes."""
 
     strike: object
     processes: int
@@ -209,8 +215,7 @@ def strike(kind, run, rng, faults):
     while len(lost) < faults:
         processes = run.start(cache=rng.random() < 0.9)
         over = wait_for_a_moment(processes, run.workdir, rng)
-        if not over:
-            kind.strike(processes, run.workdir, rng)
+        struck = not over and kind.strike(processes, run.workdir, rng)
         hung = end(processes)
         codes = {process.returncode for process in processes}
         if codes == {0}:
@@ -218,8 +223,9 @@ def strike(kind, run, rng, faults):
         assert not over, f"ended by itself with {codes}: {processes[0].printed}"
         assert hung or codes <= {0, *kind.codes}, f"exit codes {codes}: {processes[0].printed}"
         hangs += hung
-        lost.append(reached(run.workdir) - committed(run.workdir))
-        resumed += committed(run.workdir) > 0
+        if struck:
+            lost.append(reached(run.workdir) - committed(run.workdir))
+            resumed += committed(run.workdir) > 0
     finish(run)
     return lost, resumed, hangs
 
