@@ -108,13 +108,14 @@ class Run:
         self.evaluators, self.saver, self.stop = evaluators, saver, stop
         self.batches, self.metrics = Batches, Files()
         self.progress, self.phases = progress.Progress(active=False), None
+        self.parameters = lambda state: state
 
     def run(self, state, start, *, evaluated=True):
         phases, shown, files = self.phases, self.progress, self.metrics
         session = runs.session(None, stop=self.stop, phases=phases, progress=shown)
         log = hooks.Log(self.cfg, self.plan, session, files, 200, 1.0)
         evaluate = hooks.Evaluate(
-            self.plan, session, files, self.evaluators, parameters=lambda state: state
+            self.plan, session, files, self.evaluators, parameters=self.parameters
         )
         save = hooks.Save(self.cfg, self.plan, session, files, self.saver, {"examples": 200})
         return loop.train(
@@ -161,6 +162,19 @@ def test_the_last_state_is_evaluated_and_saved_with_its_numbers():
     made = make(evaluators={"test": scores([0.5])}, steps=4, evaluate=None, save=None)
     assert made.run(0, 0)[1] == {"test/top1": 0.5}
     assert saves(made) == [(4, 0.5)]
+
+
+def test_all_evaluators_are_given_what_was_gathered_once():
+    given, gathered = [], []
+    first, second = (
+        lambda params, *, stop, name=name: given.append((name, params)) or {"top1": 0.5}
+        for name in ("test", "val")
+    )
+    made = make(evaluators={"test": first, "val": second}, steps=4)
+    made.parameters = lambda state: gathered.append(state) or f"of {state}"
+    made.run(0, 0)
+    assert gathered == [2, 4]
+    assert given == [(name, f"of {step}") for step in (2, 4) for name in ("test", "val")]
 
 
 def test_a_resumed_run_reads_on_where_it_stopped():

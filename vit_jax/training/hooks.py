@@ -196,10 +196,12 @@ class Evaluate(Hook):
             self._phases.beat()  # asked after every batch
             return self._stop()
 
+        with self._phases("evaluate"):
+            params = self._parameters(moment.state)
         for name, evaluator in self._evaluators.items():
             self._progress.doing(f"evaluating {name}", slow=Progress.MOST_SECONDS)
             with self._phases("evaluate"):
-                one = evaluator(self._parameters(moment.state), stop=asked)
+                one = evaluator(params, stop=asked)
             if one is None:
                 return None
             results |= {f"{name}/{key}": value for key, value in one.items()}
