@@ -44,6 +44,9 @@ def test_no_rate_is_chosen_on_test_images(study):
 
 
 def test_labels_tell_trainings_apart_and_cells_have_folders_of_their_own(study):
+    for finding in study.findings:
+        labels = [one.label for one in finding.trainings]
+        assert len(set(labels)) == len(labels)
     alone = [one for one in trainings(study) if one.origin is None]
     cells = [study.cell(one, one.rates[0], 0) for one in alone]
     assert len({cell.directory for cell in cells if cell}) == len(alone)

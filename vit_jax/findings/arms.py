@@ -78,9 +78,13 @@ class Arms:
             ),
         )
 
-    def network(self, family: str, index: int, **more: Any) -> Training:
-        """Returns the pre-training of a family's network by size, 0 to 2, on all images."""
-        return self.pretraining(f"{family} {SIZES[index]}", self.model(family, index), **more)
+    def network(
+        self, family: str, index: int, images: int | None = None, looks: tuple[Look, ...] = ()
+    ) -> Training:
+        """Returns the pre-training of a family's network by size, 0 to 2, on all images or some."""
+        few = f", {images:,} images" if images not in (None, self.whole) else ""
+        label, model = f"{family} {SIZES[index]}{few}", self.model(family, index)
+        return self.pretraining(label, model, images=images, looks=looks)
 
     def model(self, family: str, index: int) -> dict[str, Any]:
         """Returns the options of a network."""
