@@ -60,8 +60,10 @@ set_up() { # set_up EXTRAS: makes $VENV and installs this checkout into it with 
     constraints=(-c "$VENV/lowest.txt")
   fi
   # Python compiles a module when it is first imported: half the time, and a tenth less on the disk.
-  "$VENV/bin/python" -m pip install --no-compile --disable-pip-version-check "${constraints[@]}" \
-    -e "$ROOT$1" >"$log" 2>&1 ||
+  # Where it may not keep what it compiles, every process would do so again, in seconds each.
+  local options=(--disable-pip-version-check)
+  [ -n "${PYTHONDONTWRITEBYTECODE:-}" ] || options+=(--no-compile)
+  "$VENV/bin/python" -m pip install "${options[@]}" "${constraints[@]}" -e "$ROOT$1" >"$log" 2>&1 ||
     fail "pip could not install: $(grep -oE 'ERROR: .*' "$log" | head -n 1); is there a network? whole log: $log"
   echo "$wanted" >"$stamp"
 }

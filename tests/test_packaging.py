@@ -1,7 +1,9 @@
 """What an installation takes: the packages that `pip install vit_jax` brings, and their size."""
 
 import importlib.metadata
+import os
 import re
+import subprocess
 
 import pytest
 from packaging.requirements import Requirement
@@ -49,6 +51,28 @@ def test_the_table_of_contributing_names_what_is_large(sizes):
         assert name.removesuffix("-headless").replace("-", "_") in named.replace("-", "_"), name
 
 
-def test_launchers_leave_byte_code_to_the_first_import():
-    text = (runs.ROOT / "launch" / "setup.sh").read_text()
-    assert re.search(r"-m pip install --no-compile\b", text)
+PYTHON = """#!/bin/bash
+case "$1 $2" in
+  "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+  "-m pip") echo "$*" >"$(dirname "$0")/../pip" ;;
+  *) echo 3.11 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_launchers_leave_byte_code_to_the_first_import_that_keeps_it(tmp_path, kept):
+    (tmp_path / "launch").mkdir()
+    (tmp_path / "vit_jax" / "data").mkdir(parents=True)
+    for name in ("setup.py", "launch/setup.sh", "vit_jax/data/_jpeg.c"):
+        (tmp_path / name).write_text((runs.ROOT / name).read_text())
+    python = tmp_path / "python"
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    environment = os.environ | {"PYTHON": str(python)}
+    environment |= {"PYTHONDONTWRITEBYTECODE": "" if kept else "1"}
+    command = ["bash", "-euc", "source launch/setup.sh; set_up '[test]'"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    asked = (tmp_path / ".venv" / "pip").read_text()
+    assert ("--no-compile" in asked) == kept
+    assert asked.endswith(f"-e {tmp_path}[test]\n")

@@ -1,4 +1,4 @@
-"""VTAB-1k end to end: every task trained and evaluated from records in the real TFDS format.
+"""VTAB-1k end to end: tasks trained and evaluated from records in the real TFDS format.
 
 The splits are the real ones, `train[:800]+train[63000:63200]` and so on, except that nothing
 follows what they need; network and images are tiny.
@@ -11,6 +11,7 @@ import shutil
 import pytest
 from array_record.python import array_record_data_source, array_record_module
 
+import rotation
 import tfds_fakes
 from vit_jax import cli, logs
 from vit_jax.data import example_lists, sources
@@ -87,6 +88,12 @@ def test_a_task_end_to_end(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", rotation.part(VTAB, rotation.number()[0]))
+def test_a_tenth_of_the_tasks_end_to_end(name, tmp_path):
+    check(name, tmp_path / "tfds", tmp_path)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("name", VTAB)
 def test_all_19_end_to_end(name, tmp_path):
     check(name, tmp_path / "tfds", tmp_path)

@@ -1,4 +1,4 @@
-"""Which tenth of the smoke programs a CI run trains: `python tests/helpers/rotation.py`.
+"""Which tenth of smoke programs and VTAB tasks a CI run trains: `python tests/helpers/rotation.py`.
 
 Ten runs with consecutive numbers train all of them. The number is, whichever is there first:
 `SMOKE_PART`, the run's number that a CI service sets, the commits on the first-parent line to HEAD,
