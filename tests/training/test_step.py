@@ -99,6 +99,13 @@ def adam_on_eight():
     return trained(Trainer(configure(**REPLICATED, **ADAM)))
 
 
+def collectives(compiled):
+    kinds = (
+        "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-broadcast"
+    )
+    return set(re.findall(rf"\b({kinds})(?:-start)?\(", compiled.as_text()))
+
+
 def assert_same_training(trainer, other):
     (ours, params), (theirs, others) = trained(trainer), other
     assert ours[-1] != ours[0]
@@ -114,7 +121,9 @@ def test_one_device_as_eight(on_eight):
 
 @pytest.mark.parametrize("fsdp", [1, 2])
 def test_a_split_state_as_replicated(fsdp, on_eight):
-    assert_same_training(Trainer(configure(mesh={"fsdp": fsdp})), on_eight)
+    split = Trainer(configure(mesh={"fsdp": fsdp}))
+    assert collectives(split.compiled) == {"all-gather", "all-reduce"}
+    assert_same_training(split, on_eight)
 
 
 @pytest.mark.parametrize(("fsdp", "zero", "parts"), [(1, True, 8), (2, True, 8), (8, False, 8)])
@@ -124,6 +133,7 @@ def test_split_moments_and_average_as_replicated(fsdp, zero, parts, adam_on_eigh
         flat = tree_utils.flatten(tree)
         name = next(name for name in flat if name.endswith("encoder/mlp/fc1/kernel"))
         assert flat[name].addressable_shards[0].data.size == flat[name].size // parts
+    assert collectives(split.compiled) == {"all-gather", "all-reduce"}
     assert_same_training(split, adam_on_eight)
 
 
@@ -132,6 +142,8 @@ def test_split_moments_and_average_as_replicated(fsdp, zero, parts, adam_on_eigh
 )
 def test_accumulation_as_the_big_batch(options, on_eight):
     cut = Trainer(configure(train={"accumulation": 4}, mesh=options), devices=4)
+    gathers = {"all-gather"} if options.get("zero", True) else set()
+    assert collectives(cut.compiled) == {"all-reduce"} | gathers
     assert_same_training(cut, on_eight)
 
 
@@ -143,13 +155,6 @@ def test_weights_gathered_in_bfloat16_are_those_gathered_whole(unroll, accumulat
     (theirs,) = Trainer(configure(**options, **REPLICATED), dtype="bfloat16").run(1)
     assert ours["loss"] == theirs["loss"]
     assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=2**-8)
-
-
-def collectives(compiled):
-    kinds = (
-        "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-broadcast"
-    )
-    return set(re.findall(rf"\b({kinds})(?:-start)?\(", compiled.as_text()))
 
 
 def test_accumulation_averages_loss_and_gradient():
@@ -203,14 +208,9 @@ def test_every_microbatch_step_and_seed_has_a_dropout_key_of_its_own():
     assert heads_of(1) != shares
 
 
-def test_collectives_are_those_the_sharding_needs():
+def test_one_device_has_no_collectives_and_whole_parameters_are_not_gathered():
     assert collectives(Trainer(configure(), devices=1).compiled) == set()
-    for options in ({}, {"accumulation": 2}):
-        whole = Trainer(configure(train=options, **REPLICATED))
-        assert collectives(whole.compiled) == {"all-reduce"}
-        for mesh in ({}, {"fsdp": 8}):
-            split = Trainer(configure(mesh=mesh, train=options))
-            assert collectives(split.compiled) == {"all-gather", "all-reduce"}
+    assert collectives(Trainer(configure(**REPLICATED)).compiled) == {"all-reduce"}
 
 
 def test_layers_that_run_one_by_one_are_gathered_one_by_one(monkeypatch):
@@ -223,8 +223,9 @@ def test_layers_that_run_one_by_one_are_gathered_one_by_one(monkeypatch):
         return (2, 16, 32) in shapes or (2, 32, 16) in shapes
 
     assert stacked(gathered(1))
-    assert not stacked(gathered(2))
-    assert {shape[-2:] for shape in gathered(2)} & {(16, 32), (32, 16)}
+    one_by_one = gathered(2)
+    assert not stacked(one_by_one)
+    assert {shape[-2:] for shape in one_by_one} & {(16, 32), (32, 16)}
     assert stacked(gathered(2, train={"accumulation": 2}))
     monkeypatch.setattr(step, "FEW", 1)  # of 2 images a device
     assert stacked(gathered(2))
