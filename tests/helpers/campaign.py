@@ -142,7 +142,7 @@ def fill_disk(processes, workdir, rng):
 def damage(processes, workdir, rng):
     """Kills the run and flips a bit of its newest checkpoint, if there is another one.
 
-    A run whose only checkpoint is damaged refuses to start over unasked: it is killed alone.
+    A run whose only checkpoint is damaged refuses to start over unasked, so it is only killed.
     """
     kill(processes, workdir, rng)
     end(processes)
@@ -161,7 +161,10 @@ def damage(processes, workdir, rng):
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A fault, whose function returns whether it struck, its processes, and its exit codes."""
+    """A fault, the processes of its runs, and the exit codes it may have.
+
+    `strike` returns whether the harm was done; without it, a run was only killed.
+    """
 
     strike: object
     processes: int

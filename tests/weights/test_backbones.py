@@ -39,7 +39,7 @@ def answers(loaded, described):
 
 
 def function(loaded):
-    """Returns what the answers depend on besides parameters."""
+    """Returns the model and its input shape: with equal parameters, equal logits."""
     return loaded.facts.model, loaded.facts.data.image_size, loaded.facts.data.channels
 
 
