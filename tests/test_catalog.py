@@ -1,6 +1,8 @@
 """Config files by name: what the catalog promises about its own, and about a user's."""
 
+import os
 import re
+import sys
 
 import pytest
 
@@ -132,13 +134,16 @@ def test_a_file_of_the_user(tmp_path):
         catalog.load(f"{path}:min")
 
 
-def test_a_file_is_run_once_until_it_changes(tmp_path):
+def test_a_file_is_run_once_until_it_changes(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)  # byte code of 7 would serve for 9
     body = MINE + f"\nwith open({str(tmp_path / 'count')!r}, 'a') as file:\n    file.write('x')\n"
     path = write(tmp_path / "mine.py", body)
+    os.utime(path, ns=(0, 10**18))
     for _ in range(3):
         catalog.load(f"{path}:mine")
     assert (tmp_path / "count").read_text() == "x"
     write(path, body.replace('seed": 7', 'seed": 9'))
+    os.utime(path, ns=(0, 10**18 + 1))
     assert catalog.load(f"{path}:mine")["seed"] == 9
     assert (tmp_path / "count").read_text() == "xx"
 

@@ -1,5 +1,7 @@
 """Components by name: parsing, registering, and what a config makes of them."""
 
+import ast
+import contextlib
 import json
 
 import chex
@@ -43,6 +45,13 @@ def test_parses_a_name_with_arguments(text, name, arguments):
 )
 def test_refuses_anything_else(text):
     with pytest.raises(config.ConfigError, match="must be NAME or NAME"):
+        components.parse(text, "optimizer.name")
+
+
+@pytest.mark.parametrize("text", ["cos]ine", "a.b", "a b", "__import__", "(" * 5000, "a()()\n+1"])
+def test_only_what_looks_like_a_call_reaches_the_parser_of_python(text, monkeypatch):
+    monkeypatch.setattr(ast, "parse", lambda *_, **__: pytest.fail("parsed"))
+    with contextlib.suppress(config.ConfigError):
         components.parse(text, "optimizer.name")
 
 

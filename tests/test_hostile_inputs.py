@@ -4,12 +4,15 @@
 crash; docs/reliability.md has its results.
 """
 
+import itertools
 import json
 import os
+import time
 
 import pytest
 
 import hostile
+import rotation
 from vit_jax import limits
 from vit_jax.runtime import goodput
 
@@ -70,6 +73,28 @@ def test_any_bytes(reader, count):
         attempt(data)
 
     check()
+
+
+def fuzz(name, number):
+    """Reads new damaged files for a minute, in processes that may crash."""
+    began, seeds = time.monotonic(), itertools.count(1000 * number)
+    while time.monotonic() - began < 60:
+        seed = next(seeds)
+        _, bad = hostile.campaign(name, 500, seed)
+        assert not bad, f"python tests/helpers/hostile.py {name} --inputs=500 --seed={seed}"
+
+
+@pytest.mark.slow
+def test_a_minute_of_one_reader():
+    """Thirteen runs with consecutive numbers take all readers, with new files each time."""
+    number, names = rotation.number()[0], list(hostile.READERS)
+    fuzz(names[number % len(names)], number)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", hostile.READERS)
+def test_a_minute_of_every_reader(name):
+    fuzz(name, rotation.number()[0])
 
 
 def test_what_runs_code_is_noticed(tmp_path):

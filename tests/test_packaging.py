@@ -69,7 +69,7 @@ def test_launchers_leave_byte_code_to_the_first_import_that_keeps_it(tmp_path, k
     python = tmp_path / "python"
     python.write_text(PYTHON)
     python.chmod(0o755)
-    environment = os.environ | {"PYTHON": str(python)}
+    environment = os.environ | {"PYTHON": str(python), "LOWEST": ""}
     environment |= {"PYTHONDONTWRITEBYTECODE": "" if kept else "1"}
     command = ["bash", "-euc", "source launch/setup.sh; set_up '[test]'"]
     subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)

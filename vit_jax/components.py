@@ -145,6 +145,8 @@ def parse(text: str, key: str) -> Spec:
     if text.strip().isidentifier():
         return Spec(text.strip())
     wrong = ConfigError(f"{key}={text}: must be NAME or NAME(argument=value, ...)")
+    if not re.fullmatch(r"\w+\s*\(.*\)", text.strip(), re.DOTALL):
+        raise wrong  # Python's parser sees nothing else: configs come from files of others, too
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
