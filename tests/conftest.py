@@ -10,8 +10,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before jax is imported anywhere: these are read once. Subprocesses inherit them.
-# Programs that run once need no optimization, and XLA's older emitters compile in two thirds of
-# the time of the new ones; both compute the same.
+# Programs that run once need no optimization, and XLA's older emitters, which jaxlib 0.12 no longer
+# has, compile in two thirds of the time of the new ones; both compute the same.
 os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
     "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters"
