@@ -176,6 +176,15 @@ def test_files_that_are_no_config_files(tmp_path):
         with pytest.raises(catalog.ConfigError, match=re.escape(line)) as caught:
             catalog.load(f"{path}:x")
         assert str(caught.value) == f"--config={path}: {line}"
+    for function, sound in (("get_config('mine')", "ml_col"), ("names()", '("mine", "other")')):
+        path = write(
+            tmp_path / f"{sound[2:6]}.py", MINE.replace(f"return {sound}", f"1/0, {sound}")
+        )
+        with pytest.raises(catalog.ConfigError) as caught:
+            catalog.load(f"{path}:mine")
+        assert str(caught.value) == (
+            f"--config={path}: {function}: ZeroDivisionError: division by zero"
+        )
     path = write(tmp_path / "wrong.py", MINE.replace("ml_collections.ConfigDict", "list"))
     with pytest.raises(catalog.ConfigError, match="must return a ConfigDict$"):
         catalog.load(f"{path}:mine")

@@ -142,7 +142,19 @@ def load(reference: str) -> dict[str, Any]:
 @functools.cache
 def _values(module: types.ModuleType, name: str) -> Any:
     """Returns what `get_config` does, called once: many configs build on the same other one."""
-    return module.get_config(name)
+    return _call(module, "get_config", name)
+
+
+def _call(module: types.ModuleType, function: str, *args: str) -> Any:
+    """Calls a function of a config file; raises ConfigError for whatever it raises."""
+    try:
+        return getattr(module, function)(*args)
+    except ConfigError:  # of a config that it builds on
+        raise
+    except Exception as error:  # a user's file can fail in any way
+        called = f"{function}({', '.join(map(repr, args))})"
+        line = f"--config={module.__file__}: {called}: {type(error).__name__}: {error}"
+        raise ConfigError(line) from error
 
 
 class Required:
@@ -188,7 +200,7 @@ def _locate(reference: str) -> tuple[types.ModuleType, str]:
         file, name = reference, ""
     if file:
         module = _module(_find(file))
-        known: Sequence[str] = tuple(module.names())
+        known: Sequence[str] = tuple(_call(module, "names"))
         if not name and len(known) > 1:
             raise ConfigError(f"--config={file}: name one of its configs: {_each(file, known)}")
         name = name or next(iter(known), "")
@@ -228,7 +240,7 @@ def _checked_names(path: pathlib.Path, modified: int) -> tuple[str, ...]:
     A name begins with the stem of its file, so it is found without running the others, and no two
     files can have the same.
     """
-    found: tuple[str, ...] = tuple(_execute(path, modified).names())
+    found: tuple[str, ...] = tuple(_call(_execute(path, modified), "names"))
     for name in found:
         if _prefix(name) != path.stem:
             owner = directory() / f"{_prefix(name)}.py"
