@@ -6,7 +6,14 @@ import pathlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, PercentFormatter
+from matplotlib.ticker import (
+    FixedLocator,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    PercentFormatter,
+    ScalarFormatter,
+)
 
 from vit_jax import storage
 from vit_jax.reports.charts import Chart
@@ -34,6 +41,9 @@ def draw(chart: Chart, output: pathlib.Path) -> None:
             label=one.name or None,
         )
     _style(axes, chart)
+    if axes.get_legend_handles_labels()[0]:
+        # Outside: among points, its marks look like more of them.
+        figure.legend(loc="outside right upper", frameon=False)
     encoded = io.BytesIO()
     figure.savefig(encoded, dpi=100, format="png", metadata={"Software": None})
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -44,12 +54,15 @@ def _style(axes: Axes, chart: Chart) -> None:
     axes.set(title=chart.title, xlabel=chart.x)
     if chart.log_x:
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_minor_formatter(NullFormatter())
     if chart.percent:
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=1))
+        axes.yaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 5, 10)))
     if chart.ticks:
         axes.xaxis.set_major_locator(FixedLocator([x for x, _ in chart.ticks]))
         axes.set_xticklabels([name for _, name in chart.ticks])
+        axes.margins(x=0.12)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="best", frameon=False)
