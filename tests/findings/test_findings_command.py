@@ -83,6 +83,21 @@ def test_figures_of_what_has_run_have_error_bars(tmp_path):
     assert "<svg" in page.with_suffix(".html").read_text()
 
 
+def test_pre_training_without_a_measure_of_its_own_counts_its_runs(tmp_path):
+    class Unlabeled(Runner):
+        def _answer(self, cell):
+            labeled = cell.training.label == "labeled"
+            return super()._answer(cell) | ({} if labeled else {"results": {"loss": 1.0}})
+
+    toy = study(
+        tmp_path, finding(training("masked", rates=(0.1,)), training("labeled", rates=(0.2,)))
+    )
+    findings.perform(toy, tmp_path, run=Unlabeled(lambda cell: 0.5))
+    text = findings.write(toy, tmp_path / "toy.md", "vit_jax")[0].read_text()
+    assert "| masked | 0.1 | 3 |  |  |" in text
+    assert "| labeled | 0.2 | 3 |  | 50.10 ± 0.25 |" in text
+
+
 def test_the_help_names_every_finding(capsys):
     with pytest.raises(SystemExit):
         cli.main(["reproduce", "--help"])

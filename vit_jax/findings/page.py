@@ -71,8 +71,8 @@ def arms(study: Study, finding: Finding) -> Table:
     for training in finding.trainings:
         rate = study.rate(training)
         numbers = (_spread(study, training, measure) for measure in (FEW_SHOT, TEST))
-        done = len(verdicts.measured(study, training, TEST))
-        rows.append((training.label, _rate(training, rate), f"{done}", *numbers))
+        seeds = len(verdicts.finished(study, training))
+        rows.append((training.label, _rate(training, rate), f"{seeds}", *numbers))
     header = ("training", "learning rate", "n", "few-shot CIFAR-10, %", "its own test images, %")
     return Table(header=header, rows=rows, caption=f"{formatting.PLUS_MINUS}.")
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from vit_jax.findings.declaration import Claim, Finding, Training
 from vit_jax.findings.planning import Study
@@ -33,11 +33,17 @@ class Judged:
 
 def measured(study: Study, training: Training, measure: str) -> dict[int, float]:
     """Returns a measure of the finished runs at the chosen rate, by seed."""
+    every = finished(study, training).items()
+    return {seed: float(found[measure]) for seed, found in every if measure in found}
+
+
+def finished(study: Study, training: Training) -> dict[int, Mapping[str, float]]:
+    """Returns all measures of the finished runs at the chosen rate, by seed."""
     found = {}
     for cell in study.cells(training):
         record = study.records.of(cell.digest)
-        if record is not None and record["state"] == DONE and measure in record["measures"]:
-            found[cell.seed] = float(record["measures"][measure])
+        if record is not None and record["state"] == DONE:
+            found[cell.seed] = record["measures"]
     return found
 
 
