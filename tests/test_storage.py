@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 
 import pytest
 
@@ -55,3 +56,31 @@ def test_a_record_names_code_date_and_machine():
     assert found["device"] == "abacus"
     assert found["cores"] == len(os.sched_getaffinity(0))
     assert found["versions"] == {"jax": "1", "vit_jax": __version__}
+
+
+def test_the_commit_is_that_of_the_code(tmp_path):
+    package, records = tmp_path / "package", tmp_path / "docs" / "records.jsonl"
+    for file in (package / "__init__.py", records):
+        file.parent.mkdir()
+        file.touch()
+    assert provenance.commit(package) is None  # no checkout
+
+    def git(*words):
+        author = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        done = subprocess.run(
+            ["git", "-C", str(tmp_path), *author, *words], check=True, capture_output=True
+        )
+        return done.stdout.decode().strip()
+
+    git("init")
+    git("add", "docs")
+    git("commit", "-m", "another project's")
+    assert provenance.commit(package) is None  # an environment inside it
+    git("add", ".")
+    git("commit", "-m", "the package")
+    head = git("rev-parse", "HEAD")[:12]
+    assert provenance.commit(package) == head
+    records.write_text("{}\n")
+    assert provenance.commit(package) == head
+    (package / "__init__.py").write_text("changed = True\n")
+    assert provenance.commit(package) == head + "+"

@@ -26,14 +26,21 @@ def fields(device: str, versions: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def commit() -> str | None:
-    """Returns the checkout's commit, `+` where files differ from it; None if it is no checkout."""
-    git = ["git", "-C", str(pathlib.Path(__file__).parent)]
+def commit(package: pathlib.Path = pathlib.Path(__file__).parents[1]) -> str | None:
+    """Returns the commit of the package's checkout, followed by `+` where its code was changed.
+
+    None where git does not track the package: an environment may lie in the checkout of another
+    project. Pages and records below docs/ are no code.
+    """
+    git = ["git", "-C", str(package)]
     try:
-        found = subprocess.run(
-            [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-        )
-        changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True)
+        _run(*git, "ls-files", "--error-unmatch", "__init__.py")
+        found = _run(*git, "rev-parse", "HEAD")
+        changed = _run(*git, "status", "--porcelain", "--", ":/", ":(exclude,top)docs")
     except (OSError, subprocess.CalledProcessError):
         return None
-    return found.stdout.strip()[:12] + ("+" if changed.stdout.strip() else "")
+    return found[:12] + ("+" if changed else "")
+
+
+def _run(*words: str) -> str:
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
