@@ -68,6 +68,7 @@ def test_a_stopped_run_resumes_bit_for_bit(workdir, tmp_path, monkeypatch):
     runs.assert_equal_runs(tmp_path / "run", workdir)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_attention_of_ones_own_in_the_built_in_vit(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(plugins.PROJECT))

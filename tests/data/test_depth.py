@@ -192,7 +192,7 @@ def configure(root, **data):
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=[".tif", ".png"])
+@pytest.fixture(scope="module", params=[pytest.param(".tif", marks=pytest.mark.slow), ".png"])
 def trained(request, tmp_path_factory):
     top = tmp_path_factory.mktemp("deep")
     channels = 13 if request.param == ".tif" else 1

@@ -90,6 +90,7 @@ def test_the_highest_score_is_right_if_the_image_has_its_class():
     assert losses.best_is_right(logits, labels, several=True).tolist() == [True, False, False]
 
 
+@pytest.mark.slow
 def test_a_run_learns_and_answers(tmp_path, capsys):
     cfg = configure(
         model={"dropout": 0.0},

@@ -40,7 +40,9 @@ def test_steps_before_the_cooldown_do_not_depend_on_the_length(tmp_path):
     assert [step for step in short if short[step] != long[step]] == [9, 10]
 
 
-@pytest.mark.parametrize("before", [(14, 4), (10, 4), (10, 0)])
+@pytest.mark.parametrize(
+    "before", [(14, 4), *(pytest.param(one, marks=pytest.mark.slow) for one in ((10, 4), (10, 0)))]
+)
 def test_a_run_that_changes_its_length_is_the_one_of_that_length(tmp_path, monkeypatch, before):
     experiment.train(configure(12), tmp_path / "whole")
     changed = stopped(tmp_path / "changed", monkeypatch, configure(*before))

@@ -154,6 +154,7 @@ def taught(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_learns_and_resumes_bit_for_bit(taught, tmp_path, monkeypatch):
     teacher = tmp_path / "teacher"
     shutil.copytree(taught, teacher)

@@ -150,6 +150,7 @@ def test_a_flip_in_a_gradient(bit):
             checked(trainer.state, put(trainer))
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_its_own_code_and_saves_nothing_wrong(tmp_path, monkeypatch):
     real = step.compile_step
 
