@@ -67,7 +67,8 @@ def _block(block: Block) -> Iterator[str]:
         case Table():
             yield from table(block)
         case Charts(picture=str(picture)):
-            yield from (f"![curves]({picture})", "")
+            titles = ", ".join(chart.title for chart in block.charts)
+            yield from (f"![{escape(titles)}]({picture})", "")
         case Charts():
             yield from ("Drawn in the HTML page.", "")
         case Gallery():
