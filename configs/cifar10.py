@@ -24,7 +24,7 @@ SIZES = {
     LARGE: {"width": 192, "depth": 6, "mlp_dim": 768, "heads": 3, "unroll": 6},
     SMALL: {"width": 96, "depth": 3, "mlp_dim": 384, "heads": 3, "unroll": 3},
 }
-STEPS = {LARGE: (14000, 4000, 200), SMALL: (100, 40, 10)}  # all, cooldown, warm-up
+STEPS = {LARGE: (12000, 4000, 200), SMALL: (100, 40, 10)}  # all, cooldown, warm-up
 CHOICES = (
     Choice(
         "optimizer.name=muon(consistent_rms=0.2)",
