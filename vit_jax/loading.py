@@ -203,7 +203,8 @@ def initial_params(cfg: config.Config, model: models.Classifier) -> tuple[models
     params, report = weights.fit(
         jax.device_get(opened.params), opened.facts, model, keep_head=cfg.init_head == "keep"
     )
-    return params, [*opened.notes, *report.lines()]
+    # The notes on a file of another project count its arrays; a second count would puzzle.
+    return params, [*opened.notes, *report.lines()[bool(opened.notes) :]]
 
 
 def adapter_base(cfg: config.Config) -> tuple[models.Params, str, dict[str, Any]]:

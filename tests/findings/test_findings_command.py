@@ -57,6 +57,16 @@ def test_a_dry_run_shows_every_cell_with_its_time_and_writes_nothing(capsys, tmp
     assert not list(tmp_path.iterdir())
 
 
+def test_a_dry_run_says_that_there_are_no_records_yet(capsys, tmp_path):
+    words = ["reproduce", "findings", "--dry-run", "--only=positions", f"--workdir={tmp_path}"]
+    path = tmp_path / "misspelled.jsonl"
+    assert cli.main([*words, f"--records={path}"]) == 0
+    assert capsys.readouterr().err == f"--records={path}: not there yet; no cell is recorded\n"
+    path.touch()
+    assert cli.main([*words, f"--records={path}"]) == 0
+    assert not capsys.readouterr().err
+
+
 def test_the_page_is_written_from_the_records(capsys, tmp_path):
     page = tmp_path / "findings.md"
     words = ["reproduce", "findings", "--dry-run", f"--workdir={tmp_path}", f"--output={page}"]

@@ -4,6 +4,7 @@ import argparse
 import json
 import pathlib
 import shlex
+import sys
 
 from vit_jax import config
 from vit_jax.cli import arguments, tables
@@ -74,6 +75,8 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     records = findings.Records(args.records or workdir / "findings.jsonl")
     arms = findings.Arms(size, args.copies or "")
     study = findings.Study(size, findings.declare(names, arms), records, overrides)
+    if args.dry_run and args.records and not args.records.exists():
+        print(f"--records={args.records}: not there yet; no cell is recorded", file=sys.stderr)
     if args.verify:
         return _verify(args, study, workdir)
     if not args.dry_run:

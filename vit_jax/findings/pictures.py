@@ -41,7 +41,7 @@ def draw(chart: Chart, output: pathlib.Path) -> None:
             label=one.name or None,
         )
     _style(axes, chart)
-    if axes.get_legend_handles_labels()[0]:
+    if len(axes.get_legend_handles_labels()[0]) > 1:
         # Outside: among points, its marks look like more of them.
         figure.legend(loc="outside right upper", frameon=False)
     encoded = io.BytesIO()
