@@ -77,7 +77,7 @@ def shortened(words):
     options = dict(SHORT)
     if named[0].startswith("image_"):
         begun = next((word for word in rest if "init_from=" in word), "")
-        bundled = begun.endswith("cifar10/ViT-6_4")
+        bundled = "cifar10/ViT-6_4" in begun
         sizes = {} if bundled else SMALL | (IMPORTED if begun.endswith("weights.npz") else {})
         options |= FOLDER | sizes
     more = ["--seeds=0"] if verb == "transfer" else []

@@ -10,7 +10,7 @@ import runs
 from vit_jax import catalog, cli, config, loading
 from vit_jax.weights import download, zoo
 
-NAME = "cifar10/ViT-6_4"
+NAME, CONTINUED = "cifar10/ViT-6_4", "cifar10/ViT-6_4-continued"
 PHOTO = runs.ROOT / "docs" / "pictures" / "cat.jpg"
 RECORDS = runs.ROOT / "docs" / "records" / "cifar10.jsonl"
 CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
@@ -42,24 +42,27 @@ def test_the_table_is_that_of_the_folder():
         assert entry.mib == pytest.approx(size / 2**20, abs=0.01)
 
 
-def test_the_accuracy_is_the_recorded_one():
-    (row,) = (row for row in rows() if row["name"] == NAME)
+@pytest.mark.parametrize("name", [NAME, CONTINUED])
+def test_the_accuracy_is_the_recorded_one(name):
+    (row,) = (row for row in rows() if row["name"] == name)
     lines = [json.loads(line) for line in RECORDS.read_text().splitlines()]
-    (last,) = (line for line in lines if line["name"] == NAME)
+    (last,) = (line for line in lines if line["name"] == name)
     assert float(row["top1"]) == pytest.approx(100 * last["bundled"]["top1"], abs=0.005)
     assert last["bundled"]["count"] == 10_000
 
 
-def test_it_is_the_model_of_its_config():
-    opened, cfg = loading.load(NAME), config.build(catalog.load(NAME))
+@pytest.mark.parametrize("name", [NAME, CONTINUED])
+def test_it_is_the_model_of_its_config(name):
+    opened, cfg = loading.load(name), config.build(catalog.load(name))
     assert opened.classes == tuple(CLASSES.split())
     assert opened.config.data.image_size == (32, 32)
     for key in ("width", "depth", "mlp_dim", "heads", "patch_size", "pooling"):
         assert getattr(opened.config.model, key) == getattr(cfg.model, key)
 
 
-def test_it_names_a_photo(capsys):
-    assert cli.main(["predict", f"--checkpoint={NAME}", str(PHOTO)]) == 0
+@pytest.mark.parametrize("name", [NAME, CONTINUED])
+def test_it_names_a_photo(name, capsys):
+    assert cli.main(["predict", f"--checkpoint={name}", str(PHOTO)]) == 0
     line = capsys.readouterr().out.splitlines()[-1].split()
     assert line[1] == "cat"
     assert float(line[2].rstrip("%")) > 50
