@@ -10,6 +10,8 @@ from vit_jax import components
 
 PROJECT = pathlib.Path(__file__).parents[2] / "docs" / "example_project"
 
+MODULES = {path.stem for path in PROJECT.iterdir()}
+
 # One of each kind.
 NINE = {
     "model.architecture": "convnet(width=8)",
@@ -46,14 +48,14 @@ def forgotten():
         patch.setattr(components, "_TABLES", built_in())
         patch.setattr(components, "_MODULES", dict(components._MODULES))
         patch.setattr(components, "_PLUGINS", [])
-        for name in [n for n in sys.modules if n.partition(".")[0] == "my_project"]:
+        for name in [n for n in sys.modules if n.partition(".")[0] in MODULES]:
             patch.delitem(sys.modules, name)
         before = set(sys.modules)
         try:
             yield patch
         finally:
             for name in set(sys.modules) - before:
-                if name.partition(".")[0] == "my_project":
+                if name.partition(".")[0] in MODULES:
                     del sys.modules[name]
 
 

@@ -309,7 +309,8 @@ def test_unrolled_rematerialized_split_or_in_bfloat16_the_loss_is_the_same(name)
     given, grad = tree_utils.flatten(given), tree_utils.flatten(grad)
     for leaf in grad:
         scale = np.abs(grad[leaf.replace("key/bias", "key/kernel")]).max()
-        assert np.abs(given[leaf] - grad[leaf]).max() <= 2e-5 * scale, leaf
+        # 3.2e-5 on a CPU with AVX2 alone, below 2e-5 with AVX-512 or neither: rounding.
+        assert np.abs(given[leaf] - grad[leaf]).max() <= 5e-5 * scale, leaf
 
     def logits(classifier, params, images):
         return quick_jit(lambda p, x: classifier.apply(p, x)[0])(params, images)
