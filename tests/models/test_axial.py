@@ -309,8 +309,8 @@ def test_unrolled_rematerialized_split_or_in_bfloat16_the_loss_is_the_same(name)
     given, grad = tree_utils.flatten(given), tree_utils.flatten(grad)
     for leaf in grad:
         scale = np.abs(grad[leaf.replace("key/bias", "key/kernel")]).max()
-        # 3.2e-5 on a CPU with AVX2 alone, below 2e-5 with AVX-512 or neither: rounding.
-        assert np.abs(given[leaf] - grad[leaf]).max() <= 5e-5 * scale, leaf
+        # 6.1e-5 on a CPU with AVX2 but no AVX-512, 1.1e-5 with --xla_cpu_max_isa=AVX: rounding.
+        assert np.abs(given[leaf] - grad[leaf]).max() <= 1e-4 * scale, leaf
 
     def logits(classifier, params, images):
         return quick_jit(lambda p, x: classifier.apply(p, x)[0])(params, images)

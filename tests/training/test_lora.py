@@ -93,7 +93,7 @@ def test_as_if_added_to_the_matrices(name, monkeypatch):
     merged = trained(cfg, CASES[name].get("devices", 1), "float32")
     trainables._of.cache_clear()
     assert apart[0][0, 0] != apart[0][-1, 0]
-    # 5.3e-6 on a CPU with AVX2 alone, below 5e-6 with AVX-512 or neither: rounding.
+    # 5.3e-6 on a CPU with AVX2 but no AVX-512, below 5e-6 on others: rounding.
     np.testing.assert_allclose(apart[0], merged[0], rtol=1e-5)
     for key, value in apart[1].items():
         np.testing.assert_allclose(value, merged[1][key], rtol=1e-4, atol=2e-6, err_msg=key)
