@@ -83,10 +83,10 @@ def test_figures_of_what_has_run_have_error_bars(tmp_path):
     page = tmp_path / "page" / "toy.md"
     findings.write(toy, page, "vit_jax reproduce findings --scale=toy")
     text = page.read_text()
+    assert "```sh\nvit_jax reproduce findings --only=toy --scale=toy\n```" in text
     assert "| toy | One is ahead of another. | nowhere | refuted |" in text
     assert "-10.00 points ± 0.00 points" in text
     assert "![top-1](pictures/findings-toy.png)" in text
-    assert "vit_jax reproduce findings --only=toy --scale=toy" in text
     picture = cv2.imread(str(page.parent / "pictures" / "findings-toy.png"))
     assert picture is not None
     assert picture.std() > 0

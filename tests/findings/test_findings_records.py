@@ -5,7 +5,7 @@ import pytest
 from helpers.toy_findings import Runner, finding, study, training
 
 from vit_jax import config, findings
-from vit_jax.findings import records
+from vit_jax.findings import planning, records, verification
 
 KEPT = pathlib.Path(__file__).parents[2] / "docs" / "records" / "findings.jsonl"
 
@@ -55,7 +55,36 @@ def test_a_line_that_is_no_record_is_named(tmp_path, line, why):
 
 
 def test_the_records_of_this_repository_are_sound():
-    kept = findings.Records(KEPT) if KEPT.exists() else None
-    for record in kept.of_scale("cpu") if kept else ():
+    kept = findings.Records(KEPT).of_scale("cpu")
+    assert kept
+    for record in kept:
         assert record["commit"]
         assert not record["commit"].endswith("+"), "made by code that is not committed"
+        assert record["steps"] > 0
+        assert record["options"]["data.train_split"] == f"train[:{record['images']}]"
+
+
+@pytest.mark.parametrize("only", ["rows-and-columns", pytest.param("*", marks=pytest.mark.slow)])
+def test_the_records_are_those_of_todays_declarations(only, tmp_path):
+    """So `--verify --copies=webp --records=...` finds them; label, images and options are theirs."""
+    size = findings.scale("cpu")
+    declared = findings.declare(findings.select(only), findings.Arms(size, "webp"))
+    kept = findings.Study(size, declared, findings.Records(KEPT))
+    assert verification._comparable(kept)
+    for finding in declared:
+        for _, _, _, cell in kept.planned(finding):
+            record, about = kept.records.of(cell.digest), planning.as_values(cell)
+            del about["cell"]  # where it ran, under the label of that day
+            assert record.items() >= json.loads(json.dumps(about)).items()
+
+
+@pytest.mark.parametrize(
+    ("path", "remedy"), [(KEPT, "its records are of other data: give --copies=webp"),
+                         (pathlib.Path("none.jsonl"), "name the file .* --records=")],
+)  # fmt: skip
+def test_verify_without_cells_says_which_option_is_missing(path, remedy, tmp_path):
+    size = findings.scale("cpu")
+    declared = findings.declare(findings.select("rows-and-columns"), findings.Arms(size))
+    study = findings.Study(size, declared, findings.Records(path))
+    with pytest.raises(config.ConfigError, match=remedy):
+        findings.verify(study, tmp_path, 3)

@@ -126,6 +126,7 @@ def _places(parallel: int) -> list[dict[str, str]]:
 
 
 def _command(args: argparse.Namespace) -> str:
-    words = ["vit_jax", "reproduce", NAME, f"--scale={args.scale or 'cpu'}"]
+    words = ["vit_jax", "reproduce", NAME]
+    words += [f"--scale={args.scale}"] if args.scale else []
     words += [f"--copies={args.copies}"] if args.copies else []
-    return shlex.join(words)
+    return f"{shlex.join(words)} \\\n    --config.data.root=DIR"

@@ -21,7 +21,9 @@ with seeds, 95 % intervals and a verdict. Cells that are recorded are not repeat
   vit_jax reproduce table5 --dry-run
   vit_jax reproduce findings --dry-run                     every cell, with its estimated time
   vit_jax reproduce findings --only=positions,pooling --parallel=2 --config.data.root=DIR
-  vit_jax reproduce findings --verify=3                    repeat three cells drawn at random
+  vit_jax reproduce findings --verify=3 --config.data.root=DIR   repeat three recorded cells
+  vit_jax reproduce findings --verify=3 --config.data.root=DIR --copies=webp \\
+      --records=docs/records/findings.jsonl                      of those in the repository
 """
 
 

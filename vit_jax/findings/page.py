@@ -180,7 +180,7 @@ def document(study: Study, command: str) -> Document:
         if finding.name in figures:
             picture = f"{PICTURES}/findings-{finding.name}.png"
             content.append(Charts(charts=[figures[finding.name]], picture=picture))
-        content += [arms(study, finding), Text(text=named, note=True)]
+        content += [arms(study, finding), Text(text=named, code=True)]
         sections.append(Section(title=finding.name, blocks=content))
     return Document(
         title="The paper's findings at a small scale",

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import json
 import pathlib
+import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -189,8 +190,14 @@ class Study:
 
 
 def as_values(cell: Cell) -> dict[str, Any]:
-    """Returns what a record says of a cell before it has run."""
-    data = cell.configured(pathlib.Path()).data
+    """The part of a record that is known before a cell has run.
+
+    `options` are those of its config that determine the result and differ from the defaults,
+    besides the learning rate and the seed.
+    """
+    cfg = cell.configured(pathlib.Path())
+    free = {key for key, field, _ in config.options() if field.metadata["free"]}
+    subset = re.search(r"\[:(\d+)\]", cfg.data.train_split or "")
     return {
         "cell": cell.directory,
         "digest": cell.digest,
@@ -198,6 +205,9 @@ def as_values(cell: Cell) -> dict[str, Any]:
         "rate": cell.rate,
         "seed": cell.seed,
         "origin": cell.origin.digest if cell.origin else None,
-        "data": data.name or data.source,
+        "data": cfg.data.name or cfg.data.source,
+        "images": int(subset[1]) if subset else None,
+        "steps": cfg.train.duration.steps(cfg.train.batch_size, 1),
+        "options": {key: value for key, value in cell.training.options if key not in free},
         "flops": cell.flops,
     }

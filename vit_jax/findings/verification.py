@@ -70,7 +70,7 @@ def verify(
     if len(known) < count:
         raise config.ConfigError(
             f"--verify={count}: {study.records.path} has {len(known)} cells of these findings to "
-            "repeat (finished, and two seeds or more at their learning rate)"
+            f"repeat (finished, and two seeds or more at their learning rate){_remedy(study)}"
         )
     chosen = (draw or random.SystemRandom()).sample(known, count)
     folder = workdir / FOLDER
@@ -85,6 +85,17 @@ def verify(
             jobs = [Job(cell=cell, cfg=cell.configured(folder)) for cell in wave]
             run(jobs, folder, places, started=lambda job: None, ended=ended, look=lambda news: None)
     return [_compared(study, cell, answers[cell.digest]) for cell in chosen]
+
+
+def _remedy(study: Study) -> str:
+    """The option to set where a file has no record, or only records of other data."""
+    recorded = {record["data"] for record in study.records.of_scale(study.size.name)}
+    if not recorded:
+        return "; name the file of recorded cells with --records=FILE.jsonl"
+    declared = {dict(one.options).get("data.name") for f in study.findings for one in f.trainings}
+    endings = sorted({name.partition("_")[2] for name in recorded - declared})
+    options = [f"--copies={ending}" if ending else "no --copies" for ending in endings]
+    return f"; its records are of other data: give {' or '.join(options)}" if options else ""
 
 
 def _comparable(study: Study) -> list[Cell]:

@@ -102,10 +102,11 @@ class Picture:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Text:
-    """A paragraph; `note` for one that stands back."""
+    """A paragraph; `note` for one that stands back, `code` for a command."""
 
     text: str
     note: bool = False
+    code: bool = False
 
 
 Block = Numbers | Table | Charts | Gallery | Picture | Confusion | Text

@@ -90,6 +90,8 @@ def _block(block: Block) -> Markup:
             return _picture(block)
         case Confusion():
             return _confusion(block)
+        case Text(code=True):
+            return element("pre", block.text)
         case Text():
             return element("p", block.text, class_="note" if block.note else None)
 

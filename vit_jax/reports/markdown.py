@@ -82,5 +82,7 @@ def _block(block: Block) -> Iterator[str]:
             yield from (f"![{block.path}]({block.path})", "", escape(block.caption), "")
         case Confusion():
             yield from table(block.commonest())
+        case Text(code=True):
+            yield from ("```sh", block.text, "```", "")
         case Text():
             yield from (escape(block.text), "")
