@@ -1,4 +1,5 @@
 import pathlib
+import warnings
 
 import cv2
 import jax
@@ -7,6 +8,7 @@ import pytest
 
 import foreign
 import runs
+import vit_jax
 from vit_jax import (
     cli,
     config,
@@ -21,6 +23,7 @@ from vit_jax import (
     weights,
 )
 from vit_jax.cli import convert as convert_command
+from vit_jax.errors import AssumptionWarning
 from vit_jax.weights import writers
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
@@ -200,12 +203,33 @@ def test_weights_without_a_head_name_nothing(tmp_path, capsys):
         assert said == f"vit_jax: {line}--config.init_from={folder}"
 
 
-def test_what_is_assumed_is_said_unless_it_is_set(said):
-    file = FIXTURES / "weights" / "timm_vit_tiny.safetensors"
-    loading.load(file, {"model.heads": "3", "data.std": "0.5"})
-    start = f"{file}: assumed data.mean=0.5: as of the weights that Google trained"
-    assert [line for line in said() if line.startswith(start)]
-    assert not [line for line in said() if "data.std" in line]
+PLAIN = FIXTURES / "weights" / "timm_vit_tiny.safetensors"
+
+
+def test_python_is_warned_once_of_what_a_file_leaves_open():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("once", AssumptionWarning)
+        model = vit_jax.load(PLAIN, {"model.heads": "3", "data.std": "0.5"})
+        vit_jax.load(PLAIN, {"model.heads": "3", "data.std": "0.5"})
+    (warning,) = caught
+    assert warning.filename == __file__
+    assert str(warning.message) == f"{PLAIN}: {'; '.join(model.assumed)}"
+    assert [line for line in model.assumed if "model.gelu=erf" in line]
+    assert not [line for line in model.assumed if "data.std" in line]
+
+
+@pytest.mark.filterwarnings("error::vit_jax.errors.AssumptionWarning")
+def test_what_assumes_nothing_warns_of_nothing(begun, tmp_path):
+    assert loading.load(begun).assumed == ()
+    assert vit_jax.load(foreign.write(tmp_path, foreign.record("timm_folder"))).assumed == ()
+
+
+def test_a_config_that_takes_options_of_weights_warns_of_what_they_leave_open():
+    with pytest.warns(AssumptionWarning) as caught:
+        cfg = vit_jax.get_config("digits", BEGIN)
+    (warning,) = caught
+    assert cfg.model.gelu == "tanh"
+    assert "assumed model.activation=gelu, model.gelu=tanh" in str(warning.message)
 
 
 def test_a_crop_grows_with_the_image_size(tmp_path):

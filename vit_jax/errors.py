@@ -1,6 +1,7 @@
 """Errors that a user can act on."""
 
 import errno
+from collections.abc import Sequence
 
 from vit_jax import messages
 
@@ -20,6 +21,20 @@ class UserError(Exception):
     def __str__(self) -> str:
         """Returns the message as one line of bounded length, whatever values it quotes."""
         return messages.one_line(super().__str__())
+
+
+class AssumptionWarning(UserWarning):
+    """What a weights file leaves open, and what is assumed instead.
+
+    Attributes:
+      reference: the file, as the user names it.
+      lines: one for each reason.
+    """
+
+    def __init__(self, reference: str, lines: Sequence[str]) -> None:
+        super().__init__(f"{reference}: {'; '.join(lines)}")
+        self.reference = reference
+        self.lines = tuple(lines)
 
 
 class LeaseLost(UserError):

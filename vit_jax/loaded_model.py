@@ -48,6 +48,7 @@ class LoadedModel:
       classes: the name of each output.
       kind: `run`, or the format of the weights.
       notes: how the arrays of another project were used.
+      assumed: what its files leave open, and what was assumed; a line for each reason.
       fresh: parameters that the checkpoint lacks, and why.
       step: the step of a run's checkpoint.
     """
@@ -57,6 +58,7 @@ class LoadedModel:
     classes: tuple[str, ...]
     kind: str
     notes: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
     fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)
     step: int | None = None
 

@@ -2,14 +2,17 @@
 
 import os
 import pathlib
-from collections.abc import Mapping
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from vit_jax import config, logs, messages, models, run_config, storage, tree_utils, weights
+from vit_jax import config, messages, models, run_config, storage, tree_utils, weights
 from vit_jax.checkpoints import manager
+from vit_jax.errors import AssumptionWarning
 from vit_jax.loaded_model import (
     LoadedModel,
     Prediction,
@@ -62,7 +65,8 @@ def load(
       step: which checkpoint of a run: its number, `best`, or None for the newest.
       wanted: the config to start from these weights, for options that their files leave open.
 
-    Logs assumptions. Raises CheckpointError, WeightsError or ConfigError.
+    Warns (AssumptionWarning, once per file) of what the files leave open. Raises CheckpointError,
+    WeightsError or ConfigError.
 
     >>> model = load(RUN)
     >>> model.config.model.width, model.classes[:2], model.step
@@ -87,16 +91,30 @@ def load(
         return _load_adapter(path, overrides or {})
     found = weights.load(path, overrides, wanted=wanted)
     cfg = _config(str(reference), found.facts, overrides or {})
-    for line in found.assumed:
-        logs.log.info("%s: %s", reference, line)
+    warn_of_assumptions(reference, found.assumed)
     return LoadedModel(
         config=cfg,
         params=found.params,
         classes=class_names(found.facts.classes, cfg),
         kind=found.kind,
         notes=tuple(found.report.lines()),
+        assumed=found.assumed,
         fresh=found.facts.fresh,
     )
+
+
+# Once per file, whichever lines of a program load it; filters of the user come before this one.
+warnings.filterwarnings("once", category=AssumptionWarning, append=True)
+
+
+def warn_of_assumptions(reference: str | os.PathLike[str], lines: Sequence[str]) -> None:
+    """Warns at the caller's line outside this package; commands log these warnings."""
+    if not lines:
+        return
+    level, frame = 1, sys._getframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("vit_jax."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(AssumptionWarning(os.fspath(reference), lines), stacklevel=level)
 
 
 def describe(reference: str, wanted: config.Config | None = None) -> weights.Facts:

@@ -16,13 +16,15 @@ def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Co
     """Returns the config with the options that belong to the weights it begins with.
 
     Whoever made the weights chose them: the form of GELU, epsilons, how pixels are scaled.
-    What `overrides` set stays.
+    What `overrides` set stays. Warns of what the weights leave open.
     """
     if cfg.init_from is None:
         return cfg
     facts, keep = loading.describe(cfg.init_from, cfg), cfg.init_head == "keep"
     found = weights.numerics(facts, keep_head=keep, channels=cfg.data.channels)
-    return _with_options(cfg, found, overrides)
+    taken = _with_options(cfg, found, overrides)
+    loading.warn_of_assumptions(cfg.init_from, weights.assumptions(facts, wanted=taken))
+    return taken
 
 
 def reconcile(

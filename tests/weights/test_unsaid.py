@@ -12,6 +12,7 @@ import big_vision_reference
 import foreign
 from containers import FIXTURES, read, refusal, write
 from vit_jax import cli, loading, run_config, run_directory, weights
+from vit_jax.errors import AssumptionWarning
 from vit_jax.weights import exporting, google, mapping, readers
 
 HEADS = {"model.heads": "3"}
@@ -179,8 +180,7 @@ def test_the_grid_is_what_config_says(tmp_path, name):
 HEADS_OF_TIMM = {"num_heads": 3, "act_layer": "gelu_tanh", "global_pool": "token"}
 
 
-def test_a_run_begins_with_the_grid_of_its_own_images(oblong, caplog):
-    caplog.set_level("INFO", logger="vit_jax")
+def test_a_run_begins_with_the_grid_of_its_own_images(oblong):
     path, _ = oblong
     overrides = {
         "init_from": str(path), "init_head": "new", "data.image_size": "32,72",
@@ -188,8 +188,9 @@ def test_a_run_begins_with_the_grid_of_its_own_images(oblong, caplog):
         "model.mlp_dim": "48", "model.heads": "3", "model.unroll": "1", "model.pooling": "token",
         "model.position": "learned_1d", "model.num_classes": "10",
     }  # fmt: skip
-    cfg = run_directory.as_in_weights(run_config.resolve("digits", overrides), overrides)
-    opened = loading.load(str(path), wanted=cfg)
+    with pytest.warns(AssumptionWarning) as told:
+        cfg = run_directory.as_in_weights(run_config.resolve("digits", overrides), overrides)
+        opened = loading.load(str(path), wanted=cfg)
     params, report = weights.fit(
         opened.params, opened.facts, loading.create_model(cfg), keep_head=False
     )
@@ -197,9 +198,10 @@ def test_a_run_begins_with_the_grid_of_its_own_images(oblong, caplog):
     foreign.equal(
         params["position"], weights.load(path, {"data.image_size": "32,72"}).params["position"]
     )
-    told = [record.message for record in caplog.records]
-    assert [line for line in told if "assumed model.activation=gelu, model.gelu=tanh" in line]
-    assert not [line for line in told if "image_size" in line or "eval_crop" in line]
+    first, again = {str(warning.message) for warning in told}, opened.assumed
+    assert first == {f"{path}: {'; '.join(again)}"}  # the config's words are those of the weights
+    assert [line for line in again if "assumed model.activation=gelu, model.gelu=tanh" in line]
+    assert not [line for line in again if "image_size" in line or "eval_crop" in line]
 
 
 def test_a_run_tells_the_heads_that_a_file_does_not():
@@ -354,7 +356,9 @@ def test_commands_tell_what_is_assumed(tmp_path, capsys, command):
     }[command]
     words = [command, f"--checkpoint={TOKEN}", *arguments, "--config.model.gelu=erf"]
     assert cli.main(words) == 0
-    said = capsys.readouterr().err.splitlines()
+    text = capsys.readouterr().err
+    said = text.splitlines()
+    assert "AssumptionWarning" not in text
     assert [line for line in said if line.endswith(google.CODE) and "model.norm_epsilon" in line]
     assert [line for line in said if "data.image_size=32,32: 16 positions as a square" in line]
     assert not [line for line in said if "model.gelu" in line]

@@ -117,7 +117,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"--config.{next(iter(overrides))}: {args.name_of_command} takes no config options"
             )
         backend.choose()
-        return args.command.run(args, overrides)
+        from vit_jax import logs  # not needed for help and mistakes
+
+        with logs.assumptions_logged():
+            return args.command.run(args, overrides)
     except config.UserError as error:
         messages.print_error(str(error))
         return error.exit_code

@@ -7,10 +7,12 @@ import math
 import pathlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from vit_jax import components, config, limits, messages
+from vit_jax.errors import AssumptionWarning
 from vit_jax.logs.trackers import LOGGERS
 
 log = logging.getLogger("vit_jax")
@@ -55,6 +57,26 @@ def setup(*, verbose: bool = True) -> None:
     log.propagate = False
     log.setLevel(logging.INFO if verbose else logging.WARNING)
     logging.getLogger("absl").setLevel(logging.ERROR)
+
+
+@contextlib.contextmanager
+def assumptions_logged() -> Iterator[None]:
+    """Logs each AssumptionWarning as lines: for commands, whose users see no Python."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", AssumptionWarning)
+        others = warnings.showwarning
+
+        def show(message: Warning | str, *about: Any, **more: Any) -> None:
+            if not isinstance(message, AssumptionWarning):
+                others(message, *about, **more)
+                return
+            if not log.handlers:  # of a command that logs nothing else
+                setup()
+            for line in message.lines:
+                log.info("%s: %s", message.reference, line)
+
+        warnings.showwarning = show  # restored by catch_warnings
+        yield
 
 
 class _Line(logging.Formatter):

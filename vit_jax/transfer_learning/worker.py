@@ -105,7 +105,8 @@ def serve(work: Callable[[config.Config, pathlib.Path, str], dict[str, Any]]) ->
     try:
         # Those of the process that started this one, which its user has named or imported.
         components.load_plugins(values.get(config.PLUGINS, ()))
-        answer = work(config.build(values), pathlib.Path(workdir), directory)
+        with logs.assumptions_logged():
+            answer = work(config.build(values), pathlib.Path(workdir), directory)
     except config.UserError as error:
         answer = {"state": "stopped", "why": str(error), "exit_code": error.exit_code}
     sys.stdout.write(json.dumps(answer) + "\n")

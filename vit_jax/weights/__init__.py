@@ -2,7 +2,7 @@
 
 from vit_jax.weights.exporting import KINDS, save
 from vit_jax.weights.finetune_init import fit, numerics
-from vit_jax.weights.importing import Weights, load, look
+from vit_jax.weights.importing import Weights, assumptions, load, look
 from vit_jax.weights.mapping import Facts, Report
 from vit_jax.weights.readers import WeightsError
 from vit_jax.weights.zoo import find, resolve
@@ -13,6 +13,7 @@ __all__ = [
     "Report",
     "Weights",
     "WeightsError",
+    "assumptions",
     "find",
     "fit",
     "load",

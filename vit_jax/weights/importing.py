@@ -13,7 +13,6 @@ from vit_jax.weights import (
     huggingface,
     mapping,
     open_clip,
-    position_grid,
     readers,
     timm,
     tips,
@@ -84,7 +83,7 @@ def load(
         params=params,
         facts=final,
         report=report,
-        assumed=position_grid.assumptions(own, _settled(own, overrides, wanted)),
+        assumed=assumptions(own, overrides, wanted=wanted),
     )
 
 
@@ -101,6 +100,23 @@ def look(path: pathlib.Path, wanted: config.Config | None = None) -> mapping.Fac
         raise _at(path, error) from error
 
 
+def assumptions(
+    own: mapping.Facts,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    wanted: config.Config | None = None,
+) -> tuple[str, ...]:
+    """What a source leaves open and `load` assumes, one line per reason; arguments as in `load`."""
+    settled = _settled(own, overrides or {}, wanted)
+    reasons: dict[str, list[str]] = {}
+    for key, why in own.assumed.items():
+        section, dot, leaf = key.partition(".")
+        if key not in settled:
+            value = f"={config.show(getattr(getattr(own, section), leaf))}" if dot else ""
+            reasons.setdefault(why, []).append(f"{key}{value}")
+    return tuple(f"assumed {', '.join(set_)}: {why}" for why, set_ in reasons.items())
+
+
 def _settled(
     own: mapping.Facts, overrides: Mapping[str, str], wanted: config.Config | None
 ) -> set[str]:
@@ -112,8 +128,9 @@ def _settled(
         keep = wanted.init_head == "keep"
         known = finetune_init.numerics(own, keep_head=keep, channels=wanted.data.channels)
         taken = {*known, "model.heads", "model.position"}
-        others |= own.assumed.keys() - taken
-        others |= {key for key in own.assumed if config.get(wanted, key) != config.get(own, key)}
+        options = {key for key in own.assumed if "." in key}
+        others |= options - taken
+        others |= {key for key in options if config.get(wanted, key) != config.get(own, key)}
     # If an image size could determine the grid of positions, it already has.
     return others - {"data.image_size"}
 

@@ -124,7 +124,8 @@ class Facts:
     model: config.Model
     data: config.Data
     classes: tuple[str, ...] = ()
-    # Options that names, shapes and config files leave open, with the reason for each choice.
+    # What names, shapes and config files leave open, with the reason for each choice: options by
+    # dotted name, and in words what is no option.
     assumed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # Parameters that the source lacks and that start at zero, and why; `write` omits them.
     fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -1,10 +1,8 @@
 """Infers the grid of learned positions, which names and shapes of arrays leave open."""
 
 import math
-from collections.abc import Container
 
 from vit_jax import config, models
-from vit_jax.weights.mapping import Facts
 from vit_jax.weights.readers import WeightsError
 
 
@@ -40,13 +38,3 @@ def size_of_positions(
     why = f"{patches} positions as a square of {rows} x {columns}; the file does not say"
     size = rows * patch[0] * factor, columns * patch[1] * factor
     return size, {"data.image_size": why}
-
-
-def assumptions(facts: Facts, settled: Container[str]) -> tuple[str, ...]:
-    """Returns the open assumptions about a source, one line per reason."""
-    reasons: dict[str, list[str]] = {}
-    for key, why in facts.assumed.items():
-        if key not in settled:
-            value = getattr(getattr(facts, key.partition(".")[0]), key.partition(".")[2])
-            reasons.setdefault(why, []).append(f"{key}={config.show(value)}")
-    return tuple(f"assumed {', '.join(set_)}: {why}" for why, set_ in reasons.items())
