@@ -66,13 +66,13 @@ def test_the_records_of_this_repository_are_sound():
 
 @pytest.mark.parametrize("only", ["rows-and-columns", pytest.param("*", marks=pytest.mark.slow)])
 def test_the_records_are_those_of_todays_declarations(only, tmp_path):
-    """So `--verify --copies=webp --records=...` finds them; label, images and options are theirs."""
+    """So `--verify --copies=webp --records=...` finds them; images and options are theirs."""
     size = findings.scale("cpu")
     declared = findings.declare(findings.select(only), findings.Arms(size, "webp"))
     kept = findings.Study(size, declared, findings.Records(KEPT))
     assert verification._comparable(kept)
-    for finding in declared:
-        for _, _, _, cell in kept.planned(finding):
+    for one in declared:
+        for _, _, _, cell in kept.planned(one):
             record, about = kept.records.of(cell.digest), planning.as_values(cell)
             del about["cell"]  # where it ran, under the label of that day
             assert record.items() >= json.loads(json.dumps(about)).items()

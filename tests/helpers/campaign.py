@@ -25,9 +25,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib import metadata
 
 import runs
 from drawn_configs import WORK, configure, draw
+from vit_jax.reports import provenance
 
 RECORD = runs.ROOT / "docs/records/faults.jsonl"
 FAULTS = 10  # of a run, at most
@@ -306,7 +308,9 @@ def main():
         name = min(kinds, key=lambda name: counts[name])
         if counts[name] >= options.until:
             break
-        line = batch(name, len(done[name]))
+        line = batch(name, len(done[name])) | provenance.fields(
+            "cpu", {"jax": metadata.version("jax")}
+        )
         with RECORD.open("a") as stream:
             stream.write(json.dumps(line) + "\n")
         print(json.dumps(line), file=sys.stderr, flush=True)

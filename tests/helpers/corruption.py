@@ -29,6 +29,7 @@ import optax
 from test_step import Trainer, batch_of, configure
 from vit_jax.benchmarks import turns
 from vit_jax.models import layers, vit
+from vit_jax.reports import provenance
 from vit_jax.runtime import device
 from vit_jax.training import replay, sharding, state, step
 
@@ -283,6 +284,7 @@ def main():
         else:
             break
         line["cpu_seconds"] = round(time.process_time() - began, 1)
+        line |= provenance.fields("cpu", {"jax": jax.__version__})
         with RECORD.open("a") as stream:
             stream.write(json.dumps(line) + "\n")
     print("\n".join(markdown(lines)))

@@ -12,7 +12,6 @@ docs/records/home.jsonl; what is there is not run again.
 
 import argparse
 import dataclasses
-import datetime
 import functools
 import json
 import pathlib
@@ -25,10 +24,10 @@ import numpy as np
 from scipy import stats
 
 import runs
-from vit_jax import __version__, loading, logs, run_config, transfer_learning, weights
+from vit_jax import loading, logs, run_config, transfer_learning, weights
 from vit_jax.data import pipeline, sources, transforms
 from vit_jax.evaluators import evaluation
-from vit_jax.reports import intervals
+from vit_jax.reports import intervals, provenance
 from vit_jax.training import optimizers, schedules, state, step
 
 RESULTS = runs.ROOT / "docs" / "records" / "home.jsonl"
@@ -204,8 +203,7 @@ def repeat(network, share, seed):
         "five_shot": measured(half, params)["fewshot/digits/5shot"],
         "held_out": held_out, "rate": found["chosen"]["lr"],
         "top1": found["results"]["top1"]["values"],
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "vit_jax": __version__, "jax": jax.__version__,
+        **provenance.fields("cpu", {"jax": jax.__version__}),
     }  # fmt: skip
 
 

@@ -30,6 +30,7 @@ import cv2
 import numpy as np
 
 from vit_jax import limits
+from vit_jax.reports import provenance
 
 HANG = 5.0  # seconds for one input
 MEMORY = 512 * 2**20  # bytes of Python's for one input
@@ -513,14 +514,22 @@ def main():
     parser.add_argument("readers", nargs="*", default=list(READERS))
     parser.add_argument("--inputs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=pathlib.Path, help="records: a line for each reader")
     args = parser.parse_args()
     print("| reader | inputs | read | refused | other errors | crashes | hangs | memory | s |")
     print("|---|---|---|---|---|---|---|---|---|")
     for name in args.readers:
         began = time.monotonic()
         counts, bad = campaign(name, args.inputs, args.seed)
-        row = [name, args.inputs, *counts.values(), round(time.monotonic() - began)]
+        seconds = round(time.monotonic() - began)
+        row = [name, args.inputs, *counts.values(), seconds]
         print(f"| {' | '.join(map(str, row))} |", flush=True)
+        if args.output:
+            command = f"python tests/helpers/hostile.py --inputs={args.inputs} --seed={args.seed}"
+            line = {"command": command, "reader": name, "inputs": args.inputs} | counts
+            line |= {"seconds": seconds} | provenance.fields("cpu", {})
+            with args.output.open("a") as stream:
+                stream.write(json.dumps(line) + "\n")
         for event, text, data in bad[:5]:
             print(event, text, gzip.decompress(data)[:300] if data else None, file=sys.stderr)
 

@@ -89,6 +89,7 @@ class Study:
         """Checks the overrides: raises ConfigError for one that would change a result."""
         self.size, self.findings, self.records = size, findings, records
         self.overrides = tuple(sorted((overrides or {}).items()))
+        self._cells: dict[tuple[Training, float, int, Cell | None], Cell] = {}
         free = {key for key, field, _ in config.options() if field.metadata["free"]}
         for key, value in self.overrides:
             if key not in free:
@@ -105,9 +106,12 @@ class Study:
             origin = None if chosen is None else self.cell(training.origin, chosen, seed)
             if origin is None or self.records.failed(origin.digest):
                 return None
-        return Cell(
-            training=training, rate=rate, seed=seed, origin=origin, overrides=self.overrides
-        )
+        key = training, rate, seed, origin
+        if key not in self._cells:  # whose digests take a config each
+            self._cells[key] = Cell(
+                training=training, rate=rate, seed=seed, origin=origin, overrides=self.overrides
+            )
+        return self._cells[key]
 
     def rate(self, training: Training) -> float | None:
         """Returns the rate with the best mean held-out top-1; None while a cell of it is missing.

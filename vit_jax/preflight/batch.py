@@ -1,17 +1,22 @@
 """Many runs on many slices: each program compiled once, each result saved at once."""
 
+import contextlib
 import dataclasses
 import functools
 import json
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import metadata
 from typing import Any
 
 from vit_jax import config, storage
 from vit_jax.preflight import search
 from vit_jax.preflight.program import Report, Settings, measure, same_program
 from vit_jax.preflight.topologies import Slice
+from vit_jax.reports import provenance
 from vit_jax.training.plan import Plan
+
+PACKAGES = ("jax", "libtpu")  # whose compiler a report comes from
 
 
 def measure_all(
@@ -53,8 +58,17 @@ def measure_all(
                 report = compile_(cfg, where, examples)
             known[key] = report
             if output is not None:
-                storage.append_line(output, {"key": key, "report": dataclasses.asdict(report)})
+                made = provenance.fields(where.name, {name: _version(name) for name in PACKAGES})
+                storage.append_line(
+                    output, {"key": key, "report": dataclasses.asdict(report), **made}
+                )
             yield report
+
+
+def _version(package: str) -> str | None:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return None
 
 
 def as_dict(report: Report, mfu: float, price: float | None = None) -> dict[str, Any]:

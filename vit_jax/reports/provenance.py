@@ -10,7 +10,7 @@ from typing import Any
 from vit_jax import __version__
 
 
-def fields(device: str, versions: Mapping[str, str]) -> dict[str, Any]:
+def fields(device: str, versions: Mapping[str, str | None]) -> dict[str, Any]:
     """Returns what every record says about its origin.
 
     Args:
