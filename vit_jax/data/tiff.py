@@ -6,6 +6,7 @@ file says of itself is checked before anything is allocated.
 
 import dataclasses
 import io
+import itertools
 import math
 import struct
 import zlib
@@ -17,7 +18,8 @@ from PIL import Image
 MAGIC = (b"II*\0", b"MM\0*")
 MOST_BLOCKS = 2**18  # strips or tiles
 SMALL = 2**20  # pixels that padded tiles may have, however small the image
-MOST_LZW = 2**26  # bytes of a strip that Pillow takes for no bomb
+MOST_LZW = 2**26  # bytes that Pillow takes for no bomb
+SPARE = 1024  # packed bytes of a block beyond twice its samples, which no writer needs
 CHANNELS = 64  # at most
 
 WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, FILL_ORDER = 256, 257, 258, 259, 262, 266
@@ -125,18 +127,19 @@ def layout(data: bytes) -> Layout:
     places, sizes = (TILES, TILE_BYTES) if tiled else (STRIPS, STRIP_BYTES)
     if not (0 < samples <= CHANNELS and min(height, width, *block) > 0 and places in found):
         raise TiffError("is a truncated or damaged TIFF")
-    bits = np.unique(found.get(BITS, np.array([1]))).tolist()
-    formats = np.unique(found.get(FORMAT, np.array([1]))).tolist()
+    bits, formats = (
+        np.unique(found.get(tag, np.array([1]))[:CHANNELS]).tolist() for tag in (BITS, FORMAT)
+    )
     if formats not in ([1], [4]) or bits not in ([8], [16]):
         kinds = " and ".join(FORMATS.get(kind, "other") for kind in formats)
         raise TiffError(
             f"is a TIFF of {kinds} numbers of {' and '.join(map(str, bits))} bits; save it with "
             "whole numbers of 8 or 16"
         )
-    extra = found.get(EXTRA, np.array([], int)).tolist()
+    extra = found.get(EXTRA, np.array([], int))[-1:].tolist()
     made = Layout(
         height=height, width=width, samples=samples, bits=bits[0],
-        alpha=samples > 1 and extra[-1:] in ([1], [2]),
+        alpha=samples > 1 and extra in ([1], [2]),
         orientation=one(ORIENTATION, 1) if 1 <= one(ORIENTATION, 1) <= 8 else 1,
         compression=one(COMPRESSION, NONE), photometric=one(PHOTOMETRIC, BLACK_IS_0),
         predictor=one(PREDICTOR, 1), planar=one(PLANAR, 1) == 2 and samples > 1, block=block,
@@ -186,15 +189,12 @@ def decode(data: bytes, made: Layout) -> np.ndarray:
     """
     kind = np.dtype(f"u{made.bits // 8}")
     image = np.empty((made.height, made.width, made.samples), kind)
-    for number, (top, left, first) in enumerate(_places(made)):
-        rows, columns = made.block
-        if columns == made.width:  # a strip, of which the last one is shorter
-            rows = min(rows, made.height - top)
-        shape = (rows, columns, 1 if made.planar else made.samples)
-        samples = _block(data, made, number, shape).astype(kind)
+    for (top, left, first, shape), plain in zip(_places(made), _unpacked(data, made), strict=True):
+        samples = np.frombuffer(plain, kind.newbyteorder(made.order)).reshape(shape)
+        rows, columns, channels = shape
+        part = image[top : top + rows, left : left + columns, first : first + channels]
         if made.predictor == 2:  # each sample less its left neighbor
             samples = np.cumsum(samples, axis=1, dtype=kind)
-        part = image[top : top + rows, left : left + columns, first : first + shape[2]]
         part[:] = samples[: part.shape[0], : part.shape[1]]
     if made.photometric == WHITE_IS_0:
         image = np.iinfo(kind).max - image
@@ -204,26 +204,54 @@ def decode(data: bytes, made: Layout) -> np.ndarray:
     return _upright(image, made.orientation)
 
 
-def _places(made: Layout) -> Iterator[tuple[int, int, int]]:
-    """Yields the top row, the left column and the first channel of each block."""
+def _places(made: Layout) -> Iterator[tuple[int, int, int, tuple[int, int, int]]]:
+    """Yields the top row, the left column, the first channel and the shape of each block."""
     down, across = _blocks(made)
-    for first in range(made.samples if made.planar else 1):
-        for row in range(down):
-            for column in range(across):
-                yield row * made.block[0], column * made.block[1], first
+    rows, columns = made.block
+    channels = 1 if made.planar else made.samples
+    tiled = columns != made.width  # of the rows of strips, the last ones are fewer
+    for first in range(0, made.samples, channels):
+        for top in range(0, down * rows, rows):
+            shape = rows if tiled else min(rows, made.height - top), columns, channels
+            for left in range(0, across * columns, columns):
+                yield top, left, first, shape
 
 
-def _block(data: bytes, made: Layout, number: int, shape: tuple[int, int, int]) -> np.ndarray:
-    """Returns the samples of a strip or tile as stored; raises TiffError if some are missing."""
-    rows, columns, channels = shape
-    across = columns * channels * made.bits // 8
-    packed = data[int(made.offsets[number]) :][: int(made.sizes[number])]
+def _unpacked(data: bytes, made: Layout) -> Iterator[bytes | memoryview]:
+    """Yields the samples of each strip or tile as stored; raises TiffError if some are missing.
+
+    Blocks are views of the file: a copy of the rest for each would take time with their square.
+    They are as long as their samples can make them, as all may name the same bytes.
+    """
+    whole = memoryview(data)
+    waiting: list[tuple[memoryview, int]] = []  # of LZW, with their rows
+    offsets, sizes = made.offsets.tolist(), made.sizes.tolist()
+    for place, at, size in zip(_places(made), offsets, sizes, strict=True):
+        rows, columns, channels = place[3]
+        across = columns * channels * made.bits // 8
+        packed = whole[at : at + min(size, 2 * rows * across + SPARE)]
+        if made.compression != LZW:
+            yield _block(packed, made.compression, rows, across)
+            continue
+        # Strips of equal rows, and a last one of fewer, are one image to libtiff.
+        if waiting and (
+            rows > waiting[0][1]
+            or waiting[-1][1] < waiting[0][1]
+            or (len(waiting) + 1) * waiting[0][1] * across > MOST_LZW
+        ):
+            yield from _from_lzw(waiting, across)
+            waiting = []
+        waiting.append((packed, rows))
+    if waiting:
+        yield from _from_lzw(waiting, across)
+
+
+def _block(packed: memoryview, compression: int, rows: int, across: int) -> bytes | memoryview:
+    """Returns the bytes of a block; raises TiffError if some are missing."""
     try:
-        if made.compression == NONE:
+        if compression == NONE:
             plain = packed[: rows * across]
-        elif made.compression == LZW:
-            plain = _from_lzw(packed, rows, across)
-        elif made.compression == PACKBITS:
+        elif compression == PACKBITS:
             plain = Image.frombytes("L", (across, rows), packed, "packbits", "L").tobytes()
         else:
             plain = zlib.decompressobj().decompress(packed, rows * across)
@@ -231,21 +259,40 @@ def _block(data: bytes, made: Layout, number: int, shape: tuple[int, int, int]) 
         plain = b""
     if len(plain) != rows * across:
         raise TiffError("is a truncated or damaged TIFF")
-    return np.frombuffer(plain, f"{made.order}u{made.bits // 8}").reshape(shape)
+    return plain
 
 
-def _from_lzw(packed: bytes, rows: int, across: int) -> bytes:
-    """Returns the bytes of LZW, unpacked by libtiff as a gray image of one strip."""
-    if rows * across > MOST_LZW:
+def _from_lzw(blocks: list[tuple[memoryview, int]], across: int) -> Iterator[memoryview]:
+    """Yields the bytes of blocks of LZW, unpacked by libtiff as the strips of one gray image."""
+    rows, total = blocks[0][1], sum(rows for _, rows in blocks)
+    if total * across > MOST_LZW:
         raise TiffError(f"is a TIFF with LZW of more than {MOST_LZW:,} bytes in a strip")
     gray = {
-        WIDTH: across, HEIGHT: rows, BITS: 8, COMPRESSION: LZW, PHOTOMETRIC: BLACK_IS_0,
-        STRIPS: 8, SAMPLES: 1, STRIP_ROWS: rows, STRIP_BYTES: len(packed),
+        WIDTH: [across], HEIGHT: [total], BITS: [8], COMPRESSION: [LZW],
+        PHOTOMETRIC: [BLACK_IS_0], STRIPS: [0] * len(blocks), SAMPLES: [1], STRIP_ROWS: [rows],
+        STRIP_BYTES: [len(packed) for packed, _ in blocks],
     }  # fmt: skip
-    gray[STRIPS] = 8 + 2 + 12 * len(gray) + 4
-    listed = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in gray.items())
-    head = b"II*\0" + struct.pack("<IH", 8, len(gray)) + listed + bytes(4)
-    return Image.open(io.BytesIO(head + packed), formats=("TIFF",)).tobytes()
+    behind = 8 + 2 + 12 * len(gray) + 4
+    body = behind + 8 * len(blocks) * (len(blocks) > 1)
+    gray[STRIPS] = list(itertools.accumulate(gray[STRIP_BYTES][:-1], initial=body))
+    listed, beyond = b"", b""
+    for tag, values in gray.items():
+        raw = struct.pack(f"<{len(values)}I", *values)
+        if len(values) > 1:
+            raw, beyond = struct.pack("<I", behind + len(beyond)), beyond + raw
+        listed += struct.pack("<HHI", tag, 4, len(values)) + raw
+    head = b"II*\0" + struct.pack("<IH", 8, len(gray)) + listed + bytes(4) + beyond
+    stream = io.BytesIO(b"".join([head, *(packed for packed, _ in blocks)]))
+    try:
+        plain = memoryview(Image.open(stream, formats=("TIFF",)).tobytes())
+    except (ValueError, OSError, SyntaxError):
+        plain = memoryview(b"")
+    if len(plain) != total * across:
+        raise TiffError("is a truncated or damaged TIFF")
+    at = 0
+    for _, rows in blocks:
+        yield plain[at : at + rows * across]
+        at += rows * across
 
 
 def _upright(image: np.ndarray, orientation: int) -> np.ndarray:
