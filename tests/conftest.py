@@ -25,11 +25,28 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 import jax
 import pytest
 
+import rotation
 import runs
 from vit_jax import logs
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--in-turn",
+        action="store_true",
+        help="of slow and long tests those whose turn it is: another share in every CI run",
+    )
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k have left some out
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--in-turn"):
+        taken = rotation.in_turn(items, rotation.number()[0])
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(taken)])
+        items[:] = taken
 
 
 def pytest_unconfigure():

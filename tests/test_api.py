@@ -68,6 +68,7 @@ def find_examples():
 EXAMPLES = find_examples()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs(name, run, tmp_path):
     names = {name: getattr(vit_jax, name) for name in vit_jax.__all__}
@@ -146,6 +147,7 @@ def test_typed_and_text_overrides_are_equal():
         vit_jax.get_config("digits", {"model.depth": 2.5})
 
 
+@pytest.mark.slow
 def test_a_config_trains_like_its_name(run, tmp_path):
     cfg = vit_jax.get_config("digits", OPTIONS)
     assert repr(cfg).startswith("Config(\n  name='digits',\n")
@@ -155,6 +157,7 @@ def test_a_config_trains_like_its_name(run, tmp_path):
         vit_jax.train(cfg, tmp_path / "run", {"seed": 1})
 
 
+@pytest.mark.slow
 def test_a_script_of_a_user_type_checks(tmp_path):
     script = ROOT / "tests" / "fixtures" / "api_script.py"
     done = subprocess.run(

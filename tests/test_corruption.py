@@ -14,6 +14,7 @@ def trainer():
     return found
 
 
+@pytest.mark.slow
 def test_flips_in_every_place_are_found(trainer):
     compiled = corruption.faulty_step(trainer)
     lines = [{"flips": corruption.strike(trainer, compiled, 40, np.random.default_rng(0))}]

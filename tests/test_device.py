@@ -41,6 +41,7 @@ def faults(arrange=""):
     return int(run.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another libc's malloc")
 def test_a_step_on_the_cpu_reuses_memory_of_the_last_one():
     plain = faults()

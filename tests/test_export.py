@@ -101,6 +101,7 @@ def exported(digits, tmp_path_factory):
         return cases, folder, dict(results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vit", "fives", "half", "hybrid", "digits"])
 def test_a_program_gives_what_the_model_gives(exported, name):
     cases, folder, results = exported

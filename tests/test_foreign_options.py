@@ -53,6 +53,7 @@ def opened(path, options):
     return loading.load(path, dict(o.removeprefix("--config.").split("=") for o in options))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_ours_computes_the_same(source, photos, tmp_path, capsys):
     path, options, _ = source
     run, found = tmp_path / "run", []
@@ -70,6 +71,7 @@ def test_a_checkpoint_of_ours_computes_the_same(source, photos, tmp_path, capsys
     assert first == again
 
 
+@pytest.mark.slow
 def test_programs_and_embeddings_give_the_same_numbers(source, photos, tmp_path):
     path, options, _ = source
     model = opened(path, options)
@@ -98,6 +100,7 @@ def test_programs_and_embeddings_give_the_same_numbers(source, photos, tmp_path)
         assert file["features"].shape[1] == tokens
 
 
+@pytest.mark.slow
 def test_figures_show_what_lies_in_patches(source, photos, tmp_path):
     path, options, covered = source
     out = tmp_path / "out"

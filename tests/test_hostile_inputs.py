@@ -84,14 +84,7 @@ def fuzz(name, number):
         assert not bad, f"python tests/helpers/hostile.py {name} --inputs=500 --seed={seed}"
 
 
-@pytest.mark.slow
-def test_a_minute_of_one_reader():
-    """Thirteen runs with consecutive numbers take all readers, with new files each time."""
-    number, names = rotation.number()[0], list(hostile.READERS)
-    fuzz(names[number % len(names)], number)
-
-
-@pytest.mark.long
+@pytest.mark.long(turns=len(hostile.READERS))
 @pytest.mark.parametrize("name", hostile.READERS)
 def test_a_minute_of_every_reader(name):
     fuzz(name, rotation.number()[0])

@@ -174,6 +174,7 @@ def test_the_links_of_the_page_lead_somewhere():
         assert (plugins.PROJECT.parent / link).exists(), link
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_are_real(project, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     block = PAGE.split("```sh\n")[1].split("```")[0].replace("\\\n", " ")

@@ -50,6 +50,7 @@ def test_resume_from_the_workdir_alone(oracle, tmp_path, monkeypatch):
     runs.assert_equal_runs(workdir, oracle)
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_a_signal_kept_off_is_made_up_for(oracle, tmp_path, monkeypatch):
     workdir = tmp_path / "run"
 
@@ -153,6 +154,7 @@ def test_signal_saves_and_exits_75_within_seconds(number, tmp_path):
     assert f"resuming from step {int(saved.name)}" in resumed.communicate()[0]
 
 
+@pytest.mark.slow
 def test_signal_before_the_first_step(tmp_path):
     """During imports the default action holds; from set-up on, the run saves step 0 and says so."""
     workdir = tmp_path / "run"

@@ -85,6 +85,7 @@ def test_a_dry_run_looks_at_the_weights_to_start_from(tmp_path):
         api.preview("digits", tmp_path / "run", options | {"init_from": "no_such"})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_a_dry_run_says_where_a_run_resumes(tmp_path, monkeypatch):
     workdir = tmp_path / "run"

@@ -23,6 +23,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(selftest, "_config_of", lambda variant, batch: cfg)
 
 
+@pytest.mark.slow
 def test_sound_devices_agree(tiny, capsys):
     assert cli.main(["selftest", "--model=ViT-Ti/16", "--batch=2"]) == 0
     first, last = capsys.readouterr().out.splitlines()
@@ -31,12 +32,14 @@ def test_sound_devices_agree(tiny, capsys):
     assert last.endswith(" s: no difference")
 
 
+@pytest.mark.slow
 def test_it_goes_on_until_the_time_is_up(tiny):
     outcome = selftest.run("ViT-Ti/16", hours=2 / 3600, say=lambda _: None)
     assert outcome.rounds > 2
     assert outcome.seconds >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first_wrong_round", [1, 3])
 def test_a_device_that_computes_something_else_is_named(first_wrong_round, tiny, monkeypatch):
     """As one whose images have another bit would: in all rounds, or from one on."""

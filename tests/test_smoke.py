@@ -23,7 +23,6 @@ def distinct():
 
 
 DISTINCT = distinct()
-RUN, SOURCE = rotation.number()
 
 
 def train(name, workdir):
@@ -54,16 +53,30 @@ def test_a_resnet_with_sgd_trains(tmp_path):
     train("pretrain/R50x1-jft-7ep-sgd", tmp_path / "run")
 
 
-def test_ten_runs_train_every_name():
-    names = [names[0] for names in DISTINCT.values()]
+class Item:
+    """A stand-in for a collected test."""
+
+    def __init__(self, nodeid, **marks):
+        self.nodeid, self.marks = nodeid, marks
+
+    def get_closest_marker(self, name):
+        return self.marks.get(name)
+
+
+def test_consecutive_runs_take_every_slow_test_once():
+    slow = [Item(f"s{index}", slow=pytest.mark.slow.mark) for index in range(10)]
+    names = [Item(f"n{index}", long=pytest.mark.long(turns=4).mark) for index in range(9)]
+    never = Item("never", long=pytest.mark.long.mark)
     for first in (0, 7, 1234):
-        parts = [rotation.part(names, run) for run in range(first, first + rotation.PARTS)]
-        assert sorted(name for part in parts for name in part) == sorted(names)  # each once
-        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+        for items, turns in ((slow, rotation.SLOW_TURNS), (names, 4)):
+            parts = [rotation.in_turn([*items, never], run) for run in range(first, first + turns)]
+            taken = [item.nodeid for part in parts for item in part]
+            assert sorted(taken) == sorted(item.nodeid for item in items)
+            assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_the_number_of_a_run_needs_nothing_stored(tmp_path, monkeypatch):
-    for key in ("SMOKE_PART", *rotation.RUN_NUMBERS):
+    for key in ("TEST_TURN", *rotation.RUN_NUMBERS):
         monkeypatch.delenv(key, raising=False)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     assert rotation.number(tmp_path)[1].startswith("the day, ")  # no repository
@@ -80,23 +93,11 @@ def test_the_number_of_a_run_needs_nothing_stored(tmp_path, monkeypatch):
     assert rotation.number(tmp_path / "shallow")[1].startswith("the day, ")
     monkeypatch.setenv("GITHUB_RUN_NUMBER", "42")
     assert rotation.number(tmp_path) == (42, "GITHUB_RUN_NUMBER=42")
-    monkeypatch.setenv("SMOKE_PART", "7")
-    assert rotation.number(tmp_path) == (7, "SMOKE_PART=7")
+    monkeypatch.setenv("TEST_TURN", "7")
+    assert rotation.number(tmp_path) == (7, "TEST_TURN=7")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "names",
-    rotation.part(list(DISTINCT.values()), RUN),
-    ids=lambda names: f"part{RUN % rotation.PARTS}-{names[0]}",
-)
-@pytest.mark.usefixtures("one_device")
-def test_a_tenth_of_the_names_trains(names, tmp_path, record_property):
-    record_property("part", f"{RUN % rotation.PARTS} of {rotation.PARTS}, by {SOURCE}")
-    train(names[0], tmp_path / "run")
-
-
-@pytest.mark.long
+@pytest.mark.long(turns=10)
 @pytest.mark.parametrize("names", DISTINCT.values(), ids=lambda names: names[0])
 @pytest.mark.usefixtures("one_device")
 def test_every_name_trains(names, tmp_path):
@@ -138,6 +139,7 @@ def test_what_is_overridden_is_not_cut_down():
     assert cfg.train.batch_size == 32
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_the_command_starts_afresh(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

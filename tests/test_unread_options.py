@@ -119,6 +119,7 @@ def test_what_a_file_sets_and_its_own_components_ignore_is_an_error(tmp_path, ca
     assert vit_jax.get_config(f"{file}:b").optimizer.momentum == 0.9  # the default
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_a_run_and_its_resumption(tmp_path):
     options = {"optimizer.name": "sgd", "optimizer.momentum": 0.8, "train.duration": "2 steps"}

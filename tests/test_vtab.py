@@ -11,7 +11,6 @@ import shutil
 import pytest
 from array_record.python import array_record_data_source, array_record_module
 
-import rotation
 import tfds_fakes
 from vit_jax import cli, logs
 from vit_jax.data import example_lists, sources
@@ -87,13 +86,7 @@ def test_a_task_end_to_end(tmp_path, capsys):
         assert results[f"validation/{key}"] == metrics[f"validation/{key}"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", rotation.part(VTAB, rotation.number()[0]))
-def test_a_tenth_of_the_tasks_end_to_end(name, tmp_path):
-    check(name, tmp_path / "tfds", tmp_path)
-
-
-@pytest.mark.long
+@pytest.mark.long(turns=10)
 @pytest.mark.parametrize("name", VTAB)
 def test_all_19_end_to_end(name, tmp_path):
     check(name, tmp_path / "tfds", tmp_path)

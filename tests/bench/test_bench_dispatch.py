@@ -10,6 +10,7 @@ from vit_jax import cli
 from vit_jax.benchmarks import dispatch
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_all_ways_take_the_steps_of_a_run():
     with dispatch.programs(100) as found:

@@ -109,6 +109,7 @@ def weights(side):
     return embedding + 12 * layer + 2 * 192 + 192 * 1000 + 1000
 
 
+@pytest.mark.slow
 def test_the_worker_takes_the_steps_of_a_run():
     cfg = train_worker.config_of(dataclasses.asdict(WORK))
     small = dataclasses.replace(cfg.model, width=24, mlp_dim=48, depth=2, unroll=2, variant=None)

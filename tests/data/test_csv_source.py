@@ -193,6 +193,7 @@ def test_other_mistakes_are_one_line(tmp_path):
         sources.open_source(data(tmp_path), "train", num_classes=4, train=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_have_a_one_for_each_class(tmp_path, workers):
     write(tmp_path, train=TRAIN)

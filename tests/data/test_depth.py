@@ -202,6 +202,7 @@ def trained(request, tmp_path_factory):
     return cfg, top / "run"
 
 
+@pytest.mark.slow
 def test_a_run_on_such_files_resumes_to_the_same_bits(trained, tmp_path, monkeypatch):
     cfg, workdir = trained
     with runs.stopping_at(monkeypatch, 5), pytest.raises(preemption.Preempted):
@@ -210,6 +211,7 @@ def test_a_run_on_such_files_resumes_to_the_same_bits(trained, tmp_path, monkeyp
     runs.assert_equal_runs(tmp_path / "run", workdir)
 
 
+@pytest.mark.slow
 def test_evaluation_prediction_and_features_are_those_of_the_samples(trained, tmp_path, capsys):
     cfg, workdir = trained
     opened = loading.load(workdir)
@@ -293,6 +295,7 @@ def test_weights_of_rgb_take_other_channels_as_timm_has_them():
     assert finetune_init.for_channels(np.ones((4, 4, 13, 5)), (4, 4, 3, 5)) is None
 
 
+@pytest.mark.slow
 def test_a_run_of_13_channels_begins_with_weights_of_rgb():
     model = variants.complete(
         config.Model(patch_size=(4, 4), width=16, depth=1, mlp_dim=32, heads=2, num_classes=3)

@@ -317,6 +317,7 @@ def test_a_mistake_in_the_program_stays_what_it_is():
         next(batches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("budget", [0, 3])
 def test_a_disk_that_disappears_is_an_error_that_names_it(photos, tmp_path, workers, budget):
@@ -515,6 +516,7 @@ def run_script(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_script_ends_without_a_word(tmp_path, workers):
     done = run_script(tmp_path, workers, "end")  # with its second iterator left open

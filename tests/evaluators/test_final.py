@@ -95,6 +95,7 @@ def root(tmp_path):
     return tmp_path / "images"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_in_a_folder_validation_chooses_and_test_is_measured_once(
     root, tmp_path, monkeypatch, capsys

@@ -164,6 +164,7 @@ def test_a_missing_training_set_is_an_error_before_anything_is_compiled(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_real_is_measured_on_the_same_pass(root, tmp_path, monkeypatch, caplog):
     data = tmp_path / "data"

@@ -40,6 +40,7 @@ def expected():
     return measure(None, 16, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch_size", "devices", "seed"), [(13, 1, 1), (32, 8, 0)])
 def test_the_same_for_all(expected, batch_size, devices, seed):
     results, params = expected

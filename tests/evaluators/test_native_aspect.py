@@ -121,6 +121,7 @@ def test_shapes_are_few_and_have_as_many_patches():
             assert np.diff(ratios).max() < 0.29  # so at most 14 % of a side is cut off
 
 
+@pytest.mark.slow
 def test_metrics_are_those_of_each_image_alone(trained, alone):
     logits, _, labels, _ = alone
     found = experiment.evaluate(trained, NATIVE)
@@ -155,6 +156,7 @@ def test_features_are_in_the_order_of_the_input(trained, alone, tmp_path, monkey
         np.testing.assert_allclose(found, features, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_the_python_api(trained, alone):
     logits, features, _, source = alone
     opened = loading.load(trained, NATIVE)
@@ -174,6 +176,7 @@ def test_the_python_api(trained, alone):
         opened.embed(names, features="tokens")
 
 
+@pytest.mark.slow
 def test_frozen_features_are_in_the_order_of_their_split(trained):
     """Few-shot draws images by their place."""
     overrides = NATIVE | {"evaluation.fewshot": "self", "evaluation.knn": "self"}
@@ -256,6 +259,7 @@ def test_sizes_of_headers_are_those_of_pixels():
         decoding.size(b"no image at all")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

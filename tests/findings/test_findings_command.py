@@ -67,6 +67,7 @@ def test_a_dry_run_says_that_there_are_no_records_yet(capsys, tmp_path):
     assert not capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_page_is_written_from_the_records(capsys, tmp_path):
     page = tmp_path / "findings.md"
     words = ["reproduce", "findings", "--dry-run", f"--workdir={tmp_path}", f"--output={page}"]

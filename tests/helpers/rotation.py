@@ -1,28 +1,28 @@
-"""Which tenth of smoke programs and VTAB tasks a CI run trains: `python tests/helpers/rotation.py`.
+"""Which slow tests a CI run takes: `python tests/helpers/rotation.py` prints its number.
 
-Ten runs with consecutive numbers train all of them. The number is, whichever is there first:
-`SMOKE_PART`, the run's number that a CI service sets, the commits on the first-parent line to HEAD,
-the day. Nothing is stored.
+`--in-turn` selects, of the tests marked `slow`, a third, and of those marked `long(turns=N)` an
+Nth: three and N runs with consecutive numbers take all of them. The number is, whichever is there
+first: `TEST_TURN`, the run's number that a CI service sets, the commits on the first-parent line to
+HEAD, the day. Nothing is stored.
 """
 
 import datetime
 import os
 import pathlib
 import subprocess
-from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any
 
-T = TypeVar("T")
+Item = Any  # pytest.Item; `.ci/run` prints the number without pytest
 
-PARTS = 10
+SLOW_TURNS = 3
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# As GitHub Actions, GitLab, and Jenkins and Google Cloud Build call the number of a run.
+# GitHub Actions, GitLab, and Jenkins and Google Cloud Build set these to the number of a run.
 RUN_NUMBERS = ("GITHUB_RUN_NUMBER", "CI_PIPELINE_IID", "BUILD_NUMBER")
 
 
 def number(root: pathlib.Path = ROOT) -> tuple[int, str]:
-    """Returns the number of this run, and where it is from."""
-    for key in ("SMOKE_PART", *RUN_NUMBERS):
+    """The number of this run, and where it is from."""
+    for key in ("TEST_TURN", *RUN_NUMBERS):
         text = os.environ.get(key, "")
         if text.isdigit():
             return int(text), f"{key}={text}"
@@ -34,7 +34,7 @@ def number(root: pathlib.Path = ROOT) -> tuple[int, str]:
 
 
 def _commits(root: pathlib.Path) -> int | None:
-    """Returns the commits up to HEAD; None outside a repository, or in a shallow copy of one."""
+    """The commits up to HEAD; None outside a repository, or in a shallow copy of one."""
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(root), *words]
@@ -48,11 +48,23 @@ def _commits(root: pathlib.Path) -> int | None:
         return None
 
 
-def part(everything: Sequence[T], run: int) -> list[T]:
-    """Returns what the run of this number takes: every tenth, from one place further each run."""
-    return list(everything[run % PARTS :: PARTS])
+def turns(item: Item) -> int | None:
+    """How many runs share the tests like this one; None if none of them takes it."""
+    if long := item.get_closest_marker("long"):
+        return long.kwargs.get("turns")
+    return SLOW_TURNS if item.get_closest_marker("slow") else 1
+
+
+def in_turn(items: list[Item], run: int) -> list[Item]:
+    """The tests that the run of this number takes, in their order."""
+    groups: dict[int, list[Item]] = {}
+    for item in sorted(items, key=lambda item: item.nodeid):
+        if count := turns(item):
+            groups.setdefault(count, []).append(item)
+    taken = {item for count, group in groups.items() for item in group[run % count :: count]}
+    return [item for item in items if item in taken]
 
 
 if __name__ == "__main__":
     run, source = number()
-    print(f"part {run % PARTS} of 0 to {PARTS - 1}, by {source}; SMOKE_PART=N chooses another")
+    print(f"run {run}, by {source}; TEST_TURN=N chooses another")

@@ -54,6 +54,7 @@ def test_help_names_every_kind(capsys):
         assert re.search(rf"^  {what} +{re.escape(text)}$", said, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_everything_of_a_google_file(photos, tmp_path, capsys):
     out = tmp_path / "inspect"
     assert inspect("all", GOOGLE, f"--images={photos}", f"--output={out}", "--format=both") == 0
@@ -108,14 +109,15 @@ def test_everything_of_a_google_file(photos, tmp_path, capsys):
     assert len(rows) == reach.size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
         ("bv_vit_gap_sincos.npz", ["--config.data.image_size=16,24"]),
         ("weights/timm_vit_tiny.safetensors", ["--config.model.heads=3"]),
-        pytest.param("weights/hf_vit_tiny", [], marks=pytest.mark.slow),
-        pytest.param("bv_vit_map.npz", [], marks=pytest.mark.slow),
-        pytest.param("hybrid_tiny.npz", [], marks=pytest.mark.slow),
+        ("weights/hf_vit_tiny", []),
+        ("bv_vit_map.npz", []),
+        ("hybrid_tiny.npz", []),
     ],
 )
 def test_every_kind_of_weights(name, arguments, photos, tmp_path):
@@ -277,6 +279,7 @@ def drawn(depth, heads, side):
     yield figures.posemb(np.einsum("rcd,ijd->rcij", table, table)[None] / 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("depth", "heads", "side"), [(1, 1, 1), (12, 3, 14), (32, 16, 4)], ids=str)
 def test_no_words_overlap(depth, heads, side, words):
     for figure in drawn(depth, heads, side):

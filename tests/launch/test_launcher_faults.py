@@ -77,6 +77,7 @@ ALL = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "fault"), ALL)
 def test_once(world, command, fault):
     """The run finishes, or ends with 78 where Google would refuse again."""

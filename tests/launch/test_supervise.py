@@ -114,6 +114,7 @@ def test_back_off_doubles(world):
     assert slept == [30, 60, 120, 240]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("outcome", "code"), [("2/70", 2), ("70/78", 78), ("71/70", 71), ("70/72", 72)]
 )
@@ -250,6 +251,7 @@ def test_a_permission_taken_away_while_it_runs_ends_it(world):
     assert not here.calls("delete")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["EXPLODED", "", "ACTIVE\nACTIVE", "<html>502</html>"])
 def test_a_state_that_is_not_known_is_polled_so_often(world, state):
     here = world(lives=[{"states": [state]}])
@@ -299,6 +301,7 @@ def test_half_an_answer_of_a_worker_decides_nothing(world):
     assert "worker 0: exited 0\nworker 1: exited 78\n" in printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("garbage", ["", "worker 0: runn", "{}", "worker 0: running, log 3x\n"])
 def test_garbage_from_a_worker_is_a_miss(world, garbage):
     here = world(lives=[{"runs": ["0"]}])

@@ -302,6 +302,7 @@ def test_a_copied_directory_is_free(tmp_path):
             other.check()
 
 
+@pytest.mark.slow
 def test_a_run_that_was_overtaken_saves_nothing_more(folder, suspended):
     """It has lost its lease at step 12: metrics and checkpoints stay as they were."""
     cfg = runs.configure(checkpoint={"every": 5, "keep": 9, "best": None})

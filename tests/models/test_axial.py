@@ -72,6 +72,7 @@ def in_the_row_half(params):
     return params
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -203,6 +204,7 @@ def mean_2x2(x):
     return np.moveaxis(np.array(means), 2, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("image_size", "stride"), [((16, 24), 1), ((16, 24), 2), ((17, 12), 2), ((4, 20), 1)]
 )

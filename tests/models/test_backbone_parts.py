@@ -81,6 +81,7 @@ def test_flops_are_those_of_the_program(parts):
     assert classifier.flops == 2 * counted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

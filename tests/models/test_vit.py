@@ -334,6 +334,7 @@ def plain(shared):
     return kind, params, images, key, loss_and_grad(classifier, params, images, key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shared", "remat", "unroll"),
     [
@@ -719,6 +720,7 @@ def test_sharded_training_equals_one_device():
 KINDS = [LAYERS, SHARED, {"position": "relative"}, {"position": "sincos_1d", "pooling": "gap"}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind["position"])
 def test_every_kind_is_the_same_on_8_devices_and_nearly_in_bfloat16(kind):
     classifier, half = tiny(**WIDE, **kind), tiny(**WIDE, **kind, dtype="bfloat16")

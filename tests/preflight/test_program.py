@@ -155,6 +155,7 @@ def here():
     return preflight.open_slice("cpu")
 
 
+@pytest.mark.slow
 def test_report_of_a_step_on_eight_devices(here):
     cfg = tiny(mesh={"zero": False})
     report = preflight.measure(cfg, here, examples=200)
@@ -208,6 +209,7 @@ def test_classes_must_be_known(here):
         preflight.measure(preflight.prepare(runs.configure()), here, 200)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_says_by_how_much(here):
     small = dataclasses.replace(here, memory=20_000.0)
     report = preflight.measure(tiny(), small, 200)
@@ -218,6 +220,7 @@ def test_what_does_not_fit_says_by_how_much(here):
     assert f"{(report.peak - 20_000) / 2**20:.2f} MiB too much" in text
 
 
+@pytest.mark.slow
 def test_flops_of_a_step_do_not_depend_on_loops():
     def count(**sections):
         sections["model"] = {"dtype": "float32", "dropout": 0.0} | sections.get("model", {})

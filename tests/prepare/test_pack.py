@@ -145,6 +145,7 @@ def die(shard):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_one_line_and_the_command_goes_on(photos, tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "_work", die)
     with pytest.raises(shards.PrepareError) as caught:

@@ -72,6 +72,7 @@ TINY = """
 """.split()  # noqa: SIM905
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize("layout", ["classes", "train", "both", "none", "odd"])
 def test_the_command_it_prints_trains(prepare, photos, tmp_path, capsys, layout):

@@ -200,6 +200,7 @@ def trained(tmp_path_factory):
     return workdir, outcome
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_the_newest_checkpoint(trained):
     workdir, outcome = trained
     few = report.predict_some(workdir, 60)

@@ -104,6 +104,7 @@ def labels(axes):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("losses", "expected"),
     [

@@ -292,6 +292,7 @@ def test_every_run_is_in_the_catalog_and_follows_what_it_begins_with(name):
                 assert number in catalog.about(step.name).tables, (step.name, number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", table_names.EXHIBITS)
 def test_list_and_reproduce_know_the_same_names(name):
     """What `list --table` shows is what `reproduce` takes, or one line says what to do instead."""

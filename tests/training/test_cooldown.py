@@ -32,6 +32,7 @@ def length(steps, cooldown=4):
     return {"train.duration": f"{steps} steps", "schedule.cooldown": f"{cooldown} steps"}
 
 
+@pytest.mark.slow
 def test_steps_before_the_cooldown_do_not_depend_on_the_length(tmp_path):
     for steps in (10, 14):
         experiment.train(configure(steps), tmp_path / str(steps))
@@ -40,9 +41,8 @@ def test_steps_before_the_cooldown_do_not_depend_on_the_length(tmp_path):
     assert [step for step in short if short[step] != long[step]] == [9, 10]
 
 
-@pytest.mark.parametrize(
-    "before", [(14, 4), *(pytest.param(one, marks=pytest.mark.slow) for one in ((10, 4), (10, 0)))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("before", [(14, 4), (10, 4), (10, 0)])
 def test_a_run_that_changes_its_length_is_the_one_of_that_length(tmp_path, monkeypatch, before):
     experiment.train(configure(12), tmp_path / "whole")
     changed = stopped(tmp_path / "changed", monkeypatch, configure(*before))
@@ -51,6 +51,7 @@ def test_a_run_that_changes_its_length_is_the_one_of_that_length(tmp_path, monke
     assert api.train(None, changed).steps == 12  # which it remembers
 
 
+@pytest.mark.slow
 def test_a_constant_rate_goes_on_after_its_end(tmp_path):
     experiment.train(configure(12), tmp_path / "whole")
     experiment.train(configure(8, cooldown=0), tmp_path / "longer")
@@ -58,6 +59,7 @@ def test_a_constant_rate_goes_on_after_its_end(tmp_path):
     assert losses(tmp_path / "longer") == losses(tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("begun", "wanted", "line"),
     [

@@ -37,6 +37,7 @@ def cosines(x):
     return x @ np.swapaxes(x, -1, -2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["logits", "features", "tokens"])
 def test_divergences(target):
     student, cfg = network(16)
@@ -127,13 +128,14 @@ def test_the_loss_of_a_step_by_hand():
     assert found["loss"] == pytest.approx(0.3 * labels + 0.7 * apart, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "distill"),
     [
         (8, {}),
         (1, {"train": {"accumulation": 2}}),
         (8, {"target": "tokens", "train": {"mixup": 0.4, "cutmix": 1.0}}),
-        pytest.param(8, {"target": "features"}, marks=pytest.mark.slow),
+        (8, {"target": "features"}),
     ],
 )
 def test_devices_and_microbatches_change_nothing(devices, distill):
@@ -182,6 +184,7 @@ def test_a_run_learns_and_resumes_bit_for_bit(taught, tmp_path, monkeypatch):
         student(tmp_path / "other")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -220,6 +223,7 @@ def test_what_does_not_go_with_a_teacher():
         runs.configure(distill={"teacher": "x", "weight": 1.5})
 
 
+@pytest.mark.slow
 def test_preflight_counts_the_teacher(taught):
     cfg = runs.configure(
         model={"num_classes": 10, "depth": 1},

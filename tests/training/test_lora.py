@@ -78,6 +78,7 @@ CASES = {
 FAST = ("a loop over layers", "unrolled")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in FAST else slow) for name in CASES]
 )

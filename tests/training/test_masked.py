@@ -89,6 +89,7 @@ def corrupted(rows, patches, cfg=PAPER, *, seed=0, number=0):
     return np.asarray(found["source"]), np.asarray(found["chosen"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cfg", "patches", "counts"),
     [
@@ -130,6 +131,7 @@ def test_every_patch_is_as_likely_and_so_is_every_other():
     np.testing.assert_allclose(often[1:], 1 / 9, atol=4 * math.sqrt(8 / 81 / away.size))
 
 
+@pytest.mark.slow
 def test_corruption_is_a_function_of_seed_step_and_row():
     first = corrupted(8, 16, seed=1, number=5)[0]
     np.testing.assert_array_equal(corrupted(32, 16, seed=1, number=5)[0][:8], first)
@@ -170,6 +172,7 @@ def reference(outputs, images, chosen, target):
     return losses, errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "outputs"), [("color", 512), ("color_4x4", 8192),
                                                   ("pixels", 48)])  # fmt: skip
 def test_losses_against_float64(target, outputs):
@@ -262,6 +265,7 @@ def alone():
     return trainer.losses(), jax.device_get(trainer.state["params"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "options", "traffic"),
     [
@@ -286,6 +290,7 @@ def test_however_it_is_computed_it_is_the_same(alone, devices, options, traffic)
     assert expected[0]["loss"] != expected[-1]["loss"]
 
 
+@pytest.mark.slow
 def test_bfloat16_is_near(alone):
     given = Trainer(configure(), devices=1, dtype="bfloat16").losses(2)
     for a, b in zip(given, alone[0], strict=False):
@@ -294,6 +299,7 @@ def test_bfloat16_is_near(alone):
         assert a["loss"] != b["loss"]
 
 
+@pytest.mark.slow
 def test_a_new_head_knows_nothing():
     """Its logits are zero, so the loss is that of guessing, and only the head learns."""
     cfg = configure()

@@ -137,6 +137,7 @@ def test_backbones_go_from_one_library_to_the_other(tmp_path, name, kind):
     np.testing.assert_allclose(answers(again, described), described["logits"], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hf_dinov2_reg_giant", "timm_reg4_gap"])
 def test_figures_and_features_leave_registers_out(tmp_path, photos, name):
     described, loaded = load(tmp_path / "in", name)

@@ -508,6 +508,7 @@ def _fetch(url, cache, queue):
     queue.put(fetch(url, cache=pathlib.Path(cache)).read_bytes() == BODY)
 
 
+@pytest.mark.slow
 def test_processes_fetch_a_file_once(server, tmp_path):
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()

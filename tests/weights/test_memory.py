@@ -71,6 +71,7 @@ def of(peaks, name):
     return next((path, *found) for path, found in peaks.items() if path.name == name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain.npz", "packed.npz", "head.safetensors"])
 def test_a_file_takes_what_it_unpacks_to(peaks, name):
     """Once: no array is held a second time, not even where it is stored transposed."""

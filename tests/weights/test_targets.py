@@ -165,6 +165,7 @@ def test_timm_to_hugging_face_and_back(tmp_path):
     same(first, weights.load(tmp_path / "timm"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("position", "pooling", "kind"),
     [
@@ -215,6 +216,7 @@ def test_biases_that_a_form_has_are_written_as_zeros(tmp_path, biasless, kind, z
     np.testing.assert_allclose(foreign.logits(again, pictures), expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", ["learned_1d", "learned_2d", "sincos_2d", "none"])
 @pytest.mark.parametrize("pooling", ["token", "gap"])
 def test_timm_has_registers_without_positions(tmp_path, position, pooling):

@@ -38,6 +38,7 @@ def edited(folder, *, drop=(), **more):
 # Values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_logits_are_those_of_timm(tmp_path, name):
     described = foreign.record(name)

@@ -43,6 +43,7 @@ def error(loaded, described, output=foreign.logits):
 # Values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAID)
 def test_what_is_said_gives_the_logits_of_timm(tmp_path, name):
     described = foreign.record(name)
@@ -69,6 +70,7 @@ def test_logits_are_those_of_transformers(tmp_path, name):
     assert error(loaded, described, output) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*list(SAID)[:-1], *TRANSFORMERS])
 def test_models_come_out_and_in_again(tmp_path, name):
     (tmp_path / "in").mkdir()
@@ -233,6 +235,7 @@ def test_positions_that_may_have_a_class_token_or_not(tmp_path):
 # big_vision
 
 
+@pytest.mark.slow
 def test_tok_trains_as_the_reference_does(tmp_path):
     """20 steps, after which a position that the reference has not would be up to 0.08 off."""
     arrays, rng = read(TOK), np.random.default_rng(0)
@@ -293,6 +296,7 @@ def test_tok_reaches_hugging_face_with_zeros_that_are_told(tmp_path):
     foreign.equal(kept.params, loaded.params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pooling", "pool_type"), [("gap", "gap"), ("first", "0")])
 def test_pool_type_0_is_said_by_the_caller(pooling, pool_type):
     images = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype(np.float32)
