@@ -1,7 +1,7 @@
 """Which slow tests a CI run takes: `python tests/helpers/rotation.py` prints its number.
 
-`--in-turn` selects, of the tests marked `slow`, a third, and of those marked `long(turns=N)` an
-Nth: three and N runs with consecutive numbers take all of them. The number is, whichever is there
+`--in-turn` selects, of the tests marked `slow`, a quarter, and of those marked `long(turns=N)` an
+Nth: four and N runs with consecutive numbers take all of them. The number is, whichever is there
 first: `TEST_TURN`, the run's number that a CI service sets, the commits on the first-parent line to
 HEAD, the day. Nothing is stored.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 Item = Any  # pytest.Item; `.ci/run` prints the number without pytest
 
-SLOW_TURNS = 3
+SLOW_TURNS = 4
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # GitHub Actions, GitLab, and Jenkins and Google Cloud Build set these to the number of a run.
 RUN_NUMBERS = ("GITHUB_RUN_NUMBER", "CI_PIPELINE_IID", "BUILD_NUMBER")
