@@ -90,6 +90,7 @@ setuptools.setup(
             "pytest>=9.0",
             "pytest-xdist>=3.8",  # one process per core
             "hypothesis>=6.100",  # damaged inputs
+            "h5py>=3.12",  # those of PatchCamelyon and dSprites
             "pyyaml>=6.0.1",  # manifests in launch/; flax brings it anyway
             "safetensors>=0.8",  # the reference for files of timm and Hugging Face
             "ruff>=0.17.5,<0.18",

@@ -329,51 +329,38 @@ def sprites():
     }
 
 
-def dsprites(root):
-    """dSprites as numpy has it, with facts that are pickled, and for `Hdf5` to open."""
+def hdf5(arrays, **options):
+    """An HDF5 file; `a/b` is b of the group a."""
+    import h5py
+
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, metadata=np.array({"title": "dSprites"}), **sprites())
-    write(root, {f"{SPRITES}.npz": buffer.getvalue()})
-    other, arrays = io.BytesIO(), sprites()
+    with h5py.File(buffer, "w") as file:
+        for name, array in arrays.items():
+            file.create_dataset(name, data=array, **options)
+    return buffer.getvalue()
+
+
+def dsprites(root):
+    """dSprites as numpy has it, with facts that are pickled, and as an HDF5 file."""
+    arrays, buffer = sprites(), io.BytesIO()
+    np.savez_compressed(buffer, metadata=np.array({"title": "dSprites"}), **arrays)
     groups = {name.replace("latents_", "latents/"): array for name, array in arrays.items()}
-    np.savez(other, **groups)
-    write(root, {f"{SPRITES}.hdf5": other.getvalue()})
+    write(root, {f"{SPRITES}.npz": buffer.getvalue(), f"{SPRITES}.hdf5": hdf5(groups)})
     return {"train": 7}
 
 
 def patch_camelyon(root):
-    """PatchCamelyon: here .npz files in place of HDF5 files, for `Hdf5` to open."""
+    """PatchCamelyon's six HDF5 files, in parts, compressed as a whole."""
     rng = np.random.default_rng(0)
     for split, number in (("train", 6), ("valid", 3), ("test", 4)):
         pixels = rng.integers(0, 256, (number, 96, 96, 3), np.uint8)
         labels = rng.integers(0, 2, (number, 1, 1, 1), np.uint8)
         for kind, array in (("x", pixels), ("y", labels)):
-            buffer = io.BytesIO()
-            np.savez(buffer, **{kind: array})
             name = f"camelyonpatch_level_2_split_{split}_{kind}.h5.gz"
-            write(root, {name: compressed(buffer.getvalue())})
+            chunks = (2, *array.shape[1:])
+            data = hdf5({kind: array}, chunks=chunks, compression="gzip" if kind == "y" else None)
+            write(root, {name: compressed(data)})
     return {"train": 6, "validation": 3, "test": 4}
-
-
-class Hdf5:
-    """Stands in for `h5py.File`: arrays by name, of an .npz; `a/b` is b of the group a."""
-
-    def __init__(self, path, mode):
-        assert mode == "r"
-        self._arrays = dict(np.load(path))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error): ...
-
-    def __getitem__(self, name):
-        inside = {
-            k[len(name) + 1 :]: a
-            for k, a in self._arrays.items()
-            if k[: len(name) + 1] == f"{name}/"
-        }
-        return inside or self._arrays[name]
 
 
 def clevr(root):

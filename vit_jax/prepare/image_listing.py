@@ -1,5 +1,6 @@
 """Lists the images in folders, tars and zips with their locations, without unpacking."""
 
+import contextlib
 import os
 import pathlib
 import stat
@@ -20,6 +21,7 @@ Path = pathlib.Path
 
 MOST_OPEN = 64  # tars; ImageNet-21k has one per class
 CHUNK = 2**14  # files added to the arrays of a listing at a time
+STEP = 2**20  # bytes of a member of an archive to read at a time
 
 
 class Listing:
@@ -161,6 +163,32 @@ class Reader:
         if len(data) != found.size:
             raise DataError(f"{found.path}: changed while it was packed, in {found.container}")
         return data
+
+    def chunks(self, found: Found) -> Iterator[bytes]:
+        """Yields the bytes of a file in an archive, of any size; raises DataError if it cannot.
+
+        The archive stays open: to read the directory of a zip for every member would take time with
+        their square.
+        """
+        left = found.size
+        try:
+            with self._lock:
+                self._open(found.container)
+            with contextlib.ExitStack() as closing:
+                if found.container in self._zips:
+                    file, infos = self._zips[found.container]
+                    stream = closing.enter_context(file.open(infos[found.offset]))
+                else:
+                    stream = closing.enter_context(Path(found.container).open("rb"))
+                    stream.seek(found.offset)
+                while chunk := stream.read(min(left, STEP)):
+                    left -= len(chunk)
+                    yield chunk
+            if left:
+                raise EOFError(f"{left:,} bytes are missing")
+        except (OSError, *archives.DAMAGED) as error:
+            why = archives.reason(error)
+            raise DataError(f"{found.container}: {found.path}: cannot be unpacked: {why}") from None
 
     def _read(self, found: Found) -> bytes:
         if found.offset == PLAIN:

@@ -260,7 +260,7 @@ def _npz(file: _File) -> Arrays:
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise WeightsError(f"{name} uses a compression method that numpy does not support")
         with _explained(f"{name} is damaged or not a plain array"), archive.open(member) as source:
-            length, spec, _ = headers[name] = _header(name, source)
+            length, spec, _ = headers[name] = npy_header(name, source)
         if length + spec.nbytes != member.file_size:
             raise WeightsError(f"{name} does not have the size in its header; download it again")
         specs[name] = spec
@@ -276,7 +276,7 @@ def _npz(file: _File) -> Arrays:
     return Arrays(specs, read)
 
 
-def _header(name: str, source: IO[bytes]) -> tuple[int, Spec, bool]:
+def npy_header(name: str, source: IO[bytes]) -> tuple[int, Spec, bool]:
     """Reads the header of a .npy file: its length, the array, whether it is in Fortran order.
 
     Raises ValueError, or WeightsError if the header is too large.

@@ -1,14 +1,15 @@
 """Reads the user's files from folders, tars and zips, compressed or not."""
 
+import contextlib
 import fnmatch
 import functools
 import gzip
 import hashlib
 import os
 import pathlib
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import IO
 
 from vit_jax import storage
 from vit_jax.data import folders
@@ -96,11 +97,24 @@ class Archives:
 
     def plain(self, found: Found) -> tuple[Path, int]:
         """Returns a file that contains the bytes of `found` uncompressed, and their offset."""
-        if found.offset == image_listing.PLAIN:
-            return Path(found.container, found.path), 0
-        if not archives.is_zip(found.container):
+        if found.offset != image_listing.PLAIN and not archives.is_zip(found.container):
             return Path(found.container), found.offset
-        return self.spill(f"{found.path}, of {found.container}", lambda: _unzipped(found)), 0
+        return self.alone(found), 0
+
+    def alone(self, found: Found) -> Path:
+        """Returns a file that contains the bytes of `found` and nothing else."""
+        if found.offset == image_listing.PLAIN:
+            return Path(found.container, found.path)
+        named = f"{found.path}, of {found.container}"
+        return self.spill(named, functools.partial(self._read.chunks, found))
+
+    @contextlib.contextmanager
+    def opened(self, found: Found) -> Iterator[tuple[Path, int, IO[bytes]]]:
+        """Opens what `plain` returns, at that offset; raises DataError if it cannot be read."""
+        path, start = self.plain(found)
+        with storage.errors_as(DataError, f"{found.path}: cannot be read"), path.open("rb") as file:
+            file.seek(start)
+            yield path, start, file
 
     def spill(self, named: str, make: Callable[[], Iterator[bytes]], inside: str = "data") -> Path:
         """Returns a file in `scratch` with the chunks of `make`, or that of an earlier attempt.
@@ -144,7 +158,7 @@ class Archives:
         if depth == DEEP:
             raise DataError(f"{found.container}: {found.path}: archives nested too deeply")
         if path is None:
-            path = self._copy(found)
+            path = self.alone(found)
         inside = f"{above}/{_stem(name)}" if above else _stem(name)
         if _is_compressed(path):
             status = path.stat()
@@ -157,39 +171,10 @@ class Archives:
         for each in image_listing.members(path, f"{inside}/"):
             yield from self._expanded(each, None, depth + 1)
 
-    def _copy(self, found: Found) -> Path:
-        """Copies a member of an archive to its own file."""
-        if archives.is_zip(found.container):
-            return self.plain(found)[0]
-        return self.spill(f"{found.path}, of {found.container}", lambda: _part(found))
-
 
 def _is_compressed(path: Path) -> bool:
     with storage.errors_as(DataError, f"{path}: cannot be read"), path.open("rb") as file:
         return file.read(2) == GZIP
-
-
-def _unzipped(found: Found) -> Iterator[bytes]:
-    """Yields the chunks of a member of a zip."""
-    try:
-        with (
-            zipfile.ZipFile(found.container) as file,
-            file.open(file.infolist()[found.offset]) as member,
-        ):
-            while chunk := member.read(CHUNK):
-                yield chunk
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-        raise DataError(f"{found.container}: {found.path}: cannot be unpacked: {error}") from None
-
-
-def _part(found: Found) -> Iterator[bytes]:
-    """Yields the chunks of a member of a tar."""
-    with Path(found.container).open("rb") as file:
-        file.seek(found.offset)
-        left = found.size
-        while chunk := file.read(min(left, CHUNK)):
-            left -= len(chunk)
-            yield chunk
 
 
 def _stem(name: str) -> str:

@@ -100,9 +100,7 @@ def _norb_header(
 
     A magic number says the type, then come the number of axes and at least three lengths, int32.
     """
-    path, start = archives.plain(found)
-    with path.open("rb") as file:
-        file.seek(start)
+    with archives.opened(found) as (path, start, file):
         head = file.read(8 + 4 * 8)
     try:
         magic, axes = struct.unpack_from("<ii", head)

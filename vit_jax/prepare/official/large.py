@@ -150,8 +150,7 @@ def _decoded(data: bytes) -> np.ndarray:
 
 def _records(archives: Archives, found: Found) -> Iterator[tuple[Span, bytes]]:
     """Yields the records of a TFRecord file, each with its location."""
-    path, start = archives.plain(found)
-    with path.open("rb") as file:
+    with archives.opened(found) as (path, start, file):
         at, end = start, start + found.size
         while at < end:
             file.seek(at)

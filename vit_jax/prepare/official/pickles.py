@@ -39,6 +39,7 @@ LITERALS = frozenset({
 PUT = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 GET = frozenset({"GET", "BINGET", "LONG_BINGET"})
 IGNORED = frozenset({"PROTO", "FRAME", "STOP"})
+SIMPLE = (str, bytes, int, float, type(None))
 
 
 def load(data: bytes, named: str) -> dict[str, Any]:
@@ -48,6 +49,9 @@ def load(data: bytes, named: str) -> dict[str, Any]:
     """
     try:
         found = _Machine().run(data)
+        if not isinstance(found, dict):
+            raise DataError(f"{named}: its pickle is not a dictionary; use the binary archive")
+        return {str(key): _plain(value) for key, value in found.items()}
     except _Refused as error:
         raise DataError(
             f"{named}: its pickle has {error}, which CIFAR's do not; use the binary archive"
@@ -55,9 +59,6 @@ def load(data: bytes, named: str) -> dict[str, Any]:
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         reason = str(error).partition("\n")[0][:100]
         raise DataError(f"{named}: is not a valid pickle: {reason}") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{named}: its pickle is not a dictionary; use the binary archive")
-    return {str(key): _plain(value) for key, value in found.items()}
 
 
 class _Refused(Exception):
@@ -71,9 +72,11 @@ class _Machine:
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memory: dict[int, Any] = {}
+        self._left = 0
 
     def run(self, data: bytes) -> Any:
         """Returns the value of a pickle."""
+        self._left = len(data)
         with warnings.catch_warnings():  # of escapes in texts
             warnings.simplefilter("ignore")
             for operation, argument, _ in pickletools.genops(data):
@@ -110,7 +113,7 @@ class _Machine:
         stack = self._stack
         if name in ("TUPLE", "LIST", "DICT"):
             items = self._marked()
-            pairs = dict(zip(items[::2], items[1::2], strict=True)) if name == "DICT" else None
+            pairs = _pairs(items) if name == "DICT" else None
             stack.append(
                 pairs if pairs is not None else (tuple if name == "TUPLE" else list)(items)
             )
@@ -119,14 +122,14 @@ class _Machine:
             _of(stack[-1], list).extend(items)
         elif name in ("SETITEM", "SETITEMS"):
             items = self._marked() if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
-            _of(stack[-1], dict).update(zip(items[::2], items[1::2], strict=True))
+            _of(stack[-1], dict).update(_pairs(items))
         elif name == "REDUCE":
             arguments, function = stack.pop(), stack.pop()
-            stack.append(_made(function, arguments))
+            stack.append(self._made(function, arguments))
         elif name == "BUILD":
             state = stack.pop()
             if isinstance(stack[-1], _Array):
-                stack[-1].values = _values(state)
+                stack[-1].values = self._values(state)
         else:
             raise _Refused(f"the operation {name}")
 
@@ -136,6 +139,32 @@ class _Machine:
         del self._stack[at:]
         return items
 
+    def _made(self, function: Any, arguments: Any) -> Any:
+        """Emulates the two NumPy functions as far as needed."""
+        name = function.text if isinstance(function, _Name) else None
+        if name in ARRAY:
+            return _Array()
+        if name == TYPE:
+            return _Name(f"{TYPE} {_of(arguments[0], str)}")
+        if name == LATIN and len(arguments) == 2 and arguments[1] == "latin1":
+            return self._bytes(arguments[0])
+        raise _Refused(f"the name {str(name)[:80]}")
+
+    def _values(self, state: Any) -> np.ndarray:
+        """Returns an array of bytes from its pickled numpy state."""
+        _, shape, kind, fortran, raw = state
+        raw = self._bytes(raw) if isinstance(raw, str) else raw
+        if kind != _Name(f"{TYPE} u1") or fortran is not False or not isinstance(raw, bytes):
+            raise _Refused("an array of another type than bytes")
+        return np.frombuffer(raw, np.uint8).reshape(shape)
+
+    def _bytes(self, text: Any) -> bytes:
+        """Returns the bytes of a text; all of them are no more than the pickle has."""
+        self._left -= len(_of(text, str))
+        if self._left < 0:
+            raise _Refused("a text that stands for many")
+        return text.encode("latin-1")
+
 
 def _of(value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
@@ -143,30 +172,21 @@ def _of(value: Any, kind: type) -> Any:
     return value
 
 
-def _made(function: Any, arguments: Any) -> Any:
-    """Emulates the two NumPy functions as far as needed."""
-    name = function.text if isinstance(function, _Name) else None
-    if name in ARRAY:
-        return _Array()
-    if name == TYPE:
-        return _Name(f"{TYPE} {arguments[0]}")
-    if name == LATIN and len(arguments) == 2 and arguments[1] == "latin1":
-        return arguments[0].encode("latin-1")
-    raise _Refused(f"the name {str(name)[:80]}")
-
-
-def _values(state: Any) -> np.ndarray:
-    """Returns an array of bytes from its pickled numpy state."""
-    _, shape, kind, fortran, raw = state
-    raw = raw.encode("latin-1") if isinstance(raw, str) else raw
-    if kind != _Name(f"{TYPE} u1") or fortran is not False or not isinstance(raw, bytes):
-        raise _Refused("an array of another type than bytes")
-    return np.frombuffer(raw, np.uint8).reshape(shape)
+def _pairs(items: list[Any]) -> dict[str | bytes, Any]:
+    """Returns a dictionary; its keys are texts: the hash of tuples in tuples may never end."""
+    for key in items[::2]:
+        if not isinstance(key, str | bytes):
+            raise _Refused(f"a {type(key).__name__} for the name of a value")
+    return dict(zip(items[::2], items[1::2], strict=True))
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, _Array):
         if value.values is None:
-            raise DataError("an array without values")
+            raise _Refused("an array without values")
         return value.values
+    for item in value if isinstance(value, list | tuple) else (value,):
+        # A list in lists that are one list may stand for more values than any memory has.
+        if not isinstance(item, SIMPLE):
+            raise _Refused(f"a {type(item).__name__} within a value")
     return value
