@@ -39,7 +39,7 @@ def convert(
 
     Raises a UserError, and leaves nothing behind, where the format cannot hold the model.
 
-    >>> convert(RUN, "orbax", FOLDER / "copy")[-1].endswith("(orbax, from run)")
+    >>> convert(RUN, "orbax", FOLDER / "copy")[-1].endswith("(orbax, from run, step 2, the newest)")
     True
     >>> load(FOLDER / "copy").step
     2
@@ -54,12 +54,14 @@ def convert(
     opened = loading.load(reference, overrides, step)
     validation.check_fixed(opened.config, "convert")
     params, unsaid = jax.device_get(opened.params), ()
+    origin = ": ".join(filter(None, (opened.config.name, opened.chosen)))
     if kind == "orbax":
-        _save(opened, params, output)
+        _save(opened, params, output, origin)
     else:
         opened.check_whole()
-        unsaid = weights.save(params, opened.facts, kind, output, dtype)
-    return [*opened.notes, *unsaid, f"written: {output} ({kind}, from {opened.kind})"]
+        unsaid = weights.save(params, opened.facts, kind, output, dtype, origin)
+    source = ", ".join(filter(None, (opened.kind, opened.chosen)))
+    return [*opened.notes, *unsaid, f"written: {output} ({kind}, from {source})"]
 
 
 def _save_adapter(
@@ -85,15 +87,15 @@ def _save_adapter(
     trained = tree_utils.flatten(held.get("ema") or split(held["params"]))
     arrays = {name: np.asarray(trained.get(name, params.get(name))) for name in shapes}
     fields = {"config": config.to_dict(cfg), "classes": record["classes"], "base": digest}
-    adapter_file.write(output, arrays, fields)
+    adapter_file.write(output, arrays, fields, f"{cfg.name}: {record['chosen']}")
     count = sum(array.size for array in arrays.values())
     return [
         f"used: {len(arrays)} arrays, {count:,} parameters; the base: {cfg.init_from}",
-        f"written: {output} (adapter, from run)",
+        f"written: {output} (adapter, from run, {record['chosen']})",
     ]
 
 
-def _save(opened: loading.LoadedModel, params: object, output: pathlib.Path) -> None:
+def _save(opened: loading.LoadedModel, params: object, output: pathlib.Path, origin: str) -> None:
     # What is saved are the parameters alone, those that the run would have evaluated.
     cfg = dataclasses.replace(
         opened.config,
@@ -102,9 +104,9 @@ def _save(opened: loading.LoadedModel, params: object, output: pathlib.Path) -> 
     )
     with storage.writing("--output", output):
         output.mkdir(parents=True)
-    saver = manager.Manager(output / "checkpoints", keep=1, best=cfg.checkpoint.best)
+    saver = manager.Manager(output / "checkpoints", keep=1, best=None)
     try:
-        record = {"config": config.to_dict(cfg), "classes": list(opened.classes)}
+        record = {"config": config.to_dict(cfg), "classes": list(opened.classes), "origin": origin}
         saver.save(opened.step or 0, {"params": jax.device_put(params)}, record=record, metrics={})
         saver.wait()
     finally:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import os
 import pathlib
 import platform
@@ -21,7 +22,9 @@ from vit_jax import (
     teaching,
     validation,
 )
+from vit_jax.checkpoints import collectives, manager
 from vit_jax.checkpoints.manager import Manager
+from vit_jax.checkpoints.record import NEWEST
 from vit_jax.data import folder_check, split_roles
 from vit_jax.data.source import Source
 from vit_jax.evaluators import linear_data, registry, test_split
@@ -53,7 +56,9 @@ class Outcome:
       workdir: the run directory.
       steps: the last step.
       seconds: duration of this process.
-      results: the last evaluation, and the test split's.
+      results: the evaluation of the checkpoint that stands for the run, and the test split's.
+      last: the evaluation after the last step.
+      checkpoint: which checkpoint stands for the run, and why, as `loading.load` chooses it.
       files: what the run wrote.
       splits: expressions of the measured splits, by the name of their metrics.
     """
@@ -62,6 +67,8 @@ class Outcome:
     steps: int
     seconds: float
     results: Mapping[str, float]
+    last: Mapping[str, float]
+    checkpoint: str
     files: tuple[pathlib.Path, ...]
     splits: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -102,10 +109,14 @@ def train(
         ):
             for line in (_banner(evaluation, len(source), plan, workdir), *notes):
                 session.progress.say(line)
-            moment = starting.restore(saver, target, source, taught, session, files)
+            moment = starting.restore(saver, target, source, taught, cfg, session, files)
             moment = moment or starting.begin(model, tx, cfg, mesh, session)
-            pure = step.create(model, tx, schedule, cfg, taught and taught.teacher)
-            train_step = _compile(pure, target, cfg, mesh, taught, moment.step, session)
+            final = test and _final(evaluation, test, plan.steps, directory)
+            tested = final and final.recorded(files)
+            train_step = None
+            if moment.step < plan.steps:
+                pure = step.create(model, tx, schedule, cfg, taught and taught.teacher)
+                train_step = _compile(pure, target, cfg, mesh, taught, moment.step, session)
             log = hooks.Log(
                 cfg, plan, session, files, len(source), _flops_per_image(model, cfg, taught)
             )
@@ -123,8 +134,11 @@ def train(
             )
             batches, put = inputs.create(source, cfg, mesh, plan.steps, session.stop)
             session.progress.begin(plan.steps, moment.step)
-            files.begin(moment.step, age=session.age)
-            live, results = loop.train(
+            if moment.step < plan.steps or not moment.measured or tested == {}:
+                files.begin(moment.step, age=session.age)
+            else:
+                session.progress.say("nothing is left to train or to measure")
+            live, last = loop.train(
                 moment,
                 steps=plan.steps,
                 step=train_step,
@@ -136,13 +150,9 @@ def train(
             )
             if spent := files.spent(plan.steps):
                 session.progress.say(goodput.describe(spent))
-            if test is not None:
-                final = _final(evaluation, test, plan.steps, directory)
-                results = {
-                    **results,
-                    **final(state.evaluated(live, cfg.mesh, chosen), saver, session, files),
-                }
-            return _finish(evaluation, results, plan.steps, session, files)
+            if final and not tested:
+                tested = final(state.evaluated(live, cfg.mesh, chosen), saver, session, files)
+            return _finish(evaluation, last, tested or {}, plan.steps, session, files)
 
 
 def evaluate(
@@ -256,13 +266,16 @@ def _final(
 
 def _finish(
     evaluation: Evaluation,
-    results: Mapping[str, float],
+    last: Mapping[str, float],
+    tested: Mapping[str, float],
     steps: int,
     session: Session,
     files: RunFiles,
 ) -> Outcome:
     """Draws the curves, and returns the outcome."""
     workdir, final = session.workdir, split_roles.final(evaluation.cfg.data)
+    last = last or _measured(workdir, NEWEST)[1]  # of a run that was complete before
+    checkpoint, results = _measured(workdir)
     measured = [evaluation.role, *([final] if final else [])]
     written = ["config.json", "metrics.jsonl", "checkpoints"]
     if (folder := files.folder) is not None:
@@ -275,10 +288,19 @@ def _finish(
         workdir=workdir,
         steps=steps,
         seconds=session.age,
-        results=results,
+        results={**results, **tested},
+        last={**last, **tested},
+        checkpoint=checkpoint,
         files=tuple(workdir / name for name in written),
         splits={one.name: one.split for one in measured},
     )
+
+
+def _measured(workdir: pathlib.Path, at: str | None = None) -> tuple[str, dict[str, float]]:
+    """Returns which checkpoint is meant, and its evaluation."""
+    found = collectives.broadcast_from_main(lambda: manager.find(workdir / "checkpoints", at)[1])
+    metrics = found["metrics"].items()  # which has None for what was not finite
+    return found["chosen"], {key: math.nan if one is None else one for key, one in metrics}
 
 
 def _record(

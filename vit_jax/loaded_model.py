@@ -51,6 +51,7 @@ class LoadedModel:
       assumed: what its files leave open, and what was assumed; a line for each reason.
       fresh: parameters that the checkpoint lacks, and why.
       step: the step of a run's checkpoint.
+      chosen: why it is this one, such as `step 60, the best by validation/top1 (0.6120); ...`.
     """
 
     config: Config
@@ -61,6 +62,7 @@ class LoadedModel:
     assumed: tuple[str, ...] = ()
     fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)
     step: int | None = None
+    chosen: str = ""
 
     def __repr__(self) -> str:
         return (

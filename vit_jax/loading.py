@@ -62,11 +62,12 @@ def load(
         timm, Hugging Face), an adapter folder, or the name or address of published weights, which
         are downloaded.
       overrides: options by dotted name, as values or as texts of the command line.
-      step: which checkpoint of a run: its number, `best`, or None for the newest.
+      step: which checkpoint of a run: its number, `best`, `newest`, or None: the best where a
+        validation split chose one (`checkpoint.best`), else the newest.
       wanted: the config to start from these weights, for options that their files leave open.
 
-    Warns (AssumptionWarning, once per file) of what the files leave open. Raises CheckpointError,
-    WeightsError or ConfigError.
+    Logs which checkpoint of a run it is. Warns (AssumptionWarning, once per file) of what the files
+    leave open. Raises CheckpointError, WeightsError or ConfigError.
 
     >>> model = load(RUN)
     >>> model.config.model.width, model.classes[:2], model.step
@@ -77,12 +78,15 @@ def load(
         if not messages.is_utf8(str(directory)):  # which Orbax would call damaged
             raise config.ConfigError(f"--checkpoint={directory}: is not UTF-8; rename the folder")
         cfg = run_config.config_from_values(record["config"], overrides or {})
+        params = load_params(directory, number, cfg)
+        logs.log.info("%s: %s", reference, record["chosen"])
         return LoadedModel(
             config=cfg,
-            params=load_params(directory, number, cfg),
+            params=params,
             classes=class_names(record["classes"], cfg),
             kind="run",
             step=number,
+            chosen=record["chosen"],
         )
     if step is not None:
         raise config.ConfigError(f"--step={step}: {reference} is no run directory")
@@ -174,7 +178,7 @@ def find_checkpoint(
 
     Args:
       checkpoint: a run directory, its `checkpoints` folder, or one step of that.
-      at: a step number, `best`, or None for the newest.
+      at: a step number, `best`, `newest`, or None, as in `load`.
 
     Raises CheckpointError.
     """

@@ -66,7 +66,7 @@ def _predictions(
 
 
 def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_section.Predictions:
-    """Returns what the newest checkpoint of a run says of at most so many images.
+    """Returns what the checkpoint that stands for a run says of at most so many images.
 
     They are drawn from the evaluation split by seed. Raises UserError.
     """
@@ -118,6 +118,7 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
     single = not data.multilabel
     return run_section.Predictions(
         split=split_roles.evaluation(data).name,
+        chosen=predictor.chosen,
         seen=len(seen),
         of=len(source),
         seed=seed,

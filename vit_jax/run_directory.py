@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import config, limits, loading, run_config, storage, weights
-from vit_jax.checkpoints import manager
+from vit_jax.checkpoints import manager, record
 from vit_jax.training import plan, schedules
 
 LENGTH = {"train.duration", "schedule.cooldown"}
@@ -96,10 +96,10 @@ def _has_begun(workdir: pathlib.Path) -> bool:
 def _is_before_cooldowns(workdir: pathlib.Path, old: config.Config, new: config.Config) -> bool:
     """Returns whether the steps that a run has taken are the same with another length."""
     try:
-        _, done, record = loading.find_checkpoint(workdir)
+        _, done, facts = loading.find_checkpoint(workdir, record.NEWEST)
     except manager.CheckpointError:
         return False
-    plans = [plan.Plan.of(cfg, record["examples"]) for cfg in (old, new)]
+    plans = [plan.Plan.of(cfg, facts["examples"]) for cfg in (old, new)]
     return all(done <= one.steps - one.cooldown for one in plans)
 
 

@@ -16,6 +16,7 @@ def restore(
     target: Any,
     source: Source,
     taught: teaching.Teaching | None,
+    cfg: config.Config,
     session: Session,
     files: RunFiles,
 ) -> loop.Moment | None:
@@ -42,7 +43,8 @@ def restore(
             "choose another --workdir"
         )
     session.progress.say(f"resuming from step {record['step']}")
-    measured = bool(record["metrics"])
+    same = record["config"]["evaluation"] == config.to_dict(cfg)["evaluation"]
+    measured = bool(record["metrics"]) and same
     return loop.Moment(state=live, step=record["step"], restored=True, measured=measured)
 
 

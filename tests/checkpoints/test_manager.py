@@ -298,6 +298,19 @@ def test_without_a_metric_no_checkpoint_is_the_best(make: Any) -> None:
     assert (saver.steps(), saver.best_step()) == ([2], None)
     with pytest.raises(manager.CheckpointError, match=r"no checkpoint is the best \(checkpoint"):
         manager.find(saver._directory, "best")
+    assert manager.find(saver._directory)[1]["chosen"] == "step 2, the newest"
+
+
+def test_ties_go_to_the_lower_loss(make: Any) -> None:
+    """Of few images many checkpoints get equally many right: chance must not win for being first."""
+    saver = make(keep=1, best="val/top1")
+    losses = {10: 1.386, 20: 0.9, 30: 0.4, 40: 0.6, 50: 0.4, 60: float("nan")}
+    for step, loss in losses.items():
+        metrics = {"val/top1": 0.5, "val/loss": loss, "other/loss": -1.0}
+        assert saver.is_best(metrics) == (step in (10, 20, 30))
+        put(saver, step, metrics)
+    assert saver.best_step() == manager.find(saver._directory)[0] == 30
+    assert not make(keep=1, best="val/top1").is_best({"val/top1": 0.5, "val/loss": 0.4})
 
 
 def test_the_loss_of_a_split_is_better_if_lower(make: Any) -> None:
@@ -319,9 +332,12 @@ def test_find_and_read_record(make: Any, tmp_path: pathlib.Path) -> None:
         manager.find(where, "best")
     put(saver, 2, {"top1": 0.9})
     put(saver, 3, {"top1": 0.1})
-    assert manager.find(where)[0] == 3
-    assert manager.find(where, "best")[0] == 2
-    assert manager.find(where, 1) == (1, {**FACTS, "step": 1, "metrics": {}})
+    best = "step 2, the best by top1 (0.9000); the newest is step 3"
+    assert manager.find(where) == manager.find(where, "best")
+    assert manager.find(where, "best")[1]["chosen"] == best
+    assert manager.find(where, "newest")[1]["chosen"] == "step 3, the newest"
+    oldest = {**FACTS, "step": 1, "metrics": {}, "chosen": "step 1; the newest is step 3"}
+    assert manager.find(where, 1) == (1, oldest)
     assert manager.find(where / "00000002")[0] == 2
     assert manager.read_record(where, 2)["metrics"] == {"top1": 0.9}
     for at in (4, "worst"):

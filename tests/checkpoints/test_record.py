@@ -40,7 +40,9 @@ def test_reads_back_what_was_written(folder: record.epath.Path) -> None:
     # CRC-32 by another implementation: `printf one | gzip -c | tail -c8 | xxd`, and bytes 0 to 255.
     assert found["files"] == {"state/one": [3, 0x7A6C86F1], "state/deep/two": [256, 0x29058C73]}
     record.check_files(folder, found)
-    assert record.find(folder.parent) == (7, BODY["facts"] | {"step": 7, "metrics": {"top1": 0.5}})
+    facts = BODY["facts"] | {"step": 7, "metrics": {"top1": 0.5}}
+    facts["chosen"] = "step 7, the best by top1 (0.5000), the newest"
+    assert record.find(folder.parent) == (7, facts)
 
 
 @pytest.mark.parametrize(
@@ -103,10 +105,12 @@ def test_the_best_is_the_first_of_equals_and_finite() -> None:
             2: {"top1": 0.5, "loss": 2.0},
             3: {"top1": 0.5, "loss": 1.0},
             4: {"top1": None, "loss": float("inf")},
-            5: {"top1": 0.4, "loss": 3.0},
+            5: {"top1": 0.5, "loss": 1.0},
+            6: {"top1": 0.5},
+            7: {"top1": 0.4, "loss": 3.0},
         }.items()
     }
-    assert record.best(commits, "top1") == 2
+    assert record.best(commits, "top1") == 3  # by the loss
     assert record.best(commits, "loss") == 3
     assert record.best(commits, "top5") is None
     for value in (float("nan"), float("inf"), -float("inf"), None):

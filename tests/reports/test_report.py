@@ -201,7 +201,7 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_predictions_are_those_of_the_newest_checkpoint(trained):
+def test_predictions_are_those_of_the_checkpoint_that_is_reported(trained):
     workdir, outcome = trained
     few = report.predict_some(workdir, 60)
     assert (few.seen, few.of, len(few.samples)) == (60, 100, report.SHOWN)
@@ -219,7 +219,9 @@ def test_predictions_are_those_of_the_newest_checkpoint(trained):
     page, _ = page_of(workdir, images=60)
     assert_stands_alone(page)
     assert page.count("img") == report.SHOWN + len(few.mistakes)
-    assert f"60 of 100 test images were shown to the newest checkpoint, {few.wrong} of" in page.text
+    shown = f"60 of 100 test images were shown to the checkpoint of {few.chosen}. {few.wrong} of"
+    assert shown in page.text
+    assert few.chosen.startswith(f"step {outcome.steps}, the best by test/top1 (")
     assert "Drawn from the test images by seed 0" in page.words
     assert f"{100 * outcome.results['test/top1']:.2f} %" in page.words
 

@@ -45,12 +45,13 @@ def test_a_test_split_that_was_measured_once_is_the_headline(tmp_path):
     data = VALIDATION | {"test_split": "test"}
     measured = [(10, scores("validation", 0.75)), (25, scores("validation", 0.625))]
     text, words = write(tmp_path / "before", measured, data=data)
-    assert "75.00 %" not in words
-    assert "| Top-1 accuracy | 62.50 % of 40 validation images |" in words
+    assert "62.50 %" not in words
+    assert "| Top-1 accuracy | 75.00 % of 40 validation images |" in words
+    assert "These numbers are of step 10, the best by validation/top1." in text
     measured.append((25, scores("test", 0.5, **{"test/step": 10, "test/split": "test"})))
     text, words = write(tmp_path / "after", measured, data=data)
     assert "| Top-1 accuracy | 50.00 % of 40 test images |" in words
-    assert "| validation top-1 | 62.50 % |" in words
+    assert "| validation top-1 | 75.00 % |" in words  # of the same checkpoint
     assert (
         "The test split `test` was measured once, at step 10, the best checkpoint by "
         "validation/top1." in text

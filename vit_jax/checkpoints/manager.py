@@ -73,8 +73,8 @@ class Manager:
         Args:
           directory: shared by all processes; created if missing.
           keep: number of newest checkpoints to keep, in addition to the best one.
-          best: metric that chooses the best, such as `validation/top1`: higher is better, except
-            for a `loss`. None: keep no best checkpoint.
+          best: metric that chooses the best, such as `validation/top1`, as `record.score` ranks
+            it. None: keep no best checkpoint.
           check_lease: called by process 0 before it writes, renames or deletes; raises LeaseLost
             if another process has taken over the directory.
 
@@ -99,7 +99,8 @@ class Manager:
         if alone:
             raise CheckpointError(f"{self._directory}: {alone}; it must be on shared storage")
         # Kept in memory: processes might see different directory contents.
-        self._score: float | None = collectives.broadcast_from_main(self._best_score)
+        score = collectives.broadcast_from_main(self._best_score)
+        self._score: tuple[float, ...] | None = score and tuple(score)  # JSON made it a list
 
     def save(
         self,
@@ -183,7 +184,7 @@ class Manager:
         return records.steps(self._directory)
 
     def best_step(self) -> int | None:
-        """Returns the committed step with the best metric, or None without metrics."""
+        """The best committed step, as `record.best` has it."""
         return records.best(records.readable(self._directory), self._metric)
 
     def is_best(self, metrics: Mapping[str, float] | None) -> bool:
@@ -327,7 +328,7 @@ class Manager:
             (path / records.COMMIT).unlink(missing_ok=True)
             path.rmtree(missing_ok=True)
 
-    def _best_score(self) -> float | None:
+    def _best_score(self) -> tuple[float, float] | None:
         commits = records.readable(self._directory)
         step = records.best(commits, self._metric)
         return None if step is None else records.score(commits[step]["metrics"], self._metric)

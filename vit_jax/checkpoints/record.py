@@ -27,6 +27,7 @@ from vit_jax import limits, storage
 from vit_jax.config import UserError
 
 COMMIT, STATE = "commit.json", "state"
+BEST, NEWEST = "best", "newest"  # checkpoints by name instead of by step
 BLOCK = 2**20  # bytes read at a time: a core's cache has room for them
 OWN = re.compile(r"(?P<step>\d{8,})(?P<suffix>|\.old|\.bad\d*)")
 
@@ -224,21 +225,24 @@ def prepare(directory: epath.Path) -> str:
 
 
 def best(commits: Mapping[int, Mapping[str, Any]], metric: str | None) -> int | None:
-    """Returns the step with the best metric (the first of equals), or None without metrics."""
+    """The step that `score` ranks first, the earliest of equals; None without metrics."""
     scores = {step: score(commit["metrics"], metric) for step, commit in sorted(commits.items())}
     known = {step: value for step, value in scores.items() if value is not None}
     return max(known, key=lambda step: known[step]) if known else None
 
 
-def score(metrics: Mapping[str, Any] | None, metric: str | None) -> float | None:
-    """Returns a number that is higher for better, None for a metric missing or not finite.
+def score(metrics: Mapping[str, Any] | None, metric: str | None) -> tuple[float, float] | None:
+    """The rank of a checkpoint, higher is better; None for a metric missing or not finite.
 
-    A metric such as `validation/loss` is a loss: lower is better.
+    A metric such as `validation/loss` is a loss: lower is better. Of equal accuracies, which few
+    images make likely, the one with the lower loss on the same split ranks higher.
     """
-    value = None if metric is None else (metrics or {}).get(metric)
-    if metric is None or value is None or not math.isfinite(value):
+    metrics = metrics or {}
+    if metric is None or not _finite(value := metrics.get(metric)):
         return None
-    return -value if metric.rpartition("/")[2] == "loss" else value
+    split, _, what = metric.rpartition("/")
+    loss = metrics.get(f"{split}/loss" if split else "loss")
+    return -value if what == "loss" else value, -loss if _finite(loss) else -math.inf
 
 
 def readable(directory: epath.PathLike) -> dict[int, dict[str, Any]]:
@@ -256,11 +260,13 @@ def public(commit: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find(directory: epath.PathLike, at: int | str | None = None) -> tuple[int, dict[str, Any]]:
-    """Returns `(step, record)` of one checkpoint, without looking at its arrays.
+    """A checkpoint's step and record, without a look at its arrays.
+
+    The record says in `chosen` why it is this one, in words such as `step 60, the best by ...`.
 
     Args:
       directory: the folder of checkpoints, or one of them.
-      at: a step number, `best`, or None for the newest with a sound record.
+      at: a step number, `best`, `newest`, or None: the best if the run chose one, else the newest.
 
     Raises CheckpointError.
     """
@@ -270,28 +276,45 @@ def find(directory: epath.PathLike, at: int | str | None = None) -> tuple[int, d
             commit = read(path)
         except DamagedCheckpoint as problem:
             raise CheckpointError(f"{path}: damaged: {problem}") from problem
-        return commit["step"], public(commit)
+        return commit["step"], {**public(commit), "chosen": f"step {commit['step']:,}"}
     commits = readable(path)
     for step in steps(path):
         if step not in commits:
             log.warning("checkpoint %s has a damaged record; passed over", folder(path, step))
     if not commits:
         raise CheckpointError(f"{path}: no {'sound ' if steps(path) else ''}checkpoint here")
-    if at == "best":
-        metric = commits[max(commits)]["best"]
-        step = best(commits, metric)
-        if step is None:
-            why = (
-                "no checkpoint is the best (checkpoint.best)"
-                if metric is None
-                else (f"no checkpoint has {metric}")
-            )
-            raise CheckpointError(f"{path}: {why}; choose {_list(commits)}")
-    else:
-        step = max(commits) if at is None else at
+    try:
+        step, chosen = choose(commits, at)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}; choose {_list(commits)}") from None
+    return step, {**public(commits[step]), "chosen": chosen}
+
+
+def choose(
+    commits: Mapping[int, Mapping[str, Any]], at: int | str | None = None
+) -> tuple[int, str]:
+    """The step of one of these checkpoints, chosen as `find` does, and why it is this one.
+
+    Raises CheckpointError if no checkpoint is meant.
+    """
+    newest = max(commits)
+    metric = commits[newest].get("best")
+    top = best(commits, metric)
+    if at == BEST and metric is None:
+        raise CheckpointError("no checkpoint is the best (checkpoint.best)")
+    if at == BEST and top is None:
+        raise CheckpointError(f"no checkpoint has {metric}")
+    usual = newest if top is None else top
+    step = {None: usual, BEST: usual, NEWEST: newest}.get(at, at)
     if not isinstance(step, int) or step not in commits:
-        raise CheckpointError(f"{path}: no sound checkpoint of step {at}; choose {_list(commits)}")
-    return step, public(commits[step])
+        raise CheckpointError(f"no sound checkpoint of step {at}")
+    words = [f"step {step:,}"]
+    if step == top:
+        words.append(f"the best by {metric} ({commits[step]['metrics'][metric]:.4f})")
+    if step == newest:
+        words.append("the newest")
+    newer = "" if step == newest else f"; the newest is step {newest:,}"
+    return step, ", ".join(words) + newer
 
 
 def read_record(directory: epath.PathLike, step: int | None = None) -> dict[str, Any]:
@@ -312,6 +335,10 @@ def first_line(error: BaseException) -> str:
 def more(names: list[str]) -> str:
     """Returns how many names follow the first, for a message that shows only that one."""
     return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and -math.inf < value < math.inf  # ints of any size
 
 
 def _size_and_crc(file: str | os.PathLike[str]) -> list[int]:

@@ -24,7 +24,11 @@ def add_checkpoint(parser: argparse.ArgumentParser) -> None:
     """Adds --checkpoint and --step."""
     parser.add_argument("--checkpoint", required=True, metavar="RUN_OR_FILE", help=CHECKPOINT)
     parser.add_argument(
-        "--step", type=step, metavar="N|best", help="which checkpoint of a run (default: newest)"
+        "--step",
+        type=step,
+        metavar="N|best|newest",
+        help="which checkpoint of a run (default: the best where a validation split chose one, "
+        "else the newest)",
     )
 
 
@@ -81,10 +85,12 @@ def _check_utf8(text: str) -> str:
 
 
 def step(text: str) -> int | str:
-    """Returns a step number, or `best`."""
-    if text == "best" or text.isdigit():
-        return text if text == "best" else int(text)
-    raise argparse.ArgumentTypeError(f"{text}: must be a step number or best")
+    """Returns a step number, `best` or `newest`."""
+    if text in ("best", "newest"):
+        return text
+    if text.isdecimal():
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text}: must be a step number, best or newest")
 
 
 def positive(text: str) -> int:

@@ -60,6 +60,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     outcome = api.train(reference, args.workdir, overrides, smoke=args.smoke, profile=args.profile)
     rows = [(f"{name}/split", split) for name, split in outcome.splits.items() if name != split]
     rows += [(key, tables.metric(key, value)) for key, value in outcome.results.items()]
+    rows += [("checkpoint", outcome.checkpoint)]
     rows += [("steps", f"{outcome.steps:,}"), ("time", logs.duration(outcome.seconds))]
     rows += [(path.name, str(path)) for path in outcome.files]
     tables.table(("result", ""), rows)

@@ -93,7 +93,8 @@ def write(
     plan = loading.plan_native(model, source, cfg.data, rows, WINDOW)
     split = _pass(source, cfg, rows, plan)
     function = functools.partial(_features, model, cfg.data, features, opened.params)
-    facts = {"checkpoint": cfg.name, "features": features, "classes": source.classes}
+    facts = {"checkpoint": cfg.name, "step": opened.step, "features": features}
+    facts |= {"classes": source.classes}
     facts |= {"multilabel": True} if cfg.data.multilabel else {}
     writes = jax.process_index() == 0
     with (

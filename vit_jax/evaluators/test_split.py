@@ -40,7 +40,7 @@ class Final:
     ) -> dict[str, float]:
         """Returns metrics such as `test/top1`, and the step of the measured state, `test/step`.
 
-        Reads an earlier result of the run instead of measuring it again. All processes call this.
+        All processes call this; `recorded` tells whether it was done before.
 
         Args:
           params: those after the last step.
@@ -50,9 +50,6 @@ class Final:
 
         Raises Preempted if asked to stop meanwhile.
         """
-        known = collectives.broadcast_from_main(lambda: self._recorded(files))
-        if known:
-            return known
         step, chosen = self.steps, "the last one"
         best = None if self.metric is None else collectives.broadcast_from_main(saver.best_step)
         if best is not None:
@@ -76,8 +73,11 @@ class Final:
         )
         return results
 
+    def recorded(self, files: RunFiles) -> dict[str, float]:
+        """Returns what an earlier process has measured and written; all processes call this."""
+        return collectives.broadcast_from_main(lambda: self._recorded(files))
+
     def _recorded(self, files: RunFiles) -> dict[str, float]:
-        """Returns this split's metrics after the last step, if they are written already."""
         assert files.folder is not None  # in process 0
         file = files.folder / "metrics.jsonl"
         prefix, found = f"{self.test.name}/", {}

@@ -180,6 +180,7 @@ def lines(about: dict[str, Any]) -> list[tuple[str, str]]:
         *((name, shown(array)) for name, array in about["outputs"].items()),
         ("platforms", ", ".join(about["platforms"])),
         ("dtype", about["dtype"]),
+        *([("checkpoint", chosen)] if (chosen := about["checkpoint"]["chosen"]) else []),
     ]
 
 
@@ -212,6 +213,7 @@ def _about(
             "probabilities": {**_array(probabilities), "meaning": f"{loss} of the logits"},
         },
         "classes": predictor.classes,
+        "checkpoint": {"step": predictor.step, "chosen": predictor.chosen},
         "platforms": exported.platforms,
         "dtype": form.dtype,
         "config": config.to_dict(predictor.config),

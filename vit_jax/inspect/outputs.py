@@ -116,7 +116,7 @@ def inspect(
       what: one of KINDS, or `all`, which logs the kinds it skips.
       checkpoint: a checkpoint, as in `loading.load`.
       overrides: options by dotted name.
-      at: step number of a run, `best`, or None for the newest.
+      at: which checkpoint of a run, as in `loading.load`.
       images: files and folders; empty: the evaluation split of a run.
       count: largest number of images; None: COUNTS.
       seed: seed that selects among more images.

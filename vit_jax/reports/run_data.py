@@ -19,12 +19,16 @@ WHILE_TRAINING = ("train/", "data/", "speed/")  # all other numbers are results
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run directory: its config, its numbers, and the record of its newest checkpoint."""
+    """A run directory: its config, its numbers, and its checkpoints.
+
+    `record` is that of the newest one, `saved` the step of the best one; None without one.
+    """
 
     directory: pathlib.Path
     cfg: config.Config | None
     lines: Sequence[Mapping[str, Any]]
     record: Mapping[str, Any]
+    saved: int | None
     parameters: int | None
     date: str
     problems: Sequence[str]
@@ -81,31 +85,64 @@ class Run:
         return self.tested or self.evaluated
 
     @property
+    def metric(self) -> str | None:
+        """The metric that chooses the best checkpoint."""
+        return None if self.cfg is None else split_roles.best_metric(self.cfg)
+
+    @property
+    def reported_at(self) -> int | None:
+        """The step whose numbers stand for the run: the best one where a metric chooses it."""
+        if self.tested is not None:
+            return round(self.points(f"{self.tested.name}/step")[-1][1])
+        if self.metric is None:
+            return self.results_at
+        if self.saved is not None and self.results_of(self.saved):
+            return self.saved
+        best = self._best_at(self.metric)
+        return self.results_at if best is None else best
+
+    @property
     def results(self) -> dict[str, float]:
-        """The numbers of the last evaluation: `top1` and so on of the split that is reported.
+        """The numbers that stand for the run: `top1` and so on of the split that is reported.
 
         Those of other splits and sets have their names before them, such as `validation/top1`.
+        All of them are of one checkpoint.
         """
+        found = self._merged(self.reported_at)
+        if self.tested is not None:  # whose numbers were written after the last step
+            prefix, last = f"{self.tested.name}/", self._merged(self.results_at)
+            found |= {key: value for key, value in last.items() if key.startswith(prefix)}
+        return _without(self.reported, found)
+
+    @property
+    def last(self) -> dict[str, float]:
+        """The numbers after the last evaluation, named as those of `results`."""
         return self.results_of(self.results_at, self.reported)
 
     @property
     def best(self) -> dict[str, float]:
-        """The numbers of the evaluation with the best top-1, the first of equals."""
-        split = self.evaluated
-        scores = [(-value, step) for step, value in self.points(f"{split.name}/top1")]
-        return self.results_of(min(scores)[1], split) if scores else {}
+        """The numbers of the best evaluation by top-1, whether or not it was to choose."""
+        best = self._best_at(f"{self.evaluated.name}/top1")
+        return {} if best is None else self.results_of(best)
+
+    def _best_at(self, metric: str) -> int | None:
+        evaluated = {line["step"] for line in self.lines if metric in line}
+        commits = {step: {"metrics": self._merged(step)} for step in evaluated}
+        return records.best(commits, metric)
 
     def results_of(self, step: float | None, split: Role | None = None) -> dict[str, float]:
         """Returns the numbers of the evaluation at a step, none where there was none.
 
         Those of `split`, by default the one measured while training, have no name before them.
         """
-        split = split or self.evaluated
+        return _without(split or self.evaluated, self._merged(step))
+
+    def _merged(self, step: float | None) -> dict[str, float]:
         merged: dict[str, float] = {}
         for line in self.lines:
             if line["step"] == step:
                 merged |= _results(line)
-        return {key.removeprefix(f"{split.name}/"): value for key, value in merged.items()}
+        return merged
 
     def points(self, key: str) -> list[tuple[float, float]]:
         """Returns (step, value) of one number, what was not finite left out."""
@@ -170,12 +207,13 @@ def run(directory: pathlib.Path) -> Run:
     problems: list[str] = []
     cfg = _config(directory / "config.json", problems)
     lines = _lines(directory / "metrics.jsonl", problems)
-    record, parameters, date = _checkpoint(directory / "checkpoints", problems)
+    record, saved, parameters, date = _checkpoints(directory / "checkpoints", problems)
     return Run(
         directory=directory,
         cfg=cfg,
         lines=lines,
         record=record,
+        saved=saved,
         parameters=parameters,
         date=date,
         problems=problems,
@@ -224,21 +262,21 @@ def _lines(file: pathlib.Path, problems: list[str]) -> list[dict[str, Any]]:
     return lines
 
 
-def _checkpoint(
+def _checkpoints(
     folder: pathlib.Path, problems: list[str]
-) -> tuple[Mapping[str, Any], int | None, str]:
-    """Returns the newest record, its number of parameters, and its date."""
+) -> tuple[Mapping[str, Any], int | None, int | None, str]:
+    """Returns the newest record, the step of the best one, the number of parameters, and the date."""
     try:
         committed = records.steps(folder)
         sound = records.readable(folder)
     except (records.CheckpointError, OSError) as error:
         problems.append(f"checkpoints: cannot be read ({records.first_line(error)})")
-        return {}, None, ""
+        return {}, None, None, ""
     for step in sorted(set(committed) - set(sound)):
         problems.append(f"checkpoints/{step:08d}: its record is damaged")
     if not sound:
         problems.append("checkpoints: none has been saved yet")
-        return {}, None, ""
+        return {}, None, None, ""
     newest = max(sound)
     shapes = [
         leaf["shape"]
@@ -249,6 +287,7 @@ def _checkpoint(
     date = datetime.datetime.fromtimestamp(storage.modified(file), datetime.UTC)
     return (
         records.public(sound[newest]),
+        records.best(sound, sound[newest].get("best")),
         sum(map(math.prod, shapes)) or None,
         date.strftime("%Y-%m-%d"),
     )
@@ -260,6 +299,11 @@ def _results(line: Mapping[str, Any]) -> dict[str, float]:
         for key, value in line.items()
         if key != "step" and not key.startswith(WHILE_TRAINING) and _finite(value)
     }
+
+
+def _without(split: Role, numbers: Mapping[str, float]) -> dict[str, float]:
+    """Returns numbers by name, those of a split without its name before them."""
+    return {key.removeprefix(f"{split.name}/"): value for key, value in numbers.items()}
 
 
 def _finite(value: object) -> bool:

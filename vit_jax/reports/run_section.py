@@ -28,6 +28,7 @@ class Predictions:
 
     Attributes:
       split: the split, by the name of its metrics.
+      chosen: which checkpoint they were shown to, and why.
       seen: images it was shown, drawn from the split.
       of: images in the split.
       seed: what they were drawn by.
@@ -39,6 +40,7 @@ class Predictions:
     """
 
     split: str = "test"
+    chosen: str = ""
     seen: int = 0
     of: int = 0
     seed: int = 0
@@ -112,8 +114,8 @@ def shown(predictions: Predictions) -> Iterator[Block]:
     every = "All" if predictions.seen == predictions.of else f"{predictions.seen:,} of"
     confusion = predictions.confusion
     yield Text(
-        text=f"{every} {predictions.of:,} {predictions.split} images were shown to the newest "
-        f"checkpoint, {predictions.wrong:,} of them were named wrongly."
+        text=f"{every} {predictions.of:,} {predictions.split} images were shown to the checkpoint "
+        f"of {predictions.chosen}. {predictions.wrong:,} of them were named wrongly."
     )
     caption = f"Drawn from the {predictions.split} images by seed {predictions.seed}"
     yield Gallery(samples=predictions.samples, caption=caption)
@@ -155,12 +157,14 @@ def _state(run: Run) -> Iterator[str]:
 
 def _measured_on(run: Run) -> Iterator[str]:
     """Yields which split the numbers are of, and whether it chose what is reported."""
-    cfg, measured = run.cfg, run.evaluated
+    cfg, measured, test = run.cfg, run.evaluated, run.tested
     if cfg is None or not run.results:
         return
+    metric = run.metric
+    if metric and test is None and metric.removeprefix(f"{measured.name}/") in run.results:
+        yield f"These numbers are of step {run.reported_at:,}, the best by {metric}."
     if measured.name != measured.split:
         yield f"Metrics called {measured.name} are of the split {measured.split}."
-    metric, test = split_roles.best_metric(cfg), run.tested
     times = len({line["step"] for line in run.lines if f"{measured.name}/count" in line})
     if test is not None:
         at = round(run.results.get("step", run.step))

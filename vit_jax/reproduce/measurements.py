@@ -88,7 +88,7 @@ def _values(cell: Cell, found: run_data.Run | run_data.Transfer | None) -> list[
     if cell.epoch is not None:
         results = _after(found, cell.epoch)
     else:
-        results = found.best if cell.best else found.results
+        results = found.best if cell.best else found.last  # the paper reports the end
     return [results[cell.measure]] if cell.measure in results else []
 
 

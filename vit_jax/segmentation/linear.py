@@ -38,6 +38,7 @@ class Result:
       l2: that was chosen.
       pixels: of each class (rows) that were taken for each (columns), (K, K).
       figure: of the first test images: the truth and the prediction.
+      step: of the checkpoint, where it is a run's.
     """
 
     train: int
@@ -46,6 +47,7 @@ class Result:
     l2: float
     pixels: np.ndarray
     figure: Figure
+    step: int | None = None
 
     @property
     def by_class(self) -> np.ndarray:
@@ -56,6 +58,7 @@ class Result:
         """Returns the numbers for JSON."""
         each = self.by_class
         return {
+            **({} if self.step is None else {"step": self.step}),
             "miou": float(np.nanmean(each)),
             "pixel_accuracy": float(self.pixels.trace() / self.pixels.sum()),
             "iou": [None if math.isnan(value) else value for value in each.tolist()],
@@ -136,6 +139,7 @@ def _measured(
         raise ConfigError("no pixel of the test images has a class")
     views, truths, predictions = zip(*shown, strict=True)
     return Result(
+        step=opened.step,
         train=train,
         test=len(test),
         patches=patches,

@@ -251,7 +251,7 @@ class Save(Hook):
             self._preempt(moment)
         if moment.restored:  # saved already, perhaps without its evaluation
             due = moment.results is not None and not moment.measured
-        if due or (moment.results is not None and self._saver.is_best(_first(moment.results))):
+        if due or (moment.results is not None and self._saver.is_best(moment.results)):
             self._save(moment)
 
     def end(self) -> None:
@@ -275,8 +275,8 @@ class Save(Hook):
         self._progress.doing("saving", slow=Progress.MOST_SECONDS)
         with self._phases("save"):
             self._files.sync(now=True)  # a checkpoint has all numbers that led to it
-            results = _first(moment.results)
-            self._saver.save(moment.step, moment.state, record=self._record, metrics=results)
+            metrics = moment.results
+            self._saver.save(moment.step, moment.state, record=self._record, metrics=metrics)
         self._progress.doing("")
         self._saved_at = time.monotonic()
 
@@ -315,14 +315,6 @@ class Profile(Hook):
             jax.profiler.stop_trace()
             self._tracing = False
             self.say(f"profile of steps {self.first}:{self.last} in {self.folder}")
-
-
-def _first(results: Mapping[str, float] | None) -> dict[str, float] | None:
-    """Returns the first evaluator's metrics, for choosing the best."""
-    if results is None:
-        return None
-    first = next(iter(results)).partition("/")[0] + "/"
-    return {key: value for key, value in results.items() if key.startswith(first)}
 
 
 def _few(ids: np.ndarray, most: int = 16) -> str:

@@ -25,7 +25,7 @@ class Moment:
       step: its step.
       stopping: whether the run is to stop here.
       restored: whether the state comes from a checkpoint.
-      measured: whether that checkpoint contains its evaluation.
+      measured: whether that checkpoint contains its evaluation, by all of today's evaluators.
       results: evaluation of the state, set by a hook.
     """
 
@@ -63,7 +63,7 @@ def train(
     moment: Moment,
     *,
     steps: int,
-    step: Step,
+    step: Step | None,
     batches: Callable[[int], prefetch.BatchIterator],
     put: Callable[[Mapping[str, np.ndarray]], dict[str, jax.Array]],
     hooks: Sequence[Hook],
@@ -73,9 +73,9 @@ def train(
     """Trains to the last step; returns the state and the last evaluation.
 
     Args:
-      moment: the state to begin with. One without an evaluation, and the last one, is evaluated.
+      moment: the state to begin with. A restored one without its evaluation is evaluated.
       steps: the last step.
-      step: the compiled step, which donates its state.
+      step: the compiled step, which donates its state; None if no step is left.
       batches: starts loading after a step.
       put: moves a batch to the devices.
       hooks: called in this order.
@@ -86,9 +86,11 @@ def train(
     """
     results: Mapping[str, float] = {}
     moment.stopping = stop()
-    if moment.stopping or (moment.restored and not (moment.measured and moment.step < steps)):
+    if moment.stopping or (moment.restored and not moment.measured):
         _visit(hooks, moment)
         results = moment.results or results
+    if step is None:
+        return moment.state, results
     with contextlib.closing(batches(moment.step)) as loading, phases(STEP):
         for number in range(moment.step + 1, steps + 1):
             for hook in hooks:

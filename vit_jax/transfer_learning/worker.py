@@ -60,7 +60,7 @@ def work(cfg: config.Config, workdir: pathlib.Path, directory: str) -> dict[str,
         return failed | {"why": str(error)}
     evaluated = split_roles.evaluation(cfg.data)
     prefix = f"{evaluated.name}/"
-    results = {key.removeprefix(prefix): value for key, value in outcome.results.items()}
+    results = {key.removeprefix(prefix): value for key, value in outcome.last.items()}
     for key, value in results.items():
         if not math.isfinite(value):
             return failed | {"why": f"{key} is {value} after step {outcome.steps}"}

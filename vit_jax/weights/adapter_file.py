@@ -23,9 +23,14 @@ def recognizes(path: pathlib.Path) -> bool:
     return (path / FACTS).is_file()
 
 
-def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray], fields: Mapping[str, Any]) -> None:
+def write(
+    path: pathlib.Path,
+    arrays: Mapping[str, np.ndarray],
+    fields: Mapping[str, Any],
+    origin: str = "",
+) -> None:
     """Writes a folder, completely or not at all; raises WeightsError."""
-    writers.write(path, arrays, {FACTS: fields})
+    writers.write(path, arrays, {FACTS: fields}, origin)
 
 
 def read_fields(path: pathlib.Path) -> dict[str, Any]:

@@ -58,6 +58,7 @@ def save(
     kind: str,
     path: pathlib.Path,
     dtype: str = "float32",
+    origin: str = "",
 ) -> tuple[str, ...]:
     """Writes weights in another project's format; returns preprocessing facts it cannot express.
 
@@ -71,6 +72,7 @@ def save(
         without that suffix) a folder, whose config.json contains more facts.
       path: must not exist.
       dtype: written without loss as float32, or rounded to float16 or bfloat16.
+      origin: where the weights come from, for the metadata of .safetensors files.
 
     Raises WeightsError, in one line, if the format does not support the model.
     """
@@ -95,7 +97,7 @@ def save(
     documents = _documents(facts, kind) if folder else {}
     arrays = mapping.write(params, form.rules(None, facts), facts)
     unsaid = _unsaid(form, arrays, documents, facts, kind, folder=folder)
-    writers.write(path, writers.rounded(arrays, dtype), documents)
+    writers.write(path, writers.rounded(arrays, dtype), documents, origin)
     return (*told, *unsaid)
 
 

@@ -32,8 +32,15 @@ def rounded(arrays: Mapping[str, np.ndarray], dtype: str) -> dict[str, np.ndarra
     return found
 
 
-def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray], documents: Documents) -> None:
+def write(
+    path: pathlib.Path,
+    arrays: Mapping[str, np.ndarray],
+    documents: Documents,
+    origin: str = "",
+) -> None:
     """Writes arrays of one of DTYPES to a .npz or .safetensors file, or a folder with JSON files.
+
+    The metadata of a .safetensors file say where the arrays come from, by `origin`.
 
     `path` is always complete: data is written to a temporary name, synced, and renamed. If the disk
     fails, raises WeightsError and leaves nothing behind.
@@ -45,18 +52,19 @@ def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray], documents: Docum
                 with draft.open("xb") as file:
                     np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
             elif path.suffix == ".safetensors":
-                _safetensors(draft, arrays)
+                _safetensors(draft, arrays, origin)
             else:
                 draft.mkdir()
                 for name, fields in documents.items():
                     text = json.dumps(fields, indent=2, ensure_ascii=False)
                     (draft / name).write_bytes(text.encode(errors="backslashreplace"))
-                _safetensors(draft / FOLDED, arrays)
+                _safetensors(draft / FOLDED, arrays, origin)
         storage.sync(path.parent)
 
 
-def _safetensors(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # which transformers insists on
+def _safetensors(path: pathlib.Path, arrays: Mapping[str, np.ndarray], origin: str) -> None:
+    about = {"format": "pt"} | ({"vit_jax": origin} if origin else {})  # transformers insists on pt
+    header: dict[str, Any] = {"__metadata__": about}
     start = 0
     for name, array in arrays.items():
         end = start + array.nbytes
