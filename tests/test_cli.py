@@ -124,7 +124,9 @@ def test_examples_are_drawn_by_seed(trained, folder, capsys):
         return [json.loads(line) for line in out.splitlines()], err
 
     some, said = drawn("--examples=9")
-    assert said.endswith(": step 40, the newest\n9 of 27 images of the split `test`, drawn by seed 0\n")
+    assert said.endswith(
+        ": step 40, the newest\n9 of 27 images of the split `test`, drawn by seed 0\n"
+    )
     assert {one["truth"] for one in some} == set(COLORS)
     names = [one["image"] for one in some]
     assert len(set(names)) == 9

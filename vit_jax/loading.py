@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from vit_jax import config, messages, models, run_config, storage, tree_utils, weights
+from vit_jax import config, logs, messages, models, run_config, storage, tree_utils, weights
 from vit_jax.checkpoints import manager
 from vit_jax.errors import AssumptionWarning
 from vit_jax.loaded_model import (

@@ -302,7 +302,7 @@ def test_without_a_metric_no_checkpoint_is_the_best(make: Any) -> None:
 
 
 def test_ties_go_to_the_lower_loss(make: Any) -> None:
-    """Of few images many checkpoints get equally many right: chance must not win for being first."""
+    """Of few images many checkpoints get equally many right; the first may be at chance."""
     saver = make(keep=1, best="val/top1")
     losses = {10: 1.386, 20: 0.9, 30: 0.4, 40: 0.6, 50: 0.4, 60: float("nan")}
     for step, loss in losses.items():

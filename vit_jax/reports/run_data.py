@@ -265,7 +265,7 @@ def _lines(file: pathlib.Path, problems: list[str]) -> list[dict[str, Any]]:
 def _checkpoints(
     folder: pathlib.Path, problems: list[str]
 ) -> tuple[Mapping[str, Any], int | None, int | None, str]:
-    """Returns the newest record, the step of the best one, the number of parameters, and the date."""
+    """Returns the newest record, the step of the best, the number of parameters, and the date."""
     try:
         committed = records.steps(folder)
         sound = records.readable(folder)
