@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A run on Google Kubernetes Engine, as a JobSet. Google gives out Ironwood (tpu7x) there alone.
+# A run on Google Kubernetes Engine, as a JobSet. The Cloud TPU API has no Ironwood (tpu7x); GKE has.
 #
 #   launch/gke.sh pool --name=NAME --cluster=CLUSTER --zone=ZONE --slice=tpu7x:4x4x4 [--spot]
 #   launch/gke.sh job --name=NAME --slice=tpu7x:4x4x4 --image=IMAGE --workdir=gs://BUCKET/DIR [--spot] \

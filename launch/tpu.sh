@@ -145,7 +145,7 @@ require() { # require SETTING...: looks up what gcloud knows itself, and misses 
 understand_slice() { # sets KIND (gcloud's flags), CHIPS and RUNTIME for --slice
   local generation form size
   [[ $slice != tpu7x* ]] ||
-    fail 2 "--slice=$(shown "$slice"): Google gives it out through GKE alone; launch/gke.sh --help"
+    fail 2 "--slice=$(shown "$slice"): the Cloud TPU API has none, Compute Engine and GKE do; for GKE see launch/gke.sh --help"
   [[ $slice =~ ^(v[2-6][a-z]*)(-|:)([1-9][0-9]{0,4}(x[1-9][0-9]{0,2}){0,2})$ ]] ||
     fail 2 "--slice=$(shown "$slice"): no such slice; examples: v3-32, v5e-16, v5p-128, v6e-16, v3:4x4"
   generation=${BASH_REMATCH[1]/litepod/e} form=${BASH_REMATCH[2]} size=${BASH_REMATCH[3]}

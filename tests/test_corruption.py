@@ -34,9 +34,3 @@ def test_a_flip_within_a_program():
 
 def test_clean_steps_raise_no_alarm(trainer):
     assert corruption.clean(trainer, 20, seed=1) == 0
-
-
-def test_the_page_has_the_record():
-    page = (corruption.ROOT / "docs/reliability.md").read_text()
-    for line in corruption.markdown(corruption.lines_of(corruption.RECORD)):
-        assert line in page, "python tests/helpers/corruption.py"

@@ -122,6 +122,12 @@ def test_links_lead_somewhere(name):
             assert anchor in anchors(target), f"{link}#{anchor}"
 
 
+def test_adapting_trains_as_many_seeds_as_its_pages_say():
+    assert {catalog.about(n).transfer.seeds for n in catalog.names() if n[:6] == "adapt/"} == {(0,)}
+    for name in ("docs/adapt.md", "docs/configs.md"):
+        assert "once with the best" in " ".join(PAGES[name].read_text().split())
+
+
 def test_the_readme_is_short():
     assert len((runs.ROOT / "README.md").read_text().splitlines()) <= 180
 

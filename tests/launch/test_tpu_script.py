@@ -254,7 +254,8 @@ def test_what_is_missing_or_wrong_is_one_line(world):
         (["create", *ADDRESS], "no slice; set --slice=... or VIT_JAX_SLICE"),
         (
             ["create", *ADDRESS, "--slice=tpu7x:2x2x1"],
-            "--slice=tpu7x:2x2x1: Google gives it out through GKE alone; launch/gke.sh --help",
+            "--slice=tpu7x:2x2x1: the Cloud TPU API has none, Compute Engine and GKE do; for GKE "
+            "see launch/gke.sh --help",
         ),
         (["create", *ADDRESS, "--slice=v9-8"], "--slice=v9-8: no such slice; examples: v3-32, "),
         (["create", *ADDRESS, "--slice=v4x-8"], "--slice=v4x-8: no such generation; known: v2 "),

@@ -155,11 +155,14 @@ def test_files_that_cannot_be_read(tmp_path, kind, monkeypatch):
         arrays.read("a")
 
 
-@pytest.mark.parametrize("suffix", readers.PICKLES)
-def test_files_that_run_code_are_refused_unread(tmp_path, suffix):
+@pytest.mark.parametrize("suffix", readers.UNREAD)
+def test_formats_that_are_not_read_are_refused_with_the_reason(tmp_path, suffix):
+    """Of which pickles alone can run code."""
     path = tmp_path / f"model{suffix}"
     path.write_bytes(b"")
-    assert opened(path).startswith(f"{suffix} files can run code when loaded and are not supported")
+    said = opened(path)
+    assert said.startswith(f"a {suffix} file {readers.UNREAD[suffix]}; convert it to .safetensors")
+    assert ("run code" in said) == (suffix in readers.PICKLES)
     assert opened(tmp_path / "model.onnx") == (
         "unsupported file type; supported: .npz, .safetensors"
     )

@@ -22,9 +22,9 @@ def parse(reference: str) -> str:
         url = f"{STORAGE}/{urllib.parse.quote(reference.removeprefix('gs://'))}"
     check(url)
     suffix = pathlib.PurePosixPath(urllib.parse.urlsplit(url).path).suffix
-    if suffix in readers.PICKLES:
+    if suffix in readers.UNREAD:
         raise WeightsError(
-            f"{shown(url)}: {suffix} files can run code when loaded and are not supported; "
+            f"{shown(url)}: a {suffix} file {readers.UNREAD[suffix]}; "
             "look for a .safetensors file next to it"
         )
     if suffix not in SUFFIXES:

@@ -168,9 +168,9 @@ def _open(path: pathlib.Path) -> tuple[Arrays, dict[str, dict[str, Any]]]:
         folder = path
         file = next((folder / n for n in (*WHOLE, INDEX) if (folder / n).is_file()), None)
         if file is None:
-            pickled = [p.name for p in sorted(folder.iterdir()) if p.suffix in readers.PICKLES]
-            if pickled:
-                readers.open_arrays(folder / pickled[0])  # which says why not
+            unread = [p.name for p in sorted(folder.iterdir()) if p.suffix in readers.UNREAD]
+            if unread:
+                readers.open_arrays(folder / unread[0])  # which says why not
             raise WeightsError(
                 f"{path}: not a checkpoint: neither a run directory (no checkpoints/ inside) nor a "
                 f"folder of weights (no {WHOLE[0]} or {INDEX})"

@@ -38,7 +38,14 @@ MAX_HEADER = 1_000  # bytes of the header of one array in a .npz
 MAX_AXES = 8
 CHUNK = 2**20
 NAME = re.compile(r"[\w./:\-+]{1,300}", re.ASCII)
-PICKLES = (".bin", ".pth", ".pt", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack", ".tar")
+PICKLES = (".bin", ".pth", ".pt", ".ckpt", ".pkl", ".pickle")
+# Formats of weights that are known and not read, by the suffix of a file, and why.
+UNREAD = {
+    **dict.fromkeys(PICKLES, "may be a pickle, which can run code when it is loaded"),
+    ".msgpack": "is Flax's MessagePack, which is not supported yet",
+    ".h5": "is Keras's HDF5, which is not supported",
+    ".tar": "is an archive, which is not unpacked here",
+}
 
 
 class WeightsError(config.UserError):
@@ -77,10 +84,10 @@ class Arrays:
 
 def open_arrays(path: pathlib.Path) -> Arrays:
     """Opens the arrays of a .npz or .safetensors file; raises WeightsError."""
-    if path.suffix in PICKLES:
+    if path.suffix in UNREAD:
         raise WeightsError(
-            f"{path}: {path.suffix} files can run code when loaded and are not supported; "
-            "convert it to .safetensors where it was written, or download that format"
+            f"{path}: a {path.suffix} file {UNREAD[path.suffix]}; convert it to .safetensors with "
+            "the library that wrote it, or download that format"
         )
     readers = {".npz": _npz, ".safetensors": _safetensors}
     if path.suffix not in readers:

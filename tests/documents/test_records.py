@@ -1,0 +1,204 @@
+"""README and pages say what the records hold: each number, its commit, a command that runs."""
+
+import argparse
+import functools
+import importlib
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+import documents
+import records
+import runs
+from vit_jax import cli
+from vit_jax.weights import zoo
+
+PAGES = {str(page.relative_to(runs.ROOT)): page for page in documents.PAGES}
+GENERATED = "docs/findings.md"  # test_findings_records.py
+QUANTITY = re.compile(
+    r"(?<![\w./^-])\d[\d,.]*\s?(?:%|x\b(?! \d)|[GM]i?B\b|images/s|images per second|points|pixels ±"
+    r"|CPU seconds|seconds|ms\b|s\b|min\b|minutes|hours)|(?<=± )[\d.]+"
+)
+MODEL = re.compile(r"^\| `([\w./+-]+)` \| (.*) \|$", re.MULTILINE)  # a row of README's models
+HEADING = re.compile(r"^#+ (.*)$")
+# What is no measurement: limits, options, definitions, what others have published.
+STATED = {
+    "README.md": ("16 GiB each",),
+    "CONTRIBUTING.md": ("15 seconds", "1.2 GB", "10 MB", "55 MB"),
+    "docs/README.md": ("80 minutes",),
+    "docs/cifar10.md": (
+        "80 minutes", "95 minutes", "35 to 100 %", "95 % interval", "91.4 % after 200",
+        "80 to 88 %",
+        # To fewer digits, as the table beside them has them.
+        "80.5 %",
+    ),
+    "docs/data.md": ("at most 14 %", "train[:10%]"),
+    "docs/faq.md": ("80 to 90 % on CIFAR-10", "0.5 points off"),
+    "docs/gpu.md": ("to 90 % and to 94 %",),
+    "docs/limits.md": ("30 s behind", "15 minutes"),
+    "docs/own_images.md": ("95 % confidence", "near 100 %"),
+    "docs/paper.md": (
+        "within 2.5 %", "98 % of CIFAR, 90 % of Pets", "99 % of ImageNet", "95 % confidence",
+        "95 % interval", "95 % prediction", "half the 95 %", "within\n3 points",
+        "80 % mask token, 10 %", "10 % kept",
+    ),
+    "docs/preflight.md": ("at 40 % of", "1 GiB of stack", "100 % here"),
+    "docs/records/README.md": (),
+    "docs/reliability.md": (
+        "every 15 s", "after 90 s", "SIGKILL 10 s", "256 MiB", "1 MiB", "512 MiB", "32 GiB",
+        "8 MiB", "64 MiB", "1 GiB", "4 MiB", "within 5 s",
+    ),
+    "docs/tpu.md": ("at 40 % of peak",),
+    "docs/weights.md": ("64 MiB", "2 GiB"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", records.names())
+def test_every_line_of_a_record_names_its_commit(name):
+    """That of the code that made it; of older lines, that which added them (`recorded_at`)."""
+    for line in records.lines(name):
+        assert ("commit" in line) != ("recorded_at" in line)
+        commit = line.get("commit") or line["recorded_at"]
+        # One line beside timm was made with changes that were not committed; its page says so.
+        assert re.fullmatch(r"[0-9a-f]{12}", commit) or (name, commit[12:]) == ("train", "+")
+        assert "recorded_at" in line or line["date"]
+
+
+def test_the_commits_are_of_this_repository():
+    given = {
+        (line.get("commit") or line["recorded_at"])[:12]
+        for name in records.names()
+        for line in records.lines(name)
+    }
+    git = ["git", "-C", str(runs.ROOT)]
+    known = [*git, "cat-file", "--batch-check=%(objecttype)"]
+    shallow = [*git, "rev-parse", "--is-shallow-repository"]
+    if subprocess.run(shallow, capture_output=True, text=True).stdout.strip() != "false":
+        pytest.skip("no whole history here")
+    done = subprocess.run(known, input="\n".join(sorted(given)), capture_output=True, text=True)
+    assert set(done.stdout.split()) == {"commit"}, done.stdout
+
+
+@pytest.mark.parametrize("page", records.QUOTED)
+def test_a_page_has_the_numbers_of_its_records(page):
+    text = PAGES[page].read_text()
+    assert [quote for quote in records.quoted(page) if quote not in text] == []
+
+
+def sections(page):
+    """Yields the blocks below each heading of a page, without its code."""
+    found = []
+    for block in re.split(r"\n\s*\n", documents.FENCE.sub("", page.read_text())):
+        if HEADING.match(block):
+            yield found
+            found = []
+        else:
+            found.append(block)
+    yield found
+
+
+@pytest.mark.parametrize("page", sorted(PAGES.keys() - {GENERATED}))
+def test_a_measured_number_is_recorded_or_called_unrecorded(page):
+    left = []
+    for blocks in sections(PAGES[page]):
+        if any("section is unrecorded" in block for block in blocks):
+            continue
+        for block in blocks:
+            if "unrecorded" in block:
+                continue
+            for known in (*records.quoted(page), *STATED.get(page, ())):
+                block = block.replace(known, " ")
+            block = MODEL.sub(" ", block)
+            left += QUANTITY.findall(block)
+    assert left == [], left
+
+
+def test_what_is_stated_stands_on_its_page():
+    for page, snippets in STATED.items():
+        text = PAGES[page].read_text()
+        assert [snippet for snippet in snippets if snippet not in text] == [], page
+
+
+# --- Commands -------------------------------------------------------------------------------------
+
+
+def printed():
+    """Yields the commands of the tables that have a column for them, and those of the records."""
+    found = [line.get("command") for name in records.names() for line in records.lines(name)]
+    for page in PAGES.values():
+        for table in re.findall(r"(?:^\|.*\n)+", page.read_text(), re.MULTILINE):
+            if re.search("command|repeat", table.partition("\n")[0]):
+                found += re.findall(r"`((?:vit_jax|python|launch/\S+) [^`]*)`", table)
+    return sorted({command for command in found if command})
+
+
+@pytest.mark.parametrize("command", printed())
+def test_a_printed_command_is_whole(command, monkeypatch):
+    program, *words = shlex.split(command)
+    for path in (word.rpartition("=")[2] for word in words):
+        if path.startswith(("docs/", "tests/", "launch/", "configs/")):
+            assert (runs.ROOT / path).exists(), path
+    if program == "vit_jax":
+        cli._parse(cli._split_plugins(cli._split_overrides(words)[0])[0])
+    elif program == "python":
+        name = words[0].removeprefix("tests/helpers/").removesuffix(".py")
+        parses(importlib.import_module(name), words, monkeypatch)
+    else:
+        assert (runs.ROOT / program).is_file()
+
+
+class Parsed(Exception):
+    """The arguments are those of the program."""
+
+
+def parses(module, words, monkeypatch):
+    """Calls the main function of a helper until it has parsed its arguments."""
+    parse = argparse.ArgumentParser.parse_args
+
+    def stop(self, *given, **keywords):
+        parse(self, *given, **keywords)
+        raise Parsed
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(Parsed):
+        module.main()
+
+
+@functools.cache
+def models():
+    """The table of models in README, by name: the other cells."""
+    rows = MODEL.findall(PAGES["README.md"].read_text())
+    return {name: [cell.strip() for cell in cells.split("|")] for name, cells in rows}
+
+
+def test_the_accuracies_of_the_models_are_those_published():
+    entries = {entry.name: entry for entry in zoo.entries()}
+    assert len(models()) >= 10
+    for name, (model, data, accuracy, source, *_) in models().items():
+        entry = entries[name]
+        assert (model, data) == (entry.model, entry.data)
+        if entry.access == "bundled":
+            assert accuracy.startswith(f"{records.bundled(name):.1f} % on CIFAR-10")
+        else:
+            assert accuracy == f"{entry.top1:.2f} %"
+            assert source == entry.reported_by
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", ["campaign.py", "corruption.py", "home_repetitions.py table", "fleet.py"]
+)
+def test_a_cheap_command_prints_the_rows_of_its_page(command):
+    done = subprocess.run(
+        [sys.executable, *f"tests/helpers/{command}".split()],
+        cwd=runs.ROOT, env=runs.environment(), capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    page = PAGES["docs/paper.md" if "home" in command else "docs/reliability.md"].read_text()
+    rows = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    assert rows
+    assert [row for row in rows if row not in page] == []

@@ -1,0 +1,263 @@
+"""The records below docs/records/, and every number that README and pages quote from them.
+
+`QUOTED` maps a page to what its text must contain, computed from the records. What a page measures
+and no record holds, it calls unrecorded. `tests/documents/test_records.py` checks both.
+"""
+
+import functools
+import json
+import statistics
+
+import campaign
+import corruption
+import fleet
+import home_repetitions
+import runs
+from vit_jax import preflight
+from vit_jax.preflight import batch, scaling
+from vit_jax.weights import zoo
+
+FOLDER = runs.ROOT / "docs" / "records"
+
+
+@functools.cache
+def lines(name):
+    """The lines of a record."""
+    return [json.loads(text) for text in (FOLDER / f"{name}.jsonl").read_text().splitlines()]
+
+
+def names():
+    """The records there are."""
+    return sorted(path.stem for path in FOLDER.glob("*.jsonl"))
+
+
+# --- Comparisons taken in turns -------------------------------------------------------------------
+
+
+def turns(ours, other):
+    """How many times faster we are: the median over turns, the least, the most, and CPU time."""
+    assert len(ours["seconds"]) == len(other["seconds"]) >= 5
+    pairs = [b / a for a, b in zip(ours["seconds"], other["seconds"], strict=True)]
+    cpu = statistics.median(other["cpu"]) / statistics.median(ours["cpu"])
+    return statistics.median(pairs), min(pairs), max(pairs), cpu
+
+
+def cells(ours, other, load):
+    """The last cells of a row: ratio with its range, that of CPU time, and the load."""
+    return "| {:.2f}x ({:.2f} to {:.2f}) | {:.2f}x | {:.0f} |".format(*turns(ours, other), load)
+
+
+def compared(name):
+    """Yields a row of records/README.md and its ratio for every comparison in a record."""
+    for line in lines(name):
+        work = line["work"]
+        for one in line.get("compared", [line]):
+            ours, *others = one["results"]
+            what = one.get("what") or "{model}, {batch}, {dtype}".format_map(work)
+            for other in others:
+                row = f"| {what} | {other['name']} {cells(ours, other, line['load'])}"
+                yield what, other["name"], row, turns(ours, other)[0]
+
+
+def pipelines():
+    """Yields a row of records/README.md for our pipeline on one core and on two, and its ratio."""
+    for line in lines("input"):
+        augment = line["work"]["randaugment"]
+        found = {(one["name"], one["cores"]): one for one in line["results"]}
+        for cores in (1, 2):
+            ours, other = found["vit_jax", cores], found["tf.data", cores]
+            speed = 1 / statistics.median(ours["seconds"])
+            work = f"RandAugment {augment}" if augment else "no augmentation"
+            row = f"| {work}, {cores} core{'s' * (cores > 1)} | {speed:.0f} "
+            yield (
+                bool(augment),
+                cores,
+                row + cells(ours, other, line["load"]),
+                turns(ours, other)[0],
+            )
+
+
+# --- Pages ----------------------------------------------------------------------------------------
+
+
+def readme():
+    faults, flips = lines("faults"), corruption.totals(lines("corruption"))[0]
+    found = sum(one["found"] for one in flips.values())
+    assert found == sum(one["changed"] for one in flips.values())
+    assert not any(line["problem"] or line["hangs"] for line in faults)
+    count, kinds = sum(len(line["lost"]) for line in faults), len({one["fault"] for one in faults})
+    assert kinds == 6
+    yield f"{count:,} faults of six kinds: 0 differences in parameters, moments, metrics or images"
+    damaged = [one for one in faults if one["fault"] == "damaged-checkpoint"]
+    yield f"{sum(len(one['lost']) for one in damaged)} flipped bits: 0 restored"
+    yield f"every one of {found:,} injected flips"
+    hostile = lines("hostile")
+    bad = sum(one[key] for one in hostile for key in ("wrong", "crash", "hang", "memory"))
+    assert not bad
+    inputs = sum(one["inputs"] for one in hostile)
+    yield f"{inputs:,} inputs to {len(hostile)} readers: 0 crashes, 0 hangs over 5 s, 0 over"
+    peaks = {
+        one["report"]["name"]: one["report"]["peak"] / 2**30
+        for one in lines("preflight-table3")
+        if one["report"]["topology"] == "v3-128"
+    }
+    yield "{:.1f} GiB for ViT-B/16, {:.1f} for ViT-L/16, {:.1f} for ViT-H/14".format(
+        *(peaks[f"pretrain/ViT-{run}ep"] for run in ("B_16-jft-7", "L_16-jft-7", "H_14-jft-14"))
+    )
+    steps = {peer: ratio for what, peer, _, ratio in compared("train") if "S/16" in what}
+    yield "{:.2f}x timm compiled, {:.2f}x eager, {:.2f}x big_vision".format(
+        *(steps[peer] for peer in ("timm, compiled", "timm, eager", "big_vision"))
+    )
+    speeds = {augmented: ratio for augmented, cores, _, ratio in pipelines() if cores == 2}
+    yield f"{speeds[False]:.2f}x; {speeds[True]:.1f}x with RandAugment"
+    saves = {what: ratio for what, peer, _, ratio in compared("checkpoint") if peer == "orbax"}
+    yield "saves {:.1f} to {:.1f} times as fast as orbax, restores {:.1f} to {:.1f}".format(
+        *(saves[f"{verb}, ViT-{size}/16"] for verb in ("save", "restore") for size in "SB")
+    )
+    (loop,) = (ratio for _, peer, _, ratio in compared("dispatch") if "alone" in peer)
+    yield f"{loop:.2f}x of the bare step on digits"
+    for entry in zoo.entries():
+        if entry.access == "bundled":
+            yield f"{bundled(entry.name):.1f} % on CIFAR-10"
+
+
+def bundled(name):
+    """The accuracy in % of weights that come with the package, as they come."""
+    (line,) = (one for one in lines("cifar10") if one["name"] == name)
+    assert line["bundled"]["count"] == 10_000
+    return 100 * line["bundled"]["top1"]
+
+
+def cifar10():
+    runs_ = {one["name"]: one for one in lines("cifar10") if "bundled" in one}
+    first, second = runs_["cifar10/ViT-6_4"], runs_["cifar10/ViT-6_4-continued"]
+    for one, more in ((first, ""), (second, " more")):
+        minutes, steps = round(one["training_seconds"] / 60), f"{one['steps']:,}"
+        assert abs(100 * one["bundled"]["top1"] - bundled(one["name"])) < 0.05
+        yield f"| {steps}{more} ("
+        yield f" | {minutes}{more} | {bundled(one['name']):.1f} % |"
+        yield f"({one['images_per_second']:.0f} images/s)"
+        changed = abs(one["bundled"]["top1"] - one["test"][f"{one['steps']}"]["top1"])
+        yield f"{100 * changed:.2f} points"
+    yield f"{statistics.fmean(one['top1'] for one in second['log'][-12:]):.1%}".replace("%", " %")
+    yield from distilled()
+
+
+def distilled():
+    """The paired comparison of a student alone and taught, over seeds."""
+    from scipy import stats
+
+    scores, seconds = {}, {}
+    for name in ("cifar10/ViT-3_4", "cifar10/ViT-3_4-distilled"):
+        own = sorted((o for o in lines("cifar10") if o["name"] == name), key=lambda o: o["seed"])
+        assert all(one["test"]["count"] == 10_000 for one in own)
+        scores[name] = [100 * one["test"]["top1"] for one in own]
+        seconds[name] = statistics.fmean(one["cpu_seconds"] for one in own)
+    pairs = {}
+    for one in lines("cifar10"):
+        pairs.setdefault((one["seed"], one["steps"]), []).append(one.get("batches"))
+    assert all(len({str(b) for b in found}) == 1 for found in pairs.values())  # the same pixels
+    alone, taught = scores.values()
+    difference = [b - a for a, b in zip(alone, taught, strict=True)]
+    low, high = stats.ttest_rel(taught, alone).confidence_interval(0.95)
+    for label, values in (("alone", alone), ("taught", taught), ("difference", difference)):
+        numbers = [f"{value:.2f}" for value in (*values, statistics.fmean(values))]
+        half = f" ± {(high - low) / 2:.2f}" * (label == "difference")
+        yield f"| {label} | {' | '.join(numbers)}{half} |"
+    yield f"{statistics.fmean(difference):.2f} ± {(high - low) / 2:.2f} points"
+    yield "{:.0f} CPU seconds alone and {:.0f} taught".format(*seconds.values())
+
+
+def reliability():
+    yield from campaign.markdown(lines("faults"))
+    yield from (line for line in corruption.markdown(lines("corruption")) if line)
+    for one in lines("hostile"):
+        counts = [one[key] for key in ("read", "refused", "wrong", "crash", "hang", "memory")]
+        row = (one["reader"], one["inputs"], *counts, one["seconds"])
+        yield f"| {' | '.join(map(str, row))} |"
+    yield from fleet.table()
+    (digits,) = lines("digits")
+    assert digits["results"]["test/count"] == 360
+    yield f"{digits['results']['test/top1']:.1%}".replace("%", " %")
+
+
+def paper():
+    home = lines("home")
+    yield from home_repetitions.table(home)
+    means = home_repetitions.values(home, "ViT", 100, "fine-tuned").values()
+    yield f"between {min(means):.1f} and {max(means):.1f} %"
+
+
+def findings():
+    """What guides quote of the findings, whose page is written from its records."""
+    page = (runs.ROOT / "docs" / "findings.md").read_text()
+    start = page.index("| masked patch prediction is ahead of scratch |")
+    _, _, _, contrast, seeds, verdict, _ = page[start : page.index("\n", start)].split("|")
+    assert verdict.strip() == "refuted"
+    behind, half = contrast.replace("points", "").split("±")
+    yield f"{-float(behind):.1f} ± {float(half):.1f} points"
+    yield f"{seeds.strip()} seeds"
+
+
+def paper_findings():
+    page = (runs.ROOT / "docs" / "findings.md").read_text()
+
+    def contrast(claim):
+        start = page.index(f"| {claim} |")
+        numbers = page[start : page.index("\n", start)].split("|")[3]
+        return [float(part.split()[0]) for part in numbers.split("±")]
+
+    behind = [-contrast(f"ViT {size} is ahead of ResNets of its compute")[0] for size in "SML"]
+    yield f"{min(behind):.0f} to {max(behind):.0f} points"
+    yield "{:.1f} ± {:.1f} points".format(
+        *contrast("from 1,000 to 45,000 images the ViT gains on the ResNet")
+    )
+    yield "{:.1f} ± {:.1f} pixels".format(
+        *contrast("the last layer's mean distance is above the first's")
+    )
+
+
+def table3():
+    from vit_jax import catalog
+
+    known = list(batch.read(FOLDER / "preflight-table3.jsonl").values())
+    printed = {one.name: catalog.about(one.name).core_days for one in known}
+    yield from preflight.markdown(known, 0.4, printed)
+    scaled = batch.read(FOLDER / "preflight-scaling.jsonl").values()
+    for row in scaling.rows(scaled, 0.4):
+        label = row[0].split("-jft")[0].removeprefix("pretrain/").replace("_", "/")
+        yield f"| {' | '.join([label, *row[1:9]])} |".replace("%", " %")
+    for one in batch.read(FOLDER / "preflight-1000.jsonl").values():
+        moved = f"{one.bytes_accessed:.2e}".replace("e+0", "e").replace("e+", "e")
+        yield f"| **split** | **{one.peak / 2**30:.2f}** | **{moved}** |"
+
+
+def records():
+    for name in ("train", "checkpoint", "evaluate", "dispatch"):
+        yield from (row for _, _, row, _ in compared(name))
+    yield from (row for _, _, row, _ in pipelines())
+
+
+def speed():
+    one, two = (ratio for augmented, _, _, ratio in pipelines() if not augmented)
+    yield f"{one:.2f} times"
+    yield f"{two:.2f} on two"
+
+
+QUOTED = {
+    "README.md": (readme,),
+    "docs/cifar10.md": (cifar10,),
+    "docs/paper.md": (paper, paper_findings),
+    "docs/preflight.md": (table3,),
+    "docs/records/README.md": (records,),
+    "docs/reliability.md": (reliability,),
+    "docs/unlabeled.md": (findings,),
+    "docs/how_it_works.md": (speed,),
+    "docs/data.md": (speed,),
+}
+
+
+@functools.cache
+def quoted(page):
+    """What a page must contain, computed from the records."""
+    return tuple(text for one in QUOTED.get(page, ()) for text in one())
