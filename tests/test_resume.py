@@ -154,21 +154,6 @@ def test_signal_saves_and_exits_75_within_seconds(number, tmp_path):
     assert f"resuming from step {int(saved.name)}" in resumed.communicate()[0]
 
 
-@pytest.mark.slow
-def test_signal_before_the_first_step(tmp_path):
-    """During imports the default action holds; from set-up on, the run saves step 0 and says so."""
-    workdir = tmp_path / "run"
-    process = runs.start(runs.command(workdir), env=runs.environment())
-    for line in process.stdout:
-        if "parameters" in line:  # set-up is over, compilation comes next
-            break
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 75, output
-    assert "stopped and saved at step 0" in output
-    assert json.loads((workdir / "checkpoints/00000000/commit.json").read_text())
-
-
 def test_exit_codes_of_the_command(tmp_path):
     command = runs.command(tmp_path / "run", "--config.optimizer.lr=1e30")
     result = subprocess.run(command, env=runs.environment(), capture_output=True, text=True)

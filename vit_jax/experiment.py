@@ -148,6 +148,8 @@ def train(
                 stop=session.stop,
                 phases=session.phases,
             )
+            if jax.process_count() == 1:
+                session.stop.release()
             if spent := files.spent(plan.steps):
                 session.progress.say(goodput.describe(spent))
             if final and not tested:

@@ -102,6 +102,11 @@ class Progress:
             self._late.daemon = True
             self._late.start()
 
+    @property
+    def activity(self) -> str:
+        """What `doing` shows; empty while training."""
+        return self._doing
+
     def begin(self, total: int, step: int = 0) -> None:
         """Starts showing the steps of a run of `total` steps, after `step`."""
         self.doing("")

@@ -7,6 +7,7 @@ import pathlib
 import socket
 import subprocess
 import sys
+import threading
 import time
 from unittest import mock
 
@@ -148,6 +149,17 @@ def environments(count, devices=1):
         )
         for number in range(count)
     ]
+
+
+@contextlib.contextmanager
+def killed_after(seconds, process):
+    """Ends a process that takes longer."""
+    timer = threading.Timer(seconds, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def start(arguments, **keywords):

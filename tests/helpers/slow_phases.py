@@ -11,7 +11,6 @@ from vit_jax import cli
 from vit_jax.checkpoints import record
 from vit_jax.data import pipeline, prefetch
 from vit_jax.evaluators import classification
-from vit_jax.training import step
 
 SECONDS = 2.0
 
@@ -48,9 +47,7 @@ def without_data(after):
 
 def main():
     phase = sys.argv[1]
-    if phase == "compile":
-        slowly(step, "compile_step", phase)
-    elif phase == "evaluate":
+    if phase == "evaluate":
         slowly(classification.Classification, "__call__", phase)
     elif phase == "save":
         slowly(record, "write", phase)

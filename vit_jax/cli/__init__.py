@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from vit_jax import __version__, components, config, messages
-from vit_jax.runtime import backend
+from vit_jax.runtime import backend, signals
 
 COMMANDS = (
     "train",
@@ -74,7 +74,7 @@ EXITS = """\
 exit codes: 0 done, 2 wrong usage or input, 70 failed but worth a retry (loss not finite, disk
 full), 71 a device computed different results from the same inputs, 72 another process has taken
 over the run directory, 75 stopped by a signal and saved (resume with the same command), 78 will
-fail again (out of memory, no usable checkpoint)
+fail again (out of memory, no usable checkpoint), 130 interrupted by Ctrl-C, 143 by SIGTERM
 """
 
 OVERRIDES = """\
@@ -87,10 +87,11 @@ Any option of the config can be set: --config.optimizer.lr=3e-4
 
 def entry() -> None:
     """Runs the command of this process, then exits."""
+    signals.listen()
     # File names may hold characters that standard output cannot encode.
     if isinstance(sys.stdout, io.TextIOWrapper):  # None where it is closed
         sys.stdout.reconfigure(errors="backslashreplace")
-    code = main()
+    code = signals.finish(main())
     if not _flush():  # Python would flush again at exit, and change the exit code
         if not code:
             messages.print_error("standard output: cannot be written")
@@ -98,7 +99,9 @@ def entry() -> None:
     if code:
         from vit_jax.data import prefetch  # not needed at startup
 
-        if prefetch.stuck():  # exiting normally would wait for the loader's threads
+        if (
+            signals.unwound() or prefetch.stuck()
+        ):  # exiting normally would wait for the loader's threads
             os._exit(code)
     sys.exit(code)
 
@@ -122,14 +125,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         with logs.assumptions_logged():
             return args.command.run(args, overrides)
     except config.UserError as error:
+        signals.answered()
         messages.print_error(str(error))
         return error.exit_code
     except MemoryError as error:
         messages.print_error(f"out of memory: {error}" if str(error) else "out of memory")
         return OUT_OF_MEMORY
     except KeyboardInterrupt:
-        messages.print_error("interrupted")
-        return 130
+        return _stopped()
     except BrokenPipeError:
         return 0
     except OSError as error:
@@ -137,12 +140,24 @@ def main(argv: Sequence[str] | None = None) -> int:
             messages.print_error(f"{error.filename}: {error.strerror}")
             return config.UserError.exit_code
         if error.errno not in config.NO_ROOM:
+            if signals.interrupted():
+                return _stopped()
             raise
         # A file without its own handler, or standard output redirected to a full disk.
         messages.print_error(
             f"{error.filename or 'standard output, or a file'}: cannot be written: {error.strerror}"
         )
         return FAILED
+    except Exception:
+        if signals.interrupted():  # a library has made an error of its own of it
+            return _stopped()
+        raise
+
+
+def _stopped() -> int:
+    line, code = signals.last_line(), signals.stopped()
+    messages.print_error(line)
+    return code
 
 
 class Parser(argparse.ArgumentParser):

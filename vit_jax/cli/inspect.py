@@ -1,10 +1,10 @@
 """`vit_jax inspect`."""
 
 import argparse
-import contextlib
 
 from vit_jax import config
 from vit_jax.cli import arguments
+from vit_jax.runtime import signals
 
 # The kinds of `inspect.outputs.KINDS`, listed here without importing jax.
 KINDS = {
@@ -124,6 +124,8 @@ def _view(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     page = view.page(viewer, pictures, live=True)
     with serve.Server(viewer, page, args.serve) as server:
         print(f"{server.url} (on this machine only; Ctrl-C ends it)", flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
+        try:
             server.serve_forever()
+        except KeyboardInterrupt:
+            signals.answered()
     return 0

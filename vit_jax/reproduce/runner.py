@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import pathlib
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from vit_jax import catalog, locking, logs
 from vit_jax.reproduce import planning
 from vit_jax.reproduce.cells import FEW_SHOT, Step, Table
 from vit_jax.reproduce.planning import Planned
+from vit_jax.runtime import signals
 
 PREEMPTED = 75
 CPU_FLOPS = 1e11  # per second, roughly the training speed of a few CPU cores
@@ -108,14 +108,10 @@ def _call(words: Sequence[str]) -> int:
     A TPU has one owner: a process that used or looked for devices would block the next run.
     """
     process = subprocess.Popen([sys.executable, "-m", "vit_jax", *words], stdout=sys.stderr)
-    # A terminal also sends Ctrl-C to the child, which saves and ends; a scheduler does not.
-    interrupt = signal.signal(signal.SIGINT, lambda *_: None)
-    terminate = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    try:
+    stop = signals.Stop(says="")
+    stop.noted = lambda _: process.terminate()  # it saves, says so, and ends
+    with stop:
         return process.wait()
-    finally:
-        signal.signal(signal.SIGINT, interrupt)
-        signal.signal(signal.SIGTERM, terminate)
 
 
 @functools.cache

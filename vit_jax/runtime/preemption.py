@@ -6,11 +6,11 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 
 from vit_jax import config, logs
+from vit_jax.runtime import signals
 
 # cloud.google.com/compute/docs/metadata/getting-live-migration-notice
 KEY = "/computeMetadata/v1/instance/maintenance-event"
@@ -24,30 +24,14 @@ class Preempted(config.UserError):
     exit_code = 75
 
 
-class Stop:
-    """Notes SIGTERM and SIGINT in a `with` statement; a second SIGINT interrupts at once."""
+class Stop(signals.Stop):
+    """Asks a run to stop, in all its processes at the same step."""
 
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> "Stop":
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._previous[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, _: object) -> None:
-        if number == signal.SIGINT and self.signal == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.signal = number
+    def noted(self, number: int) -> None:
+        """Tells the other processes."""
         # Not process_count: a signal may come while that waits for the devices, and holds a lock.
         if number == signal.SIGINT and jax.distributed.is_initialized():
             os.kill(os.getpid(), signal.SIGTERM)  # the one that jax passes on to all processes
-        logs.log.warning("%s received: saving and stopping", signal.Signals(number).name)
 
     def __call__(self, step: int | None = None) -> bool:
         """Returns whether to stop; with several processes all learn it at the same `step`."""

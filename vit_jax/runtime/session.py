@@ -17,6 +17,8 @@ from vit_jax.runtime import consistency, device, distributed, preemption, watchd
 from vit_jax.runtime.phase_timer import PhaseTimer
 from vit_jax.runtime.run_files import RunFiles
 
+NOTHING_LEFT = "there was nothing left to save; resume with the same command"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Session:
@@ -64,13 +66,26 @@ def open_session(cfg: config.Config, workdir: pathlib.Path) -> Iterator[Session]
 
     Locks the directory, joins the other processes and compares configs with them, notes signals
     and maintenance, shows progress, ends a process that hangs (exit code 70), and turns failures
-    of devices and processes into one line. Raises InUse or another UserError.
+    of devices and processes into one line. Raises InUse or another UserError; Preempted where a
+    signal comes while there is nothing to save.
     """
+    stop = preemption.Stop(holding=False)
+    try:
+        with _open(cfg, workdir, stop) as session:
+            yield session
+    except KeyboardInterrupt as error:
+        if stop.signal is None or stop.holding:  # the second one
+            raise
+        raise preemption.Preempted(f"stopped; {NOTHING_LEFT}") from error
+
+
+@contextlib.contextmanager
+def _open(cfg: config.Config, workdir: pathlib.Path, stop: preemption.Stop) -> Iterator[Session]:
     device.keep_freed_memory()
     began, phases = time.monotonic(), PhaseTimer("start")
     with (
         locking.attempt(workdir, wanted=distributed.is_first()) as (refusal, check_lease),
-        preemption.Stop() as stop,
+        stop,
         device.memory_errors(),
         distributed.failures(cfg.watchdog.heartbeat),
         watchdog.Watchdog(phases, dataclasses.asdict(cfg.watchdog)),
@@ -78,7 +93,10 @@ def open_session(cfg: config.Config, workdir: pathlib.Path) -> Iterator[Session]
     ):
         # After Stop: with several processes SIGTERM is jax's, which passes it on to all of them.
         directory = None if refusal else workdir  # another run's directory stays as it is
+        stop.waiting_for = lambda: progress.activity or "the current step"
         distributed.initialize(directory, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
+        if jax.distributed.is_initialized():
+            stop.hold()  # the processes stop together
         if refusal := collectives.first_problem(refusal):
             raise locking.InUse(refusal)
         session = Session(

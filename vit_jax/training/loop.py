@@ -85,6 +85,7 @@ def train(
     Raises what hooks raise, such as Preempted.
     """
     results: Mapping[str, float] = {}
+    stop.hold()
     moment.stopping = stop()
     if moment.stopping or (moment.restored and not moment.measured):
         _visit(hooks, moment)

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from vit_jax import components, config, logs
+from vit_jax import components, config
+from vit_jax.runtime import signals
 from vit_jax.runtime.preemption import Preempted
 from vit_jax.transfer_learning.devices import Environment
 
@@ -26,28 +27,6 @@ class CellStopped(config.UserError):
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
         self.exit_code = exit_code
-
-
-class Stop:
-    """Notes SIGTERM and SIGINT; a second SIGINT interrupts at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def __enter__(self) -> "Stop":
-        numbers = (signal.SIGTERM, signal.SIGINT)
-        self._previous = {number: signal.signal(number, self._note) for number in numbers}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, _: object) -> None:
-        if self.asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.asked = True
-        logs.log.warning("%s received: saving and stopping", signal.Signals(number).name)
 
 
 class Cell(Protocol):
@@ -169,10 +148,10 @@ def run(
     running: list[tuple[Process[C], Environment]] = []
     troubles: list[CellStopped] = []
     told = False
-    with Stop() as stop:
+    with signals.Stop() as stop:
         try:
             while waiting or running:
-                if (stop.asked or troubles) and not told:
+                if (stop.signal is not None or troubles) and not told:
                     told = True
                     waiting.clear()
                     for process, _ in running:
@@ -197,5 +176,5 @@ def run(
                 process.kill()
     if troubles:
         raise troubles[0]
-    if stop.asked:
+    if stop.signal is not None:
         raise Preempted("stopped; every cell has saved its state; the same command resumes")

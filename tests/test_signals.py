@@ -1,0 +1,228 @@
+"""Ctrl-C and SIGTERM at any moment: never lost, heard at once, and the documented exit code."""
+
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from concurrent import futures
+
+import pytest
+
+import runs
+from vit_jax.runtime import preemption, session
+
+# What the main thread does when the signals come, one after each line "now".
+MOMENTS = {
+    "sleeps": """
+        now()
+        time.sleep(60)
+    """,
+    # As jax does at each collection, and as `except:` does.
+    "loses it": """
+        gc.callbacks.append(lambda *_: time.sleep(0.5))
+        now()
+        gc.collect()
+        gc.callbacks.clear()
+        try:
+            time.sleep(0.4)
+        except BaseException:
+            pass
+        time.sleep(60)
+    """,
+    # A mutex locked twice: no signal wakes the thread, as none wakes one that compiles.
+    "is outside Python": """
+        libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+        libc.pthread_mutex_lock(mutex)
+        now()
+        libc.pthread_mutex_lock(mutex)
+    """,
+    "imports": """
+        sys.path.insert(0, os.environ["FOLDER"])
+        import takes_long
+        time.sleep(60)
+    """,
+    "fails of it": """
+        now()
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            raise RuntimeError("INTERNAL: of a library's own")
+    """,
+    "has ended": """
+        signals.finish(0)
+        now()
+        time.sleep(60)
+    """,
+    "saves": """
+        with signals.Stop() as stop:
+            stop.waiting_for = lambda: "compiling"
+            now()
+            while not stop.signal:
+                time.sleep(0.1)
+            time.sleep(0.3)
+            sys.exit(75)
+    """,
+    "saves, and is asked twice": """
+        with signals.Stop() as stop:
+            libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+            libc.pthread_mutex_lock(mutex)
+            now()
+            time.sleep(0.3)
+            now()
+            libc.pthread_mutex_lock(mutex)
+    """,
+    "has forked": """
+        signals.listen()
+        child = os.fork()
+        if not child:
+            time.sleep(20)
+            os._exit(0)
+        time.sleep(0.2)  # the child has to give its signals back first
+        os.kill(child, signal.SIGTERM)
+        assert os.waitpid(child, 0)[1] == signal.SIGTERM
+        time.sleep(0.5)
+        now()
+        time.sleep(60)
+    """,
+}
+PROGRAM = """
+import ctypes, gc, os, signal, sys, time
+from vit_jax import cli
+from vit_jax.runtime import signals
+
+def now():
+    os.write(1, b"now\\n")
+
+def run(args, overrides):
+{}
+import vit_jax.cli.list_
+vit_jax.cli.list_.run = run
+sys.argv = ["vit_jax", os.environ["NAME"], *sys.argv[1:]]
+if os.environ["NAME"] == "train":
+    vit_jax.cli.train = sys.modules["vit_jax.cli.train"] = vit_jax.cli.list_
+cli.entry()
+"""
+
+
+@pytest.fixture(scope="module")
+def endings(tmp_path_factory):
+    """The exit code and standard error of each moment, for a command and for `train`."""
+    folder = tmp_path_factory.mktemp("moments")
+    (folder / "takes_long.py").write_text(
+        "import os, time\nos.write(1, b'now\\n')\ntime.sleep(0.6)\n"
+    )
+
+    def end(key):
+        moment, name = key
+        lines = textwrap.indent(textwrap.dedent(MOMENTS[moment]), "    ")
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM.format(lines)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=runs.environment(NAME=name, FOLDER=str(folder)),
+        )
+        with process, runs.killed_after(60, process):
+            for line in iter(process.stdout.readline, ""):
+                assert line == "now\n"
+                process.send_signal(signal.SIGINT)
+            return process.wait(), process.stderr.read()
+
+    keys = [(moment, "list") for moment in MOMENTS]
+    keys += [("sleeps", "train"), ("is outside Python", "train")]
+    with futures.ThreadPoolExecutor(len(keys)) as pool:  # they sleep most of the time
+        return dict(zip(keys, pool.map(end, keys), strict=True))
+
+
+@pytest.mark.parametrize("moment", sorted({*MOMENTS} - {"saves", "has ended"}))
+def test_ctrl_c_ends_a_command_wherever_it_comes(moment, endings):
+    code, errors = endings[moment, "list"]
+    assert code == 130, errors
+    assert errors.splitlines()[-1] == "vit_jax: interrupted"
+    assert not re.search("Traceback|ignored", errors)
+
+
+def test_a_command_that_the_same_command_continues_ends_with_75(endings):
+    for moment in ("sleeps", "is outside Python"):
+        code, errors = endings[moment, "train"]
+        assert (code, errors.splitlines()[-1]) == (
+            75,
+            "vit_jax: stopped before there was anything to save; the same command goes on",
+        )
+    code, errors = endings["saves", "list"]
+    assert (code, errors) == (75, "SIGINT received: saving and stopping\n")
+
+
+def test_a_signal_while_python_exits_prints_nothing(endings):
+    assert endings["has ended", "list"] == (130, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_has_nothing_to_save_stops_at_once(number, tmp_path):
+    with (
+        pytest.raises(preemption.Preempted, match="nothing left to save; resume"),
+        session.open_session(runs.configure(), tmp_path),
+    ):
+        signal.raise_signal(number)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_signal_that_came_before_is_not_forgotten():
+    with preemption.Stop(holding=False) as stop:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):  # something swallowed the first one
+            stop.hold()
+    with preemption.Stop() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            stop.release()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_at_any_time_of_a_run(number, tmp_path):
+    """From the first line on; before it, while Python starts, signals are Python's own."""
+
+    def command(name):
+        options = ["train.duration=3 steps", "schedule.warmup=1 steps", "logging.tensorboard=false"]
+        flags = [f"--config.{option}" for option in options]
+        return [sys.executable, "-m", "vit_jax", "train", "digits", *flags, f"--workdir={name}"]
+
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    begun = time.monotonic()
+    subprocess.run(command(whole), env=runs.environment(), check=True)
+    seconds = time.monotonic() - begun
+    for part in range(1, 16):
+        process = runs.start(command(broken), env=runs.environment())
+        try:
+            output = process.communicate(timeout=seconds * part / 16)[0]
+            assert process.returncode == 0  # quicker than the first, as it resumes
+            continue
+        except subprocess.TimeoutExpired:
+            process.send_signal(number)
+        output = process.communicate(timeout=240)[0]
+        assert process.returncode == 75, (part, output)
+        assert "Traceback" not in output
+        assert "the same command" in output.splitlines()[-1]
+    subprocess.run(command(broken), env=runs.environment(), check=True)
+    assert runs.digests(broken) == runs.digests(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_at_any_time_of_other_commands(number, code):
+    for words in (["preflight", "digits"], ["selftest"]):
+        for seconds in (0.4, 1.0, 2.0, 3.0, 4.0, 6.0):
+            process = runs.start([sys.executable, "-m", "vit_jax", *words], env=runs.environment())
+            time.sleep(seconds)
+            process.send_signal(number)
+            output = process.communicate(timeout=60)[0]
+            if "interrupted" not in output:  # it was quicker
+                assert process.returncode == 0, output
+                break
+            assert process.returncode == code, (words, seconds, output)
+            assert "Traceback" not in output
+            assert output.splitlines()[-1] == "vit_jax: interrupted"
