@@ -90,7 +90,9 @@ def get_config(name: str) -> ml_collections.ConfigDict:
         "stochastic_depth": row.stochastic_depth if upstream else 0.0,
         "unroll": layers,
     }
-    options["data"] |= {"randaugment": randaugment}
+    # Evaluated as in big_vision's configs of these runs: resize_small(256), central_crop(224).
+    view = {"eval_crop": "central", "eval_resampling": "area"}
+    options["data"] |= {"randaugment": randaugment, **view}
     options["train"] |= {"duration": "300 epochs", "mixup": mixup, "clip_norm": 1.0}
     options["optimizer"] |= {"lr": 1e-3, "weight_decay": row.weight_decay if upstream else 0.1}
     options["schedule"] |= {"decay": "cosine", "end": 0.0}

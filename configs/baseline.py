@@ -54,6 +54,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
                 "eval_split": task.test,
                 "randaugment": (2, 10),
                 "eval_crop": "central",
+                "eval_resampling": "area",
                 "workers": 16,
             },
             "train": {

@@ -238,9 +238,11 @@ def test_a_crop_grows_with_the_image_size(tmp_path):
     assert own.eval_crop == "central"
     twice = ",".join(str(2 * side) for side in own.image_size)
     data = loading.load(folder, {"data.image_size": twice}).config.data
-    assert data.resize_to == 2 * own.resize_to
+    assert (own.before_crop, data.before_crop) == ((35, 35), (71, 71))  # floor(64 / 0.9), as timm
     data = loading.load(folder, {"data.image_size": twice, "data.resize_to": "999"}).config.data
-    assert data.resize_to == 999
+    assert data.before_crop == (999, 999)
+    with pytest.raises(config.ConfigError, match=r"crop_pct=1.2: a crop of more than there is"):
+        loading.load(folder, {"data.crop_pct": "1.2"})
 
 
 # Conversion

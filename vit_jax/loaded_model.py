@@ -195,7 +195,11 @@ class LoadedModel:
     def _transforms(self) -> Sequence[transforms.Transform]:
         data = self.config.data
         if data.aspect == "native":
-            return (native_aspect.FitNearest(native_shapes(self.model), data.resampling),)
+            return (
+                native_aspect.FitNearest(
+                    native_shapes(self.model), transforms.eval_resampling(data)
+                ),
+            )
         return transforms.eval_transforms(data)
 
     def _view(self, image: bytes | np.ndarray) -> np.ndarray:

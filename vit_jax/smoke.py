@@ -33,6 +33,7 @@ def shrink(cfg: config.Config) -> config.Config:
         holdout=0.0,
         image_size=image_size,
         resize_to=None,
+        crop_pct=None,
         num_examples=EXAMPLES,
         workers=0,
     )

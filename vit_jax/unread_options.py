@@ -35,10 +35,11 @@ READS = {
 WHERE: dict[tuple[str, ...], dict[str, Callable[[Any], bool]]] = {
     ("data.crop_area", "data.crop_aspect"): {"data.train_crop": lambda crop: crop == "inception"},
     ("data.eval_crop",): {"data.aspect": lambda aspect: aspect == "fixed"},
-    ("data.resize_to",): {
+    ("data.resize_to", "data.crop_pct"): {
         "data.train_crop": lambda crop: crop == "random",
-        "data.eval_crop": lambda crop: crop == "central",
+        "data.eval_crop": lambda crop: crop != "resize",
     },
+    ("data.crop_rounding", "data.fill"): {"data.eval_crop": lambda crop: crop != "resize"},
     ("evaluation.shots", "evaluation.fewshot_l2", "evaluation.fewshot_seeds"): {
         "evaluation.fewshot": lambda sets: sets != ()
     },

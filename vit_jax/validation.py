@@ -16,12 +16,6 @@ def check_options(cfg: config.Config) -> None:
         raise config.ConfigError(
             f"data.labels={data.labels}: is for data.source=tfds; for {data.source} set it to none"
         )
-    for key in ("mean", "std"):
-        if len(values := getattr(data, key)) not in (1, data.channels):
-            raise config.ConfigError(
-                f"data.{key}={config.show(values)}: needs 1 number, or {data.channels}, "
-                "one for each channel"
-            )
     for key in ("crop_area", "crop_aspect"):
         low, high = getattr(data, key)
         if low > high:
@@ -38,12 +32,7 @@ def check_options(cfg: config.Config) -> None:
         )
     if data.channels not in (1, 3) or data.depth != 8:
         _check_plain_colors(cfg)
-    crops = data.train_crop == "random" or data.eval_crop == "central"
-    if crops and data.resize_to is not None and data.resize_to < max(data.image_size):
-        raise config.ConfigError(
-            f"data.resize_to={data.resize_to}: smaller than data.image_size "
-            f"{config.show(data.image_size)}; at least {max(data.image_size)}"
-        )
+    _check_crops(data)
     if train.batch_size % train.accumulation:
         raise config.ConfigError(
             f"train.batch_size={train.batch_size}: not a multiple of train.accumulation "
@@ -82,6 +71,34 @@ def check_options(cfg: config.Config) -> None:
         every = config.get(cfg, key)
         if every is not None and every.amount <= 0:
             raise config.ConfigError(f"{key}={every}: must be more than 0, or none")
+
+
+def _check_crops(data: config.Data) -> None:
+    """Raises ConfigError where a crop would be larger than what it is cut from."""
+    if data.crop_pct is not None and data.resize_to is not None:
+        raise config.ConfigError(
+            f"data.crop_pct={data.crop_pct:g}: data.resize_to={data.resize_to} says it too; set "
+            "one of them to none"
+        )
+    for key in ("mean", "std", "fill"):
+        values = getattr(data, key)
+        if values is not None and len(values) not in (1, data.channels):
+            raise config.ConfigError(
+                f"data.{key}={config.show(values)}: needs 1 number, or {data.channels}, "
+                "one for each channel"
+            )
+    whole = data.fill is None and data.eval_crop in ("central", "squash")
+    small = any(n < side for n, side in zip(data.before_crop, data.image_size, strict=True))
+    if small and (data.train_crop == "random" or whole):
+        if data.crop_pct is not None:
+            raise config.ConfigError(
+                f"data.crop_pct={data.crop_pct:g}: a crop of more than there is; at most 1, or set "
+                "data.fill=0 for a black border around evaluation views"
+            )
+        raise config.ConfigError(
+            f"data.resize_to={data.resize_to}: smaller than data.image_size "
+            f"{config.show(data.image_size)}; at least {max(data.image_size)}"
+        )
 
 
 def check_fixed(cfg: config.Config, command: str) -> None:

@@ -7,7 +7,7 @@ from safetensors import numpy as safetensors
 import foreign
 from containers import refusal
 from vit_jax import weights
-from vit_jax.weights import huggingface_config
+from vit_jax.weights import huggingface_config, mapping
 
 NAMES = ("hf_sharded", "hf_model", "hf_bit", "hf_bit_post")
 SIZE = {"hf_bit_post": {"data.image_size": "48,48"}}
@@ -162,12 +162,18 @@ def test_preprocessing_of_a_bit(tmp_path):
         ({"rescale_factor": 1 / 127.5, "image_mean": [1], "image_std": [1]},
          {"mean": (0.5,), "std": (0.5,)}, set()),
         ({"do_resize": False}, {"eval_crop": "resize"}, {"data.eval_crop"}),
-        ({"resample": 0}, {"resampling": "antialiased_bilinear"}, {"data.resampling"}),
+        ({"resample": 0}, {"resampling": "nearest"}, set()),
+        ({"resample": 1}, {"resampling": "lanczos"}, set()),
+        ({"resample": 9}, {"resampling": "antialiased_bilinear"}, {"data.resampling"}),
         ({"size": {"shortest_edge": 36}}, {"eval_crop": "resize"}, {"data.eval_crop"}),
         ({"size": {"shortest_edge": 36}, "do_center_crop": True, "crop_size": 32},
          {"eval_crop": "central", "resize_to": 36}, set()),
         ({"size": {"height": 40, "width": 40}, "do_center_crop": True, "crop_size": 32},
+         {"eval_crop": "squash", "resize_to": 40, "crop_rounding": "down"}, set()),
+        ({"size": {"height": 40, "width": 44}, "do_center_crop": True, "crop_size": 32},
          {"eval_crop": "resize"}, {"data.eval_crop"}),
+        ({"size": {"shortest_edge": 30}, "do_center_crop": True, "crop_size": 32},
+         {"eval_crop": "central", "resize_to": 30, "fill": (0.0,)}, set()),
     ],
 )  # fmt: skip
 def test_preprocessing(tmp_path, fields, expected, assumed):
@@ -177,6 +183,31 @@ def test_preprocessing(tmp_path, fields, expected, assumed):
             pytest.approx(value, rel=1e-12) if key in ("mean", "std") else value
         )
     assert set(facts.assumed) == assumed
+
+
+def test_processors_have_the_defaults_of_their_class():
+    """As transformers 5.24 sets them, for fields that its older versions did not write."""
+
+    def read(files):
+        hints = mapping.Hints(files=files)
+        data, assumed = huggingface_config.data(hints, huggingface_config.seen_size(hints), 3)
+        assert not assumed
+        return data
+
+    deit = read({"preprocessor_config.json": {"feature_extractor_type": "DeiTFeatureExtractor"}})
+    assert (deit.eval_crop, deit.before_crop) == ("squash", (256, 256))
+    assert (deit.image_size, deit.resampling) == ((224, 224), "antialiased_bicubic")
+    old = {"feature_extractor_type": "CLIPFeatureExtractor", "size": 240}
+    clip = read({"preprocessor_config.json": old})
+    assert (clip.eval_crop, clip.before_crop) == ("central", (240, 240))
+    # Version 5 writes a section of processor_config.json, which it prefers.
+    section = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 230}}
+    files = {"processor_config.json": {"image_processor": section, "processor_class": "CLIP"}}
+    new = read(files | {"preprocessor_config.json": old})
+    assert (new.before_crop, new.mean) == ((230, 230), (0.48145466, 0.4578275, 0.40821073))
+    beit = read({"preprocessor_config.json": {"image_processor_type": "BeitImageProcessor",
+                                              "crop_size": 224, "size": 224}})  # fmt: skip
+    assert beit.eval_crop == "resize"
 
 
 def test_without_a_preprocessor_its_defaults_are_assumed():

@@ -248,11 +248,16 @@ def test_a_norm_of_the_class_token_alone_is_the_same_before_it_is_picked(tmp_pat
     [
         {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)},
         {"eval_crop": "central", "resize_to": 29},
+        {"eval_crop": "squash", "resize_to": 29},
+        {"eval_crop": "central", "resize_to": 20, "fill": (0.0,)},
         {"resampling": "antialiased_bilinear"},
+        *({"resampling": filter} for filter in ("nearest", "box", "hamming", "lanczos")),
     ],
 )
 def test_pixels_and_classes_come_back(tmp_path, kind, data):
     data = {"resampling": "antialiased_bicubic", **data}
+    if kind == "timm" and (side := data.pop("resize_to", None)):  # in torchvision's form
+        data |= {"crop_pct": 24 / side, "crop_rounding": "even"}
     params, facts = made(size=(24, 24), data=data, classes=("zebra", "ant", "Fuß", "cow"))
     assert weights.save(params, facts, kind, tmp_path / "w") == ()
     again = weights.load(tmp_path / "w").facts
@@ -264,7 +269,19 @@ def test_a_short_side_left_open_is_written_as_its_number(tmp_path, kind):
     data = {"eval_crop": "central", "resampling": "antialiased_bicubic"}
     params, facts = made(size=(24, 24), data=data)
     told = weights.save(params, facts, kind, tmp_path / "w")
-    assert told == ("data.resize_to=none: reads back as 27",)  # 24 * 8 / 7
+    assert told == (("data.crop_rounding=down: reads back as even",) if kind == "timm" else ())
+    assert weights.load(tmp_path / "w").facts.data.before_crop == (27, 27)  # 24 * 8 / 7
+
+
+@pytest.mark.parametrize("fill", [None, (0.25,)])
+def test_a_border_is_said_where_a_format_has_none(tmp_path, fill):
+    data = {"resampling": "box", "eval_crop": "border", "crop_pct": 0.9, "crop_rounding": "even"}
+    params, facts = made(size=(24, 24), data={**data, "fill": fill})
+    told = weights.save(params, facts, "timm", tmp_path / "timm")
+    assert told == (() if fill is None else ("data.fill=0.25: reads back as 0.5",))
+    assert weights.load(tmp_path / "timm").facts.data.eval_crop == "border"
+    told = weights.save(params, facts, "hf", tmp_path / "hf")
+    assert told[0] == "data.eval_crop=border: reads back as resize"
 
 
 def test_what_a_file_cannot_say_of_pixels_is_told(tmp_path):

@@ -166,19 +166,23 @@ def test_a_folder_tells_heads_pixels_and_classes(tmp_path):
     assert facts.classes == ("tench", "goldfish", "shark")
     data = facts.data
     assert (data.image_size, data.resampling) == ((32, 32), "antialiased_bicubic")
-    assert (data.eval_crop, data.resize_to) == ("central", 35)  # floor(32 / 0.9)
+    assert (data.eval_crop, data.before_crop) == ("central", (35, 35))  # floor(32 / 0.9)
     assert (data.mean, data.std) == ((0.5,), (0.5,))
 
 
 @pytest.mark.parametrize(
     ("fields", "expected", "assumed"),
     [
-        ({"crop_pct": 1.0}, {"eval_crop": "central", "resize_to": 32}, set()),
-        ({"crop_pct": 0.875}, {"eval_crop": "central", "resize_to": 36}, set()),
+        ({"crop_pct": 1.0}, {"eval_crop": "central", "before_crop": (32, 32)}, set()),
+        ({"crop_pct": 0.875}, {"crop_rounding": "even", "before_crop": (36, 36)}, set()),
+        ({"crop_pct": 1.1}, {"fill": (0.0,), "before_crop": (29, 29)}, set()),
         ({"crop_pct": 1.0, "crop_mode": "squash"}, {"eval_crop": "resize"}, set()),
-        ({"crop_mode": "border"}, {"eval_crop": "resize"}, {"data.eval_crop"}),
+        ({"crop_pct": 0.8, "crop_mode": "squash"}, {"eval_crop": "squash"}, set()),
+        ({"crop_mode": "border"}, {"eval_crop": "border", "fill": None}, set()),
+        ({"crop_mode": "circle"}, {"eval_crop": "central"}, {"data.eval_crop"}),
         ({"interpolation": "bilinear"}, {"resampling": "antialiased_bilinear"}, set()),
-        ({"interpolation": "lanczos"}, {"resampling": "antialiased_bicubic"}, {"data.resampling"}),
+        ({"interpolation": "lanczos"}, {"resampling": "lanczos"}, set()),
+        ({"interpolation": "random"}, {"resampling": "antialiased_bicubic"}, {"data.resampling"}),
         (
             {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
             {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)},

@@ -1,9 +1,15 @@
 """Options of the images."""
 
 import dataclasses
+import math
 
 from vit_jax.components import component
 from vit_jax.options import option
+
+# TensorFlow's, then Pillow's.
+RESAMPLINGS = ("bilinear", "area")
+RESAMPLINGS += ("antialiased_bilinear", "antialiased_bicubic", "nearest", "box", "hamming")
+RESAMPLINGS += ("lanczos",)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,8 +85,15 @@ class Data:
     )
     resampling: str = option(
         "bilinear",
-        "Resizing: bilinear as in TensorFlow, or antialiased, as timm and Hugging Face do.",
-        choices=("bilinear", "antialiased_bilinear", "antialiased_bicubic"),
+        "Resizing: bilinear or area as in TensorFlow; the others as Pillow, so timm and Hugging "
+        "Face.",
+        choices=RESAMPLINGS,
+    )
+    eval_resampling: str | None = option(
+        None,
+        "Resizing of evaluation views: area in big_vision's resize_small; none: as resampling.",
+        choices=RESAMPLINGS,
+        later=True,
     )
     train_crop: str = option(
         "inception",
@@ -89,13 +102,38 @@ class Data:
     )
     eval_crop: str = option(
         "resize",
-        "Evaluation view: resize to image_size, or central crop after a short-side resize.",
-        choices=("resize", "central"),
+        "Evaluation view: stretch to image_size; or a central crop of the short side resized, of "
+        "the image squashed to a square, or of all of it in a border.",
+        choices=("resize", "central", "squash", "border"),
     )
     resize_to: int | None = option(
         None,
-        "Side before a random crop, short side before a central crop; none: 8/7 of image_size.",
+        "Side before a random or central crop, of an image that keeps its aspect ratio the short "
+        "one; none: 8/7 of image_size.",
         at_least=1,
+    )
+    crop_pct: float | None = option(
+        None,
+        "Share of the sides that a crop keeps, as timm's: they are image_size / crop_pct before "
+        "it, rounded down; in place of resize_to.",
+        above=0,
+        at_most=10,
+        later=True,
+    )
+    crop_rounding: str = option(
+        "down",
+        "Odd margins of a central crop: top and left rounded down as in big_vision and "
+        "transformers, or half to even as in torchvision and timm.",
+        choices=("down", "even"),
+        later=True,
+    )
+    fill: tuple[float, ...] | None = option(
+        None,
+        "Border of views larger than what they show, pixel values of 0 to 1; none: data.mean for "
+        "eval_crop=border, else such views are refused.",
+        at_least=0,
+        at_most=1,
+        later=True,
     )
     crop_area: tuple[float, float] = option(
         (0.05, 1.0), "Inception crop: smallest and largest share of the image.", above=0, at_most=1
@@ -158,3 +196,13 @@ class Data:
     def pixel_type(self) -> str:
         """The type of pixels before they are normalized: uint8 or uint16."""
         return f"uint{self.depth}"
+
+    @property
+    def before_crop(self) -> tuple[int, int]:
+        """Height and width that an image is resized to before a crop of `image_size`."""
+        height, width = self.image_size
+        if self.crop_pct is not None:
+            return math.floor(height / self.crop_pct), math.floor(width / self.crop_pct)
+        if self.resize_to is not None:
+            return self.resize_to, self.resize_to
+        return round(height * 8 / 7), round(width * 8 / 7)

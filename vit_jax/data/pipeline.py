@@ -28,7 +28,7 @@ from vit_jax import config
 from vit_jax.data import decoding, label_arrays, native_aspect, sampling, worker_processes
 from vit_jax.data.preprocessing import Views
 from vit_jax.data.source import DataError, Source
-from vit_jax.data.transforms import Transform
+from vit_jax.data.transforms import Transform, eval_resampling
 
 log = logging.getLogger("vit_jax")
 
@@ -161,7 +161,8 @@ class Loader:
         low, high = self.bounds(part)
         steps = self.transforms
         if self.plan is not None:
-            steps = (native_aspect.Fit(*self.plan.shapes[step], self.data.resampling),)
+            resampling = eval_resampling(self.data)
+            steps = (native_aspect.Fit(*self.plan.shapes[step], resampling),)
         views = Views(steps, self.data, self.seed)
         notes: Notes = []
         images = self.batch_size // (self.data.repeats if self.train else 1)

@@ -19,6 +19,10 @@ from vit_jax.data.source import DataError
 PILLOW = {
     "antialiased_bilinear": Image.Resampling.BILINEAR,
     "antialiased_bicubic": Image.Resampling.BICUBIC,
+    "nearest": Image.Resampling.NEAREST,
+    "box": Image.Resampling.BOX,
+    "hamming": Image.Resampling.HAMMING,
+    "lanczos": Image.Resampling.LANCZOS,
 }
 
 Transform = Callable[[np.ndarray, np.random.Generator], np.ndarray]
@@ -30,8 +34,9 @@ class Resize:
     """Stretches to `height x width`: bilinear, half-pixel centers, no antialiasing.
 
     The same as `tf.image.resize(method="bilinear")`, except that weights are fixed-point and the
-    result is rounded: less than 0.8 gray levels from the real-valued one. The other `resampling`s
-    are Pillow's, which antialiases: of 16 bits in float32, rounded once.
+    result is rounded: less than 0.8 gray levels from the real-valued one. `area` is its other
+    method, rounded down as big_vision does. The other `resampling`s are Pillow's, which antialiases
+    (all but nearest): of 16 bits in float32, rounded once.
     """
 
     height: int
@@ -47,7 +52,7 @@ class Resize:
 class ResizeShortSide:
     """Resizes, as `Resize`, to a shorter side of `size`; the longer one is rounded.
 
-    Antialiased it is rounded down, as in torchvision and timm, where that resampling comes from.
+    With Pillow's resampling it is rounded down, as in torchvision, timm and transformers.
 
     Of an image more than 32 times as long as wide only the middle is kept, 32 times as long:
     resized whole, a strip of 1 x 10^6 pixels would take gigabytes.
@@ -59,28 +64,65 @@ class ResizeShortSide:
     LONGEST = 32
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Returns the resized image."""
-        longest = self.LONGEST * min(image.shape[:2])
-        image = _central(image, *(min(side, longest) for side in image.shape[:2]))
+        """The resized image."""
+        image = without_ends(image)
         height, width = image.shape[:2]
-        rounded = round if self.resampling == "bilinear" else math.floor
+        rounded = math.floor if self.resampling in PILLOW else round
         rows, columns = (rounded(self.size * side / min(height, width)) for side in (height, width))
         return resize(image, rows, columns, self.resampling)
 
 
 @dataclasses.dataclass(frozen=True)
-class CentralCrop:
-    """Cuts out the middle `height x width`; of an odd margin, the larger half is below or right.
+class ResizeKeepRatio:
+    """Resizes to the largest size `inside` a box, or else the smallest that covers it; as timm's.
 
-    The image must not be smaller than that: resize it before.
+    A side of less than half a pixel becomes one pixel. Strips are cut as in `ResizeShortSide`.
     """
 
     height: int
     width: int
+    inside: bool
+    resampling: str = "bilinear"
 
     def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Returns a view of the middle of the image."""
-        return _central(image, self.height, self.width)
+        """The resized image."""
+        if not self.inside:
+            image = without_ends(image)
+        sides = image.shape[:2]
+        ratios = sides[0] / self.height, sides[1] / self.width
+        ratio = max(ratios) if self.inside else min(ratios)
+        return resize(image, *(max(1, round(side / ratio)) for side in sides), self.resampling)
+
+
+@dataclasses.dataclass(frozen=True)
+class CentralCrop:
+    """Cuts out the middle `height x width`.
+
+    Of an odd margin the half above or on the left is rounded `down`, or half to `even`. A smaller
+    image gets a border of `fill`, pixel values for each channel; None: it must not be smaller. The
+    larger half of an odd border lies above or on the left as in transformers, whose rounding is
+    `down`, else below or on the right as in torchvision.
+    """
+
+    height: int
+    width: int
+    rounding: str = "down"
+    fill: tuple[int, ...] | None = None
+
+    def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """A view of the middle of the image, or a new one with a border."""
+        missing = [max(0, self.height - image.shape[0]), max(0, self.width - image.shape[1])]
+        if any(missing):
+            assert self.fill is not None
+            bordered = np.empty([n + m for n, m in zip(image.shape, (*missing, 0), strict=True)],
+                                image.dtype)  # fmt: skip
+            bordered[:] = self.fill
+            top, left = (-(-m // 2) if self.rounding == "down" else m // 2 for m in missing)
+            bordered[top : top + image.shape[0], left : left + image.shape[1]] = image
+            image = bordered
+        margins = image.shape[0] - self.height, image.shape[1] - self.width
+        top, left = (m // 2 if self.rounding == "down" else round(m / 2) for m in margins)
+        return image[top : top + self.height, left : left + self.width]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,7 +273,7 @@ def train_transforms(data: config.Data) -> tuple[Transform, ...]:
     if data.train_crop == "resize":
         steps: list[Transform] = [Resize(height, width, data.resampling)]
     elif data.train_crop == "random":
-        steps = [Resize(*before_crop(data), data.resampling), RandomCrop(height, width)]
+        steps = [Resize(*data.before_crop, data.resampling), RandomCrop(height, width)]
     else:
         steps = [InceptionCrop(height, width, data.crop_area, data.crop_aspect, data.resampling)]
     if data.flip:
@@ -248,19 +290,29 @@ def train_transforms(data: config.Data) -> tuple[Transform, ...]:
 
 
 def eval_transforms(data: config.Data) -> tuple[Transform, ...]:
-    """Returns the evaluation view that the options of `data` describe; it draws nothing."""
+    """The evaluation view that the options of `data` describe; it draws nothing."""
     height, width = data.image_size
-    if data.eval_crop == "resize":
-        return (Resize(height, width, data.resampling),)
-    return (ResizeShortSide(max(before_crop(data)), data.resampling), CentralCrop(height, width))
+    resampling, box = eval_resampling(data), data.before_crop
+    if data.eval_crop == "resize" or (data.eval_crop == "squash" and box == data.image_size):
+        return (Resize(height, width, resampling),)
+    if data.eval_crop == "squash":
+        first: Transform = Resize(*box, resampling)
+    elif data.eval_crop == "border":
+        first = ResizeKeepRatio(*box, inside=True, resampling=resampling)
+    elif data.crop_pct is not None and box[0] != box[1]:
+        first = ResizeKeepRatio(*box, inside=False, resampling=resampling)
+    else:
+        first = ResizeShortSide(max(box), resampling)
+    fill = data.mean if data.fill is None and data.eval_crop == "border" else data.fill
+    if fill is not None:
+        most = np.iinfo(data.pixel_type).max
+        fill = tuple(round(most * value) for value in fill)
+    return first, CentralCrop(height, width, data.crop_rounding, fill)
 
 
-def before_crop(data: config.Data) -> tuple[int, int]:
-    """Returns height and width before a crop: `resize_to` squared, or 8/7 of `image_size`."""
-    if data.resize_to is not None:
-        return data.resize_to, data.resize_to
-    height, width = data.image_size
-    return round(height * 8 / 7), round(width * 8 / 7)
+def eval_resampling(data: config.Data) -> str:
+    """The resampling of evaluation views."""
+    return data.eval_resampling or data.resampling
 
 
 def resize(
@@ -271,6 +323,8 @@ def resize(
         return image
     if resampling == "bilinear":
         resized = cv2.resize(image, (width, height), dst=out, interpolation=cv2.INTER_LINEAR)
+    elif resampling == "area":
+        resized = _area(image, height, width)
     else:
         kind = PILLOW[resampling]
         if image.dtype == np.uint8 and image.shape[2] in (1, 3):
@@ -297,6 +351,34 @@ def _antialiased(image: np.ndarray, height: int, width: int, kind: Image.Resampl
     return np.asarray(rows.resize((width, height), kind))
 
 
-def _central(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
-    return image[top : top + height, left : left + width]
+def _area(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """TensorFlow's area average in its order of float32 operations, rounded down by a cast."""
+    rows, row_weights, tall = _areas(image.shape[0], height)
+    columns, column_weights, wide = _areas(image.shape[1], width)
+    total = np.zeros((height, width, image.shape[2]), np.float32)
+    for row, row_weight in zip(rows, row_weights, strict=True):
+        part = np.zeros_like(total)
+        for column, weight in zip(columns, column_weights, strict=True):
+            part += image[row[:, None], column].astype(np.float32) * weight[:, None]
+        total += part * row_weight[:, None, None]
+    return (total * (np.float32(1) / (tall * wide))).astype(image.dtype)
+
+
+def _areas(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.float32]:
+    """Pixels of an axis and their weights in each result, both (taps, new); and the scale."""
+    scale = np.float32(old) / np.float32(new)
+    borders = np.arange(new + 1, dtype=np.float32) * scale
+    first, last = borders[:-1], borders[1:]
+    start, end = np.floor(first).astype(int), np.ceil(last).astype(int)
+    places = start + np.arange((end - start).max())[:, None]
+    shares = np.minimum(places + 1, last) - np.maximum(places, first)
+    within = (places < first) & (places + 1 > last)
+    weights = np.where(within, scale, np.maximum(shares, 0)).astype(np.float32)
+    return places.clip(0, old - 1), weights, scale
+
+
+def without_ends(image: np.ndarray) -> np.ndarray:
+    """The middle of an image more than `ResizeShortSide.LONGEST` times as long as wide."""
+    longest = ResizeShortSide.LONGEST * min(image.shape[:2])
+    height, width = (min(side, longest) for side in image.shape[:2])
+    return CentralCrop(height, width)(image, np.random.default_rng(0))

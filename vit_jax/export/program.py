@@ -18,6 +18,7 @@ import numpy as np
 from jax import export
 
 from vit_jax import __version__, config, loading, models, storage, tree_utils
+from vit_jax.data import transforms
 from vit_jax.export import resizing
 from vit_jax.messages import size_text
 from vit_jax.training import losses, normalization
@@ -205,8 +206,11 @@ def _about(
             "meaning": f"pixels from 0 to {most}, not normalized, of images {seen}",
         },
         "view": {
-            key: getattr(data, key)
-            for key in ("image_size", "eval_crop", "resize_to", "resampling")
+            "image_size": data.image_size,
+            "eval_crop": data.eval_crop,
+            "resize_to": None if data.eval_crop == "resize" else data.before_crop,
+            "crop_rounding": data.crop_rounding,
+            "resampling": transforms.eval_resampling(data),
         },
         "outputs": {
             "logits": _array(logits),

@@ -96,6 +96,6 @@ def photo(pixels: np.ndarray, data: config.Data) -> np.ndarray:
     larger = dataclasses.replace(
         data,
         image_size=(factor * height, factor * width),
-        resize_to=factor * max(transforms.before_crop(data)),
+        resize_to=None if data.crop_pct else factor * max(data.before_crop),
     )
     return seen(pixels, larger)

@@ -151,7 +151,9 @@ def _measured(
 
 def _squashing(opened: loading.LoadedModel) -> loading.LoadedModel:
     """Returns the model with whole images as its input, so that patches cover all pixels."""
-    data = dataclasses.replace(opened.config.data, eval_crop="resize", resize_to=None)
+    data = dataclasses.replace(
+        opened.config.data, eval_crop="resize", resize_to=None, crop_pct=None
+    )
     return dataclasses.replace(opened, config=dataclasses.replace(opened.config, data=data))
 
 

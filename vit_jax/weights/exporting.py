@@ -48,7 +48,7 @@ ENCODER = (
     *("rotary_grid", "sub_norm", "relative_bias"),
 )
 RESNET = ("resnet_units", "resnet_width", "resnet_version", "resnet_epsilons")
-PIXELS = ("image_size", "mean", "std", "resampling", "eval_crop", "resize_to")
+PIXELS = ("image_size", "mean", "std", "eval_crop")
 NAMES = {"google": "Google", "timm": "timm", "hf": "Hugging Face"}
 
 
@@ -284,13 +284,28 @@ def _unsaid(
             told += (f"model.{key}={config.show(ours)}: is not said by the file",)
         elif ours != theirs:
             raise WeightsError(_otherwise(key, ours, theirs, kind, folder=folder))
-    for key in PIXELS:
-        ours, theirs = getattr(facts.data, key), getattr(back.data, key)
+    here, there = _pixels(facts.data), _pixels(back.data)
+    for key, ours in here.items():
+        theirs = there.get(key)
         if ours != theirs and not (told and key == "image_size"):
             told += (f"data.{key}={config.show(ours)}: reads back as {config.show(theirs)}",)
     if facts.classes and facts.classes != back.classes:
         told += ("the names of the classes are not said by the file",)
     return told
+
+
+def _pixels(data: config.Data) -> dict[str, Any]:
+    """The preprocessing in terms in which equal views are equal."""
+    made = {key: getattr(data, key) for key in PIXELS}
+    made["resampling"] = data.eval_resampling or data.resampling
+    if data.eval_crop == "squash" and data.before_crop == data.image_size:
+        made["eval_crop"] = "resize"
+    if made["eval_crop"] != "resize":
+        made["resize_to"] = data.before_crop
+        made["crop_rounding"] = data.crop_rounding
+        border = data.mean if data.eval_crop == "border" else None
+        made["fill"] = data.fill if data.fill is not None else border
+    return made
 
 
 def _otherwise(key: str, ours: Any, theirs: Any, kind: str, *, folder: bool) -> str:

@@ -29,13 +29,37 @@ ACTIVATIONS = {
     "relu": {"activation": "relu"},
 }
 POOLER = {"tanh": "tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
-RESAMPLING = {2: "antialiased_bilinear", 3: "antialiased_bicubic"}  # Pillow's numbers
-PREPROCESSOR = "preprocessor_config.json"
+RESAMPLING = {  # by Pillow's numbers
+    0: "nearest",
+    1: "lanczos",
+    2: "antialiased_bilinear",
+    3: "antialiased_bicubic",
+    4: "box",
+    5: "hamming",
+}
+PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 ABSENT = f"there is no {PREPROCESSOR}"
-STANDARD = (0.5, 0.5, 0.5)  # transformers' own defaults: of ViT,
-CLIP = {  # of BiT and CLIP
+# Defaults of transformers' processors, by how their names begin: the first that fits.
+STANDARD = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
+IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
+CLIP = {
     "image_mean": (0.48145466, 0.4578275, 0.40821073),
     "image_std": (0.26862954, 0.26130258, 0.27577711),
+    "size": {"shortest_edge": 224},
+    "do_center_crop": True,
+    "crop_size": {"height": 224, "width": 224},
+    "resample": 3,
+}
+DEIT = {"size": {"height": 256, "width": 256}, "crop_size": {"height": 224, "width": 224}}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "DeiT": STANDARD | DEIT | {"do_center_crop": True, "resample": 3},
+    "Beit": STANDARD | {"do_center_crop": False, "resample": 3},
+    "DINOv3": IMAGENET | {"resample": 2},
+    "Bit": CLIP,
+    "CLIP": CLIP,
+    "ChineseCLIP": CLIP,
+    "Siglip": STANDARD | {"resample": 3},
+    "": STANDARD | {"resample": 2},
 }
 
 
@@ -110,14 +134,28 @@ def classes(given: Given, count: int) -> tuple[str, ...]:
 
 
 def _processor(hints: Hints) -> Given:
-    return hints.files.get(PREPROCESSOR, {})
+    """The fields of the image processor, with the defaults of its class; none without a file.
+
+    transformers prefers the section that its version 5 writes to processor_config.json.
+    """
+    section = json_fields.section(hints.files.get(PROCESSOR, {}), "image_processor")
+    given = section or hints.files.get(PREPROCESSOR, {})
+    if not given:
+        return {}
+    keys = ("image_processor_type", "feature_extractor_type")
+    named = next((given[key] for key in keys if isinstance(given.get(key), str)), "")
+    own = next(values for prefix, values in DEFAULTS.items() if named.startswith(prefix))
+    made = own | {key: value for key, value in given.items() if value is not None}
+    if type(made.get("size")) is int and own is CLIP:  # as older versions wrote the short side
+        made["size"] = {"shortest_edge": made["size"]}
+    made.setdefault("do_center_crop", "crop_size" in made)
+    return made
 
 
 def seen_size(hints: Hints) -> tuple[int, int] | None:
     """Returns height and width of preprocessed images, if given."""
     given = _processor(hints)
-    cropped = given.get("do_center_crop", "crop_size" in given)
-    return _sides(given.get("crop_size" if cropped else "size"))
+    return _sides(given.get("crop_size" if given.get("do_center_crop") else "size"))
 
 
 def _sides(size: Any) -> tuple[int, int] | None:
@@ -143,19 +181,12 @@ def data(hints: Hints, size: tuple[int, int], channels: int) -> tuple[config.Dat
     if not given:
         keys = ("mean", "std", "resampling", "eval_crop")
         assumed = {f"data.{key}": f"as of ViT by default; {ABSENT}" for key in keys}
-    elif type(given.get("size")) is int and _made_by(given, "CLIP"):
-        given = {**given, "size": {"shortest_edge": given["size"]}}
-    crop, resize_to = "resize", None
-    if given.get("do_center_crop", "crop_size" in given):
-        short = _short(given.get("size"))
-        if short is not None and max(size) <= short:
-            crop, resize_to = "central", short
-        elif _sides(given.get("size")) != size:
-            assumed["data.eval_crop"] = f"not a crop of size={json_fields.shown(given.get('size'))}"
-    elif given and not given.get("do_resize", True):
-        assumed["data.eval_crop"] = "do_resize=false takes images of that size only"
-    elif _short(given.get("size")) is not None:
-        assumed["data.eval_crop"] = f"not size={json_fields.shown(given['size'])} without a crop"
+    view = _view(given, size)
+    if given and view is None:
+        unread = ("do_resize", "size", "do_center_crop", "crop_size", "do_pad")
+        said = ", ".join(f"{k}={json_fields.shown(given[k])}" for k in unread if given.get(k))
+        said = "do_resize=false" if given.get("do_resize") is False else said
+        assumed["data.eval_crop"] = f"not {said}: such views have sizes of their own"
     resample = given.get("resample", 2)
     if type(resample) is not int or resample not in RESAMPLING:
         assumed["data.resampling"] = f"not resample={json_fields.shown(resample)}"
@@ -167,19 +198,30 @@ def data(hints: Hints, size: tuple[int, int], channels: int) -> tuple[config.Dat
         mean=mean,
         std=std,
         resampling=RESAMPLING[resample],
-        eval_crop=crop,
-        resize_to=resize_to,
+        **(view or {"eval_crop": "resize"}),
     ), assumed
+
+
+def _view(given: Given, size: tuple[int, int]) -> dict[str, Any] | None:
+    """The options of an evaluation view of this size; None if the fields make no such view."""
+    if given.get("do_resize") is False or given.get("do_pad"):
+        return None
+    wanted, short = _sides(given.get("size")), _short(given.get("size"))
+    if not given.get("do_center_crop"):
+        return {"eval_crop": "resize"} if short is None else None
+    if wanted == size:
+        return {"eval_crop": "resize"}
+    if short is not None and "longest_edge" not in _keys(given.get("size")):
+        view: dict[str, Any] = {"eval_crop": "central", "resize_to": short}
+    elif wanted is not None and wanted[0] == wanted[1]:
+        view = {"eval_crop": "squash", "resize_to": wanted[0]}
+    else:
+        return None
+    return view | ({"fill": (0.0,)} if view["resize_to"] < max(size) else {})
 
 
 def _short(size: Any) -> int | None:
     return json_fields.whole(size, "shortest_edge") if "shortest_edge" in _keys(size) else None
-
-
-def _made_by(given: Given, *kinds: str) -> bool:
-    """Returns whether one of these kinds of processor wrote the fields."""
-    keys = ("image_processor_type", "feature_extractor_type")
-    return any(str(given.get(key, "")).startswith(kinds) for key in keys)
 
 
 def _keys(size: Any) -> tuple[str, ...]:
@@ -190,10 +232,9 @@ def _normalization(given: Given, channels: int) -> tuple[tuple[float, ...], tupl
     """Returns mean and deviation of pixels from 0 to 1."""
     mean, std = (0.0,), (1.0,)
     if given.get("do_normalize", True):
-        standard = {"image_mean": STANDARD, "image_std": STANDARD}
-        usual = CLIP if _made_by(given, "Bit", "CLIP") else standard
-        mean = json_fields.reals(given, "image_mean", usual["image_mean"])
-        std = json_fields.reals(given, "image_std", usual["image_std"])
+        mean, std = (
+            json_fields.reals(given, key, STANDARD[key]) for key in ("image_mean", "image_std")
+        )
     # Normalization applies to pixels from 0 to 255 times this factor.
     scaled = given.get("do_rescale", True)
     factor = json_fields.real(given, "rescale_factor", 1 / 255) if scaled else 1.0
@@ -247,23 +288,30 @@ def config_files(facts: Facts) -> dict[str, dict[str, Any]]:
         names = facts.classes or tuple(f"LABEL_{i}" for i in range(model.num_classes or 0))
         made["id2label"] = {str(i): name for i, name in enumerate(names)}
         made["label2id"] = {name: i for i, name in enumerate(names)}
-    height, width = data.image_size
-    sides = {"height": height, "width": width}
-    central = data.eval_crop == "central"
-    short = data.resize_to or round(max(data.image_size) * 8 / 7)
-    processor = {
-        "image_processor_type": f"{'Bit' if central else 'ViT'}ImageProcessor",
+    return {"config.json": made, PREPROCESSOR: _written_processor(data)}
+
+
+def _written_processor(data: config.Data) -> dict[str, Any]:
+    """The fields of preprocessor_config.json; a border, which transformers lacks, is left out."""
+    sides, box = ({"height": h, "width": w} for h, w in (data.image_size, data.before_crop))
+    kinds: dict[str, tuple[str, dict[str, Any]]] = {
+        "central": ("Bit", {"size": {"shortest_edge": max(data.before_crop)}}),
+        "squash": ("DeiT", {"size": box}),
+    }
+    kind, size = kinds.get(data.eval_crop, ("ViT", {"size": sides}))
+    numbers = {name: number for number, name in RESAMPLING.items()}
+    return {
+        "image_processor_type": f"{kind}ImageProcessor",
         "do_resize": True,
-        "size": {"shortest_edge": short} if central else sides,
-        "resample": 3 if "bicubic" in data.resampling else 2,
-        **({"do_center_crop": True, "crop_size": sides} if central else {}),
+        **size,
+        "resample": numbers.get(data.eval_resampling or data.resampling, 2),
+        **({} if kind == "ViT" else {"do_center_crop": True, "crop_size": sides}),
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
         "image_mean": _each(data.mean, data.channels),
         "image_std": _each(data.std, data.channels),
     }
-    return {"config.json": made, PREPROCESSOR: processor}
 
 
 def _vit(facts: Facts) -> dict[str, Any]:

@@ -31,7 +31,7 @@ LAYOUTS = (
 PREFIXES = ("opt/target/", "params/", "model.", "module.")
 # Those of the image tower in files with a text tower too, by big_vision and open_clip.
 TOWERS = ("img/", "visual.trunk.")
-BESIDE = ("config.json", "preprocessor_config.json", open_clip.CONFIG)
+BESIDE = ("config.json", "preprocessor_config.json", "processor_config.json", open_clip.CONFIG)
 WHOLE = ("model.safetensors", "pytorch_model.safetensors", "open_clip_model.safetensors")
 INDEX = "model.safetensors.index.json"
 
@@ -208,6 +208,9 @@ def _override(facts: mapping.Facts, overrides: Mapping[str, str]) -> mapping.Fac
         token, pooling = models.has_class_token(facts.model), overrides["model.pooling"]
         own = models.default_class_token(pooling)
         values["model"]["class_token"] = None if token == own else token
+    for one, other in (("resize_to", "crop_pct"), ("crop_pct", "resize_to")):
+        if f"data.{one}" in overrides and f"data.{other}" not in overrides:
+            values["data"][other] = None  # they say the same
     if "data.image_size" in overrides and facts.data.resize_to is not None:
         # A crop of the same share of the image, unless the user says otherwise.
         sides = config.build(config.override(values, overrides)).data.image_size

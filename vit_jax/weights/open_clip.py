@@ -7,7 +7,6 @@ open_clip_config.json in open_clip's folders does. Its towers of timm have timm'
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from vit_jax import config, models
 from vit_jax.weights import json_fields
@@ -27,11 +26,12 @@ from vit_jax.weights.mapping import (
 )
 from vit_jax.weights.position_grid import size_of_positions
 from vit_jax.weights.readers import Arrays, Spec, WeightsError
+from vit_jax.weights.timm_config import RESAMPLING, torchvision_view
 from vit_jax.weights.torch_rules import dense, norm, parts
 
 CONFIG = "open_clip_config.json"
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-RESAMPLING = {"bilinear": "antialiased_bilinear", "bicubic": "antialiased_bicubic"}
+CROPS = {"shortest": "central", "longest": "border", "squash": "squash"}
 OPENAI = "as of OpenAI's weights; the file does not say"
 # Fields of a tower that arrays also reveal, or that change no prediction.
 SHOWN = {"image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio", "patch_dropout",
@@ -105,26 +105,27 @@ def _data(given: Given, size: tuple[int, int], channels: int) -> tuple[config.Da
     said = json_fields.section(given, "preprocess_cfg")
     kind = json_fields.text(said, "interpolation", "bicubic")
     mode = json_fields.text(said, "resize_mode", "shortest")
-    central = mode == "shortest" and size[0] == size[1]
+    color = json_fields.real(said, "fill_color", 0)
     assumed: dict[str, str] = {}
     if not given:
         keys = ("mean", "std", "resampling", "eval_crop")
         assumed = {f"data.{key}": OPENAI for key in keys}
-    elif kind not in RESAMPLING:
+    if kind not in RESAMPLING:
         assumed["data.resampling"] = f"not interpolation={json_fields.shown(kind)}"
-    elif not central and mode != "squash":
+    if mode not in CROPS:
         assumed["data.eval_crop"] = f"not resize_mode={json_fields.shown(mode)}"
     mean, std = json_fields.reals(said, "mean", MEAN), json_fields.reals(said, "std", STD)
     if any(len(values) not in (1, channels) for values in (mean, std)) or not min(std):
         raise WeightsError(f"{CONFIG}: mean and std must be {channels} values, std above 0")
-    made: dict[str, Any] = {"eval_crop": "central", "resize_to": size[0]} if central else {}
+    if color > 255:
+        raise WeightsError(f"{CONFIG}: fill_color={color:g}: must be from 0 to 255")
     return config.Data(
         image_size=size,
         channels=channels,
         mean=mean,
         std=std,
         resampling=RESAMPLING.get(kind, "antialiased_bicubic"),
-        **(made or {"eval_crop": "resize"}),
+        **torchvision_view(CROPS.get(mode, "central"), 1.0, color / 255),
     ), assumed
 
 

@@ -1,9 +1,9 @@
 """Reads the model, pixels and classes in the config.json of timm folders."""
 
-import math
 import re
 import types
 from collections.abc import Mapping
+from typing import Any
 
 from vit_jax import config
 from vit_jax.weights import json_fields, timm_eva
@@ -39,7 +39,16 @@ SHOWN = re.compile(
     "weight_init|fix_init|zero_init_last|dynamic_img_size|strict_img_size|layers|width_factor"
 )
 READ = frozenset(("num_heads", "act_layer", "global_pool", "rope_temperature", "ref_feat_shape"))
-RESAMPLING = {"bilinear": "antialiased_bilinear", "bicubic": "antialiased_bicubic"}
+# Pillow's filters by the name that timm and open_clip give them.
+RESAMPLING = {
+    "bilinear": "antialiased_bilinear",
+    "bicubic": "antialiased_bicubic",
+    "nearest": "nearest",
+    "box": "box",
+    "hamming": "hamming",
+    "lanczos": "lanczos",
+}
+CROPS = {"center": "central", "squash": "squash", "border": "border"}
 PIXELS = {
     "data.mean": "as of the weights that Google trained; the file does not say",
     "data.std": "as of the weights that Google trained; the file does not say",
@@ -202,24 +211,39 @@ def data(given: Given, size: tuple[int, int], channels: int) -> tuple[config.Dat
         return plain, dict(PIXELS)
     kind = json_fields.text(said, "interpolation", "bicubic")
     mode = json_fields.text(said, "crop_mode", "") or "center"
-    share = json_fields.real(said, "crop_pct", 0.875)
+    share = json_fields.real(said, "crop_pct", 0.875) or 0.875
     assumed = {}
     if kind not in RESAMPLING:
         assumed["data.resampling"] = f"not interpolation={kind}"
-    square = size[0] == size[1] and 0 < share <= 1
-    central = mode == "center" and square
-    if not central and (mode != "squash" or share != 1):
-        assumed["data.eval_crop"] = f"not crop_mode={mode} with crop_pct={share:g}"
-    made = config.Data(
+    if mode not in CROPS:
+        assumed["data.eval_crop"] = f"not crop_mode={mode}"
+    if not 0.1 < share <= 10:
+        assumed["data.crop_pct"] = f"not crop_pct={share:g}"
+        share = 1.0
+    return config.Data(
         image_size=size,
         channels=channels,
         mean=_pixel(said, "mean", channels),
         std=_pixel(said, "std", channels),
         resampling=RESAMPLING.get(kind, "antialiased_bicubic"),
-        eval_crop="central" if central else "resize",
-        resize_to=math.floor(size[0] / share) if central else None,
-    )
-    return made, assumed
+        **torchvision_view(CROPS.get(mode, "central"), share),
+    ), assumed
+
+
+def torchvision_view(crop: str, share: float, fill: float | None = None) -> dict[str, Any]:
+    """The options of an evaluation view that torchvision's classes make.
+
+    Args:
+      crop: `data.eval_crop`.
+      share: timm's crop_pct.
+      fill: of the border, as `data.fill`; None: the mean. That of a crop is black.
+    """
+    if crop == "squash" and share == 1:
+        return {"eval_crop": "resize"}
+    view: dict[str, Any] = {"eval_crop": crop, "crop_pct": share, "crop_rounding": "even"}
+    if crop != "border":
+        fill = 0.0 if share > 1 else None
+    return view | ({} if fill is None else {"fill": (fill,)})
 
 
 def _pixel(said: Given, key: str, channels: int) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ from vit_jax import config, models
 from vit_jax.weights import timm_eva
 from vit_jax.weights.mapping import Facts
 from vit_jax.weights.readers import WeightsError
-from vit_jax.weights.timm_config import ACTIVATIONS, POOLING
+from vit_jax.weights.timm_config import ACTIVATIONS, CROPS, POOLING, RESAMPLING
 
 # timm's models whose names alone ask for SwiGLU, or for a distillation token.
 GIANT = "vit_giant_patch14_dinov2"
@@ -65,6 +65,7 @@ def document(facts: Facts) -> dict[str, Any]:
     arguments = _resnet_arguments(facts) if resnet else _arguments(facts)
     count = 0 if headless else model.num_classes
     pool = "avg" if resnet else arguments["global_pool"]
+    modes, filters = ({ours: theirs for theirs, ours in one.items()} for one in (CROPS, RESAMPLING))
     made: dict[str, Any] = {
         "architecture": _written_name(model),
         "num_classes": count,
@@ -73,9 +74,9 @@ def document(facts: Facts) -> dict[str, Any]:
         "pretrained_cfg": {
             "input_size": [data.channels, *data.image_size],
             "fixed_input_size": not resnet,
-            "interpolation": "bicubic" if "bicubic" in data.resampling else "bilinear",
+            "interpolation": filters.get(data.eval_resampling or data.resampling, "bilinear"),
             "crop_pct": 1.0 if data.eval_crop == "resize" else share(data),
-            "crop_mode": "squash" if data.eval_crop == "resize" else "center",
+            "crop_mode": modes.get(data.eval_crop, "squash"),
             "mean": _each(data.mean, data.channels),
             "std": _each(data.std, data.channels),
             "num_classes": count,
@@ -199,8 +200,10 @@ def _each(values: tuple[float, ...], channels: int) -> list[float]:
 
 
 def share(data: config.Data) -> float:
-    """Returns the shortest decimal crop share that gives the same short side in timm."""
-    side, wanted = data.image_size[0], data.resize_to or round(data.image_size[0] * 8 / 7)
+    """The crop share in timm, or the shortest decimal one that gives the same short side."""
+    if data.crop_pct is not None:
+        return data.crop_pct
+    side, wanted = data.image_size[0], data.before_crop[0]
     exact, within = side / wanted, side / (wanted + 0.5)
     shares = (round(share, digits) for digits in range(1, 9) for share in (exact, within))
     return next((s for s in shares if s and math.floor(side / s) == wanted), exact)
