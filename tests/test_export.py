@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import cli, config, export, loading, tree_utils
+from vit_jax import cli, config, errors, export, loading, tree_utils
 from vit_jax.data import transforms
 from vit_jax.export import program, resizing
 from vit_jax.training import normalization
@@ -294,7 +294,8 @@ def test_a_full_disk_leaves_nothing(digits, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(config.ConfigError, match="new: cannot be written: No space left on device"):
+    line = "new: cannot be written: No space left on device"
+    with pytest.raises(errors.NotWritten, match=line):  # exit code 70
         export.write(digits, export.ExportOptions(platforms=("cpu",)), tmp_path / "new")
     assert not list(tmp_path.iterdir())
 

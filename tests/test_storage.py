@@ -1,12 +1,14 @@
 """Lines of JSON that survive what cuts others short."""
 
+import errno
 import json
 import os
 import subprocess
 
 import pytest
 
-from vit_jax import __version__, storage
+import pages
+from vit_jax import __version__, cli, config, logs, storage
 from vit_jax.reports import provenance
 
 
@@ -84,3 +86,59 @@ def test_the_commit_is_that_of_the_code(tmp_path):
     assert provenance.commit(package) == head
     (package / "__init__.py").write_text("changed = True\n")
     assert provenance.commit(package) == head + "+"
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [(errno.ENOSPC, 70), (errno.EDQUOT, 70), (errno.EFBIG, 70), (errno.EACCES, 2)],
+)
+def test_a_full_disk_is_worth_a_retry(code, exit_code):
+    with (
+        pytest.raises(config.UserError, match="^--output=x: cannot be written: ") as raised,
+        storage.writing("--output", "x"),
+    ):
+        raise OSError(code, os.strerror(code))
+    assert raised.value.exit_code == exit_code
+
+
+def _full(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: storage.write_atomically(path, "text"),
+        lambda path: storage.append_line(path, {}),
+        lambda path: storage.sync(path.parent),
+    ],
+)
+def test_what_a_full_disk_could_not_take_is_named(write, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", _full)  # as a write or flush, it names no file
+    with pytest.raises(OSError, match="No space left") as raised:
+        write(tmp_path / "one")
+    assert raised.value.filename in (str(tmp_path / "one"), str(tmp_path))
+
+
+def test_commands_on_a_full_disk(tmp_path, monkeypatch, capsys):
+    pages.write_run(tmp_path / "run")
+    monkeypatch.setattr(os, "fsync", _full)
+    weights = "--checkpoint=tests/fixtures/vit_tiny_token.npz"
+    for arguments in (
+        ["report", f"{tmp_path}/run", "--no-predictions", f"--output={tmp_path}/out.html"],
+        ["convert", weights, "--to=google", f"--output={tmp_path}/out.npz"],
+    ):
+        assert cli.main(arguments) == 70
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.startswith("vit_jax: ")
+        assert line.endswith("cannot be written: No space left on device")
+        assert f"{tmp_path}/out" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_logger_on_a_full_disk_is_named(tmp_path, monkeypatch, capsys):
+    logger = logs.TensorBoard(tmp_path)
+    logger.close()
+    monkeypatch.setattr(logger._events, "add_scalar", _full)
+    with pytest.raises(OSError, match="tensorboard"):
+        logger.write(1, {"train/loss": 1.0})

@@ -37,6 +37,12 @@ class AssumptionWarning(UserWarning):
         self.lines = tuple(lines)
 
 
+class NotWritten(UserError):
+    """A file could not be written for lack of room; a retry succeeds once there is some."""
+
+    exit_code = 70
+
+
 class LeaseLost(UserError):
     """Another process has taken over the run directory; a restart would only find it in use."""
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from vit_jax.config import ConfigError, UserError
-from vit_jax.errors import LeaseLost
+from vit_jax.errors import NO_ROOM, LeaseLost, NotWritten
 
 log = logging.getLogger("vit_jax")
 
@@ -59,15 +59,29 @@ def reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def errors_as(kind: type[UserError], what: str) -> Iterator[None]:
-    """Turns an OSError into a one-line error: `what`, then the reason."""
+    """Turns an OSError into a one-line error: `what`, then the reason.
+
+    On a full disk it is NotWritten, whose exit code says that a retry may succeed.
+    """
     try:
         yield
     except OSError as error:
+        kind = NotWritten if error.errno in NO_ROOM else kind
         raise kind(f"{what}: {error.strerror or error}") from error
 
 
+@contextlib.contextmanager
+def naming(path: pathlib.Path) -> Iterator[None]:
+    """Gives an OSError the name of the file, which those of writes and flushes lack."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
 def writing(flag: str, path: pathlib.Path) -> contextlib.AbstractContextManager[None]:
-    """Turns an OSError into a ConfigError that names the flag and its path."""
+    """Turns an OSError into a ConfigError (NotWritten) that names the flag and its path."""
     return errors_as(ConfigError, f"{flag}={path}: cannot be written")
 
 
@@ -116,6 +130,10 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
         for one in (*part.rglob("*"), part):
             sync(one)
         part.replace(path)
+    except OSError as error:
+        if error.filename is None or str(error.filename).startswith(str(part)):
+            error.filename = str(path)  # not its hidden name
+        raise
     finally:  # free the space on a full disk
         if part.is_dir():
             shutil.rmtree(part, ignore_errors=True)
@@ -142,7 +160,7 @@ def append_line(path: pathlib.Path, values: Mapping[str, Any]) -> None:
     """
     line = f"{json.dumps(values)}\n".encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as file:
+    with naming(path), path.open("a+b") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
             line = line if file.read(1) == b"\n" else b"\n" + line
@@ -155,7 +173,8 @@ def sync(path: str | os.PathLike[str]) -> None:
     """Flushes a file or folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(pathlib.Path(path)):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

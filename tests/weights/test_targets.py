@@ -11,7 +11,7 @@ from safetensors import numpy as safetensors
 
 import foreign
 from containers import FIXTURES, read
-from vit_jax import config, models, weights
+from vit_jax import config, errors, models, weights
 from vit_jax.weights import mapping, timm_document
 
 HEADS = {"model.heads": "3"}
@@ -498,9 +498,9 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch, kind, name):
 
     monkeypatch.setattr("os.fsync", full)
     path = tmp_path / name
-    assert refusal(*made(size=(16, 16)), kind, path) == (
-        f"{path}: cannot be written: No space left on device"
-    )
+    with pytest.raises(errors.NotWritten) as raised:  # exit code 70
+        weights.save(*made(size=(16, 16)), kind, path)
+    assert str(raised.value) == f"{path}: cannot be written: No space left on device"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -139,13 +139,10 @@ def _take(lock: Lock, workdir: pathlib.Path) -> None:
 
 
 def _try(take: Callable[[], bool], workdir: pathlib.Path) -> bool:
-    try:
+    if storage.is_remote(workdir):
         return take()
-    except OSError as error:
-        if storage.is_remote(workdir):
-            raise
-        kind = logs.NotWritten if error.errno in config.NO_ROOM else config.ConfigError
-        raise kind(f"--workdir={workdir}: cannot be written: {error.strerror}") from error
+    with storage.writing("--workdir", workdir):
+        return take()
 
 
 def _name(holder: Holder | None) -> str:

@@ -11,8 +11,8 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from vit_jax import components, config, limits, messages
-from vit_jax.errors import AssumptionWarning
+from vit_jax import components, limits, messages, storage
+from vit_jax.errors import AssumptionWarning, NotWritten
 from vit_jax.logs.trackers import LOGGERS
 
 log = logging.getLogger("vit_jax")
@@ -35,12 +35,6 @@ PEAK_FLOPS = {
     "H200": 989e12,
     "B200": 2250e12,
 }
-
-
-class NotWritten(config.UserError):
-    """The metrics cannot be written, for example because the disk is full."""
-
-    exit_code = 70
 
 
 def peak_flops(device_kind: str) -> float | None:
@@ -146,16 +140,20 @@ class TensorBoard:
     def __init__(self, directory: pathlib.Path) -> None:
         from tensorboardX import SummaryWriter  # slow to import
 
-        self._events = SummaryWriter(str(directory / "tensorboard"))
+        self._folder = directory / "tensorboard"
+        with storage.naming(self._folder):
+            self._events = SummaryWriter(str(self._folder))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes one scalar per name."""
-        for name, value in values.items():
-            self._events.add_scalar(name, value, step)
+        with storage.naming(self._folder):
+            for name, value in values.items():
+                self._events.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Flushes and closes the event file."""
-        self._events.close()
+        with storage.naming(self._folder):
+            self._events.close()
 
 
 class Metrics:

@@ -20,6 +20,8 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
+from vit_jax import storage
+
 SIDE, SMALL = 32, 16
 THRESHOLD = 8  # bits of 64
 CORRELATION = 0.95
@@ -98,8 +100,8 @@ class Prints:
 
     def save(self, path: pathlib.Path) -> None:
         """Writes the arrays to a file, the largest one to a second file."""
-        np.save(path.with_suffix(GRAY), self.gray)
-        with path.open("wb") as file:
+        with storage.naming(path), path.open("wb") as file:
+            np.save(path.with_suffix(GRAY), self.gray)
             np.savez(file, **{name: getattr(self, name) for name in SMALLER})
 
     @classmethod

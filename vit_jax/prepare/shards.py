@@ -207,7 +207,7 @@ def divide(
 
 def join_names(file: pathlib.Path, packed: Sequence[tuple[Planned, Outcome]]) -> dict[str, Any]:
     """Writes the names of a split's examples to a file; returns their number and the digest."""
-    with file.open("wb") as names:
+    with storage.naming(file), file.open("wb") as names:
         for one, _ in packed:
             names.write(names_file(one.path).read_bytes())
     examples = sum(outcome.examples for _, outcome in packed)

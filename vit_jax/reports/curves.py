@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from vit_jax import logs, storage
+from vit_jax.errors import NotWritten
 from vit_jax.reports import charts, run_charts
 
 # Okabe and Ito's, safe for color-blind eyes: training, then the splits.
@@ -37,7 +38,7 @@ def draw(
         _draw(axes, chart)
     encoded = io.BytesIO()
     figure.savefig(encoded, dpi=120, format="png")
-    with storage.errors_as(logs.NotWritten, f"{output}: cannot be written"):
+    with storage.errors_as(NotWritten, f"{output}: cannot be written"):
         storage.write_atomically(output, encoded.getvalue())
     return output
 

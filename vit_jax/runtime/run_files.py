@@ -87,14 +87,10 @@ class RunFiles:
 
 
 def _write_config(workdir: pathlib.Path, cfg: config.Config) -> None:
-    try:
+    with storage.writing("--workdir", workdir):
         workdir.mkdir(parents=True, exist_ok=True)
         text = json.dumps(config.to_dict(cfg), indent=2) + "\n"
         storage.write_atomically(workdir / "config.json", text)
-    except OSError as error:
-        full = error.errno in config.NO_ROOM  # that may pass
-        kind = logs.NotWritten if full else config.ConfigError
-        raise kind(f"--workdir={workdir}: cannot be written: {error.strerror}") from error
 
 
 def _from_state(error: Exception) -> bool:

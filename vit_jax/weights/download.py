@@ -191,7 +191,7 @@ def _receive(one: _File, bar: Bar) -> None:
                 raise _BrokenOff("the file has changed where it is published")
         _check_size(one, total, start)
         storage.write_atomically(one.state, json.dumps({"validator": validator, "total": total}))
-        with one.part.open("ab" if start else "wb") as file:
+        with storage.naming(one.path), one.part.open("ab" if start else "wb") as file:
             here = start
             while chunk := _read(response):
                 file.write(chunk)
