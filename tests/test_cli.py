@@ -359,7 +359,7 @@ def test_folders_that_cannot_be_trained_on(folder, tmp_path, capsys):
         "file": "data.root={root}: not a folder",
         "empty": "data.root={root}: has no folders; expected test/CLASS/IMAGE",
         "one_class": "data.root={root}: 1 class folder in {root}/train; at least 2 are needed, "
-        "each with the images of one class",
+        "each with the images of one class; to train without labels, set masked.target=color",
         "no_test": "data.eval_split=test: no such folder in data.root={root}; "
         "folders there: train; to keep a tenth of train for it, set "
         "data.train_split='train[:90%]' and data.eval_split='train[90%:]'",

@@ -7,6 +7,7 @@ import pytest
 
 import runs
 from vit_jax import cli, config, experiment, loading, run_config, tree_utils
+from vit_jax.data import label_arrays
 from vit_jax.inspect import CannotAnswer, reconstruct
 from vit_jax.runtime import preemption
 
@@ -218,3 +219,31 @@ def test_labels_do_not_matter(pretrained, tmp_path):
     experiment.train(configure(data={"classes": classes}), tmp_path / "run")
     assert runs.trace(tmp_path / "run") == runs.trace(pretrained)
     assert runs.trace(tmp_path / "run", "test/loss") == runs.trace(pretrained, "test/loss")
+
+
+@pytest.mark.slow
+def test_a_flat_folder_trains_and_is_loaded_by_every_command(tmp_path, capsys):
+    random, root = np.random.default_rng(0), tmp_path / "flat"
+    root.mkdir()
+    for number in range(40):
+        image = random.integers(0, 255, (8, 8, 1), np.uint8)
+        assert cv2.imwrite(str(root / f"{number}.png"), image)
+    flags = {
+        "source": "folder", "root": str(root), "holdout": 0.2, "image_size": (8, 8),
+        "channels": 1, "train_split": "train", "eval_split": "auto",
+    }  # fmt: skip
+    cfg = configure(data=flags, checkpoint={"best": "auto"})
+    outcome = experiment.train(run_config.complete(cfg), tmp_path / "run")
+    assert outcome.checkpoint.endswith(", the newest")
+    assert "the best by validation/loss" in outcome.checkpoint
+    run = f"--checkpoint={tmp_path}/run"
+    for arguments in (
+        ["evaluate", run],
+        ["embed", run, f"--output={tmp_path}/features.npz"],
+        ["report", f"{tmp_path}/run"],
+        ["train", f"--workdir={tmp_path}/run", "--dry-run"],
+    ):
+        assert cli.main(arguments) == 0, arguments
+    assert "images without labels" in capsys.readouterr().out
+    table = np.load(tmp_path / "features.npz")
+    assert set(table["labels"]) == {label_arrays.UNKNOWN}

@@ -93,7 +93,12 @@ def read_examples(
     cfg: config.Config, count: int, seed: int = 0
 ) -> Iterator[tuple[str, bytes | np.ndarray, str]]:
     """Yields `count` examples of the evaluation split, drawn by seed, with their true classes."""
-    source = sources.open_source(cfg.data, cfg.data.eval_split, num_classes=cfg.model.num_classes)
+    source = sources.open_source(
+        cfg.data,
+        cfg.data.eval_split,
+        num_classes=cfg.model.num_classes,
+        labels=cfg.needs_labels,
+    )
     drawn = sampling.draw(len(source), count, seed)
     shown = split_roles.evaluation(cfg.data).shown
     logs.log.info(

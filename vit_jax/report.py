@@ -79,9 +79,9 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
 
     with _quietly():
         predictor = loading.load(directory)
-    data = predictor.config.data
+    cfg, data = predictor.config, predictor.config.data
     source = sources.open_source(
-        data, data.eval_split, num_classes=predictor.config.model.num_classes, train=False
+        data, data.eval_split, num_classes=cfg.model.num_classes, labels=cfg.needs_labels
     )
     drawn = sampling.draw(len(source), images, seed)
     truths: dict[str, Sequence[str]] = {}  # of an image by its index

@@ -93,4 +93,6 @@ def _progress(done: int | None, steps: int) -> str:
 
 def _images(split: str, count: int, classes: int | None = None) -> str:
     text = f"{split}: {count:,} images"
-    return text if classes is None else f"{text} of {classes:,} classes"
+    if classes is None:
+        return text
+    return f"{text} of {classes:,} classes" if classes else f"{text} without labels"

@@ -240,3 +240,14 @@ def test_synthetic_images_of_any_number_of_classes():
     for (label,), picture in mean.items():
         same = np.mean([plain[i].image for i in range(label, 60, 5)], 0)
         assert np.abs(picture - same).mean() < 25
+
+
+def test_without_labels_a_list_of_paths_is_enough(tmp_path):
+    write(
+        tmp_path, train="image\na.png\nsub/b.png\n", test="image,notes,more\nc.png,one of; them,7\n"
+    )
+    for split, expected in (("train", ["a.png", "sub/b.png"]), ("test", ["c.png"])):
+        source = sources.open_source(data(tmp_path, multilabel=False), split, labels=False)
+        assert [source.name(i) for i in range(len(source))] == [f"{tmp_path}/{n}" for n in expected]
+        assert (source.classes, source[0].label) == ((), label_arrays.UNKNOWN)
+    assert "needs a header and at least 2 columns" in refusal(tmp_path)

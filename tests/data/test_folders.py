@@ -1,5 +1,6 @@
 """Folders of images: what is found, how it is split, and what is refused."""
 
+import dataclasses
 import hashlib
 import os
 import pathlib
@@ -11,7 +12,7 @@ import pytest
 
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import folders
+from vit_jax.data import folder_check, folders, label_arrays
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import Source, open_source
 
@@ -284,7 +285,7 @@ def test_refuses_an_empty_root(tmp_path):
     )
     assert refusal(tmp_path, holdout=0.1) == (
         f"data.root={tmp_path}: 0 class folders in {tmp_path}; at least 2 are needed, "
-        "each with the images of one class"
+        "each with the images of one class; to train without labels, set masked.target=color"
     )
 
 
@@ -292,7 +293,7 @@ def test_refuses_a_single_class(tmp_path):
     fill(tmp_path, "train/a/1.jpg", "train/stray.jpg")
     assert refusal(tmp_path) == (
         f"data.root={tmp_path}: 1 class folder in {tmp_path / 'train'}; at least 2 are needed, "
-        "each with the images of one class"
+        "each with the images of one class; to train without labels, set masked.target=color"
     )
 
 
@@ -338,3 +339,41 @@ def test_refuses_a_folder_that_cannot_be_read(pets, monkeypatch):
     assert refusal(pets) == (
         f"data.root: cannot read folder {pets / 'train/dog'}: Permission denied"
     )
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        [f"{i:03}.jpg" for i in range(200)],  # flat
+        [f"2026/{i % 7}/{i:03}.jpg" for i in range(200)],  # one folder of any depth
+        [*(f"{i:03}.jpg" for i in range(100)), *(f"b/{i:03}.jpg" for i in range(100)), "b/notes"],
+    ],
+)
+def test_without_labels_a_folder_needs_no_classes(tmp_path, files):
+    fill(tmp_path, *files)
+    data = config.Data(source="folder", root=str(tmp_path), holdout=0.2, eval_split="validation")
+    train, held = (open_source(data, split, labels=False) for split in ("train", "validation"))
+    assert sorted(names(train) + names(held)) == sorted(f for f in files if f.endswith("jpg"))
+    assert 25 <= len(held) <= 55
+    assert (train.classes, train[0].label) == ((), label_arrays.UNKNOWN)
+    assert train.fingerprint() != held.fingerprint()
+    assert pickle.loads(pickle.dumps(train)).name(3) == train.name(3)
+    line = folder_check.check(data, train, held, None)
+    assert f"train {len(train)} images without labels" in line
+    with pytest.raises(DataError, match="at least 2 .* without labels, set masked.target=color"):
+        open_source(data, "train")
+
+
+def test_without_labels_a_split_is_a_folder_of_images(tmp_path):
+    fill(tmp_path, "train/a.jpg", "train/x/b.jpg", "val/y/c.jpg", "val/readme.txt", "empty/z.txt")
+    data = config.Data(source="folder", root=str(tmp_path))
+    assert names(open_source(data, "train", labels=False)) == ["train/a.jpg", "train/x/b.jpg"]
+    assert names(open_source(data, "val", labels=False)) == ["val/y/c.jpg"]
+    with pytest.raises(DataError, match=r"no image in folder .*/empty; images end in"):
+        open_source(data, "empty", labels=False)
+    with pytest.raises(DataError, match=r"expected train/IMAGE; .* set data.holdout=0.1"):
+        open_source(config.Data(source="folder", root=f"{tmp_path}/val/y"), "train", labels=False)
+    # Classes that choose the images are read all the same.
+    chosen = dataclasses.replace(data, classes=("x",))
+    with pytest.raises(DataError, match="1 class folder"):
+        open_source(chosen, "train", labels=False)

@@ -83,6 +83,14 @@ def tiny(root, split="train", name="tiny_shapes", train=True, labels=None) -> So
     return open_source(data, split, train=train)
 
 
+def test_without_labels_the_image_is_enough(prepared):
+    data = config.Data(source="tfds", name="tiny_shapes", root=str(prepared))
+    source = open_source(data, "train", labels=False)
+    assert (source.classes, source[0].label) == ((), -1)
+    assert source[0].image == tiny(prepared, labels="shape")[0].image
+    assert pickle.loads(pickle.dumps(source))[0].label == -1
+
+
 def contents(source: Source) -> list[tuple[int, int]]:
     """(number of the picture, label) of all examples."""
     result = []

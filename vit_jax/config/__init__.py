@@ -68,6 +68,11 @@ class Config:
     watchdog: Watchdog = Watchdog()
     mesh: Mesh = Mesh()
 
+    @property
+    def needs_labels(self) -> bool:
+        """Whether the objective learns from classes; other data are opened without them."""
+        return self.masked.target is None
+
     def __repr__(self) -> str:
         """Returns the options that differ from their defaults, one per line."""
         default = Config()
@@ -123,5 +128,6 @@ def options() -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
 
 def with_classes(cfg: Config, classes: int | None) -> Config:
     """Returns the config with `model.num_classes`, where the user left it to the data."""
-    model = dataclasses.replace(cfg.model, num_classes=cfg.model.num_classes or classes)
+    # No number where the data have no classes, as for training without labels.
+    model = dataclasses.replace(cfg.model, num_classes=cfg.model.num_classes or classes or None)
     return dataclasses.replace(cfg, model=model)

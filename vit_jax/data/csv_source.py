@@ -12,6 +12,7 @@ import numpy as np
 from vit_jax import config, limits, messages, storage
 from vit_jax.data import decoding, split_names
 from vit_jax.data.folders import SUFFIXES
+from vit_jax.data.label_arrays import UNKNOWN
 from vit_jax.data.skipped_files import shown
 from vit_jax.data.source import DataError, Record, Split, digest
 
@@ -34,13 +35,14 @@ class CsvImages:
     With two columns, image and classes, the second has names of classes separated by `;`. With
     more, there is a column for each class, with 0 or 1. The classes are those of
     `data.train_split`, sorted, or in the order of its columns. With `data.multilabel` a label is a
-    tuple of any number of classes; without it, every image has one.
+    tuple of any number of classes; without it, every image has one. Without `labels` only the first
+    column is read, and may be the only one.
 
     Examples are in the order of the file. A slice such as `train[:80%]` takes images in the order
     of a hash of their paths, so it is a random sample, and `train[80%:]` is the rest.
     """
 
-    def __init__(self, data: config.Data, split: str, key: str) -> None:
+    def __init__(self, data: config.Data, split: str, key: str, *, labels: bool = True) -> None:
         """Raises DataError for files that are missing or malformed, in one line."""
         self._root, self._multilabel = pathlib.Path(data.root or ""), data.multilabel
         if not self._root.is_dir():
@@ -53,12 +55,12 @@ class CsvImages:
         chosen = Split.parse(split, key)
         train = Split.parse(data.train_split, "data.train_split").name
         path = _file(self._root, chosen.name, key)
-        header, rows = _read(path)
+        header, rows = _read(path, labels=labels)
         named, others = header, rows
-        if chosen.name != train:
+        if chosen.name != train and labels:
             named, others = _read(_file(self._root, train, "data.train_split"))
-        self.classes = _classes(named, others)
-        if len(self.classes) < 2:
+        self.classes = _classes(named, others) if labels else ()
+        if len(self.classes) < 2 and labels:
             raise DataError(f"data.root={self._root}: {train}{SUFFIX} has {len(self.classes)} "
                             "classes; at least 2 are needed")  # fmt: skip
         _check_header(path, header, self.classes)
@@ -67,7 +69,7 @@ class CsvImages:
             part = chosen.select(len(rows), key)
             kept = sorted(rows, key=lambda row: _hash(row.image))[part.start : part.stop]
             rows = sorted(kept)
-        found = [self._label(path, row, places) for row in rows]
+        found = [self._label(path, row, places) if labels else (UNKNOWN,) for row in rows]
         # Blocks of bytes and numbers, because unpickling a list of a million strings is slow.
         names = [row.image.encode() for row in rows]
         self._names, self._name_ends = b"".join(names), _ends(names)
@@ -141,7 +143,7 @@ def _file(root: pathlib.Path, name: str, key: str) -> pathlib.Path:
     )
 
 
-def _read(path: pathlib.Path) -> tuple[list[str], list[Row]]:
+def _read(path: pathlib.Path, *, labels: bool = True) -> tuple[list[str], list[Row]]:
     """Returns the header and the rows of a file; raises DataError for the first malformed line."""
     with storage.errors_as(DataError, f"{path}: cannot be read"):
         try:
@@ -153,16 +155,17 @@ def _read(path: pathlib.Path) -> tuple[list[str], list[Row]]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = next(reader, [])
-        if len(header) < 2:
+        if labels and len(header) < 2:
             raise DataError(
                 f"{path}: needs a header and at least 2 columns with commas between, image and "
                 "classes"
             )
         if pathlib.PurePosixPath(header[0].strip().lower()).suffix in SUFFIXES:
             raise DataError(f"{path}: begins with an image, not with a header: image,class")
-        for name in header[1:]:
-            _check_name(path, 1, name)
-        rows = list(_rows(path, reader, header))
+        if labels:
+            for name in header[1:]:
+                _check_name(path, 1, name)
+        rows = list(_rows(path, reader, header, labels=labels))
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
     if not rows:
@@ -170,7 +173,9 @@ def _read(path: pathlib.Path) -> tuple[list[str], list[Row]]:
     return header, rows
 
 
-def _rows(path: pathlib.Path, reader: Iterator[list[str]], header: list[str]) -> Iterator[Row]:
+def _rows(
+    path: pathlib.Path, reader: Iterator[list[str]], header: list[str], *, labels: bool
+) -> Iterator[Row]:
     seen: set[str] = set()
     for number, cells in enumerate(reader, start=2):
         if not cells:
@@ -187,7 +192,7 @@ def _rows(path: pathlib.Path, reader: Iterator[list[str]], header: list[str]) ->
         if image in seen:
             raise DataError(f"{where}: {shown(image)} is listed twice; an image has one line")
         seen.add(image)
-        yield Row(number, image, _names(where, cells, header))
+        yield Row(number, image, _names(where, cells, header) if labels else ())
 
 
 def _names(where: str, cells: list[str], header: list[str]) -> tuple[str, ...]:
@@ -220,7 +225,7 @@ def _classes(header: list[str], rows: list[Row]) -> tuple[str, ...]:
 
 
 def _check_header(path: pathlib.Path, header: list[str], classes: tuple[str, ...]) -> None:
-    named = header[1:] if len(header) > 2 else []
+    named = header[1:] if len(header) > 2 and classes else []
     if len(set(named)) < len(named):
         raise DataError(f"{path}: two columns have the same name")
     if named and set(named) != set(classes):

@@ -115,8 +115,9 @@ def _named(bad: list[tuple[str, str]]) -> str:
 
 def _described(source: Source) -> str:
     """Returns `7,390 images of 37 classes (180 to 200 each)`."""
-    text = f"{len(source):,} images of {len(source.classes):,} classes"
-    if not isinstance(source, Folder):
+    text = f"{len(source):,} images"
+    text += f" of {len(source.classes):,} classes" if source.classes else " without labels"
+    if not isinstance(source, Folder) or not source.classes:
         return text
     counts = np.bincount(source.labels, minlength=len(source.classes))
     least, most = int(counts.min()), int(counts.max())

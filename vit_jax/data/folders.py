@@ -1,4 +1,7 @@
-"""A folder of images as a source: `root/split/class/...`, or `root/class/...` with a holdout."""
+"""A folder of images as a source: `root/split/class/...`, or `root/class/...` with a holdout.
+
+Without labels: `root/split/...`, or `root/...` with a holdout.
+"""
 
 import dataclasses
 import hashlib
@@ -11,6 +14,7 @@ import numpy as np
 from vit_jax import config, messages, storage
 from vit_jax.config import ConfigError
 from vit_jax.data import decoding, split_names
+from vit_jax.data.label_arrays import UNKNOWN
 from vit_jax.data.skipped_files import Skipped, shown
 from vit_jax.data.source import DataError, Record, Split, digest
 
@@ -34,25 +38,35 @@ class Folder:
     other files. If that would leave one side of a class with two or more files empty, the file with
     the smallest hash goes to evaluation, or the one with the largest to training.
 
+    Without `labels` there are no classes: images are all files at any depth below a split's folder,
+    or below root with `data.holdout`.
+
     Examples are ordered by (class, path). A slice such as `train[:80%]` takes files in the order of
     the hash, so it is a random sample, and `train[80%:]` is the rest.
     """
 
-    def __init__(self, data: config.Data, split: str, key: str) -> None:
+    def __init__(self, data: config.Data, split: str, key: str, *, labels: bool = True) -> None:
         root, chosen = Path(data.root or ""), Split.parse(split, key)
         train = Split.parse(data.train_split, "data.train_split")
         if not root.is_dir():
             what = "not a folder" if root.exists() else "no such folder"
             raise DataError(f"data.root={root}: {what}")
-        if data.holdout:
-            self._top = class_top = root
-        else:
-            self._top = _split_folder(root, chosen.name, key)
-            class_top = _split_folder(root, train.name, "data.train_split")
-        self.classes = tuple(_folders(class_top))
+        inside = "CLASS/IMAGE" if labels else "IMAGE"
+        self._top = root if data.holdout else _split_folder(root, chosen.name, key, inside)
         self.skipped = Skipped()
-        _check_names(self.classes, class_top)
-        files = _list(root, self._top, class_top, self.classes, self.skipped)
+        if labels:
+            class_top = root
+            if not data.holdout:
+                class_top = _split_folder(root, train.name, "data.train_split", inside)
+            self.classes = tuple(_folders(class_top))
+            _check_names(self.classes, class_top)
+            files = _list(root, self._top, class_top, self.classes, self.skipped)
+        else:
+            self.classes = ()
+            found = image_files(self._top, "data.root", skipped=self.skipped)
+            files = [(UNKNOWN, path) for path in found]
+            if not files:
+                raise DataError(f"data.root={root}: {_nothing(self._top, self.skipped)}")
         if data.holdout:
             files = _side(files, data, chosen.name, split, key)
         if chosen.low or chosen.high:
@@ -211,12 +225,22 @@ def splits(data: config.Data) -> tuple[str, ...]:
     return tuple(_folders(Path(data.root))) if data.root else ()
 
 
-def _split_folder(root: Path, name: str, key: str) -> Path:
+def _nothing(folder: Path, skipped: Skipped) -> str:
+    """Returns that a folder has no image, and what it has instead."""
+    held = skipped.describe()
+    return (
+        f"no image in folder {folder}; images end in {', '.join(SUFFIXES)}"
+        f"{held and f'; it contains {held}'}"
+    )
+
+
+def _split_folder(root: Path, name: str, key: str, inside: str) -> Path:
     there = _folders(root)
     if name in there:
         return root / name
     if not there:
-        raise DataError(f"data.root={root}: has no folders; expected {name}/CLASS/IMAGE")
+        flat = "; if its images have no splits, set data.holdout=0.1" if inside == "IMAGE" else ""
+        raise DataError(f"data.root={root}: has no folders; expected {name}/{inside}{flat}")
     listed = ", ".join(map(shown, there[:10])) + (", ..." if len(there) > 10 else "")
     raise DataError(
         f"{key}={name}: no such folder in data.root={root}; folders there: {listed}; "
@@ -250,7 +274,8 @@ def _list(
     if len(classes) < 2:
         raise DataError(
             f"data.root={root}: {len(classes)} class folder{'s' * (not classes)} in {class_top}; "
-            "at least 2 are needed, each with the images of one class"
+            "at least 2 are needed, each with the images of one class; to train without labels, "
+            "set masked.target=color"
         )
     there = []
     for entry in _scan(top, skipped=skipped):
@@ -272,11 +297,8 @@ def _list(
         others = Skipped()
         found = image_files(top / name, "data.root", f"{name}/", others)
         if not found:
-            held = others.describe()
-            raise DataError(
-                f"data.root={root}: no image in class folder {top / name}; "
-                f"images end in {', '.join(SUFFIXES)}{held and f'; it contains {held}'}"
-            )
+            nothing = _nothing(top / name, others).replace("in folder", "in class folder", 1)
+            raise DataError(f"data.root={root}: {nothing}")
         skipped.add(others)
         files += [(labels[name], path) for path in found]
     return files

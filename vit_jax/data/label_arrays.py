@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 Label = int | tuple[int, ...]  # a tuple with data.multilabel
+UNKNOWN = -1  # of an image without a class
 
 
 def empty(count: int, classes: int, *, several: bool) -> np.ndarray:
@@ -21,7 +22,8 @@ def encoded(label: Label, classes: int) -> np.ndarray | int:
 
 def names(label: Label, classes: Sequence[str]) -> tuple[str, ...]:
     """Returns the names of a label's classes."""
-    return tuple(classes[one] for one in (label if isinstance(label, tuple) else (label,)))
+    several = label if isinstance(label, tuple) else (label,)
+    return tuple(classes[one] for one in several if one != UNKNOWN)
 
 
 def text(label: Label, classes: Sequence[str]) -> str:

@@ -37,16 +37,22 @@ def open_source(
     split: str,
     *,
     num_classes: int | None = None,
+    labels: bool = True,
     train: bool = False,
     key: str | None = None,
 ) -> Source:
     """Returns the source that `data.source` names, cut to `split`.
+
+    Without `labels`, which an objective may not need, images need no class: a folder may hold them
+    directly, a list their paths alone, and `classes` is empty. What digits, synthetic data and
+    plug-ins know stays.
 
     `num_classes` is the width of the head if the user fixed it: synthetic data draws that many
     classes (else 10), other data must not have more. `train` or `key` says which option `split`
     came from, for messages. Raises ConfigError or DataError.
     """
     key = key or ("data.train_split" if train else "data.eval_split")
+    labels = labels or data.classes is not None  # which chooses images by their classes
 
     def open_(split: str) -> Source:
         if data.source == "digits":
@@ -54,16 +60,16 @@ def open_source(
         if data.source == "synthetic":
             return Synthetic(data, split, key, num_classes or 10)
         if data.source == "folder":
-            return Folder(data, split, key)
+            return Folder(data, split, key, labels=labels)
         if data.source == "csv":
-            return CsvImages(data, split, key)
+            return CsvImages(data, split, key, labels=labels)
         if not components.is_built_in("source", data.source):
             made = components.make("source", data.source, "data.source", data, split, train=train)
-            _check_plugged_in(made, data)
+            _check_plugged_in(made, data, labels=labels)
             return made
         from vit_jax.data.tfds_source import Tfds  # imports TFDS, which takes half a second
 
-        return Tfds(data, split, key)
+        return Tfds(data, split, key, labels=labels)
 
     listed = train and data.examples is not None
     source = open_listed(data, split, open_) if listed else open_(split)
@@ -93,7 +99,7 @@ def open_task(task: Task, split: str, data_dir: str | None = None) -> "Tfds":
     return Tfds(data, split, task.name)
 
 
-def _check_plugged_in(source: Source, data: config.Data) -> None:
+def _check_plugged_in(source: Source, data: config.Data, *, labels: bool) -> None:
     """Raises DataError for a source of a plug-in whose first example is none."""
     text = data.source
     if not len(source):
@@ -110,8 +116,10 @@ def _check_plugged_in(source: Source, data: config.Data) -> None:
             f"data.source={text}: its first image is {dtype} {shape}; must be an encoded file "
             "(bytes) or uint8 or uint16 (H, W, C)"
         )
-    labels = label if data.multilabel and isinstance(label, tuple) else (label,)
-    if any(one not in range(len(source.classes)) for one in labels):
+    if not labels and not source.classes:
+        return
+    several = label if data.multilabel and isinstance(label, tuple) else (label,)
+    if any(one not in range(len(source.classes)) for one in several):
         raise DataError(
             f"data.source={text}: its first label is {label!r}; must be a number below "
             f"{len(source.classes)}, the number of its classes"

@@ -14,6 +14,7 @@ from vit_jax import config, storage
 from vit_jax.config import ConfigError
 from vit_jax.data import availability, decoding, tasks, tfds_metadata
 from vit_jax.data.decoding import BadImage
+from vit_jax.data.label_arrays import UNKNOWN
 from vit_jax.data.labels import RULES, LabelRule
 from vit_jax.data.source import DataError, Record, digest
 
@@ -29,10 +30,11 @@ class Tfds:
 
     `data.labels` selects the label: a rule of `labels.RULES`, or a class label by name. By default,
     image and label are the dataset's supervised pair, else its only uint8 image and only class
-    label. Other features are not decoded. Crops the border of `Dataset.border` pixels.
+    label; without `labels` its image alone. Other features are not decoded. Crops the border of
+    `Dataset.border` pixels.
     """
 
-    def __init__(self, data: config.Data, split: str, key: str) -> None:
+    def __init__(self, data: config.Data, split: str, key: str, *, labels: bool = True) -> None:
         with storage.readable_errors(f"data.root={data.root}", DataError):
             builder = _builder(data)
         info: Any = builder.info  # TFDS annotates features too loosely to be checked
@@ -46,7 +48,7 @@ class Tfds:
             raise ConfigError(f"{key}={split}: {reason}") from None
         if not chosen.num_examples:
             raise ConfigError(f"{key}={split}: selects no example of {info.full_name}")
-        self._rule = rule = _rule(data, info)
+        self._rule = rule = _rule(data, info) if labels else _unlabeled(data, info)
         self._features = _subset(info.features, (rule.image, *rule.features))
         self._files = _subset(info.features, [FILE_NAME]) if FILE_NAME in info.features else None
         self._max_pixels = data.max_pixels
@@ -74,7 +76,7 @@ class Tfds:
         except Exception as error:  # array_record has no error type for bad records
             raise BadImage(f"cannot be read: {_first_line(error)}") from None
         label = int(rule.label(example))
-        if not 0 <= label < len(self.classes):
+        if rule.classes and not 0 <= label < len(self.classes):
             raise DataError(
                 f"{self.name(index)}: label {label} is no class; choose a labeled split"
             )
@@ -181,6 +183,29 @@ def _rule(data: config.Data, info: Any) -> LabelRule:
     return LabelRule((label,), operator.itemgetter(label), names, image)
 
 
+def _unlabeled(data: config.Data, info: Any) -> LabelRule:
+    """Returns the rule of a dataset whose labels are not needed, and which may have none."""
+    pictures = _pictures(info)
+    first = (info.supervised_keys or ("",))[0]
+    if len(pictures) != 1 and first not in pictures:
+        raise DataError(
+            f"data.name={data.name}: needs one image; its features: "
+            f"{', '.join(sorted(info.features))}"
+        )
+    image = first if first in pictures else pictures[0]
+    pixels = RULES[data.labels].pixels if data.labels in RULES else None
+    return LabelRule((), _no_label, (), image, pixels)
+
+
+def _no_label(record: object) -> int:
+    return UNKNOWN
+
+
+def _pictures(info: Any) -> list[str]:
+    found = features(info, tfds.features.Image)
+    return [name for name, feature in found.items() if feature.np_dtype == np.uint8]
+
+
 def _has(features: Any, path: str) -> bool:
     name, _, member = path.partition("/")
     return name in features and (not member or member in getattr(features[name], "feature", ()))
@@ -210,8 +235,7 @@ def features(info: Any, kind: type[tfds.features.FeatureConnector]) -> dict[str,
 
 def _keys(data: config.Data, info: Any) -> tuple[str, str]:
     """Returns the names of the image and the label feature."""
-    found = features(info, tfds.features.Image)
-    pictures = [name for name, feature in found.items() if feature.np_dtype == np.uint8]
+    pictures = _pictures(info)
     labels = [data.labels] if data.labels else list(features(info, tfds.features.ClassLabel))
     pair = info.supervised_keys
     if pair and len(pair) == 2 and pair[0] in pictures and (data.labels or pair[1] in labels):

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from vit_jax.config import ConfigError
 from vit_jax.data import decoding
 from vit_jax.data.folders import SUFFIXES, image_files
+from vit_jax.data.label_arrays import UNKNOWN
 from vit_jax.data.skipped_files import Skipped
 from vit_jax.data.source import Record, digest
 from vit_jax.logs import log
-
-UNKNOWN = -1  # label of a file outside of class folders
 
 
 class Loose:

@@ -159,7 +159,8 @@ def _source(opened: loading.LoadedModel, images: str | os.PathLike[str] | None) 
     data = opened.config.data
     if images is not None:
         return unlabeled_folder.Loose(pathlib.Path(images), opened.classes, "--images")
-    return sources.open_source(data, data.eval_split, train=False)
+    needed = opened.config.needs_labels
+    return sources.open_source(data, data.eval_split, labels=needed, train=False)
 
 
 def _pass(

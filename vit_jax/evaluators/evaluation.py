@@ -108,14 +108,22 @@ class Evaluation:
     def open_split(self, split: str) -> Source:
         """Opens a split of the run's data, such as `test[:100]`, without augmentation."""
         return sources.open_source(
-            self.cfg.data, split, num_classes=self.cfg.model.num_classes, train=False
+            self.cfg.data,
+            split,
+            num_classes=self.cfg.model.num_classes,
+            labels=self.cfg.needs_labels,
+            train=False,
         )
 
     def open_train(self) -> Source:
         """Opens the training split; raises ConfigError if it has other classes."""
         data = self.cfg.data
         source = sources.open_source(
-            data, data.train_split, num_classes=self.cfg.model.num_classes, train=True
+            data,
+            data.train_split,
+            num_classes=self.cfg.model.num_classes,
+            labels=self.cfg.needs_labels,
+            train=True,
         )
         if tuple(source.classes) != self.classes:
             raise config.ConfigError(
@@ -133,7 +141,11 @@ class Evaluation:
         if test is None:
             return None
         source = sources.open_source(
-            data, test.split, num_classes=self.cfg.model.num_classes, key="data.test_split"
+            data,
+            test.split,
+            num_classes=self.cfg.model.num_classes,
+            labels=self.cfg.needs_labels,
+            key="data.test_split",
         )
         if tuple(source.classes) != self.classes:
             raise config.ConfigError(
