@@ -83,6 +83,7 @@ setuptools.setup(
             "mkdocs-material>=9.6,<10",
             "mkdocstrings>=0.30",
             "mkdocstrings-python>=1.18",
+            "ruff>=0.17.5,<0.18",  # breaks long signatures over lines
             "mdx-truly-sane-lists>=1.3",  # lists as the repository's web page shows them
         ],
         "notebooks": ["nbclient>=0.10.2", "ipykernel>=6.30", "pandas>=2.2"],

@@ -44,8 +44,8 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (2, 20, 30, 3), np.uint8)
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Two steps on the digits, from Python."""
-    workdir = tmp_path_factory.mktemp("api") / "run"
+    """Two steps on the digits, from Python; its folder is that of the examples."""
+    workdir = tmp_path_factory.mktemp("api") / "runs" / "digits"
     assert vit_jax.train("digits", workdir, OPTIONS).steps == 2
     return workdir
 
@@ -70,18 +70,19 @@ EXAMPLES = find_examples()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_runs(name, run, tmp_path):
-    names = {name: getattr(vit_jax, name) for name in vit_jax.__all__}
+def test_an_example_runs(name, run, monkeypatch):
+    """As a reader would paste it: below a run of the digits, with no name defined before."""
+    monkeypatch.chdir(run.parent.parent)
     test = EXAMPLES[name]
-    test.globs = names | {
-        "find": components.find,
-        "RUN": run,
-        "FOLDER": tmp_path,
-        "IMAGES": IMAGES,
-        "OPTIONS": OPTIONS,
-        "np": np,
-    }
+    test.globs = {}
     assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_examples_have_their_heading():
+    """Else the site renders them as nested quotations."""
+    for name, test in EXAMPLES.items():
+        first = test.docstring.partition(">>>")[0].rstrip()
+        assert first.endswith("Examples:"), name
 
 
 def test_every_public_function_has_an_example():

@@ -1,8 +1,9 @@
 """vit_jax: train Vision Transformers in JAX, on a laptop or a TPU slice, by config name.
 
->>> import vit_jax
->>> vit_jax.list_configs("digits")
-['digits']
+Examples:
+    >>> import vit_jax
+    >>> vit_jax.list_configs("digits")
+    ['digits']
 """
 
 import importlib

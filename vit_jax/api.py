@@ -18,8 +18,10 @@ Overrides = Mapping[str, Any] | None
 def list_configs(pattern: str | None = None) -> list[str]:
     """Returns the names of the configs, or those that match a pattern such as `vtab/*`.
 
-    >>> list_configs("digits*")
-    ['digits', 'digits-token']
+    Examples:
+        >>> import vit_jax
+        >>> vit_jax.list_configs("digits*")
+        ['digits', 'digits-token']
     """
     return [name for name in catalog.names() if fnmatch.fnmatchcase(name, pattern or "*")]
 
@@ -34,8 +36,10 @@ def get_config(name: str, overrides: Overrides = None) -> config.Config:
     Where `init_from` is set, options that belong to those weights are taken from them. Raises
     ConfigError.
 
-    >>> get_config("digits", {"optimizer.lr": 3e-4}).optimizer.lr
-    0.0003
+    Examples:
+        >>> import vit_jax
+        >>> vit_jax.get_config("digits", {"optimizer.lr": 3e-4}).optimizer.lr
+        0.0003
     """
     given = overrides or {}
     cfg = run_config.resolve(name, given)
@@ -65,8 +69,10 @@ def train(
 
     Raises Preempted, Diverged, or another UserError.
 
-    >>> train("digits", RUN, OPTIONS).steps  # the run is complete: nothing is trained again
-    2
+    Examples:
+        >>> import vit_jax
+        >>> vit_jax.train("digits", smoke=True).steps
+        2
     """
     cfg, given, directory = _start(name_or_config, workdir, dict(overrides or {}), smoke=smoke)
     with progress.doing("loading libraries"):
@@ -84,8 +90,10 @@ def preview(
 
     Raises a UserError, as `train` would.
 
-    >>> dict(preview("digits", RUN, OPTIONS))["training"]
-    'train: 1,437 images of 10 classes'
+    Examples:
+        >>> import vit_jax
+        >>> dict(vit_jax.preview("digits", "runs/new"))["training"]
+        'train: 1,437 images of 10 classes'
     """
     cfg, given, directory = _start(name_or_config, workdir, dict(overrides or {}), smoke=False)
     with progress.doing("loading libraries"):
@@ -129,8 +137,10 @@ def evaluate(
 
     Raises a UserError.
 
-    >>> evaluate(RUN, {"data.eval_split": "test[:20]"})["test/count"]
-    20
+    Examples:
+        >>> import vit_jax
+        >>> vit_jax.evaluate("runs/digits", {"data.eval_split": "test[:20]"})["test/count"]
+        20
     """
     from vit_jax import experiment
 
@@ -162,9 +172,11 @@ def transfer(
 
     Raises a UserError.
 
-    >>> transfer("digits", FOLDER / "transfer")
-    Traceback (most recent call last):
-    vit_jax.errors.ConfigError: transfer: digits names no learning rates to try; set \
+    Examples:
+        >>> import vit_jax
+        >>> vit_jax.transfer("digits", "transfer")
+        Traceback (most recent call last):
+        vit_jax.errors.ConfigError: transfer: digits names no learning rates to try; set \
 --rates=0.003,0.01,0.03
     """
     from vit_jax import transfer_learning

@@ -99,11 +99,14 @@ def register(kind: str, name: str) -> Callable[[C], C]:
 
     Raises ValueError for an unknown kind, and for a name that another component has.
 
-    >>> @register("schedule", "example_constant")
-    ... def constant(*, lr, steps, warmup):
-    ...     return lambda step: lr
-    >>> find("schedule", "example_constant", "schedule.decay") is constant
-    True
+    Examples:
+        >>> import vit_jax
+        >>> @vit_jax.register("schedule", "example_constant")
+        ... def constant(*, lr, steps, warmup):
+        ...     return lambda step: lr
+        >>> cfg = vit_jax.get_config("digits", {"schedule.decay": "example_constant"})
+        >>> cfg.schedule.decay
+        'example_constant'
     """
     if kind not in _TABLES:
         raise ValueError(f"{kind}: no such kind of component{suggest(kind, KINDS)}")

@@ -39,10 +39,12 @@ def convert(
 
     Raises a UserError, and leaves nothing behind, where the format cannot hold the model.
 
-    >>> convert(RUN, "orbax", FOLDER / "copy")[-1].endswith("(orbax, from run, step 2, the newest)")
-    True
-    >>> load(FOLDER / "copy").step
-    2
+    Examples:
+        >>> import vit_jax
+        >>> vit_jax.convert("runs/digits", "orbax", "copy")[-1]
+        'written: copy (orbax, from run, step 2, the newest)'
+        >>> vit_jax.load("copy").step
+        2
     """
     output = pathlib.Path(output)
     if os.path.lexists(output):

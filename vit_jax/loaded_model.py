@@ -88,9 +88,12 @@ class LoadedModel:
         Raises BadImage for a file that cannot be decoded, or another type or shape; and, with
         `data.aspect=native`, for images whose views have several shapes.
 
-        >>> model = load(RUN)
-        >>> model.preprocess(np.zeros((20, 30, 3), np.uint8)).shape
-        (1, 8, 8, 1)
+        Examples:
+            >>> import numpy as np
+            >>> import vit_jax
+            >>> model = vit_jax.load("runs/digits")
+            >>> model.preprocess(np.zeros((20, 30, 3), np.uint8)).shape
+            (1, 8, 8, 1)
         """
         views = self._views(images)
         if several := sorted({view.shape[:2] for view in views})[1:]:
@@ -127,10 +130,14 @@ class LoadedModel:
           key: dropout key; None: no dropout.
           capture: whether to return attention weights.
 
-        >>> model = load(RUN)
-        >>> logits, out = model.apply(model.params, model.preprocess(IMAGES))
-        >>> logits.shape, out["pre_logits"].shape
-        ((2, 10), (2, 16))
+        Examples:
+            >>> import numpy as np
+            >>> import vit_jax
+            >>> images = np.zeros((2, 20, 30, 3), np.uint8)
+            >>> model = vit_jax.load("runs/digits")
+            >>> logits, out = model.apply(model.params, model.preprocess(images))
+            >>> logits.shape, out["pre_logits"].shape
+            ((2, 10), (2, 16))
         """
         return self.model.apply(params, images, key=key, capture=capture)
 
@@ -140,9 +147,13 @@ class LoadedModel:
         A file that cannot be decoded has an `error` instead. Raises WeightsError for a model
         without a head.
 
-        >>> (first, second) = load(RUN).predict(IMAGES, top=2)
-        >>> first.image, len(first.top)
-        ('images[0]', 2)
+        Examples:
+            >>> import numpy as np
+            >>> import vit_jax
+            >>> images = np.zeros((2, 20, 30, 3), np.uint8)
+            >>> (first, second) = vit_jax.load("runs/digits").predict(images, top=2)
+            >>> first.image, len(first.top)
+            ('images[0]', 2)
         """
         return list(self.classify(((n, i, None) for n, i in image_inputs.read(images)), top))
 
@@ -153,8 +164,12 @@ class LoadedModel:
           images: as in `preprocess`.
           features: `pre_logits`, the head's input, (B, D); or `tokens`, (B, N, D).
 
-        >>> load(RUN).embed(IMAGES).shape
-        (2, 16)
+        Examples:
+            >>> import numpy as np
+            >>> import vit_jax
+            >>> images = np.zeros((2, 20, 30, 3), np.uint8)
+            >>> vit_jax.load("runs/digits").embed(images).shape
+            (2, 16)
         """
         check_features(self.model, features)
         views = self._views(images)
@@ -261,12 +276,14 @@ def create_model(cfg: config.Config) -> models.Classifier:
     Args:
       cfg: a complete config, such as that of `get_config`; `model.num_classes` must be set.
 
-    >>> import jax
-    >>> model = create_model(get_config("digits"))
-    >>> params = model.init(jax.random.key(0))
-    >>> logits, out = model.apply(params, jax.numpy.zeros((1, 8, 8, 1)))
-    >>> logits.shape
-    (1, 10)
+    Examples:
+        >>> import jax
+        >>> import vit_jax
+        >>> model = vit_jax.create_model(vit_jax.get_config("digits"))
+        >>> params = model.init(jax.random.key(0))
+        >>> logits, out = model.apply(params, jax.numpy.zeros((1, 8, 8, 1)))
+        >>> logits.shape
+        (1, 10)
     """
     dtype = cfg.model.dtype
     if dtype == "auto":

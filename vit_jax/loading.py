@@ -69,9 +69,11 @@ def load(
     Logs which checkpoint of a run it is. Warns (AssumptionWarning, once per file) of what the files
     leave open. Raises CheckpointError, WeightsError or ConfigError.
 
-    >>> model = load(RUN)
-    >>> model.config.model.width, model.classes[:2], model.step
-    (16, ('0', '1'), 2)
+    Examples:
+        >>> import vit_jax
+        >>> model = vit_jax.load("runs/digits")
+        >>> model.config.model.width, model.classes[:2], model.step
+        (16, ('0', '1'), 2)
     """
     if is_run(reference):
         directory, number, record = find_checkpoint(storage.as_path(reference), step)

@@ -38,10 +38,12 @@ def predict(
 
     Raises a UserError; an image that cannot be decoded has an `error` instead of classes.
 
-    >>> for one in predict(RUN, examples=2, top=1):
-    ...     print(one.image, len(one.top))
-    digits test[85] 1
-    digits test[64] 1
+    Examples:
+        >>> import vit_jax
+        >>> for one in vit_jax.predict("runs/digits", examples=2, top=1):
+        ...     print(one.image, len(one.top))
+        digits test[85] 1
+        digits test[64] 1
     """
     if bool(images) == bool(examples):
         raise config.ConfigError("predict: give images or examples, and not both")

@@ -13,6 +13,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+import code_blocks
 import reference
 
 ROOT = reference.ROOT
@@ -39,7 +40,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Leads links to code and folders to their pages."""
+    """Leads links to code and folders to their pages, and fits code into the column."""
     folder = ROOT / "docs" / pathlib.PurePosixPath(page.file.src_uri).parent
     up = "../" * page.file.src_uri.count("/")
 
@@ -47,7 +48,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         target = _target(match[2], folder)
         return match[0] if target is None else f"{match[1]}{up}{_page_of(target)})"
 
-    return LINK.sub(lead, markdown)
+    return code_blocks.fit(LINK.sub(lead, markdown))
 
 
 def _targets(markdown: str, folder: pathlib.Path) -> Iterator[pathlib.Path]:

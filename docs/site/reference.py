@@ -118,7 +118,7 @@ def _sentence(text: str) -> str:
 
 def commands() -> str:
     """Returns the page of commands: the help of each."""
-    os.environ["COLUMNS"] = "100"  # read by argparse
+    os.environ["COLUMNS"] = "80"  # read by argparse, which leaves two free
     text = "# Commands\n\nWhat `vit_jax COMMAND --help` prints.\n"
     for name in cli.COMMANDS:
         text += f"\n## {name}\n\n```text\n{cli.parser_of(name).format_help().rstrip()}\n```\n"

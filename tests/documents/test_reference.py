@@ -6,12 +6,14 @@ import sys
 
 import pytest
 
+import documents
 import runs
 import vit_jax
 from vit_jax import catalog, cli, components, config, errors
 
 sys.path.insert(0, str(runs.ROOT / "docs" / "site"))
-import reference  # in docs/site, beside the hooks of the site
+import code_blocks  # in docs/site, beside the hooks of the site
+import reference
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +85,45 @@ def test_every_error_has_its_exit_code(pages):
     page = (runs.ROOT / "docs" / "devices.md").read_text()
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)} == set(
         reference.exit_codes()
+    )
+
+
+def shell(text):
+    """The commands of a page's blocks."""
+    blocks = [found for found in documents.FENCE.finditer(text) if found[2] in ("sh", "bash")]
+    lines = ["\n".join(one.removeprefix(b[1]) for one in b[3].splitlines()) for b in blocks]
+    return [
+        command
+        for text in lines
+        for command in documents.commands(documents.Block("", 0, "sh", text))
+    ]
+
+
+def code(text):
+    """Yields the lines of the shell and Python blocks of a page."""
+    for found in documents.FENCE.finditer(text):
+        if found[2] in ("sh", "bash", "python"):
+            yield from found[3].splitlines()
+
+
+@pytest.mark.parametrize("page", documents.PAGES, ids=lambda page: page.stem)
+def test_code_fits_the_column_of_the_site_and_says_the_same(page):
+    text = page.read_text()
+    fitted = code_blocks.fit(text)
+    assert shell(fitted) == shell(text)
+    said = [" ".join(re.findall(r"(?:^|\s)# (.*)$", line)) for line in code(fitted)]
+    for line in code(text):
+        if found := code_blocks.TRAILING.match(line):
+            assert found["comment"] in " ".join(filter(None, said))
+    wide = [line for line in code(fitted) if len(line) > code_blocks.WIDTH]
+    # An argument is not broken: the block scrolls, and shows that it does.
+    assert [line for line in wide if len(code_blocks.WORD.findall(line)) > 1] == []
+
+
+def test_a_comment_goes_above_the_whole_command_it_explains():
+    line = "vit_jax train digits --config.a=1 \\\n" + "  --b='# no'" + " " * 60 + "# why of it\n"
+    assert code_blocks.fit(f"```sh\n{line}```") == (
+        "```sh\n# why of it\nvit_jax train digits --config.a=1 \\\n  --b='# no'\n```"
     )
 
 

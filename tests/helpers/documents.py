@@ -43,7 +43,7 @@ NOT_RUN = {
     r"loggers=.?(wandb|mlflow)": "needs an extra; tests/test_trackers.py",
 }
 # Python blocks that need what no environment of the tests has.
-NOT_IMPORTED = {"timm": "PyTorch", "transformers": "PyTorch"}
+NOT_IMPORTED = {"timm": "PyTorch", "transformers": "PyTorch", "jax2onnx": "onnx"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,10 +51,13 @@ def embed(
 
     Raises a UserError.
 
-    >>> embed(RUN, FOLDER / "features.npz", overrides={"data.eval_split": "test[:5]"})
-    5
-    >>> np.load(FOLDER / "features.npz")["features"].shape
-    (5, 16)
+    Examples:
+        >>> import numpy as np
+        >>> import vit_jax
+        >>> vit_jax.embed("runs/digits", "features.npz", overrides={"data.eval_split": "test[:5]"})
+        5
+        >>> np.load("features.npz")["features"].shape
+        (5, 16)
     """
     device.keep_freed_memory()
     # What can be known to be wrong before a checkpoint is opened.
