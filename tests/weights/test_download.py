@@ -28,6 +28,11 @@ def npz(seed, size=5000):
     return file.getvalue()
 
 
+def tensors():
+    header = b'{"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}'
+    return len(header).to_bytes(8, "little") + header + bytes(8)
+
+
 BODY, OTHER = npz(0), npz(1)
 
 
@@ -87,6 +92,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             part = body[start:]
             self.send_response(206)
             self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+        elif fault == ("part",):
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes 0-{len(body) - 1}/{len(body)}")
         else:
             self.send_response(200)
         if self.server.validators:
@@ -95,7 +103,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if kind != "unsized":
             self.send_header("Content-Length", str(values[0] if kind == "claim" else len(part)))
         self.end_headers()
-        self.wfile.write(part[: values[0]] if kind == "cut" else part)
+        cut = values[0] if values and kind in ("cut", "unsized") else None
+        self.wfile.write(part[:cut])
 
 
 @pytest.fixture
@@ -205,15 +214,44 @@ def test_a_file_of_no_stated_length(get, server):
     assert get().read_bytes() == BODY
 
 
+@pytest.mark.parametrize("name", ["b.npz", "c.safetensors", "d.json", "e.csv"])
+def test_a_file_of_no_stated_length_that_breaks_is_not_kept(get, server, tmp_path, name):
+    whole = {
+        "b.npz": BODY,
+        "c.safetensors": tensors(),
+        "d.json": b'{"a": [1, 2]}',
+        "e.csv": b"a\nb\n",
+    }
+    server.files[f"/a/{name}"] = whole[name]
+    server.faults = [("unsized", len(whole[name]) - 2)] * 3
+    text = refusal(get, f"/a/{name}")
+    assert f"broke off after {len(whole[name]) - 2:,} bytes, of how many the server did" in text
+    assert leftovers(tmp_path) == []
+    assert get(f"/a/{name}").read_bytes() == whole[name]  # held to nothing
+    # Nor one that is shorter than the file that it is of.
+    server.files["/a/f.npz"] = BODY[:-30]
+    assert "did not send a whole .npz file" in refusal(get, "/a/f.npz")
+
+
+def test_a_part_that_nobody_asked_for(get, server, tmp_path):
+    server.faults = [("part",)] * 3
+    assert "the server sent a part of the file, asked for all of it, 3 times" in refusal(get)
+    assert leftovers(tmp_path) == []
+
+
 def test_a_body_shorter_than_stated(get, server, tmp_path):
     server.faults = [("claim", len(BODY) + 7)] * 3
     assert f"broke off after {len(BODY):,} of {len(BODY) + 7:,} bytes" in refusal(get)
-    assert not list(tmp_path.rglob("b.npz"))
+    assert leftovers(tmp_path) == ["b.npz.part", "b.npz.part.json"]  # to go on with
+    server.validators, server.faults = False, [("claim", len(BODY) + 7)] * 3
+    assert "3 times; try later" in refusal(get)
+    assert leftovers(tmp_path) == []
 
 
 def test_sizes_that_cannot_be(get, server, tmp_path):
-    server.faults = [("claim", 33 * 2**30)]
-    assert "33 GiB; the limit is 32 GiB" in refusal(get)
+    for size, shown in ((33 * 2**30, 33), ("9" * 5000, 931322575)):
+        server.faults = [("claim", size)]
+        assert f"{shown} GiB; the limit is 32 GiB" in refusal(get)
     source = Source(name="one", urls=(f"{server.url}/a/b.npz",), mib=12.0)
     assert "0.0 MiB instead of the published 12 MiB" in refusal(get, source)
     assert not list(tmp_path.rglob("b.npz*"))
@@ -232,7 +270,7 @@ def test_a_published_digest(get, server, tmp_path):
     right, wrong = (hashlib.sha256(body).hexdigest() for body in (BODY, OTHER))
     text = refusal(get, Source(name="one", urls=(url,), sha256=wrong))
     assert f"its SHA-256 is {right}, not {wrong} as published" in text
-    assert leftovers(tmp_path) == ["b.npz.part.json"]
+    assert leftovers(tmp_path) == []
     path = get(Source(name="one", urls=(url,), sha256=right))
     assert path.read_bytes() == BODY
     # Nor is a file that is already there believed.
@@ -402,7 +440,8 @@ def test_nobody_is_sent_to_this_machine(server):
 def test_the_page_of_a_proxy_is_no_checkpoint(get, server, tmp_path, body):
     server.files["/a/b.npz"] = server.files["/a/c.safetensors"] = body
     for name in ("/a/b.npz", "/a/c.safetensors"):
-        assert "did not send a" in refusal(get, name)
+        assert "did not send a whole ." in refusal(get, name)
+    assert leftovers(tmp_path) == []
     # And is not what later downloads are held to.
     server.files["/a/b.npz"] = BODY
     assert get().read_bytes() == BODY

@@ -33,6 +33,7 @@ TIMEOUT = 30.0  # seconds without a byte
 SIZE_TOLERANCE = 0.03  # tables print sizes rounded
 # Failures that no other try mends.
 FINAL = (socket.gaierror, ConnectionRefusedError, ssl.SSLError, ValueError)
+CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", re.ASCII)
 UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 BY_HAND = "download it elsewhere and give its path"
 
@@ -122,7 +123,10 @@ class _File:
         """Returns the bytes that are here, and what the server said of their file."""
         if not (self.part.is_file() and self.state.is_file()):
             return 0, {}
-        state = readers.read_json(self.state)
+        try:
+            state = readers.read_json(self.state)
+        except WeightsError:  # damaged
+            return 0, {}
         # A part can only be gone on with where the server can say that its file is the same.
         return (self.part.stat().st_size, state) if state.get("validator") else (0, {})
 
@@ -148,14 +152,21 @@ def _bring(one: _File, source: Source, *, offline: bool, wait: Callable[[float],
         one.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             _complete(one, bar, wait)
+            if not _is_whole(one):
+                one.part.unlink()
+                raise WeightsError(
+                    f"{one.shown}: the server did not send a whole {one.path.suffix} file; "
+                    f"{BY_HAND}"
+                )
+            checksums.refuse(one.root, one.path, one.part, one.sha256)
+            one.part.replace(one.path)
         except _Missing:
             if one.url not in source.optional:
                 raise
-            return
-        _check_kind(one)
-        checksums.refuse(one.root, one.path, one.part, one.sha256)
-        one.part.replace(one.path)
-        one.state.unlink()
+        finally:
+            if not one.known()[0]:  # what cannot be gone on with is not kept
+                one.part.unlink(missing_ok=True)
+                one.state.unlink(missing_ok=True)
 
 
 def _complete(one: _File, bar: Bar, wait: Callable[[float], object]) -> None:
@@ -182,10 +193,10 @@ def _receive(one: _File, bar: Bar) -> None:
         start, total = 0, _length(response)
         validator = response.headers.get("ETag") or response.headers.get("Last-Modified")
         if response.status == 206:
-            match = re.fullmatch(
-                r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""), re.ASCII
-            )
+            match = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
             start, total = (int(match[1]), int(match[2])) if match else (-1, None)
+            if not here:
+                raise _BrokenOff("the server sent a part of the file, asked for all of it")
             if (start, {"validator": validator, "total": total}) != (here, state):
                 one.part.unlink()
                 raise _BrokenOff("the file has changed where it is published")
@@ -206,6 +217,10 @@ def _receive(one: _File, bar: Bar) -> None:
             os.fsync(file.fileno())
     if total is not None and here < total:
         raise _BrokenOff(f"broke off after {here:,} of {total:,} bytes")
+    sure = total is not None or response.chunked or one.sha256 is not None
+    if not sure and (one.path.suffix == ".csv" or not _is_whole(one)):
+        one.part.unlink()
+        raise _BrokenOff(f"broke off after {here:,} bytes, of how many the server did not say")
 
 
 def _read(response: Any) -> bytes:
@@ -234,9 +249,9 @@ def _open(one: _File, here: int, state: dict[str, Any]) -> Any:
         return opener.open(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         error.close()
-        said = f"the server says {error.code} {error.reason}"
+        said = f"the server says {error.code} {storage.reason(ValueError(error.reason))}"
         if error.code == 416:
-            one.part.unlink()
+            one.part.unlink(missing_ok=True)
             raise _BrokenOff("the file has changed where it is published") from error
         if error.code == 429 or error.code >= 500:
             raise _BrokenOff(said) from error
@@ -254,7 +269,7 @@ def _open(one: _File, here: int, state: dict[str, Any]) -> Any:
         reason = getattr(error, "reason", error)
         if isinstance(reason, FINAL) or getattr(reason, "errno", None) in UNREACHABLE:
             raise WeightsError(f"{shown}: cannot be reached: {reason}; {BY_HAND}") from error
-        raise _BrokenOff(f"broke off: {reason or type(reason).__name__}") from error
+        raise _BrokenOff(f"broke off: {storage.reason(error)}") from error
 
 
 def _token() -> str:
@@ -286,7 +301,9 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 def _length(response: Any) -> int | None:
     text = response.headers.get("Content-Length", "")
-    return int(text) if text.isdecimal() else None
+    if not (text.isascii() and text.isdecimal()):
+        return None
+    return int(text) if len(text) <= 18 else 10**18  # int() refuses thousands of digits
 
 
 def _check_size(one: _File, total: int | None, start: int) -> None:
@@ -309,18 +326,20 @@ def _check_size(one: _File, total: int | None, start: int) -> None:
         )
 
 
-def _check_kind(one: _File) -> None:
-    """Raises WeightsError for a part that is something else: the page of a proxy, most likely."""
-    with one.part.open("rb") as file:
-        head = file.read(9)
-    sound = {
-        ".npz": head.startswith(b"PK"),
-        ".safetensors": head[8:] == b"{",
-        ".json": head.lstrip()[:1] == b"{",
-        ".csv": not head.lstrip().startswith(b"<"),
-    }
-    if not sound[one.path.suffix]:
-        one.part.unlink()
-        raise WeightsError(
-            f"{one.shown}: the server did not send a {one.path.suffix} file; {BY_HAND}"
-        )
+def _is_whole(one: _File) -> bool:
+    """Whether a part is a file of its kind to its last byte, and not, say, the page of a proxy.
+
+    A table does not tell its last byte.
+    """
+    kind = one.path.suffix
+    if kind == ".csv":
+        with one.part.open("rb") as file:
+            return not file.read(9).lstrip().startswith(b"<")
+    try:
+        if kind == ".json":
+            readers.read_json(one.part)
+        else:
+            readers.open_arrays(one.part, kind)
+    except WeightsError:
+        return False
+    return True

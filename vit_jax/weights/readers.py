@@ -82,21 +82,25 @@ class Arrays:
     read: Callable[[str], np.ndarray]
 
 
-def open_arrays(path: pathlib.Path) -> Arrays:
-    """Opens the arrays of a .npz or .safetensors file; raises WeightsError."""
-    if path.suffix in UNREAD:
+def open_arrays(path: pathlib.Path, kind: str = "") -> Arrays:
+    """Opens the arrays of a .npz or .safetensors file; raises WeightsError.
+
+    `kind` is the suffix, for a file of another name.
+    """
+    kind = kind or path.suffix
+    if kind in UNREAD:
         raise WeightsError(
-            f"{path}: a {path.suffix} file {UNREAD[path.suffix]}; convert it to .safetensors with "
+            f"{path}: a {kind} file {UNREAD[kind]}; convert it to .safetensors with "
             "the library that wrote it, or download that format"
         )
     readers = {".npz": _npz, ".safetensors": _safetensors}
-    if path.suffix not in readers:
+    if kind not in readers:
         raise WeightsError(f"{path}: unsupported file type; supported: {', '.join(readers)}")
     with _named(path):
         if not path.is_file():
             raise WeightsError("no such file")
-        with _explained(f"is not a complete {path.suffix} file"):
-            return readers[path.suffix](_File(path))
+        with _explained(f"is not a complete {kind} file"):
+            return readers[kind](_File(path))
 
 
 def open_shards(index: pathlib.Path) -> Arrays:
