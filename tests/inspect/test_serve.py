@@ -6,6 +6,7 @@ import json
 import socket
 import struct
 import threading
+import time
 
 import cv2
 import numpy as np
@@ -137,6 +138,93 @@ def test_other_paths_and_methods_are_refused(server):
     assert ask(server, path="/../etc/passwd")[0] == 404
     assert ask(server, "POST", "/", png(), **KIND)[0] == 404
     assert ask(server, "PUT", "/look", png(), **KIND)[0] == 501
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"PUT /look HTTP/1.1\r\nHost: x\r\n\r\n", 501),
+        (b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n", 501),
+        (b"GET / HTTP/9.9\r\n\r\n", 505),
+        (b"GET / HTTP/x\r\n\r\n", 400),
+        (b"GET / / / HTTP/1.1\r\n\r\n", 400),
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", 414),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 70_000 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\n" + b"X: 1\r\n" * 200 + b"\r\n", 431),
+        (b"GET / HTTP/1.1\r\n\r\n", 403),
+    ],
+)
+def test_every_refusal_has_the_security_headers(server, request_, status):
+    with socket.create_connection((serve.ADDRESS, server.server_port), timeout=20) as client:
+        client.sendall(request_)
+        client.shutdown(socket.SHUT_WR)
+        with client.makefile("rb") as file:
+            answer = b"".join(iter(lambda: file.read(1000), b""))
+    head, _, content = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    assert first.split()[1] == str(status)
+    headers = dict(line.split(": ", 1) for line in lines)
+    assert headers.items() >= serve.HEADERS.items()
+    assert (headers["Content-Type"], b"<" in content) == ("application/json", False)
+
+
+@pytest.mark.parametrize("begun", ["", "GET / HTTP/1.1\r\nHost: x\r\n", "POST"])
+def test_a_client_that_drips_is_cut_off(server, monkeypatch, begun):
+    monkeypatch.setattr(serve.Handler, "timeout", 0.5)
+    post = (
+        f"POST /look HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n"
+        f"Content-Type: {serve.KIND}\r\nContent-Length: 1000\r\n\r\n"
+    )
+    with socket.create_connection((serve.ADDRESS, server.server_port), timeout=20) as slow:
+        slow.sendall((post if begun == "POST" else begun).encode())
+        began = time.monotonic()
+        with contextlib.suppress(OSError):  # reset, or a broken pipe
+            while time.monotonic() - began < 20:
+                slow.sendall(b"x")
+                time.sleep(0.05)
+    assert time.monotonic() - began < 10
+
+
+def test_few_images_are_in_memory_at_once(viewer, monkeypatch):
+    held, most, free = [], [], threading.Event()
+    read = serve.Handler._body
+
+    def body(self, length):
+        held.append(1)
+        most.append(len(held))
+        return read(self, length)
+
+    def look(self, picture):
+        free.wait(20)
+        held.pop()
+        return {}
+
+    monkeypatch.setattr(serve.Handler, "_body", body)
+    monkeypatch.setattr(type(viewer), "look", look)
+    found = []
+    with running(viewer, "") as server:
+        send = lambda: found.append(ask(server, "POST", "/look", bytes(9), **KIND)[0])  # noqa: E731
+        threads = [threading.Thread(target=send) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.3)
+        free.set()
+        for thread in threads:
+            thread.join()
+    assert found == [200] * 8
+    assert max(most) == serve.AT_ONCE
+
+
+def test_connections_are_counted(viewer, monkeypatch):
+    monkeypatch.setattr(serve, "CONNECTIONS", 2)
+    with running(viewer, "page") as server:
+        address = (serve.ADDRESS, server.server_port)
+        with socket.create_connection(address), socket.create_connection(address):
+            time.sleep(0.1)
+            with pytest.raises((http.client.HTTPException, OSError)):
+                ask(server)
+        time.sleep(0.1)
+        assert ask(server)[0] == 200
 
 
 def test_a_client_that_stops_sending_costs_only_its_own_thread(server, monkeypatch):

@@ -1,9 +1,12 @@
 """Serves the page of `view` on 127.0.0.1 for images from the user, without storing them."""
 
 import http.server
+import io
 import json
+import socket
 import sys
 import threading
+import time
 from http import HTTPStatus
 from typing import Any
 
@@ -14,7 +17,9 @@ from vit_jax.inspect import view
 ADDRESS = "127.0.0.1"
 MOST_BYTES = 20_000_000  # of an uploaded image
 MOST_DIGITS = 20  # of a byte count; Python rejects numbers with thousands of digits
-SECONDS = 30  # limit for an upload
+SECONDS = 30  # for a request to arrive, and again for its image; a wait for the others is free
+AT_ONCE = 2  # images in memory: one arrives while another is looked at
+CONNECTIONS = 64  # more are closed at once
 KIND = "application/octet-stream"  # other origins cannot send this type without a preflight request
 HEADERS = {
     "Content-Security-Policy": f"{view.policy()}; frame-ancestors 'none'",
@@ -46,6 +51,22 @@ class Server(http.server.ThreadingHTTPServer):
             raise config.ConfigError(f"--serve={port}: {error.strerror}; try another") from error
         self.viewer, self.page = viewer, page.encode(errors="backslashreplace")
         self.one_at_a_time = threading.Lock()
+        self.images = threading.BoundedSemaphore(AT_ONCE)
+        self._connections = threading.BoundedSemaphore(CONNECTIONS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answers a connection in a thread of its own, of which there are only so many."""
+        if self._connections.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answers a connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignores clients that disconnected; logs other errors in one line."""
@@ -64,12 +85,41 @@ class Server(http.server.ThreadingHTTPServer):
         return f"http://{self.hosts[0]}/"
 
 
+class _Arriving(io.RawIOBase):
+    """What a client sends until a deadline, after which reading raises TimeoutError.
+
+    A timeout of the socket alone begins again with every byte.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self.deadline = connection, 0.0
+
+    def readable(self) -> bool:
+        """Whether this can be read: yes."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Reads what is there, or waits for the next bytes."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     """One request; http.server defines the method names."""
 
     server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
     server_version, sys_version = "vit_jax", ""
     timeout = SECONDS
+
+    def setup(self) -> None:
+        """Begins to wait for the request."""
+        super().setup()
+        self._arriving = _Arriving(self.connection)
+        self._arriving.deadline = time.monotonic() + self.timeout
+        self.rfile = io.BufferedReader(self._arriving)
 
     def do_GET(self) -> None:
         """Sends the page."""
@@ -88,10 +138,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._check_sender()
             if self.path != "/look":
                 raise RejectedError(HTTPStatus.NOT_FOUND, "images go to /look")
-            encoded = self._body()
+            length = self._length()
             try:
-                with self.server.one_at_a_time:
-                    seen = self.server.viewer.look(("your image", encoded, None))
+                with self.server.images:
+                    encoded = self._body(length)
+                    with self.server.one_at_a_time:
+                        seen = self.server.viewer.look(("your image", encoded, None))
             except decoding.BadImage as error:
                 raise RejectedError(HTTPStatus.BAD_REQUEST, f"the file {error}") from error
         except RejectedError as error:
@@ -109,7 +161,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if origin is not None and origin not in {f"http://{host}" for host in self.server.hosts}:
             raise RejectedError(HTTPStatus.FORBIDDEN, "pages of other origins are not answered")
 
-    def _body(self) -> bytes:
+    def _length(self) -> int:
         if self.headers.get("Content-Type") != KIND:
             raise RejectedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send an image as {KIND}")
         length = self.headers.get("Content-Length", "")
@@ -120,10 +172,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
             raise RejectedError(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the file is too large: {limit}"
             )
-        body = self.rfile.read(int(length))
-        if len(body) < int(length):
+        return int(length)
+
+    def _body(self, length: int) -> bytes:
+        self._arriving.deadline = time.monotonic() + self.timeout
+        body = self.rfile.read(length)
+        if len(body) < length:
             raise RejectedError(HTTPStatus.BAD_REQUEST, "the file came only in part")
         return body
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answers what http.server itself refuses as everything else is answered."""
+        status = HTTPStatus(code)
+        self._send_error(RejectedError(status, message or status.phrase))
 
     def _send_error(self, error: RejectedError) -> None:
         self.close_connection = True  # the rest of the request was not read
@@ -131,13 +192,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._send(error.status, "application/json", content)
 
     def _send(self, status: HTTPStatus, kind: str, content: bytes) -> None:
+        self.connection.settimeout(self.timeout)
+        self.request_version = self.protocol_version  # of a broken request: none, so no headers
         self.send_response(status)
         for name, value in HEADERS.items():
             self.send_header(name, value)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content)
+        if self.command != "HEAD":
+            self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
         """Logs nothing: the page shows errors."""
