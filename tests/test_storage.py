@@ -30,6 +30,18 @@ def test_a_line_begins_after_one_that_was_cut_short(tmp_path, left):
     storage.append_line(path, {"b": 2})
     storage.append_line(path, {"b": 3})
     assert path.read_text() == left + '\n{"b": 2}\n{"b": 3}\n'
+    said = []
+    found = list(storage.read_lines(path, 1000, said.append))
+    cut = "1" if left.endswith("}") else "2"
+    assert [line for _, line in found] == [{"a": 1}, {"b": 2}, {"b": 3}]
+    torn = f"{path}: line {cut} is no JSON, cut short or damaged; passed over"
+    assert said == ([torn] if cut == "2" else [])
+
+
+def test_what_is_written_can_be_read(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    storage.append_line(path, {"a": [float("nan"), 1.0], "b": {"c": float("-inf")}})
+    assert list(storage.read_lines(path, 1000)) == [(1, {"a": [None, 1.0], "b": {"c": None}})]
 
 
 def test_a_line_is_whole_and_flushed_before_the_call_returns(tmp_path, monkeypatch):

@@ -5,14 +5,16 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import os
 import pathlib
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from typing import IO, Any, cast
 
+from vit_jax import limits
 from vit_jax.config import ConfigError, UserError
 from vit_jax.errors import NO_ROOM, LeaseLost, NotWritten
 
@@ -155,18 +157,73 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
 def append_line(path: pathlib.Path, values: Mapping[str, Any]) -> None:
     """Adds a line of JSON to a local file, which is on the disk on return; raises OSError.
 
-    The file and its folders are created if they are missing. A line that a killed process, or a
-    full disk, cut short stays what it is: this one starts after it.
+    The file and its folders are created if they are missing.
     """
-    line = f"{json.dumps(values)}\n".encode()
+    line = as_line(values)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with naming(path), path.open("a+b") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            line = line if file.read(1) == b"\n" else b"\n" + line
-        file.write(line)  # at the end, wherever the file was read
+    with naming(path), open_lines(path) as file:
+        file.write(line)
         file.flush()
         os.fsync(file.fileno())
+
+
+def open_lines(path: pathlib.Path) -> IO[bytes]:
+    """Opens a file of JSON lines to add to; raises OSError.
+
+    A line that a killed process, or a full disk, cut short stays what it is: the next one starts
+    after it, and `read_lines` passes over it.
+    """
+    file = path.open("a+b")
+    if file.tell():
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.write(b"\n")  # at the end, wherever the file was read
+    return file
+
+
+def as_line(values: Mapping[str, Any]) -> bytes:
+    """One line of JSON; numbers that are not finite become null, as JSON has none."""
+    try:
+        text = json.dumps(values, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(values), allow_nan=False)
+    return f"{text}\n".encode()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_lines(
+    path: pathlib.Path, most: int, say: Callable[[str], None] = lambda line: None
+) -> Iterator[tuple[int, Any]]:
+    """Yields the number and the values of each line of a file of JSON lines.
+
+    Args:
+      path: the file.
+      most: bytes of a file.
+      say: called about the lines that are no JSON, which are passed over: a process was killed, or
+        the disk was full, while it wrote one.
+
+    Raises OSError, or LimitError for a file that is too large.
+    """
+    torn = []
+    for number, line in enumerate(limits.read(path, most).split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            values = limits.load_json(line)
+        except ValueError:
+            torn.append(number)
+            continue
+        yield number, values
+    if torn:
+        more = f" (and {len(torn) - 1} more)" if len(torn) > 1 else ""
+        say(f"{path}: line {torn[0]}{more} is no JSON, cut short or damaged; passed over")
 
 
 def sync(path: str | os.PathLike[str]) -> None:

@@ -4,7 +4,7 @@ import pathlib
 import pytest
 from helpers.toy_findings import Runner, finding, study, training
 
-from vit_jax import config, findings
+from vit_jax import config, findings, limits
 from vit_jax.findings import planning, records, verification
 
 KEPT = pathlib.Path(__file__).parents[2] / "docs" / "records" / "findings.jsonl"
@@ -27,30 +27,50 @@ def test_a_record_says_what_ran_where_and_what_came_of_it(run):
     assert record["seconds"] == 2.0
 
 
-def test_half_a_last_line_is_left_by_a_kill_and_the_next_record_starts_a_new_one(run, tmp_path):
+def test_half_a_last_line_is_left_by_a_kill_and_the_next_record_starts_a_new_one(
+    run, tmp_path, caplog
+):
     path = run.records.path
     lines = path.read_text().splitlines()
     path.write_text("\n".join(lines[:2]) + "\n" + lines[2][:40])
     again = study(tmp_path, *run.findings)
     assert len(again.records.of_scale("toy")) == 2
     findings.perform(again, tmp_path, run=Runner(lambda cell: 0.5))
-    with pytest.raises(config.ConfigError, match="line 3 is no record"):
-        findings.Records(path)
+    assert findings.Records(path).of_scale("toy") == again.records.of_scale("toy")
+    said = f"{path}: line 3 is no JSON, cut short or damaged; passed over"
+    assert [record.getMessage() for record in caplog.records] == [said, said]
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
         ("[]", "no object"),
-        ("{", "Expecting"),
-        ('{"cell": "a"}', "digest is missing"),
-        ('{"cell": 5}', "cell is missing or no str"),
+        ({"cell": 5}, "cell is missing or no str"),
+        ({"digest": None}, "digest is missing"),
+        ({"rate": float("nan")}, "rate is missing or no float"),
+        ({"seconds": True}, "seconds is missing or no float"),
+        ({"flops": 10**400}, "flops is missing or no float"),
+        ({"seed": 1.5}, "seed is missing or no int"),
+        ({"measures": {"top1": float("inf")}}, "measures: top1 is no number"),
+        ({"measures": {"top1": 10**400}}, "measures: top1 is no number"),
+        ({"state": "x"}, "state is neither done nor failed"),
     ],
 )
-def test_a_line_that_is_no_record_is_named(tmp_path, line, why):
+def test_a_line_that_is_no_record_is_named(run, tmp_path, line, why):
     path = tmp_path / "records.jsonl"
+    sound = json.loads(run.records.path.read_text().splitlines()[0])
+    line = line if isinstance(line, str) else json.dumps(sound | line)
     path.write_text(f"{line}\n\n")
     with pytest.raises(config.ConfigError, match=f"line 1 is no record .{why}"):
+        findings.Records(path)
+
+
+def test_a_file_beyond_all_limits_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "records.jsonl"
+    path.write_text("[" * 100_000 + "\n" + "9" * 5000 + "\n")
+    findings.Records(path)  # two lines that are passed over
+    monkeypatch.setattr(limits, "RECORD", 100)
+    with pytest.raises(config.ConfigError, match=r"records.jsonl: has 105,002 bytes, more than"):
         findings.Records(path)
 
 

@@ -1,14 +1,14 @@
 """Results of cells: one JSON line each, in a file that is only ever added to."""
 
-import json
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vit_jax import config, storage
+from vit_jax import config, limits, logs, storage
 from vit_jax.reports import provenance
 
 DONE, FAILED = "done", "failed"
+LARGEST = 1e30  # a cell takes 1e15 FLOPs
 KEYS = {
     "cell": str,
     "digest": str,
@@ -74,17 +74,14 @@ class Records:
     def _read(self) -> Iterator[dict[str, Any]]:
         if not self.path.is_file():
             return
-        text = self.path.read_text(encoding="utf-8", errors="replace")
-        lines = text.split("\n")
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
+        try:
+            lines = list(storage.read_lines(self.path, limits.RECORD, logs.log.warning))
+        except (OSError, limits.LimitError) as error:
+            raise config.ConfigError(f"--records={self.path}: {storage.reason(error)}") from error
+        for number, record in lines:
             try:
-                record = json.loads(line)
                 check(record)
-            except (ValueError, RecursionError) as error:
-                if number == len(lines):
-                    return  # its process was killed while it wrote
+            except ValueError as error:
                 raise config.ConfigError(
                     f"--records={self.path}: line {number} is no record ({error}); remove the line"
                 ) from None
@@ -97,12 +94,19 @@ def check(record: Any) -> None:
         raise ValueError("no object")
     for key, kind in KEYS.items():
         value = record.get(key)
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            continue
-        if key not in record or not isinstance(value, kind):
+        good = _is_number(value) if kind in (int, float) else isinstance(value, kind)
+        if key not in record or not good or (kind is int and not isinstance(value, int)):
             raise ValueError(f"{key} is missing or no {getattr(kind, '__name__', 'text')}")
-    if not all(isinstance(value, int | float) for value in record["measures"].values()):
-        raise ValueError("measures are no numbers")
+    for name, value in record["measures"].items():
+        if not _is_number(value):
+            raise ValueError(f"measures: {name} is no number")
+    if record["state"] not in (DONE, FAILED):
+        raise ValueError(f"state is neither {DONE} nor {FAILED}")
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value of JSON is a number to count with: finite, and no larger than any here."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
 def made(

@@ -1,9 +1,7 @@
 """Run output: metrics.jsonl, TensorBoard events and log messages."""
 
 import contextlib
-import json
 import logging
-import math
 import pathlib
 import sys
 import time
@@ -108,21 +106,12 @@ class JsonLines:
     """Appends lines to `metrics.jsonl`; the only logger that gets text, such as a split, too."""
 
     def __init__(self, directory: pathlib.Path) -> None:
-        path = directory / "metrics.jsonl"
-        # A line truncated by a kill must not absorb the resumed run's first line.
-        cut = path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n")
-        self._file = path.open("a", encoding="utf-8")
-        if cut:
-            self._file.write("\n")
+        self._file = storage.open_lines(directory / "metrics.jsonl")
 
     def write(self, step: int, values: Mapping[str, float | str]) -> None:
         """Writes one line; numbers that are not finite become null."""
-        line = {
-            name: value if isinstance(value, str) or math.isfinite(value) else None
-            for name, value in values.items()
-        }
         try:
-            self._file.write(json.dumps({"step": step, **line}, allow_nan=False) + "\n")
+            self._file.write(storage.as_line({"step": step, **values}))
             self._file.flush()
         except OSError as error:
             raise NotWritten(f"{self._file.name}: cannot be written: {error.strerror}") from error
@@ -202,11 +191,7 @@ def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
     step and keys wins. Truncated or damaged lines are skipped.
     """
     lines: dict[tuple[int, tuple[str, ...]], dict[str, Any]] = {}
-    for text in limits.read(path, limits.METRICS).decode(errors="replace").splitlines():
-        try:
-            line = limits.load_json(text)
-        except ValueError:
-            continue
+    for _, line in storage.read_lines(path, limits.METRICS):
         if isinstance(line, dict) and isinstance(line.get("step"), int):
             lines[line["step"], tuple(sorted(line))] = line
     return sorted(lines.values(), key=lambda line: line["step"])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from vit_jax import config, storage
+from vit_jax import config, limits, logs, storage
 from vit_jax.preflight import search
 from vit_jax.preflight.program import Report, Settings, measure, same_program
 from vit_jax.preflight.topologies import Slice
@@ -91,12 +91,15 @@ def read(output: pathlib.Path | None) -> dict[str, Report]:
         return known
     with storage.writing("--output", output):
         output.open("a", encoding="utf-8").close()
-    for number, text in enumerate(output.read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        lines = list(storage.read_lines(output, limits.RECORD, logs.log.warning))
+    except (OSError, limits.LimitError) as error:
+        raise config.ConfigError(f"--output={output}: {storage.reason(error)}") from error
+    for number, line in lines:
         try:
-            line = json.loads(text)
             values = line["report"]
             known[line["key"]] = Report(**values | {"settings": Settings(**values["settings"])})
-        except (ValueError, KeyError, TypeError) as error:
+        except (LookupError, TypeError) as error:
             raise config.ConfigError(
                 f"--output={output}: line {number} is no report of preflight; "
                 "name another file, or remove it"

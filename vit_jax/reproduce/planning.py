@@ -1,15 +1,13 @@
 """The runs of a table in order: cost, state and missing requirements."""
 
-import contextlib
 import dataclasses
 import functools
-import json
 import pathlib
 import re
 import shlex
 from collections.abc import Iterator, Mapping
 
-from vit_jax import catalog, components, listing
+from vit_jax import catalog, components, limits, listing, storage
 from vit_jax.data import availability, datasets, tasks
 from vit_jax.reports import run_data
 from vit_jax.reproduce import measurements
@@ -204,11 +202,10 @@ def _slices() -> Iterator[tuple[str, list[str]]]:
     """Yields programs and the slices they fit on, from preflight results stored in a checkout."""
     file = catalog.directory().parent / "docs" / "records" / RECORDED
     fits: dict[str, list[str]] = {}
-    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
-        with contextlib.suppress(ValueError):  # the last one may be being written
-            report = json.loads(line)["report"]
-            if report["fits"]:
-                fits.setdefault(_program(report["name"]), []).append(report["topology"])
+    for _, line in storage.read_lines(file, limits.RECORD) if file.is_file() else ():
+        report = line["report"]
+        if report["fits"]:
+            fits.setdefault(_program(report["name"]), []).append(report["topology"])
     yield from fits.items()
 
 
