@@ -302,7 +302,7 @@ def test_a_row_whose_data_is_not_here_says_what_to_run(capsys, tmp_path):
 def test_a_row_of_private_data_takes_a_folder_of_the_user(folder, tmp_path, monkeypatch, capsys):
     started = []
 
-    def train(cfg, workdir, profile):
+    def train(cfg, workdir, profile, accept):
         started.append(evaluation.Evaluation(cfg).source)
         raise config.UserError("enough")
 

@@ -2,7 +2,9 @@
 
 import ast
 import contextlib
+import importlib
 import json
+import sys
 
 import chex
 import jax
@@ -184,3 +186,31 @@ def test_plugged_in_loss_schedule_and_probabilities(plugin):
     np.testing.assert_allclose(losses.probabilities(logits, "squared"), jax.nn.softmax(logits))
     schedule = schedules.create(config.Schedule(decay="triangle"), lr=1.0, steps=10, warmup=0)
     np.testing.assert_allclose([schedule(s) for s in (0, 5, 10)], [0.1, 1.0, 0.0], atol=1e-6)
+
+
+def test_a_plug_in_is_known_by_its_source_and_what_it_imports_beside_it(tmp_path, monkeypatch):
+    files = {
+        "first_plugin.py": "import json, side, vit_jax.config\nfrom pack.deep import x\n",
+        "side.py": "def lazily():\n    from pack import late\n",
+        "pack/__init__.py": "",
+        "pack/deep.py": "from . import near\nfrom .near import far\nx = 1\n",
+        "pack/near.py": "far = 1\n",
+        "pack/late.py": "",
+        "unused.py": "",
+        "json.py.txt": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("first_plugin")
+    names = ["first_plugin", "pack", "pack.deep", "pack.late", "pack.near", "side"]
+    try:
+        before = components.digests(["first_plugin", "__main__", "never_imported"])
+        assert list(before) == names
+        (tmp_path / "pack" / "late.py").write_text("# changed")
+        after = components.digests(["first_plugin"])
+        assert {name for name in names if before[name] != after[name]} == {"pack.late"}
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)

@@ -6,7 +6,10 @@ import platform
 import subprocess
 import sys
 
+import jax
 import pytest
+
+CACHE_OPTIONS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 
 FAULTS = """
 import resource, statistics
@@ -68,3 +71,31 @@ def test_a_script_on_a_machine_without_a_tpu_gets_no_messages_of_libtpu():
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
     )
     assert (run.stdout, run.stderr) == ("cpu\n", "")
+
+
+def test_compiled_programs_are_kept_in_a_private_folder_of_the_user(tmp_path, monkeypatch, caplog):
+    from vit_jax.runtime import device
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    before = {name: jax.config.values[name] for name in CACHE_OPTIONS}
+    folder = tmp_path / f".cache/vit_jax/compiled/cpu-{platform.node()}"
+    try:
+        jax.config.update("jax_compilation_cache_dir", None)
+        device.cache_programs()
+        assert jax.config.values["jax_compilation_cache_dir"] == str(folder)
+        assert folder.stat().st_mode & 0o777 == 0o700
+        monkeypatch.setattr(device, "CACHED", 20)
+        for number in range(4):
+            (folder / str(number)).write_bytes(bytes(8))
+            os.utime(folder / str(number), (number, number))
+        jax.config.update("jax_compilation_cache_dir", None)
+        device.cache_programs()
+        assert sorted(path.name for path in folder.iterdir()) == ["2", "3"]
+        jax.config.update("jax_compilation_cache_dir", None)
+        folder.chmod(0o777)
+        device.cache_programs()
+        assert jax.config.values["jax_compilation_cache_dir"] is None
+        assert "others may write there; compiled programs are not kept" in caplog.text
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)

@@ -68,6 +68,19 @@ def test_a_stopped_run_resumes_bit_for_bit(workdir, tmp_path, monkeypatch):
     runs.assert_equal_runs(tmp_path / "run", workdir)
 
 
+def test_an_edited_plug_in_is_refused(workdir, monkeypatch, capsys):
+    (record,) = (json.loads(max(workdir.glob("checkpoints/*/commit.json")).read_text()),)
+    sealed = record["commit"]["facts"]["plugins"]
+    assert set(sealed) == {"my_project", *(f"my_project.{kind}" for kind in KINDS)}
+    other = sealed | {"my_project.loss": "0"}
+    monkeypatch.setattr(components, "digests", lambda modules: other)
+    assert cli.main(["train", f"--workdir={workdir}", "--plugins=my_project"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "vit_jax: --plugins: my_project.loss changed since step 6; restore it, or choose another "
+        "--workdir; --accept=plugins resumes with the change"
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_attention_of_ones_own_in_the_built_in_vit(tmp_path, monkeypatch, capsys):

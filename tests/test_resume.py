@@ -3,14 +3,16 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
+from unittest import mock
 
 import pytest
 
 import runs
-from vit_jax import config, experiment, run_config, run_directory
+from vit_jax import config, experiment, run_config, run_directory, starting
 from vit_jax.evaluators import classification
 from vit_jax.runtime import preemption
 
@@ -95,10 +97,81 @@ def test_another_config_is_refused(oracle):
         run_directory.reconcile(oracle, None, {"optimizer.lr": "0.1", "data.threads": "1"})
     assert str(caught.value) == (
         f"--workdir={oracle}: holds another run (optimizer.lr: 0.001 -> 0.1); "
-        "resume it without these changes, or choose another --workdir"
+        "resume it without these changes, or choose another --workdir; "
+        "--accept=config resumes with the change"
     )
     with pytest.raises(config.ConfigError, match="holds another run .*model.width: 16 -> 64"):
         run_directory.reconcile(oracle, run_config.resolve("digits", {}), {})
+
+
+def test_an_edited_config_is_refused(oracle, tmp_path):
+    workdir = shutil.copytree(oracle, tmp_path / "run")
+    file = workdir / "config.json"
+    before = file.read_text()
+    file.write_text(before.replace('"lr": 0.001', '"lr": 0.003'))
+    with pytest.raises(config.ConfigError) as caught:
+        run_directory.reconcile(workdir, None, {})
+    assert str(caught.value) == (
+        f"--workdir={workdir}: config.json is not that of step 25 (optimizer.lr: 0.001 -> 0.003); "
+        "undo the edit, or choose another --workdir; --accept=config resumes with the change"
+    )
+    assert run_directory.reconcile(workdir, None, {}, accept=["config"]).optimizer.lr == 0.003
+    # The name of its config, and any option that decides no result, resume as ever.
+    assert run_directory.reconcile(workdir, runs.configure(), {}).optimizer.lr == 0.001
+    file.write_text(before.replace('"threads": 2', '"threads": 3'))
+    assert run_directory.reconcile(workdir, None, {}).data.threads == 3
+    file.unlink()
+    assert run_directory.reconcile(workdir, None, {}).model.num_classes == 10
+    file.symlink_to(file)  # neither missing nor readable
+    with pytest.raises(config.ConfigError, match="unreadable: .*Too many levels .*has a copy"):
+        run_directory.reconcile(workdir, None, {})
+    with pytest.raises(config.ConfigError, match="^--accept=lr: must be among config, data, plu"):
+        run_directory.reconcile(workdir, None, {}, accept=["lr"])
+
+
+def restored(record, seal, accept=()):
+    """Restores a checkpoint with this record; returns what was said."""
+    said = []
+    session = mock.Mock(progress=mock.Mock(say=said.append))
+    saver = mock.Mock(restore=lambda target, avoid: ({}, record))
+    files = mock.Mock(suspects=list)
+    starting.restore(saver, {}, seal, session, files, accept=accept)
+    return said
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "line"),
+    [
+        (
+            "config",
+            "config",
+            r"the options are not those of step 20 \(optimizer.lr: 0.001 -> 0.1\)",
+        ),
+        ("data", "data", r"data.root: the training examples \(fingerprint b\) .* with \(a\)"),
+        ("teacher", "teacher", "distill.teacher: its parameters are not those"),
+        ("teacher", "teacher_model", "distill.teacher: its model or preprocessing are not those"),
+        ("plugins", "plugins", "--plugins: mine changed since step 20; restore it, or"),
+    ],
+)
+def test_every_part_of_the_seal_is_compared(part, key, line):
+    values = config.to_dict(runs.configure())
+    facts = {"config": values, "data": "a", "teacher": "a", "teacher_model": "a"}
+    facts |= {"plugins": {"mine": "a"}, "versions": {"jax": "1"}}
+    record = facts | {"step": 20, "metrics": {}, "examples": 200}
+    other = config.to_dict(runs.configure(optimizer={"lr": 0.1}))
+    changed = {"config": other, "plugins": {"mine": "b"}}.get(key, "b")
+    assert restored(record, dict(facts)) == ["resuming from step 20"]
+    with pytest.raises(config.ConfigError, match=line) as caught:
+        restored(record, facts | {key: changed})
+    assert f"; --accept={part} resumes with the change" in str(caught.value)
+    accepted = facts | {key: changed, "versions": {"jax": "2"}}
+    first, second, _ = restored(record, accepted, accept=[part])
+    assert first.startswith("accepted: ")
+    assert second == "the run so far had jax 1, this is 2"
+    assert [text.partition(":")[0] for text in accepted["changes"]] == ["step 20"]
+    # A checkpoint of a version that recorded less.
+    older = {name: record[name] for name in ("config", "data", "step", "metrics", "examples")}
+    assert restored(older, dict(facts)) == ["resuming from step 20"]
 
 
 def test_other_data_is_refused(oracle, tmp_path, monkeypatch):

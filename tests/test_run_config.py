@@ -34,7 +34,7 @@ def calls(monkeypatch):
 def test_a_config_is_loaded_built_and_completed_once(calls, monkeypatch, tmp_path):
     started = []
 
-    def train(cfg, workdir, *, profile):
+    def train(cfg, workdir, *, profile, accept):
         started.append((cfg, workdir))
         return experiment.Outcome(workdir=workdir, steps=1, seconds=1.0, results={}, files=())
 
@@ -48,7 +48,7 @@ def test_a_config_is_loaded_built_and_completed_once(calls, monkeypatch, tmp_pat
 
 def test_the_directory_is_that_of_the_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(experiment, "train", lambda cfg, workdir, *, profile: (cfg.name, workdir))
+    monkeypatch.setattr(experiment, "train", lambda cfg, workdir, **_: (cfg.name, workdir))
     name, workdir = api.train("digits")
     assert (name, str(workdir)) == ("digits", "runs/digits")
     with pytest.raises(config.ConfigError, match=r"^workdir=None: needs the name of a config"):

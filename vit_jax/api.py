@@ -3,7 +3,7 @@
 import fnmatch
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vit_jax import catalog, config, progress, run_config, storage
@@ -57,6 +57,7 @@ def train(
     *,
     smoke: bool = False,
     profile: tuple[int, int] | None = None,
+    accept: Collection[str] = (),
 ) -> "Outcome":
     """Trains to the end in a run directory, or resumes the run it holds.
 
@@ -66,6 +67,7 @@ def train(
       overrides: options by dotted name, as in `get_config`.
       smoke: two steps of a tiny copy on random pixels, in runs/smoke/NAME; needs a name.
       profile: first and last step to write a profiler trace of.
+      accept: what may have changed since the run stopped: `config`, `data`, `plugins`, `teacher`.
 
     Raises Preempted, Diverged, or another UserError.
 
@@ -77,14 +79,16 @@ def train(
     cfg, given, directory = _start(name_or_config, workdir, dict(overrides or {}), smoke=smoke)
     with progress.doing("loading libraries"):
         from vit_jax import experiment, run_directory
-    cfg = run_directory.reconcile(directory, cfg, given)
-    return experiment.train(cfg, directory, profile=profile)
+    cfg = run_directory.reconcile(directory, cfg, given, accept)
+    return experiment.train(cfg, directory, profile=profile, accept=accept)
 
 
 def preview(
     name_or_config: str | config.Config | None,
     workdir: str | os.PathLike[str] | None = None,
     overrides: Overrides = None,
+    *,
+    accept: Collection[str] = (),
 ) -> list[tuple[str, str]]:
     """Returns what `train` would do, as pairs of a label and a text; writes nothing.
 
@@ -98,7 +102,8 @@ def preview(
     cfg, given, directory = _start(name_or_config, workdir, dict(overrides or {}), smoke=False)
     with progress.doing("loading libraries"):
         from vit_jax import run_directory, run_preview
-    return run_preview.preview(run_directory.reconcile(directory, cfg, given), directory)
+    cfg = run_directory.reconcile(directory, cfg, given, accept)
+    return run_preview.preview(cfg, directory)
 
 
 def _start(

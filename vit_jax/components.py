@@ -10,6 +10,7 @@ those that its components come from, so that a message can name them.
 import ast
 import dataclasses
 import functools
+import hashlib
 import importlib
 import inspect
 import pathlib
@@ -267,6 +268,63 @@ def _parents(module: str) -> list[str]:
 def plugins() -> tuple[str, ...]:
     """Returns the modules that `load_plugins` has imported: child processes need them too."""
     return tuple(_PLUGINS)
+
+
+def digests(modules: Iterable[str]) -> dict[str, str]:
+    """SHA-256 of the source of imported plug-ins and of the modules beside them that they import.
+
+    What is installed (site-packages, this package) has a version instead. A component of the main
+    script has no digest: its file changes for other reasons.
+    """
+    found: dict[str, str] = {}
+    for first in modules:
+        file = getattr(sys.modules.get(first), "__file__", None)
+        if first in ("__main__", "__mp_main__") or not file:
+            continue
+        path = pathlib.Path(file)
+        depth = first.count(".") + (path.stem == "__init__")
+        root, todo = path.absolute().parents[depth], [first]
+        installed = root.name in ("site-packages", "dist-packages")
+        while todo:
+            name = todo.pop()
+            top = name.partition(".")[0]
+            source = path if name == first else _source(root, name)
+            other = installed and top != first.partition(".")[0]
+            if name in found or source is None or other or top == "vit_jax":
+                continue
+            try:
+                text = source.read_bytes()
+            except OSError:
+                continue
+            found[name] = hashlib.sha256(text).hexdigest()
+            todo += _imported(text, name, is_package=source.stem == "__init__")
+    return dict(sorted(found.items()))
+
+
+def _source(root: pathlib.Path, module: str) -> pathlib.Path | None:
+    """The file of a module below a folder, or None; looks only at names, and imports nothing."""
+    base = root.joinpath(*module.split("."))
+    files = (base / "__init__.py", base.parent / f"{base.name}.py")
+    return next((file for file in files if file.is_file()), None)
+
+
+def _imported(text: bytes, module: str, *, is_package: bool) -> set[str]:
+    """Names that may be modules in the imports of a source, with the packages they are in."""
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, MemoryError, RecursionError):  # bytecode, an extension
+        return set()
+    package = module.split(".") if is_package else module.split(".")[:-1]
+    names: set[str] = set(_parents(module)[:-1])
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {parent for one in node.names for parent in _parents(one.name)}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            for one in node.names:
+                names |= set(_parents(f"{base}.{one.name}".lstrip(".")))
+    return names
 
 
 def needed(recorded: Any) -> str:

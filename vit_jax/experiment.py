@@ -5,14 +5,12 @@ import dataclasses
 import math
 import os
 import pathlib
-import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
 
 from vit_jax import (
-    __version__,
     config,
     loading,
     logs,
@@ -74,9 +72,15 @@ class Outcome:
 
 
 def train(
-    cfg: config.Config, workdir: pathlib.Path, *, profile: tuple[int, int] | None = None
+    cfg: config.Config,
+    workdir: pathlib.Path,
+    *,
+    profile: tuple[int, int] | None = None,
+    accept: Collection[str] = (),
 ) -> Outcome:
     """Trains to the end, resuming where `workdir` left off.
+
+    `accept` names parts of the run's seal that may have changed (`run_directory.PARTS`).
 
     Raises Preempted (exit 75), Diverged or SaveFailed (70), InUse (2) where another process trains
     in `workdir`, or another UserError.
@@ -109,7 +113,15 @@ def train(
         ):
             for line in (_banner(evaluation, len(source), plan, workdir), *notes):
                 session.progress.say(line)
-            moment = starting.restore(saver, target, source, taught, cfg, session, files)
+            seal = starting.seal(
+                cfg,
+                data=source.fingerprint(),
+                examples=len(source),
+                classes=evaluation.classes,
+                taught=taught,
+                mesh=mesh.shape,
+            )
+            moment = starting.restore(saver, target, seal, session, files, accept=accept)
             moment = moment or starting.begin(model, tx, cfg, mesh, session)
             final = test and _final(evaluation, test, plan.steps, directory)
             tested = final and final.recorded(files)
@@ -129,9 +141,7 @@ def train(
                 named=evaluation.named,
                 splits={f"{evaluation.role.name}/split": evaluation.role.split},
             )
-            save = hooks.Save(
-                cfg, plan, session, files, saver, record=_record(evaluation, source, taught)
-            )
+            save = hooks.Save(cfg, plan, session, files, saver, record=seal)
             batches, put = inputs.create(source, cfg, mesh, plan.steps, session.stop)
             session.progress.begin(plan.steps, moment.step)
             if moment.step < plan.steps or not moment.measured or tested == {}:
@@ -303,29 +313,6 @@ def _measured(workdir: pathlib.Path, at: str | None = None) -> tuple[str, dict[s
     found = collectives.broadcast_from_main(lambda: manager.find(workdir / "checkpoints", at)[1])
     metrics = found["metrics"].items()  # which has None for what was not finite
     return found["chosen"], {key: math.nan if one is None else one for key, one in metrics}
-
-
-def _record(
-    evaluation: Evaluation, source: Source, taught: teaching.Teaching | None
-) -> dict[str, Any]:
-    """Returns the facts in every commit record, in addition to its step and digests."""
-    cfg = evaluation.cfg
-    return {
-        "config": config.to_dict(cfg),
-        "fingerprint": config.fingerprint(cfg),
-        "data": source.fingerprint(),
-        "examples": len(source),
-        "classes": list(evaluation.classes),
-        **({} if taught is None else {"teacher": taught.digest}),
-        "mesh": dict(evaluation.mesh.shape),
-        "device": jax.devices()[0].device_kind,
-        "host": platform.node(),
-        "versions": {
-            "vit_jax": __version__,
-            "jax": jax.__version__,
-            "python": platform.python_version(),
-        },
-    }
 
 
 def _banner(evaluation: Evaluation, examples: int, plan: Plan, workdir: pathlib.Path) -> str:

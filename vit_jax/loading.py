@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from vit_jax import config, logs, messages, models, run_config, storage, tree_utils, weights
 from vit_jax.checkpoints import manager
+from vit_jax.checkpoints import record as records
 from vit_jax.errors import AssumptionWarning
 from vit_jax.loaded_model import (
     LoadedModel,
@@ -149,7 +150,7 @@ def is_run(reference: str | os.PathLike[str]) -> bool:
     with storage.readable_errors(os.fspath(reference)):
         return (
             (path / "checkpoints").is_dir()
-            or (path / "commit.json").is_file()
+            or records.is_committed(path)
             or (path.is_dir() and path.name == "checkpoints")
         )
 
@@ -185,7 +186,7 @@ def find_checkpoint(
     Raises CheckpointError.
     """
     path = storage.as_path(checkpoint)
-    if path.name.isdigit() and (path / "commit.json").exists():
+    if path.name.isdigit() and records.is_committed(path):
         at, path = int(path.name), path.parent
     directory = path / "checkpoints" if (path / "checkpoints").is_dir() else path
     if not directory.is_dir():
@@ -268,7 +269,7 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> LoadedMod
             f"{path}: init_from={cfg.init_from} is not the base it was trained on; set "
             "--config.init_from=PATH to that"
         )
-    held = adapter_file.read_arrays(path, shapes)
+    held = adapter_file.read_arrays(path, shapes, fields)
     chosen = trainable.of(create_model(cfg), cfg)
     whole = {name: jnp.asarray(array) for name, array in (held | fitted).items()}
     trained = {name: held[name] for name in chosen.shares or ()}

@@ -1,15 +1,19 @@
 """The config to run in a directory: of a new run, or of the run that the directory contains."""
 
 import dataclasses
+import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from vit_jax import config, limits, loading, run_config, storage, weights
-from vit_jax.checkpoints import manager, record
+from vit_jax.checkpoints import manager
+from vit_jax.checkpoints.record import NEWEST
 from vit_jax.training import plan, schedules
 
 LENGTH = {"train.duration", "schedule.cooldown"}
+# What a commit record seals and resuming compares (`starting.restore`), as `--accept` names it.
+PARTS = ("config", "data", "plugins", "teacher")
 
 
 def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Config:
@@ -28,40 +32,49 @@ def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Co
 
 
 def reconcile(
-    workdir: pathlib.Path, cfg: config.Config | None, overrides: Mapping[str, Any]
+    workdir: pathlib.Path,
+    cfg: config.Config | None,
+    overrides: Mapping[str, Any],
+    accept: Collection[str] = (),
 ) -> config.Config:
     """Returns the config to run in `workdir`: `cfg`, or that of the run that it contains.
+
+    The newest commit record says what the run is, and config.json where it has none yet.
 
     Args:
       workdir: the run directory.
       cfg: a complete config, or None to resume.
       overrides: options by dotted name, which `cfg` has already.
+      accept: with `config`, any option may change.
 
     A run that ended before its first step, for a mistake in its options, may change all. One in
     progress may change the options that do not decide its result, and its length before
     the cooldown of a schedule that has one; anything else raises ConfigError, naming each
     difference.
     """
+    if unknown := [part for part in accept if part not in PARTS]:
+        raise config.ConfigError(f"--accept={unknown[0]}: must be among {', '.join(PARTS)}")
     file = workdir / "config.json"
     with storage.readable_errors(f"--workdir={workdir}"):
-        exists = file.exists()
-    if not exists:
+        exists = file.exists() if storage.is_remote(file) else os.path.lexists(file)
+    record = _newest(workdir)
+    if not exists and record is None:
         if cfg is None:
             raise config.ConfigError(
                 f"--workdir={workdir}: holds no run to resume (no config.json); "
                 "name a config to start one"
             )
         return as_in_weights(cfg, overrides)
+    recorded = None if record is None else record["config"]
     try:
-        stored = limits.read_json(file, limits.CONFIG)
+        stored = limits.read_json(file, limits.CONFIG) if exists else recorded
     except (OSError, ValueError) as error:
+        remedy = "" if record is None else "; remove it: the newest checkpoint has a copy"
         raise config.ConfigError(
-            f"--workdir={workdir}: config.json is unreadable: {error}"
+            f"--workdir={workdir}: config.json is unreadable: {error}{remedy}"
         ) from error
-    old = run_config.complete(config.build(stored))
-    new = cfg
-    if new is None:
-        new = run_config.config_from_values(stored, overrides) if overrides else old
+    old = run_config.complete(config.build(recorded or stored))
+    new = run_config.config_from_values(stored, overrides) if cfg is None else cfg
     if new.model.num_classes is None:  # the data's, which the stored config knows already
         new = config.with_classes(new, old.model.num_classes)
     if new.init_from is not None and new.init_from == old.init_from:
@@ -69,20 +82,51 @@ def reconcile(
         keep = new.init_head == "keep"
         found = weights.numerics(facts, keep_head=keep, channels=new.data.channels)
         new = _with_options(new, found, overrides)
-    changed = config.differences(old, new)
-    if changed and cfg is not None and not _has_begun(workdir):
+    changed = _changes(old, new, record)
+    if not changed or "config" in accept:
+        return new
+    if cfg is not None and not _has_begun(workdir):
         return as_in_weights(cfg, overrides)
     longer = changed.keys() <= LENGTH and old.schedule.decay in schedules.COOLED
-    if changed and not (longer and _is_before_cooldowns(workdir, old, new)):
-        listed = ", ".join(
-            f"{key}: {before} -> {after}" for key, (before, after) in changed.items()
-        )
-        raise config.ConfigError(
-            f"--workdir={workdir}: holds another run ({listed}); "
-            "resume it without these changes, or choose another --workdir"
-            + ("; a length can change before the cooldown alone" if longer else "")
-        )
-    return new
+    edited = record is not None and cfg is None and not overrides
+    what = f"config.json is not that of step {record['step']}" if edited else "holds another run"
+    remedy = "undo the edit" if edited else "resume it without these changes"
+    raise config.ConfigError(
+        f"--workdir={workdir}: {what} ({_listed(changed)}); {remedy}, or choose another --workdir"
+        + ("; a length can change before the cooldown alone" if longer else "")
+        + ("" if record is None else "; --accept=config resumes with the change")
+    )
+
+
+def changes(record: Mapping[str, Any], new: config.Config) -> str:
+    """The options that a run must not change after a commit record, each old -> new."""
+    old = run_config.complete(config.build(record["config"]))
+    return _listed(_changes(old, new, record))
+
+
+def _changes(
+    old: config.Config, new: config.Config, record: Mapping[str, Any] | None
+) -> dict[str, tuple[Any, Any]]:
+    """Options that decide the result and differ; a length may, before the cooldowns."""
+    changed = config.differences(old, new)
+    if record is not None and changed.keys() <= LENGTH and old.schedule.decay in schedules.COOLED:
+        plans = [plan.Plan.of(cfg, record["examples"]) for cfg in (old, new)]
+        if all(record["step"] <= one.steps - one.cooldown for one in plans):
+            return {}
+    return changed
+
+
+def _listed(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    return ", ".join(f"{key}: {before} -> {after}" for key, (before, after) in changed.items())
+
+
+def _newest(workdir: pathlib.Path) -> dict[str, Any] | None:
+    """The newest sound commit record of a run, or None; weights written by `convert` are no run."""
+    try:
+        _, _, record = loading.find_checkpoint(workdir, NEWEST)
+    except manager.CheckpointError:
+        return None
+    return record if "data" in record else None
 
 
 def _has_begun(workdir: pathlib.Path) -> bool:
@@ -91,16 +135,6 @@ def _has_begun(workdir: pathlib.Path) -> bool:
     if metrics.exists() and metrics.stat().st_size:
         return True
     return saved.is_dir() and any(saved.iterdir())
-
-
-def _is_before_cooldowns(workdir: pathlib.Path, old: config.Config, new: config.Config) -> bool:
-    """Returns whether the steps that a run has taken are the same with another length."""
-    try:
-        _, done, facts = loading.find_checkpoint(workdir, record.NEWEST)
-    except manager.CheckpointError:
-        return False
-    plans = [plan.Plan.of(cfg, facts["examples"]) for cfg in (old, new)]
-    return all(done <= one.steps - one.cooldown for one in plans)
 
 
 def _with_options(

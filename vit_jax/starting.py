@@ -1,11 +1,18 @@
-"""Where a run starts: at its newest sound checkpoint, or with new parameters."""
+"""Where a run starts: at its newest sound checkpoint, or with new parameters.
 
+Every commit record holds a seal: the facts that decide how the run goes on. Resuming compares all
+of them, here alone.
+"""
+
+import platform
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from vit_jax import config, loading, models, teaching
+import jax
+
+from vit_jax import __version__, components, config, loading, models, run_directory, teaching
 from vit_jax.checkpoints import collectives
 from vit_jax.checkpoints.manager import Manager
-from vit_jax.data.source import Source
 from vit_jax.runtime.run_files import RunFiles
 from vit_jax.runtime.session import Session
 from vit_jax.training import loop, state, trainable
@@ -14,15 +21,23 @@ from vit_jax.training import loop, state, trainable
 def restore(
     saver: Manager,
     target: Any,
-    source: Source,
-    taught: teaching.Teaching | None,
-    cfg: config.Config,
+    seal: dict[str, Any],
     session: Session,
     files: RunFiles,
+    *,
+    accept: Collection[str] = (),
 ) -> loop.Moment | None:
     """Returns the newest sound state, if there is one.
 
-    Raises ConfigError for other images, or another teacher.
+    Args:
+      saver: the checkpoints.
+      target: the shapes and shardings of the state.
+      seal: this run's, from `seal`; differences that the user accepts are added to it.
+      session: this process.
+      files: the run's.
+      accept: parts of the seal that may differ.
+
+    Raises ConfigError for any other difference.
     """
     avoid = collectives.broadcast_from_main(files.suspects)
     for number in avoid:
@@ -32,20 +47,99 @@ def restore(
     if restored is None:
         return None
     live, record = restored
-    if record["data"] != source.fingerprint():
-        raise config.ConfigError(
-            f"data.root: the training examples (fingerprint {source.fingerprint()}) are not those "
-            f"this run began with ({record['data']}); restore them, or choose another --workdir"
-        )
-    if taught is not None and record.get("teacher") != taught.digest:
-        raise config.ConfigError(
-            "distill.teacher: its parameters are not those this run began with; restore them, or "
-            "choose another --workdir"
-        )
+    changes = list(record.get("changes", ()))
+    for part, line in _differences(record, seal):
+        if part not in accept:
+            raise config.ConfigError(
+                f"{line}, or choose another --workdir; --accept={part} resumes with the change"
+            )
+        changes.append(f"step {record['step']}: {line.partition(';')[0]}")
+        session.progress.say(f"accepted: {line.partition(';')[0]}")
+    seal |= {"changes": changes} if changes else {}
+    for name, version in seal["versions"].items():
+        if (old := record.get("versions", {}).get(name, version)) != version:
+            session.progress.say(f"the run so far had {name} {old}, this is {version}")
     session.progress.say(f"resuming from step {record['step']}")
-    same = record["config"]["evaluation"] == config.to_dict(cfg)["evaluation"]
+    same = record["config"]["evaluation"] == seal["config"]["evaluation"]
     measured = bool(record["metrics"]) and same
     return loop.Moment(state=live, step=record["step"], restored=True, measured=measured)
+
+
+def seal(
+    cfg: config.Config,
+    *,
+    data: str,
+    examples: int,
+    classes: Collection[str],
+    taught: teaching.Teaching | None,
+    mesh: Mapping[str, int],
+) -> dict[str, Any]:
+    """The facts in every commit record, besides its step and the digests of its arrays.
+
+    Args:
+      cfg: the run.
+      data: fingerprint of the training examples.
+      examples: their number.
+      classes: their classes.
+      taught: the teacher.
+      mesh: sizes of its axes.
+    """
+    values = config.to_dict(cfg)
+    teacher = {} if taught is None else {"teacher": taught.digest, "teacher_model": taught.facts}
+    plugins = (
+        {"plugins": components.digests(values[config.PLUGINS])} if config.PLUGINS in values else {}
+    )
+    return {
+        "config": values,
+        "fingerprint": config.fingerprint(cfg),
+        "data": data,
+        "examples": examples,
+        "classes": list(classes),
+        **teacher,
+        **plugins,
+        "mesh": dict(mesh),
+        "device": jax.devices()[0].device_kind,
+        "host": platform.node(),
+        "versions": {
+            "vit_jax": __version__,
+            "jax": jax.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _differences(record: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields each part that differs, and a line that says how, with a remedy.
+
+    A checkpoint of an older version lacks some facts; those are not compared.
+    """
+    new = config.build(now["config"])
+    if changed := run_directory.changes(record, new):
+        yield "config", f"the options are not those of step {record['step']} ({changed}); undo that"
+    if record["data"] != now["data"]:
+        yield (
+            "data",
+            (
+                f"data.root: the training examples (fingerprint {now['data']}) are not those "
+                f"this run began with ({record['data']}); restore them"
+            ),
+        )
+    for key, what in (("teacher", "parameters"), ("teacher_model", "model or preprocessing")):
+        if key in now and record.get(key, now[key]) != now[key]:
+            yield (
+                "teacher",
+                (f"distill.teacher: its {what} are not those this run began with; restore them"),
+            )
+    old, plugins = record.get("plugins"), now.get("plugins", {})
+    if old is not None and old != plugins:
+        names = sorted(name for name in {*old, *plugins} if old.get(name) != plugins.get(name))
+        yield (
+            "plugins",
+            (
+                f"--plugins: {', '.join(names)} changed since step {record['step']}; restore "
+                f"{'it' if len(names) == 1 else 'them'}"
+            ),
+        )
 
 
 def begin(

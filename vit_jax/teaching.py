@@ -18,11 +18,13 @@ class Teaching(NamedTuple):
       teacher: the model.
       params: on the devices.
       digest: of the parameters, which a resumed run compares.
+      facts: digest of its model and preprocessing, likewise.
     """
 
     teacher: distillation.Teacher
     params: models.Params
     digest: str
+    facts: str
 
     def bind(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a compiled step as one of (state, batch), its batch without the teacher."""
@@ -50,7 +52,9 @@ def load(
         _compare(cfg.distill.teacher, opened.classes, classes)
     flat = {n: jax.device_get(leaf) for n, leaf in tree_utils.flatten(opened.params).items()}
     digest = adapter_file.digest(flat)
-    return Teaching(teacher, teacher.put(opened.params, mesh, cfg.mesh), digest)
+    kept = {key: getattr(opened.config.data, key) for key in ("channels", "mean", "std")}
+    facts = config.fingerprint(config.Config(model=opened.config.model, data=config.Data(**kept)))
+    return Teaching(teacher, teacher.put(opened.params, mesh, cfg.mesh), digest, facts)
 
 
 def _compare(name: str, theirs: Sequence[str], ours: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import logging
+import os
 import pathlib
 import subprocess
 import sys
@@ -343,6 +344,38 @@ def test_find_and_read_record(make: Any, tmp_path: pathlib.Path) -> None:
     for at in (4, "worst"):
         with pytest.raises(manager.CheckpointError, match=f"step {at}; choose steps 1, 2, 3"):
             manager.find(where, at)
+
+
+@pytest.mark.parametrize("what", ["commit.json", "."])
+@pytest.mark.parametrize("target", ["commit.json", "nowhere"])
+def test_a_link_in_place_of_a_record_is_damage(
+    make: Any, what: str, target: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "run" / "checkpoints"
+    for step in (1, 2):
+        folder = directory / f"{step:08d}"
+        folder.mkdir(parents=True)
+        record.write(
+            folder, {"step": step, "facts": FACTS, "metrics": {}, "best": None, "leaves": {}}
+        )
+    newest = directory / "00000002"
+    if what == ".":  # the folder itself
+        newest.rename(directory / "elsewhere")
+        newest.symlink_to("00000002" if target == "commit.json" else target)
+    else:
+        (newest / what).unlink()
+        (newest / what).symlink_to(target)
+    assert record.find(directory)[0] == 1
+    assert f"checkpoint {newest} has a damaged record; passed over" in caplog.text
+    with pytest.raises(manager.CheckpointError, match="damaged: commit.json"):
+        record.find(newest)
+    record.prepare(directory)  # removes unfinished saves
+    assert os.path.lexists(newest)
+    caplog.clear()
+    with pytest.raises(manager.CheckpointError, match="does not fit this config"):
+        make().restore(states.target(states.mesh()))  # that of step 1, which holds no arrays
+    assert f"checkpoint {newest} is damaged (commit.json" in caplog.text
+    assert not os.path.lexists(newest)
 
 
 def test_restores_the_step_asked_for(make: Any) -> None:

@@ -253,7 +253,7 @@ class Manager:
         """Makes room for a step's folder; returns whether a committed one already exists."""
         self._check_lease()
         path = records.folder(self._directory, step)
-        if (path / records.COMMIT).exists():
+        if records.is_committed(path):
             try:
                 old = records.read(path)
             except DamagedCheckpoint:

@@ -58,8 +58,24 @@ def steps(directory: epath.PathLike) -> list[int]:
     return sorted(
         int(match["step"])
         for path, match in own(directory)
-        if not match["suffix"] and (path / COMMIT).exists()
+        if not match["suffix"] and is_committed(path)
     )
+
+
+def is_committed(path: epath.Path) -> bool:
+    """Whether a folder has a commit record, readable or not.
+
+    A link that leads nowhere, or in a circle, is damage to be told, not an unfinished save.
+    """
+    if storage.is_remote(path):
+        return (path / COMMIT).exists()
+    try:
+        os.lstat(path / COMMIT)
+    except (FileNotFoundError, NotADirectoryError):
+        return os.path.islink(path) and not path.exists()  # noqa: PTH114 (epath has none)
+    except OSError:
+        pass
+    return True
 
 
 def own(directory: epath.PathLike) -> list[tuple[epath.Path, re.Match[str]]]:
@@ -187,11 +203,11 @@ def tidy(directory: epath.Path) -> list[epath.Path]:
     """Removes what interrupted and failed saves left; returns what it removed."""
     removed = []
     for path, match in own(directory):
-        committed = (path / COMMIT).exists()
+        committed = is_committed(path)
         if match["suffix"] == ".old":
             # A save over this step was under way: if it got there, this one is superseded.
             successor = folder(directory, int(match["step"]))
-            if (successor / COMMIT).exists():
+            if is_committed(successor):
                 path.rmtree(missing_ok=True)
             else:
                 successor.rmtree(missing_ok=True)
@@ -271,7 +287,7 @@ def find(directory: epath.PathLike, at: int | str | None = None) -> tuple[int, d
     Raises CheckpointError.
     """
     path = epath.Path(directory)
-    if at is None and (path / COMMIT).exists():
+    if at is None and is_committed(path):
         try:
             commit = read(path)
         except DamagedCheckpoint as problem:

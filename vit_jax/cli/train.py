@@ -38,6 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FIRST:LAST",
         help="write a profiler trace of these steps to DIR/profile (TensorBoard, Perfetto)",
     )
+    parser.add_argument(
+        "--accept",
+        type=arguments.words,
+        default=(),
+        metavar="PART[,PART]",
+        help="resume although the run's config, data, plugins or teacher changed; it is recorded",
+    )
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
@@ -55,9 +62,17 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 
     logs.setup()
     if args.dry_run:
-        tables.table(("run", ""), api.preview(reference, args.workdir, overrides))
+        shown = api.preview(reference, args.workdir, overrides, accept=args.accept)
+        tables.table(("run", ""), shown)
         return 0
-    outcome = api.train(reference, args.workdir, overrides, smoke=args.smoke, profile=args.profile)
+    outcome = api.train(
+        reference,
+        args.workdir,
+        overrides,
+        smoke=args.smoke,
+        profile=args.profile,
+        accept=args.accept,
+    )
     rows = [(f"{name}/split", split) for name, split in outcome.splits.items() if name != split]
     rows += [(key, tables.metric(key, value)) for key, value in outcome.results.items()]
     rows += [("checkpoint", outcome.checkpoint)]

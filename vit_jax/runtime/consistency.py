@@ -16,6 +16,7 @@ from vit_jax.runtime import distributed
 MOST_BYTES = 2048
 REMEDIES = {
     "code": "install the same version everywhere",
+    "plugins": "give every process the same --plugins, of equal content",
     "jax": "install the same version everywhere",
     "config": "give every process the same command",
     "data": "data.root must hold the same files on every host",

@@ -2,6 +2,8 @@
 
 import contextlib
 import ctypes
+import logging
+import os
 import pathlib
 import platform
 from collections.abc import Iterator
@@ -11,8 +13,11 @@ import jax
 from vit_jax import config
 from vit_jax.runtime import backend
 
+log = logging.getLogger("vit_jax")
+
 # Of glibc's malloc.h: one arena (M_ARENA_MAX), nothing mapped on its own (M_MMAP_MAX), and nothing
 # handed back to the kernel (M_TRIM_THRESHOLD).
+CACHED = 4 * 2**30  # bytes of compiled programs, hundreds of runs
 MALLOC_OPTIONS = ((-8, 1), (-4, 0), (-1, -1))
 
 
@@ -22,15 +27,42 @@ class OutOfMemory(config.UserError):
     exit_code = 78
 
 
-def cache_programs(workdir: pathlib.Path) -> None:
-    """Keeps compiled programs in the run directory, so that a resumed run starts at once."""
+def cache_programs() -> None:
+    """Keeps compiled programs in a folder of the user's, so that a resumed run starts at once.
+
+    jax executes what it finds there: a run directory, which others may have written or damaged,
+    holds none. Without a private folder nothing is kept.
+    """
     if jax.config.values["jax_compilation_cache_dir"]:
         return  # chosen by the user, through JAX_COMPILATION_CACHE_DIR
     # A program for one machine's CPU may not run on the next one's.
     backend = jax.default_backend()
     owner = f"cpu-{platform.node()}" if backend == "cpu" else backend
-    jax.config.update("jax_compilation_cache_dir", str(workdir / "compiled" / owner))
+    try:
+        folder = pathlib.Path("~/.cache/vit_jax/compiled", owner).expanduser()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o022:
+            log.warning("%s: others may write there; compiled programs are not kept", folder)
+            return
+        _forget(folder)
+    except (OSError, RuntimeError) as error:
+        log.info("compiled programs are not kept: %s", error)
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def _forget(folder: pathlib.Path) -> None:
+    """Removes the programs written first, until the rest takes at most `CACHED` bytes."""
+    with os.scandir(folder) as entries:
+        files = sorted((one.stat().st_mtime, one.stat().st_size, one.path) for one in entries)
+    excess = sum(size for _, size, _ in files) - CACHED
+    for _, size, path in files:
+        if excess <= 0:
+            return
+        pathlib.Path(path).unlink(missing_ok=True)  # by another process, meanwhile
+        excess -= size
 
 
 def keep_freed_memory() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import jax
 
-from vit_jax import config, locking
+from vit_jax import components, config, locking
 from vit_jax.checkpoints import collectives
 from vit_jax.data.source import digest
 from vit_jax.progress import Progress
@@ -54,9 +54,9 @@ class Session:
         return consistency.check(self.workdir, own | facts)
 
     def open_files(self, cfg: config.Config) -> RunFiles:
-        """Opens the files of the run, and caches compiled programs beside them."""
+        """Opens the files of the run; from now on compiled programs are kept."""
         files = RunFiles(self.workdir, cfg, self.phases, self.check_lease)
-        device.cache_programs(self.workdir)
+        device.cache_programs()
         return files
 
 
@@ -109,6 +109,8 @@ def _open(cfg: config.Config, workdir: pathlib.Path, stop: preemption.Stop) -> I
         )
         # Options that do not change a result must be equal too, or a process would wait.
         whole = digest(repr(cfg).encode())
-        session.compare(config=whole, code=consistency.code(), jax=jax.__version__)
+        plugins = digest(repr(components.digests(components.plugins())).encode())
+        code = consistency.code()
+        session.compare(config=whole, code=code, plugins=plugins, jax=jax.__version__)
         with preemption.watch_maintenance():
             yield session

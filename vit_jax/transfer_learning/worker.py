@@ -36,13 +36,13 @@ def work(cfg: config.Config, workdir: pathlib.Path, directory: str) -> dict[str,
 
     Args:
       cfg: the run.
-      workdir: the directory of the transfer, which stores compiled programs.
+      workdir: the directory of the transfer.
       directory: the directory of the cell, below `workdir`.
 
     A cell with a non-finite loss returns `failed`. Raises UserError, as `experiment.train` does.
     """
     _check(cfg, workdir / directory)
-    device.cache_programs(workdir)
+    device.cache_programs()
     machine = {
         "device": jax.devices()[0].device_kind,
         "devices": jax.device_count(),

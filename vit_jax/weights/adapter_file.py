@@ -1,10 +1,13 @@
 """Adapter folders: what a run has trained beside a base that stays where it is.
 
-`adapter.json` holds the run's config, which names the base, its classes, and a digest of what was
-frozen; `model.safetensors` the arrays by our names.
+`adapter.json` holds the run's config, which names the base, its classes, a digest of what was
+frozen, and one of the folder itself: of these fields and of the arrays by our names in
+`model.safetensors`.
 """
 
 import hashlib
+import json
+import logging
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +17,11 @@ import numpy as np
 from vit_jax.weights import readers, writers
 from vit_jax.weights.readers import WeightsError
 
+log = logging.getLogger("vit_jax")
+
 FACTS = "adapter.json"
+SEAL = "sha256"  # the field with the folder's own digest; folders of older versions lack it
+REMEDY = "write the adapter again: vit_jax convert --to=adapter"
 FIELDS = {"config": dict, "classes": list, "base": str}
 
 
@@ -30,7 +37,7 @@ def write(
     origin: str = "",
 ) -> None:
     """Writes a folder, completely or not at all; raises WeightsError."""
-    writers.write(path, arrays, {FACTS: fields}, origin)
+    writers.write(path, arrays, {FACTS: {**fields, SEAL: _seal(arrays, fields)}}, origin)
 
 
 def read_fields(path: pathlib.Path) -> dict[str, Any]:
@@ -39,11 +46,19 @@ def read_fields(path: pathlib.Path) -> dict[str, Any]:
     for name, kind in FIELDS.items():
         if not isinstance(fields.get(name), kind):
             raise WeightsError(f"{path / FACTS}: has no {name}; write the adapter again")
+    if unknown := sorted(fields.keys() - FIELDS.keys() - {SEAL}):
+        raise WeightsError(f"{path / FACTS}: has an unknown field {unknown[0]}; {REMEDY}")
     return fields
 
 
-def read_arrays(path: pathlib.Path, shapes: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Returns the arrays by name; raises WeightsError unless they are those of `shapes`."""
+def read_arrays(
+    path: pathlib.Path, shapes: Mapping[str, Any], fields: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Returns the arrays by name; raises WeightsError unless they are those of `shapes`.
+
+    Also raises where arrays or `fields` are not as they were written. Warns of a folder that an
+    older version wrote, which cannot tell.
+    """
     arrays = readers.open_arrays(path / writers.FOLDED)
     wanted = {name: tuple(leaf.shape) for name, leaf in shapes.items()}
     found = {name: spec.shape for name, spec in arrays.specs.items()}
@@ -55,7 +70,17 @@ def read_arrays(path: pathlib.Path, shapes: Mapping[str, Any]) -> dict[str, np.n
     read = {name: arrays.read(name).astype(np.float32, copy=False) for name in wanted}
     if bad := [name for name, array in read.items() if not np.isfinite(array).all()]:
         raise WeightsError(f"{path}: {bad[0]} is not finite")
+    if SEAL not in fields:
+        log.warning("%s: has no digest (an older version wrote it); values are not verified", path)
+    elif fields[SEAL] != _seal(read, fields):
+        raise WeightsError(f"{path}: {FACTS} or {writers.FOLDED} was changed; {REMEDY}")
     return read
+
+
+def _seal(arrays: Mapping[str, np.ndarray], fields: Mapping[str, Any]) -> str:
+    kept = {name: value for name, value in fields.items() if name != SEAL}
+    text = json.dumps([kept, digest(arrays)], sort_keys=True)
+    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:

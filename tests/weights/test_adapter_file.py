@@ -1,0 +1,72 @@
+"""Adapter folders are read as they were written, or not at all."""
+
+import json
+import types
+
+import numpy as np
+import pytest
+
+from vit_jax.weights import adapter_file
+from vit_jax.weights.readers import WeightsError
+
+ARRAYS = {
+    "lora/a": np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4),
+    "head/bias": np.arange(3, dtype=np.float32),
+}
+SHAPES = {name: types.SimpleNamespace(shape=array.shape) for name, array in ARRAYS.items()}
+FIELDS = {"config": {"lora": {"alpha": 16.0}}, "classes": ["cat", "\u00e9mu"], "base": "0f"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    adapter_file.write(tmp_path / "adapter", ARRAYS, FIELDS)
+    return tmp_path / "adapter"
+
+
+def read(folder):
+    return adapter_file.read_arrays(folder, SHAPES, adapter_file.read_fields(folder))
+
+
+def test_a_folder_reads_back(folder):
+    for name, array in read(folder).items():
+        np.testing.assert_array_equal(array, ARRAYS[name])
+
+
+def test_every_flipped_bit_of_the_values_is_refused(folder):
+    file = folder / "model.safetensors"
+    sound = file.read_bytes()
+    for place in range(len(sound) - 4 * 11, len(sound)):
+        data = bytearray(sound)
+        data[place] ^= 1 << place % 8
+        file.write_bytes(data)
+        with pytest.raises(WeightsError, match=r"(was changed; write the adapter|is not finite)"):
+            read(folder)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ('"alpha": 16.0', '"alpha": 32.0', "was changed; write the adapter again"),
+        ('"cat"', '"cap"', "was changed"),
+        ('"base": "0f"', '"base": "0e"', "was changed"),
+        ('"sha256": "', '"sha256": "0', "was changed"),
+        ('"sha256"', '"sha257"', "has an unknown field sha257"),
+        ('"base"', '"baze"', "has no base"),
+    ],
+)
+def test_an_edited_folder_is_refused(folder, before, after, reason):
+    file = folder / adapter_file.FACTS
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after))
+    with pytest.raises(WeightsError, match=reason):
+        read(folder)
+
+
+def test_a_folder_of_an_older_version_loads_and_is_said_to_be_unverified(folder, caplog):
+    file = folder / adapter_file.FACTS
+    fields = json.loads(file.read_text())
+    del fields["sha256"]
+    file.write_text(json.dumps(fields))
+    assert set(read(folder)) == set(ARRAYS)
+    assert "has no digest (an older version wrote it); values are not verified" in caplog.text
