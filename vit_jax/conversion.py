@@ -105,11 +105,16 @@ def _save(opened: loading.LoadedModel, params: object, output: pathlib.Path, ori
         lora=config.Lora(),
     )
     with storage.writing("--output", output):
-        output.mkdir(parents=True)
-    saver = manager.Manager(output / "checkpoints", keep=1, best=None)
-    try:
-        record = {"config": config.to_dict(cfg), "classes": list(opened.classes), "origin": origin}
-        saver.save(opened.step or 0, {"params": jax.device_put(params)}, record=record, metrics={})
-        saver.wait()
-    finally:
-        saver.close()
+        output.parent.mkdir(parents=True, exist_ok=True)
+    with storage.replacing(output) as part:
+        with storage.writing("--output", output):
+            part.mkdir()
+        saver = manager.Manager(part / "checkpoints", keep=1, best=None)
+        try:
+            record = {"config": config.to_dict(cfg), "classes": list(opened.classes)}
+            record["origin"] = origin
+            whole = {"params": jax.device_put(params)}
+            saver.save(opened.step or 0, whole, record=record, metrics={})
+            saver.wait()
+        finally:
+            saver.close()

@@ -4,6 +4,7 @@ import pathlib
 import shutil
 from collections.abc import Iterable
 
+from vit_jax import storage
 from vit_jax.data import objectnet
 from vit_jax.prepare import shards
 
@@ -27,7 +28,8 @@ def copy(sources: Iterable[pathlib.Path], folder: pathlib.Path) -> str:
     with shards.disk_errors(target):
         target.mkdir(exist_ok=True)
         for name in objectnet.FILES:
-            shutil.copyfile(found / name, target / name)
+            with storage.replacing(target / name) as part:
+                shutil.copyfile(found / name, part)
     return f"objectnet: its mapping to ImageNet's classes: in {target}"
 
 

@@ -271,7 +271,7 @@ def _finish(
     with shards.disk_errors(packing.folder):
         dataset_info.write(whole, packing.name, VERSION, plan.classes, _split_infos(plan, packed))
         storage.write_atomically(whole / FACTS, json.dumps(facts, indent=1) + "\n")
-        whole.replace(packing.folder)
+        staging.publish(whole, packing.folder)
 
 
 def _split_infos(

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import pathlib
+import re
 import shutil
 from collections.abc import Callable, Iterator
 
@@ -13,6 +14,7 @@ from vit_jax.prepare import shards
 Path = pathlib.Path
 
 PLAN, WHOLE = "plan", "whole"
+TEMPORARY = re.compile(r"\..+\.\d+")  # of `shards.write_records` and `storage.replacing`
 
 
 def folder(target: Path) -> Path:
@@ -64,6 +66,22 @@ def begin(part: Path, fingerprint: str, first: Callable[[], None] | None = None)
         if first is not None and not plan.exists():
             first()
         storage.write_atomically(plan, fingerprint)
+
+
+def publish(whole: Path, folder: Path) -> None:
+    """Gives a finished data set its name, without files that killed processes left in it.
+
+    Workers may outlive a killed command and write until the folder has its new name.
+    """
+    _remove_temporary(whole)
+    whole.replace(folder)
+    _remove_temporary(folder)
+
+
+def _remove_temporary(folder: Path) -> None:
+    for path in folder.glob(".*"):
+        if TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def check_free(target: Path, needed: int, remedy: str) -> None:

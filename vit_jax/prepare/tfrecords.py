@@ -13,7 +13,7 @@ from etils import epath
 
 from vit_jax import limits, storage
 from vit_jax.data.source import DataError
-from vit_jax.prepare import dataset_info, shards
+from vit_jax.prepare import dataset_info, shards, staging
 from vit_jax.progress import Bar
 
 INFO = "dataset_info.json"
@@ -72,7 +72,7 @@ def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Pa
             progress.update(done)
     _copy_metadata(source, part)
     with shards.disk_errors(folder):
-        part.replace(folder)
+        staging.publish(part, folder)
     return folder
 
 

@@ -213,7 +213,7 @@ def _finish(
             facts["splits"][split] = shards.join_names(whole / f"{split}.txt", mine)
         _write_metadata(job, whole, contents, packed)
         storage.write_atomically(whole / FACTS, json.dumps(facts, indent=1) + "\n")
-        whole.replace(job.folder)
+        staging.publish(whole, job.folder)
     return facts
 
 
