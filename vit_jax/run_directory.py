@@ -67,7 +67,7 @@ def reconcile(
         return as_in_weights(cfg, overrides)
     recorded = None if record is None else record["config"]
     try:
-        stored = limits.read_json(file, limits.CONFIG) if exists else recorded
+        stored: Any = limits.read_json(file, limits.CONFIG) if exists else recorded
     except (OSError, ValueError) as error:
         remedy = "" if record is None else "; remove it: the newest checkpoint has a copy"
         raise config.ConfigError(
@@ -88,9 +88,9 @@ def reconcile(
     if cfg is not None and not _has_begun(workdir):
         return as_in_weights(cfg, overrides)
     longer = changed.keys() <= LENGTH and old.schedule.decay in schedules.COOLED
-    edited = record is not None and cfg is None and not overrides
-    what = f"config.json is not that of step {record['step']}" if edited else "holds another run"
-    remedy = "undo the edit" if edited else "resume it without these changes"
+    what, remedy = "holds another run", "resume it without these changes"
+    if record is not None and cfg is None and not overrides:
+        what, remedy = f"config.json is not that of step {record['step']}", "undo the edit"
     raise config.ConfigError(
         f"--workdir={workdir}: {what} ({_listed(changed)}); {remedy}, or choose another --workdir"
         + ("; a length can change before the cooldown alone" if longer else "")
