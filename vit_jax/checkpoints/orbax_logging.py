@@ -6,11 +6,20 @@ reports through its own channel, with tracebacks of several kilobytes.
 
 import asyncio
 import logging
+import os
 import sys
 import traceback
 import warnings
 from collections.abc import Callable
 from typing import Any
+
+ORBAX = os.path.join("orbax", "checkpoint")  # noqa: PTH118
+# Files whose functions stand between a log call and a filter.
+WITHIN = (
+    os.path.join("logging", "__init__.py"),  # noqa: PTH118 (Python's, and absl's)
+    os.path.join("logging", "converter.py"),  # noqa: PTH118
+    os.path.basename(__file__),  # noqa: PTH119
+)
 
 
 def silence_orbax() -> None:
@@ -24,7 +33,17 @@ def silence_orbax() -> None:
 
 
 def _not_orbax(entry: logging.LogRecord) -> bool:
-    return "orbax" not in entry.pathname
+    """Whether an entry of absl's log comes from elsewhere.
+
+    Its `pathname` is that of the caller only if absl made the logger. Whoever asks for the logger
+    "absl" before absl is imported gets a plain one, for which all entries come from absl itself.
+    """
+    if ORBAX in entry.pathname:
+        return False
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.endswith(WITHIN):
+        frame = frame.f_back
+    return frame is None or ORBAX not in frame.f_code.co_filename
 
 
 def _not_abandoned(entry: logging.LogRecord) -> bool:
