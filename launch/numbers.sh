@@ -6,6 +6,6 @@ is_whole() { # is_whole TEXT: a number from 0 to 999999999, in the form that bas
 }
 
 shown() { # shown TEXT: what fits on a line of a message
-  local text=${1//[[:cntrl:]]/ }
-  echo "${text:0:60}"
+  local text=${1:0:60} # first: bash replaces in long texts for seconds
+  echo "${text//[[:cntrl:]]/ }"
 }

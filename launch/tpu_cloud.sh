@@ -25,7 +25,10 @@ bounded() { # bounded SECONDS COMMAND...: ended with exit code 124 after so long
   # In the background, as a trap waits for whatever is in the foreground. `timeout` gives the command a process group
   # of its own, so that it ends with all that it has started, or what reads its output would wait for those.
   [ "$BASH_SUBSHELL" = 0 ] || trap 'end_child; exit 130' INT TERM
-  timeout --kill-after="$KILL_SECONDS" "$@" 3>&- &
+  (
+    [ -z "${MOST_KIB:-}" ] || ulimit -f "$MOST_KIB" # of a file: an answer without end must not fill the disk
+    exec timeout --kill-after="$KILL_SECONDS" "$@"
+  ) 3>&- &
   CHILD=$!
   wait "$CHILD" || code=$?
   CHILD=''
@@ -43,8 +46,8 @@ apart() { # apart COMMAND: in a shell of its own, so that a failure there does n
 
 answered() { # answered WORDS...: leaves what they print in ANSWER; a signal would wait for the end of a $(command)
   local code=0
-  "$@" >"$SCRATCH/answer" || code=$?
-  ANSWER=$(head -c 262144 "$SCRATCH/answer" | tr -d '\0') # whatever it prints: several times what a worker may
+  MOST_KIB=65536 "$@" >"$SCRATCH/answer" || code=$?
+  ANSWER=$(head -c 131072 "$SCRATCH/answer" | tr -d '\0') # whatever it prints: twice what a worker may
   return "$code"
 }
 

@@ -5,6 +5,7 @@ MISSES=5 # polls in a row that may fail, each after gcloud's own ten attempts to
 STRANGE=20 # polls in a row that may see a state we do not know
 OFFSET=0 # of the log that is printed already
 INSTALLED='' # on this slice, by this supervisor
+HOSTS=0 # workers of this slice: those that have answered to `start`; 0: not known
 
 #: launch/tpu.sh supervise --name=NAME --slice=SLICE --workdir=gs://BUCKET/DIR CONFIG_NAME [--config.KEY=VALUE ...]
 #:
@@ -12,7 +13,7 @@ INSTALLED='' # on this slice, by this supervisor
 #: so again, until the run ends with exit code 0, 2, 71, 72 or 78 or by `stop`. Ctrl-C leaves slice and run as they are; the
 #: same command takes them up again, also from another machine. What gcloud would refuse again, such as a missing
 #: permission or quota, ends it at once with 78; a state that is not known, after 20 polls with 70: nothing is deleted.
-#:   --max-restarts=N    in a row, none of which ran for --steady-seconds=1800 (default: 10)
+#:   --max-restarts=N    in a row, none of which ran for --steady-seconds=1800 (default: 10; with 0 seconds: in all)
 #:   --wait-seconds=S    for a slice, before it is given up with 70 (default: 604800, a week)
 #:   --backoff-seconds=S before the first restart; doubled for each further one (default: 30)
 #:   --poll-seconds=S    between two looks (default: 30)
@@ -40,7 +41,7 @@ supervise() {
       *[!0-9]*) ;;
       *) finish "$OUTCOME" "exit code $OUTCOME, which a restart does not mend; launch/tpu.sh logs --name=$name" ;;
     esac
-    if ((RAN >= steady_seconds)); then restarts=0; fi
+    if ((steady_seconds && RAN >= steady_seconds)); then restarts=0; fi
     ((restarts < max_restarts)) ||
       finish 70 "$OUTCOME; no more of it after $restarts restarts in a row (--max-restarts)"
     pause=$((backoff_seconds * (1 << (restarts < 6 ? restarts : 6))))
@@ -53,9 +54,7 @@ supervise() {
 attempt() { # brings the run to its end on the slice, made if need be; OUTCOME: an exit code, or what went wrong
   local began code=0
   await_slice || return 0
-  if look; then # taken up again: workers that run say so, the others begin
-    on all start "${TRAIN[@]}" || { trouble start && return; }
-  else
+  if ! look; then # taken up again, workers that run say so, and the others begin
     # What an attempt before this one has left, such as a process that hangs, would hold the chips; on a slice that
     # is new there is nobody to ask.
     on all clear 60 || true
@@ -63,11 +62,22 @@ attempt() { # brings the run to its end on the slice, made if need be; OUTCOME: 
     [ "$code" != 2 ] || exit 2
     [ "$code" = 0 ] || { trouble setup && return; }
     INSTALLED=1
-    on all start "${TRAIN[@]}" || { trouble start && return; }
   fi
+  begin || return 0
   began=$SECONDS
   follow
   RAN=$((SECONDS - began))
+}
+
+begin() { # starts the run on all workers; false, with OUTCOME, where that failed
+  local code=0
+  answered on all start "${TRAIN[@]}" || code=$?
+  [ -z "$ANSWER" ] || echo "$ANSWER"
+  [ "$code" = 0 ] || { trouble start && return 1; }
+  # gcloud ends with 0 even where it has reached some of the workers only.
+  count_workers "$ANSWER" || true
+  ((COUNT >= HOSTS || COUNT == 0)) || { OUTCOME="start: $COUNT of $HOSTS workers answered" && return 1; }
+  HOSTS=$COUNT
 }
 
 trouble() { # trouble COMMAND: OUTCOME of a command that failed
@@ -80,7 +90,7 @@ trouble() { # trouble COMMAND: OUTCOME of a command that failed
 }
 
 await_slice() { # until there is a slice that can be used; false, with OUTCOME, if it cannot be had now
-  local seen='' misses=0 strange=0 created='' code=0 began=$SECONDS
+  local seen='' misses=0 strange=0 created='' code=0 again=0 began=$SECONDS
   while true; do
     ((SECONDS - began <= wait_seconds)) ||
       { OUTCOME="strange slice $name: none that can be used within $wait_seconds s (--wait-seconds)" && return 1; }
@@ -97,6 +107,8 @@ await_slice() { # until there is a slice that can be used; false, with OUTCOME, 
       lost)
         give_back || { trouble delete && return 1; }
         [ -z "$created" ] || { OUTCOME="the request for a slice ended as $DETAIL" && return 1; }
+        ((again++)) || continue # what is deleted is gone at once; or else it takes a while
+        pause_for "$(longer "$poll_seconds" $((again - 2)))"
         continue
         ;;
       absent)
@@ -106,7 +118,7 @@ await_slice() { # until there is a slice that can be used; false, with OUTCOME, 
           apart create || code=$?
           [ "$code" != 2 ] || exit 2
           [ "$code" = 0 ] || { trouble create && return 1; }
-          created=1 INSTALLED=''
+          created=1 INSTALLED='' HOSTS=0
           continue
         fi
         ;;
@@ -115,14 +127,22 @@ await_slice() { # until there is a slice that can be used; false, with OUTCOME, 
   done
 }
 
+longer() { # longer SECONDS N: twice as long for each of N, at most 64 times; SECONDS may be a fraction
+  local factor=$((1 << ($2 < 6 ? $2 : 6)))
+  if is_whole "$1"; then echo $(($1 * factor)); else echo "$1"; fi
+}
+
 unknown_state() {
   OUTCOME="strange slice $name: after $STRANGE polls still a state that is not known: $DETAIL"
 }
 
 look() { # one look at worker 0: true if the run goes on there; WORKER is its state
+  local first
   WORKER=''
   answered on 0 poll "$OFFSET" || return 1
-  if [[ ${ANSWER%%$'\n'*} =~ ^worker\ 0:\ ([a-z0-9\ ]+),\ log\ ([0-9]{1,15})$ ]]; then
+  # bash takes seconds to cut a pattern out of a long text.
+  IFS= read -r first <<<"$ANSWER"
+  if [[ $first =~ ^worker\ 0:\ ([a-z0-9\ ]+),\ log\ ([0-9]{1,15})$ ]]; then
     WORKER=${BASH_REMATCH[1]} OFFSET=${BASH_REMATCH[2]}
     meaning worker "$WORKER"
     [ "$MEANING" != unknown ] || WORKER=''
@@ -131,7 +151,7 @@ look() { # one look at worker 0: true if the run goes on there; WORKER is its st
     echo "ERROR: worker 0 said: $(shown "$ANSWER")" >"$ERRORS"
     return 1
   fi
-  if [[ $ANSWER == *$'\n'* ]]; then echo "${ANSWER#*$'\n'}"; fi
+  if ((${#ANSWER} > ${#first})); then echo "${ANSWER:${#first}+1}"; fi
   [ "$WORKER" = running ]
 }
 
@@ -176,8 +196,10 @@ collect() { # OUTCOME: the exit code that decides, of all workers'; the others h
     # No answer, or half of one, decides nothing: a worker that is missing in it may have failed.
     if ! answered on all status; then
       ! is_gone || return 0
-    elif ! are_known "$ANSWER"; then
+    elif ! count_workers "$ANSWER"; then
       OUTCOME="workers said: $(shown "$ANSWER")"
+    elif ((COUNT < HOSTS)); then
+      OUTCOME="$COUNT of $HOSTS workers answered: $(shown "$ANSWER")"
     elif [[ $ANSWER != *running* ]]; then
       OUTCOME='' && break
     else
@@ -196,13 +218,17 @@ collect() { # OUTCOME: the exit code that decides, of all workers'; the others h
   fi
 }
 
-are_known() { # are_known LINES: there are some, and each is the state of a worker
-  local line
+count_workers() { # count_workers LINES: COUNT of different workers; true if each line is one and says a known state
+  local line number said last='' seen=() known=0
   while IFS= read -r line; do
-    [[ $line =~ ^worker\ [0-9]+:\ (.*)$ ]] || return 1
-    meaning worker "${BASH_REMATCH[1]}"
-    [ "$MEANING" != unknown ] || return 1
+    [[ $line =~ ^worker\ ([0-9]{1,5}):\ (.{1,60})$ ]] || { known=1 && continue; }
+    number=$((10#${BASH_REMATCH[1]})) said=${BASH_REMATCH[2]}
+    [ "$said" = "$last" ] || meaning worker "$said"
+    [ "$MEANING" != unknown ] && [ -z "${seen[number]:-}" ] || known=1
+    seen[number]=1 last=$said
   done <<<"$1"
+  COUNT=${#seen[@]}
+  return "$known"
 }
 
 finish() { # finish CODE TEXT

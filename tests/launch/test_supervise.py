@@ -1,6 +1,7 @@
 """launch/tpu.sh supervise through preemptions, failures and interruptions."""
 
 import json
+import resource
 import signal
 import subprocess
 
@@ -99,19 +100,71 @@ def test_the_budget_ends_it(world):
 def test_a_steady_run_renews_the_budget(world):
     here = world(lives=[{"runs": ["70", "70", "0"]}])
     here.make_ready()
-    here.tpu("supervise", *RUN, "--max-restarts=1", "--steady-seconds=0", "digits")
+    script = here.checkout / "launch/tpu_supervise.sh"
+    script.write_text(script.read_text().replace("RAN=$((SECONDS - began))", "RAN=5"))
+    here.tpu("supervise", *RUN, "--max-restarts=1", "--steady-seconds=5", "digits")
+
+
+@pytest.mark.parametrize("fails", ["run", "create"])
+def test_without_steady_seconds_nothing_renews_the_budget(world, fails):
+    refusals = ["ERROR: (gcloud.x) UNAVAILABLE: try later"] * 9
+    failures = {"queued-resources create": refusals if fails == "create" else []}
+    here = world(lives=[{"runs": ["70"] * 9}], failures=failures)
+    if fails == "run":
+        here.make_ready()
+    words = ["--max-restarts=2", "--steady-seconds=0", "digits"]
+    assert "no more of it after 2 restarts" in here.tpu("supervise", *RUN, *words, code=70)
+
+
+def noting_sleeps(here):
+    """Makes a `sleep` that only notes; returns how to read the whole seconds."""
+    (here.bin / "sleep").unlink()
+    (here.bin / "sleep").write_text('#!/bin/sh\necho "$1" >>"$CLOUD/slept"\n')
+    (here.bin / "sleep").chmod(0o755)
+    return lambda: [
+        int(line) for line in (here.cloud / "slept").read_text().split() if line.isdigit()
+    ]
 
 
 def test_back_off_doubles(world):
     failures = {"tpu-vm scp": ["ERROR: (gcloud.x) UNAVAILABLE: try later"] * 4}
     here = world(lives=[{"runs": ["0"]}], failures=failures)
-    # A `sleep` that only notes.
-    (here.bin / "sleep").unlink()
-    (here.bin / "sleep").write_text('#!/bin/sh\necho "$1" >>"$CLOUD/slept"\n')
-    (here.bin / "sleep").chmod(0o755)
+    slept = noting_sleeps(here)
     here.tpu("supervise", *RUN, "digits", VIT_JAX_BACKOFF_SECONDS="30")
-    slept = [int(line) for line in (here.cloud / "slept").read_text().split() if line.isdigit()]
-    assert slept == [30, 60, 120, 240]
+    assert slept() == [30, 60, 120, 240]
+
+
+def test_a_request_that_stays_lost_is_asked_for_at_growing_intervals(world):
+    lost = [{"prints": "SUSPENDED\n"}] * 10
+    here = world(lives=[{"runs": ["0"]}], failures={"queued-resources describe": lost})
+    slept = noting_sleeps(here)
+    here.tpu("supervise", *RUN, "digits", VIT_JAX_POLL_SECONDS="30")
+    pauses = slept()
+    assert pauses[:9] == [30, 60, 120, 240, 480, 960, 1920, 1920, 1920]
+    assert set(pauses[9:]) <= {30}
+
+
+def test_one_worker_of_two_decides_nothing(world):
+    """gcloud may end with 0 though it has reached only some of them."""
+    half = [{"prints": "worker 0: exited 0\n"}, {"prints": "worker 0: exited 0\n" * 2}]
+    here = world(hosts=2, lives=[{"runs": ["0/2"]}], failures={"tpu-vm ssh status": half})
+    here.make_ready()
+    printed = here.tpu("supervise", *RUN, "digits", code=2)
+    assert "worker 0: exited 0\nworker 1: exited 2\n" in printed
+    assert len(here.calls()) < 20
+
+
+def test_an_answer_of_megabytes_is_cut_and_costs_little(world):
+    failures = {
+        "tpu-vm ssh poll": [{"prints": "worker 0: running, log 9\n" + "log x\n" * 500_000}],
+        "tpu-vm ssh status": [{"prints": "worker 0: exited 0\n" * 100_000}],
+    }
+    here = world(lives=[{"runs": ["0"]}], failures=failures)
+    here.make_ready()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    printed = here.tpu("supervise", *RUN, "digits")
+    assert 100_000 < len(printed) < 150_000
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 6
 
 
 @pytest.mark.slow
