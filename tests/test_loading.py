@@ -302,3 +302,22 @@ def test_the_average_of_a_run_is_what_is_converted(tmp_path):
     for name, leaf in averaged.items():
         np.testing.assert_array_equal(copied[name], leaf)
     assert models.complete(loading.load(tmp_path / "copy").config.model).depth == 2
+
+
+@pytest.mark.parametrize("kind", ["orbax", "google"])
+def test_an_interrupted_conversion_leaves_nothing(kind, tmp_path, monkeypatch):
+    output = tmp_path / {"google": "new.npz"}.get(kind, "new")
+    seen = []
+
+    def interrupted(*arguments, **keywords):
+        seen.extend(path.name for path in tmp_path.iterdir())  # what a kill would leave
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(conversion.manager.Manager, "save", interrupted)
+    monkeypatch.setattr(np, "savez", interrupted)
+    options = {key: value for key, value in BEGIN.items() if key.startswith("data.")}
+    with pytest.raises(KeyboardInterrupt):
+        conversion.convert(TOKEN, kind, output, options)
+    assert seen
+    assert all(name.startswith(f".{output.name}.") for name in seen)
+    assert list(tmp_path.iterdir()) == []

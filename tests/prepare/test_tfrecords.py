@@ -14,7 +14,7 @@ from etils import epath
 
 import tfds_fakes
 from vit_jax.data.source import DataError
-from vit_jax.prepare import tfrecords
+from vit_jax.prepare import staging, tfrecords
 
 THREE = pathlib.Path(__file__).parents[1] / "fixtures/data/three.tfrecord"
 RECORDS = [b"", b"123456789", bytes(range(256)) * 2]
@@ -162,3 +162,13 @@ def test_counts_and_names_must_be_those_of_the_metadata(made, tmp_path):
     with pytest.raises(DataError, match="its metadata cannot be read") as caught:
         tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_finished_set_has_no_files_of_killed_processes(tmp_path):
+    part, folder = tmp_path / ".1.0.0.part", tmp_path / "1.0.0"
+    part.mkdir()
+    kept = ["a.array_record", ".hidden", "a.1234"]
+    for name in [*kept, ".a.array_record.1234", ".facts.json.99"]:
+        (part / name).touch()
+    staging.publish(part, folder)
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)
