@@ -11,6 +11,8 @@ import numpy as np
 
 from vit_jax import config, loading, run_config, storage, tree_utils, validation, weights
 from vit_jax.checkpoints import manager
+from vit_jax.checkpoints.record import first_line
+from vit_jax.errors import NotWritten
 from vit_jax.training import trainable
 from vit_jax.weights import adapter_file
 
@@ -116,5 +118,8 @@ def _save(opened: loading.LoadedModel, params: object, output: pathlib.Path, ori
             whole = {"params": jax.device_put(params)}
             saver.save(opened.step or 0, whole, record=record, metrics={})
             saver.wait()
+        except manager.SaveFailed as error:  # which names the hidden folder, and the step
+            reason = first_line(error.__cause__ or error)
+            raise NotWritten(f"--output={output}: cannot be written: {reason}") from error
         finally:
             saver.close()
