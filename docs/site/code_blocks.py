@@ -37,7 +37,7 @@ def _fitted(lines: list[str], *, shell: bool) -> Iterator[str]:
     """Yields commands or statements, each below its comments."""
     number = 0
     while number < len(lines):
-        rows, comments = [lines[number]], []
+        first, rows, comments = number == 0, [lines[number]], []
         while rows[-1].endswith(" \\") and number + 1 < len(lines):
             number += 1
             rows.append(lines[number])
@@ -48,7 +48,7 @@ def _fitted(lines: list[str], *, shell: bool) -> Iterator[str]:
                 comments.append(lines[number].strip().removeprefix("# "))
                 number += 1
         indent = rows[0][: len(rows[0]) - len(rows[0].lstrip())]
-        if comments and number > 1:
+        if comments and not first:
             yield ""
         for comment in comments:
             for text in textwrap.wrap(comment, WIDTH - 2 - len(indent)):
