@@ -1,12 +1,24 @@
 """The config of a run: loaded, built and completed once, and shown by `train --dry-run`."""
 
 import json
+import re
 
 import pytest
 
 import runs
-from vit_jax import api, catalog, cli, config, experiment, run_config, run_directory, weights
+from vit_jax import (
+    api,
+    catalog,
+    cli,
+    config,
+    experiment,
+    run_config,
+    run_directory,
+    validation,
+    weights,
+)
 from vit_jax.runtime import preemption
+from vit_jax.training import plan
 
 WEIGHTS = runs.ROOT / "tests" / "fixtures" / "vit_tiny_finetuned.npz"
 
@@ -115,3 +127,73 @@ def test_a_run_that_has_not_begun_may_be_corrected(tmp_path):
     (tmp_path / "checkpoints" / "5").mkdir()
     with pytest.raises(config.ConfigError, match="holds another run"):
         run_directory.reconcile(tmp_path, right, {})
+
+
+OWN = """
+import ml_collections
+
+
+def names():
+    return ("mine",)
+
+
+def get_config(name):
+    return ml_collections.ConfigDict({"data": {"source": "folder"%s}})
+"""
+
+
+@pytest.mark.parametrize(
+    ("folders", "more", "overrides", "expected"),
+    [
+        (("train", "valid", "test"), "", {}, ("valid", "test")),
+        (("train", "test"), "", {}, ("test", None)),
+        (("train", "valid"), "", {}, ("valid", None)),
+        (("cat", "dog"), "", {"data.holdout": "0.2"}, ("validation", None)),
+        (("train", "valid", "test"), ', "eval_split": "test"', {}, ("test", None)),
+        (("train", "valid", "test"), "", {"data.eval_split": "test"}, ("test", None)),
+        (("train", "valid", "test"), "", {"data.test_split": "none"}, ("valid", None)),
+    ],
+)
+def test_a_config_of_ones_own_does_not_ignore_the_validation_folder(
+    tmp_path, folders, more, overrides, expected
+):
+    for name in folders:
+        (tmp_path / "photos" / name).mkdir(parents=True)
+    (tmp_path / "my.py").write_text(OWN % more)
+    given = {"data.root": f"{tmp_path}/photos", "data.image_size": "32", **overrides}
+    given["model.variant"] = "ViT-Ti/16"
+    data = run_config.resolve(f"{tmp_path}/my.py:mine", given).data
+    assert (data.eval_split, data.test_split) == expected
+    if "test" in folders:  # a stored config says what was evaluated
+        stored = config.to_dict(run_config.resolve("digits", {}))
+        change = {"data.source": "folder", "data.root": given["data.root"]}
+        assert run_config.config_from_values(stored, change).data.eval_split == "test"
+
+
+@pytest.mark.parametrize(
+    ("examples", "repeats", "said"),
+    [
+        (154, 1, "one of the 154 training images about 26.6 times; .*train.batch_size=32"),
+        (3, 1, "train.batch_size=8"),
+        (4096, 1, None),
+        (1500, 3, None),
+        (1000, 3, "about 1.4 times"),
+    ],
+)
+def test_a_batch_of_more_images_than_there_are_is_said(examples, repeats, said):
+    cfg = runs.configure(train={"batch_size": 4096 + 8 * (repeats == 3)}, data={"repeats": repeats})
+    lines = validation.large_batch(cfg, examples)
+    assert bool(lines) == bool(said)
+    assert not said or re.search(said, lines[0])
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "lines"),
+    [(6, None, 6), (97, None, 97), (150, None, 50), (2500, None, 50), (10_000, None, 200),
+     (97, 50, 2), (97, 1, 97)],
+)  # fmt: skip
+def test_a_short_run_has_a_curve(steps, every, lines):
+    """Of 97 steps, two lines showed a rising loss and no warm-up."""
+    made = plan.Plan(steps=steps, warmup=0, cooldown=0, evaluate=None, save=None)
+    logged = [step for step in range(1, steps + 1) if made.logs(step, every)]
+    assert (len(logged), logged[-1]) == (lines, steps)

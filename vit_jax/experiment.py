@@ -211,6 +211,7 @@ def _check_data(
     checked = folder_check.check(data, source, evaluation.source, test)
     ready = session.compare(data=source.fingerprint())
     notes = split_roles.notes(evaluation.cfg, plan.evaluations)
+    notes += validation.large_batch(evaluation.cfg, len(source))
     return [*ready, *([checked] if checked else []), *notes]
 
 

@@ -35,7 +35,14 @@ def config_from_values(
     values: Mapping[str, Any], overrides: Mapping[str, Any], *, tiny: bool = False
 ) -> config.Config:
     """Returns the complete config of nested options; raises ConfigError."""
-    cfg = config.build(config.override(values, overrides))
+    given = config.override(values, overrides)
+    cfg = config.build(given)
+    own = given.get("data", {})
+    if cfg.data.source in ("folder", "csv") and "eval_split" not in own:
+        # A validation split beside the training images is there to choose.
+        test = cfg.data.test_split if "test_split" in own else split_roles.AUTO
+        data = dataclasses.replace(cfg.data, eval_split=split_roles.AUTO, test_split=test)
+        cfg = dataclasses.replace(cfg, data=data)
     unread_options.check(cfg, overrides)
     if tiny:  # overridden options keep their values
         cfg = config.build(config.override(config.to_dict(smoke.shrink(cfg)), overrides))

@@ -5,7 +5,7 @@ import pathlib
 
 import jax
 
-from vit_jax import config, loading, models
+from vit_jax import config, loading, models, validation
 from vit_jax.checkpoints import record
 from vit_jax.data import folder_check, split_roles
 from vit_jax.evaluators.evaluation import Evaluation
@@ -45,7 +45,7 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
     rows.append(("model", f"{model.num_params:,} parameters{flops}"))
     if trained := trainable.of(model, cfg).describe():
         rows.append(("trains", trained))
-    return rows + _steps(cfg, plan, evaluation)
+    return rows + _steps(cfg, plan, evaluation, len(source))
 
 
 def _beginning(cfg: config.Config, model: models.Classifier, *, begun: bool) -> str:
@@ -57,7 +57,9 @@ def _beginning(cfg: config.Config, model: models.Classifier, *, begun: bool) -> 
     return cfg.init_from
 
 
-def _steps(cfg: config.Config, plan: Plan, evaluation: Evaluation) -> list[tuple[str, str]]:
+def _steps(
+    cfg: config.Config, plan: Plan, evaluation: Evaluation, examples: int
+) -> list[tuple[str, str]]:
     rows, devices = cfg.train.batch_size, jax.device_count()
     at_once = rows // devices // cfg.train.accumulation
     tx = optimizers.create(cfg.optimizer, clip_norm=cfg.train.clip_norm)
@@ -66,6 +68,7 @@ def _steps(cfg: config.Config, plan: Plan, evaluation: Evaluation) -> list[tuple
     cooldown = f", {plan.cooldown:,} cooldown" if plan.cooldown else ""
     often = "after the last step" if plan.save is None else f"every {plan.save:,} steps"
     return [
+        *(("note", line) for line in validation.large_batch(cfg, examples)),
         ("steps", f"{plan.steps:,} of {rows:,} images, {plan.warmup:,} of them warm-up{cooldown}"),
         (
             "devices",

@@ -157,6 +157,19 @@ def check_length(cfg: config.Config, steps: int, warmup: int, cooldown: int) -> 
         )
 
 
+def large_batch(cfg: config.Config, examples: int) -> list[str]:
+    """Returns a line where a batch has more images than the training split, which few mean."""
+    rows = cfg.train.batch_size // cfg.data.repeats
+    if rows <= examples:
+        return []
+    fewer = max(1 << (examples // 4).bit_length() - 1, 8) if examples > 3 else 8
+    return [
+        f"train.batch_size={cfg.train.batch_size}: each step has every one of the {examples:,} "
+        f"training images about {rows / examples:.1f} times; for so few images set "
+        f"--config.train.batch_size={fewer}"
+    ]
+
+
 def _check_randaugment(pair: tuple[int, ...]) -> None:
     key = f"data.randaugment={config.show(pair)}"
     if len(pair) != 2:

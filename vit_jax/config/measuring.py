@@ -85,7 +85,12 @@ class Evaluation:
 class Logging:
     """What is written while training."""
 
-    every: int = option(50, "Steps between lines of metrics.jsonl.", at_least=1, free=True)
+    every: int | None = option(
+        None,
+        "Steps between lines of metrics.jsonl; none: 50, or fewer for 50 lines of a short run.",
+        at_least=1,
+        free=True,
+    )
     tensorboard: bool = option(True, "Write TensorBoard event files too.", free=True)
     loggers: tuple[str, ...] = component(
         (),

@@ -92,7 +92,7 @@ class Log(Hook):
         self._timer.steps += 1
         self._check(step, metrics, ids)
         last = step == self._plan.steps
-        logged = last or step % self._cfg.logging.every == 0
+        logged = self._plan.logs(step, self._cfg.logging.every)
         # The clock decides only what is shown: metrics are those of an unbroken run.
         if not (logged or self._progress.due(step)):
             return
@@ -288,7 +288,8 @@ class Save(Hook):
         if jax.process_count() == 1:
             return over
         # Clocks differ: process 0 decides, now and then, as asking costs a round trip.
-        return step % self._cfg.logging.every == 0 and collectives.broadcast_from_main(lambda: over)
+        asked = self._plan.logs(step, self._cfg.logging.every)
+        return asked and collectives.broadcast_from_main(lambda: over)
 
 
 @dataclasses.dataclass

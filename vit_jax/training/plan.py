@@ -32,6 +32,10 @@ class Plan:
         validation.check_length(cfg, plan.steps, plan.warmup, plan.cooldown)
         return plan
 
+    def logs(self, step: int, every: int | None) -> bool:
+        """Returns whether the metrics of a step are written, by `logging.every`."""
+        return step == self.steps or step % (every or max(1, min(50, self.steps // 50))) == 0
+
     @property
     def evaluations(self) -> int:
         """How many times a whole run is evaluated."""
