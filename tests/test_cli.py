@@ -57,6 +57,7 @@ def trained(folder, tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 def test_training_leaves_what_it_says(trained):
     assert {p.name for p in trained.iterdir()} >= {
         "config.json", "metrics.jsonl", "checkpoints", "curves.png", "tensorboard"
@@ -75,6 +76,7 @@ def test_training_leaves_what_it_says(trained):
     assert list((trained / "profile").rglob("*.xplane.pb"))
 
 
+@pytest.mark.slow
 def test_evaluate_repeats_the_last_evaluation(trained, capsys):
     assert cli.main(["evaluate", f"--checkpoint={trained}", "--json"]) == 0
     results = json.loads(capsys.readouterr().out)
@@ -92,6 +94,7 @@ def test_evaluate_repeats_the_last_evaluation(trained, capsys):
     assert re.search(r"step +20\b", capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_predict_names_the_colors(trained, folder, tmp_path, capsys):
     files = {name: tmp_path / f"a {name} one.jpg" for name in COLORS}
     for name, file in files.items():
@@ -171,6 +174,7 @@ def test_predictions_equal_the_reference(tmp_path):
         np.testing.assert_allclose([ours[f"class {k}"] for k in range(7)], p / p.sum(), atol=5e-3)
 
 
+@pytest.mark.slow
 def test_resume_without_a_name(trained, capsys):
     assert cli.main(["train", f"--workdir={trained}"]) == 0
     assert "resuming from step 40" in capsys.readouterr().err
@@ -464,6 +468,7 @@ def test_unreadable_checkpoints(trained, tmp_path, capsys):
     assert "no sound checkpoint of step 33; choose steps 20, 40" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code"), [(("list",), 70), (("show", "digits"), 70), (("show", "nothing"), 2)]
 )

@@ -194,6 +194,7 @@ SIZES = ((32, 48), (32, 32), (37, 61), (64, 50), (1, 5), (16, 700))
 EVEN = {"crop_rounding": "even", "crop_pct": 0.86}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [

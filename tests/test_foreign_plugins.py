@@ -47,6 +47,7 @@ NAMES = list(commands("folder", plugins.PROJECT))
 LINE = "comes from a plug-in; give --plugins=my_project, or import it first in Python"
 
 
+@pytest.mark.slow
 def test_the_run_records_its_modules(workdir):
     stored = json.loads((workdir / "config.json").read_text())
     assert stored["plugins"] == ["my_project"]

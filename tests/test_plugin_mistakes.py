@@ -86,6 +86,7 @@ def test_a_plug_in_in_this_folder_says_how_to_reach_it(
     assert capsys.readouterr().err.endswith(f"; {remedy}")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize(
     ("key", "kind"),
@@ -112,6 +113,7 @@ def test_a_factory_that_fails_is_one_line(key, kind, tmp_path, capsys):
     assert said.startswith(f"vit_jax: {key}=mine: KeyError: 'x' ({__file__}:")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize(
     ("returned", "line"),

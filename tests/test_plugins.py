@@ -46,6 +46,7 @@ def test_there_is_one_short_file_for_each_kind():
         assert len(text.splitlines()) <= 33
 
 
+@pytest.mark.slow
 def test_every_component_takes_part(workdir):
     stored = json.loads((workdir / "config.json").read_text())
     for key, text in plugins.NINE.items():
@@ -60,6 +61,7 @@ def test_every_component_takes_part(workdir):
     assert 0 <= runs.trace(workdir, "worst_class/top1")[6] <= runs.trace(workdir, "test/top1")[6]
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_bit_for_bit(workdir, tmp_path, monkeypatch):
     with runs.stopping_at(monkeypatch, 4):
         assert train(tmp_path / "run") == 75
@@ -149,6 +151,7 @@ def test_it_predicts(workdir, tmp_path, capsys, project):
     assert "down" in line
 
 
+@pytest.mark.slow
 def test_a_loop_of_ones_own_takes_thirty_lines():
     file = plugins.PROJECT / "own_loop.py"
     tree = ast.parse(file.read_text())

@@ -182,6 +182,7 @@ def test_other_data_is_refused(oracle, tmp_path, monkeypatch):
         experiment.train(run_directory.reconcile(oracle, None, {}), oracle)
 
 
+@pytest.mark.slow
 def test_finished_run_only_evaluates(oracle):
     before = runs.digests(oracle)
     outcome = experiment.train(run_directory.reconcile(oracle, None, {}), oracle)

@@ -159,6 +159,7 @@ def test_plug_ins_get_whole_sections():
             unread_options.check(cfg, ["optimizer.b1"])
 
 
+@pytest.mark.slow
 def test_every_name_of_the_catalog_and_what_its_choices_change():
     for name in catalog.names():
         unread_options.check_file(catalog.load(name))
@@ -192,6 +193,7 @@ def rates(schedule):
     return np.asarray([schedule(step) for step in range(20)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chooser", "make", "measure"),
     [

@@ -33,6 +33,7 @@ def logits(programs):
     return np.concatenate([np.asarray(batch) for batch in programs.forward()])
 
 
+@pytest.mark.slow
 def test_the_forward_pass_sees_every_image_and_the_padding(programs, logits):
     assert programs.images == 11
     assert logits.shape == (16, 5)

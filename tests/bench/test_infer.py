@@ -92,6 +92,7 @@ def test_where_not_one_image_fits_the_answer_is_none():
     assert max_batch.largest(lambda batch: max_batch.Use(2.0, False, 1.0)) == (0, 0.0)
 
 
+@pytest.mark.slow
 def test_the_batch_doubles_until_memory_ends(monkeypatch):
     tiny = config.Model(patch_size=(8, 8), width=16, depth=1, mlp_dim=16, heads=2, num_classes=1000)
     network = models.create(tiny, image_size=(16, 16))

@@ -235,6 +235,7 @@ def test_what_big_vision_needs_is_named_as_pip_names_it(tmp_path):
         train.Peer(name="big_vision", path=tmp_path, python=python)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own")
 def test_a_checkout_of_big_vision_is_imported(tmp_path):
     """A stand-in of big_vision's model through the real peer script."""

@@ -596,6 +596,7 @@ def test_old_checkpoints_that_cannot_be_removed(
         assert saver.steps() == [3, 4, 5]
 
 
+@pytest.mark.slow
 def test_many_saves_leak_nothing(tmp_path: pathlib.Path) -> None:
     with contextlib.closing(open_manager(tmp_path / "run")) as saver:
         put(saver, 1)

@@ -84,6 +84,7 @@ def test_nothing_committed_restores_nothing(make: Any) -> None:
     assert make().best_step() is None
 
 
+@pytest.mark.slow
 def test_the_state_may_be_donated_while_it_is_saved(make: Any) -> None:
     """The step after a save overwrites the buffers; eight devices, then one."""
     saver = make(keep=9)

@@ -241,6 +241,7 @@ def test_evaluation_prediction_and_features_are_those_of_the_samples(trained, tm
     assert best["probability"] == pytest.approx(float(exact.max() / exact.sum()), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_batch_has_the_samples_of_its_files(trained):
     cfg, _ = trained
     source = sources.open_source(cfg.data, "test")

@@ -266,6 +266,7 @@ def black(width: int, height: int, mode: str, kind: str, **options) -> bytes:
     return encode(PIL.Image.new(mode, (width, height)), kind, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize(
     ("kind", "options"),

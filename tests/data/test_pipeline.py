@@ -337,6 +337,7 @@ def test_a_disk_that_disappears_is_an_error_that_names_it(photos, tmp_path, work
         assert time.monotonic() - began < 10
 
 
+@pytest.mark.slow
 def test_a_mistake_in_a_loader_process_arrives_as_itself():
     data = dataclasses.replace(DATA, workers=1)
     source = open_source(data, "train", train=True)
@@ -391,6 +392,7 @@ def test_threads_processes_and_buffers_change_nothing(photos):
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.slow
 def test_failures_of_loader_processes_arrive(photos):
     with pytest.raises(DataError, match=r"\.png: .*; mend or remove it"):
         run(data=dataclasses.replace(photos, workers=1), steps=(0, 100))
@@ -466,6 +468,7 @@ def test_no_part_is_made_beyond_the_last_step():
         assert [bool(make(step * loader.parts)) for step in range(5)] == [True, True, *3 * [False]]
 
 
+@pytest.mark.slow
 def test_closing_at_once_ends_the_processes():
     data = dataclasses.replace(DATA, workers=1)
     source = open_source(data, "train", train=True)

@@ -58,6 +58,7 @@ def test_against_thresholds(seed):
     assert found == pytest.approx(by_thresholds(scores, positive), rel=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [8, 104])
 def test_a_split_counts_every_example_once(batch_size):
     cfg = configure(evaluation={"batch_size": batch_size})

@@ -134,6 +134,7 @@ def test_metrics_are_those_of_each_image_alone(trained, alone):
     assert fixed["test/loss"] != pytest.approx(found["test/loss"], abs=2e-5)
 
 
+@pytest.mark.slow
 def test_features_are_in_the_order_of_the_input(trained, alone, tmp_path, monkeypatch):
     from vit_jax.embedding import extraction
 

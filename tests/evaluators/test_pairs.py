@@ -111,6 +111,7 @@ def test_a_run_and_the_command_line(tmp_path, capsys, monkeypatch, caplog):
     assert printed["probe/self/log10_l2"] in range(-5, 1)
 
 
+@pytest.mark.slow
 def test_weights_of_others_need_no_images_of_their_own():
     options = {
         "evaluation.fewshot": "digits",

@@ -79,6 +79,7 @@ def test_arms_of_equal_compute_are_within_a_tenth(study):
         assert one == pytest.approx(other, rel=0.1)
 
 
+@pytest.mark.slow
 def test_all_of_the_cpu_scale_takes_two_cores_less_than_twelve_hours(tmp_path):
     size = findings.scale("cpu")
     records = findings.Records(tmp_path / "records.jsonl")

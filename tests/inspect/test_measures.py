@@ -153,6 +153,7 @@ def opened(image_size=(8, 12), **options):
     return loading.LoadedModel(config=cfg, params=params, classes=("a", "b", "c"), kind="run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "layers"),
     [
@@ -218,6 +219,7 @@ def test_models_without_attention_between_all_tokens_say_so(options, words):
         attention.check(opened(**options).config.model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

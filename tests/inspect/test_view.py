@@ -81,6 +81,7 @@ def test_cosines_come_back_too():
     np.testing.assert_allclose(np.frombuffer(content, np.uint8) / 127 - 1, cosines, atol=0.004)
 
 
+@pytest.mark.slow
 def test_a_page_holds_what_the_model_does(opened, viewer):
     pictures = digits(opened)
     known = facts(view.page(viewer, pictures))

@@ -113,6 +113,7 @@ def test_always(world, command, fault):
 TAKEN = [pytest.param(verb, marks=pytest.mark.slow) for verb in ("clear", "setup", "health")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", [*TAKEN, "start"])
 def test_a_slice_taken_in_each_state_is_made_again(world, verb):
     lives = [{"runs": ["run"], "meets": {verb: "taken"}}, {"runs": ["0"]}]

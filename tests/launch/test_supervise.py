@@ -97,6 +97,7 @@ def test_the_budget_ends_it(world):
     assert here.calls()[-1][:4] == ["compute", "tpus", "queued-resources", "delete"]
 
 
+@pytest.mark.slow
 def test_a_steady_run_renews_the_budget(world):
     here = world(lives=[{"runs": ["70", "70", "0"]}])
     here.make_ready()
@@ -183,6 +184,7 @@ def test_what_a_restart_does_not_mend_ends_it_whichever_worker_says_so(world, ou
     assert f"worker 0: exited {first}\nworker 1: exited {second}\n" in printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "noted", "code"), [("run", "words", 75), ("importing", "importing", 143)]
 )
@@ -197,6 +199,7 @@ def test_stop_ends_the_supervisor_too(world, run, noted, code):
     assert told(printed)[-2:] == ["ended by launch/tpu.sh stop", REMINDER]
 
 
+@pytest.mark.slow
 def test_an_interruption_leaves_the_run_which_the_same_command_takes_up_again(world):
     here = world(lives=[{"runs": ["run"]}])
     process = here.start("supervise", *RUN, "digits")
@@ -222,6 +225,7 @@ def test_an_interruption_leaves_the_run_which_the_same_command_takes_up_again(wo
     assert len((here.worker(0) / "attempts").read_text().split()) == 1  # it was not begun again
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_killed_before_the_next_attempt(world):
     here = world(hosts=2, lives=[{"runs": ["70", "0"]}])
     here.make_ready()
@@ -242,12 +246,14 @@ def test_a_slice_that_cannot_be_reached_is_made_again(world):
     assert "tpu.sh: setup: worker 0: exit status 255\n" in printed
 
 
+@pytest.mark.slow
 def test_a_slice_taken_just_after_its_run_ended_is_gone(world):
     here = world(lives=[{"runs": ["75"], "meets": {"status": "taken"}}, {"runs": ["0"]}])
     printed = here.tpu("supervise", *RUN, "--max-restarts=1", "digits")
     assert "slice s is gone (lost, SUSPENDED); restart 1 of 1 in 0 s" in told(printed)
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_be_followed_says_what_ssh_said(world):
     here = world(lives=[{"runs": ["run"], "meets": {"poll": "refused"}}, {"runs": ["0"]}])
     printed = here.tpu("supervise", *RUN, "--max-restarts=1", "digits")
@@ -269,6 +275,7 @@ QUOTA = "ERROR: (gcloud.x) RESOURCE_EXHAUSTED: Quota limit 'TPUS' has been excee
 ZONE = "ERROR: (gcloud.x) INVALID_ARGUMENT: location z is not valid"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "error", "line"),
     [
@@ -317,6 +324,7 @@ def test_a_state_that_is_not_known_is_polled_so_often(world, state):
     assert not here.calls("delete")
 
 
+@pytest.mark.slow
 def test_a_node_in_a_state_that_is_not_known_is_polled_so_often(world):
     strange = {"prints": "HIDDEN\tUNKNOWN\n"}
     here = world(failures={"tpu-vm describe": [strange] * 99})
@@ -324,6 +332,7 @@ def test_a_node_in_a_state_that_is_not_known_is_polled_so_often(world):
     assert "not known: ACTIVE, its node 'HIDDEN UNKNOWN'" in printed.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_state_that_becomes_known_goes_on(world):
     strange = [{"prints": "???\n"}] * 15
     failures = {"queued-resources describe": [*strange, "ERROR: (gcloud.x) gone", *strange]}

@@ -391,6 +391,7 @@ NUMBERS = [
 EVIL = "SECONDS[$(touch executed; echo 0)]"  # which bash runs wherever it expects a number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", NUMBERS)
 def test_no_number_is_run_as_a_command(world, number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

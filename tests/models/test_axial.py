@@ -249,6 +249,7 @@ def test_all_3x3_convolutions_are_replaced_and_nothing_else():
     assert given["resnet/stage2/rest/conv2/height/value_offsets/table"].shape == (1, 7, 8)
 
 
+@pytest.mark.slow
 def test_parameters_of_axial_resnet50_by_hand():
     """ResNet-50's 16 kernels of 9 f^2 give way to 2 axes of 2 f^2, 4 f of norms and offsets."""
     sizes = {"num_classes": 1000, "image_size": (224, 224)}

@@ -110,6 +110,7 @@ def test_unrolled_and_recomputed_they_are_the_same(changes):
         np.testing.assert_allclose(two, one, rtol=0, atol=1e-4 * np.abs(one).max() + 1e-5)
 
 
+@pytest.mark.slow
 def test_they_begin_as_their_authors_have_them():
     params = tree_utils.flatten(tiny(**DINOV2).init(jax.random.key(0)))
     np.testing.assert_array_equal(params["encoder/scale1/scale"], np.full((3, 16), 1e-5, "f4"))
@@ -119,6 +120,7 @@ def test_they_begin_as_their_authors_have_them():
     assert not np.array_equal(params["encoder/mlp/gate/kernel"], params["encoder/mlp/fc1/kernel"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["token", "map"])
 @pytest.mark.parametrize("mlp", ["plain", "swiglu"])
 def test_dense_layers_without_a_bias(pooling, mlp):
@@ -172,6 +174,7 @@ def test_rotary_positions_against_complex_numbers(span):
         np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_rotary_positions_fit_any_size_and_every_attention():
     params = random(tiny(**DINOV3))
     wide = models.create(dataclasses.replace(TINY, **DINOV3), image_size=(20, 8))

@@ -86,6 +86,7 @@ def test_rotary_positions_by_a_grid_of_reference():
         np.testing.assert_allclose(given, pairs * np.exp(1j * angles), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mlp", ["plain", "swiglu"])
 def test_norms_stand_before_the_last_dense_layers(mlp):
     """Scaling what they normalize changes nothing; without them it does."""
@@ -106,6 +107,7 @@ def test_norms_stand_before_the_last_dense_layers(mlp):
     assert logits[1] < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [EVA02, SHARED])
 @pytest.mark.parametrize("changes", [{"unroll": 3, "remat": "full"}, {"remat": "attention"}])
 def test_unrolled_and_recomputed_they_are_the_same(parts, changes):
@@ -169,6 +171,7 @@ INITIAL = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", INITIAL)
 def test_initial_values_are_those_of_their_authors(style):
     """Deviation, range and quantiles over many draws."""
@@ -193,6 +196,7 @@ def test_initial_values_are_those_of_their_authors(style):
     assert not np.array_equal(*np.asarray(flat["encoder/attention/query/kernel"])[:2])
 
 
+@pytest.mark.slow
 def test_what_layers_of_beit_add_falls_with_their_number():
     classifier = tiny(init="beit")
     keys = jax.random.split(jax.random.key(0), 60)

@@ -104,6 +104,7 @@ def test_drop_path_keeps_the_type():
     assert set(np.asarray(y, np.float32).ravel()) == {0.0, 2.0}
 
 
+@pytest.mark.slow
 def test_both_branches_of_a_block_are_skipped_apart_and_by_their_share():
     """With zero kernels the branches are their biases, 1 and 4: a token gains 2 and 8, or not."""
     model = config.Model(

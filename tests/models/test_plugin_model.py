@@ -84,6 +84,7 @@ def test_wrong_names_and_arguments_end_in_one_line(architecture, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_it_resumes_bit_for_bit(workdir, tmp_path, monkeypatch):
     with runs.stopping_at(monkeypatch, 2), pytest.raises(preemption.Preempted):
         experiment.train(configure(), tmp_path / "run")
@@ -98,6 +99,7 @@ def test_it_is_evaluated(workdir):
     assert found["test/loss"] == runs.trace(workdir, "test/loss")[3]
 
 
+@pytest.mark.slow
 def test_uncounted_flops_are_left_out(workdir, tmp_path, caplog):
     uncounted = models.create(configure().model, image_size=(8, 8), channels=1)
     assert uncounted.flops is None
@@ -125,6 +127,7 @@ def test_all_figures_leave_out_each(workdir, caplog, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_smoke_trains_it(tmp_path):
     cfg = smoke.shrink(configure())
     assert cfg.model.architecture == "probe_of_tests(hidden=6)"

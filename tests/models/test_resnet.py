@@ -51,6 +51,7 @@ def assert_close(given, expected, tolerance):
 # Values
 
 
+@pytest.mark.slow
 def test_parity_with_a_published_hybrid():
     model = config.Model(
         resnet_units=(1, 2, 1), resnet_width=0.5, patch_size=(1, 1), width=32, depth=2,
@@ -83,6 +84,7 @@ def test_parity_with_big_vision():
     np.testing.assert_allclose(out["pre_logits"], expected["pre_logits"], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_big_transfer_pads_its_pool_with_zeros():
     """The fixture's values are big_vision's, so a reference that equals them vouches for zeros."""
     classifier, params = transferred()
@@ -199,6 +201,7 @@ def plain():
     return params, images, loss_and_grad(classifier, params, images)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("remat", "unroll"), [("none", 9), ("full", 1), ("full", 2)])
 def test_unroll_and_remat_change_nothing(plain, remat, unroll):
     params, images, (loss, grad) = plain
@@ -208,6 +211,7 @@ def test_unroll_and_remat_change_nothing(plain, remat, unroll):
     assert_close(given_grad, grad, 1e-5)
 
 
+@pytest.mark.slow
 def test_sharding_changes_nothing(plain):
     params, images, (loss, grad) = plain
     classifier = tiny(resnet_units=(3,))
@@ -252,6 +256,7 @@ def backward(classifier):
     return jax.grad(lambda params: jnp.sum(classifier.apply(params, images)[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("remat", "again"), [("none", 0), ("dots", 0), ("full", 13)])
 def test_remat_repeats_the_convolutions_it_does_not_keep(remat, again):
     """Four units have 3 each, the first a fourth, and the root's stays outside."""
@@ -265,6 +270,7 @@ def test_remat_repeats_the_convolutions_it_does_not_keep(remat, again):
     assert convolutions == 14 + 2 * 14 - 1 + again  # no gradient of the images is wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("units", "unroll"), [(1, 1), (4, 1), (4, 3)])
 def test_remat_is_guarded_from_the_compiler_outside_of_loops(units, unroll):
     """Unrolled, and in the first unit, it would share the repeated convolutions."""
@@ -295,6 +301,7 @@ def test_initial_norms_and_head(version):
         np.testing.assert_array_equal(leaf, value, err_msg=name)
 
 
+@pytest.mark.slow
 def test_initial_kernels():
     classifier = tiny(resnet_units=(3,))
     init = quick_jit(lambda key: tree_utils.flatten(classifier.init(key)))
@@ -392,6 +399,7 @@ def test_sizes_are_those_published(variant, parameters):
     assert models.create(model, image_size=(224, 224)).num_params == parameters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("image_size", [(224, 224), (33, 64), (1, 47), (100, 130)])
 def test_the_map_has_the_size_that_variants_tells(version, image_size):

@@ -94,6 +94,7 @@ def test_equals_a_float64_reimplementation(changes, shape):
 WIDE = {"image_size": (8, 12)}  # 2 rows of 3 tokens, so that neither may pass for the other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("position", "place", "pooling"),
     [
@@ -751,6 +752,7 @@ def test_shapes_do_not_remember_a_mesh():
     assert all(leaf.sharding is None for leaf in jax.tree.leaves(shapes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", [True, False])
 def test_runs_in_both_modes_of_nnx(graph):
     with nnx.set_graph_mode(graph), nnx.set_graph_updates(graph):

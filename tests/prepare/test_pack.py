@@ -89,6 +89,7 @@ def test_a_part_of_it_is_that_part_of_the_folder(photos, tmp_path):
     assert len(here) == 12
 
 
+@pytest.mark.slow
 def test_bytes_do_not_depend_on_processes(photos, tmp_path):
     pack.pack(packing(photos, tmp_path / "one"))
     pack.pack(packing(photos, tmp_path / "two", workers=2))
@@ -118,6 +119,7 @@ KILLED = textwrap.dedent(
 )
 
 
+@pytest.mark.slow
 def test_a_killed_command_goes_on_and_the_result_is_the_same(photos, tmp_path):
     whole, again = tmp_path / "whole", tmp_path / "again"
     pack.pack(packing(photos, whole))

@@ -109,6 +109,7 @@ class Distilled:
         return {"image": images, "label": rng.integers(0, 10, 16).astype(np.int32)}
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_step_by_hand():
     one = Distilled()
     params = jax.device_get(one.live["params"])

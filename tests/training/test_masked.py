@@ -118,6 +118,7 @@ def test_every_image_has_the_same_numbers_of_each_kind(cfg, patches, counts):
         assert (drawn[token + other :] == predicted[token + other :]).all()
 
 
+@pytest.mark.slow
 def test_every_patch_is_as_likely_and_so_is_every_other():
     rows, patches = 8192, 10
     source, chosen = corrupted(rows, patches, dataclasses.replace(PAPER, split=(0.4, 0.6, 0.0)))
@@ -189,6 +190,7 @@ def test_losses_against_float64(target, outputs):
     assert set(found) == {"loss", *masked_objective.MEASURES[target]}
 
 
+@pytest.mark.slow
 def test_accuracy_counts_the_colors_predicted():
     image = np.zeros((1, 4, 8, 1), np.uint8)
     image[:, :, 4:] = 255

@@ -195,6 +195,7 @@ def test_boxes_have_the_sides_of_a_beta_and_are_cut_off_at_the_border():
     assert np.mean(pixels[..., 0].all((1, 2))) < 0.1
 
 
+@pytest.mark.slow
 def test_with_both_every_step_tosses_a_coin():
     labels, pixels = map(np.asarray, boxes(0.4, 1.0))
     blended = np.ptp(pixels, (1, 2, 3)) == 0
@@ -206,6 +207,7 @@ def test_with_both_every_step_tosses_a_coin():
     np.testing.assert_array_equal(pixels[~cut, 3, 5, 0], share[~cut])
 
 
+@pytest.mark.slow
 def test_a_step_of_boxes_by_hand():
     trainer = Trainer(1, mixup=0.0, cutmix=1.0, accumulation=2)
     for number in range(2):

@@ -82,6 +82,7 @@ def orthogonalized(matrix):
     return (x.T if turned else x) * np.sqrt(max(1.0, outputs / inputs))
 
 
+@pytest.mark.slow
 def test_muon_takes_the_matrices_of_each_layer_and_adam_the_rest():
     shapes = {
         "encoder/attention/query/kernel": ((2, 6, 2, 4), (6, 8)),

@@ -57,6 +57,7 @@ def put(trainer, number=0):
     return sharding.put_batch(batch_of(number), trainer.mesh, BATCH, rows)
 
 
+@pytest.mark.slow
 def test_a_sound_run_is_that_without_replay(trainer):
     lines = []
     checked = replay.Replay(trainer.compiled, trainer.mesh, every=2, first=0, say=lines.append)
@@ -119,6 +120,7 @@ def test_it_says_which_device_and_array(trainer):
     assert "again when repeated: nothing of it is saved" in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bit", [0, 31])
 def test_a_flip_in_a_gradient(bit):
     """Of the gradient that reaches the optimizer, inside the compiled step."""

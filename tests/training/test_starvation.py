@@ -40,6 +40,7 @@ def test_the_share_of_waiting_is_that_of_a_slow_source(tmp_path, monkeypatch):
     assert fast_share < slow_share - 0.1
 
 
+@pytest.mark.slow
 def test_batches_travel_as_bytes_and_a_step_is_looked_at_after_the_next(tmp_path, monkeypatch):
     events, kinds = [], set()
     original, check = loop.train, hooks.Log._check

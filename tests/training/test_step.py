@@ -119,6 +119,7 @@ def test_one_device_as_eight(on_eight):
     assert_same_training(Trainer(configure(), devices=1), on_eight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fsdp", [1, 2])
 def test_a_split_state_as_replicated(fsdp, on_eight):
     split = Trainer(configure(mesh={"fsdp": fsdp}))
@@ -137,6 +138,7 @@ def test_split_moments_and_average_as_replicated(fsdp, zero, parts, adam_on_eigh
     assert_same_training(split, adam_on_eight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, {"fsdp": 4}, {"zero": False}], ids=["zero", "fsdp", "replicated"]
 )

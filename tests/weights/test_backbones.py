@@ -206,6 +206,7 @@ def test_a_run_that_starts_from_others_has_their_parts_and_a_head_with_a_bias(
     assert list(report.resized) == ([] if name == "hf_dinov3" else ["position/table"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"), [("timm_deit_random5", "hf"), ("hf_deit_teacher", "timm")]
 )

@@ -96,6 +96,7 @@ def times_open(path):
     return sum(os.path.realpath(link) == os.path.realpath(path) for link in links)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["npz", "safetensors"])
 def test_a_file_is_closed_when_its_arrays_are_gone(tmp_path, kind):
     path = write(tmp_path / f"a.{kind}", {"a": np.zeros(3)})

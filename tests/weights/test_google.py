@@ -125,6 +125,7 @@ def test_arrays_go_where_they_belong():
     assert {leaf.dtype for leaf in jax.tree.leaves(loaded.params)} == {np.dtype(np.float32)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("container", ["new.npz", "new.safetensors"])
 @pytest.mark.parametrize("prefix", ["", "opt/target/", "params/"])
 @pytest.mark.parametrize("rename", [linen, str])

@@ -112,6 +112,7 @@ def test_out_and_in_again_is_lossless(tmp_path, name, kind, suffix):
             np.testing.assert_array_equal(written[array], numbers, strict=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "options", "kind", "suffix"),
     [
@@ -190,6 +191,7 @@ def test_other_positions_are_written_as_a_table(tmp_path, position, pooling, kin
 ALL = ("head", "key", "mlp", "out", "patches", "query", "value")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("biasless", "kind", "zeros"),
     [
@@ -242,6 +244,7 @@ def test_a_norm_of_the_class_token_alone_is_the_same_before_it_is_picked(tmp_pat
 # Pixels and classes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["timm", "hf"])
 @pytest.mark.parametrize(
     "data",
@@ -529,6 +532,7 @@ def test_files_are_what_their_libraries_read(tmp_path):
     assert fields["hidden_act"] == "gelu_pytorch_tanh"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(
     ("kind", "suffix"), [("google", ".npz"), ("timm", ".safetensors"), ("hf", "")]

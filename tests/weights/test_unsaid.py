@@ -92,6 +92,7 @@ def files_of(folder):
     return {name: arrays.read(name) for name in arrays.specs}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind", "suffix", "message"),
     [
