@@ -5,7 +5,8 @@ import pytest
 from helpers.toy_findings import Runner, finding, study, training
 
 from vit_jax import config, findings, limits
-from vit_jax.findings import planning, records, verification
+from vit_jax.findings import page, planning, records, verification
+from vit_jax.reports import markdown
 
 KEPT = pathlib.Path(__file__).parents[2] / "docs" / "records" / "findings.jsonl"
 
@@ -109,3 +110,15 @@ def test_verify_without_cells_says_which_option_is_missing(path, remedy, tmp_pat
     study = findings.Study(size, declared, findings.Records(path))
     with pytest.raises(config.ConfigError, match=remedy):
         findings.verify(study, tmp_path, 3)
+
+
+@pytest.mark.slow
+def test_the_page_is_that_of_the_records():
+    """Whatever the command of docs/paper.md writes, but for the day."""
+    size = findings.scale("cpu")
+    declared = findings.declare(findings.select(None), findings.Arms(size, "webp"))
+    study = findings.Study(size, declared, findings.Records(KEPT))
+    command = "vit_jax reproduce findings --copies=webp \\\n    --config.data.root=DIR"
+    words = markdown.page(page.document(study, command))
+    kept = (KEPT.parents[1] / "findings.md").read_text()
+    assert words.partition("\nmade ")[0] == kept.partition("\nmade ")[0]

@@ -95,7 +95,10 @@ def readme():
     bad = sum(one[key] for one in hostile for key in ("wrong", "crash", "hang", "memory"))
     assert not bad
     inputs = sum(one["inputs"] for one in hostile)
-    yield f"{inputs:,} inputs to {len(hostile)} readers: 0 crashes, 0 hangs over 5 s, 0 over"
+    yield (
+        f"{inputs:,} inputs to {len(hostile)} readers: 0 crashes, 0 hangs over 5 s, 0 over the "
+        "memory limit, 0 that ran code"
+    )
     peaks = {
         one["report"]["name"]: one["report"]["peak"] / 2**30
         for one in lines("preflight-table3")
@@ -105,7 +108,7 @@ def readme():
         *(peaks[f"pretrain/ViT-{run}ep"] for run in ("B_16-jft-7", "L_16-jft-7", "H_14-jft-14"))
     )
     steps = {peer: ratio for what, peer, _, ratio in compared("train") if "S/16" in what}
-    yield "{:.2f}x timm compiled, {:.2f}x eager, {:.2f}x big_vision".format(
+    yield "ViT-S/16: {:.2f}x timm compiled, {:.2f}x eager, {:.2f}x big_vision".format(
         *(steps[peer] for peer in ("timm, compiled", "timm, eager", "big_vision"))
     )
     speeds = {augmented: ratio for augmented, cores, _, ratio in pipelines() if cores == 2}
