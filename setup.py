@@ -61,7 +61,7 @@ setuptools.setup(
     package_dir={"vit_jax.configs": "configs"},
     package_data={
         "vit_jax": ["py.typed"],
-        "vit_jax.data": ["*.npz"],
+        "vit_jax.data": ["*.csv", "*.npz"],
         "vit_jax.reports": ["*.css"],
         "vit_jax.weights": ["*.csv", "bundled/*/*/*"],
         "vit_jax.inspect": ["*.html", "*.css", "*.js"],

@@ -37,7 +37,8 @@ def write(
     origin: str = "",
 ) -> None:
     """Writes a folder, completely or not at all; raises WeightsError."""
-    writers.write(path, arrays, {FACTS: {**fields, SEAL: _seal(arrays, fields)}}, origin)
+    documents = {FACTS: {**fields, SEAL: _seal(arrays, fields)}}
+    writers.write(path, arrays, documents, {"vit_jax": origin} if origin else None)
 
 
 def read_fields(path: pathlib.Path) -> dict[str, Any]:

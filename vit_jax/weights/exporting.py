@@ -96,8 +96,10 @@ def save(
     _check_place(facts, kind)
     documents = _documents(facts, kind) if folder else {}
     arrays = mapping.write(params, form.rules(None, facts), facts)
-    unsaid = _unsaid(form, arrays, documents, facts, kind, folder=folder)
-    writers.write(path, writers.rounded(arrays, dtype), documents, origin)
+    said = mapping.head_metadata(facts) if path.suffix == ".safetensors" else {}
+    unsaid = _unsaid(form, arrays, documents, said, facts, kind, folder=folder)
+    metadata = said | ({"vit_jax": origin} if origin else {})
+    writers.write(path, writers.rounded(arrays, dtype), documents, metadata)
     return (*told, *unsaid)
 
 
@@ -255,6 +257,7 @@ def _unsaid(
     form: mapping.Layout,
     arrays: Mapping[str, np.ndarray],
     documents: writers.Documents,
+    metadata: Mapping[str, str],
     facts: mapping.Facts,
     kind: str,
     *,
@@ -271,6 +274,7 @@ def _unsaid(
     except WeightsError:  # as for positions of no square: then whoever reads it must give the size
         back = form.facts(held, sized)
         told = (f"data.image_size={config.show(facts.data.image_size)}: is not said by the file",)
+    back = mapping.with_head(back, metadata)
     resnet = models.family(facts.model).weights == "bit"
     keys = ["architecture", "num_classes", *(() if resnet else ENCODER)]
     if facts.model.resnet_units is not None:
@@ -291,6 +295,10 @@ def _unsaid(
             told += (f"data.{key}={config.show(ours)}: reads back as {config.show(theirs)}",)
     if facts.classes and facts.classes != back.classes:
         told += ("the names of the classes are not said by the file",)
+    ours, theirs = facts.loss or "softmax", back.loss or "softmax"
+    if ours != theirs and "head/kernel" not in facts.fresh:
+        there = f"is not said by the file, which reads back as {theirs}"
+        told += (f"train.loss={ours}: {there}; set --config.train.loss={ours} then",)
     return told
 
 

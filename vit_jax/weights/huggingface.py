@@ -224,6 +224,7 @@ def _facts(
         model=models.complete(dataclasses.replace(model, num_classes=count or 1)),
         data=data,
         classes=huggingface_config.classes(given, count) if count and classed else (),
+        loss=huggingface_config.loss(given, count if classed else None),
         assumed=assumed if size else assumed | bit.SIZE,
         fresh={} if count else {"head/kernel": HEADLESS, "head/bias": HEADLESS},
     )

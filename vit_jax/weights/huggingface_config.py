@@ -1,6 +1,5 @@
 """Reads and writes Hugging Face's config.json and preprocessor_config.json."""
 
-import re
 from typing import Any
 
 from vit_jax import config, models
@@ -12,7 +11,7 @@ from vit_jax.weights import (
     json_fields,
 )
 from vit_jax.weights.json_fields import Given
-from vit_jax.weights.mapping import Facts, Hints
+from vit_jax.weights.mapping import SEVERAL, Facts, Hints
 from vit_jax.weights.readers import WeightsError
 
 # Activations by transformers' name.
@@ -29,6 +28,7 @@ ACTIVATIONS = {
     "relu": {"activation": "relu"},
 }
 POOLER = {"tanh": "tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
+SINGLE = "single_label_classification"  # problem_type
 RESAMPLING = {  # by Pillow's numbers
     0: "nearest",
     1: "lanczos",
@@ -130,7 +130,23 @@ def classes(given: Given, count: int) -> tuple[str, ...]:
     if "id2label" not in given:
         return ()
     names = json_fields.labels(given, "id2label", count)
-    return () if all(re.fullmatch(r"LABEL_\d+", name) for name in names) else names
+    return () if names == tuple(f"LABEL_{k}" for k in range(count)) else names
+
+
+def loss(given: Given, count: int | None) -> str | None:
+    """Returns how transformers' pipeline makes probabilities of the outputs; None: by softmax.
+
+    Args:
+      given: the fields of config.json.
+      count: outputs of the head; None: there is none.
+    """
+    kind = json_fields.text(given, "problem_type", "")
+    if count and kind not in ("", SINGLE, SEVERAL):
+        raise WeightsError(
+            f"problem_type={json_fields.shown(kind)}: the outputs are no classes; of heads, only "
+            f"{SINGLE} and {SEVERAL} are supported"
+        )
+    return "sigmoid" if count and kind == SEVERAL else None
 
 
 def _processor(hints: Hints) -> Given:
@@ -288,6 +304,7 @@ def config_files(facts: Facts) -> dict[str, dict[str, Any]]:
         names = facts.classes or tuple(f"LABEL_{i}" for i in range(model.num_classes or 0))
         made["id2label"] = {str(i): name for i, name in enumerate(names)}
         made["label2id"] = {name: i for i, name in enumerate(names)}
+        made |= {"problem_type": SEVERAL} if facts.loss == "sigmoid" else {}
     return {"config.json": made, PREPROCESSOR: _written_processor(data)}
 
 

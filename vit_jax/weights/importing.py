@@ -122,6 +122,8 @@ def _settled(
 ) -> set[str]:
     """Returns the options that need no assumptions, or none that matter."""
     others = set(overrides)
+    if "train.loss" in overrides or (wanted is not None and wanted.init_head != "keep"):
+        others |= {key for key, why in own.assumed.items() if why == mapping.ONE_OUTPUT}
     if overrides.get("model.activation", "gelu") != "gelu":
         others.add("model.gelu")
     if wanted is not None:  # which has its own where it differs, and of some options always
@@ -154,7 +156,7 @@ def _recognize(
     if "model.heads" in overrides:
         heads = given.model.heads
     hints = mapping.Hints(files=beside, image_size=size, heads=heads)
-    return arrays, chosen, chosen.facts(arrays, hints)
+    return arrays, chosen, mapping.with_head(chosen.facts(arrays, hints), arrays.metadata)
 
 
 def _at(path: pathlib.Path, error: config.UserError) -> WeightsError:
@@ -196,7 +198,8 @@ def _without_prefix(path: pathlib.Path, arrays: Arrays, prefixes: Sequence[str])
         if short in long:
             raise WeightsError(f"{path}: {long[short]} and {name} are the same array")
         long[short] = name
-    return Arrays({name: names[long[name]] for name in long}, lambda name: arrays.read(long[name]))
+    specs = {name: names[long[name]] for name in long}
+    return Arrays(specs, lambda name: arrays.read(long[name]), arrays.metadata)
 
 
 def _override(facts: mapping.Facts, overrides: Mapping[str, str]) -> mapping.Facts:

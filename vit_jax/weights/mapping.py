@@ -8,6 +8,7 @@ every layer: `{layer}` counts encoder layers, `{stage}` and `{unit}` those of a 
 
 import dataclasses
 import itertools
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,11 +18,15 @@ import ml_dtypes
 import numpy as np
 
 from vit_jax import config, models, tree_utils
+from vit_jax.weights import json_fields
 from vit_jax.weights.readers import Arrays, Spec, WeightsError
 
 Shape = tuple[int, ...]
 PORTION = 2**20  # numbers
 HEADLESS = "the file contains no head; it starts at zero"
+SEVERAL = "multi_label_classification"  # transformers' `problem_type` of outputs by sigmoid
+HEAD = "vit_jax.head"  # in the metadata of a .safetensors file that has no config.json
+ONE_OUTPUT = "the head has one output, of which softmax always makes 1"
 
 
 class Form(NamedTuple):
@@ -124,6 +129,8 @@ class Facts:
     model: config.Model
     data: config.Data
     classes: tuple[str, ...] = ()
+    # How outputs become probabilities: `softmax`, `sigmoid`, a loss of a plug-in; None: not said.
+    loss: str | None = None
     # What names, shapes and config files leave open, with the reason for each choice: options by
     # dotted name, and in words what is no option.
     assumed: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -142,6 +149,35 @@ class Hints:
     files: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     image_size: tuple[int, int] | None = None
     heads: int | None = None
+
+
+def head_metadata(facts: Facts) -> dict[str, str]:
+    """What a .safetensors file alone says of its head: the names of its classes, and their loss."""
+    said: dict[str, Any] = {"label_names": facts.classes} if facts.classes else {}
+    said |= {"problem_type": SEVERAL} if facts.loss == "sigmoid" else {}
+    return {HEAD: json.dumps(said)} if said and "head/kernel" not in facts.fresh else {}
+
+
+def with_head(facts: Facts, metadata: Mapping[str, str]) -> Facts:
+    """Adds what `head_metadata` has said, where nothing else did; raises WeightsError."""
+    if "head/kernel" in facts.fresh:
+        return facts
+    if HEAD in metadata:
+        try:
+            said = json.loads(metadata[HEAD])
+        except (ValueError, RecursionError):
+            said = None
+        if not isinstance(said, dict):
+            raise WeightsError(f"__metadata__: {HEAD}: must be a JSON object")
+        count = facts.model.num_classes or 0
+        names = facts.classes or json_fields.labels(said, "label_names", count)
+        sigmoid = facts.loss is None and said.get("problem_type") == SEVERAL
+        loss = "sigmoid" if sigmoid else facts.loss
+        facts = dataclasses.replace(facts, classes=names, loss=loss)
+    if facts.loss is None and facts.model.num_classes == 1:
+        assumed = {**facts.assumed, "sigmoid for softmax": ONE_OUTPUT}
+        facts = dataclasses.replace(facts, loss="sigmoid", assumed=assumed)
+    return facts
 
 
 class Layout(NamedTuple):

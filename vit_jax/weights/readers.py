@@ -73,13 +73,14 @@ class Spec:
 
 @dataclasses.dataclass(frozen=True)
 class Arrays:
-    """Arrays by name; `read` loads one of them.
+    """Arrays by name; `read` loads one of them; `metadata` is text that a file holds beside them.
 
     `read` raises WeightsError, which names the array, if it is damaged.
     """
 
     specs: Mapping[str, Spec]
     read: Callable[[str], np.ndarray]
+    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def open_arrays(path: pathlib.Path, kind: str = "") -> Arrays:
@@ -322,7 +323,9 @@ TYPES = {
 def _safetensors(file: _File) -> Arrays:
     length = int.from_bytes(file.read(8), "little")
     header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=_once)
-    header.pop("__metadata__", None)
+    metadata = header.pop("__metadata__", None) or {}
+    if not all(isinstance(text, str) for text in metadata.values()):
+        raise ValueError("__metadata__ must be text by name")
     _check_names(header)
     specs: dict[str, Spec] = {}
     starts: dict[str, int] = {}
@@ -350,7 +353,7 @@ def _safetensors(file: _File) -> Arrays:
             file.seek(starts[name])
             return _fill(file, specs[name])
 
-    return Arrays(specs, read)
+    return Arrays(specs, read, metadata)
 
 
 def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:

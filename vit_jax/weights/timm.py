@@ -149,6 +149,7 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
         model=dataclasses.replace(model, class_position=class_position),
         data=data,
         classes=() if headless else timm_config.classes(given, model.num_classes or 0),
+        loss=timm_config.loss(given),
         assumed=assumed | guessed | unsaid,
         fresh=lacking if headless else {},
     )
@@ -259,6 +260,7 @@ def _resnet(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
         model=models.complete(model),
         data=data,
         classes=() if headless else timm_config.classes(given, classes),
+        loss=timm_config.loss(given),
         assumed=assumed if size else assumed | bit.SIZE,
         fresh={"head/kernel": HEADLESS, "head/bias": HEADLESS} if headless else {},
     )

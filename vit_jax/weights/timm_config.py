@@ -8,7 +8,7 @@ from typing import Any
 from vit_jax import config
 from vit_jax.weights import json_fields, timm_eva
 from vit_jax.weights.json_fields import Given
-from vit_jax.weights.mapping import Hints
+from vit_jax.weights.mapping import SEVERAL, Hints
 from vit_jax.weights.readers import WeightsError
 
 # timm's heads are 64 wide, except for these widths and models.
@@ -192,6 +192,11 @@ def classes(given: Given, count: int) -> tuple[str, ...]:
     names = json_fields.labels(given, "label_names", count)
     described = json_fields.section(given, "label_descriptions")
     return tuple(str(described.get(name, name)) for name in names)
+
+
+def loss(given: Given) -> str | None:
+    """Returns how outputs become probabilities, as this project's exports say; None: not said."""
+    return "sigmoid" if given.get("problem_type") == SEVERAL else None
 
 
 def data(given: Given, size: tuple[int, int], channels: int) -> tuple[config.Data, dict[str, str]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from vit_jax import config, models
 from vit_jax.weights import timm_eva
-from vit_jax.weights.mapping import Facts
+from vit_jax.weights.mapping import SEVERAL, Facts
 from vit_jax.weights.readers import WeightsError
 from vit_jax.weights.timm_config import ACTIVATIONS, CROPS, POOLING, RESAMPLING
 
@@ -88,6 +88,8 @@ def document(facts: Facts) -> dict[str, Any]:
     }
     if facts.classes:
         made["label_names"] = list(facts.classes)
+    if facts.loss == "sigmoid" and not headless:
+        made["problem_type"] = SEVERAL  # transformers' word; timm has none, and lets it pass
     return made
 
 

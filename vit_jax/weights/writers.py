@@ -36,11 +36,11 @@ def write(
     path: pathlib.Path,
     arrays: Mapping[str, np.ndarray],
     documents: Documents,
-    origin: str = "",
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Writes arrays of one of DTYPES to a .npz or .safetensors file, or a folder with JSON files.
 
-    The metadata of a .safetensors file say where the arrays come from, by `origin`.
+    `metadata` is text by name that a .safetensors file holds beside the arrays.
 
     `path` is always complete: data is written to a temporary name, synced, and renamed. If the disk
     fails, raises WeightsError and leaves nothing behind.
@@ -52,19 +52,21 @@ def write(
                 with draft.open("xb") as file:
                     np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
             elif path.suffix == ".safetensors":
-                _safetensors(draft, arrays, origin)
+                _safetensors(draft, arrays, metadata or {})
             else:
                 draft.mkdir()
                 for name, fields in documents.items():
                     text = json.dumps(fields, indent=2, ensure_ascii=False)
                     (draft / name).write_bytes(text.encode(errors="backslashreplace"))
-                _safetensors(draft / FOLDED, arrays, origin)
+                _safetensors(draft / FOLDED, arrays, metadata or {})
         storage.sync(path.parent)
 
 
-def _safetensors(path: pathlib.Path, arrays: Mapping[str, np.ndarray], origin: str) -> None:
-    about = {"format": "pt"} | ({"vit_jax": origin} if origin else {})  # transformers insists on pt
-    header: dict[str, Any] = {"__metadata__": about}
+def _safetensors(
+    path: pathlib.Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]
+) -> None:
+    # Transformers insists on the format.
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
     start = 0
     for name, array in arrays.items():
         end = start + array.nbytes

@@ -1,0 +1,344 @@
+"""Matches the classes of data with the outputs of a head by name, wherever the two meet.
+
+An index means nothing outside the head that it belongs to: folders are sorted as text by one
+program and as numbers by another, and fine-tuning begins with the classes of somebody's data. So
+every label is translated through its class's name. In order of trust:
+
+1. the same name;
+2. the same but for case, spaces, underscores, hyphens and Unicode form, or a placeholder's number
+   (`class 3`, `LABEL_3` and `003`);
+3. two names of one ImageNet class: its WordNet id, or words (`n01440764`, `tench, Tinca tinca`);
+4. where the head has no names: ImageNet's if it has 1,000 outputs and the data's classes are some
+   of ImageNet; else those of the data, if there are as many: number k for output k, other names in
+   order;
+5. where the data has 1,000 numbers, and the head the names of ImageNet: ImageNet's numbers.
+
+All but the first are assumptions, and said. A class without an output is an error, as its images
+could not be right. Outputs without a class stay and compete, as they do in `predict`.
+
+The words of `imagenet.csv` are WordNet 3.0's, in the order of ImageNet's class numbers.
+"""
+
+import collections
+import csv
+import dataclasses
+import functools
+import pathlib
+import re
+import shlex
+import unicodedata
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from vit_jax import logs, messages
+from vit_jax.config import ConfigError
+from vit_jax.data.source import Record, Source, digest
+
+TABLE = pathlib.Path(__file__).with_name("imagenet.csv")
+IN_PLACE = 0.9  # share of 1,000 names by which a list is ImageNet's in order, whoever spelled them
+RENAME = "rename the data's classes as the head's, or train a new head"
+LISTED = 110  # characters of a list of names in a message
+
+Outputs = tuple[int | None, ...]  # of each class of the data; None: no output has its name
+
+
+class UnmatchedError(ConfigError):
+    """Classes of data that are not those of a head."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Match:
+    """The outputs of some classes.
+
+    Attributes:
+      outputs: index of the output of each class, None for one that the head does not know.
+      notes: what was assumed, a line each.
+      repeated: names that several outputs have, so that none could be chosen.
+    """
+
+    outputs: Outputs
+    notes: tuple[str, ...] = ()
+    repeated: tuple[str, ...] = ()
+
+
+def find(head: Sequence[str], classes: Sequence[str]) -> Match:
+    """Finds the output of every class that has one.
+
+    Args:
+      head: name of each output; `class 3` for output 3 without a name.
+      classes: names of the data's classes.
+    """
+    head, classes = _printable(head), _printable(classes)
+    if head == classes:
+        return Match(outputs=tuple(range(len(head))))
+    times = collections.Counter(head)
+    repeated = tuple(dict.fromkeys(name for name in classes if times[name] > 1))
+    places = {name: place for place, name in enumerate(head) if times[name] == 1}
+    outputs: list[int | None] = [places.get(name) for name in classes]
+    notes, numbered = [], _is_numbered(head)
+    if not (numbered and len(head) != len(classes)) and (
+        near := _pair(outputs, [_folded(name) for name in head], [_folded(n) for n in classes])
+    ):
+        lacking = "the head's outputs have no names; " if numbered else ""
+        notes.append(lacking + _taken(near, head, classes))
+    if None in outputs and (
+        same := _pair(outputs, _imagenet_numbers(head), _imagenet_numbers(classes))
+    ):
+        notes.append(f"{_taken(same, head, classes)}: names of one class of ImageNet")
+    repeated = tuple(name for name in repeated if outputs[classes.index(name)] is None)
+    if not any(output is not None for output in outputs) and not repeated:
+        assumed, note = _without_names(head, classes)
+        return Match(outputs=assumed, notes=(note,) if note else ())
+    return Match(outputs=tuple(outputs), notes=tuple(notes), repeated=repeated)
+
+
+def match(
+    head: Sequence[str], classes: Sequence[str], where: str, *, remedy: str = "", keep: str = ""
+) -> list[int]:
+    """Returns the output of every class, and says what it assumes.
+
+    Args:
+      head: name of each output.
+      classes: names of the data's classes.
+      where: what brought the two together, such as `data.eval_split=test`.
+      remedy: what to do if they do not match.
+      keep: option that keeps some classes only, if there is one: `data.classes`.
+
+    Raises UnmatchedError for a class that no output has, or several have.
+    """
+    found = find(head, classes)
+    if found.repeated:
+        name = found.repeated[0]
+        numbers = [str(place) for place, one in enumerate(_printable(head)) if one == name]
+        raise UnmatchedError(
+            f"{where}: several outputs of the head are called {name} ({_listed(numbers)}); give "
+            "each a name of its own"
+        )
+    known = [k for k, output in enumerate(found.outputs) if output is not None]
+    if not known:
+        raise UnmatchedError(f"{where}: {_nothing(head, classes)}{remedy and f'; {remedy}'}")
+    if len(known) < len(classes):
+        lacking = [classes[k] for k, output in enumerate(found.outputs) if output is None]
+        kept = shlex.quote(",".join(classes[k] for k in known))
+        least = f"set {keep}={kept} to leave their images out"
+        raise UnmatchedError(
+            f"{where}: the head has no output for {len(lacking)} of the {len(classes)} classes of "
+            f"the data: {_listed(lacking)}; head: {_listed(head)}; {least if keep else remedy}"
+        )
+    logs.warn_of_assumptions(where, found.notes)
+    return [output for output in found.outputs if output is not None]
+
+
+class Relabeled:
+    """A source whose labels count the outputs of a head.
+
+    Attributes:
+      classes: names of the outputs.
+      outputs: those that the source has a class for, ascending.
+    """
+
+    def __init__(self, source: Source, head: Sequence[str], outputs: Sequence[int]) -> None:
+        self.source, self.classes = source, tuple(head)
+        self._outputs = np.array(outputs)
+        self.outputs = tuple(sorted(set(outputs)))
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Record:
+        image, label = self.source[index]
+        if isinstance(label, tuple):
+            return Record(image, tuple(sorted({int(self._outputs[one]) for one in label})))
+        return Record(image, int(self._outputs[label]))
+
+    def name(self, index: int) -> str:
+        """The source's name of the example."""
+        return self.source.name(index)
+
+    def file_name(self, index: int) -> str:
+        """The file name of the image where the source stores it, else its name."""
+        return getattr(self.source, "file_name", self.source.name)(index)
+
+    def fingerprint(self) -> str:
+        """Covers the source's fingerprint and the outputs."""
+        return digest(self.source.fingerprint().encode(), repr(self._outputs.tolist()).encode())
+
+
+def relabel(
+    source: Source,
+    head: Sequence[str],
+    where: str,
+    *,
+    remedy: str = RENAME,
+    keep: str = "",
+    several: bool = False,
+) -> Source:
+    """Translates the labels of a source to outputs of a head; says what it assumes.
+
+    Args:
+      source: the data.
+      head: name of each output.
+      where: as in `match`.
+      remedy: as in `match`.
+      keep: as in `match`.
+      several: whether images have any number of classes, so that outputs do not compete.
+
+    Raises UnmatchedError like `match`.
+    """
+    if tuple(source.classes) == tuple(head):
+        return source
+    made = Relabeled(source, head, match(head, source.classes, where, remedy=remedy, keep=keep))
+    if len(made.outputs) < len(head):
+        absent = [name for k, name in enumerate(head) if k not in set(made.outputs)]
+        rest = "are left out" if several else "compete all the same"
+        subset = f"has {len(made.outputs)} of the head's {len(head)} classes"
+        logs.warn_of_assumptions(where, [f"{subset}; the other outputs {rest}: {_listed(absent)}"])
+    return made
+
+
+def differences(before: Sequence[str], now: Sequence[str]) -> str:
+    """How the classes of data have changed, in words; empty if they have not."""
+    before, now = _printable(before), _printable(now)
+    if before == now:
+        return ""
+    parts = {
+        "gone": [n for n in before if n not in set(now)],
+        "new": [n for n in now if n not in set(before)],
+    }
+    told = [f"{word}: {_listed(names)}" for word, names in parts.items() if names]
+    return "; ".join(told) or f"another order: {_listed(before)} before, {_listed(now)} now"
+
+
+def names_in(head: Sequence[str], classes: Sequence[str], where: str) -> tuple[str, ...]:
+    """The head's name of each class; the data's own where no output has it. Arguments as `match`.
+
+    Says what it assumes.
+    """
+    found = find(head, classes)
+    logs.warn_of_assumptions(where, found.notes)
+    pairs = zip(classes, found.outputs, strict=True)
+    return tuple(own if output is None else head[output] for own, output in pairs)
+
+
+def imagenet() -> tuple[str, ...]:
+    """WordNet ids of ImageNet's 1,000 classes, in the order of their numbers."""
+    return tuple(wnid for wnid, _ in _table())
+
+
+def _printable(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(messages.printable(name) for name in names)
+
+
+def _pair(
+    outputs: list[int | None], head: Sequence[Hashable], classes: Sequence[Hashable]
+) -> list[tuple[int, int]]:
+    """Fills in outputs of equal keys that occur once on either side; returns (class, output)."""
+    taken = {output for output in outputs if output is not None}
+    free = [k for k, key in enumerate(head) if k not in taken and key is not None]
+    open_ = [k for k, output in enumerate(outputs) if output is None and classes[k] is not None]
+    there = collections.Counter(head[k] for k in free)
+    here = collections.Counter(classes[k] for k in open_)
+    places = {head[k]: k for k in free if there[head[k]] == 1}
+    found = [(k, places[classes[k]]) for k in open_
+             if here[classes[k]] == 1 and classes[k] in places]  # fmt: skip
+    for k, output in found:
+        outputs[k] = output
+    return found
+
+
+def _without_names(head: Sequence[str], classes: Sequence[str]) -> tuple[Outputs, str]:
+    """Returns outputs where one side has no names, and what is assumed; none for other sides."""
+    count, known = len(head), _imagenet_numbers(classes)
+    if not _is_numbered(head):
+        numbers, all_of_them = [_number(name) for name in classes], list(range(len(_table())))
+        complete = (
+            None not in numbers and sorted(n for n in numbers if n is not None) == all_of_them
+        )
+        if complete and _imagenet_numbers(head) == all_of_them:
+            return tuple(numbers), "the data's classes are numbers, taken for those of ImageNet"
+    elif count == len(_table()) and None not in known:
+        return tuple(known), (
+            f"the head's {count:,} outputs have no names; taken for the classes of ImageNet in the "
+            "order of WordNet ids"
+        )
+    elif count == len(classes):
+        shown = ", ".join(f"{place} is {name}" for place, name in enumerate(classes))
+        return tuple(range(count)), (
+            "the head's outputs have no names; taken for the data's classes in order: "
+            f"{_short(shown)}"
+        )
+    return (None,) * len(classes), ""
+
+
+def _is_numbered(head: Sequence[str]) -> bool:
+    """Whether the names say no more than the numbers of the outputs."""
+    return all(_number(name) == place for place, name in enumerate(head))
+
+
+def _nothing(head: Sequence[str], classes: Sequence[str]) -> str:
+    return (
+        f"no class of the data is one of the head; data ({len(classes)}): {_listed(classes)}; "
+        f"head ({len(head)}{', without names' * _is_numbered(head)}): {_listed(head)}"
+    )
+
+
+def _taken(pairs: Sequence[tuple[int, int]], head: Sequence[str], classes: Sequence[str]) -> str:
+    (first, output), *others = pairs
+    text = f"{classes[first]!r} of the data is taken for {head[output]!r} of the head"
+    return text + (f", and {len(others):,} others likewise" if others else "")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return _short(", ".join(names))
+
+
+def _short(text: str) -> str:
+    text = messages.printable(text)
+    return (
+        text
+        if len(text) <= LISTED
+        else f"{text[:LISTED].rpartition(', ')[0] or text[:LISTED]}, ..."
+    )
+
+
+def _folded(name: str) -> Hashable:
+    """A key that names which people would take for the same share."""
+    number = _number(name)
+    if number is not None:
+        return number
+    return re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name).casefold()).strip()
+
+
+def _number(name: str) -> int | None:
+    """The number of a class that is called by it: `3`, `003`, `class 3` or `LABEL_3`."""
+    found = re.fullmatch(
+        r"\s*(?:(?:class|label)[ _-]?)?(\d{1,9})\s*", name, re.ASCII | re.IGNORECASE
+    )
+    return None if found is None else int(found[1])
+
+
+@functools.cache
+def _table() -> tuple[tuple[str, str], ...]:
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        return tuple((row["wnid"], row["words"]) for row in csv.DictReader(file))
+
+
+@functools.cache
+def _aliases() -> dict[Hashable, set[int]]:
+    """Class numbers of ImageNet by every folded name: WordNet id, all words, each of them."""
+    found: dict[Hashable, set[int]] = {}
+    for number, (wnid, words) in enumerate(_table()):
+        for name in (wnid, words, *words.split(", ")):
+            found.setdefault(_folded(name), set()).add(number)
+    return found
+
+
+def _imagenet_numbers(names: Sequence[str]) -> list[int | None]:
+    """The class number of ImageNet that each name stands for; None where none, or several."""
+    known = [_aliases().get(_folded(name), set()) for name in names]
+    if len(names) == len(_table()):
+        in_place = sum(place in numbers for place, numbers in enumerate(known))
+        if in_place >= IN_PLACE * len(names):  # which also tells the two cranes apart
+            return list(range(len(names)))
+    return [next(iter(numbers)) if len(numbers) == 1 else None for numbers in known]
