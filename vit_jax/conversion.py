@@ -78,7 +78,7 @@ def _save_adapter(
         raise config.ConfigError(f"--to=adapter: {reference} is no run; only a run has a base")
     directory, number, record = loading.find_checkpoint(storage.as_path(reference), step)
     cfg = run_config.config_from_values(record["config"], overrides)
-    fitted, digest, shapes = loading.adapter_base(cfg)
+    fitted, digest, shapes = loading.adapter_base(cfg, record["classes"])
     held = jax.device_get(loading.load_held(directory, number, cfg))
     params = tree_utils.flatten(held["params"])
     frozen = {name: params[name] for name in fitted if name not in shapes}

@@ -24,10 +24,10 @@ class UserError(Exception):
 
 
 class AssumptionWarning(UserWarning):
-    """What a weights file leaves open, and what is assumed instead.
+    """What a weights file, or data beside a head, leaves open, and what is assumed instead.
 
     Attributes:
-      reference: the file, as the user names it.
+      reference: the file or option, as the user names it.
       lines: one for each reason.
     """
 

@@ -23,7 +23,7 @@ from vit_jax import (
 from vit_jax.checkpoints import collectives, manager
 from vit_jax.checkpoints.manager import Manager
 from vit_jax.checkpoints.record import NEWEST
-from vit_jax.data import folder_check, split_roles
+from vit_jax.data import class_matching, folder_check, split_roles
 from vit_jax.data.source import Source
 from vit_jax.evaluators import linear_data, registry, test_split
 from vit_jax.evaluators.evaluation import Evaluation
@@ -42,6 +42,7 @@ from vit_jax.training import (
     trainable,
 )
 from vit_jax.training.plan import Plan
+from vit_jax.weights import WeightsError
 
 SETS = {f"evaluation.{option}" for option in ("tasks", *linear_data.KINDS)}
 
@@ -122,7 +123,7 @@ def train(
                 mesh=mesh.shape,
             )
             moment = starting.restore(saver, target, seal, session, files, accept=accept)
-            moment = moment or starting.begin(model, tx, cfg, mesh, session)
+            moment = moment or starting.begin(model, tx, cfg, evaluation.classes, mesh, session)
             final = test and _final(evaluation, test, plan.steps, directory)
             tested = final and final.recorded(files)
             train_step = None
@@ -178,7 +179,8 @@ def evaluate(
     They are called after that split, such as `test/top1`, and `test/split` is the expression, such
     as `test[:100]`. Those of `evaluation.tasks` are called `TASK/top1` and so on, of
     `evaluation.fewshot` `fewshot/SET/5shot`. Weights of other projects bring no images: for them
-    `overrides` must name some, or such sets, which are then all that is measured.
+    `overrides` must name some, or such sets, which are then all that is measured. So they are,
+    with a warning, of a head that does not know the data's classes.
     """
     device.keep_freed_memory()
     with device.memory_errors():
@@ -189,10 +191,19 @@ def evaluate(
         cfg = opened.config
         if registry.asks_for_real(cfg) or linear_data.asks_for_own(cfg):
             loading.check_images(checkpoint, overrides)
-        if cfg.masked.target is None and (split or cfg.evaluation.tasks):
-            opened.check_head()
         distributed.initialize(None, wait=cfg.watchdog.join, heartbeat=cfg.watchdog.heartbeat)
-        evaluation = Evaluation(cfg, split=split)
+        head = opened.classes if cfg.needs_labels else None
+        try:
+            if head is not None and (split or cfg.evaluation.tasks):
+                opened.check_head()
+            evaluation = Evaluation(cfg, split=split, head=head)
+        except (class_matching.UnmatchedError, WeightsError) as error:
+            features = any(getattr(cfg.evaluation, kind) for kind in linear_data.KINDS)
+            if not features or not split or cfg.evaluation.tasks:
+                raise
+            told = f"features alone are measured, and not the head: {error}"
+            logs.warn_of_assumptions(checkpoint, [told])
+            split, evaluation = False, Evaluation(cfg, split=False, head=head)
         results: dict[str, Any] = {} if opened.step is None else {"step": opened.step}
         for name, evaluator in evaluation.evaluators.items():
             one = evaluator(opened.params, stop=lambda: False)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import config, messages, models, weights
+from vit_jax import config, messages, models, tree_utils, weights
 from vit_jax.config import Config
 from vit_jax.data import decoding, image_inputs, native_aspect, transforms
 from vit_jax.data.source import Source
@@ -249,7 +249,31 @@ class LoadedModel:
             model=self.config.model,
             data=self.config.data,
             classes=() if numbered else self.classes,
+            loss=self.config.train.loss,
             fresh=self.fresh,
+        )
+
+    def with_outputs(self, outputs: Sequence[int]) -> "LoadedModel":
+        """This model with some outputs of its head, in the given order, and no others.
+
+        Raises WeightsError for a model whose head is not `head/`, and so cannot be taken apart.
+        """
+        if list(outputs) == list(range(len(self.classes))):
+            return self
+        flat, places = tree_utils.flatten(self.params), np.array(outputs)
+        heads = [name for name in flat if name.startswith(("head/", "head_dist/"))]
+        if not heads or any(flat[name].shape[-1] != len(self.classes) for name in heads):
+            raise weights.WeightsError(
+                f"{self.config.name}: has no head/ of {len(self.classes)} outputs, whose classes "
+                "could be taken by name; use data with the same classes in the same order"
+            )
+        kept = {name: np.asarray(flat[name])[..., places] for name in heads}
+        model = dataclasses.replace(self.config.model, num_classes=len(outputs))
+        return dataclasses.replace(
+            self,
+            config=dataclasses.replace(self.config, model=model),
+            params=tree_utils.nest(flat | kept),
+            classes=tuple(self.classes[output] for output in outputs),
         )
 
     def check_head(self) -> None:

@@ -2,8 +2,6 @@
 
 import os
 import pathlib
-import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +11,7 @@ import jax.numpy as jnp
 from vit_jax import config, logs, messages, models, run_config, storage, tree_utils, weights
 from vit_jax.checkpoints import manager
 from vit_jax.checkpoints import record as records
-from vit_jax.errors import AssumptionWarning
+from vit_jax.data import class_matching
 from vit_jax.loaded_model import (
     LoadedModel,
     Prediction,
@@ -98,7 +96,7 @@ def load(
         return _load_adapter(path, overrides or {})
     found = weights.load(path, overrides, wanted=wanted)
     cfg = _config(str(reference), found.facts, overrides or {})
-    warn_of_assumptions(reference, found.assumed)
+    logs.warn_of_assumptions(reference, found.assumed)
     return LoadedModel(
         config=cfg,
         params=found.params,
@@ -108,20 +106,6 @@ def load(
         assumed=found.assumed,
         fresh=found.facts.fresh,
     )
-
-
-# Once per file, whichever lines of a program load it; filters of the user come before this one.
-warnings.filterwarnings("once", category=AssumptionWarning, append=True)
-
-
-def warn_of_assumptions(reference: str | os.PathLike[str], lines: Sequence[str]) -> None:
-    """Warns at the caller's line outside this package; commands log these warnings."""
-    if not lines:
-        return
-    level, frame = 1, sys._getframe()
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith("vit_jax."):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(AssumptionWarning(os.fspath(reference), lines), stacklevel=level)
 
 
 def describe(reference: str, wanted: config.Config | None = None) -> weights.Facts:
@@ -217,23 +201,52 @@ def load_held(directory: pathlib.Path, step_number: int, cfg: config.Config) -> 
     return manager.restore_subtree(directory, step_number, target)
 
 
-def initial_params(cfg: config.Config, model: models.Classifier) -> tuple[models.Params, list[str]]:
+def initial_params(
+    cfg: config.Config, model: models.Classifier, classes: Sequence[str]
+) -> tuple[models.Params, list[str]]:
     """Returns the parameters that `model` takes from `init_from`, and a line on every difference.
+
+    Args:
+      cfg: the run.
+      model: its model.
+      classes: names of the data's classes, by which `init_head=keep` takes rows of the head.
 
     Raises WeightsError if they do not fit, CheckpointError or ConfigError if they cannot be read.
     """
     assert cfg.init_from is not None
     # Whole on every device: each process needs all of it.
-    opened = load(cfg.init_from, {"mesh.fsdp": "1"}, wanted=cfg)
-    params, report = weights.fit(
-        jax.device_get(opened.params), opened.facts, model, keep_head=cfg.init_head == "keep"
-    )
+    opened, told = load(cfg.init_from, {"mesh.fsdp": "1"}, wanted=cfg), []
+    keep = cfg.init_head == "keep"
+    if keep and cfg.needs_labels and "head/kernel" not in opened.fresh:
+        told, opened = _head_of(opened, cfg, class_names(classes, cfg))
+    params, report = weights.fit(jax.device_get(opened.params), opened.facts, model, keep_head=keep)
     # The notes on a file of another project count its arrays; a second count would puzzle.
-    return params, [*opened.notes, *report.lines()[bool(opened.notes) :]]
+    return params, [*opened.notes, *report.lines()[bool(opened.notes) :], *told]
 
 
-def adapter_base(cfg: config.Config) -> tuple[models.Params, str, dict[str, Any]]:
+def _head_of(
+    opened: LoadedModel, cfg: config.Config, classes: Sequence[str]
+) -> tuple[list[str], LoadedModel]:
+    """Returns lines about the head that a run keeps, and the model with its rows for `classes`."""
+    remedy, had = "set init_head=new", len(opened.classes)
+    outputs = class_matching.match(opened.classes, classes, "init_head=keep", remedy=remedy)
+    told, loss = [], opened.config.train.loss
+    if outputs != list(range(had)):
+        order = "" if len(outputs) < had else ", in another order"
+        told.append(f"head: {len(outputs)} of its {had} classes, by name{order}")
+    if loss != cfg.train.loss:
+        told.append(f"head: was trained with train.loss={loss}, goes on with {cfg.train.loss}")
+    return told, opened.with_outputs(outputs)
+
+
+def adapter_base(
+    cfg: config.Config, classes: Sequence[str]
+) -> tuple[models.Params, str, dict[str, Any]]:
     """Returns what an adapter of a run leaves to its base, and what it holds itself.
+
+    Args:
+      cfg: the run.
+      classes: names of its classes.
 
     Returns:
       The base's parameters in the run's model; a digest of those that are frozen; the shapes of the
@@ -250,7 +263,7 @@ def adapter_base(cfg: config.Config) -> tuple[models.Params, str, dict[str, Any]
         )
     if cfg.init_from is None:
         raise config.ConfigError(f"{cfg.name}: began with random weights, so it has no base")
-    params, _ = initial_params(cfg, model)
+    params, _ = initial_params(cfg, model, classes)
     fitted, every = tree_utils.flatten(params), trainable.parameters(model, cfg)
     shapes = tree_utils.flatten(jax.eval_shape(chosen.split, every))
     lacking = tree_utils.flatten(every).items()
@@ -263,7 +276,8 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> LoadedMod
     """Returns the model of an adapter folder on its base."""
     fields = adapter_file.read_fields(path)
     cfg = run_config.config_from_values(fields["config"], overrides)
-    fitted, digest, shapes = adapter_base(cfg)
+    classes = tuple(map(str, fields["classes"]))
+    fitted, digest, shapes = adapter_base(cfg, classes)
     if digest != fields["base"]:
         raise weights.WeightsError(
             f"{path}: init_from={cfg.init_from} is not the base it was trained on; set "
@@ -277,7 +291,7 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> LoadedMod
     return LoadedModel(
         config=cfg,
         params=jax.device_get(params),
-        classes=class_names(tuple(map(str, fields["classes"])), cfg),
+        classes=class_names(classes, cfg),
         kind="adapter",
         notes=(f"begins with {cfg.init_from}",),
     )
@@ -290,6 +304,7 @@ def _config(name: str, facts: weights.Facts, overrides: Mapping[str, str]) -> co
         name=name,
         model=facts.model,
         data=facts.data,
+        train=config.Train(loss=facts.loss or "softmax"),
         evaluation=config.Evaluation(batch_size=rows),
     )
     return run_config.config_from_values(config.to_dict(cfg), overrides)

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 
 from vit_jax import config, loading, logs, messages
-from vit_jax.data import decoding, folders, label_arrays, sampling, sources, split_roles
+from vit_jax.data import (
+    class_matching,
+    decoding,
+    folders,
+    label_arrays,
+    sampling,
+    sources,
+    split_roles,
+)
 from vit_jax.data.skipped_files import Skipped
 from vit_jax.loading import Prediction
 
@@ -53,7 +61,7 @@ def predict(
     loaded.check_head()
     if images:
         return loaded.classify(files([pathlib.Path(path) for path in images]), top)
-    return loaded.classify(read_examples(loaded.config, examples, seed), top)
+    return loaded.classify(read_examples(loaded, examples, seed), top)
 
 
 def files(
@@ -92,14 +100,19 @@ def files(
 
 
 def read_examples(
-    cfg: config.Config, count: int, seed: int = 0
+    loaded: loading.LoadedModel, count: int, seed: int = 0
 ) -> Iterator[tuple[str, bytes | np.ndarray, str]]:
-    """Yields `count` examples of the evaluation split, drawn by seed, with their true classes."""
+    """Yields `count` examples of the evaluation split, drawn by seed, with their true classes.
+
+    These are called as the head calls them; what it has no output for is called as in the data.
+    """
+    cfg = loaded.config
+    drawn_from = None if cfg.data.source != "synthetic" else cfg.model.num_classes
     source = sources.open_source(
-        cfg.data,
-        cfg.data.eval_split,
-        num_classes=cfg.model.num_classes,
-        labels=cfg.needs_labels,
+        cfg.data, cfg.data.eval_split, num_classes=drawn_from, labels=cfg.needs_labels
+    )
+    names = class_matching.names_in(
+        loaded.classes, source.classes, f"data.eval_split={cfg.data.eval_split}"
     )
     drawn = sampling.draw(len(source), count, seed)
     shown = split_roles.evaluation(cfg.data).shown
@@ -109,7 +122,7 @@ def read_examples(
     for index in drawn:
         record = source[index]
         name = messages.printable(source.name(index))
-        yield name, record.image, label_arrays.text(record.label, source.classes)
+        yield name, record.image, label_arrays.text(record.label, names)
 
 
 def as_dict(prediction: Prediction) -> Mapping[str, Any]:

@@ -80,9 +80,8 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
     with _quietly():
         predictor = loading.load(directory)
     cfg, data = predictor.config, predictor.config.data
-    source = sources.open_source(
-        data, data.eval_split, num_classes=cfg.model.num_classes, labels=cfg.needs_labels
-    )
+    head = predictor.classes if cfg.needs_labels else None
+    source = sources.open_source(data, data.eval_split, labels=cfg.needs_labels, head=head)
     drawn = sampling.draw(len(source), images, seed)
     truths: dict[str, Sequence[str]] = {}  # of an image by its index
 

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from vit_jax import config, limits, loading, run_config, storage, weights
+from vit_jax import config, limits, loading, logs, run_config, storage, weights
 from vit_jax.checkpoints import manager
 from vit_jax.checkpoints.record import NEWEST
 from vit_jax.training import plan, schedules
@@ -27,7 +27,7 @@ def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Co
     facts, keep = loading.describe(cfg.init_from, cfg), cfg.init_head == "keep"
     found = weights.numerics(facts, keep_head=keep, channels=cfg.data.channels)
     taken = _with_options(cfg, found, overrides)
-    loading.warn_of_assumptions(cfg.init_from, weights.assumptions(facts, wanted=taken))
+    logs.warn_of_assumptions(cfg.init_from, weights.assumptions(facts, wanted=taken))
     return taken
 
 

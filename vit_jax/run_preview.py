@@ -5,7 +5,7 @@ import pathlib
 
 import jax
 
-from vit_jax import config, loading, models, validation
+from vit_jax import config, loading, validation
 from vit_jax.checkpoints import record
 from vit_jax.data import folder_check, split_roles
 from vit_jax.evaluators.evaluation import Evaluation
@@ -29,7 +29,7 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
     rows = [
         ("config", cfg.name),
         ("run directory", f"{workdir}, {_progress(done, plan.steps)}"),
-        ("starts from", _beginning(cfg, model, begun=done is not None)),
+        ("starts from", _beginning(evaluation, begun=done is not None)),
         *([("teacher", cfg.distill.teacher)] if cfg.distill.teacher else []),
         ("training", _images(cfg.data.train_split, len(source), len(source.classes))),
     ]
@@ -48,12 +48,13 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
     return rows + _steps(cfg, plan, evaluation, len(source))
 
 
-def _beginning(cfg: config.Config, model: models.Classifier, *, begun: bool) -> str:
+def _beginning(evaluation: Evaluation, *, begun: bool) -> str:
     """Returns what a run starts from; raises WeightsError for weights that do not fit."""
+    cfg = evaluation.cfg
     if cfg.init_from is None:
         return f"random weights, seed {cfg.seed}"
     if not begun:
-        loading.initial_params(cfg, model)
+        loading.initial_params(cfg, evaluation.model, evaluation.classes)
     return cfg.init_from
 
 

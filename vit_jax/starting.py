@@ -5,7 +5,7 @@ of them, here alone.
 """
 
 import platform
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ import jax
 from vit_jax import __version__, components, config, loading, models, run_directory, teaching
 from vit_jax.checkpoints import collectives
 from vit_jax.checkpoints.manager import Manager
+from vit_jax.data import class_matching
 from vit_jax.runtime.run_files import RunFiles
 from vit_jax.runtime.session import Session
 from vit_jax.training import loop, state, trainable
@@ -47,6 +48,12 @@ def restore(
     if restored is None:
         return None
     live, record = restored
+    changed = class_matching.differences(record["classes"], seal["classes"])
+    if changed:  # which nobody can accept: the rows of the head mean what they meant
+        raise config.ConfigError(
+            f"data.train_split: the classes are not those this run began with: {changed}; restore "
+            "them, or choose another --workdir"
+        )
     changes = list(record.get("changes", ()))
     for part, line in _differences(record, seal):
         if part not in accept:
@@ -143,13 +150,18 @@ def _differences(record: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
 
 
 def begin(
-    model: models.Classifier, tx: Any, cfg: config.Config, mesh: Any, session: Session
+    model: models.Classifier,
+    tx: Any,
+    cfg: config.Config,
+    classes: Sequence[str],
+    mesh: Any,
+    session: Session,
 ) -> loop.Moment:
-    """Returns a new state, with the weights of `init_from` if it is set."""
+    """Returns a new state for data of these classes, with the weights of `init_from` if set."""
     session.progress.doing("making the parameters")
     live = state.initialize(model, tx, cfg, mesh)
     if cfg.init_from is not None:
-        params, notes = loading.initial_params(cfg, model)
+        params, notes = loading.initial_params(cfg, model, classes)
         live = state.begin_with(live, params, trainable.of(model, cfg))
         session.progress.say(f"begins with {cfg.init_from}")
         for line in notes:

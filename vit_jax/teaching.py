@@ -7,6 +7,7 @@ import jax
 from jax.sharding import Mesh
 
 from vit_jax import config, loading, logs, models, tree_utils
+from vit_jax.data import class_matching
 from vit_jax.training import distillation
 from vit_jax.weights import adapter_file
 
@@ -46,10 +47,10 @@ def load(
         return None
     # Whole on every device: each process needs all of it.
     opened = loading.load(cfg.distill.teacher, {"mesh.fsdp": "1"})
+    if cfg.distill.target == "logits":
+        opened = _of_classes(opened, cfg, loading.class_names(list(classes), cfg))
     teacher = distillation.Teacher(opened.model, opened.config.data)
     distillation.check(cfg, student, teacher)
-    if cfg.distill.target == "logits":
-        _compare(cfg.distill.teacher, opened.classes, classes)
     flat = {n: jax.device_get(leaf) for n, leaf in tree_utils.flatten(opened.params).items()}
     digest = adapter_file.digest(flat)
     kept = {key: getattr(opened.config.data, key) for key in ("channels", "mean", "std")}
@@ -57,18 +58,18 @@ def load(
     return Teaching(teacher, teacher.put(opened.params, mesh, cfg.mesh), digest, facts)
 
 
-def _compare(name: str, theirs: Sequence[str], ours: Sequence[str]) -> None:
-    """Raises ConfigError for the same classes in another order; logs other names."""
-    different = [(k, a, b) for k, (a, b) in enumerate(zip(theirs, ours, strict=True)) if a != b]
-    if not different:
-        return
-    place, their, our = different[0]
-    if sorted(theirs) == sorted(ours):
-        raise config.ConfigError(
-            f"distill.teacher={name}: its classes are in another order: class {place} is {their}, "
-            f"that of the data {our}; set distill.target=features"
-        )
-    logs.log.info(
-        "distill.teacher=%s: calls class %d %s, and the data %s; by logits they are one class",
-        name, place, their, our,
-    )  # fmt: skip
+def _of_classes(
+    opened: loading.LoadedModel, cfg: config.Config, classes: Sequence[str]
+) -> loading.LoadedModel:
+    """Returns a teacher with the outputs of these classes, by name; raises ConfigError."""
+    where = f"distill.teacher={cfg.distill.teacher}"
+    opened.check_head()
+    remedy = "name one of the same classes, or set distill.target=features or tokens"
+    outputs = class_matching.match(opened.classes, classes, where, remedy=remedy)
+    told, had, loss = [], len(opened.classes), opened.config.train.loss
+    if len(outputs) < had:
+        told.append(f"teaches {len(outputs)} of its {had} classes, those of the data")
+    if loss != "softmax":
+        told.append(f"was trained with train.loss={loss}; its logits are taken by softmax")
+    logs.warn_of_assumptions(where, told)
+    return opened.with_outputs(outputs)

@@ -3,15 +3,18 @@
 import json
 import logging
 import shutil
+import types
 
 import cv2
 import numpy as np
 import pytest
 
 import tfds_fakes
+import toys
 from vit_jax import cli, config, experiment, run_config
 from vit_jax.checkpoints import collectives
 from vit_jax.config import ConfigError
+from vit_jax.data import real_labels
 from vit_jax.data.source import DataError
 from vit_jax.evaluators import registry
 from vit_jax.training import step
@@ -119,7 +122,11 @@ def test_what_another_process_lacks_is_left_out_here_too(root, monkeypatch):
 @pytest.mark.parametrize(
     ("task", "reason"),
     [
-        ("cifar10", "has 10 classes, but the head has 1000; choose sets for the same head"),
+        (
+            "cifar10",
+            "no class of the data is one of the head; data (10): 0, 1, 2, 3, 4, 5, 6, 7, 8, 9; "
+            f"head (1000): {', '.join('abcd' * 9)}, ...; choose sets for the same head",
+        ),
         ("jft", "has no test images"),
         ("imagenet-v3", "no such task; did you mean imagenet-v2?"),
     ],
@@ -130,17 +137,31 @@ def test_sets_that_do_not_fit(root, task, reason):
     assert str(caught.value) == f"evaluation.tasks={task}: {reason}"
 
 
-def test_other_classes_of_the_same_number(root):
-    classes = [f"class {number}" for number in range(1000)]
-    with pytest.raises(ConfigError) as caught:
-        registry.sets(configure(root, "imagenet-v2"), tuple(classes))
-    assert str(caught.value) == (
-        "evaluation.tasks=imagenet-v2: its class 0 is n01440764, but the head's is class 0; "
-        "choose sets for the same head"
+def test_a_head_in_another_order_is_matched_by_name(root):
+    names = registry.class_matching.imagenet()
+    (source,) = registry.sets(configure(root, "imagenet-v2"), names[::-1]).values()
+    plain = registry.sources.open_task(registry.tasks.find("imagenet-v2"), "test", str(root))
+    assert [source[k].label for k in range(9)] == [999 - int(plain[k].label) for k in range(9)]
+
+
+def test_class_numbers_of_imagenet_become_outputs_by_name(root, monkeypatch):
+    names, found = registry.class_matching.imagenet()[::-1], types.SimpleNamespace(path=root)
+    monkeypatch.setattr(registry.availability, "find", lambda *_: found)
+    real = real_labels.Real(((0,), (999, 3)), "")
+    monkeypatch.setattr(registry.real_labels, "load", lambda _: real)
+    toy = toys.Toy([[0], [0]], [5, 6])
+    toy.classes = names
+    own, right = registry.reassess(configure(root, "imagenet-real"), toy).decode(
+        np.array([5, 1006])
     )
-    # Numbers are no names: nothing can be said against them.
-    numbers = tuple(str(number) for number in range(1000))
-    assert list(registry.sets(configure(root, "imagenet-v2"), numbers)) == ["imagenet-v2"]
+    assert (own.tolist(), right.tolist()) == ([5, 6], [[999, -1], [0, 996]])
+    table = np.array([[2, 1], [-1, -1]], np.int32)
+    monkeypatch.setattr(registry.objectnet, "right_classes", lambda *_: table)
+    assert registry._objectnet(None, ("a", "b"), names).tolist() == [[997, 998], [-1, -1]]
+    with pytest.raises(
+        ConfigError, match="tasks=objectnet: no class of the data is one of the head"
+    ):
+        registry._objectnet(None, ("a", "b"), ("cat", "dog"))
 
 
 @pytest.mark.usefixtures("one_device")

@@ -1,5 +1,6 @@
 """Mean average precision against a count by thresholds, over batches and devices."""
 
+import cv2
 import jax
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ import pytest
 import runs
 from vit_jax import cli, config, experiment, loading, run_config
 from vit_jax.data import sources
+from vit_jax.errors import AssumptionWarning
 from vit_jax.evaluators import label_sets
 from vit_jax.evaluators.evaluation import Evaluation
 from vit_jax.training import losses, normalization
@@ -56,6 +58,31 @@ def test_against_thresholds(seed):
     positive[rng.integers(60)] = True
     found = label_sets.average_precision(scores, positive)
     assert found == pytest.approx(by_thresholds(scores, positive), rel=1e-13)
+
+
+def test_outputs_that_nobody_labeled_are_left_out(tmp_path):
+    """A head of five classes on images that were only looked through for two of them."""
+    (tmp_path / "a").mkdir()
+    for index, name in enumerate(("0.png", "1.png", "2.png")):
+        assert cv2.imwrite(str(tmp_path / "a" / name), np.full((8, 8), 80 * index, np.uint8))
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.csv").write_text("image,tags\na/0.png,x;y\na/1.png,y\na/2.png,\n")
+    cfg = configure(data={"source": "csv", "root": str(tmp_path), "num_examples": 1024})
+    head = ("v", "y", "u", "w", "x")
+    with pytest.warns(AssumptionWarning, match="has 2 of the head's 5 .* are left out: v, u, w$"):
+        evaluation = Evaluation(cfg, head=head)
+    params = evaluation.model.init(jax.random.key(0))
+    params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 5))
+    results = evaluation.evaluators["test"](params, stop=lambda: False)
+    assert [evaluation.source[k].label for k in range(3)] == [(1, 4), (1,), ()]
+    pixels = np.stack([cv2.imread(f"{tmp_path}/a/{k}.png", 0)[..., None] for k in range(3)])
+    logits, _ = evaluation.model.apply(params, normalization.normalize_pixels(pixels, cfg.data))
+    scores = np.asarray(logits, np.float64)[:, [1, 4]]
+    labels = np.array([[1, 1], [1, 0], [0, 0]], bool)
+    each = np.logaddexp(0, np.where(labels, -scores, scores)).sum(axis=1)
+    assert results["loss"] == pytest.approx(each.mean(), rel=1e-5)
+    precision = [by_thresholds(scores[:, k], labels[:, k]) for k in range(2)]
+    assert results["map"] == pytest.approx(np.mean(precision), rel=1e-6)
 
 
 @pytest.mark.slow

@@ -65,13 +65,6 @@ def test_other_images_than_real_has():
         source[3]
 
 
-def test_classes_in_another_order():
-    toy = toys.Toy(ROWS, LABELS)
-    toy.classes = toy.classes[::-1]
-    with pytest.raises(ConfigError, match="KEY: its classes are in the order of WordNet ids"):
-        Reassessed(toy, real_labels.Real(RIGHT, ""), "KEY")
-
-
 def test_real_code_of_the_last_image_fits():
     labels = tuple((index % 1000,) for index in range(50_000))
     source = Reassessed(toys.Toy(ROWS, LABELS, 1000), real_labels.Real(labels, ""), "KEY")

@@ -44,7 +44,7 @@ def viewer(opened):
 
 
 def digits(opened):
-    return list(prediction.read_examples(opened.config, 5))
+    return list(prediction.read_examples(opened, 5))
 
 
 def unpacked(text, layers, heads, tokens):

@@ -10,7 +10,7 @@ import pytest
 from scipy import special
 
 import runs
-from vit_jax import config, experiment, loading, models, preflight, teaching
+from vit_jax import config, experiment, loading, models, preflight
 from vit_jax.runtime import preemption
 from vit_jax.training import distillation, optimizers, schedules, sharding, state, step
 
@@ -200,21 +200,6 @@ def test_a_teacher_that_cannot_teach(options, reason, taught):
     teacher = distillation.Teacher(opened.model, opened.config.data)
     with pytest.raises(config.ConfigError, match=reason):
         distillation.check(cfg, loading.create_model(cfg), teacher)
-
-
-@pytest.mark.slow
-def test_classes_in_another_order_are_noticed(taught, tmp_path, caplog):
-    order = tuple("9876543210")
-    cfg = runs.configure(distill={"teacher": str(taught)}, train={"duration": "1 steps"},
-                         schedule={"warmup": 0}, data={"classes": order})  # fmt: skip
-    said = "classes are in another order: class 0 is 0, that of the data 9; set distill.target=feat"
-    with pytest.raises(config.ConfigError, match=said):
-        experiment.train(cfg, tmp_path / "logits")
-    features = dataclasses.replace(cfg.distill, target="features")
-    experiment.train(dataclasses.replace(cfg, distill=features), tmp_path / "features")
-    with caplog.at_level("INFO"):
-        teaching._compare("x", ("0", "tench"), ("0", "n01440764"))
-    assert "calls class 1 tench, and the data n01440764; by logits they are one" in caplog.text
 
 
 def test_what_does_not_go_with_a_teacher():

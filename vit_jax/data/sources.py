@@ -1,13 +1,14 @@
 """Where images come from: `open_source`, and the two sources that need no files of the user."""
 
 import pathlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from vit_jax import components, config
 from vit_jax.config import ConfigError
-from vit_jax.data import decoding
+from vit_jax.data import class_matching, decoding
 from vit_jax.data.class_filter import Subset
 from vit_jax.data.csv_source import CsvImages
 from vit_jax.data.example_lists import open_listed
@@ -40,6 +41,7 @@ def open_source(
     labels: bool = True,
     train: bool = False,
     key: str | None = None,
+    head: Sequence[str] | None = None,
 ) -> Source:
     """Returns the source that `data.source` names, cut to `split`.
 
@@ -49,10 +51,13 @@ def open_source(
 
     `num_classes` is the width of the head if the user fixed it: synthetic data draws that many
     classes (else 10), other data must not have more. `train` or `key` says which option `split`
-    came from, for messages. Raises ConfigError or DataError.
+    came from, for messages. `head` has the names of the outputs of an existing head: then classes
+    and labels are those outputs, matched by name. Raises ConfigError or DataError.
     """
     key = key or ("data.train_split" if train else "data.eval_split")
     labels = labels or data.classes is not None  # which chooses images by their classes
+    if head is not None:
+        num_classes = None if data.source != "synthetic" else len(head)
 
     def open_(split: str) -> Source:
         if data.source == "digits":
@@ -75,6 +80,12 @@ def open_source(
     source = open_listed(data, split, open_) if listed else open_(split)
     if data.classes is not None:
         source = Subset(source, data.classes, key)
+    if head is not None and data.source == "synthetic":
+        return class_matching.Relabeled(source, head, range(len(source.classes)))
+    if head is not None:
+        keep, several = "" if data.multilabel else "data.classes", data.multilabel
+        where = f"{key}={split}"
+        return class_matching.relabel(source, head, where, keep=keep, several=several)
     if num_classes is not None and num_classes < len(source.classes):
         raise ConfigError(
             f"model.num_classes={num_classes}: the data has {len(source.classes)} classes; "

@@ -1,12 +1,12 @@
 """The evaluation of a config: its data, its model and its evaluators."""
 
 import collections
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 
 from vit_jax import config, validation
-from vit_jax.data import pipeline, prefetch, sources, split_roles, transforms
+from vit_jax.data import class_matching, pipeline, prefetch, sources, split_roles, transforms
 from vit_jax.data.source import Source
 from vit_jax.evaluators import (
     features,
@@ -44,24 +44,27 @@ class Evaluation:
         cfg: config.Config,
         *,
         split: bool = True,
+        head: Sequence[str] | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """Opens the data and builds the model.
 
         Args:
           cfg: a complete config.
-          split: whether to evaluate `data.eval_split`; without it, classes are numbers.
+          split: whether to evaluate `data.eval_split`; without it and `head`, classes are numbers.
+          head: names of the outputs of a head that exists; the data's classes are matched with
+            them by name. None: the head is made for the data's classes.
           stop: evaluators return None when it turns true while they wait for images.
 
         Raises ConfigError or DataError.
         """
         cfg = validation.with_accumulation(cfg, jax.device_count())
         validation.check_devices(cfg, jax.device_count())
-        self.cfg, self._stop = cfg, stop
+        self.cfg, self._stop, self._head = cfg, stop, head
         self.role = split_roles.evaluation(cfg.data)
         self.source = self.open_split(cfg.data.eval_split) if split else None
         numbers = tuple(str(number) for number in range(cfg.model.num_classes or 0))
-        self.classes = numbers if self.source is None else tuple(self.source.classes)
+        self.classes = tuple(head or (numbers if self.source is None else self.source.classes))
         self.cfg = config.with_classes(cfg, len(self.classes))
         self.mesh = sharding.create_mesh(cfg.mesh.fsdp)
         self.model = create_model(self.cfg)
@@ -101,7 +104,9 @@ class Evaluation:
         if cfg.masked.target is not None:
             return masked_patches.MaskedPatches(model, cfg, self.runner(source))
         if cfg.data.multilabel:
-            return LabelSets(model, cfg, self.runner(source))
+            matched = isinstance(source, class_matching.Relabeled)
+            annotated = source.outputs if matched else None
+            return LabelSets(model, cfg, self.runner(source), annotated)
         labels = registry.reassess(cfg, source) if real else None
         return Classification(model, cfg, self.runner(labels or source), labels)
 
@@ -113,6 +118,7 @@ class Evaluation:
             num_classes=self.cfg.model.num_classes,
             labels=self.cfg.needs_labels,
             train=False,
+            head=self._head,
         )
 
     def open_train(self) -> Source:

@@ -19,9 +19,21 @@ from vit_jax.training import losses, normalization
 class LabelSets:
     """Evaluates parameters on a split with a set of classes for each image."""
 
-    def __init__(self, model: models.Classifier, cfg: config.Config, split: SplitRunner) -> None:
+    def __init__(
+        self,
+        model: models.Classifier,
+        cfg: config.Config,
+        split: SplitRunner,
+        annotated: tuple[int, ...] | None = None,
+    ) -> None:
+        """Takes the outputs whose classes the images are labeled with; None: all of them.
+
+        Nobody knows which images have one of the other classes, so those outputs are left out.
+        """
         self._split = split
-        self._scores = functools.partial(_scores, model, cfg.data, cfg.train.loss, split.mesh)
+        self._scores = functools.partial(
+            _scores, model, cfg.data, cfg.train.loss, split.mesh, annotated
+        )
 
     def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
         """Returns `map`, `top1`, `loss` (of cfg.train.loss, unsmoothed) and `count`.
@@ -69,12 +81,13 @@ def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
     return float(np.sum(precision * np.diff(found, prepend=0)) / found[-1])
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
 def _scores(
     model: models.Classifier,
     data: config.Data,
     loss: str,
     mesh: Mesh,
+    annotated: tuple[int, ...] | None,
     params: Any,
     batch: dict[str, jax.Array],
 ) -> tuple[jax.Array, ...]:
@@ -83,6 +96,8 @@ def _scores(
     labels, mask = batch["label"], batch["mask"]
     chex.assert_equal_shape([logits, labels])
     chex.assert_type([logits, labels, mask], [jnp.float32, jnp.float32, bool])
+    if annotated is not None:
+        logits, labels = (x[:, np.array(annotated)] for x in (logits, labels))
     each = losses.cross_entropy(logits, labels, kind=loss)
     whole = NamedSharding(mesh, P())
     return jax.lax.with_sharding_constraint((logits, labels, each, mask), whole)

@@ -93,7 +93,5 @@ def _of_task(task: Task, root: str | None) -> tuple[Sources | None, str | None]:
 
 
 def _of_splits(data: config.Data) -> Sources:
-    return (
-        sources.open_source(data, data.train_split, train=True),
-        sources.open_source(data, data.eval_split, train=False),
-    )
+    train = sources.open_source(data, data.train_split, train=True)
+    return train, sources.open_source(data, data.eval_split, head=train.classes)

@@ -1,15 +1,23 @@
 """Builds evaluators for the available data sets in `evaluation.tasks`."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from vit_jax import config, logs, models
 from vit_jax.checkpoints import collectives
 from vit_jax.config import ConfigError
-from vit_jax.data import availability, objectnet, real_labels, sources, tasks
+from vit_jax.data import (
+    availability,
+    class_matching,
+    objectnet,
+    real_labels,
+    sources,
+    tasks,
+)
 from vit_jax.data.datasets import OBJECTNET
-from vit_jax.data.real_source import Reassessed
+from vit_jax.data.real_source import NONE, Reassessed
 from vit_jax.data.source import DataError, Source
 from vit_jax.data.tasks import Task
 from vit_jax.evaluators.class_subset import ClassSubset
@@ -21,31 +29,35 @@ from vit_jax.training.hooks import Evaluator
 
 KEY = "evaluation.tasks"
 REAL, IMAGENET_C = "imagenet-real", "imagenet-c/"
+REMEDY = "choose sets for the same head"
 
 
 def sets(cfg: config.Config, classes: tuple[str, ...]) -> dict[str, Source]:
     """Returns the test split of every available data set, by task name.
 
-    `classes` are the head's class names. ReaL is excluded because it shares the images of the
-    evaluation split. Missing sets are skipped, with one warning per entry of
+    `classes` are the head's class names, which labels are translated to by name; only those of
+    ObjectNet, which are no classes of ImageNet, stay. ReaL is excluded because it shares the images
+    of the evaluation split. Missing sets are skipped, with one warning per entry of
     `evaluation.tasks`; a multi-process run skips the sets that any process lacks. Raises
-    ConfigError for a set with other classes.
+    ConfigError for a set with classes that the head lacks.
     """
     root = _root(cfg)
     found: dict[str, Source] = {}
     for entry in cfg.evaluation.tasks:
         chosen = [task for task in tasks.select(entry, f"{KEY}=") if task.name != REAL]
         for task in chosen:
-            _check(task, len(classes))
+            if not task.test:
+                raise ConfigError(f"{KEY}={task.name}: has no test images")
         missing = []
         for task in chosen:
             source, problem = _open(task, root)
             if collectives.first_problem(problem) is not None or source is None:
                 missing.append(task.name)
                 continue
-            if task.dataset is not OBJECTNET:
-                _check_names(task, source.classes, classes)
             found[task.name] = source
+            if task.dataset is not OBJECTNET:
+                where = f"{KEY}={entry}"  # not of each task: what is assumed is said once
+                found[task.name] = class_matching.relabel(source, classes, where, remedy=REMEDY)
         if missing:
             warn(KEY, entry, missing, root)
     return found
@@ -70,8 +82,10 @@ def reassess(cfg: config.Config, source: Source) -> Reassessed | None:
     if collectives.first_problem(None if found else "missing") is not None or found is None:
         warn(KEY, REAL, [REAL], root)
         return None
-    _check(tasks.TASKS[REAL], len(source.classes))
-    return Reassessed(source, real_labels.load(found.path), f"{KEY}={REAL}")
+    key, real = f"{KEY}={REAL}", real_labels.load(found.path)
+    outputs = _imagenet_outputs(source.classes, key)
+    right = tuple(tuple(outputs[number] for number in numbers) for numbers in real.labels)
+    return Reassessed(source, dataclasses.replace(real, labels=right), key)
 
 
 def evaluators(
@@ -86,7 +100,8 @@ def evaluators(
     for name, source in sets(cfg, classes).items():
         task, split = tasks.TASKS[name], pass_over(source)
         if task.dataset is OBJECTNET:
-            found[name] = MultiLabel(model, cfg, split, _objectnet(_root(cfg), source.classes))
+            right = _objectnet(_root(cfg), source.classes, classes)
+            found[name] = MultiLabel(model, cfg, split, right)
         elif task.restricted:
             found[name] = ClassSubset(model, cfg, split)
         elif name.startswith(IMAGENET_C):
@@ -110,40 +125,24 @@ def _open(task: Task, root: str | None) -> tuple[Source | None, str | None]:
         return None, str(error)
 
 
-def _objectnet(root: str | None, classes: tuple[str, ...]) -> np.ndarray:
+def _imagenet_outputs(head: Sequence[str], key: str) -> list[int]:
+    """Returns the head's output for each class of ImageNet, in the order of WordNet ids."""
+    return class_matching.match(head, class_matching.imagenet(), key, remedy=REMEDY)
+
+
+def _objectnet(root: str | None, classes: Sequence[str], head: Sequence[str]) -> np.ndarray:
+    """Returns the outputs that are right for each of ObjectNet's classes, padded with NONE."""
     found = availability.find(OBJECTNET, root)
     assert found is not None, "it is open"
     try:
-        return objectnet.right_classes(found.path / objectnet.FOLDER, classes)
+        right = objectnet.right_classes(found.path / objectnet.FOLDER, classes)
     except DataError as error:
         raise DataError(
             f"{KEY}=objectnet: {error}; run `{availability.command('objectnet', root)}` with the "
             "objectnet-1.0 that was unpacked, which has images and mappings"
         ) from None
-
-
-def _check(task: Task, classes: int) -> None:
-    key = f"{KEY}={task.name}"
-    if not task.test:
-        raise ConfigError(f"{key}: has no test images")
-    needed = tasks.TASKS["imagenet"].classes if task.dataset is OBJECTNET else task.classes
-    if needed != classes:
-        raise ConfigError(
-            f"{key}: has {needed} classes, but the head has {classes}; choose sets for the "
-            "same head"
-        )
-
-
-def _check_names(task: Task, theirs: tuple[str, ...], ours: tuple[str, ...]) -> None:
-    """Raises ConfigError if both have class names and the names differ."""
-    if all(name.isdigit() for name in theirs) or all(name.isdigit() for name in ours):
-        return
-    for number, (their, our) in enumerate(zip(theirs, ours, strict=True)):
-        if their != our:
-            raise ConfigError(
-                f"{KEY}={task.name}: its class {number} is {their}, but the head's is "
-                f"{our}; choose sets for the same head"
-            )
+    outputs = np.array([*_imagenet_outputs(head, f"{KEY}=objectnet"), NONE])
+    return outputs[right]  # NONE is -1, the last
 
 
 def warn(key: str, entry: str, missing: list[str], root: str | None) -> None:

@@ -50,7 +50,7 @@ def from_files(
 
 def from_split(opened: loading.LoadedModel, count: int, seed: int = 0) -> Pictures:
     """Returns at most `count` images of the evaluation split, drawn by seed."""
-    return preprocessed(opened.config.data, prediction.read_examples(opened.config, count, seed))
+    return preprocessed(opened.config.data, prediction.read_examples(opened, count, seed))
 
 
 def preprocessed(data: config.Data, pictures: Iterable[tuple[str, Any, Any]]) -> Pictures:

@@ -189,7 +189,7 @@ def open_(
     if paths:
         return viewer, prediction.files(paths, count or COUNT, seed)
     if loading.has_images(checkpoint, overrides):
-        return viewer, prediction.read_examples(opened.config, count or COUNT, seed)
+        return viewer, prediction.read_examples(opened, count or COUNT, seed)
     if needed:
         raise CannotAnswer("inspect view: needs images; set --images=FILE_OR_FOLDER")
     return viewer, ()

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import pathlib
 import sys
 import time
@@ -49,6 +50,20 @@ def setup(*, verbose: bool = True) -> None:
     log.propagate = False
     log.setLevel(logging.INFO if verbose else logging.WARNING)
     logging.getLogger("absl").setLevel(logging.ERROR)
+
+
+# Once per file, whichever lines of a program load it; filters of the user come before this one.
+warnings.filterwarnings("once", category=AssumptionWarning, append=True)
+
+
+def warn_of_assumptions(reference: str | os.PathLike[str], lines: Sequence[str]) -> None:
+    """Warns at the caller's line outside this package; commands log these warnings."""
+    if not lines:
+        return
+    level, frame = 1, sys._getframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("vit_jax."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(AssumptionWarning(os.fspath(reference), lines), stacklevel=level)
 
 
 @contextlib.contextmanager

@@ -281,6 +281,11 @@ def _teacher(
     if cfg.distill.teacher is None:
         return None
     assert teacher is not None
+    students, teachers = cfg.model.num_classes, teacher.model.num_classes
+    if cfg.distill.target == "logits" and (teachers or 0) > (students or 0):
+        # A run takes its data's classes by name.
+        model = dataclasses.replace(teacher.model, num_classes=students)
+        teacher = dataclasses.replace(teacher, model=model)
     found = distillation.Teacher(_model(teacher), teacher.data)
     distillation.check(cfg, student, found)
     return found

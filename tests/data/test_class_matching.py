@@ -1,0 +1,123 @@
+"""The classes of data and the outputs of a head, matched by name."""
+
+import types
+
+import pytest
+
+from vit_jax import starting
+from vit_jax.config import ConfigError
+from vit_jax.data import class_matching
+from vit_jax.errors import AssumptionWarning
+
+IMAGENET = class_matching.imagenet()
+WORDS = tuple(words for _, words in class_matching._table())
+NUMBERS = tuple(f"class {number}" for number in range(1000))
+SORTED = tuple(sorted(map(str, range(12))))  # 0, 1, 10, 11, 2, ...: torchvision's order
+
+
+@pytest.mark.parametrize(
+    ("head", "classes", "outputs"),
+    [
+        (("cat", "dog", "emu"), ("cat", "dog", "emu"), [0, 1, 2]),
+        (("emu", "cat", "dog"), ("cat", "dog", "emu"), [1, 2, 0]),
+        (("emu", "cat", "dog"), ("dog",), [2]),
+        (tuple(map(str, range(12))), SORTED, [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9]),
+        (SORTED, ("11", "2", "9"), [3, 4, 11]),
+        (("Cat", "cat"), ("cat", "Cat"), [1, 0]),  # a difference that both sides make
+        (("class 0", "class 1"), ("class 1", "class 0"), [1, 0]),
+        (("a", "a", "b"), ("a", "a", "b"), [0, 1, 2]),  # of one list, so nothing is open
+    ],
+)
+def test_equal_names_need_no_word(head, classes, outputs, recwarn):
+    assert class_matching.match(head, classes, "x") == outputs
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("head", "classes", "outputs", "said"),
+    [
+        (("cat", "dog"), ("Dog", "cat"), [1, 0], "x: 'Dog' of the data is taken for 'dog' of"),
+        (("cat", "dog"), ("cat ", "dog"), [0, 1], "x: 'cat ' of the data is taken for 'cat'"),
+        (
+            ("hot dog", "Maine-Coon", "emu"), ("emu", "hot_dog", "maine coon"), [2, 0, 1],
+            "'hot_dog' of the data is taken for 'hot dog' of the head, and 1 others likewise",
+        ),
+        (("caf\u00e9", "b"), ("b", "cafe\u0301"), [1, 0], "taken for 'caf\u00e9' of the head"),
+        (("class 0", "class 1"), ("01", "0"), [1, 0], "x: the head's outputs have no names; '01'"),
+        (
+            tuple(f"class {k}" for k in range(12)), SORTED, [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9],
+            "have no names; '0' of the data is taken for 'class 0' of the head, and 11 others",
+        ),
+        (
+            ("class 0", "class 1", "class 2"), ("ant", "bee", "cow"), [0, 1, 2],
+            "the head's outputs have no names; taken for the data's classes in order: 0 is ant, 1 "
+            "is bee, 2 is cow",
+        ),
+        (NUMBERS, (IMAGENET[7], IMAGENET[2]), [7, 2], "1,000 outputs have no names; taken for the"),
+        (NUMBERS, ("tench", "tiger_shark"), [0, 3], "ImageNet in the order of WordNet ids"),
+        (WORDS, IMAGENET[::-1], list(range(1000))[::-1], "names of one class of ImageNet"),
+        (WORDS[::-1], ("n01440764",), [999], "'n01440764' of the data is taken for 'tench, Tinca"),
+        (WORDS, tuple(sorted(map(str, range(1000)))), sorted(range(1000), key=str), "ImageNet"),
+    ],
+)  # fmt: skip
+def test_what_is_assumed_is_said(head, classes, outputs, said):
+    with pytest.warns(AssumptionWarning) as told:
+        assert class_matching.match(head, classes, "x") == outputs
+    assert said in str(told[0].message)
+
+
+def test_two_classes_of_one_word_are_told_apart_by_their_numbers():
+    assert (WORDS[134], WORDS[517]) == ("crane", "crane")
+    with pytest.warns(AssumptionWarning, match="ImageNet"):
+        assert class_matching.match(WORDS, (IMAGENET[517], IMAGENET[134]), "x") == [517, 134]
+    with pytest.raises(ConfigError, match=r"several outputs .* are called crane \(134, 517\)"):
+        class_matching.match(WORDS, ("crane", "tench"), "x")
+
+
+@pytest.mark.parametrize(
+    ("head", "classes", "reason"),
+    [
+        (
+            ("cat", "dog"), ("ant", "bee"),
+            "no class of the data is one of the head; data (2): ant, bee; head (2): cat, dog; "
+            "mend it",
+        ),
+        (("cat", "dog"), ("0", "1"), "data (2): 0, 1; head (2): cat, dog; mend it"),
+        (NUMBERS, ("cat", "dog"), "head (1000, without names): class 0, class 1,"),
+        (NUMBERS, ("0", "1"), "data (2): 0, 1; head (1000, without names): class 0,"),
+        (
+            ("cat", "dog"), ("cat", "it's", "dog"),
+            "the head has no output for 1 of the 3 classes of the data: it's; head: cat, dog; set "
+            "data.classes=cat,dog to leave their images out",
+        ),
+        (("Cat", "cAt", "emu"), ("cat", "emu"), "for 1 of the 2 classes of the data: cat"),
+        (("class 0", "class 1"), ("1", "2"), "no output for 1 of the 2 classes of the data: 2;"),
+        (("a", "b", "a"), ("a", "b"), "several outputs of the head are called a (0, 2); give each"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_matched_is_an_error(head, classes, reason):
+    with pytest.raises(ConfigError) as caught:
+        class_matching.match(head, classes, "x", remedy="mend it", keep="data.classes")
+    assert str(caught.value).startswith("x: ")
+    assert reason in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("now", "reason"),
+    [
+        (("cat", "emu"), r"not those this run began with: gone: dog; new: emu; restore them"),
+        (("dog", "cat"), "began with: another order: cat, dog before, dog, cat now; restore"),
+    ],
+)
+def test_a_run_does_not_go_on_with_other_classes(now, reason):
+    """Not even with other data accepted: its head means the classes that it has learned."""
+    record = {"classes": ["cat", "dog"], "data": "same", "step": 1, "metrics": {}}
+    saver = types.SimpleNamespace(restore=lambda *_, **__: ("state", record))
+    session = types.SimpleNamespace(
+        progress=types.SimpleNamespace(doing=lambda *_: None, say=lambda *_: None)
+    )
+    files, seal = types.SimpleNamespace(suspects=list), {**record, "classes": list(now)}
+    with pytest.raises(ConfigError, match=reason):
+        starting.restore(saver, None, seal, session, files, accept=("data",))
+    assert not class_matching.differences(record["classes"], ("cat", "dog"))

@@ -1,0 +1,365 @@
+"""Heads that meet data: their outputs are the data's classes by name, and mean what they meant."""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+
+import cv2
+import jax
+import numpy as np
+import pytest
+
+import runs
+from vit_jax import (
+    cli,
+    config,
+    conversion,
+    experiment,
+    loading,
+    prediction,
+    report,
+    teaching,
+    tree_utils,
+    weights,
+)
+from vit_jax.errors import AssumptionWarning
+from vit_jax.export import program
+from vit_jax.training import sharding
+
+NAMES = ("cat", "dog", "emu", "fox")
+ORDER = (2, 0, 3, 1)
+PIXELS = (np.arange(32 * 32 * 3).reshape(32, 32, 3) * 7 % 256).astype(np.uint8)
+VIT = pathlib.Path(__file__).parent / "fixtures/weights/hf_vit_tiny"
+
+
+def facts(classes=NAMES, **more):
+    cfg = runs.configure(
+        model={
+            "num_classes": len(NAMES),
+            "depth": 1,
+            "dropout": 0.0,
+            "pooling": "token",
+            "gelu": "erf",
+            "width": 64,
+            "heads": 1,  # as timm's files say no more
+        },
+        data={"channels": 3},
+    )
+    return weights.Facts(model=cfg.model, data=cfg.data, classes=classes, **more)
+
+
+def images(root, names, *, seed=0, count=6):
+    """Writes a folder of noise whose classes have these names; images depend on the seed only."""
+    rng = np.random.default_rng(seed)
+    for name in names:
+        for split in ("train", "test"):
+            (root / split / name).mkdir(parents=True)
+            for index in range(count):
+                picture = rng.integers(0, 256, (8, 8, 3), np.uint8)
+                assert cv2.imwrite(str(root / split / name / f"{index}.png"), picture)
+    return {"data.source": "folder", "data.root": str(root)}
+
+
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory):
+    """One model as Hugging Face's folders: its outputs as in NAMES, and permuted with names."""
+    folder = tmp_path_factory.mktemp("heads")
+    told = facts()
+    model = loading.create_model(config.Config(model=told.model, data=told.data))
+    params = jax.device_get(model.init(jax.random.key(0)))
+    kernel = np.random.default_rng(1).normal(size=(64, len(NAMES))).astype(np.float32)
+    params["head"] = {"kernel": kernel, "bias": np.zeros(len(NAMES), np.float32)}
+    weights.save(params, told, "hf", folder / "plain")
+    weights.save(params, facts(()), "timm", folder / "nameless.safetensors")
+    weights.save(params, told, "timm", folder / "named.safetensors")
+    both = dataclasses.replace(told, loss="sigmoid")
+    weights.save(params, both, "hf", folder / "sigmoid")
+    params["head"] = {"kernel": kernel[:, ORDER], "bias": np.zeros(len(NAMES), np.float32)}
+    weights.save(params, facts(tuple(NAMES[k] for k in ORDER)), "hf", folder / "permuted")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def where(tmp_path_factory):
+    return images(tmp_path_factory.mktemp("images"), NAMES)
+
+
+def by_predict(checkpoint, root, names=None):
+    """The accuracy that `predict` shows on files, whose folders say what they are."""
+    opened = loading.load(checkpoint)
+    right = [
+        one.top[0][0] == (names or {}).get(label := pathlib.Path(one.image).parent.name, label)
+        for one in opened.classify(prediction.files([pathlib.Path(root) / "test"]), 1)
+    ]
+    return sum(right) / len(right)
+
+
+@pytest.mark.usefixtures("one_device")
+def test_a_permuted_head_is_measured_as_what_it_is(heads, where, recwarn):
+    found = experiment.evaluate(heads / "plain", where)
+    assert found == experiment.evaluate(heads / "permuted", where)
+    assert found["test/top1"] == by_predict(heads / "permuted", where["data.root"])
+    assert 0 < found["test/top1"] < 1
+    assert not [one for one in recwarn if "classes" in str(one.message)]  # nothing is assumed
+
+
+@pytest.mark.usefixtures("one_device")
+@pytest.mark.parametrize("head", ["plain", "permuted", "named.safetensors"])
+def test_a_subset_is_measured_among_all_outputs(heads, tmp_path, head):
+    some = images(tmp_path, ("dog", "fox"))
+    with pytest.warns(AssumptionWarning) as told:
+        found = experiment.evaluate(heads / head, some)
+    assert found["test/count"] == 12
+    assert found["test/top1"] == by_predict(heads / head, tmp_path)
+    (said,) = [str(one.message) for one in told if "classes" in str(one.message)]
+    assert said.startswith("data.eval_split=test: has 2 of the head's 4 classes; the other outputs")
+    assert {*said.rpartition(": ")[2].split(", ")} == {"cat", "emu"}
+
+
+@pytest.mark.usefixtures("one_device")
+def test_names_that_differ_a_little_or_are_unknown_to_a_head(heads, where, tmp_path, capsys):
+    expected = experiment.evaluate(heads / "plain", where)
+    spelled = dict(zip(("Cat", "DOG", "emu ", "fox"), NAMES, strict=True))
+    near = images(tmp_path / "near", spelled)
+    options = [f"--config.{key}={value}" for key, value in near.items()]
+    command = ["evaluate", f"--checkpoint={heads}/permuted", "--json"]
+    assert cli.main([*command, *options]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == expected
+    assert "data.eval_split=test: 'Cat' of the data is taken for 'cat' of the head, and 2 o" in err
+
+    shutil.copytree(pathlib.Path(where["data.root"]), tmp_path / "more")
+    shutil.copytree(tmp_path / "more/train/cat", tmp_path / "more/train/gnu")
+    options = ["--config.data.source=folder", f"--config.data.root={tmp_path}/more"]
+    assert cli.main([*command, *options]) == 2
+    assert capsys.readouterr().err.endswith(
+        "the head has no output for 1 of the 5 classes of the data: gnu; head: emu, cat, fox, dog; "
+        "set data.classes=cat,dog,emu,fox to leave their images out\n"
+    )
+    assert cli.main([*command, *options, "--config.data.classes=cat,dog,emu,fox"]) == 0
+    assert json.loads(capsys.readouterr().out) == expected
+
+    images(tmp_path / "foreign", ("ant", "bee", "cow", "doe"))
+    assert cli.main([*command, *options[:1], f"--config.data.root={tmp_path}/foreign"]) == 2
+    assert capsys.readouterr().err == (
+        "vit_jax: data.eval_split=test: no class of the data is one of the head; data (4): ant, "
+        "bee, cow, doe; head (4): emu, cat, fox, dog; rename the data's classes as the head's, or "
+        "train a new head\n"
+    )
+
+
+@pytest.mark.usefixtures("one_device")
+def test_a_head_without_names(heads, where, tmp_path):
+    with pytest.warns(AssumptionWarning, match="taken for the data's classes in order: 0 is cat,"):
+        found = experiment.evaluate(heads / "nameless.safetensors", where)
+    assert found == experiment.evaluate(heads / "plain", where)
+    numbered = images(tmp_path / "numbers", ("03", "02", "01", "00"))
+    with pytest.warns(AssumptionWarning, match="outputs have no names; '00' of the data is taken"):
+        found = experiment.evaluate(heads / "nameless.safetensors", numbered)
+    as_numbers = {f"0{k}": f"class {k}" for k in range(4)}
+    nameless = heads / "nameless.safetensors"
+    assert found["test/top1"] == by_predict(nameless, tmp_path / "numbers", as_numbers)
+    with pytest.raises(config.ConfigError, match=r"head \(4, without names\): class 0"):
+        experiment.evaluate(nameless, images(tmp_path / "few", ("cat", "dog")))
+
+
+@pytest.mark.usefixtures("one_device")
+def test_features_are_measured_without_the_head(heads, tmp_path):
+    some = images(tmp_path, ("ant", "bee")) | {
+        "evaluation.knn": "self",
+        "evaluation.neighbors": "1",
+    }
+    with pytest.warns(AssumptionWarning) as told:
+        found = experiment.evaluate(heads / "plain", some)
+    assert {key.partition("/")[0] for key in found} == {"knn"}
+    assert any(
+        f"{heads}/plain: features alone are measured, and not the head: data.eval_split=test: no "
+        "class of the data is one of the head" in str(one.message) for one in told
+    )  # fmt: skip
+
+
+def test_examples_are_called_as_the_head_calls_them(heads, tmp_path):
+    near = images(tmp_path, ("Cat", "gnu"), count=2)
+    with pytest.warns(AssumptionWarning, match="'Cat' of the data is taken for 'cat'"):
+        shown = list(prediction.predict(heads / "permuted", overrides=near, examples=4))
+    names = [(pathlib.Path(one.image).parent.name, one.truth) for one in shown]
+    assert {*names} == {("Cat", "cat"), ("gnu", "gnu")}
+
+
+def begin(reference, classes, **more):
+    told = facts()
+    cfg = config.Config(
+        model=dataclasses.replace(told.model, num_classes=len(classes)), data=told.data,
+        init_from=str(reference), init_head="keep", **more,
+    )  # fmt: skip
+    params, notes = loading.initial_params(cfg, loading.create_model(cfg), classes)
+    return params["head"]["kernel"], notes
+
+
+def test_a_kept_head_gives_rows_by_name(heads):
+    kernel, _ = begin(heads / "plain", NAMES)
+    again, notes = begin(heads / "permuted", NAMES)
+    np.testing.assert_array_equal(again, kernel)
+    assert notes[-1] == "head: 4 of its 4 classes, by name, in another order"
+    some, notes = begin(heads / "permuted", ("fox", "cat"))
+    np.testing.assert_array_equal(some, kernel[:, [3, 0]])
+    assert notes[-1] == "head: 2 of its 4 classes, by name"
+    _, notes = begin(heads / "sigmoid", NAMES)
+    assert notes[-1] == "head: was trained with train.loss=sigmoid, goes on with softmax"
+    with pytest.raises(config.ConfigError, match=r"^init_head=keep: .* set init_head=new$"):
+        begin(heads / "plain", ("cat", "gnu"))
+    with pytest.raises(
+        config.ConfigError, match=r"^init_head=keep: no class of the data is one of"
+    ):
+        begin(heads / "plain", ("ant", "bee", "cow", "doe"))
+
+
+def test_a_teacher_teaches_by_name(heads):
+    def kernel(reference, classes, target="logits"):
+        told = facts()
+        cfg = config.Config(
+            model=dataclasses.replace(told.model, num_classes=len(classes)), data=told.data,
+            distill=config.Distill(teacher=str(reference), target=target),
+        )  # fmt: skip
+        taught = teaching.load(cfg, loading.create_model(cfg), classes, sharding.create_mesh(1))
+        return np.asarray(taught.params["head"]["kernel"]), taught
+
+    plain, first = kernel(heads / "plain", NAMES)
+    again, second = kernel(heads / "permuted", NAMES)
+    np.testing.assert_array_equal(again, plain)
+    assert second.digest == first.digest
+    with pytest.warns(AssumptionWarning, match="teaches 2 of its 4 classes, those of the data"):
+        some, third = kernel(heads / "permuted", ("fox", "cat"))
+    np.testing.assert_array_equal(some, plain[:, [3, 0]])
+    assert third.digest != first.digest
+    with pytest.warns(AssumptionWarning, match="train.loss=sigmoid; its logits are taken by softm"):
+        kernel(heads / "sigmoid", NAMES)
+    foreign = ("ant", "bee", "cow", "doe")
+    with pytest.raises(config.ConfigError, match=r"^distill\.teacher=.*: no class of the data is"):
+        kernel(heads / "plain", foreign)
+    whole, _ = kernel(heads / "permuted", foreign, target="features")
+    assert whole.shape == (64, 4)
+
+
+def test_a_report_shows_what_the_head_makes_of_other_folders(heads, where, tmp_path, monkeypatch):
+    """As of a run whose folder has since been sorted otherwise, or changed."""
+    opened = loading.load(heads / "permuted", where)
+    monkeypatch.setattr(loading, "load", lambda *_: opened)
+    shown = report.predict_some(tmp_path, 24)
+    assert shown.seen == 24
+    assert (shown.seen - shown.wrong) / 24 == by_predict(heads / "plain", where["data.root"])
+    images(tmp_path, ("ant", "bee"))
+    data = dataclasses.replace(opened.config.data, root=str(tmp_path))
+    opened = dataclasses.replace(opened, config=dataclasses.replace(opened.config, data=data))
+    with pytest.raises(config.ConfigError, match="no class of the data is one of the head"):
+        report.predict_some(tmp_path, 24)
+
+
+# What outputs mean. Expected: the image-classification pipeline of transformers 5.24.
+
+SOFTMAX = [0.2003807, 0.1091305, 0.2412342, 0.1264692, 0.1476872, 0.1750982]
+SIGMOID = [0.5615857, 0.4109416, 0.6066254, 0.4470443, 0.4856234, 0.5281522]
+
+
+def variant(folder, rows=6, **fields):
+    """Copies the stored ViT with other fields of config.json, and `rows` of its classes."""
+    from safetensors import numpy as safetensors
+
+    arrays = safetensors.load_file(VIT / "model.safetensors")
+    arrays |= {name: arrays[name][:rows] for name in ("classifier.weight", "classifier.bias")}
+    safetensors.save_file(arrays, folder / "model.safetensors")
+    given = json.loads((VIT / "config.json").read_text())
+    given |= {"id2label": {str(k): f"LABEL_{k}" for k in range(rows)}}
+    (folder / "config.json").write_text(json.dumps(given | fields))
+    return folder
+
+
+def chances(reference, overrides=None):
+    opened = loading.load(reference, overrides)
+    (one,) = opened.predict(PIXELS, top=9)
+    return opened, [dict(one.top)[name] for name in opened.classes]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, SOFTMAX),
+        ({"problem_type": "single_label_classification"}, SOFTMAX),
+        ({"problem_type": "multi_label_classification"}, SIGMOID),
+    ],
+)
+def test_probabilities_are_those_of_transformers(tmp_path, fields, expected):
+    opened, found = chances(variant(tmp_path, **fields))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    assert opened.config.train.loss == ("sigmoid" if expected is SIGMOID else "softmax")
+
+
+def test_one_output_is_no_certainty(tmp_path):
+    with pytest.warns(
+        AssumptionWarning, match="assumed sigmoid for softmax: the head has one outp"
+    ):
+        _, found = chances(variant(tmp_path, rows=1))
+    np.testing.assert_allclose(found, SIGMOID[:1], rtol=0, atol=1e-6)
+    variant(tmp_path, rows=1, problem_type="regression")
+    with pytest.raises(weights.WeightsError, match="problem_type='regression': the outputs are no"):
+        loading.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("hf", "hf"), ("timm", "timm"), ("timm", "x.safetensors"), ("orbax", "own")]
+)
+def test_what_a_head_means_travels(heads, tmp_path, kind, name):
+    there, back = tmp_path / name, tmp_path / "back"
+    conversion.convert(heads / "sigmoid", kind, there)
+    conversion.convert(there, "hf", back)
+    for reference in (there, back):
+        opened = loading.load(reference)
+        assert opened.config.train.loss == "sigmoid"
+        assert opened.classes == NAMES
+    assert json.loads((back / "config.json").read_text())["problem_type"] == (
+        "multi_label_classification"
+    )
+
+
+def test_what_a_file_cannot_say_is_said(heads, tmp_path):
+    lines = conversion.convert(
+        heads / "sigmoid", "google", tmp_path / "x.npz", {"model.gelu": "tanh"}
+    )
+    assert (
+        "train.loss=sigmoid: is not said by the file, which reads back as softmax; set "
+        "--config.train.loss=sigmoid then"
+    ) in lines
+    back = loading.load(tmp_path / "x.npz", {"train.loss": "sigmoid"})
+    assert back.config.train.loss == "sigmoid"
+
+
+def test_damaged_words_about_a_head(heads, tmp_path):
+    from safetensors import numpy as safetensors
+
+    arrays = safetensors.load_file(heads / "named.safetensors")
+    for text, reason in (
+        ("{", "__metadata__: vit_jax.head: must be a JSON object"),
+        ("[" * 100_000, "__metadata__: vit_jax.head: must be a JSON object"),
+        ('{"label_names": ["a"]}', "label_names: names 1 classes; the head has 4"),
+        ('{"label_names": [1, 2, 3, 4]}', "label_names: must be a list of names"),
+    ):
+        safetensors.save_file(arrays, tmp_path / "x.safetensors", {"vit_jax.head": text})
+        with pytest.raises(weights.WeightsError, match=reason):
+            loading.load(tmp_path / "x.safetensors")
+
+
+def test_a_program_says_what_its_outputs_mean(heads):
+    opened, form = loading.load(heads / "sigmoid"), program.ExportOptions(batch=1)
+    about = program._about(opened, form, program.trace(opened, form))
+    assert about["outputs"]["probabilities"]["meaning"] == "sigmoid of the logits"
+    assert about["classes"] == NAMES
+
+
+def test_outputs_of_a_loaded_model(heads):
+    opened = loading.load(heads / "plain")
+    some = opened.with_outputs([3, 1])
+    assert (some.classes, some.model.config.num_classes) == (("fox", "dog"), 2)
+    flat, before = tree_utils.flatten(some.params), tree_utils.flatten(opened.params)
+    np.testing.assert_array_equal(flat["head/kernel"], before["head/kernel"][:, [3, 1]])
+    assert opened.with_outputs(range(4)) is opened
