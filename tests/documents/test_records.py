@@ -47,6 +47,7 @@ STATED = {
     "docs/reliability.md": (
         "every 15 s", "after 90 s", "SIGKILL 10 s", "within 5 s and 512 MiB",
     ),
+    "docs/unlabeled.md": ("2 points\nahead",),
     "docs/tpu.md": ("at 40 % of peak",),
     "docs/weights.md": ("64 MiB", "2 GiB"),
 }  # fmt: skip
