@@ -24,10 +24,17 @@ EDIT = st.tuples(NUMBER, NUMBER, NUMBER, st.binary(max_size=8))
 COUNTS = [pytest.param(25), pytest.param(1_000, marks=pytest.mark.long)]
 
 
-@pytest.fixture(scope="module", params=list(hostile.READERS))
+SLOW = {"official": pytest.mark.slow}
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(one, marks=SLOW.get(one, ())) for one in hostile.READERS]
+)
 def reader(request, tmp_path_factory):
     """A reader by name, with sound files that it reads."""
     name = request.param
+    if name == "official":
+        pytest.importorskip("h5py")
     contents, read = hostile.READERS[name]()
     folder = tmp_path_factory.mktemp(name)
 

@@ -15,6 +15,7 @@ import gzip
 import io
 import json
 import multiprocessing
+import os
 import pathlib
 import pickle
 import resource
@@ -74,6 +75,14 @@ def damaged(content, edits):
     return bytes(data)
 
 
+# Data sets whose archives have a reader of their own, by the function of official_fakes.
+OFFICIAL = (
+    "cifar10", "oxford_iiit_pet", "oxford_flowers102", "caltech101", "dtd", "svhn_cropped",
+    "smallnorb", "dsprites", "patch_camelyon", "clevr", "kitti", "diabetic_retinopathy_detection",
+    "dmlab", "cars196",
+)  # fmt: skip
+
+
 # --- Readers: each returns sound files, and what reads one ---------------------------------------
 
 
@@ -89,6 +98,8 @@ def images():
     PIL.Image.fromarray(pixels).save(stream, "GIF")
 
     def read(data, folder):
+        with contextlib.suppress(decoding.BadImage):
+            decoding.size(data)
         decoding.decode(data, channels=3, max_pixels=10**6)
         size = partial_jpeg.size(data)
         if size and min(size) > 9:
@@ -334,6 +345,116 @@ def matlab():
     return files, read
 
 
+def official():
+    """The archives of data sets: tables, arrays and images in them, and archives in archives.
+
+    The first two bytes choose which file of which set the others stand for.
+    """
+    import official_fakes
+    from vit_jax.prepare.official import build, recipes, records
+
+    PIL.Image.init()  # or it imports its formats when it meets a file of none
+    place = pathlib.Path(tempfile.mkdtemp(prefix="official_"))
+    files, packers = [], {}
+    for name in OFFICIAL:
+        getattr(official_fakes, name)(place / name)
+        files += [(name, path) for path in sorted((place / name).rglob("*")) if path.is_file()]
+    files = [(name, path, path.read_bytes()) for name, path in files]
+    by_name = {name.partition("/")[0]: recipe for name, recipe in recipes.RECIPES.items()}
+
+    def read(data, folder):
+        name, path, sound = files[int.from_bytes(data[:2], "little") % len(files)]
+        scratch = pathlib.Path(tempfile.mkdtemp(dir=folder))
+        path.write_bytes(data[2:])
+        recipe = by_name[name]
+        job = build.Job(
+            name=name, recipe=recipe, builder=None, sources=[place / name], partial=True
+        )
+        packer = packers.setdefault(name, records.Packer(recipe.dataset, lambda: None))
+        try:
+            for split, examples in build.find_examples(job, scratch).splits.items():
+                chosen = build.order(split, examples).tolist()[:2]
+                examples = [examples[one] for one in chosen]
+                for _ in packer._examples(records.Shard(scratch, examples)):
+                    pass
+        finally:
+            for one in packer._open.values():
+                os.close(one)
+            packer._open = {}
+            packer._files.close()
+            path.write_bytes(sound)
+            for one in scratch.rglob("*"):
+                if one.is_file():
+                    one.unlink()
+
+    return [number.to_bytes(2, "little") + data for number, (*_, data) in enumerate(files)], read
+
+
+def masks():
+    """Masks of segmentation, and Pascal VOC's list of names."""
+    from vit_jax.segmentation import masks
+
+    values = cv2.resize(np.arange(20, dtype=np.uint8).reshape(4, 5), (30, 20))
+    palette, one_bit = io.BytesIO(), io.BytesIO()
+    import PIL.Image
+
+    indexed = PIL.Image.fromarray(values).convert("P")
+    indexed.save(palette, "PNG", transparency=0)
+    PIL.Image.fromarray(values > 9).save(one_bit, "PNG")
+
+    def read(data, folder):
+        path = folder / "a.png"
+        path.write_bytes(data)
+        if data[:1] == b"\x89":
+            masks.read_mask(masks.Labeled(path, path, 1), max_pixels=10**6)
+            return
+        for name in ("ImageSets/Segmentation", "JPEGImages", "SegmentationClass"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        for name in ("JPEGImages/a.jpg", "SegmentationClass/a.png"):
+            (folder / name).touch()
+        (folder / "ImageSets/Segmentation/val.txt").write_bytes(data)
+        masks.find(folder, "val")
+
+    files = [cv2.imencode(".png", values)[1].tobytes(), palette.getvalue(), one_bit.getvalue()]
+    return [*files, b"a\na\n"], read
+
+
+def listings():
+    """The paths in a tar or zip, which name splits and classes."""
+    from vit_jax.prepare import assignment, image_listing
+
+    names = [f"all/{split}/{c}/{n}.jpg" for split in ("train", "val") for c in "xy" for n in "ab"]
+    plain, packed = io.BytesIO(), io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as tar:
+        for name in names:
+            tar.addfile(tarfile.TarInfo(name))
+    with zipfile.ZipFile(packed, "w") as file:
+        for name in names:
+            file.writestr(name, b"x")
+
+    def read(data, folder):
+        path = folder / "images"
+        path.write_bytes(data)
+        assignment.arrange(image_listing.scan([path]), "train", "mine", 0.5)
+
+    return [plain.getvalue(), packed.getvalue()], read
+
+
+def beside_weights():
+    """What adapters say of themselves, and the digests of downloads; test_fuzz.py has configs."""
+    from vit_jax.weights import adapter_file, checksums
+
+    adapter = {"config": {"name": "x"}, "classes": ["a", "b"], "base": "b"}
+    lock = {"a": {"sha256": "0" * 64, "size": 1, "mtime_ns": 2}}
+
+    def read(data, folder):
+        is_adapter = b'"base"' in data
+        (folder / (adapter_file.FACTS if is_adapter else checksums.LOCK)).write_bytes(data)
+        adapter_file.read_fields(folder) if is_adapter else checksums._read(folder)
+
+    return [json.dumps(one).encode() for one in (adapter, lock)], read
+
+
 def run_files():
     from vit_jax import config, logs, run_directory
     from vit_jax.locking import holder
@@ -386,7 +507,8 @@ def checkpoints():
 READERS = {
     one.__name__: one
     for one in (images, deep_images, weights, archives, metadata, records, array_records, lists,
-                csv_files, pickles, matlab, run_files, checkpoints)
+                csv_files, pickles, matlab, official, masks, listings, beside_weights, run_files,
+                checkpoints)
 }  # fmt: skip
 
 

@@ -124,28 +124,33 @@ def _depth(listing: Listing, named: str) -> tuple[int, bool]:
 
     Ignores images next to the split or class folders.
     """
-    below = 0
-    while True:
-        tops: set[str] = set()
-        deep = shallow = loose = False  # nested folders; images in top folders; images next to them
-        for path in _paths(listing, below):
-            parts = path.split("/", 2)
-            deep = deep or len(parts) == 3
-            shallow = shallow or len(parts) == 2
-            loose = loose or len(parts) == 1
-            if len(parts) > 1:
-                tops.add(parts[0])
-        if tops and all(map(split_names.is_split, tops)):
-            if deep:
-                return below, True
-            if len(tops) > 1:
-                raise DataError(
-                    f"{named}: images lie in {', '.join(sorted(tops))} without class folders; "
-                    "expected SPLIT/CLASS/IMAGE"
-                )
-        if shallow or loose or len(tops) != 1:
-            return below, False
-        below += len(os.fsencode(tops.pop())) + 1
+    # All levels are counted at once: a pass over all paths for each would take time with the square
+    # of their depth.
+    first = listing.path(0).split("/")
+    common = fewest = len(first)
+    for path in _paths(listing, 0):
+        parts = path.split("/")
+        fewest = min(fewest, len(parts))
+        while parts[:common] != first[:common]:
+            common -= 1
+    level = next(
+        (k for k in range(common) if fewest <= k + 2 or split_names.is_split(first[k])), common
+    )
+    below = len(os.fsencode("".join(f"{part}/" for part in first[:level])))
+    tops: set[str] = set()
+    deep = False  # nested folders
+    for path in _paths(listing, below):
+        parts = path.split("/", 2)
+        deep = deep or len(parts) == 3
+        if len(parts) > 1:
+            tops.add(parts[0])
+    split = bool(tops) and all(map(split_names.is_split, tops))
+    if split and not deep and len(tops) > 1:
+        raise DataError(
+            f"{named}: images lie in {', '.join(sorted(tops))} without class folders; "
+            "expected SPLIT/CLASS/IMAGE"
+        )
+    return below, split and deep
 
 
 def _classes(found: dict[str, set[str]], named: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
+from vit_jax import limits, storage
 from vit_jax.config import ConfigError
 from vit_jax.data import decoding
 
@@ -45,7 +46,9 @@ def find(root: pathlib.Path, split: str) -> list[Labeled]:
         found = _beside(root / split / "images", root / split / "masks", ahead=0)
     for one in found:
         for path in (one.image, one.mask):
-            if not path.is_file():
+            with storage.errors_as(ConfigError, f"--data={root}"):
+                there = path.is_file()
+            if not there:
                 raise ConfigError(f"--data={root}: {path.relative_to(root)} is missing")
     return found
 
@@ -55,9 +58,13 @@ def _voc(root: pathlib.Path, split: str) -> list[Labeled]:
     if not names.is_file():
         there = ", ".join(sorted(path.stem for path in names.parent.glob("*.txt")))
         raise ConfigError(f"--data={root}: has no split {split}; there are {there or 'none'}")
+    try:
+        listed = limits.read(names, limits.TABLE).decode("utf-8")
+    except (OSError, limits.LimitError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{names}: is no list of names: {error}") from None
     return [
         Labeled(root / "JPEGImages" / f"{name}.jpg", root / "SegmentationClass" / f"{name}.png", 0)
-        for name in map(pathlib.PurePath, names.read_text(encoding="utf-8").split())
+        for name in map(pathlib.PurePath, listed.split())
         if name.name == str(name)  # never a path
     ]
 
@@ -96,7 +103,9 @@ def read_mask(one: Labeled, *, max_pixels: int) -> np.ndarray:
                 f"data.max_pixels={max_pixels}"
             )
         values = np.asarray(opened)
-    except (decoding.BadImage, OSError, SyntaxError, ValueError) as error:
+    except (
+        decoding.BadImage, OSError, SyntaxError, ValueError, Image.DecompressionBombError,
+    ) as error:  # fmt: skip
         raise ConfigError(f"{one.mask}: is no readable PNG ({error})") from error
     values = values.astype(np.uint8)
     if not one.ahead:

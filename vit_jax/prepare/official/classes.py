@@ -11,7 +11,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from vit_jax.data import datasets
+from vit_jax.data import datasets, decoding
 from vit_jax.data.datasets import Dataset
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.source import DataError
@@ -77,6 +77,7 @@ def encode(feature: str, data: Sequence[bytes], values: tuple[Any, ...]) -> dict
 def encode_tif(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
     """Makes an example from a TIFF, converted to PNG."""
     name, label = values
+    encoded_images.check_pixels(*decoding.size(data[0]))
     pixels = cv2.imdecode(np.frombuffer(data[0], np.uint8), cv2.IMREAD_COLOR_RGB)
     if pixels is None:
         raise BadImage("is not a valid TIFF")

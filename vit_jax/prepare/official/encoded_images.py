@@ -8,6 +8,7 @@ from vit_jax.data import decoding
 from vit_jax.data.decoding import BadImage
 
 JPEG = b"\xff\xd8\xff"
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")  # of Pillow, which has some that run programs
 STARTS = (JPEG, b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM", b"RIFF")
 
 
@@ -22,6 +23,12 @@ def checked(encoded: bytes) -> bytes:
     if not encoded.startswith(STARTS):
         raise BadImage(f"is not an image: it starts with {encoded[:16]!r}")
     return encoded
+
+
+def check_pixels(height: float, width: float) -> None:
+    """Raises BadImage for more pixels than images of any data set have."""
+    if height * width > Data().max_pixels:
+        raise BadImage(f"has {width:.0f} x {height:.0f} pixels, more than {Data().max_pixels:,}")
 
 
 def as_jpeg(encoded: bytes, quality: int, *, again: bool = False) -> bytes:

@@ -14,7 +14,7 @@ import PIL.Image
 import tensorflow_datasets as tfds
 from tensorflow_datasets.proto import tf_example_pb2
 
-from vit_jax.data import datasets
+from vit_jax.data import datasets, decoding
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.source import DataError
 from vit_jax.prepare.image_listing import Found
@@ -117,6 +117,7 @@ def encode_retinopathy(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[s
     across = image[image.shape[0] // 2].sum(axis=1)
     radius = (across > across.mean() / 10).sum() / 2
     factor = float(EYES_RADIUS / (radius if radius >= 1 else image.shape[0] / 2))
+    encoded_images.check_pixels(factor * image.shape[0], factor * image.shape[1])
     image = cv2.resize(image, None, fx=factor, fy=factor)
     average = cv2.GaussianBlur(image, (0, 0), EYES_RADIUS / EYES_BLUR)
     image = cv2.addWeighted(image, 4, average, -4, 128)
@@ -137,12 +138,12 @@ def encode_dmlab(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, An
 
 def _decoded(data: bytes) -> np.ndarray:
     """Returns BGR pixels; some files called .jpg are in formats that OpenCV may not have."""
-    encoded_images.checked(data)
+    encoded_images.check_pixels(*decoding.size(encoded_images.checked(data)))
     image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR)
     if image is not None:
         return image
     try:
-        with PIL.Image.open(io.BytesIO(data)) as file:
+        with PIL.Image.open(io.BytesIO(data), formats=encoded_images.FORMATS) as file:
             return cv2.cvtColor(np.array(file.convert("RGB")), cv2.COLOR_RGB2BGR)
     except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError) as error:
         raise BadImage(f"cannot be decoded: {error}") from None

@@ -74,9 +74,10 @@ def encode(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
 def encode_car(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
     """Makes an example; bounding boxes are relative to the image size in the header."""
     name, left, top, right, bottom, label = values
+    image = io.BytesIO(encoded_images.checked(data[0]))
     try:
-        with PIL.Image.open(io.BytesIO(encoded_images.checked(data[0]))) as image:
-            width, height = image.size
+        with PIL.Image.open(image, formats=encoded_images.FORMATS) as opened:
+            width, height = opened.size
     except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError) as error:
         raise BadImage(f"cannot be read: {error}") from None
     box = tfds.features.BBox(top / height, left / width, bottom / height, right / width)
