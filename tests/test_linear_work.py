@@ -1,0 +1,313 @@
+"""The work of every reader grows with its input, not with the square of the parts in it.
+
+A file of few parts and one of four times as many: the CPU time of a linear reader grows four times,
+with squares 16 times. The sizes are such that a copy of the rest for each part would be seen.
+"""
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import struct
+import tarfile
+import time
+import zipfile
+import zlib
+
+import cv2
+import numpy as np
+import pytest
+import tiffs
+
+from vit_jax import config, limits, logs
+from vit_jax.data import csv_source, decoding, example_lists, image_headers, tiff
+from vit_jax.errors import UserError
+from vit_jax.prepare import assignment, image_listing, tfrecords
+from vit_jax.prepare.official import archives as official_archives
+from vit_jax.prepare.official import large, mat, pickles
+from vit_jax.weights import readers
+
+GROWTH = 9  # of the time for four times as many parts: linear is 4, with squares 16
+NOISE = 0.01  # seconds
+
+
+def strips(count, compression="none"):
+    """Strips of a row of 2 kB that all lie one after another."""
+    pixels = np.random.default_rng(0).integers(0, 9, (count, 2048, 1), np.uint8)
+    packed = tiffs.tiff(pixels, rows=1, compression=compression)
+    return lambda folder: tiff.decode(packed, tiff.layout(packed))
+
+
+def overlapping(count):
+    """Strips of which each claims all of the file."""
+    row = np.zeros((1, 64, 1), np.uint8)
+    tags = {
+        256: 64, 257: count, 258: 8, 259: 8, 262: 1, 277: 1, 278: 1, 273: [8] * count,
+        279: [2**31] * count,
+    }  # fmt: skip
+    data = tiffs.header(tiffs.packed(row, "deflate") + bytes(1024 * count), tags)
+    return lambda folder: tiff.decode(data, tiff.layout(data))
+
+
+def tiles(count):
+    pixels = np.zeros((16 * count, 16, 1), np.uint16)
+    data = tiffs.tiff(np.pad(pixels, [(0, 0), (0, 9), (0, 0)]), tile=(16, 32), compression="lzw")
+    return lambda folder: tiff.decode(data, tiff.layout(data))
+
+
+def fields(count):
+    """A directory of as many fields as its count can say, each as long as the file."""
+    body = bytes(1024 * count)
+    entry = struct.pack("<HHII", 40_000, 1, len(body), 0)
+    data = b"II*\0" + struct.pack("<IH", 8, count) + entry * count + body
+    return lambda folder: tiff.fields(data)
+
+
+def png_chunks(count):
+    sound = cv2.imencode(".png", np.zeros((9, 9), np.uint8))[1].tobytes()
+    text = b"tEXt" + b"a\0" + b"b" * 500
+    chunk = struct.pack(">I", len(text) - 4) + text + struct.pack(">I", zlib.crc32(text))
+    data = sound[:33] + chunk * count + sound[33:]
+
+    def read(folder):
+        assert decoding.size(data) == (9, 9)
+        assert image_headers.complete("PNG", data)
+
+    return read
+
+
+def jpeg_segments(count):
+    sound = cv2.imencode(".jpg", np.zeros((9, 9), np.uint8))[1].tobytes()
+    data = sound[:2] + (b"\xff\xfe" + struct.pack(">H", 500) + b"x" * 498) * count + sound[2:]
+
+    def read(folder):
+        assert decoding.size(data) == (9, 9)
+        assert image_headers.jpeg_scans(data) == 1
+        decoding.decode(data, channels=1, max_pixels=100)
+
+    return read
+
+
+def webp_chunks(count):
+    sound = cv2.imencode(".webp", np.zeros((9, 9, 3), np.uint8))[1].tobytes()
+    data = sound[:12] + sound[12:] + (b"ODD " + struct.pack("<I", 500) + b"x" * 500) * count
+
+    return lambda folder: decoding.size(data)
+
+
+def npz(count):
+    stream = io.BytesIO()
+    np.savez(stream, **{f"layer{number}/kernel": np.zeros(3) for number in range(count)})
+    return _arrays(stream.getvalue(), ".npz")
+
+
+def safetensors(count):
+    fields = {
+        f"a.{number}": {"dtype": "F32", "shape": [1], "data_offsets": [4 * number, 4 * number + 4]}
+        for number in range(count)
+    }
+    head = json.dumps(fields).encode()
+    return _arrays(struct.pack("<Q", len(head)) + head + bytes(4 * count), ".safetensors")
+
+
+def _arrays(data, suffix):
+    def read(folder):
+        path = folder / f"w{suffix}"
+        path.write_bytes(data)
+        opened = readers.open_arrays(path)
+        for name in opened.specs:
+            opened.read(name)
+
+    return read
+
+
+def members(count, kind="tar"):
+    """Images in an archive, each in a folder of its own, below a hundred common ones."""
+    stream = io.BytesIO()
+    above = "/".join("a" * 100)
+    if kind == "tar":
+        with tarfile.open(fileobj=stream, mode="w") as tar:
+            for number in range(count):
+                tar.addfile(tarfile.TarInfo(f"a/{number % 7}/{number}.jpg"))
+    else:
+        with zipfile.ZipFile(stream, "w") as file:
+            for number in range(count):
+                file.writestr(f"{above}/{number % 7}/{number}.jpg", b"x")
+    data = stream.getvalue()
+
+    def read(folder):
+        path = folder / "images"
+        path.write_bytes(data)
+        listing = image_listing.scan([path])
+        assert len(assignment.arrange(listing, "train", "mine").labels) == count
+        reader = image_listing.Reader()
+        for index in range(count):
+            reader(listing.found(index))
+        reader.close()
+
+    return read
+
+
+def unpacked_members(count):
+    """Members of a zip that are unpacked to files one by one."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as file:
+        for number in range(count):
+            file.writestr(f"dmlab-train.tfrecord-{number}", b"")
+    data = stream.getvalue()
+
+    def read(folder):
+        (folder / "dmlab.zip").write_bytes(data)
+        place = official_archives.Archives([folder / "dmlab.zip"], (), folder / "out", 2**20)
+        for found in place.files():
+            assert not list(large._records(place, found))
+        place._read.close()
+
+    return read
+
+
+def tf_records(count):
+    record = _record(b"x" * 100)
+    return lambda folder: list(tfrecords.read(io.BytesIO(record * count), "x"))
+
+
+def _record(body):
+    head = struct.pack("<Q", len(body))
+    check = [struct.pack("<I", tfrecords.masked(part)) for part in (head, body)]
+    return head + check[0] + body + check[1]
+
+
+def csv_rows(count):
+    text = "image,label\n" + "".join(f"{number}.jpg,{number % 500}\n" for number in range(count))
+    return _csv(text)
+
+
+def csv_columns(count):
+    names = [f"class{number}" for number in range(count)]
+    return _csv(f"image,{','.join(names)}\n" + f"a.jpg,1{',0' * (count - 1)}\n")
+
+
+def _csv(text):
+    def read(folder):
+        (folder / "train.csv").write_text(text)
+        csv_source.CsvImages(config.Data(source="csv", root=str(folder)), "train", "k")
+
+    return read
+
+
+def hashes(count):
+    listing = example_lists.Listing("t", "d", "1", "s", tuple(f"{n:016x}" for n in range(count)))
+    facts = listing._asdict() | {"sha256": listing.sha256}
+
+    def read(folder):
+        (folder / "a.json").write_text(json.dumps(facts))
+        example_lists.read(folder / "a.json")
+
+    return read
+
+
+def metric_lines(count):
+    text = "".join(f'{{"step": {step}, "train/loss": 2.5}}\n' for step in range(count))
+
+    def read(folder):
+        (folder / "metrics.jsonl").write_text(text)
+        logs.read_metrics(folder / "metrics.jsonl")
+
+    return read
+
+
+def pickled_texts(count):
+    """Texts as Python 3 writes bytes for Python 2."""
+    data = pickle.dumps({"filenames": [b"%d.png" % number for number in range(count)]}, protocol=2)
+    return lambda folder: pickles.load(data, "batch")
+
+
+def repeated_text(count):
+    """One long text that is made into bytes again and again."""
+    text = b"X" + struct.pack("<I", 1000 * count) + b"x" * 1000 * count + b"q\0"
+    encode = b"c_codecs\nencode\n(h\0X\6\0\0\0latin1tR"
+    data = b"}X\1\0\0\0a(" + text + encode * count + b"ls."
+    return lambda folder: pickles.load(data, "batch")
+
+
+def matrices(count):
+    name = struct.pack("<II8s", 1, 3, b"abc")
+    array = struct.pack("<IIII", 6, 8, 6, 0) + struct.pack("<IIii", 5, 8, 1, 1) + name
+    array += struct.pack("<IId", 9, 8, 0.0)
+    head = b"MATLAB 5".ljust(124) + b"\0\1IM"
+    data = head + (struct.pack("<II", 14, len(array)) + array) * count
+    return lambda folder: mat.load(data, ["abc"], "a.mat", 2**30)
+
+
+def json_values(count):
+    text = json.dumps({str(number): [number] for number in range(count)})
+    return lambda folder: limits.load_json(text)
+
+
+# How many parts the smaller file has, in the fast tests and in those that take minutes.
+READERS = {
+    strips: (2**9, 2**13),
+    overlapping: (2**10, 2**16),
+    tiles: (2**7, 2**11),
+    fields: (2**10, 2**13),
+    png_chunks: (2**10, 2**16),
+    jpeg_segments: (2**10, 2**16),
+    webp_chunks: (2**10, 2**16),
+    npz: (2**7, 2**12),
+    safetensors: (2**8, 2**12),
+    members: (2**7, 2**14),
+    unpacked_members: (2**6, 2**11),
+    tf_records: (2**10, 2**16),
+    csv_rows: (2**9, 2**15),
+    csv_columns: (2**10, 2**15),
+    hashes: (2**10, 2**16),
+    metric_lines: (2**9, 2**15),
+    pickled_texts: (2**9, 2**15),
+    repeated_text: (2**7, 2**8),
+    matrices: (2**8, 2**14),
+    json_values: (2**9, 2**16),
+}
+
+
+def seconds(build, count, folder):
+    """CPU seconds of this thread, the least of two tries; what is refused counts, too."""
+    read, spent = build(count), []
+    for number in range(2):
+        place = folder / f"{count}-{number}-{os.urandom(4).hex()}"
+        place.mkdir()
+        began = time.thread_time()
+        with contextlib.suppress(UserError, ValueError):
+            read(place)
+        spent.append(time.thread_time() - began)
+    return min(spent)
+
+
+def check(build, count, folder):
+    for _ in range(3):  # another process may take the cache of the processor in between
+        few, many = (seconds(build, size, folder) for size in (count, 4 * count))
+        if many < GROWTH * few + NOISE:
+            return
+    pytest.fail(f"{4 * count} parts take {many:.3f} s, {count} take {few:.3f} s")
+
+
+@pytest.mark.parametrize("build", READERS, ids=lambda build: build.__name__)
+def test_four_times_as_many_parts_take_four_times_as_long(build, tmp_path):
+    check(build, READERS[build][0], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", READERS, ids=lambda build: build.__name__)
+def test_so_do_very_many(build, tmp_path):
+    check(build, READERS[build][1], tmp_path)
+
+
+def test_squares_are_noticed(tmp_path):
+    """As the strips of a TIFF once took: each copied the rest of the file."""
+
+    def squares(count):
+        data = bytes(2048 * count)
+        return lambda folder: [data[2048 * number :][:2048] for number in range(count)]
+
+    with pytest.raises(pytest.fail.Exception, match=r"parts take"):
+        check(squares, 2**8, tmp_path)
