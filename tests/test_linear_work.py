@@ -149,6 +149,10 @@ def members(count, kind="tar"):
     return read
 
 
+def zip_members(count):
+    return members(count, "zip")
+
+
 def unpacked_members(count):
     """Members of a zip that are unpacked to files one by one."""
     stream = io.BytesIO()
@@ -257,7 +261,8 @@ READERS = {
     npz: (2**7, 2**12),
     safetensors: (2**8, 2**12),
     members: (2**7, 2**14),
-    unpacked_members: (2**6, 2**11),
+    zip_members: (2**7, 2**14),
+    unpacked_members: (2**8, 2**10),
     tf_records: (2**10, 2**16),
     csv_rows: (2**9, 2**15),
     csv_columns: (2**10, 2**15),
