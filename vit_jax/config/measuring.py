@@ -22,7 +22,8 @@ class Checkpoint:
     )
     best: str | None = option(
         "auto",
-        "Metric that chooses the best checkpoint; auto: top1, map or loss, none on a test split.",
+        "Metric that chooses the best checkpoint, of equals by the loss; auto: top1, map or loss, "
+        "none on a test split.",
         choices=("auto", "top1", "top5", "map", "loss"),
         free=True,
     )

@@ -6,6 +6,7 @@ import logging
 import os
 import pathlib
 import platform
+import warnings
 from collections.abc import Iterator
 
 import jax
@@ -49,6 +50,8 @@ def cache_programs() -> None:
     except (OSError, RuntimeError) as error:
         log.info("compiled programs are not kept: %s", error)
         return
+    # A full disk keeps no program, and is for what the run writes to tell.
+    warnings.filterwarnings("ignore", "Error writing persistent compilation cache entry")
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
