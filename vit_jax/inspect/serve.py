@@ -118,7 +118,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Begins to wait for the request."""
         super().setup()
         self._arriving = _Arriving(self.connection)
-        self._arriving.deadline = time.monotonic() + self.timeout
+        self._arriving.deadline = time.monotonic() + (self.timeout or SECONDS)
         self.rfile = io.BufferedReader(self._arriving)
 
     def do_GET(self) -> None:
@@ -175,7 +175,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return int(length)
 
     def _body(self, length: int) -> bytes:
-        self._arriving.deadline = time.monotonic() + self.timeout
+        self._arriving.deadline = time.monotonic() + (self.timeout or SECONDS)
         body = self.rfile.read(length)
         if len(body) < length:
             raise RejectedError(HTTPStatus.BAD_REQUEST, "the file came only in part")
