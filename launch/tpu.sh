@@ -82,7 +82,7 @@ parse() { # parse WORDS...: settings, wherever they stand; what is for `vit_jax 
     shift
     case $word in
       -h | --help) explain "$COMMAND" && exit 0 ;;
-      --config.*=* | --plugins=?* | --smoke | --profile=*) RUN+=("$word") ;;
+      --config.*=* | --plugins=?* | --smoke | --profile=* | --accept=?*) RUN+=("$word") ;;
       --config.*)
         (($#)) || fail 2 "$word: needs a value, as in $word=VALUE"
         RUN+=("$word=$1") && shift
@@ -182,7 +182,7 @@ require_run() {
   TRAIN=(train "${RUN[@]}" "--workdir=$workdir")
   CONFIG=() # what other commands than `train` take of it
   for word in "${RUN[@]}"; do
-    case $word in --smoke | --profile=*) ;; *) CONFIG+=("$word") ;; esac
+    case $word in --smoke | --profile=* | --accept=*) ;; *) CONFIG+=("$word") ;; esac
   done
   [ -z "$dry_run" ] || require_config
 }
