@@ -133,6 +133,7 @@ def test_run_carries_every_word_through_ssh_and_two_shells(world):
         "--config.data.image_size=32x48",
         "--plugins=my_project",
         "--profile=10:15",
+        "--accept=data",
     ]
     here.tpu("run", *RUN[:2], *words, *RUN[2:])
     (call,) = here.calls("ssh")
@@ -145,7 +146,7 @@ def test_run_carries_every_word_through_ssh_and_two_shells(world):
         wait_for(lambda told=told: told.read_text().endswith("run\n"))
         assert told.read_text().splitlines() == ["train", *words, "--workdir=/shared/run"]
     asked = (here.cloud / "preflight").read_text().splitlines()
-    assert asked == ["preflight", *words[:-1], "--topology=v5e-8"]
+    assert asked == ["preflight", *words[:-2], "--topology=v5e-8"]
 
 
 def test_workers_are_told_of_each_other(world):
