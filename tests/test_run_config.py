@@ -48,7 +48,8 @@ def test_a_config_is_loaded_built_and_completed_once(calls, monkeypatch, tmp_pat
 
     def train(cfg, workdir, *, profile, accept):
         started.append((cfg, workdir))
-        return experiment.Outcome(workdir=workdir, steps=1, seconds=1.0, results={}, files=())
+        nothing = {"results": {}, "last": {}, "checkpoint": "", "files": ()}
+        return experiment.Outcome(workdir=workdir, steps=1, seconds=1.0, **nothing)
 
     monkeypatch.setattr(experiment, "train", train)
     arguments = ["train", "digits", f"--workdir={tmp_path}/run", "--config.train.batch_size=32"]

@@ -40,7 +40,7 @@ def test_half_a_last_line_is_left_by_a_kill_and_the_next_record_starts_a_new_one
     kept = [record["digest"] for record in findings.Records(path).of_scale("toy")]
     assert kept == [record["digest"] for record in again.records.of_scale("toy")]
     said = f"{path}: line 3 is no JSON, cut short or damaged; passed over"
-    assert [record.getMessage() for record in caplog.records] == [said, said]
+    assert [line for line in caplog.messages if "line" in line] == [said, said]
 
 
 @pytest.mark.parametrize(
