@@ -79,8 +79,8 @@ class LoadedModel:
         """Returns images as `apply` takes them: resized, cropped and normalized as in evaluation.
 
         Args:
-          images: a path, a Pillow image, a uint8 array (H, W, C) or (B, H, W, C) of any size, or a
-            list of these.
+          images: a path, a Pillow image, an array (H, W), (H, W, C) or (B, H, W, C) of any size,
+            or a list of these. Values are of 8 or 16 bits, or from 0 to 1.
 
         Returns:
           float32 (B, H, W, C).
@@ -105,7 +105,7 @@ class LoadedModel:
 
     def _views(self, images: Any) -> list[np.ndarray]:
         views = []
-        for name, image in image_inputs.read(images):
+        for name, image in image_inputs.read(images, self.config.data):
             try:
                 views.append(self._view(image))
             except decoding.BadImage as error:
@@ -155,7 +155,8 @@ class LoadedModel:
             >>> first.image, len(first.top)
             ('images[0]', 2)
         """
-        return list(self.classify(((n, i, None) for n, i in image_inputs.read(images)), top))
+        read = image_inputs.read(images, self.config.data)
+        return list(self.classify(((name, image, None) for name, image in read), top))
 
     def embed(self, images: Any, *, features: str = "pre_logits") -> np.ndarray:
         """Returns features of images, float32; `images` as in `preprocess`.

@@ -1,50 +1,63 @@
-"""Image inputs of the Python API: paths, arrays, Pillow images."""
+"""Image inputs of the Python API: paths, arrays, Pillow images.
+
+All become what a file of the same picture decodes to, so that one view follows.
+"""
 
 import os
+import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
+from vit_jax import config
 from vit_jax.data import decoding
 
-EXPECTED = "expected uint8 or uint16 (H, W) or (H, W, C), or a batch (B, H, W, C) of these"
+EXPECTED = "expected (H, W) or (H, W, C), or a batch (B, H, W, C) of these"
+RANGES = "expected 0 to 255, 0 to 65535, or fractions from 0 to 1"
+# What Pillow raises for damaged files, among them broken EXIF.
+DAMAGED = (OSError, SyntaxError, ValueError, KeyError, struct.error)
 
 
-def read(images: Any) -> Iterator[tuple[str, bytes | np.ndarray]]:
+def read(images: Any, data: config.Data) -> Iterator[tuple[str, bytes | np.ndarray]]:
     """Yields the name and the encoded, uint8 or uint16 `H W C` pixels of each image.
 
+    Pillow images are read as their files are: EXIF orientation applied, alpha dropped for models of
+    1 or 3 channels. Integers are of 8 bits if none exceeds 255, else of 16. Fractions from 0 to 1
+    are scaled to `data.depth` bits; larger ones, to 255, are gray levels.
+
     Args:
-      images: a path, a Pillow image, a uint8 or uint16 array (H, W), (H, W, C) or (B, H, W, C), or
-        a list of these; C is that of the model, or 1 or 3 of 3 or 1.
+      images: a path, a Pillow image, an array (H, W), (H, W, C) or (B, H, W, C) of numbers or
+        truth values, or a list of these; C is that of the model, or 1 or 3 of 3 or 1.
+      data: options of the pixels.
 
-    Raises BadImage for a file that cannot be read, and for any other type or shape.
+    Raises BadImage for a file that cannot be read, and for any other type, shape or range.
     """
-    return _read(images, "images")
+    return _read(images, "images", data)
 
 
-def _read(images: Any, name: str) -> Iterator[tuple[str, bytes | np.ndarray]]:
+def _read(images: Any, name: str, data: config.Data) -> Iterator[tuple[str, bytes | np.ndarray]]:
     if isinstance(images, str | os.PathLike):
         yield os.fspath(images), _file(images)
     elif isinstance(images, Image.Image):
-        mode = images.mode if images.mode.startswith("I;16") else None
-        mode = mode or ("L" if images.mode in ("1", "L") else "RGB")
-        yield name, np.asarray(images.convert(mode)).astype("u2" if mode[0] == "I" else "u1")
+        yield name, _pillow(images, name, data)
     elif hasattr(images, "__array__"):
         array = np.asarray(images)
+        if array.ndim not in (2, 3, 4) or not array.size:
+            raise decoding.BadImage(f"{name}: is {array.dtype} {array.shape}; {EXPECTED}")
+        pixels = _pixels(array, name, data)
         if array.ndim == 4:
-            for index, image in enumerate(array):
-                yield f"{name}[{index}]", _checked(image, f"{name}[{index}]")
+            yield from ((f"{name}[{index}]", image) for index, image in enumerate(pixels))
         else:
-            yield name, _checked(array, name)
+            yield name, pixels
     elif isinstance(images, Iterable):
         for index, image in enumerate(images):
-            yield from _read(image, f"{name}[{index}]")
+            yield from _read(image, f"{name}[{index}]", data)
     else:
         raise decoding.BadImage(
-            f"{name}: has type {type(images).__name__}; expected a path, a Pillow image, or a "
-            "uint8 or uint16 array"
+            f"{name}: has type {type(images).__name__}; expected a path, a Pillow image, or an "
+            "array"
         )
 
 
@@ -56,8 +69,52 @@ def _file(path: str | os.PathLike[str]) -> bytes:
         raise decoding.BadImage(f"{os.fspath(path)}: {reason}") from error
 
 
-def _checked(image: np.ndarray, name: str) -> np.ndarray:
-    known = image.dtype in (np.uint8, np.uint16) and image.ndim in (2, 3)
-    if not known or not image.size:
-        raise decoding.BadImage(f"{name}: is {image.dtype} {image.shape}; {EXPECTED}")
-    return image
+def _pillow(image: Image.Image, name: str, data: config.Data) -> np.ndarray:
+    """The pixels of a Pillow image, uint8 or uint16 (H, W) or (H, W, C)."""
+    width, height = image.size
+    if not width or not height:
+        raise decoding.BadImage(f"{name}: has no pixels: {width} x {height}")
+    if width * height > data.max_pixels:
+        raise decoding.BadImage(
+            f"{name}: has {width} x {height} pixels, more than data.max_pixels={data.max_pixels}"
+        )
+    try:
+        image.load()
+        image = ImageOps.exif_transpose(image)
+    except DAMAGED as error:
+        raise decoding.BadImage(f"{name}: is a truncated or damaged image: {error}") from error
+    mode = image.mode
+    if mode in ("I", "F") or mode.startswith("I;16"):
+        return _pixels(np.asarray(image), name, data)
+    if mode in ("1", "L"):
+        return np.asarray(image.convert("L"))
+    opacity = mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info
+    gray = mode in ("LA", "La")
+    if opacity and data.channels == (2 if gray else 4):  # a channel of its own, the last
+        return np.asarray(image.convert("LA" if gray else "RGBA"))
+    if gray:
+        return np.asarray(image.convert("LA"))[:, :, 0]
+    image = image.convert("RGBA") if mode in ("RGBa", "PA") else image
+    return np.asarray(image.convert("RGB"))
+
+
+def _pixels(array: np.ndarray, name: str, data: config.Data) -> np.ndarray:
+    """An array of numbers as uint8 or uint16."""
+    kind = array.dtype.kind
+    if kind == "b":
+        return array.astype(np.uint8) * np.uint8(255)
+    if array.dtype == np.uint8 or array.dtype == np.dtype("u2") or array.dtype == np.dtype(">u2"):
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+    if kind not in "iuf":
+        raise decoding.BadImage(f"{name}: is {array.dtype} {array.shape}; expected numbers")
+    low, high = array.min(), array.max()
+    most = 255 if kind == "f" else 65535
+    if not (low >= 0 and high <= most):  # NaN neither
+        raise decoding.BadImage(
+            f"{name}: is {array.dtype} with values from {low:g} to {high:g}; {RANGES}"
+        )
+    if kind != "f":
+        return array.astype(np.uint8 if high <= 255 else np.uint16)
+    white = np.iinfo(data.pixel_type).max
+    levels = array.astype(np.float64) * (white / (1 if high <= 1 else 255))
+    return np.rint(levels).astype(data.pixel_type)

@@ -1,0 +1,133 @@
+"""Arrays and Pillow images become what files of the same picture decode to."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax import config
+from vit_jax.data import decoding, image_inputs
+
+PHOTO = np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8)
+RGB = Image.fromarray(PHOTO)
+ALPHA = Image.fromarray(np.dstack([PHOTO, PHOTO[:, :, :1]]))
+DEEP = np.random.default_rng(1).integers(0, 65536, (6, 9)).astype(np.uint16)
+
+
+def loaded(image, **options):
+    data = config.Data(**options)
+    ((_, found),) = image_inputs.read(image, data)
+    return decoding.load(found, channels=data.channels, max_pixels=10**6, depth=data.depth)
+
+
+def saved(image, kind="PNG", **more):
+    stream = io.BytesIO()
+    image.save(stream, kind, **more)
+    return stream.getvalue()
+
+
+def turned(image, orientation):
+    image.getexif()[0x0112] = orientation
+    return Image.open(io.BytesIO(saved(image, exif=image.getexif())))
+
+
+def transparent():
+    image = RGB.quantize(7)
+    return Image.open(io.BytesIO(saved(image, transparency=2)))
+
+
+IMAGES = {
+    "one bit": RGB.convert("1"),
+    "gray": RGB.convert("L"),
+    "gray with alpha": ALPHA.convert("LA"),
+    "RGB": RGB,
+    "RGBA": ALPHA,
+    "palette": RGB.quantize(5),
+    "transparent palette": transparent(),
+    "16 bits": Image.fromarray(DEEP),
+    **{f"orientation {number}": turned(RGB.copy(), number) for number in range(1, 9)},
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("depth", [8, 16])
+def test_a_pillow_image_is_what_its_file_is(name, channels, depth):
+    image = IMAGES[name]
+    more = {"exif": image.getexif()} if name.startswith("orientation") else {}
+    if name == "transparent palette":
+        more = {"transparency": 2}
+    seen = loaded(image, channels=channels, depth=depth)
+    file = decoding.load(saved(image, **more), channels=channels, max_pixels=10**6, depth=depth)
+    np.testing.assert_array_equal(seen, file)
+
+
+def test_four_channels_keep_their_alpha():
+    for image in (ALPHA, transparent()):
+        file = decoding.load(saved(image), channels=4, max_pixels=10**6)
+        np.testing.assert_array_equal(loaded(image, channels=4), file)
+    with pytest.raises(decoding.BadImage, match=r"has 3 channels, not data.channels=4"):
+        loaded(RGB.convert("CMYK"), channels=4)
+
+
+@pytest.mark.parametrize("quality", [95])
+def test_cmyk_is_what_its_file_is(quality):
+    stored = saved(RGB.convert("CMYK"), "JPEG", quality=quality)
+    seen = loaded(Image.open(io.BytesIO(stored)))
+    file = decoding.load(stored, channels=3, max_pixels=10**6)
+    assert np.abs(seen.astype(int) - file).max() <= 1  # Pillow and libjpeg multiply otherwise
+
+
+FRACTIONS = PHOTO / 255
+WHOLE = PHOTO.astype(np.int64)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        FRACTIONS, FRACTIONS.astype(np.float32), WHOLE, WHOLE.astype(np.uint32),
+        PHOTO.astype(np.float16), PHOTO.astype(">u2") * np.uint16(257), PHOTO.astype(float),
+    ],
+    ids=lambda image: str(image.dtype),
+)  # fmt: skip
+def test_arrays_of_other_types_are_the_same_picture(image):
+    np.testing.assert_array_equal(loaded(image), PHOTO)
+    batch = list(image_inputs.read(np.stack([image, image]), config.Data()))
+    assert [name for name, _ in batch] == ["images[0]", "images[1]"]
+
+
+def test_pillow_images_of_wide_numbers():
+    gray = PHOTO[:, :, 0]
+    for values in (gray / 255, gray.astype(np.float32)):
+        image = Image.fromarray(values.astype(np.float32))
+        assert image.mode == "F"
+        np.testing.assert_array_equal(loaded(image, channels=1)[:, :, 0], gray)
+    image = Image.fromarray(DEEP.astype(np.int32))
+    assert image.mode == "I"
+    np.testing.assert_array_equal(loaded(image, channels=1, depth=16)[:, :, 0], DEEP)
+    np.testing.assert_array_equal(loaded(image, channels=1)[:, :, 0], DEEP >> 8)
+    half = loaded(np.full((2, 2), 0.5), channels=1, depth=16)
+    assert half.max() == half.min() == 32768
+    np.testing.assert_array_equal(loaded(gray > 9, channels=1)[:, :, 0], 255 * (gray > 9))
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (FRACTIONS - 0.5, r"images: is float64 with values from -0.5 to 0.\d+; expected 0 to 255,"),
+        (FRACTIONS * 300, "images: is float64 with values from 0 to 29"),
+        (np.where(FRACTIONS > 0.5, np.nan, 0), "with values from nan to nan"),
+        (WHOLE - 1, "images: is int64 with values from -1 to 24"),
+        (WHOLE + 65535, "is int64 with values from"),
+        (np.full((2, 2), "a"), r"images: is <U1 \(2, 2\); expected numbers"),
+        (np.zeros((2, 2), complex), r"is complex128 \(2, 2\); expected numbers"),
+        (np.zeros((0, 2)), r"images: is float64 \(0, 2\); expected \(H, W\)"),
+        (Image.new("RGB", (2000, 2000)), "has 2000 x 2000 pixels, more than data.max_pixels=9999"),
+        (Image.open(io.BytesIO(saved(RGB, "TIFF")[:-40])), "is a truncated or damaged image"),
+        (7, "images: has type int; expected a path, a Pillow image, or an array"),
+    ],
+)  # fmt: skip
+def test_what_is_no_picture_is_said(image, message):
+    with pytest.raises(decoding.BadImage, match=message):
+        list(image_inputs.read(image, config.Data(max_pixels=9999)))
