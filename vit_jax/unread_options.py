@@ -50,6 +50,10 @@ WHERE: dict[tuple[str, ...], dict[str, Callable[[Any], bool]]] = {
     ("lora.alpha", "lora.where"): {"lora.rank": lambda rank: rank is not None},
     ("masked.rate", "masked.split"): {"masked.target": lambda target: target is not None},
     ("model.class_position",): {"model.position": lambda kind: kind.startswith("learned")},
+    ("model.position_resize",): {
+        "model.position": lambda kind: kind.startswith("learned"),
+        "model.relative_bias": lambda kind: kind != "none",
+    },
     ("model.activation",): {
         "model.mlp": lambda kind: kind == "plain",
         "model.pooling": lambda kind: kind == "map",

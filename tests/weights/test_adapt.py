@@ -1,12 +1,16 @@
 import dataclasses
+import pathlib
 
 import jax
 import numpy as np
 import pytest
 import scipy.ndimage
 
+import foreign
 from vit_jax import config, models, tree_utils, weights
-from vit_jax.weights import finetune_init, mapping
+from vit_jax.weights import finetune_init, importing, mapping
+
+FOLDER = pathlib.Path(__file__).parents[1] / "fixtures/weights"
 
 MODEL = config.Model(
     patch_size=(4, 4), width=16, depth=2, mlp_dim=24, heads=2, num_classes=5, representation_size=8
@@ -46,6 +50,59 @@ def test_grids_are_resized_corner_on_corner(old, new):
     np.testing.assert_allclose(given.reshape(expected.shape), expected, rtol=0, atol=1e-6)
     if old == new:
         np.testing.assert_array_equal(given, table)
+
+
+AUTHORS = np.load(FOLDER / "authors_positions.npz")
+WAYS = ("antialiased_bicubic", "bicubic", "bicubic_offset", "antialiased_bilinear", "bilinear")
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_grids_are_resized_as_their_authors_do(number):
+    """timm's resample_abs_pos_embed and resize_rel_pos_bias_table, and torch's interpolate."""
+    old, new = (tuple(size) for size in AUTHORS[f"sizes{number}"].tolist())
+    for way in WAYS:
+        given = finetune_init.resize_grid(AUTHORS[f"table{number}"], old, new, way)
+        np.testing.assert_allclose(given, AUTHORS[f"{way}{number}"], rtol=0, atol=5e-6)
+    spans = [tuple(2 * side - 1 for side in size) for size in (old, new)]
+    given = finetune_init.resize_grid(AUTHORS[f"biases{number}"][:-3], *spans, "geometric")
+    np.testing.assert_allclose(given, AUTHORS[f"geometric{number}"][:-3], rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("timm_folder", "antialiased_bicubic"),
+        ("hf_model", "bicubic"),
+        ("backbones/hf_beit", "bicubic"),
+        ("backbones/hf_dinov2", "bicubic"),
+        ("backbones/hf_dinov2_reg", "antialiased_bicubic"),
+        ("backbones/hf_siglip", "bicubic"),
+        ("backbones/hf_dinov3", "aligned"),  # rotary alone
+        ("backbones/timm_dinov3", "aligned"),
+        ("backbones/timm_beit", "antialiased_bicubic"),
+        ("backbones/meta_dinov2", "bicubic_offset"),
+        ("backbones/meta_dinov2_reg4", "antialiased_bicubic"),
+        ("backbones/open_clip", "antialiased_bicubic"),
+        ("backbones/tips_scenic", "antialiased_bilinear"),
+    ],
+)
+def test_weights_say_how_their_authors_resize_positions(tmp_path, name, way):
+    described = foreign.record(name)
+    facts = importing.look(foreign.write(tmp_path, described))
+    assert facts.model.position_resize == way
+    assert finetune_init.numerics(facts, keep_head=False)["model.position_resize"] == way
+
+
+def test_positions_of_another_size_are_resized_as_the_option_says(tmp_path):
+    folder = foreign.write(tmp_path, foreign.record("timm_folder"))
+    own, size = weights.load(folder), {"data.image_size": "48,48"}
+    table = own.params["position"]["table"]
+    for way in ("antialiased_bicubic", "aligned"):
+        more = {"model.position_resize": way} if way == "aligned" else {}
+        given = weights.load(folder, size | more)
+        expected = finetune_init.resize_grid(table, (4, 4), (6, 6), way)
+        np.testing.assert_array_equal(given.params["position"]["table"], expected)
+        assert given.facts.model.position_resize == way
 
 
 def test_fine_tuning_takes_all_but_the_head_and_keeps_the_class_row():
@@ -182,6 +239,7 @@ def test_options_that_belong_to_the_weights():
         "model.rotary_grid": None,
         "model.sub_norm": (),
         "model.relative_bias": "none",
+        "model.position_resize": "aligned",
         "data.mean": (0.4, 0.5, 0.6),
         "data.std": (0.2,),
     }

@@ -36,6 +36,9 @@ def same(one, other):
     assert one.facts.model == other.facts.model
 
 
+WAYS = {"timm": "antialiased_bicubic", "hf": "bicubic"}  # of resizing positions
+
+
 def made(size=(16, 24), channels=3, classes=(), data=None, **changes):
     """Returns random parameters of a model, and its facts."""
     facts = weights.Facts(
@@ -261,7 +264,8 @@ def test_pixels_and_classes_come_back(tmp_path, kind, data):
     data = {"resampling": "antialiased_bicubic", **data}
     if kind == "timm" and (side := data.pop("resize_to", None)):  # in torchvision's form
         data |= {"crop_pct": 24 / side, "crop_rounding": "even"}
-    params, facts = made(size=(24, 24), data=data, classes=("zebra", "ant", "Fuß", "cow"))
+    more = {"classes": ("zebra", "ant", "Fuß", "cow"), "position_resize": WAYS[kind]}
+    params, facts = made(size=(24, 24), data=data, **more)
     assert weights.save(params, facts, kind, tmp_path / "w") == ()
     again = weights.load(tmp_path / "w").facts
     assert (again.data, again.classes) == (facts.data, facts.classes)
@@ -270,7 +274,7 @@ def test_pixels_and_classes_come_back(tmp_path, kind, data):
 @pytest.mark.parametrize("kind", ["timm", "hf"])
 def test_a_short_side_left_open_is_written_as_its_number(tmp_path, kind):
     data = {"eval_crop": "central", "resampling": "antialiased_bicubic"}
-    params, facts = made(size=(24, 24), data=data)
+    params, facts = made(size=(24, 24), data=data, position_resize=WAYS[kind])
     told = weights.save(params, facts, kind, tmp_path / "w")
     assert told == (("data.crop_rounding=down: reads back as even",) if kind == "timm" else ())
     assert weights.load(tmp_path / "w").facts.data.before_crop == (27, 27)  # 24 * 8 / 7
@@ -279,12 +283,16 @@ def test_a_short_side_left_open_is_written_as_its_number(tmp_path, kind):
 @pytest.mark.parametrize("fill", [None, (0.25,)])
 def test_a_border_is_said_where_a_format_has_none(tmp_path, fill):
     data = {"resampling": "box", "eval_crop": "border", "crop_pct": 0.9, "crop_rounding": "even"}
-    params, facts = made(size=(24, 24), data={**data, "fill": fill})
+    data, way = {**data, "fill": fill}, WAYS["timm"]
+    params, facts = made(size=(24, 24), data=data, position_resize=way)
     told = weights.save(params, facts, "timm", tmp_path / "timm")
     assert told == (() if fill is None else ("data.fill=0.25: reads back as 0.5",))
     assert weights.load(tmp_path / "timm").facts.data.eval_crop == "border"
     told = weights.save(params, facts, "hf", tmp_path / "hf")
-    assert told[0] == "data.eval_crop=border: reads back as resize"
+    assert told[:2] == (
+        "model.position_resize=antialiased_bicubic: reads back as bicubic",
+        "data.eval_crop=border: reads back as resize",
+    )
 
 
 def test_what_a_file_cannot_say_of_pixels_is_told(tmp_path):
@@ -299,7 +307,8 @@ def test_what_a_file_cannot_say_of_pixels_is_told(tmp_path):
     )
     odd = weights.save(*made(gelu="erf", size=(16, 16)), "timm", tmp_path / "w.safetensors")
     assert odd[0] == "model.heads=3: is not said by the file"
-    folder = weights.save(*made(data={"resampling": "bilinear"}), "hf", tmp_path / "hf")
+    model = made(data={"resampling": "bilinear"}, position_resize="bicubic")
+    folder = weights.save(*model, "hf", tmp_path / "hf")
     assert folder == ("data.resampling=bilinear: reads back as antialiased_bilinear",)
 
 

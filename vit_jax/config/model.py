@@ -137,6 +137,20 @@ class Model:
     class_position: bool = option(
         True, "Whether learned positions have one for the class token; those of big_vision do not."
     )
+    position_resize: str = option(
+        "aligned",
+        "How learned positions become those of another grid: bilinear with aligned corners as in "
+        "Google's code; bicubic as in transformers, antialiased as in timm and open_clip, with "
+        "DINOv2's offset of 0.1; or antialiased bilinear, as in TIPS.",
+        choices=(
+            "aligned",
+            "bicubic",
+            "antialiased_bicubic",
+            "bicubic_offset",
+            "antialiased_bilinear",
+        ),
+        later=True,
+    )
     position_place: str = option(
         "stem",
         "Where positions are added: after the stem, to the input of every layer, or there shared.",

@@ -288,6 +288,10 @@ def _unsaid(
             told += (f"model.{key}={config.show(ours)}: is not said by the file",)
         elif ours != theirs:
             raise WeightsError(_otherwise(key, ours, theirs, kind, folder=folder))
+    key = "position_resize"
+    ours, theirs = getattr(facts.model, key), getattr(back.model, key)
+    if ours != theirs and (here.position == "learned_1d" or here.relative_bias != "none"):
+        told += (f"model.{key}={ours}: reads back as {theirs}",)
     here, there = _pixels(facts.data), _pixels(back.data)
     for key, ours in here.items():
         theirs = there.get(key)

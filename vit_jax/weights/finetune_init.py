@@ -1,6 +1,7 @@
 """Adapts weights to another task: new head, other image size (ViT, section 3.2, B.1.1)."""
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,7 +18,7 @@ APART = {"cls": "class token", "distillation": "distillation token", "registers"
 NUMERICS = ("activation", "gelu", "norm_epsilon", "norm_place", "class_position")
 NUMERICS += ("resnet_epsilons", "resnet_pool", "mlp", "layer_scale", "registers", "distillation")
 NUMERICS += ("norm", "stem_norm", "qk_norm", "biasless", "rotary", "rotary_span")
-NUMERICS += ("rotary_grid", "sub_norm", "relative_bias")
+NUMERICS += ("rotary_grid", "sub_norm", "relative_bias", "position_resize")
 # Options that decide which arrays there are, and their shapes; a run keeps its own.
 SIZES = ("patch_size", "width", "depth", "mlp_dim", "heads", "position")
 
@@ -32,8 +33,8 @@ def fit(
     """Returns initial parameters for `target`, and a report on every array.
 
     Omits fresh parameters, which keep their initial values; those of a head are zero. Position
-    embeddings are resized over the patch grid with aligned corners; the row of a class token is
-    copied. The first layer takes other channels as `for_channels` says.
+    embeddings are resized over the patch grid by the target's `model.position_resize`; the row of a
+    class token is copied. The first layer takes other channels as `for_channels` says.
 
     Args:
       params: parameters of the model in `facts`.
@@ -157,20 +158,85 @@ def resized(
     return fit(params, facts, target, keep_head=True)
 
 
-def resize_grid(table: np.ndarray, old: tuple[int, int], new: tuple[int, int]) -> np.ndarray:
-    """Returns (..., rows x columns, D) resized from the old to the new rows and columns, float32.
+def resize_grid(
+    table: np.ndarray, old: tuple[int, int], new: tuple[int, int], way: str = "aligned"
+) -> np.ndarray:
+    """(..., rows x columns, D) resized from the old to the new rows and columns, float32.
 
-    Bilinear with aligned corners, like the released code (`scipy.ndimage.zoom` of order 1).
+    Args:
+      table: of positions, or of biases by offset.
+      old: rows and columns.
+      new: rows and columns.
+      way: `model.position_resize`, or `bilinear` or `geometric` of biases.
     """
     *before, _, features = table.shape
     grid = table.reshape(*before, *old, features).astype(np.float64)
     for axis, (length, wanted) in enumerate(zip(old, new, strict=True), start=len(before)):
-        place = np.linspace(0, length - 1, wanted)
-        low = np.minimum(np.floor(place).astype(int), max(length - 2, 0))
-        share = (place - low).reshape(-1, *(1,) * (grid.ndim - axis - 1))
-        high = np.minimum(low + 1, length - 1)
-        grid = grid.take(low, axis) * (1 - share) + grid.take(high, axis) * share
-    return grid.reshape(*before, new[0] * new[1], features).astype(np.float32)
+        beside = (-1, *(1,) * (grid.ndim - axis - 1))
+        grid = sum(
+            grid.take(places, axis) * weights.reshape(beside)
+            for places, weights in _taps(length, wanted, way)
+        )
+    return np.asarray(grid).reshape(*before, new[0] * new[1], features).astype(np.float32)
+
+
+def _taps(old: int, new: int, way: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The places (new,) that each result on an axis is a weighted sum of, and their weights."""
+    if way == "aligned":  # scipy.ndimage.zoom of order 1, in the released code
+        place = np.linspace(0, old - 1, new)
+        low = np.minimum(np.floor(place).astype(int), max(old - 2, 0))
+        yield low, 1 - (place - low)
+        yield np.minimum(low + 1, old - 1), place - low
+    elif way == "geometric":
+        yield from _geometric(old, new)
+    elif way in ("bilinear", "bicubic", "bicubic_offset"):  # torch's, which repeats the edge
+        # DINOv2 gives torch a factor a little larger than that of the sizes, which counts places.
+        scale = old / (new + (0.1 if way == "bicubic_offset" else 0))
+        place = (np.arange(new) + 0.5) * scale - 0.5
+        place = place.clip(0) if way == "bilinear" else place
+        low = np.floor(place).astype(int)
+        for tap in range(2) if way == "bilinear" else range(-1, 3):
+            far = np.abs(place - low - tap)
+            weights = 1 - far if way == "bilinear" else _cubic(far, -0.75)
+            yield (low + tap).clip(0, old - 1), weights
+    else:  # the kernel widened where the grid shrinks, as in Pillow, torch and jax.image.resize
+        scale = old / new
+        away = (np.arange(old) + 0.5) - (np.arange(new)[:, None] + 0.5) * scale
+        far = np.abs(away) / max(scale, 1)
+        weights = np.maximum(1 - far, 0) if "bilinear" in way else _cubic(far, -0.5)
+        weights /= weights.sum(axis=1, keepdims=True)
+        for place in range(old):
+            yield np.full(new, place), weights[:, place]
+
+
+def _cubic(far: np.ndarray, a: float) -> np.ndarray:
+    """Keys' cubic kernel."""
+    near = ((a + 2) * far - (a + 3)) * far * far + 1
+    outer = a * (((far - 5) * far + 8) * far - 4)
+    return np.where(far <= 1, near, np.where(far < 2, outer, 0))
+
+
+def _geometric(old: int, new: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Linear between offsets spaced more widely away from 0: the way of BEiT's code, and timm's.
+
+    The spacing grows by a factor from 1.01 on, by which the old offsets span the new ones.
+    """
+    low, high = 1.01, 1.5
+    factor = low
+    while high - low > 1e-6:
+        factor = (low + high) / 2
+        wide = (1 - factor ** (old // 2)) / (1 - factor) > new // 2
+        low, high = (low, factor) if wide else (factor, high)
+    sums = np.cumsum(factor ** np.arange(old // 2))
+    known = np.concatenate([-sums[::-1], [0], sums]).astype(np.float32)
+    wanted = np.arange(new, dtype=np.float32) - new // 2
+    right = np.searchsorted(known, wanted).clip(max=old - 1)
+    left = (right - 1).clip(0)
+    before, after = (wanted - known[left]).clip(0), (known[right] - wanted).clip(0)
+    alone = (before == 0) & (after == 0)
+    before, after = (np.where(alone, 1, part) for part in (before, after))
+    yield left, after / (before + after)
+    yield right, before / (before + after)
 
 
 def _biases(
@@ -178,7 +244,8 @@ def _biases(
 ) -> tuple[np.ndarray, str]:
     """Returns relative position biases for the target's grid, and a description of the change.
 
-    Offsets are resized as positions are; the rows of other tokens are copied.
+    Offsets are resized as those who resize positions this way do; the rows of other tokens are
+    copied.
     """
     old = models.grid(facts.model, facts.data.image_size)
     new = models.grid(target.config, target.image_size)
@@ -186,7 +253,9 @@ def _biases(
         return table, ""
     spans = [(2 * rows - 1, 2 * columns - 1) for rows, columns in (old, new)]
     count = spans[0][0] * spans[0][1]
-    offsets = resize_grid(table[..., :count, :], *spans)
+    way = target.config.position_resize
+    way = {"bicubic": "bilinear", "antialiased_bicubic": "geometric"}.get(way, way)
+    offsets = resize_grid(table[..., :count, :], *spans, way)
     resized = np.concatenate([offsets, table[..., count:, :]], axis=-2)
     return resized, f"from offsets of {old[0]} x {old[1]} to {new[0]} x {new[1]} patches"
 
@@ -202,6 +271,7 @@ def positions(
     """Returns a position table for the target's grid, and a description of the changes."""
     old = models.grid(facts.model, facts.data.image_size)
     new = models.grid(target.config, target.image_size)
+    way = target.config.position_resize
     had, has = (models.placed_tokens(m) for m in (facts.model, target.config))
     part = name.rpartition("/")[2]
     if part == "cls":  # of a learned_2d: a class token's own
@@ -210,12 +280,12 @@ def positions(
         axis = ("rows", "columns").index(part)
         if old[axis] == new[axis]:
             return table, ""
-        column = resize_grid(table, (old[axis], 1), (new[axis], 1))
+        column = resize_grid(table, (old[axis], 1), (new[axis], 1), way)
         return column, f"from {old[axis]} to {new[axis]} {part}"
     patches = table[..., had:, :]
     how = []
     if old != new:
-        patches = resize_grid(patches, old, new)
+        patches = resize_grid(patches, old, new, way)
         how.append(f"from {old[0]} x {old[1]} to {new[0]} x {new[1]} patches")
     rows = np.zeros_like(table, shape=(*table.shape[:-2], has, table.shape[-1]))
     rows[..., : min(had, has), :] = table[..., : min(had, has), :]

@@ -125,6 +125,7 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints, epsilon:
         mlp_dim=array_shape(specs, hidden, 2)[0],
         representation_size=array_shape(specs, "pooler.dense.weight", 2)[0] if pooler else None,
         patch_remainder="drop",
+        position_resize="bicubic",
         distillation=f"{prefix}{DISTILLATION}" in specs,
         pooling="distilled" if head in TWO_HEADS else "token",
         **huggingface_config.transformer(given, width, pooler=pooler, epsilon=epsilon),
@@ -161,6 +162,7 @@ def _beit(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
         depth=layers,
         mlp_dim=array_shape(specs, f"{prefix}encoder.layer.0.{OLDER[4]}.weight", 2)[0],
         patch_remainder="drop",
+        position_resize="bicubic",
         **(known | huggingface_beit.options(specs, given, prefix)),
     )
     size = json_fields.pair(given, "image_size", 224)
@@ -184,7 +186,8 @@ def _tower(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
     channels = array_shape(specs, f"{prefix}{huggingface_towers.PATCHES}", 4)[1]
     size = json_fields.pair(fields, "image_size")
     head = "visual_projection.weight" if found.get("stem_norm") else "classifier.weight"
-    made = _facts(specs, config.Model(**(known | found)), size, channels, hints, head)
+    model = config.Model(position_resize="bicubic", **(known | found))
+    made = _facts(specs, model, size, channels, hints, head)
     pools = found["pooling"] != "gap" or head in specs
     unsaid = {} if pools else {"model.pooling": "the file has tokens and pools none of them"}
     return dataclasses.replace(made, assumed={**made.assumed, **unsaid})

@@ -29,11 +29,13 @@ def options(specs: Mapping[str, Spec], given: Given, prefix: str) -> dict[str, A
     """Returns the options that these models have and ViT has not; raises WeightsError."""
     kind, features = hidden(specs, f"{prefix}encoder.layer.0.mlp")
     registers = f"{prefix}{REGISTERS}"
+    smooth = given.get("model_type") == KINDS[1] or registers in specs
     made = {
         "mlp": kind,
         "mlp_dim": features,
         "layer_scale": json_fields.real(given, "layerscale_value", 1.0) or 1.0,
         "registers": array_shape(specs, registers, 3)[1] if registers in specs else 0,
+        "position_resize": "antialiased_bicubic" if smooth else "bicubic",
         "pooling": "token_gap" if "classifier.weight" in specs else "token",
     }
     unread = {"activation": "gelu", "gelu": "tanh"}

@@ -70,6 +70,7 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
             heads=heads,
             num_classes=array_shape(specs, "visual.proj", 2)[1] if projected else 1,
             patch_remainder="drop",
+            position_resize="antialiased_bicubic",
             stem_norm=True,
             biasless=("patches", "head") if projected else ("patches",),
             gelu="quick" if quick else "erf",

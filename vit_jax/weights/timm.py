@@ -129,6 +129,7 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
             ),
             norm_place="pooled" if "fc_norm.weight" in specs else "tokens",
             position="learned_1d" if "pos_embed" in specs else "none",
+            position_resize=_position_resize(specs),
             representation_size=(
                 array_shape(specs, "pre_logits.fc.weight", 2)[0] if pre_logits else None
             ),
@@ -153,6 +154,14 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
         assumed=assumed | guessed | unsaid,
         fresh=lacking if headless else {},
     )
+
+
+def _position_resize(specs: Mapping[str, Spec]) -> str:
+    """The way of resizing positions: timm's, or that of Meta's DINOv2 without registers."""
+    if "pos_embed" not in specs and not any("relative_position_bias" in name for name in specs):
+        return config.Model().position_resize  # there is nothing to resize
+    meta = "mask_token" in specs and "pos_embed" in specs and "register_tokens" not in specs
+    return "bicubic_offset" if meta and "blocks.0.ls1.gamma" in specs else "antialiased_bicubic"
 
 
 def _registers(specs: Mapping[str, Spec]) -> int:

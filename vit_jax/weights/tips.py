@@ -6,13 +6,10 @@ encoder/encoder_norm
 
 Layers and activations are those of big_vision's ViT; the largest has SwiGLU. Two class tokens
 without positions stand before the patches: the first, of an image as a whole, is ours, the second a
-register. Positions are resized to the image size that is asked for, as TIPS does. Its files for
-PyTorch have the names of Meta's DINOv2, and `timm` reads them.
+register. Its files for PyTorch have the names of Meta's DINOv2, and `timm` reads them.
 """
 
 from collections.abc import Iterator, Mapping
-
-import numpy as np
 
 from vit_jax import config, models
 from vit_jax.weights.mapping import (
@@ -45,6 +42,7 @@ def recognizes(arrays: Arrays) -> bool:
 
 def facts(arrays: Arrays, hints: Hints) -> Facts:
     """Infers the model from names and shapes; raises WeightsError."""
+    del hints  # positions of another image size are resized as in any file
     specs = arrays.specs
     height, width, channels, features = array_shape(specs, f"{TOKENS}/embedding/kernel", 4)
     block = BLOCK.format(layer=0)
@@ -65,12 +63,13 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
             registers=1,
             num_classes=1,
             class_position=False,
+            position_resize="antialiased_bilinear",
         )
     )
     return Facts(
         model=model,
         data=config.Data(
-            image_size=hints.image_size or (rows * height, columns * width),
+            image_size=(rows * height, columns * width),
             channels=channels,
             mean=(0.0,),
             std=(1.0,),
@@ -84,14 +83,19 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
 
 def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
     """Returns the rules to read a file with these arrays, or to write one (None)."""
+    del specs
     grid = models.grid(facts.model, facts.data.image_size)
-    stored = grid if specs is None else array_shape(specs, PATCHES, 4)[1:3]
+    table = Form(
+        lambda shape: (1, *grid, shape[-1]),
+        lambda array, shape: array.reshape(shape),
+        lambda array: array.reshape(1, *grid, array.shape[-1]),
+    )
     return [
         Rule(f"{TOKENS}/embedding/kernel", "embedding/kernel"),
         Rule(f"{TOKENS}/embedding/bias", "embedding/bias"),
         Rule(f"{TOKENS}/cls", "cls", part=0, parts=2, axis=1),
         Rule(f"{TOKENS}/cls", "registers", part=1, parts=2, axis=1),
-        Rule(PATCHES, "position/table", _grid((stored[0], stored[1]), grid)),
+        Rule(PATCHES, "position/table", table),
         *_layers(facts.model),
         *_norm("encoder/encoder_norm", "encoder_norm"),
         Rule("head/kernel", "head/kernel"),  # which no file has
@@ -115,29 +119,6 @@ def _layers(model: config.Model) -> Iterator[Rule]:
 def _norm(theirs: str, ours: str) -> Iterator[Rule]:
     for part in ("scale", "bias"):
         yield Rule(f"{theirs}/{part}", f"{ours}/{part}")
-
-
-def _grid(stored: Size, wanted: Size) -> Form:
-    """Returns the form of positions as a map, resized as TIPS does: bilinearly, between centers."""
-
-    def read(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        rows, columns = (_resizing(old, new) for old, new in zip(stored, wanted, strict=True))
-        resized = np.einsum("ph,qw,bhwd->bpqd", rows, columns, array.astype(np.float64))
-        return (resized if stored != wanted else array).astype(np.float32).reshape(shape)
-
-    return Form(
-        lambda shape: (1, *stored, shape[-1]),
-        read,
-        lambda array: array.reshape(1, *wanted, array.shape[-1]),
-    )
-
-
-def _resizing(old: int, new: int) -> np.ndarray:
-    """Returns the weights (new, old) of jax.image.resize, antialiased where it shrinks."""
-    places = (np.arange(new) + 0.5) * old / new - 0.5
-    far = np.abs(places[:, None] - np.arange(old)) / max(old / new, 1)
-    weights = np.maximum(0, 1 - far)
-    return weights / weights.sum(axis=1, keepdims=True)
 
 
 # Out

@@ -22,7 +22,8 @@ class ResNetFamily(Family):
         "stem_norm", "qk_norm", "sub_norm", "biasless", "rotary", "rotary_span", "rotary_grid",
         "relative_bias", "init",
         "patch_remainder", "pooling", "class_token", "distillation", "position", "class_position",
-        "position_place", "activation", "gelu", "norm", "norm_epsilon", "norm_place", "attention",
+        "position_place", "position_resize", "activation", "gelu", "norm", "norm_epsilon",
+        "norm_place", "attention",
     )  # fmt: skip
 
     def check(self, model: config.Model, image_size: tuple[int, int]) -> None:
