@@ -155,7 +155,7 @@ def restored(record, seal, accept=()):
 )
 def test_every_part_of_the_seal_is_compared(part, key, line):
     values = config.to_dict(runs.configure())
-    facts = {"config": values, "data": "a", "teacher": "a", "teacher_model": "a"}
+    facts = {"config": values, "data": "a", "classes": ["0"], "teacher": "a", "teacher_model": "a"}
     facts |= {"plugins": {"mine": "a"}, "versions": {"jax": "1"}}
     record = facts | {"step": 20, "metrics": {}, "examples": 200}
     other = config.to_dict(runs.configure(optimizer={"lr": 0.1}))
@@ -170,7 +170,8 @@ def test_every_part_of_the_seal_is_compared(part, key, line):
     assert second == "the run so far had jax 1, this is 2"
     assert [text.partition(":")[0] for text in accepted["changes"]] == ["step 20"]
     # A checkpoint of a version that recorded less.
-    older = {name: record[name] for name in ("config", "data", "step", "metrics", "examples")}
+    kept = ("config", "data", "classes", "step", "metrics", "examples")
+    older = {name: record[name] for name in kept}
     assert restored(older, dict(facts)) == ["resuming from step 20"]
 
 
