@@ -9,6 +9,8 @@ import sys
 import jax
 import pytest
 
+from vit_jax import errors
+
 CACHE_OPTIONS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 
 FAULTS = """
@@ -61,6 +63,50 @@ def test_a_named_platform_tells_whether_jax_can_only_choose_the_cpu(monkeypatch,
 
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
     assert backend.is_cpu_only() == answer
+
+
+@pytest.mark.parametrize("platforms", ["cuda", "rocm,gpu"])
+def test_a_platform_that_is_not_installed_is_one_line(monkeypatch, capsys, platforms):
+    from vit_jax import cli
+    from vit_jax.runtime import backend
+
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    monkeypatch.setattr(backend, "_has_plugin", lambda: False)
+    for words in (["evaluate", "--checkpoint=DIR"], ["list"], ["train", "digits", "--dry-run"]):
+        assert cli.main(words) == 2
+        assert capsys.readouterr().err == (
+            f"vit_jax: JAX_PLATFORMS={platforms}: not on this machine (no package for it is "
+            "installed); unset it to use what there is\n"
+        )
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
+    backend.choose()
+
+
+def test_a_device_that_jax_does_not_find_is_one_line(monkeypatch, capsys):
+    from vit_jax import cli
+    from vit_jax.runtime import device
+
+    named = compile(
+        "def find(): raise RuntimeError(\"Unable to initialize backend 'tpu': no TPU (set "
+        "JAX_PLATFORMS='' to choose)\")",
+        "jax/_src/xla_bridge.py",
+        "exec",
+    )
+    found = {}
+    exec(named, found)
+    monkeypatch.setenv("JAX_PLATFORMS", "tpu")
+    monkeypatch.setattr(cli.backend, "choose", lambda: found["find"]())
+    assert cli.main(["list"]) == 2
+    line = (
+        "JAX_PLATFORMS=tpu: not on this machine (Unable to initialize backend 'tpu': no TPU); "
+        "unset it to use what there is"
+    )
+    assert capsys.readouterr().err == f"vit_jax: {line}\n"
+    with pytest.raises(errors.ConfigError) as caught, device.memory_errors():
+        found["find"]()
+    assert str(caught.value) == line
+    with pytest.raises(RuntimeError, match="another"), device.memory_errors():
+        raise RuntimeError("another")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")

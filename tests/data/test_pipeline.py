@@ -392,6 +392,19 @@ def test_threads_processes_and_buffers_change_nothing(photos):
     assert not multiprocessing.active_children()
 
 
+def test_a_daemonic_process_loads_in_threads(photos, monkeypatch, caplog):
+    """Celery's and dask's workers are daemonic: Python allows them no children."""
+    data = dataclasses.replace(photos, max_bad_examples=3)
+    expected = run(data=data, batch_size=10, steps=(0, 2))
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    assert_same(
+        run(data=dataclasses.replace(data, workers=2), batch_size=10, steps=(0, 2)), expected
+    )
+    assert (
+        "data.workers=2: a daemonic process may start no others; loading in threads" in caplog.text
+    )
+
+
 @pytest.mark.slow
 def test_failures_of_loader_processes_arrive(photos):
     with pytest.raises(DataError, match=r"\.png: .*; mend or remove it"):

@@ -120,6 +120,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"--config.{next(iter(overrides))}: {args.name_of_command} takes no config options"
             )
         backend.choose()
+        if os.environ.pop("JAX_ENABLE_X64", "0").lower() not in ("", "0", "f", "false", "n", "no"):
+            messages.print_line("JAX_ENABLE_X64: not used here, where every array has its own type")
         from vit_jax import logs  # not needed for help and mistakes
 
         with logs.assumptions_logged():
@@ -148,9 +150,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{error.filename or 'standard output, or a file'}: cannot be written: {error.strerror}"
         )
         return FAILED
-    except Exception:
+    except Exception as error:
         if signals.interrupted():  # a library has made an error of its own of it
             return _stopped()
+        if line := backend.problem(error):
+            messages.print_error(line)
+            return config.UserError.exit_code
         raise
 
 

@@ -13,6 +13,7 @@ other processes are joined here. So the number of workers affects only the speed
 import dataclasses
 import logging
 import math
+import multiprocessing
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +43,8 @@ PART_ROWS, PART_PIXELS = 32, 2**18
 
 # Arrays below this size travel between processes by pipe, larger ones in shared memory.
 SHARED_BYTES = 2**14
+
+MOST_THREADS = 16  # in place of processes
 
 PATIENCE = 10.0  # seconds before processes that do not end are killed
 
@@ -83,8 +86,16 @@ def batches(
     warning, training uses the next readable example of the source, and evaluation masks the row.
 
     With `data.workers` > 0, Python starts processes that import the main module again: a script
-    must guard its own start with `if __name__ == "__main__":`.
+    must guard its own start with `if __name__ == "__main__":`. A daemonic process may have no
+    children: there threads load.
     """
+    if data.workers and multiprocessing.current_process().daemon:
+        log.warning(
+            "data.workers=%d: a daemonic process may start no others; loading in threads",
+            data.workers,
+        )
+        threads = min(data.threads * data.workers, MOST_THREADS)
+        data = dataclasses.replace(data, workers=0, threads=threads)
     loader = Loader(
         source=source,
         transforms=tuple(transforms),

@@ -104,7 +104,10 @@ def _hits(
         nearest, where = jax.lax.top_k(cosines, most)  # of equals the first, so the earlier image
         return (nearest, jnp.take_along_axis(kinds, where, axis=1)), None
 
-    none = jnp.full((len(values), most), -jnp.inf), jnp.full((len(values), most), PADDING)
+    none = (
+        jnp.full((len(values), most), -jnp.inf, jnp.float32),
+        jnp.full((len(values), most), PADDING, jnp.int32),
+    )
     none = jax.lax.with_sharding_constraint(none, sharding.BATCH)
     (cosines, kinds), _ = jax.lax.scan(closer, none, (jnp.stack(train), jnp.stack(train_labels)))
     weights = jnp.exp((cosines - cosines[:, :1]) / TEMPERATURE)  # relative to the nearest
@@ -112,7 +115,11 @@ def _hits(
     found = []
     for k in numbers:
         rows = jnp.arange(len(values))[:, None]
-        votes = jnp.zeros((len(values), classes)).at[rows, kinds[:, :k]].add(weights[:, :k])
+        votes = (
+            jnp.zeros((len(values), classes), jnp.float32)
+            .at[rows, kinds[:, :k]]
+            .add(weights[:, :k])
+        )
         rank = losses.rank_of_label(votes, jnp.maximum(labels, 0))
         found.append([jnp.sum(example & (rank < top)) for top in (1, 5)])
     found.append([jnp.sum(example)] * 2)

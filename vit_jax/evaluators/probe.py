@@ -70,8 +70,8 @@ def learn(
         for labels in (np.where(held_out, PADDING, y), np.where(held_out, y, PADDING), y)
     )
     head: Head = {
-        "weights": jnp.zeros((x.shape[1], classes)),
-        "bias": jnp.zeros(classes),
+        "weights": jnp.zeros((x.shape[1], classes), jnp.float32),
+        "bias": jnp.zeros(classes, jnp.float32),
     }
     head = jax.device_put(head, NamedSharding(mesh, P()))
     tried: list[tuple[float, float, Head]] = []
@@ -131,7 +131,7 @@ def _minimize(
             return total + jnp.sum(jnp.where(block[1] != PADDING, each, 0.0)), None
 
         # Recompute scores for the gradient, so that only one block's scores exist at a time.
-        total, _ = jax.lax.scan(jax.checkpoint(add), jnp.zeros(()), (x, y))
+        total, _ = jax.lax.scan(jax.checkpoint(add), jnp.zeros((), jnp.float32), (x, y))
         return total / count + l2 / 2 * jnp.sum(jnp.square(head["weights"]))
 
     solver = optax.lbfgs()

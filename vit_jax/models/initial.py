@@ -84,7 +84,7 @@ def _initializer(name: str, style: Style, flat: dict[str, jax.Array]) -> Draw | 
         xavier = style.xavier and name.endswith("kernel")
         return _uniform(math.sqrt(6 / (inputs + shape[-1])) if xavier else inputs**-0.5)
     if re.fullmatch("encoder/.*(mlp|attention)/.*bias", name) and "norm" not in name:
-        return lambda key, shape: jnp.zeros(shape)
+        return lambda key, shape: jnp.zeros(shape, jnp.float32)
     if not DENSE.fullmatch(name):
         return None
     if style.xavier:
@@ -102,14 +102,16 @@ def _fans(name: str, shape: Shape) -> tuple[int, int]:
 
 
 def _normal(deviation: float) -> Draw:
-    return lambda key, shape: deviation * jax.random.normal(key, shape)
+    return lambda key, shape: deviation * jax.random.normal(key, shape, jnp.float32)
 
 
 def _uniform(bound: float) -> Draw:
-    return lambda key, shape: jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+    return lambda key, shape: jax.random.uniform(
+        key, shape, jnp.float32, minval=-bound, maxval=bound
+    )
 
 
 def _falling(key: jax.Array, shape: Shape) -> jax.Array:
     """Returns kernels of stacked layers, in which those of later layers are smaller."""
     depth = jnp.arange(1, shape[0] + 1, dtype=jnp.float32).reshape(-1, *(1,) * (len(shape) - 1))
-    return STANDARD * jax.random.normal(key, shape) / jnp.sqrt(2 * depth)
+    return STANDARD * jax.random.normal(key, shape, jnp.float32) / jnp.sqrt(2 * depth)

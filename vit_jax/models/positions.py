@@ -11,7 +11,7 @@ from flax import nnx
 from vit_jax import config
 from vit_jax.models.variants import placed_tokens, prefix_tokens, required
 
-normal = nnx.initializers.normal(0.02)  # as BERT, says the released code
+normal = nnx.initializers.normal(0.02, dtype=jnp.float32)  # as BERT, says the released code
 
 
 class Positions(nnx.Module):
@@ -41,7 +41,7 @@ class Positions(nnx.Module):
         if self.two_d and self.placed:
             table = jnp.concatenate([self.cls[...], table])
         if self.bare:
-            nothing = jnp.zeros((self.bare, table.shape[1]))
+            nothing = jnp.zeros((self.bare, table.shape[1]), table.dtype)
             table = jnp.concatenate([table[: self.placed], nothing, table[self.placed :]])
         return table[None]
 
@@ -77,7 +77,7 @@ class RelativeBias(nnx.Module):
     def __init__(self, model: config.Model, grid: tuple[int, int], *, rngs: nnx.Rngs):
         self.grid, self.before = grid, prefix_tokens(model)
         rows = int(relative_offsets(self.grid, self.before).max()) + 1
-        self.table = nnx.Param(jnp.zeros((rows, required(model.heads))))
+        self.table = nnx.Param(jnp.zeros((rows, required(model.heads)), jnp.float32))
 
     def __call__(self) -> jax.Array:
         """Returns what is added to the logits of attention, (H, N, N) float32."""

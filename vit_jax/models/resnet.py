@@ -22,7 +22,7 @@ EXPANSION = 4  # ratio of a unit's output channels to its inner channels
 GROUPS = 32  # of GroupNorm
 
 Layer = Callable[[jax.Array], jax.Array]
-lecun_normal = nnx.initializers.lecun_normal()
+lecun_normal = nnx.initializers.lecun_normal(dtype=jnp.float32)
 
 
 class UnitShape(NamedTuple):

@@ -57,12 +57,12 @@ class ViT(WithHead):
         )
         self.token = variants.has_class_token(model)
         if self.token:
-            self.cls = nnx.Param(jnp.zeros((1, 1, width)))
+            self.cls = nnx.Param(jnp.zeros((1, 1, width), jnp.float32))
         if model.distillation:  # initialized as in DeiT
-            near = nnx.initializers.truncated_normal(0.02)
+            near = nnx.initializers.truncated_normal(0.02, dtype=jnp.float32)
             self.distillation = nnx.Param(near(rngs.params(), (1, 1, width)))
         if model.registers:  # initialized as in DINOv2
-            normal = nnx.initializers.normal(1e-6)
+            normal = nnx.initializers.normal(1e-6, dtype=jnp.float32)
             self.registers = nnx.Param(normal(rngs.params(), (1, model.registers, width)))
         self.learned = model.position.startswith("learned") and model.position_place != "layers"
         if self.learned:

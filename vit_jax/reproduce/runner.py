@@ -11,7 +11,7 @@ from vit_jax import catalog, locking, logs
 from vit_jax.reproduce import planning
 from vit_jax.reproduce.cells import FEW_SHOT, Step, Table
 from vit_jax.reproduce.planning import Planned
-from vit_jax.runtime import signals
+from vit_jax.runtime import backend, signals
 
 PREEMPTED = 75
 CPU_FLOPS = 1e11  # per second, roughly the training speed of a few CPU cores
@@ -117,6 +117,4 @@ def _call(words: Sequence[str]) -> int:
 @functools.cache
 def _backend() -> str:
     """Returns the platform of this machine's devices, queried in another process."""
-    code = "import jax; print(jax.default_backend())"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return found.stdout.split()[-1]
+    return backend.ask("import jax; print(jax.default_backend())")[-1]

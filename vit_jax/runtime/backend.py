@@ -3,7 +3,11 @@
 import importlib.util
 import os
 import pathlib
+import subprocess
 import sys
+import traceback
+
+from vit_jax import errors
 
 GOOGLE = "0x1ae0"  # PCI vendor
 
@@ -12,14 +16,54 @@ def choose() -> None:
     """Keeps jax from looking for TPUs where libtpu is installed only to compile for them.
 
     Without this every command on such a machine would begin with libtpu's complaints of a missing
-    TPU. A JAX_PLATFORMS that is set already is left alone.
+    TPU. A JAX_PLATFORMS that is set already is left alone; raises ConfigError if none of its
+    platforms is installed.
     """
+    asked = [name for name in os.environ.get("JAX_PLATFORMS", "").lower().split(",") if name]
+    if asked and not any(map(_may_exist, asked)):
+        raise errors.ConfigError(_missing("no package for it is installed"))
     if "JAX_PLATFORMS" in os.environ or importlib.util.find_spec("libtpu") is None or _has_tpu():
         return
     if not _has_plugin():
         os.environ["JAX_PLATFORMS"] = "cpu"
         if "jax" in sys.modules:  # which reads the environment once
             sys.modules["jax"].config.update("jax_platforms", "cpu")
+
+
+def ask(code: str) -> list[str]:
+    """Returns the words that a program about devices prints, in a process of its own.
+
+    Whoever opens devices keeps them: a TPU has one owner, and jax takes most of a GPU's memory.
+    Raises ConfigError.
+    """
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if found.returncode:
+        why = found.stderr.strip().rpartition("\n")[2]
+        raise errors.ConfigError(
+            _missing(why) if "JAX_PLATFORMS" in os.environ else f"jax finds no device: {why}"
+        )
+    return found.stdout.split()
+
+
+def problem(error: BaseException) -> str | None:
+    """Returns the line for an error that jax raised as it found no device of JAX_PLATFORMS."""
+    if not os.environ.get("JAX_PLATFORMS"):
+        return None
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    if not frame.f_code.co_filename.endswith("xla_bridge.py"):
+        return None
+    return _missing(str(error).partition(" (set JAX_PLATFORMS")[0] or "jax has no such device")
+
+
+def _missing(why: str) -> str:
+    asked = os.environ["JAX_PLATFORMS"]
+    return f"JAX_PLATFORMS={asked}: not on this machine ({why}); unset it to use what there is"
+
+
+def _may_exist(platform: str) -> bool:
+    if platform == "tpu":
+        return importlib.util.find_spec("libtpu") is not None
+    return platform not in ("cuda", "gpu", "rocm") or _has_plugin()
 
 
 def is_cpu_only() -> bool:

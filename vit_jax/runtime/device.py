@@ -85,11 +85,20 @@ def keep_freed_memory() -> None:
 
 @contextlib.contextmanager
 def memory_errors() -> Iterator[None]:
-    """Turns an allocation that failed on a device into one line with the remedies."""
+    """Turns an allocation that failed on a device, or no device, into a line with the remedies.
+
+    Within it jax has its default types, also with JAX_ENABLE_X64: what optax and jax make without
+    naming a type would not fit to the parameters.
+    """
     try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        with jax.enable_x64(False):
+            yield
+    except (RuntimeError, AssertionError) as error:
+        if line := backend.problem(error):
+            raise config.ConfigError(line) from error
+        if not isinstance(error, jax.errors.JaxRuntimeError) or "RESOURCE_EXHAUSTED" not in str(
+            error
+        ):
             raise
         raise OutOfMemory(
             f"out of device memory: {str(error).splitlines()[0]}; raise train.accumulation, "

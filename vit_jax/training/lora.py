@@ -56,10 +56,14 @@ def initial(options: config.Lora, model: models.Classifier, seed: int) -> models
     for number, (name, leaf) in enumerate(shapes(options, model).items()):
         bound = 1 / math.sqrt(leaf.shape[-2])
         flat[name] = (
-            jnp.zeros(leaf.shape)
+            jnp.zeros(leaf.shape, jnp.float32)
             if name.endswith("/b")
             else jax.random.uniform(
-                jax.random.fold_in(key, number), leaf.shape, minval=-bound, maxval=bound
+                jax.random.fold_in(key, number),
+                leaf.shape,
+                jnp.float32,
+                minval=-bound,
+                maxval=bound,
             )
         )
     return tree_utils.nest(flat)

@@ -23,7 +23,9 @@ def cross_entropy(
     Returns:
       (B,) float32.
     """
-    targets = labels if labels.ndim == 2 else jax.nn.one_hot(labels, logits.shape[-1])
+    targets = (
+        labels if labels.ndim == 2 else jax.nn.one_hot(labels, logits.shape[-1], dtype=jnp.float32)
+    )
     targets = optax.smooth_labels(targets, smoothing)
     if kind not in ("softmax", "sigmoid"):
         each = components.make("loss", kind, "train.loss")(logits, targets)

@@ -35,7 +35,9 @@ MEASURES = {
 def keys(seed: int, step: jax.Array, rows: int) -> jax.Array:
     """Returns the keys that the images of a step are corrupted by, (B,)."""
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), STREAM), step)
-    return jax.vmap(jax.random.fold_in, (None, 0))(key, constrain_batch(jnp.arange(rows)))
+    return jax.vmap(jax.random.fold_in, (None, 0))(
+        key, constrain_batch(jnp.arange(rows, dtype=jnp.int32))
+    )
 
 
 def keys_of_examples(index: jax.Array) -> jax.Array:

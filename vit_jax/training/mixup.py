@@ -59,12 +59,12 @@ def draw(seed: int, step: jax.Array, train: config.Train, size: tuple[int, int])
 def _cut(key: jax.Array, p: float, size: tuple[int, int]) -> Mix:
     """Returns the row's own part around a random box."""
     first, second = jax.random.split(jax.random.fold_in(key, 1))
-    side = jnp.sqrt(1 - jax.random.beta(first, p, p))
+    side = jnp.sqrt(1 - jax.random.beta(first, p, p, dtype=jnp.float32))
     inside = jnp.ones((), bool)
     for axis, (length, one) in enumerate(zip(size, jax.random.split(second), strict=True)):
         half = (length * side).astype(jnp.int32) // 2
-        center = jax.random.randint(one, (), 0, length)
-        place = jnp.arange(length)
+        center = jax.random.randint(one, (), 0, length, jnp.int32)
+        place = jnp.arange(length, dtype=jnp.int32)
         along = (place >= center - half) & (place < center + half)
         inside = inside & jnp.expand_dims(along, (1 - axis, 2))
     outside = 1 - inside.astype(jnp.float32)
@@ -77,7 +77,7 @@ def own_share(seed: int, step: jax.Array, p: float) -> jax.Array:
     It is the larger of lambda and 1 - lambda, lambda ~ Beta(p, p): a function of (seed, step) only.
     """
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), STREAM), step)
-    drawn = jax.random.beta(key, p, p)
+    drawn = jax.random.beta(key, p, p, dtype=jnp.float32)
     return jnp.maximum(drawn, 1 - drawn)
 
 

@@ -157,7 +157,8 @@ def _classification(
         if mix is not None:
             images = mixup.blend(images, mix.pixels)
         logits, out = model.apply(params, images, key=key)
-        targets = labels if labels.ndim == 2 else jax.nn.one_hot(labels, logits.shape[-1])
+        classes = logits.shape[-1]
+        targets = labels if labels.ndim == 2 else jax.nn.one_hot(labels, classes, dtype=jnp.float32)
         if mix is not None:
             targets = mixup.blend(targets, mix.labels)
         loss = losses.cross_entropy(
@@ -223,11 +224,14 @@ def _accumulated(
             one = gradient(params, part, own, mix, taught)
             return jax.tree.map(jnp.add, total, one), None
 
-        nothing = {name: jnp.zeros(()) for name in measures}
+        nothing = {name: jnp.zeros((), jnp.float32) for name in measures}
         trained = jax.eval_shape(chosen.split, params)
-        grads = jax.tree.map(lambda x: jnp.zeros(x.shape), trained)
-        zeros = ((jnp.zeros(()), nothing), sharding.constrain(grads, cfg.mesh, sharding.UPDATE))
-        total, _ = jax.lax.scan(add, zeros, (jnp.arange(count), micro))
+        grads = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), trained)
+        zeros = (
+            (jnp.zeros((), jnp.float32), nothing),
+            sharding.constrain(grads, cfg.mesh, sharding.UPDATE),
+        )
+        total, _ = jax.lax.scan(add, zeros, (jnp.arange(count, dtype=jnp.int32), micro))
         return jax.tree.map(lambda x: x / count, total)
 
     return accumulated

@@ -1,10 +1,9 @@
 """Divides the devices of this machine among processes through environment variables."""
 
 import os
-import subprocess
-import sys
 
 from vit_jax.config import ConfigError
+from vit_jax.runtime import backend
 
 # Chips of a TPU host visible to a process, by their number (hosts of 2 x 2 chips).
 TPU_BOUNDS = {1: "1,1,1", 2: "1,2,1"}
@@ -52,15 +51,11 @@ def _share(platform: str, numbers: range) -> Environment:
 
 
 def _devices() -> tuple[str, int]:
-    """Returns the platform and its number of GPUs or TPU chips, queried in another process.
-
-    This process must not open them: a TPU has one owner, and JAX reserves most of a GPU's memory.
-    """
+    """Returns the platform and its number of GPUs or TPU chips."""
     code = (
         "import jax; d = jax.local_devices(); p = d[0].platform; "
         "p = 'rocm' if 'rocm' in d[0].client.platform_version.lower() else p; "
         "print(p, len({getattr(x, 'coords', x.id) for x in d}))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    platform, count = found.stdout.split()[-2:]
+    platform, count = backend.ask(code)[-2:]
     return platform, int(count)

@@ -1,0 +1,50 @@
+"""With JAX_ENABLE_X64=1 a run computes in the same types: every array is given its own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import runs
+from vit_jax import loading
+from vit_jax.training import optimizers, plan, schedules, sharding, state, step
+
+SECTIONS = {
+    "tokens": {
+        "model": {"pooling": "token", "registers": 2, "distillation": True, "init": "mae"},
+        "train": {"mixup": 0.8, "cutmix": 1.0, "accumulation": 2},
+    },
+    "map": {
+        "model": {"pooling": "map", "relative_bias": "shared", "init": "beit"},
+        "lora": {"rank": 2},
+        "optimizer": {"name": "sgd"},
+    },
+    "masked": {"masked": {"target": "color"}, "checkpoint": {"best": "loss"}},
+    "hybrid": {
+        "model": {"resnet_units": (1,), "resnet_width": 0.5, "patch_size": 1},
+        "train": {"loss": "sigmoid", "label_smoothing": 0.1, "ema": None},
+    },
+}
+
+
+@pytest.mark.parametrize("kind", SECTIONS)
+def test_a_step_has_the_types_it_has_by_default(kind):
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        sections = dict(SECTIONS[kind])
+        classes = None if kind == "masked" else 10
+        sections["model"] = {"num_classes": classes} | sections.get("model", {})
+        cfg = runs.configure(**sections)
+        model = loading.create_model(cfg)
+        tx = optimizers.create(cfg.optimizer, clip_norm=1.0)
+        schedule = schedules.of(cfg, plan.Plan.of(cfg, 200))
+        mesh = sharding.create_mesh(1, jax.devices()[:1])
+        target = state.abstract_state(model, tx, cfg, mesh)
+        pure = step.create(model, tx, schedule, cfg)
+        with jax.set_mesh(mesh):
+            after, metrics = jax.eval_shape(pure, target, step.batch_shapes(cfg))
+    assert {leaf.dtype for leaf in jax.tree.leaves(target)} <= {
+        np.dtype(kind) for kind in (jnp.float32, jnp.int32, jnp.bfloat16)
+    }
+    types = [jax.tree.map(lambda leaf: leaf.dtype, tree) for tree in (target, after)]
+    assert types[0] == types[1]
+    assert not [name for name, leaf in metrics.items() if leaf.dtype.itemsize > 4]
