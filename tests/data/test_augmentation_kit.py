@@ -6,6 +6,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import test_pipeline
+from PIL import Image, ImageFilter
 
 from vit_jax import config, validation
 from vit_jax.data import three_augment, transforms
@@ -39,6 +40,21 @@ def test_one_of_three_changes(channels):
     assert 70 < found["solarized"] < 130
     if channels == 3:
         assert 70 < found["gray"] < 130
+
+
+def test_the_blur_has_the_deviation_that_is_drawn():
+    """Between 0.1 and 2, as in the authors' code; against Pillow's at that deviation."""
+    image = np.random.default_rng(0).integers(0, 256, (24, 24, 3), np.uint8)
+    drawn = []
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        if rng.integers(3) < 2:
+            continue
+        drawn.append(rng.uniform(0.1, 2.0))
+        blurred = Image.fromarray(image).filter(ImageFilter.GaussianBlur(drawn[-1]))
+        np.testing.assert_array_equal(changed(image, seed, 0.0), np.asarray(blurred))
+    assert min(drawn) < 0.6
+    assert max(drawn) > 1.5
 
 
 def test_jitter_multiplies_what_it_is_called():

@@ -153,6 +153,7 @@ def test_lists_are_checked_before_a_run(tmp_path):
         ("image,labels\n", "ROOT/train.csv: lists no image"),
         ("i,l\na.png,x,y\n", "ROOT/train.csv, line 2: 3 columns; the header has 2"),
         ("i,l\n\n,x\n", "ROOT/train.csv, line 3: no image: must be a path below data.root"),
+        ("i,l\na\0.png,x\n", "ROOT/train.csv, line 2: a\\x00.png: must be a path below data.root"),
         ("i,l\n/etc/x,x\n", "ROOT/train.csv, line 2: /etc/x: must be a path below data.root"),
         ("i,l\na/../../x,x\n", "ROOT/train.csv, line 2: a/../../x: must be a path below data.root"),
         ("i,l\na.png,x\na.png,y\n",

@@ -6,9 +6,9 @@ import pytest
 
 import runs
 import toys
-from vit_jax import loading
+from vit_jax import config, loading
 from vit_jax.data import real_labels, sources
-from vit_jax.data.real_source import Reassessed
+from vit_jax.data.real_source import NONE, Reassessed
 from vit_jax.evaluators import (
     class_subset,
     classification,
@@ -96,6 +96,21 @@ def test_the_same_for_all(batch_size, devices, parameters, expected):
             assert value == pytest.approx(expected[key], rel=1e-6)
         else:
             assert value == expected[key], key
+
+
+def test_the_fifth_counts_and_the_sixth_does_not():
+    """Of labels that map to several classes; an image whose label maps to none counts nowhere."""
+
+    class Fixed:
+        def apply(self, params, images):
+            return params, {}
+
+    logits = np.arange(10.0, dtype=np.float32)[::-1] * np.ones((4, 1), np.float32)
+    right = np.array([[4, 9], [5, NONE], [0, 7], [NONE, NONE]], np.int32)
+    batch = {"image": np.zeros((4, 2, 2, 1), np.uint8), "right": right}
+    sums = multilabel._sums(Fixed(), config.Data(image_size=(2, 2), channels=1), logits, batch)
+    assert {name: int(value) for name, value in sums.items()} == {"top1": 1, "top5": 2, "count": 3}
+    assert multilabel.ranks(logits, right).tolist() == [4, 5, 0, 10]
 
 
 def test_they_differ_from_each_other(expected):

@@ -59,6 +59,13 @@ def test_bounds_just_inside_and_outside_the_interval_decide():
         assert verdicts.verdict(claim, VALUES, needed=5) == expected
 
 
+def test_a_bound_at_the_end_of_the_interval_decides_nothing():
+    """Equal values have an interval of one point."""
+    for bounds in ({"low": 1.0}, {"high": 1.0}, {"low": 0.5, "high": 1.0}):
+        claim = Claim(text="", terms=(), **bounds)
+        assert verdicts.verdict(claim, (1.0, 1.0, 1.0), needed=3) == "undecided"
+
+
 def test_fewer_seeds_than_declared_decide_nothing():
     claim = Claim(text="", terms=())
     assert verdicts.verdict(claim, VALUES[:4], needed=5) == "undecided"

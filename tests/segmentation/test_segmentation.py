@@ -77,6 +77,10 @@ def test_patches_have_the_class_of_most_pixels():
             expected = counts[:255].argmax() if enough else masks.NO_CLASS
             assert found[row, column] == expected
     assert found[0, 0] == masks.NO_CLASS
+    # Half of the pixels are enough, fewer are not; of equals the lower class counts.
+    n = masks.NO_CLASS
+    for pixels, expected in (([7, n], 7), ([7, n, n], n), ([9, 4], 4), ([4, 9], 4), ([n, n], n)):
+        assert scores.of_patches(np.array([pixels], np.uint8), (1, 1)) == expected
     # Parts that do not divide: a pixel belongs to the patch that holds its center.
     assert scores.of_patches(np.array([[1, 1, 2, 3, 3]], np.uint8), (1, 2)).tolist() == [[1, 3]]
 

@@ -57,6 +57,33 @@ def trained(cfg, devices, dtype):
     return np.array(found), tree_utils.flatten(jax.device_get(live["params"]))
 
 
+def test_adapters_begin_unlike_each_other():
+    """Each as in peft: `a` uniform within 1 / sqrt(inputs), `b` zero."""
+    cfg = test_step.configure(lora={"rank": 2})
+    model = models.create(cfg.model, image_size=cfg.data.image_size, channels=1)
+    flat = tree_utils.flatten(jax.device_get(lora.initial(cfg.lora, model, seed=3)))
+    first = [leaf.ravel()[:4].tolist() for name, leaf in flat.items() if name.endswith("/a")]
+    assert len({tuple(one / np.abs(one).max()) for one in map(np.array, first)}) == len(first)
+    assert len(first) > 2
+    for name, leaf in flat.items():
+        bound = 1 / np.sqrt(leaf.shape[-2])
+        assert np.abs(leaf).max() <= bound if name.endswith("/a") else not leaf.any()
+
+
+def test_a_sum_is_rounded_once():
+    """1 + 2^-8 + 2^-17 is above the middle of two numbers of bfloat16; 2^-8 alone is a tie."""
+    options = config.Lora(rank=1, alpha=1.0)
+    params = {
+        "head": {"kernel": jnp.ones((1, 1), jnp.bfloat16)},
+        "lora": {"head": {"kernel": {
+            "a": jnp.full((1, 1), 2.0**-8 + 2.0**-17), "b": jnp.ones((1, 1))
+        }}},
+    }  # fmt: skip
+    merged = lora.merge(options, params)
+    assert merged["head"]["kernel"].dtype == jnp.bfloat16
+    assert float(merged["head"]["kernel"][0, 0]) == 1 + 2.0**-7
+
+
 slow = pytest.mark.slow
 CASES = {
     "a loop over layers": {},

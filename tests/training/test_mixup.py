@@ -185,6 +185,8 @@ def test_boxes_have_the_sides_of_a_beta_and_are_cut_off_at_the_border():
         widths.append(len(columns))
         whole.append(rows[0] > 0 and rows[-1] < 15 and columns[0] > 0 and columns[-1] < 23)
     heights, widths, whole = map(np.array, (heights, widths, whole))
+    assert not (heights[whole] % 2).any()  # as many pixels on both sides of the center
+    assert not (widths[whole] % 2).any()
     assert whole.sum() > 400  # a sixth, less those that touch the border
     # Inside of the image both sides are the same share of it, in even pixels.
     assert np.all(np.abs(heights[whole] / 16 - widths[whole] / 24) < 2 / 16)

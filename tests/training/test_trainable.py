@@ -348,6 +348,53 @@ def test_a_run_resumes_bit_for_bit_and_becomes_an_adapter(base, tmp_path, monkey
     assert "other.npz is not the base it was trained on; set --config." in capsys.readouterr().err
 
 
+def share_of(name, **options):
+    """How a parameter of a model of three layers, pooled by attention, trains."""
+    texts = {f"model.{key}": str(value) for key, value in SIZES.items()}
+    texts |= {"model.pooling": "map", "model.unroll": "3"}
+    cfg = config.build(config.override({}, texts | options))
+    model = models.create(cfg.model, image_size=(8, 8), channels=1)
+    chosen = trainable.of(model, cfg)
+    return chosen.shares[name], chosen
+
+
+def test_what_follows_the_layers_trains_at_the_full_rate():
+    """SigLIP's pooling, which is a layer of attention, too."""
+    for name, rates in (
+        ("embedding/kernel", [0.5**4]),
+        ("encoder/mlp/fc1/kernel", [0.5**3, 0.5**2, 0.5]),
+        ("pooling/mlp/fc1/kernel", [1.0]),
+        ("encoder_norm/scale", [1.0]),
+        ("head/kernel", [1.0]),
+    ):
+        share, _ = share_of(name, **{"optimizer.layer_decay": "0.5"})
+        assert share.rate.tolist() == rates, name
+
+
+def test_the_first_group_that_fits_counts():
+    groups = "encoder[1](lr=2),encoder/mlp(lr=3,decay=0),encoder(lr=5,decay=7)"
+    options = {"optimizer.groups": groups, "optimizer.weight_decay": "0.1"}
+    share, _ = share_of("encoder/mlp/fc1/kernel", **options)
+    assert share.rate.tolist() == [3, 2, 3]
+    assert share.decay.tolist() == [0]
+    share, _ = share_of("encoder/attention/out/kernel", **options)
+    assert share.rate.tolist() == [5, 2, 5]
+    assert share.decay.tolist() == [7]
+
+
+@pytest.mark.parametrize(("layers", "first"), [("[1:]", 1), ("[2]", 2), ("[0]", 0)])
+def test_gradients_pass_the_layers_from_the_first_that_trains(layers, first):
+    name = "encoder/mlp/fc1/kernel"
+    share, chosen = share_of(name, **{"optimizer.only": f"encoder{layers}/mlp"})
+    assert chosen._through(name, share) == pytest.approx(1 - first / 3)
+    params = tree_utils.map_named(
+        lambda _, leaf: np.arange(leaf.size, dtype=np.float32).reshape(leaf.shape), chosen.shapes
+    )
+    part = tree_utils.flatten(chosen.split(params))[name]
+    whole = tree_utils.flatten(params)[name]
+    np.testing.assert_array_equal(part, whole[list(share.layers)])
+
+
 @pytest.mark.parametrize(
     ("options", "passes"),
     [
