@@ -1,8 +1,10 @@
 """The schema: what it accepts, what it refuses and in which words."""
 
 import dataclasses
+import itertools
 import json
 import math
+import re
 
 import ml_collections
 import pytest
@@ -236,6 +238,36 @@ def test_devices():
     cfg = config.build({"train": {"batch_size": 96}, "evaluation": {"batch_size": 9}})
     with pytest.raises(config.ConfigError, match="evaluation.batch_size=9: .* nearest: 8"):
         validation.check_devices(cfg, 8)
+
+
+def test_what_is_proposed_for_a_batch_is_accepted():
+    """2048 was answered by 2049, and 2049 by 2048."""
+    rules = itertools.product(
+        (7, 2048, 2049, 2052), (1, 3, 4), (0.0, 0.8), (1, 3), (1, 3, 8), (None, 1, 5)
+    )
+    for batch, accumulation, mixup, repeats, devices, microbatch in rules:
+        values = {"batch_size": batch, "mixup": mixup, "accumulation": accumulation}
+        for _ in range(4):  # one proposal of each check, and one for microbatch
+            cfg = config.build({
+                "train": {**values, "microbatch": microbatch}, "data": {"repeats": repeats},
+            })  # fmt: skip
+            try:
+                validation.check_options(cfg)
+                cfg = validation.with_accumulation(cfg, devices)
+                validation.check_devices(cfg, devices)
+                break
+            except config.ConfigError as error:
+                key, value = re.search(r"train.(\w+)=.* (\d+)$", str(error)).groups()
+                if key == "microbatch":
+                    microbatch = int(value)
+                else:
+                    assert values[key] != int(value)
+                    values[key] = int(value)
+        else:
+            raise AssertionError((batch, accumulation, mixup, repeats, devices, microbatch))
+        micro = cfg.train.batch_size // cfg.train.accumulation
+        assert micro % devices == 0
+        assert not (mixup and micro % 2)
 
 
 def test_warmup_longer_than_run():

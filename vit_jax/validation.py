@@ -1,6 +1,7 @@
 """Combinations of options that cannot work, each ended in one line before anything else happens."""
 
 import dataclasses
+import math
 
 from vit_jax import config, models
 
@@ -33,23 +34,7 @@ def check_options(cfg: config.Config) -> None:
     if data.channels not in (1, 3) or data.depth != 8:
         _check_plain_colors(cfg)
     _check_crops(data)
-    if train.batch_size % train.accumulation:
-        raise config.ConfigError(
-            f"train.batch_size={train.batch_size}: not a multiple of train.accumulation "
-            f"{train.accumulation}; nearest: {_multiple(train.batch_size, train.accumulation)}"
-        )
-    together = 2 * train.accumulation
-    if (train.mixup or train.cutmix) and train.batch_size % together:
-        mixing = "mixup" if train.mixup else "cutmix"
-        raise config.ConfigError(
-            f"train.batch_size={train.batch_size}: train.{mixing} needs pairs, a multiple of "
-            f"{together}; nearest: {_multiple(train.batch_size, together)}"
-        )
-    if train.batch_size % data.repeats:
-        raise config.ConfigError(
-            f"train.batch_size={train.batch_size}: not a multiple of data.repeats {data.repeats}; "
-            f"nearest: {_multiple(train.batch_size, data.repeats)}"
-        )
+    _check_batch(cfg, devices=1)
     if cfg.distill.teacher is not None:
         _check_distill(cfg)
     if data.multilabel:
@@ -118,13 +103,7 @@ def check_devices(cfg: config.Config, devices: int) -> None:
         raise config.ConfigError(
             f"mesh.fsdp={cfg.mesh.fsdp}: does not divide the {devices} devices; nearest: {nearest}"
         )
-    parts = devices * cfg.train.accumulation
-    if cfg.train.batch_size % parts:
-        raise config.ConfigError(
-            f"train.batch_size={cfg.train.batch_size}: not a multiple of {devices} devices x "
-            f"train.accumulation {cfg.train.accumulation}; nearest: "
-            f"{_multiple(cfg.train.batch_size, parts)}"
-        )
+    _check_batch(cfg, devices)
     batch = cfg.evaluation.batch_size
     if batch is not None and batch % devices:
         raise config.ConfigError(
@@ -133,14 +112,41 @@ def check_devices(cfg: config.Config, devices: int) -> None:
         )
 
 
+def _check_batch(cfg: config.Config, devices: int) -> None:
+    """Raises ConfigError where the batch does not divide; one remedy that all rules accept."""
+    train = cfg.train
+    mixing = "mixup" if train.mixup else "cutmix" if train.cutmix else ""
+    together = train.accumulation * (2 if mixing else 1)
+    parts = math.lcm(devices * train.accumulation, together)
+    if train.batch_size % parts == 0:
+        return
+    why = f"not a multiple of train.accumulation {train.accumulation}"
+    if devices > 1:
+        why = f"not a multiple of {devices} devices x train.accumulation {train.accumulation}"
+    if mixing and not train.batch_size % train.accumulation and train.batch_size % together:
+        why = f"train.{mixing} needs pairs, a multiple of {together}"
+    raise config.ConfigError(
+        f"train.batch_size={train.batch_size}: {why}; nearest: {_multiple(train.batch_size, parts)}"
+    )
+
+
 def with_accumulation(cfg: config.Config, devices: int) -> config.Config:
     """Returns the config with the accumulation that train.microbatch asks for on `devices`."""
     train = cfg.train
     rows, left = divmod(train.batch_size, devices)
     if train.microbatch is None or left:
         return cfg
-    fewest = next(n for n in range(1, rows + 1) if rows % n == 0 and rows // n <= train.microbatch)
-    return dataclasses.replace(cfg, train=dataclasses.replace(train, accumulation=fewest))
+    pairs = 2 if train.mixup or train.cutmix else 1
+    counts = [n for n in range(1, rows + 1) if not (rows % n or train.batch_size // n % pairs)]
+    if not counts:
+        return cfg  # `check_devices` refuses the batch itself
+    fits = [n for n in counts if rows // n <= train.microbatch]
+    if not fits:
+        raise config.ConfigError(
+            f"train.microbatch={train.microbatch}: train.mixup and train.cutmix need pairs; "
+            f"at least {rows // counts[-1]}"
+        )
+    return dataclasses.replace(cfg, train=dataclasses.replace(train, accumulation=fits[0]))
 
 
 def check_length(cfg: config.Config, steps: int, warmup: int, cooldown: int) -> None:

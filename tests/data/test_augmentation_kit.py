@@ -8,7 +8,6 @@ import pytest
 import test_pipeline
 from PIL import Image, ImageFilter
 
-from vit_jax import config, validation
 from vit_jax.data import three_augment, transforms
 
 SEEDS = range(300)
@@ -93,7 +92,16 @@ def test_repeats_are_views_of_the_same_images_in_a_batch():
     test_pipeline.assert_same(measured, test_pipeline.run(train=False, steps=(0, 2)))
 
 
-def test_batches_are_a_multiple_of_the_repeats():
-    cfg = config.Config(data=config.Data(repeats=3), train=config.Train(batch_size=32))
-    with pytest.raises(config.ConfigError, match="not a multiple of data.repeats 3; nearest: 33"):
-        validation.check_options(cfg)
+def test_batches_within_an_image_are_those_of_timms_sampler():
+    """DeiT's batches of 1,024 with three repeats: an image's last view comes a batch later."""
+    data = dataclasses.replace(test_pipeline.DATA, repeats=3)
+    order = test_pipeline.joined(test_pipeline.run(steps=(0, 5)), "index")
+    sampler = np.repeat(order, 3)  # as timm's RepeatAugSampler on one host
+    batches = test_pipeline.run(data=data, steps=(0, 6))
+    for number, batch in enumerate(batches):
+        rows = batch["index"].tolist()
+        assert sorted(rows) == sorted(sampler[8 * number : 8 * number + 8].tolist())
+        assert all(a != b for a, b in zip(rows[::2], rows[1::2], strict=True))  # pairs of mixup
+    views = {image.tobytes() for image in test_pipeline.joined(batches, "image")}
+    assert len(views) == 48
+    test_pipeline.assert_same(test_pipeline.run(data=data, steps=(4, 6)), batches[4:])

@@ -160,7 +160,7 @@ class Data:
     )
     repeats: int = option(
         1,
-        "Views of an image in a batch (repeated augmentation); it has as many images fewer.",
+        "Views of an image one after another (repeated augmentation, as timm's sampler).",
         at_least=1,
         later=True,
     )

@@ -3,7 +3,7 @@
 Row r of step s is position s x B + r in an endless sequence of epochs, and each epoch is a
 permutation of the source keyed by (seed, epoch). So each epoch visits every example once over all
 hosts, a run can start at any step, and neither order nor augmentation depends on hosts, processes,
-threads or buffers. With `data.repeats`, a batch has as many views of each of its images.
+threads or buffers. With `data.repeats`, so many consecutive positions are views of one image.
 
 Grain iterates over parts of batches: one thread of one process makes a whole part, and Grain
 returns the parts in order. Threads of this process write their parts into the batch; parts from
@@ -176,13 +176,13 @@ class Loader:
             steps = (native_aspect.Fit(*self.plan.shapes[step], resampling),)
         views = Views(steps, self.data, self.seed)
         notes: Notes = []
-        images = self.batch_size // (self.data.repeats if self.train else 1)
+        repeats = self.data.repeats if self.train else 1
+        order = repeated_order(step * self.batch_size, self.batch_size, repeats)
         try:
             for slot, row in enumerate(self.rows[low:high].tolist()):
                 if closed is not None and closed.is_set():
                     break
-                view, image = divmod(row, images)  # mixup needs neighbors that differ
-                position = step * images + image
+                position, view = divmod(step * self.batch_size + int(order[row]), repeats)
                 if self.plan is not None:
                     position = int(self.plan.rows[step, row])
                 self._fill(batch, slot, position, view, views, notes)
@@ -220,6 +220,15 @@ class Loader:
         batch["label"][slot] = label_arrays.encoded(label, len(self.source.classes))
         batch["mask"][slot] = True
         batch["index"][slot] = index
+
+
+def repeated_order(first: int, count: int, repeats: int) -> np.ndarray:
+    """The order of the samples of a batch (count,): one view of each image, then the next, ...
+
+    Samples follow each other as in timm's RepeatAugSampler, `repeats` of an image at a time, from
+    number `first` on; a batch may begin and end within an image. Mixup needs neighbors that differ.
+    """
+    return np.argsort((first + np.arange(count)) % repeats, kind="stable")
 
 
 class Shared:
