@@ -210,6 +210,16 @@ def test_processors_have_the_defaults_of_their_class():
     assert beit.eval_crop == "resize"
 
 
+def test_a_folder_of_transformers_5_tells_its_pixels_in_processor_config(tmp_path):
+    section = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 36},
+               "crop_size": {"height": 32, "width": 32}}  # fmt: skip
+    described = foreign.record("hf_sharded")
+    folder = foreign.write(tmp_path, described, processor_config={"image_processor": section})
+    data = weights.load(folder).facts.data
+    assert (data.eval_crop, data.before_crop) == ("central", (36, 36))
+    assert data.mean == huggingface_config.CLIP["image_mean"]
+
+
 def test_without_a_preprocessor_its_defaults_are_assumed():
     facts = weights.load(VIT).facts
     assert set(facts.assumed) == {f"data.{k}" for k in ("mean", "std", "resampling", "eval_crop")}

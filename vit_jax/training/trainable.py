@@ -20,8 +20,8 @@ from vit_jax.training import lora, optimizers
 from vit_jax.weights.finetune_init import HEAD
 
 # Parts after the layers, which train at the full rate, as in the code of BEiT and MAE; others stand
-# before the layers. BEiT has its shared relative biases at the full rate too, here they stand before
-# the layers, as in timm, which in turn counts the final norm with the last layer.
+# before them, shared relative biases too, which BEiT's code has at the full rate. (timm counts the
+# final norm with the last layer.)
 AFTER = (*HEAD, "encoder_norm/", "pooling/")
 
 

@@ -134,8 +134,10 @@ def resolve(reference: str, *, offline: bool = False) -> pathlib.Path:
         return download.fetch(entry, offline=offline) if entry.urls else BUNDLED / reference
     page = re.fullmatch(rf"{addresses.HUB}/([\w.\-]+/[\w.\-]+?)/?", reference, re.ASCII)
     if page:
-        urls = _hub(page[1], "config.json", "preprocessor_config.json")
-        source = download.Source(name=page[1], urls=urls, optional=urls[1:2])
+        # transformers 5 writes the processor of some models into the last of these.
+        beside = ("config.json", "preprocessor_config.json", "processor_config.json")
+        urls = _hub(page[1], *beside)
+        source = download.Source(name=page[1], urls=urls, optional=urls[1:3])
         return download.fetch(source, offline=offline)
     return download.fetch(reference, offline=offline)
 
