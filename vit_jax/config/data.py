@@ -86,8 +86,7 @@ class Data:
     )
     resampling: str = option(
         "bilinear",
-        "Resizing: bilinear or area as in TensorFlow; the others as Pillow, so timm and Hugging "
-        "Face.",
+        "Resizing: bilinear or area as in TensorFlow; the others as in Pillow.",
         choices=RESAMPLINGS,
     )
     eval_resampling: str | None = option(
@@ -103,35 +102,31 @@ class Data:
     )
     eval_crop: str = option(
         "resize",
-        "Evaluation view: stretch to image_size; or a central crop of the short side resized, of "
-        "the image squashed to a square, or of all of it in a border.",
+        "Evaluation view: resize to image_size, or central crop of a resized, squashed or bordered "
+        "image.",
         choices=("resize", "central", "squash", "border"),
     )
     resize_to: int | None = option(
         None,
-        "Side before a random or central crop, of an image that keeps its aspect ratio the short "
-        "one; none: 8/7 of image_size.",
+        "Side before a random crop, short side before a central crop; none: 8/7 of image_size.",
         at_least=1,
     )
     crop_pct: float | None = option(
         None,
-        "Share of the sides that a crop keeps, as timm's: they are image_size / crop_pct before "
-        "it, rounded down; in place of resize_to.",
+        "In place of resize_to, timm's share: sides are image_size / crop_pct before a crop.",
         above=0,
         at_most=10,
         later=True,
     )
     crop_rounding: str = option(
         "down",
-        "Odd margins of a central crop: top and left rounded down as in big_vision and "
-        "transformers, or half to even as in torchvision and timm.",
+        "Odd margins of a central crop: rounded down, or half to even as in torchvision and timm.",
         choices=("down", "even"),
         later=True,
     )
     fill: tuple[float, ...] | None = option(
         None,
-        "Border of views larger than what they show, pixel values of 0 to 1; none: data.mean for "
-        "eval_crop=border, else such views are refused.",
+        "Border of evaluation views, of 0 to 1; none: data.mean if eval_crop=border, else refused.",
         at_least=0,
         at_most=1,
         later=True,

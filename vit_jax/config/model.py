@@ -139,9 +139,7 @@ class Model:
     )
     position_resize: str = option(
         "aligned",
-        "How learned positions become those of another grid: bilinear with aligned corners as in "
-        "Google's code; bicubic as in transformers, antialiased as in timm and open_clip, with "
-        "DINOv2's offset of 0.1; or antialiased bilinear, as in TIPS.",
+        "How learned positions are resized: bilinear on aligned corners (Google), or as others do.",
         choices=(
             "aligned",
             "bicubic",

@@ -355,12 +355,12 @@ def _area(image: np.ndarray, height: int, width: int) -> np.ndarray:
     """TensorFlow's area average in its order of float32 operations, rounded down by a cast."""
     rows, row_weights, tall = _areas(image.shape[0], height)
     columns, column_weights, wide = _areas(image.shape[1], width)
+    within = np.zeros((image.shape[0], width, image.shape[2]), np.float32)
+    for column, weight in zip(columns, column_weights, strict=True):
+        within += image[:, column] * weight[:, None]
     total = np.zeros((height, width, image.shape[2]), np.float32)
-    for row, row_weight in zip(rows, row_weights, strict=True):
-        part = np.zeros_like(total)
-        for column, weight in zip(columns, column_weights, strict=True):
-            part += image[row[:, None], column].astype(np.float32) * weight[:, None]
-        total += part * row_weight[:, None, None]
+    for row, weight in zip(rows, row_weights, strict=True):
+        total += within[row] * weight[:, None, None]
     return (total * (np.float32(1) / (tall * wide))).astype(image.dtype)
 
 
