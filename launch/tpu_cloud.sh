@@ -138,8 +138,8 @@ reason() { # the cause and the remedy, of all that gcloud wrote
   text=$(complaint)
   text=$(sed -nE -e 's/^ERROR: (\([a-z.-]+\) )?//p' <<<"$text" && workers_failed <<<"$text")
   text=$(tr -s '\n' ' ' <<<"${text:-$(complaint | tail -n 1)}")
+  text=${text:0:400} # first: bash replaces in long texts for minutes
   text=${text//[[:cntrl:]]/ }
-  text=${text:0:400}
   text=${text% }
   judge
   remedy=${REMEDY//PROJECT/"$project"}

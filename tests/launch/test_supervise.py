@@ -157,7 +157,10 @@ def test_one_worker_of_two_decides_nothing(world):
 
 def test_an_answer_of_megabytes_is_cut_and_costs_little(world):
     failures = {
-        "tpu-vm ssh poll": [{"prints": "worker 0: running, log 9\n" + "log x\n" * 500_000}],
+        "tpu-vm ssh poll": [
+            {"prints": "worker 0: running, log 9\n" + "log x\n" * 500_000},
+            "\x01\u00e9" * 500_000,  # what gcloud complains of
+        ],
         "tpu-vm ssh status": [{"prints": "worker 0: exited 0\n" * 100_000}],
     }
     here = world(lives=[{"runs": ["0"]}], failures=failures)
