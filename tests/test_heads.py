@@ -67,8 +67,11 @@ def heads(tmp_path_factory):
     folder = tmp_path_factory.mktemp("heads")
     told = facts()
     model = loading.create_model(config.Config(model=told.model, data=told.data))
-    params = jax.device_get(model.init(jax.random.key(0)))
-    kernel = np.random.default_rng(1).normal(size=(64, len(NAMES))).astype(np.float32)
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda leaf: rng.normal(0, 0.1, leaf.shape).astype(np.float32), model.shapes()
+    )
+    kernel = rng.normal(size=(64, len(NAMES))).astype(np.float32)
     params["head"] = {"kernel": kernel, "bias": np.zeros(len(NAMES), np.float32)}
     weights.save(params, told, "hf", folder / "plain")
     weights.save(params, facts(()), "timm", folder / "nameless.safetensors")
@@ -307,7 +310,13 @@ def test_one_output_is_no_certainty(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [("hf", "hf"), ("timm", "timm"), ("timm", "x.safetensors"), ("orbax", "own")]
+    ("kind", "name"),
+    [
+        ("hf", "hf"),
+        ("timm", "timm"),
+        ("timm", "x.safetensors"),
+        pytest.param("orbax", "own", marks=pytest.mark.slow),
+    ],
 )
 def test_what_a_head_means_travels(heads, tmp_path, kind, name):
     there, back = tmp_path / name, tmp_path / "back"
@@ -350,7 +359,10 @@ def test_damaged_words_about_a_head(heads, tmp_path):
 
 
 def test_a_program_says_what_its_outputs_mean(heads):
-    opened, form = loading.load(heads / "sigmoid"), program.ExportOptions(batch=1)
+    opened, form = (
+        loading.load(heads / "sigmoid"),
+        program.ExportOptions(batch=1, platforms=("cpu",)),
+    )
     about = program._about(opened, form, program.trace(opened, form))
     assert about["outputs"]["probabilities"]["meaning"] == "sigmoid of the logits"
     assert about["classes"] == NAMES

@@ -8,7 +8,9 @@ from vit_jax.cli import arguments, tables
 HELP = "measure a checkpoint on its whole evaluation split"
 TAKES_CONFIG = True
 EPILOG = """\
-Every example counts once, whatever the batch size and the number of devices.
+Every example counts once, whatever the batch size and the number of devices. The data's classes are
+matched with the head's by name; what is assumed is said, and classes that the head lacks are an
+error.
 """
 
 
