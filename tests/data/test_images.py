@@ -119,6 +119,28 @@ def test_exif_orientation_is_applied(orientation, upright):
         np.testing.assert_array_equal(turned, upright(decode(plain)))
 
 
+def test_fill_bytes_before_a_segment_are_skipped():
+    """Any number of 0xFF may stand before a marker (ITU-T T.81, B.1.1.2)."""
+    stream, exif = io.BytesIO(), PIL.Image.Exif()
+    exif[0x0112] = 6
+    PIL.Image.new("RGB", (8, 4)).save(stream, "JPEG", exif=exif)
+    data = stream.getvalue()
+    at = data.index(b"\xff\xe1")
+    for filled in (data, data[:at] + b"\xff" * 3 + data[at:]):
+        assert image_headers.orientation(filled) == 6
+        assert decoding.size(filled) == (8, 4)
+
+
+def test_a_png_without_pixels_is_not_complete():
+    stream = io.BytesIO()
+    PIL.Image.new("L", (8, 4)).save(stream, "PNG")
+    data = stream.getvalue()
+    at = data.index(b"IDAT") - 4
+    (length,) = struct.unpack_from(">I", data, at)
+    assert image_headers.complete("PNG", data)
+    assert not image_headers.complete("PNG", data[:at] + data[at + length + 12 :])
+
+
 def test_one_channel_is_the_weighted_mean():
     image = decode(PNG, channels=1)
     assert image.shape == (40, 56, 1)

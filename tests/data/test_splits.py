@@ -84,6 +84,16 @@ def test_the_file(file, tmp_path):
     assert example_lists.read(file).sha256 == facts["sha256"]
 
 
+def test_a_list_is_written_at_once(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(
+        example_lists.storage, "write_atomically", lambda path, text: written.append(path)
+    )
+    words = {"task": "t", "dataset": "d", "version": "1", "split": "s"}
+    example_lists.write([Record(png(1), 0)], tmp_path / "a.json", **words)
+    assert written == [tmp_path / "a.json"]
+
+
 def test_a_png_is_what_it_shows_however_it_was_packed():
     pixels = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
     files = [

@@ -30,6 +30,8 @@ def test_sets_that_are_missing():
     expected = sum(0.5 / error for error in corruptions.ALEXNET.values()) / 15
     assert results["mce"] == pytest.approx(expected, rel=1e-12)
     assert results["saturate_2/count"] == 3
+    exactly = {name: every[name] for name in AT}
+    assert "mce" in corruptions.Corruptions(exactly)(None, stop=lambda: False)
     del every["snow_4"]
     results = corruptions.Corruptions(every)(None, stop=lambda: False)
     assert "mce" not in results

@@ -81,6 +81,8 @@ def test_patches_have_the_class_of_most_pixels():
     n = masks.NO_CLASS
     for pixels, expected in (([7, n], 7), ([7, n, n], n), ([9, 4], 4), ([4, 9], 4), ([n, n], n)):
         assert scores.of_patches(np.array([pixels], np.uint8), (1, 1)) == expected
+    # A patch without pixels, of an image smaller than the grid, has no class.
+    assert scores.of_patches(np.array([[3]], np.uint8), (1, 2)).tolist() == [[n, 3]]
     # Parts that do not divide: a pixel belongs to the patch that holds its center.
     assert scores.of_patches(np.array([[1, 1, 2, 3, 3]], np.uint8), (1, 2)).tolist() == [[1, 3]]
 

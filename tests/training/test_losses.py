@@ -2,6 +2,7 @@ import jax
 import numpy as np
 import pytest
 
+from vit_jax import config
 from vit_jax.training import losses
 
 LOGITS = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32) * 3
@@ -10,6 +11,15 @@ LABELS = np.array([0, 6, 3, 3, 1], np.int32)
 
 def targets(smoothing):
     return np.eye(7)[LABELS] * (1 - smoothing) + smoothing / 7
+
+
+@pytest.mark.parametrize(
+    "returned", [np.zeros(5, np.int32), np.zeros((5, 7), np.float32), np.float32(1)]
+)
+def test_a_loss_that_is_none_of_each_example(returned, monkeypatch):
+    monkeypatch.setattr(losses.components, "make", lambda *names: lambda *given: returned)
+    with pytest.raises(config.ConfigError, match=r"must return the loss of each example, floats"):
+        losses.cross_entropy(LOGITS, LABELS, kind="mine")
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

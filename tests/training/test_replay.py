@@ -1,5 +1,7 @@
 """Silent data corruption: flipped bits are found before anything is saved, and nothing else is."""
 
+import types
+
 import bit_flips
 import jax
 import jax.numpy as jnp
@@ -118,6 +120,18 @@ def test_it_says_which_device_and_array(trainer):
     assert caught.value.exit_code == 71
     assert lines[0].startswith(f"step 1: copies of params/head/bias differ on {device} of ")
     assert "again when repeated: nothing of it is saved" in str(caught.value)
+
+
+@pytest.mark.parametrize(("count", "more"), [(3, ""), (4, ", 1 more devices")])
+def test_three_devices_are_named(count, more):
+    places = np.array([types.SimpleNamespace(process_index=0)] * 4)
+    mesh = types.SimpleNamespace(devices=places)
+    checked = types.SimpleNamespace(_mesh=mesh, _hosts=["host"], _number=7)
+    found = [replay.Difference(number, "state/a", "copies") for number in range(count)]
+    text = replay.Replay._describe(checked, found)
+    assert text.startswith("step 7: copies of a differ on ")
+    assert text.endswith(f" of host{more}")
+    assert text.count("of host") == 3
 
 
 @pytest.mark.slow
