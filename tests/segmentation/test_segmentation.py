@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import types
 
 import cv2
 import numpy as np
@@ -11,7 +12,7 @@ from PIL import Image
 from vit_jax import cli
 from vit_jax.config import ConfigError
 from vit_jax.data import decoding
-from vit_jax.segmentation import masks, scores
+from vit_jax.segmentation import linear, masks, scores
 
 GOOGLE = pathlib.Path(__file__).parents[1] / "fixtures" / "vit_tiny_token.npz"
 COLORS = np.array([[200, 30, 30], [30, 200, 30], [30, 30, 200]], np.uint8)
@@ -129,6 +130,29 @@ def test_a_whole_measurement(tmp_path, capsys):
     assert json.loads((tmp_path / "again" / "segmentation.json").read_text()) == found
 
 
+def test_a_class_that_only_test_images_have_counts(monkeypatch):
+    truth = np.array([[5, 0], [masks.NO_CLASS, 1]], np.uint8)
+    features = np.eye(3)[[[0, 0], [1, 1]]]
+    monkeypatch.setattr(linear, "_mask", lambda opened, one: truth)
+    monkeypatch.setattr(linear, "_features", lambda opened, test: [(1, None, features)])
+    monkeypatch.setattr(linear.figures, "segments", lambda *drawn: None)
+    probe = types.SimpleNamespace(mean=0.0, scale=1.0, weights=np.eye(3), bias=0.0)
+    opened = types.SimpleNamespace(step=1)
+    found = linear._measured(opened, [1], (probe, 0.1), 3, 1, 1)
+    assert found.pixels.shape == (6, 6)
+    assert (found.pixels[5, 0], found.pixels[0, 0], found.pixels[1, 1]) == (1, 1, 1)
+
+
+def test_a_list_of_names_that_is_none(tmp_path):
+    names = tmp_path / "ImageSets" / "Segmentation" / "val.txt"
+    names.parent.mkdir(parents=True)
+    (tmp_path / "JPEGImages").mkdir()
+    for data, line in ((b"\xff\xfe", "is no list of names"), (b"a" * 1000, "File name too long")):
+        names.write_bytes(data)
+        with pytest.raises(ConfigError, match=line):
+            masks.find(tmp_path, "val")
+
+
 def test_mistakes_are_one_line(tmp_path, capsys):
     draw(tmp_path / "plain", ["train/a", "val/b"])
     draw(tmp_path / "voc", ["train/a"], "voc")
@@ -145,6 +169,8 @@ def test_mistakes_are_one_line(tmp_path, capsys):
     assert "a ResNet has no tokens" in said(f"--data={tmp_path / 'plain'}", checkpoint=resnet)
     mask = tmp_path / "plain" / "train" / "masks" / "a.png"
     mask.write_bytes(mask.read_bytes()[:60])
+    assert "a.png: is no readable PNG" in said(f"--data={tmp_path / 'plain'}")
+    Image.new("L", (96, 80)).save(mask, "JPEG")  # whose numbers are no longer those that were drawn
     assert "a.png: is no readable PNG" in said(f"--data={tmp_path / 'plain'}")
     Image.new("RGB", (96, 80)).save(mask)
     assert "a.png: is a PNG of mode RGB; a mask has" in said(f"--data={tmp_path / 'plain'}")
