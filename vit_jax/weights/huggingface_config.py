@@ -233,6 +233,8 @@ def _view(given: Given, size: tuple[int, int]) -> dict[str, Any] | None:
         view = {"eval_crop": "squash", "resize_to": wanted[0]}
     else:
         return None
+    if view["resize_to"] > 10 * max(size):  # which would take all memory
+        return None
     return view | ({"fill": (0.0,)} if view["resize_to"] < max(size) else {})
 
 
