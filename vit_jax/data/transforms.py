@@ -91,7 +91,8 @@ class ResizeKeepRatio:
         sides = image.shape[:2]
         ratios = sides[0] / self.height, sides[1] / self.width
         ratio = max(ratios) if self.inside else min(ratios)
-        return resize(image, *(max(1, round(side / ratio)) for side in sides), self.resampling)
+        rows, columns = (max(1, round(side / ratio)) for side in sides)
+        return resize(image, rows, columns, self.resampling)
 
 
 @dataclasses.dataclass(frozen=True)

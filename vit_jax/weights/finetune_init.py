@@ -173,11 +173,11 @@ def resize_grid(
     grid = table.reshape(*before, *old, features).astype(np.float64)
     for axis, (length, wanted) in enumerate(zip(old, new, strict=True), start=len(before)):
         beside = (-1, *(1,) * (grid.ndim - axis - 1))
-        grid = sum(
-            grid.take(places, axis) * weights.reshape(beside)
-            for places, weights in _taps(length, wanted, way)
-        )
-    return np.asarray(grid).reshape(*before, new[0] * new[1], features).astype(np.float32)
+        resized = np.zeros((), np.float64)
+        for places, weights in _taps(length, wanted, way):
+            resized = resized + grid.take(places, axis) * weights.reshape(beside)
+        grid = resized
+    return grid.reshape(*before, new[0] * new[1], features).astype(np.float32)
 
 
 def _taps(old: int, new: int, way: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -255,7 +255,7 @@ def _biases(
     count = spans[0][0] * spans[0][1]
     way = target.config.position_resize
     way = {"bicubic": "bilinear", "antialiased_bicubic": "geometric"}.get(way, way)
-    offsets = resize_grid(table[..., :count, :], *spans, way)
+    offsets = resize_grid(table[..., :count, :], spans[0], spans[1], way)
     resized = np.concatenate([offsets, table[..., count:, :]], axis=-2)
     return resized, f"from offsets of {old[0]} x {old[1]} to {new[0]} x {new[1]} patches"
 
