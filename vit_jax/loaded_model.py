@@ -354,7 +354,7 @@ def _alike(views: Sequence[np.ndarray]) -> Iterator[tuple[list[int], np.ndarray]
             yield part, np.stack([views[place] for place in part])
 
 
-def class_names(classes: tuple[str, ...] | list[str], cfg: config.Config) -> tuple[str, ...]:
+def class_names(classes: Sequence[str], cfg: config.Config) -> tuple[str, ...]:
     """Returns a name for every output of the head: those known, as text, then numbers."""
     more = range(len(classes), cfg.model.num_classes or 0)
     return (*map(messages.printable, classes), *(f"class {index}" for index in more))

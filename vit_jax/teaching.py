@@ -48,7 +48,7 @@ def load(
     # Whole on every device: each process needs all of it.
     opened = loading.load(cfg.distill.teacher, {"mesh.fsdp": "1"})
     if cfg.distill.target == "logits":
-        opened = _of_classes(opened, cfg, loading.class_names(list(classes), cfg))
+        opened = _of_classes(opened, cfg, loading.class_names(classes, cfg))
     teacher = distillation.Teacher(opened.model, opened.config.data)
     distillation.check(cfg, student, teacher)
     flat = {n: jax.device_get(leaf) for n, leaf in tree_utils.flatten(opened.params).items()}
