@@ -289,10 +289,10 @@ def test_a_border_is_said_where_a_format_has_none(tmp_path, fill):
     assert told == (() if fill is None else ("data.fill=0.25: reads back as 0.5",))
     assert weights.load(tmp_path / "timm").facts.data.eval_crop == "border"
     told = weights.save(params, facts, "hf", tmp_path / "hf")
-    assert told[:2] == (
+    assert {
         "model.position_resize=antialiased_bicubic: reads back as bicubic",
         "data.eval_crop=border: reads back as resize",
-    )
+    } < set(told)
 
 
 def test_what_a_file_cannot_say_of_pixels_is_told(tmp_path):

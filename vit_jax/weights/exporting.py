@@ -288,15 +288,16 @@ def _unsaid(
             told += (f"model.{key}={config.show(ours)}: is not said by the file",)
         elif ours != theirs:
             raise WeightsError(_otherwise(key, ours, theirs, kind, folder=folder))
-    key = "position_resize"
-    ours, theirs = getattr(facts.model, key), getattr(back.model, key)
-    if ours != theirs and (here.position == "learned_1d" or here.relative_bias != "none"):
-        told += (f"model.{key}={ours}: reads back as {theirs}",)
     here, there = _pixels(facts.data), _pixels(back.data)
     for key, ours in here.items():
         theirs = there.get(key)
         if ours != theirs and not (told and key == "image_size"):
             told += (f"data.{key}={config.show(ours)}: reads back as {config.show(theirs)}",)
+    key = "position_resize"
+    ours, theirs = getattr(facts.model, key), getattr(back.model, key)
+    resizable = facts.model.position == "learned_1d" or facts.model.relative_bias != "none"
+    if ours != theirs and resizable:
+        told += (f"model.{key}={ours}: reads back as {theirs}",)
     if facts.classes and facts.classes != back.classes:
         told += ("the names of the classes are not said by the file",)
     ours, theirs = facts.loss or "softmax", back.loss or "softmax"
