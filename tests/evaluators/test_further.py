@@ -246,6 +246,7 @@ def test_objectnet_from_its_folders(root, tmp_path, capsys):
     assert "cannot be evaluated without its mapping" in capsys.readouterr().out
     assert cli.main(evaluate) == 2
     assert capsys.readouterr().err == (
+        f"{tmp_path}/run: step 2, the newest\n"
         f"vit_jax: evaluation.tasks=objectnet: {data}/objectnet/1.0.0/mappings/"
         "folder_to_objectnet_label.json: no such file, without which its classes are unknown; run "
         f"`vit_jax prepare objectnet --from=FOLDER_OR_TARS --data-dir={data}` with the "
