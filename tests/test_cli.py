@@ -388,8 +388,9 @@ NOWHERE = (
         (["train", "digit"], "--config=digit: no such config; did you mean digits?"),
         (["train", "."], "--config=.: no such config, but a folder; of images: image_folder "
          "--config.data.root=.; of a run: --workdir=."),
-        (["train", "--config=nope.py:x"],
-         "--config=nope.py: no such file; did you mean home.py?"),
+        (["train", "--config=hom.py:x"],
+         "--config=hom.py: no such file; did you mean home.py?"),
+        (["train", "--config=mine/my.py:x"], "--config=mine/my.py: no such file"),
         (["train", "--config=zzz.py:x"],
          "--config=zzz.py: no such file; known: adapt.py, augreg.py, axial.py, baseline.py, "
          "bit.py, cifar10.py, digits.py, figure10.py, figure4.py, finetune.py, home.py, "

@@ -1,6 +1,7 @@
 """An option that the chosen components do not read is an error; the tables say what is true."""
 
 import dataclasses
+import pathlib
 import re
 
 import jax
@@ -139,7 +140,7 @@ def test_a_run_and_its_resumption(tmp_path):
 
 def test_a_tiny_copy_takes_the_options_of_the_run():
     tiny = run_config.resolve("image_folder", {"data.root": "x"}, tiny=True)
-    assert (tiny.data.source, tiny.data.root) == ("synthetic", "x")
+    assert (tiny.data.source, tiny.data.root) == ("synthetic", str(pathlib.Path("x").absolute()))
     with pytest.raises(config.ConfigError, match="data.root=x: data.source=digits does not read"):
         run_config.resolve("digits", {"data.root": "x"}, tiny=True)
 

@@ -114,7 +114,7 @@ def _start(
     smoke: bool,
 ) -> tuple[config.Config | None, dict[str, Any], pathlib.Path]:
     """Returns the complete config, the options that the user has set, and the run directory."""
-    directory = None if workdir is None else storage.as_path(workdir)
+    directory = None if workdir is None else storage.given_path("workdir", workdir)
     if isinstance(name_or_config, str):
         cfg, directory = run_config.start(name_or_config, given, directory, tiny=smoke)
         return cfg, given, directory
@@ -190,4 +190,6 @@ def transfer(
     if isinstance(plan, str):
         choices = {"rates": rates, "choose_seeds": choose_seeds, "seeds": seeds, "tiny": smoke}
         plan = transfer_learning.create(plan, overrides or {}, **choices)
-    return transfer_learning.sweep(plan, pathlib.Path(workdir), transfer_learning.shares(parallel))
+    return transfer_learning.sweep(
+        plan, storage.given_path("workdir", workdir), transfer_learning.shares(parallel)
+    )

@@ -6,10 +6,12 @@ which returns an `ml_collections.ConfigDict` of the options that differ from the
 """
 
 import dataclasses
+import difflib
 import functools
 import importlib.machinery
 import importlib.util
 import logging
+import os
 import pathlib
 import re
 import types
@@ -214,6 +216,8 @@ def _locate(reference: str) -> tuple[types.ModuleType, str]:
             module, known = _execute(path, modified), _checked_names(path, modified)
     if module is None or name not in known:
         known = known if file else tuple(names())  # the nearest name may be in another file
+        if len(same := [other for other in known if other.lower() == name.lower()]) == 1:
+            return _locate(f"{file}:{same[0]}" if file else same[0])
         hint = _suggest(name, known)
         if not file and pathlib.Path(reference).is_dir():
             hint = (
@@ -263,12 +267,15 @@ def _each(file: str, known: Sequence[str]) -> str:
 
 
 def _find(file: str) -> pathlib.Path:
-    path = pathlib.Path(file)
+    path = pathlib.Path(os.path.expanduser(file))  # noqa: PTH111 (an unknown ~user stays)
     for candidate in (path, directory() / path.name):
         if candidate.is_file():
             return candidate
-    known = [path.name for path in _files(directory())]
-    raise ConfigError(f"--config={file}: no such file{config.suggest(path.name, known)}")
+    known = [other.name for other in _files(directory())]
+    # A file of the user's own is no misspelled one of these, unless it is very like it.
+    close = difflib.get_close_matches(path.name, known, n=1, cutoff=0.8)
+    hint = f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
+    raise ConfigError(f"--config={file}: no such file{hint if file == path.name else ''}")
 
 
 def _files(folder: pathlib.Path) -> list[pathlib.Path]:

@@ -81,7 +81,11 @@ def entries(*, table: str | None = None, model: str | None = None) -> list[Entry
         exhibit = table_names.find(table, "--table=")
         chosen = [e for e in chosen if exhibit in table_names.containing(e.about.tables, e.name)]
     if model is not None:
-        chosen = [e for e in chosen if fnmatch.fnmatchcase(e.model, model.replace("_", "/"))]
+        chosen = [
+            e
+            for e in chosen
+            if fnmatch.fnmatchcase(e.model.lower(), model.replace("_", "/").lower())
+        ]
         if not chosen:
             listed = ", ".join(sorted({e.cfg.model.variant or "" for e in everything} - {""}))
             within = "" if table is None else f" in table {table}"

@@ -147,7 +147,9 @@ def has_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) 
 
 def check_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) -> None:
     """Raises ConfigError where no images are named, WeightsError where this is no checkpoint."""
-    if not pathlib.Path(reference).exists() and "://" not in str(reference):
+    if not str(reference).startswith("https://"):
+        storage.given_path("checkpoint", reference)
+    if not storage.as_path(reference).exists() and "://" not in str(reference):
         weights.find(str(reference))  # a mistyped name is the first thing to say
     if not has_images(reference, overrides):
         if pathlib.Path(reference).exists():

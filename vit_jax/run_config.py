@@ -1,6 +1,7 @@
 """The config of a run: a catalog name or file, and overrides. Needs no jax."""
 
 import dataclasses
+import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from vit_jax import (
     messages,
     models,
     smoke,
+    storage,
     unread_options,
     validation,
 )
@@ -46,7 +48,16 @@ def config_from_values(
     unread_options.check(cfg, overrides)
     if tiny:  # overridden options keep their values
         cfg = config.build(config.override(config.to_dict(smoke.shrink(cfg)), overrides))
+    if (root := cfg.data.root) is not None:
+        data = dataclasses.replace(cfg.data, root=_absolute("data.root", root))
+        cfg = dataclasses.replace(cfg, data=data)
     return complete(cfg)
+
+
+def _absolute(option: str, path: str) -> str:
+    """The path as a run records it, which is resumed and evaluated from other directories too."""
+    found = storage.given_path(option, path)
+    return path if storage.is_remote(path) else os.path.abspath(found)  # noqa: PTH100 (no links)
 
 
 def complete(cfg: config.Config) -> config.Config:

@@ -40,13 +40,23 @@ def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
     """
     text = os.fspath(path)
     if not is_remote(text):
-        return pathlib.Path(text)
+        return pathlib.Path(os.path.expanduser(text))  # noqa: PTH111 (an unknown ~user stays)
     import fsspec.config
     from etils import epath
 
     # gcsfs caches listings forever and would miss files written by other hosts or tensorstore.
     fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
     return cast(pathlib.Path, epath.Path(text))
+
+
+def given_path(option: str, path: str | os.PathLike[str]) -> pathlib.Path:
+    """The path of an option, on a disk or gs://; raises ConfigError for other addresses."""
+    text = os.fspath(path)
+    if "://" in text and not is_remote(text):
+        raise ConfigError(
+            f"{option}={text}: cannot be opened; copy it to a disk, or to a gs:// bucket"
+        )
+    return as_path(text)
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:

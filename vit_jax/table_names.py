@@ -36,9 +36,19 @@ DRAWN_FROM = {"figure5": "table6"}  # the same runs
 # Names without a measurement in `reproduce`, and the alternative.
 UNMEASURED = {
     "table3": "its columns are settings; tables 5 to 7 measure its runs",
-    "figure10": "it is a picture: `vit_jax inspect positions` draws it of each of its runs",
+    "figure10": "it is a picture: `vit_jax inspect posemb` draws it of each of its runs",
     "augreg": "its runs are those of another paper",
     "baseline": "its runs are those of another paper",
+}
+# Exhibits without configs, and what makes them.
+MADE_BY = {
+    "table1": "it has the sizes of the models; `vit_jax list` shows each run's",
+    "figure1": "it is a drawing of the model",
+    "figure6": "`vit_jax inspect rollout` draws it of a checkpoint",
+    "figure7": "`vit_jax inspect filters`, `posemb` and `attention-distance` draw its three parts",
+    "figure11": "`vit_jax inspect attention-distance` draws it of a checkpoint",
+    "figure12": "`vit_jax bench infer` measures it",
+    "figure14": "`vit_jax inspect rollout` draws it of a checkpoint",
 }
 MEASURED = tuple(name for name in EXHIBITS if name not in UNMEASURED)
 
@@ -55,6 +65,9 @@ def find(typed: str, where: str) -> str:
     known = {_key(label): name for name, labels in EXHIBITS.items() for label in (name, *labels)}
     if _key(typed) in known:
         return known[_key(typed)]
+    made = {_key(name): why for name, why in MADE_BY.items()}
+    if _key(typed) in made:
+        raise config.ConfigError(f"{where}{typed}: has no configs; {made[_key(typed)]}")
     hint = config.suggest(typed.lower(), list(EXHIBITS))
     near = hint if "did you mean" in hint else ""
     raise config.ConfigError(

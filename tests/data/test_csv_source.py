@@ -163,7 +163,8 @@ def test_lists_are_checked_before_a_run(tmp_path):
          "ROOT/train.csv, line 2: class 'x\\\\x1b[2J': is empty, or cannot be shown; rename it"),
         ("i,l\na.png,x\nb.png,\n",
          "data.root=ROOT: train.csv has 1 classes; at least 2 are needed"),
-        ("i,x,y\na.png,1,2\n", "ROOT/train.csv, line 2: y is 2; must be 0 or 1"),
+        ("i,x,y\na.png,1,2\n", "ROOT/train.csv, line 2: y is 2; with more than two columns each is a class, 0 "
+         "or 1; remove columns that are none, or keep image and class"),
         ("i,x,\na.png,1,0\n",
          "ROOT/train.csv, line 1: class '': is empty, or cannot be shown; rename it"),
         ("i,x,x\na.png,1,0\n", "ROOT/train.csv: two columns have the same name"),
@@ -192,6 +193,28 @@ def test_other_mistakes_are_one_line(tmp_path):
         opened(tmp_path / "no")
     with pytest.raises(ConfigError, match="model.num_classes=4: data.multilabel needs as many as"):
         sources.open_source(data(tmp_path), "train", num_classes=4, train=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TRAIN.encode("utf-16"),  # Excel's "Unicode text"
+        b",image,labels\n0,a.png,cat;dog\n1,sub/b.png,dog\n2,c.png,\n3,d.png,cat;bird\n",
+        b'image,labels\na.png, "cat;dog"\nsub/b.png, "dog"\nc.png,\nd.png, "cat;bird"\n',
+    ],
+)
+def test_lists_as_other_programs_write_them(tmp_path, text):
+    expected = labels(opened(write(tmp_path, train=TRAIN)))
+    assert labels(opened(write(tmp_path, train=text))) == expected
+
+
+def test_other_separators_are_named(tmp_path, caplog):
+    write(tmp_path, train="image,labels\na.png,cat|dog\nd.png,dog\n")
+    with pytest.raises(DataError, match=r"line 2: class cat\|dog: write ; between classes, not \|"):
+        opened(tmp_path)
+    write(tmp_path, train="image,labels\na.png,cat dog\nd.png,dog\n")
+    opened(tmp_path)
+    assert "no image has several classes, such as cat dog; `;` separates them" in caplog.text
 
 
 @pytest.mark.slow

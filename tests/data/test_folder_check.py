@@ -163,3 +163,21 @@ def test_folders_of_gifs_and_bitmaps_can_be_read(tmp_path):
         pixels = decoding.decode(source[index].image, channels=3, max_pixels=100)
         assert pixels.shape == (8, 9, 3)
         assert np.abs(pixels.astype(int) - 255).max() <= 3  # a GIF has a palette
+
+
+@pytest.mark.parametrize(
+    ("start", "name"),
+    [
+        (b"\0\0\0\x18ftypheic\0\0\0\0", "a HEIC image"),
+        (b"\0\0\0\x1cftypavif\0\0\0\0", "an AVIF image"),
+        (b"\0\0\0\x0cJXL \r\n\x87\n", "a JPEG XL image"),
+        (b"\n<!DOCTYPE html>", "a page or SVG"),
+        (b"%PDF-1.7", "a PDF"),
+        (b"\xff\xd8\xff\xe0", None),
+        (b"\x89PNG\r\n", None),
+    ],
+)
+def test_another_container_under_the_suffix_of_an_image(tmp_path, start, name):
+    path = tmp_path / "photo.jpg"
+    path.write_bytes(start)
+    assert folder_check._container(str(path)) == name

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import pathlib
 
 from vit_jax import messages
@@ -53,7 +54,7 @@ def local_path(text: str) -> pathlib.Path:
         raise argparse.ArgumentTypeError(
             f"{text}: must be on a disk; mount the bucket (gcsfuse), or a disk all hosts share"
         )
-    return pathlib.Path(text)
+    return pathlib.Path(os.path.expanduser(text))  # noqa: PTH111 (an unknown ~user stays)
 
 
 def path(text: str) -> pathlib.Path:

@@ -1,11 +1,13 @@
 """Images listed in CSV files as a source: `root/SPLIT.csv`, one or several classes each."""
 
+import codecs
 import csv
 import hashlib
 import io
+import logging
 import pathlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +21,26 @@ from vit_jax.data.source import DataError, Record, Split, digest
 SEPARATOR = ";"  # between the classes of an image
 SUFFIX = ".csv"
 STATED = 1000  # files whose size is part of the fingerprint
+
+
+INDEX = ("", "Unnamed: 0")  # how pandas calls the column of its numbers
+
+log = logging.getLogger("vit_jax")
+
+
+class _Unindexed(Iterator[list[str]]):
+    """The rows of a reader without their first cell."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+
+    def __next__(self) -> list[str]:
+        return next(self._reader)[1:]
+
+    @property
+    def line_num(self) -> int:
+        """The number of the line that was read last."""
+        return self._reader.line_num
 
 
 class Row(NamedTuple):
@@ -69,6 +91,16 @@ class CsvImages:
             part = chosen.select(len(rows), key)
             kept = sorted(rows, key=lambda row: _hash(row.image))[part.start : part.stop]
             rows = sorted(kept)
+        if (
+            data.multilabel
+            and labels
+            and len(header) == 2
+            and max(len(r.classes) for r in rows) < 2
+        ):
+            log.warning(
+                "%s: no image has several classes, such as %s; `%s` separates them, no space",
+                path, shown(rows[0].classes[0] if rows[0].classes else ""), SEPARATOR,
+            )  # fmt: skip
         found = [self._label(path, row, places) if labels else (UNKNOWN,) for row in rows]
         # Blocks of bytes and numbers, because unpickling a list of a million strings is slow.
         names = [row.image.encode() for row in rows]
@@ -147,14 +179,18 @@ def _read(path: pathlib.Path, *, labels: bool = True) -> tuple[list[str], list[R
     """Returns the header and the rows of a file; raises DataError for the first malformed line."""
     with storage.errors_as(DataError, f"{path}: cannot be read"):
         try:
-            text = limits.read(path, limits.EXAMPLES).decode("utf-8-sig")
+            data = limits.read(path, limits.EXAMPLES)
+            wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # Excel's
+            text = data.decode("utf-16" if wide else "utf-8-sig")
         except limits.LimitError as error:
             raise DataError(f"{path}: {error}") from None
         except UnicodeDecodeError as error:
-            raise DataError(f"{path}: byte {error.start} is not UTF-8") from None
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+            raise DataError(f"{path}: byte {error.start} is not {error.encoding.upper()}") from None
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     try:
         header = next(reader, [])
+        if len(header) > 2 and header[0] in INDEX:
+            header, reader = header[1:], _Unindexed(reader)
         if labels and len(header) < 2:
             raise DataError(
                 f"{path}: needs a header and at least 2 columns with commas between, image and "
@@ -202,12 +238,17 @@ def _names(where: str, cells: list[str], header: list[str]) -> tuple[str, ...]:
         names = tuple(name for name in names if name)
         for name in names:
             _check_name(where, None, name)
+            if "|" in name:
+                raise DataError(f"{where}: class {shown(name)}: write ; between classes, not |")
         if len(set(names)) < len(names):
             raise DataError(f"{where}: a class is named twice")
         return names
     for name, cell in zip(header[1:], cells[1:], strict=True):
         if cell.strip() not in ("0", "1"):
-            raise DataError(f"{where}: {shown(name)} is {shown(cell)}; must be 0 or 1")
+            raise DataError(
+                f"{where}: {shown(name)} is {shown(cell)}; with more than two columns each is a "
+                "class, 0 or 1; remove columns that are none, or keep image and class"
+            )
     return tuple(n for n, cell in zip(header[1:], cells[1:], strict=True) if cell.strip() == "1")
 
 

@@ -33,6 +33,7 @@ CHIPS = {
     "v6e": Chip(1, 1, 32, 918e12, 1640e9, 3584e9 / 8, 2),
     "tpu7x": Chip(2, 2, 192, 2307e12, 7380e9, 4800e9 / 8, 3),
 }
+SINGLE = ("v5e", "v6e")  # sold by the chip too; `launch/tpu.sh` takes the same sizes
 EXAMPLES = "v3:8x8, v3-128, v5e-16, v5p:4x4x4, tpu7x:2x2x1, cpu or gpu"
 
 
@@ -91,8 +92,10 @@ def parse(name: str) -> tuple[str, tuple[int, ...]]:
         )
     count = int(match[3])
     chips, left = divmod(count, chip.cores)
-    if left or chips < 4 or chips & (chips - 1):
-        sizes = ", ".join(f"{generation}-{chip.cores * 2**n}" for n in range(2, 9))
+    least = 0 if generation in SINGLE else 2
+    if left or chips < 2**least or chips == 2 or chips & (chips - 1):
+        powers = [n for n in range(least, 9) if n != 1]
+        sizes = ", ".join(f"{generation}-{chip.cores * 2**n}" for n in powers)
         raise config.ConfigError(f"--topology={name}: no such size; known: {sizes}, ...")
     return generation, _shape(chips, chip.axes)
 
@@ -107,6 +110,8 @@ def _shape(chips: int, axes: int) -> tuple[int, ...]:
     power = int(math.log2(chips))
     least, more = divmod(power, axes)
     shape = [2 ** (least + (axis >= axes - more)) for axis in range(axes)]
+    if chips == 1:
+        return (1,) * axes
     if chips == 4:  # one host
         shape = [2, 2, 1][:axes]
     return tuple(shape)
@@ -141,7 +146,9 @@ def open_slice(name: str) -> Slice:
 
     chip = CHIPS[generation]
     layout = f"{generation}:{'x'.join(map(str, shape))}"
-    options = {"chip_config_name": "megacore"} if generation == "v4" else {}
+    options: dict[str, Any] = {"chip_config_name": "megacore"} if generation == "v4" else {}
+    if math.prod(shape) == 1:
+        options["chips_per_host_bounds"] = (1, 1, 1)  # by default a host has four
     try:
         described = topologies.get_topology_desc(
             platform="tpu", topology_name=layout, **options

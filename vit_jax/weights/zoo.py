@@ -97,7 +97,11 @@ def entries(model: str | None = None) -> list[Entry]:
             everything += [_read(row) for row in csv.DictReader(file)]
     if model is None:
         return everything
-    return [e for e in everything if fnmatch.fnmatchcase(e.model, model.replace("_", "/"))]
+    return [
+        e
+        for e in everything
+        if fnmatch.fnmatchcase(e.model.lower(), model.replace("_", "/").lower())
+    ]
 
 
 def find(name: str) -> Entry:
@@ -105,6 +109,8 @@ def find(name: str) -> Entry:
     everything = {entry.name: entry for entry in entries()}
     if name in everything:
         return everything[name]
+    if len(same := [other for other in everything if other.lower() == name.lower()]) == 1:
+        return everything[same[0]]
     file = name.removeprefix("augreg/").removesuffix(".npz")
     if name.startswith("augreg/") and (match := AUGREG_FILE.fullmatch(file)):
         short, data, tuned, side = match.groups()

@@ -1,0 +1,83 @@
+"""Paths and names as people type them: `~`, relative ones, addresses, the wrong case."""
+
+import math
+import re
+
+import pytest
+
+import runs
+import vit_jax
+from vit_jax import catalog, cli, config, listing, run_config, storage, table_names, weights
+from vit_jax.preflight import topologies
+
+
+def test_a_home_directory_is_expanded_and_a_relative_root_recorded_whole(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for root in ("~/images", "images", "./images/"):
+        cfg = run_config.resolve("image_folder", {"data.root": root, "model.num_classes": "2"})
+        assert cfg.data.root == f"{tmp_path}/images"
+    again = run_config.config_from_values(config.to_dict(cfg), {})
+    assert config.fingerprint(again) == config.fingerprint(cfg)
+    assert storage.as_path("~/run") == tmp_path / "run"
+    assert storage.as_path("~nobody-of-this-name/run").name == "run"
+    parsed = cli.parser_of("train").parse_all(["digits", "--workdir=~/run"])
+    assert parsed.workdir == tmp_path / "run"
+
+
+@pytest.mark.parametrize("scheme", ["s3", "hf", "https"])
+def test_addresses_that_are_not_read_are_one_line(scheme, capsys):
+    address = f"{scheme}://bucket/images"
+    for words in (
+        ["train", "image_folder", f"--config.data.root={address}", "--dry-run"],
+        ["train", "digits", f"--workdir={address}", "--dry-run"],
+        *([["evaluate", f"--checkpoint={address}"]] if scheme != "https" else []),
+    ):
+        try:
+            code = cli.main(words)
+        except SystemExit as ended:
+            code = ended.code
+        assert code == 2
+        line = capsys.readouterr().err
+        assert line.count("\n") == 1
+        assert address in line
+        assert "disk" in line
+    with pytest.raises(config.ConfigError, match=f"workdir={address}: cannot be opened"):
+        vit_jax.train("digits", address)
+
+
+def test_names_are_found_in_any_case():
+    assert catalog.load("Digits") == catalog.load("digits")
+    assert len(listing.entries(model="vit-b_16")) == len(listing.entries(model="ViT-B/16")) > 0
+    assert weights.find("CIFAR10/vit-6_4").name == "cifar10/ViT-6_4"
+    with pytest.raises(
+        config.ConfigError, match=r"--config=my.py: no such file; known: adapt.py, "
+    ):
+        catalog.load("my.py:small")
+    with pytest.raises(config.ConfigError, match=r"no such file; did you mean home.py"):
+        catalog.load("hom.py:small")
+
+
+@pytest.mark.parametrize(
+    ("typed", "command"),
+    [("figure12", "bench infer"), ("figure7", "inspect filters"), ("Table 1", "vit_jax list"),
+     ("fig. 11", "attention-distance"), ("6", None)],
+)  # fmt: skip
+def test_an_exhibit_without_configs_names_what_makes_it(typed, command):
+    if command is None:
+        assert table_names.find(typed, "--table=") == "table6"
+        return
+    with pytest.raises(config.ConfigError, match=f"has no configs; .*{command}"):
+        table_names.find(typed, "--table=")
+
+
+def test_the_launcher_and_preflight_know_the_same_small_slices():
+    script = (runs.ROOT / "launch/tpu.sh").read_text()
+    sizes = re.findall(r"v\[56\]e-(\d+)(?= \||\) ;;)", script)
+    assert sizes[0] == "1"
+    for generation in ("v5e", "v6e"):
+        for size in sizes:
+            shape = topologies.parse(f"{generation}-{size}")[1]
+            assert math.prod(shape) == int(size)
+        with pytest.raises(config.ConfigError, match=f"known: {generation}-1, {generation}-4, "):
+            topologies.parse(f"{generation}-2")
