@@ -193,7 +193,7 @@ def test_a_run_begins_with_the_grid_of_its_own_images(oblong):
     }  # fmt: skip
     with pytest.warns(AssumptionWarning) as told:  # noqa: PT031
         cfg = run_directory.as_in_weights(run_config.resolve("digits", overrides), overrides)
-        opened = loading.load(str(path), wanted=cfg)
+    opened = loading.load(str(path), wanted=cfg)
     params, report = weights.fit(
         opened.params, opened.facts, loading.create_model(cfg), keep_head=False
     )
