@@ -139,7 +139,10 @@ def test_a_class_token_may_be_normalized_after_it_is_picked(tmp_path):
     arrays = safetensors.load_file(foreign.FOLDER / "timm_vit_tiny.safetensors")
     renamed = {name.replace("norm.", "fc_norm."): array for name, array in arrays.items()}
     safetensors.save_file(renamed, tmp_path / "model.safetensors")
-    fields = {"architecture": "vit_tiny", "model_args": {"num_heads": 3, "global_pool": "token"}}
+    fields = {
+        "architecture": "vit_tiny_patch16_224",
+        "model_args": {"num_heads": 3, "global_pool": "token"},
+    }
     (tmp_path / "config.json").write_text(json.dumps(fields))
     loaded = weights.load(tmp_path)
     assert (loaded.facts.model.pooling, loaded.facts.model.norm_place) == ("token", "pooled")
@@ -244,11 +247,18 @@ def test_what_no_model_here_has_is_named(tmp_path, more, feature):
         ({"model_args": 3}, "model_args: must be a JSON object"),
         (
             {"architecture": "vit_pe_core_base_patch16_224"},
-            "architecture=vit_pe_core_base_patch16_224: this model of timm is not supported",
+            "architecture=vit_pe_core_base_patch16_224: this model of timm is not supported, as "
+            "its rotary positions are those of Perception Encoder",
         ),
         (
             {"architecture": "eva02_enormous_patch14_clip_224"},
-            "architecture=eva02_enormous_patch14_clip_224: this model of timm is not supported",
+            "architecture=eva02_enormous_patch14_clip_224: this model of timm is not supported, as "
+            "its layers normalize after attention and MLP, not before",
+        ),
+        (
+            {"architecture": "my_vit"},
+            "architecture=my_vit: this model of timm is not supported; if it is a ViT of other "
+            "sizes, let config.json say vit_base_patch16_224",
         ),
         ({"label_names": ["ant", "bee"]}, "label_names: names 2 classes; the head has 3"),
         (

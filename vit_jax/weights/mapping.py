@@ -23,6 +23,7 @@ from vit_jax.weights.readers import Arrays, Spec, WeightsError
 
 Shape = tuple[int, ...]
 PORTION = 2**20  # numbers
+LAYER = re.compile(r"(?<=[._])\d+(?=[./])")  # its number in the name of an array
 HEADLESS = "the file contains no head; it starts at zero"
 SEVERAL = "multi_label_classification"  # transformers' `problem_type` of outputs by sigmoid
 HEAD = "vit_jax.head"  # in the metadata of a .safetensors file that has no config.json
@@ -246,7 +247,7 @@ def read(
         else:
             reasons[name] = reason
     if problems:
-        raise WeightsError(summary(problems))
+        raise WeightsError(summary(_by_layer(problems)))
     flat |= {name: np.zeros(shapes[name].shape, np.float32) for name in facts.fresh}
     params = tree_utils.nest({name: flat[name] for name in shapes})
     used = len(arrays.specs) - len(left)
@@ -294,6 +295,17 @@ def summary(problems: Sequence[str], length: int = 350) -> str:
     shown = max(1, sum(end <= length for end in ends))
     more = len(problems) - shown
     return "; ".join(problems[:shown]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _by_layer(problems: Sequence[str]) -> list[str]:
+    """Problems that arrays of several layers share, once."""
+    alike: dict[str, list[str]] = {}
+    for problem in problems:
+        alike.setdefault(LAYER.sub("*", problem, count=1), []).append(problem)
+    return [
+        first if not others else f"{first} (and so in {len(others)} more layers)"
+        for first, *others in alike.values()
+    ]
 
 
 def depth(specs: Mapping[str, Spec], pattern: str) -> int:

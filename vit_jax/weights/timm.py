@@ -15,11 +15,11 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from vit_jax import config, models
-from vit_jax.weights import bit, timm_config, timm_eva
+from vit_jax.weights import bit, timm_config, timm_eva, timm_kinds
 from vit_jax.weights.json_fields import Given
 from vit_jax.weights.mapping import (
     CONVOLUTION,
@@ -35,6 +35,7 @@ from vit_jax.weights.mapping import (
 )
 from vit_jax.weights.position_grid import size_of_positions
 from vit_jax.weights.readers import Arrays, Spec, WeightsError
+from vit_jax.weights.timm_kinds import Kind
 from vit_jax.weights.torch_rules import biasless, dense, hidden, mlp, norm, parts, swiglu
 
 # Dense layers, and our names of those that lack a bias where it is missing.
@@ -45,7 +46,7 @@ BIASES = {
     "blocks.0.mlp.fc1": ("mlp",),
 }
 BACKBONE = "patch_embed.backbone."
-REGISTERS = ("reg_token", "register_tokens", timm_eva.META)  # of timm and of Meta
+REGISTERS = ("reg_token", "register_tokens", timm_kinds.META)  # of timm and of Meta
 SCALES = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"}  # of timm, and of Meta's DeiT-III
 # The head of a ResNet is a 1 x 1 convolution.
 PIXEL = Form(
@@ -62,7 +63,24 @@ FOREIGN = (
     (r".*\.running_mean", "BatchNorm"),
     (r"(patch_embed\.backbone\.)?(stem\.)?conv2\..*", "a stem of several convolutions"),
     (r"attn_pool\.pos_embed", "positions in its attention pooling"),
+    (
+        r"blocks\.\d+\.(attns|ffns|in_proj|in_split|mlp_out_proj).*",
+        "parallel branches in its layers",
+    ),
+    (r"blocks\.\d+\.attn\.lambda_.*", "differential attention"),
 )
+# The same by what is missing.
+LACKING = (
+    ("with no norm after its last layer",
+     lambda specs: not {"norm.weight", "fc_norm.weight"} & specs.keys()),
+    ("with RMSNorm or LayerNorms without a bias",
+     lambda specs: "blocks.0.norm1.weight" in specs and "blocks.0.norm1.bias" not in specs),
+    ("with a SwiGLU of another kind, without biases",
+     lambda specs: "blocks.0.mlp.fc1_g.weight" in specs and "blocks.0.mlp.fc1_g.bias" not in specs),
+    ("with no MLP by names that are known (blocks.0.mlp.fc1)",
+     lambda specs: not any(f"blocks.0.mlp.{n}.weight" in specs
+                           for n in ("fc1", "fc1_g", "w12", "w1", "gate_proj", "weights_in"))),
+)  # fmt: skip
 
 
 def recognizes(arrays: Arrays) -> bool:
@@ -76,32 +94,46 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
     """Infers the model from names, shapes and config.json; raises WeightsError."""
     specs = arrays.specs
     given = timm_config.read(hints)
-    eva = timm_eva.kind(specs, given)
-    names = [name for name in specs if not (eva and timm_eva.OWN.fullmatch(name))]
+    if "patch_embed.proj.weight" not in specs:
+        _check_features(specs)
+        timm_config.check_arguments(given, None)
+        return _resnet(specs, given, hints)
+    # What arrays show is a better reason than an unknown name.
+    _check_features(name for name in specs if not timm_eva.OWN.fullmatch(name))
+    if lacking := next((what for what, lacks in LACKING if lacks(specs)), ""):
+        raise WeightsError(f"contains a model {lacking}, which is not supported")
+    kind = timm_kinds.recognize(specs, given)
+    if not kind.eva:
+        _check_features(specs)
+    timm_config.check_arguments(given, kind)
+    return _transformer(specs, given, hints, kind)
+
+
+def _check_features(names: Iterable[str]) -> None:
+    """Raises WeightsError for arrays of what no model here has."""
+    names = list(names)
     for pattern, feature in FOREIGN:
         if any(re.fullmatch(pattern, name) for name in names):
             raise WeightsError(f"contains a model with {feature}, which is not supported")
-    if "patch_embed.proj.weight" in specs:
-        return _transformer(specs, given, hints)
-    return _resnet(specs, given, hints)
 
 
-def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
+def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints, family: Kind) -> Facts:
     width, channels, *patch = array_shape(specs, "patch_embed.proj.weight", 4)
     hybrid = _root(specs)
     token = "cls_token" in specs
     kind, features = hidden(specs, "blocks.0.mlp")
-    eva = timm_eva.kind(specs, given)
-    usual = timm_eva.HEADS if eva else timm_config.usual_heads(gated=kind == "swiglu")
+    eva = family.eva
+    usual = family.heads if eva else timm_config.usual_heads(gated=kind == "swiglu")
     heads, assumed = timm_config.heads(given, width, hints.heads, usual)
     options: dict[str, Any] = {"biasless": biasless(specs, BIASES | QKV)}
     if eva:
-        options, unsaid = timm_eva.options(specs, given, eva)
+        options, unsaid = timm_eva.options(specs, given, family)
         options["biasless"] = (*timm_eva.biasless(specs), *biasless(specs, BIASES))
         assumed |= unsaid
     distilled = "dist_token" in specs
-    pooling, unsaid = _pooling(specs, given)
-    assumed |= unsaid | timm_config.unsaid(given, gated=kind == "swiglu")
+    pooling, unsaid = _pooling(specs, given, family)
+    placed = "pos_embed" in specs or bool(set(timm_kinds.TABLES.values()) & specs.keys())
+    assumed |= unsaid | timm_config.unsaid(given, family, gated=kind == "swiglu", placed=placed)
     headless = "head.weight" not in specs
     ends = ("head", "head_dist") if pooling == "distilled" else ("head",)
     lacking = {f"{end}/{part}": HEADLESS for end in ends for part in ("kernel", "bias")}
@@ -124,9 +156,7 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
             stem_norm="norm_pre.weight" in specs,
             sub_norm=timm_eva.sub_norm(specs),
             qk_norm="blocks.0.attn.q_norm.weight" in specs,
-            norm_epsilon=timm_config.epsilon(
-                given, other=eva == "dinov3" or "norm_pre.weight" in specs
-            ),
+            norm_epsilon=family.epsilon,
             norm_place="pooled" if "fc_norm.weight" in specs else "tokens",
             position="learned_1d" if "pos_embed" in specs else "none",
             position_resize=_position_resize(specs),
@@ -142,10 +172,10 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts
         channels = array_shape(specs, f"{hybrid}conv.weight", 4)[1]
     said = timm_config.image_size(given)
     if eva and "pos_embed" not in specs:
-        said, unsaid = timm_eva.image_size(specs, eva, patch, (said, hints.image_size))
+        said, unsaid = timm_eva.image_size(specs, family, patch, (said, hints.image_size))
         assumed |= unsaid
     size, class_position, guessed = _image_size(specs, model, (said, hints.image_size))
-    data, unsaid = timm_config.data(given, size, channels)
+    data, unsaid = timm_config.data(given, size, channels, family)
     return Facts(
         model=dataclasses.replace(model, class_position=class_position),
         data=data,
@@ -170,14 +200,16 @@ def _registers(specs: Mapping[str, Spec]) -> int:
     return 0 if name is None else array_shape(specs, name, 3)[1]
 
 
-def _pooling(specs: Mapping[str, Spec], given: Given) -> tuple[str, dict[str, str]]:
+def _pooling(specs: Mapping[str, Spec], given: Given, family: Kind) -> tuple[str, dict[str, str]]:
     """Returns the pooling and the assumptions made; raises WeightsError."""
     if "attn_pool.latent" in specs:
         return "map", {}
     if "dist_token" in specs:
         return "distilled", {}
     token = "cls_token" in specs
-    natural = "avg" if "fc_norm.weight" in specs or not token else "token"
+    natural = "avg" if "fc_norm.weight" in specs or not token else family.pooling
+    if timm_kinds.META in specs:  # whose own code reads the class token
+        natural = "token"
     said = timm_config.pooling(given)
     kind = said or natural
     known = timm_config.POOLING
@@ -187,7 +219,8 @@ def _pooling(specs: Mapping[str, Spec], given: Given) -> tuple[str, dict[str, st
         raise WeightsError("global_pool=map: attn_pool.latent is missing")
     if not token and kind == "token":
         raise WeightsError("global_pool=token: cls_token is missing")
-    return known[kind], {} if said else {"model.pooling": timm_config.DEFAULT}
+    default = family.unsaid if family.eva else timm_config.DEFAULT
+    return known[kind], {} if said or "architecture" in given else {"model.pooling": default}
 
 
 Size = tuple[int, int]
@@ -252,6 +285,8 @@ def _units(specs: Mapping[str, Spec], root: str) -> dict[str, Any]:
 
 
 def _resnet(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
+    if not {"stem.conv.weight", "norm.weight"} & specs.keys():
+        raise WeightsError("contains neither a Vision Transformer nor a BiT ResNet of timm")
     channels = array_shape(specs, "stem.conv.weight", 4)[1]
     if "norm.weight" not in specs or "stem.norm.weight" in specs:
         raise WeightsError(

@@ -1,18 +1,17 @@
 """Reads the model, pixels and classes in the config.json of timm folders."""
 
 import re
-import types
 from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import config
-from vit_jax.weights import json_fields, timm_eva
+from vit_jax.weights import json_fields
 from vit_jax.weights.json_fields import Given
 from vit_jax.weights.mapping import SEVERAL, Hints
 from vit_jax.weights.readers import WeightsError
+from vit_jax.weights.timm_kinds import BIT, HALF, HEADS, VIT, Kind
 
-# timm's heads are 64 wide, except for these widths and models.
-HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 16, 1664: 16}
+# Models whose heads are not as wide as those of others of their width.
 NAMED_HEADS = {"test_vit": 2, "vit_base_patch16_gap_224": 16}
 GATED_HEADS = {1536: 24}  # DINOv2's giant
 # SigLIP 2 models with a width or patch size that SigLIP lacks.
@@ -29,6 +28,7 @@ ACTIVATIONS = {
 }
 POOLING = {"token": "token", "avg": "gap", "max": "max", "avgmax": "gap_max", "map": "map"}
 DEFAULT = "timm's default; the file does not say"
+NORMS_FIRST = "pre-norm layers"  # which is no option
 # Model arguments that arrays also reveal, or that change no prediction.
 SHOWN = re.compile(
     "img_size|patch_size|in_chans|num_classes|embed_dim|depth|mlp_ratio|class_token|pos_embed|"
@@ -50,8 +50,6 @@ RESAMPLING = {
 }
 CROPS = {"center": "central", "squash": "squash", "border": "border"}
 PIXELS = {
-    "data.mean": "as of the weights that Google trained; the file does not say",
-    "data.std": "as of the weights that Google trained; the file does not say",
     "data.resampling": "as most of timm's; the file does not say",
     "data.eval_crop": "as most of timm's; the file does not say",
 }
@@ -62,13 +60,17 @@ def read(hints: Hints) -> Given:
     given = hints.files.get("config.json", {})
     if "architecture" not in given and "pretrained_cfg" not in given:
         return {}  # another project's config.json
-    own = timm_eva.FIXED.get(timm_eva.kind({}, given), {})
+    return given
+
+
+def check_arguments(given: Given, kind: Kind | None) -> None:
+    """Raises WeightsError for an argument that changes what a model of a kind computes."""
+    own = kind.fixed if kind else {}
     for key, value in json_fields.section(given, "model_args").items():
         fixed = key in own and value == own[key]
         known = fixed if key in own else key in READ or SHOWN.fullmatch(key)
         if not known:
             raise WeightsError(f"config.json: model_args.{key}: is not supported")
-    return given
 
 
 def _architecture(given: Given) -> str:
@@ -76,10 +78,7 @@ def _architecture(given: Given) -> str:
 
 
 def heads(
-    given: Given,
-    width: int,
-    wanted: int | None = None,
-    usual: Mapping[int, int] = types.MappingProxyType(HEADS),
+    given: Given, width: int, wanted: int | None = None, usual: Mapping[int, int] = HEADS
 ) -> tuple[int | None, dict[str, str]]:
     """Returns the number of heads, or None if unknown, and the assumptions made.
 
@@ -136,39 +135,35 @@ def activation(given: Given, *, gated: bool = False, pooling: str = "token") -> 
     return ACTIVATIONS[kind]
 
 
-def epsilon(given: Given, *, other: bool) -> float:
-    """Returns the epsilon of LayerNorm, which the architecture decides.
-
-    Args:
-      given: the fields of config.json.
-      other: whether the model is of the kind of CLIP or DINOv3, for files without architecture.
-    """
-    name = _architecture(given)
-    if name.startswith("eva"):
-        return 1e-6
-    return 1e-5 if "_clip_" in name or "_dinov3" in name or (other and not name) else 1e-6
-
-
 def pooling(given: Given) -> str:
     """Returns timm's name of the pooling; empty if the file has none."""
     said = json_fields.text(json_fields.section(given, "model_args"), "global_pool", "")
     return said or json_fields.text(given, "global_pool", "")
 
 
-def unsaid(given: Given, *, gated: bool = False) -> dict[str, str]:
-    """Returns the assumptions about encoder layers if the file names no architecture."""
+def unsaid(given: Given, kind: Kind, *, gated: bool, placed: bool) -> dict[str, str]:
+    """Returns the assumptions about encoder layers if the file names no architecture.
+
+    Args:
+      given: the fields of config.json.
+      kind: that the arrays look like.
+      gated: whether the MLP is SwiGLU.
+      placed: whether there is a table of positions, or of biases by offset.
+    """
     if _architecture(given):
         return {}
-    keys = ["norm_epsilon"]
+    keys = ["model.norm_epsilon", NORMS_FIRST]
     if not json_fields.section(given, "model_args").get("act_layer"):
-        keys = ["mlp", *keys] if gated else ["activation", "gelu", *keys]
-    return {f"model.{key}": DEFAULT for key in keys}
+        keys = ["model.mlp" if gated else "model.activation", *["model.gelu"][gated:], *keys]
+    if kind.rotary is None:
+        keys += ["model.rotary"] if placed else ["model.position", "model.rotary"]
+    return dict.fromkeys(keys, kind.unsaid if kind.eva else DEFAULT)
 
 
 def check_resnet(given: Given) -> None:
     """Raises WeightsError for the architecture of a ResNet other than BiT's."""
     name = _architecture(given)
-    if name and "_bit" not in name:
+    if name and not BIT.fullmatch(name):
         raise WeightsError(f"architecture={name}: of timm's ResNets, only BiT is supported")
 
 
@@ -199,21 +194,32 @@ def loss(given: Given) -> str | None:
     return "sigmoid" if given.get("problem_type") == SEVERAL else None
 
 
-def data(given: Given, size: tuple[int, int], channels: int) -> tuple[config.Data, dict[str, str]]:
+def data(
+    given: Given, size: tuple[int, int], channels: int, kind: Kind | None = None
+) -> tuple[config.Data, dict[str, str]]:
     """Returns the preprocessing options and the assumptions made; raises WeightsError.
 
     Args:
       given: the fields of config.json.
       size: height and width of the model's input.
       channels: channels of the model's input.
+      kind: of a Vision Transformer.
     """
     said = json_fields.section(given, "pretrained_cfg")
     if not said:
-        resampling = RESAMPLING["bicubic"]
+        mean, std = kind.pixels if kind and channels == 3 else HALF
+        known = kind is not None and kind is not VIT
+        whose = f"{kind.title}'s weights" if known else "the weights that Google trained"
         plain = config.Data(
-            image_size=size, channels=channels, eval_crop="resize", resampling=resampling
+            image_size=size,
+            channels=channels,
+            mean=mean,
+            std=std,
+            eval_crop="resize",
+            resampling=RESAMPLING["bicubic"],
         )
-        return plain, dict(PIXELS)
+        why = f"as of {whose}; the file does not say"
+        return plain, {"data.mean": why, "data.std": why, **PIXELS}
     kind = json_fields.text(said, "interpolation", "bicubic")
     mode = json_fields.text(said, "crop_mode", "") or "center"
     share = json_fields.real(said, "crop_pct", 0.875) or 0.875

@@ -8,11 +8,10 @@ from vit_jax.weights import timm_eva
 from vit_jax.weights.mapping import SEVERAL, Facts
 from vit_jax.weights.readers import WeightsError
 from vit_jax.weights.timm_config import ACTIVATIONS, CROPS, POOLING, RESAMPLING
+from vit_jax.weights.timm_kinds import CLIP, DEIT, VIT
 
-# timm's models whose names alone ask for SwiGLU, or for a distillation token.
+# timm's models whose names alone ask for SwiGLU.
 GIANT = "vit_giant_patch14_dinov2"
-CLIP = "vit_base_patch16_clip_224"  # whose epsilon is 1e-5
-DISTILLED = "deit_base_distilled_patch16_224"
 HYBRIDS: dict[tuple[int, ...], str] = {  # whose ResNets have no such arguments in timm
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_small_r26_s32_224",
@@ -33,8 +32,8 @@ def check(model: config.Model) -> None:
     """Raises WeightsError for an encoder that timm has no equivalent of."""
     if model.pooling not in (*POOLING.values(), "distilled"):
         raise WeightsError(f"model.pooling={model.pooling}: timm has no equivalent")
-    if timm_eva.written_kind(model):
-        timm_eva.check(model)
+    if kind := timm_eva.written_kind(model):
+        timm_eva.check(model, kind)
     if model.stem_norm and "patches" not in model.biasless:
         raise WeightsError(
             f"model.biasless={config.show(model.biasless)}: timm has no bias of patches before "
@@ -96,16 +95,16 @@ def document(facts: Facts) -> dict[str, Any]:
 def _written_name(model: config.Model) -> str:
     units, width = model.resnet_units, model.resnet_width or 1.0
     if kind := timm_eva.written_kind(model):
-        return timm_eva.NAMES[kind]
+        return kind.written
     if units is None:
         if model.distillation and model.mlp == "swiglu":
             raise WeightsError(
                 "model.distillation=true: timm cannot create it with SwiGLU from a config.json; "
                 "write the weights alone, to a path that ends in .safetensors"
             )
-        plain = CLIP if _is_clip(model) else "vit_base_patch16_224"
+        plain = CLIP.written if _is_clip(model) else VIT.written
         others = GIANT if model.mlp == "swiglu" else plain
-        return DISTILLED if model.distillation else others
+        return DEIT.written if model.distillation else others
     if model.mlp == "swiglu":
         raise WeightsError(
             "model.mlp=swiglu: timm cannot create such a hybrid from a config.json; "
@@ -150,7 +149,7 @@ def _arguments(facts: Facts) -> dict[str, Any]:
         **({"qk_norm": True} if model.qk_norm else {}),
     }
     if eva:
-        return shared | timm_eva.arguments(model)
+        return shared | timm_eva.arguments(model, eva)
     return shared | {
         **({} if model.distillation else {"class_token": models.has_class_token(model)}),
         "fc_norm": model.norm_place == "pooled",

@@ -23,83 +23,26 @@ from vit_jax.weights import json_fields
 from vit_jax.weights.json_fields import Given
 from vit_jax.weights.mapping import FLAT, SAME, Form, Rule, linear
 from vit_jax.weights.readers import Spec, WeightsError
+from vit_jax.weights.timm_kinds import BEIT, DINOV3, EVA, EVA02, TABLES, Kind
 from vit_jax.weights.torch_rules import dense, norm, swiglu
 
 Size = tuple[int, int]
-# The models whose arguments give any size, by kind; that of EVA-02 has no norms inside its layers.
-NAMES = {
-    "dinov3": "vit_small_patch16_dinov3",
-    "eva02": "eva02_tiny_patch14_224",
-    "eva": "eva_giant_patch14_224",
-    "beit": "beit_base_patch16_224",
-}
-KINDS = (  # by architecture
-    (r".*_dinov3.*", "dinov3"),
-    (r"eva02_(?!enormous).*|vit_\w+_rope_reg\d_gap_\d+", "eva02"),
-    (r"eva_giant_.*", "eva"),
-    (r"beit(v2)?_.*", "beit"),
-)
-# Others of the same class that compute something else, as no array shows.
-ALIEN = re.compile(
-    r"eva02_enormous.*|vit_pe_.*|vit_\w+_rope_.*|vit_\w+_(lingbot|sapiens2).*|beit3_.*"
-)
-META = "storage_tokens"
 # Arrays that other models of timm with such names would make foreign.
 OWN = re.compile(
     r"blocks\.\d+\.attn\.([qv]_bias|relative_position_bias_table)|rope_embed\.periods|"
     r"rel_pos_bias\.relative_position_bias_table"
 )
-TABLES = {
-    "layers": "blocks.0.attn.relative_position_bias_table",
-    "shared": "rel_pos_bias.relative_position_bias_table",
-}
 DROPPED = (
     (r"blocks\.\d+\.attn\.qkv\.bias_mask", "of the biases of keys, which are zero"),
     (r"rope_embed\.periods", "of rotary positions, which model.rotary gives"),
     (r"local_cls_norm\..*", "of small crops in pretraining"),
     (r".*relative_position_index", "numbers of offsets, no weights"),
 )
-HEADS = {4096: 32, 1408: 16}
-BASES = {"dinov3": 100.0, "eva02": 10000.0}
 REFERENCE = (16, 16)
-# Arguments with one value that is supported, by kind; arrays reveal the others.
-ROTATES = {"use_rot_pos_emb": True, "rope_rotate_half": False, "rope_type": "cat",
-           "rope_grid_offset": 0, "rope_grid_indexing": "ij", "attn_type": "eva"}  # fmt: skip
-FIXED: Mapping[str, Mapping[str, Any]] = {
-    "dinov3": {"rope_type": "dinov3", "rope_rotate_half": True, "use_rot_pos_emb": True,
-               "use_abs_pos_emb": False},
-    "eva02": ROTATES,
-    "eva": {"use_rot_pos_emb": False, "attn_type": "eva"},
-}  # fmt: skip
-
-
-def kind(specs: Mapping[str, Spec], given: Given) -> str:
-    """Returns the kind of a model by config.json or else by names; empty for one that is none.
-
-    Raises WeightsError for an architecture that computes what no array shows and no model here.
-    """
-    name = json_fields.text(given, "architecture", "")
-    found = next((kind for pattern, kind in KINDS if re.fullmatch(pattern, name)), "")
-    if ALIEN.fullmatch(name) and not found:
-        raise WeightsError(f"architecture={name}: this model of timm is not supported")
-    if name:
-        return found
-    if set(TABLES.values()) & specs.keys():
-        return "beit"
-    scaled = "blocks.0.gamma_1" in specs and "pos_embed" not in specs
-    if META in specs or (scaled and "reg_token" in specs):
-        return "dinov3" if META in specs or "cls_token" in specs else "eva02"
-    if "blocks.0.attn.q_proj.weight" in specs:
-        return "eva02"
-    if "blocks.0.attn.q_bias" in specs and "blocks.0.attn.qkv.bias" not in specs:
-        hidden, inner = (specs.get(f"blocks.0.mlp.fc{n}.weight") for n in (1, 2))
-        packed = hidden is not None and inner is not None and hidden.shape[0] != inner.shape[1]
-        return "eva02" if packed or "blocks.0.mlp.fc1_g.weight" in specs else "eva"
-    return ""
 
 
 def options(
-    specs: Mapping[str, Spec], given: Given, kind: str
+    specs: Mapping[str, Spec], given: Given, kind: Kind
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns the options that these have and ViT has not, and the assumptions made."""
     if "attn_pool.latent" in specs:
@@ -110,25 +53,19 @@ def options(
             made["relative_bias"] = where
     if specs.keys() >= set(TABLES.values()):
         raise WeightsError(f"contains both {' and '.join(TABLES.values())}; one is supported")
-    if kind not in BASES:
+    if kind.rotary is None:
         return made, {}
     arguments = json_fields.section(given, "model_args")
-    made["rotary"] = json_fields.real(arguments, "rope_temperature", BASES[kind])
+    made["rotary"] = json_fields.real(arguments, "rope_temperature", kind.rotary)
     keys = ["model.rotary"]
-    if kind == "eva02":
+    if kind is EVA02:
         made["rotary_grid"] = json_fields.pair({"r": REFERENCE, **_reference(arguments)}, "r")
         keys.append("model.rotary_grid")
-    return made, {} if given else dict.fromkeys(keys, unsaid(kind))
+    return made, {} if "architecture" in given else dict.fromkeys(keys, kind.unsaid)
 
 
 def _reference(arguments: Given) -> Given:
     return {"r": arguments["ref_feat_shape"]} if "ref_feat_shape" in arguments else {}
-
-
-def unsaid(kind: str) -> str:
-    """Returns why an option of a kind is assumed."""
-    named = {"dinov3": "DINOv3", "eva02": "EVA-02", "beit": "BEiT"}.get(kind, "EVA")
-    return f"as {named}'s; the file does not say"
 
 
 def biasless(specs: Mapping[str, Spec]) -> tuple[str, ...]:
@@ -140,7 +77,7 @@ def biasless(specs: Mapping[str, Spec]) -> tuple[str, ...]:
 
 
 def image_size(
-    specs: Mapping[str, Spec], kind: str, patch: Sequence[int], sizes: Sequence[Size | None]
+    specs: Mapping[str, Spec], kind: Kind, patch: Sequence[int], sizes: Sequence[Size | None]
 ) -> tuple[Size | None, dict[str, str]]:
     """Returns the image size of a model without learned positions, and the assumptions made.
 
@@ -154,7 +91,7 @@ def image_size(
     count = next((specs[table].shape[0] for table in TABLES.values() if table in specs), None)
     if count is None:  # rotary positions fit any
         usual = 16 * patch[0], 16 * patch[1]
-        return (given[0], {}) if given else (usual, {"data.image_size": unsaid(kind)})
+        return (given[0], {}) if given else (usual, {"data.image_size": kind.unsaid})
     for size in given:
         rows, columns = (side // one for side, one in zip(size, patch, strict=True))
         if (2 * rows - 1) * (2 * columns - 1) + 3 == count:
@@ -238,31 +175,30 @@ def _apart(model: config.Model) -> bool:
 # Out
 
 
-def written_kind(model: config.Model) -> str:
-    """Returns the kind that a model is written as; empty for one of timm's ViTs."""
+def written_kind(model: config.Model) -> Kind | None:
+    """Returns the kind that a model is written as; None for one of timm's ViTs."""
     if model.rotary is not None:
-        return "dinov3" if model.rotary_grid is None else "eva02"
+        return DINOV3 if model.rotary_grid is None else EVA02
     if model.relative_bias != "none":
-        return "beit"
+        return BEIT
     keyless = "key" in model.biasless and "query" not in model.biasless
     plain = model.gelu == "erf" and model.activation == "gelu" and model.mlp == "plain"
     odd = model.distillation or model.stem_norm or model.resnet_units is not None
     odd = odd or model.norm_epsilon != 1e-6 or model.pooling == "map" or model.qk_norm
-    return "eva" if keyless and plain and not odd and models.has_class_position(model) else ""
+    return EVA if keyless and plain and not odd and models.has_class_position(model) else None
 
 
-def check(model: config.Model) -> None:
+def check(model: config.Model, kind: Kind) -> None:
     """Raises WeightsError for a model that `written_kind` names and that such cannot be."""
-    kind = written_kind(model)
     wrong = {
         "distillation": model.distillation,
         "pooling": model.pooling == "map",
         "biasless": "key" not in model.biasless,
         "resnet_units": model.resnet_units is not None,
     }
-    if kind == "dinov3":
+    if kind is DINOV3:
         wrong |= {"position": model.position != "none", "layer_scale": model.layer_scale is None}
-    if kind == "beit":
+    if kind is BEIT:
         wrong |= {
             "pooling": model.pooling not in ("token", "gap"),
             "registers": model.registers > 0,
@@ -273,30 +209,26 @@ def check(model: config.Model) -> None:
     for key, odd in wrong.items():
         if odd:
             said = config.show(getattr(model, key)).lower()
-            raise WeightsError(f"model.{key}={said}: timm's {_called(kind)} has no equivalent")
+            raise WeightsError(f"model.{key}={said}: timm's {kind.title} has no equivalent")
 
 
-def _called(kind: str) -> str:
-    return {"dinov3": "DINOv3", "beit": "BEiT"}.get(kind, "EVA-02")
-
-
-def arguments(model: config.Model) -> dict[str, Any]:
+def arguments(model: config.Model, kind: Kind) -> dict[str, Any]:
     """Returns the arguments from which timm builds a model, besides those of every ViT.
 
     Args:
       model: passes `check`.
+      kind: its `written_kind`.
     """
-    kind = written_kind(model)
     gated, inner = model.mlp == "swiglu", model.sub_norm
     shared = {
         "use_fc_norm": model.norm_place == "pooled",
         "qkv_bias": "query" not in model.biasless,
         **({} if model.layer_scale is None else {"init_values": model.layer_scale}),
-        **({"swiglu_mlp": gated} if gated or kind == "eva02" else {}),
+        **({"swiglu_mlp": gated} if gated or kind is EVA02 else {}),
         **({"scale_mlp": True} if "mlp" in inner else {}),
         **({"scale_attn_inner": True} if "attention" in inner else {}),
     }
-    if kind == "beit":
+    if kind is BEIT:
         return shared | {
             "init_values": model.layer_scale or 0,  # timm takes null for the default
             "use_abs_pos_emb": model.position != "none",
@@ -306,11 +238,11 @@ def arguments(model: config.Model) -> dict[str, Any]:
     shared |= {
         "class_token": models.has_class_token(model),
         "num_reg_tokens": model.registers,
-        **({"swiglu_align_to": 1} if kind == "dinov3" and gated else {}),
+        **({"swiglu_align_to": 1} if kind is DINOV3 and gated else {}),
         **({"rope_temperature": model.rotary} if model.rotary is not None else {}),
         **({"use_pre_transformer_norm": True} if model.stem_norm else {}),
     }
-    if kind == "eva02":
+    if kind is EVA02:
         learned = model.position != "none"
         apart = learned and not models.has_class_position(model)
         shared |= {

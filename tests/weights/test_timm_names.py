@@ -1,0 +1,133 @@
+"""Every architecture of timm that could be taken for one of ours: built, refused, what is assumed.
+
+tests/fixtures/weights/timm_names.csv holds the verdicts: with a config.json that names it, and of
+the file alone; `logits` is the largest difference from timm's, of a small instance with random
+weights, where one was compared. `python tests/weights/test_timm_names.py` prints the table anew.
+"""
+
+import csv
+import dataclasses
+import functools
+import gzip
+import json
+import re
+
+import numpy as np
+import pytest
+
+import foreign
+from vit_jax import tree_utils, weights
+from vit_jax.weights import mapping, readers, timm, timm_config
+
+TABLE = foreign.FOLDER / "timm_names.csv"
+OPEN = {"model.rotary", timm_config.NORMS_FIRST}  # by which look-alikes differ
+
+
+@functools.cache
+def models():
+    return json.loads(gzip.decompress((foreign.FOLDER / "timm_names.json.gz").read_bytes()))
+
+
+def verdicts():
+    with TABLE.open(newline="") as file:
+        return {row["name"]: row for row in csv.DictReader(file)}
+
+
+def specs(model):
+    """Returns the arrays of a model, those of all its layers."""
+    every = {}
+    for name, shape in model["arrays"].items():
+        layers = range(model["depth"]) if ".N." in name else [0]
+        every |= {name.replace(".N.", f".{layer}."): shape for layer in layers}
+    dtype = np.dtype(np.float32)
+    return {name: readers.Spec(tuple(shape), dtype) for name, shape in every.items()}
+
+
+def facts(name, *, alone):
+    """Returns the facts of a model, or why it is refused."""
+    model = models()[name]
+    fields = {"architecture": name, "pretrained_cfg": model["cfg"]}
+    size = tuple(model["cfg"]["input_size"][1:])
+    hints = mapping.Hints(files={} if alone else {"config.json": fields}, image_size=size)
+    try:
+        return timm.facts(readers.Arrays(specs(model), lambda name: None), hints)
+    except weights.WeightsError as error:
+        return str(error).replace(name, "NAME")
+
+
+def verdict(found):
+    return found if isinstance(found, str) else "built"
+
+
+def test_every_name_of_timm_has_its_verdict():
+    table = verdicts()
+    assert table.keys() == models().keys()
+    assert {name: row["named"] for name, row in table.items()} == {
+        name: verdict(facts(name, alone=False)) for name in table
+    }
+
+
+@pytest.mark.parametrize("name", ["vit_base_patch16_rpn_224", "vit_base_patch16_rope_224",
+                                  "eva02_enormous_patch14_clip_224"])  # fmt: skip
+def test_look_alikes_are_refused_by_name(name):
+    assert "not supported, as its" in verdicts()[name]["named"]
+
+
+def test_a_name_decides_what_arrays_leave_open():
+    for name, row in verdicts().items():
+        if row["named"] != "built":
+            continue
+        found, model = facts(name, alone=False), models()[name]
+        assumed = {key for key in found.assumed if not key.startswith("data.")}
+        assert assumed <= {"model.heads"}, name
+        if found.model.architecture == "resnet":
+            continue
+        assert found.model.heads == model["heads"], name
+        pools = {"distilled": "token"} | {ours: its for its, ours in timm_config.POOLING.items()}
+        assert pools[found.model.pooling] == model["pool"], name
+        assert found.data.image_size == tuple(model["cfg"]["input_size"][1:]), name
+
+
+def test_a_file_alone_assumes_nothing_in_silence():
+    """What a name would decide otherwise is named; so is what look-alikes compute otherwise."""
+    for name, row in verdicts().items():
+        alone = facts(name, alone=True)
+        assert verdict(alone) == row["alone"], name
+        if isinstance(alone, str) or alone.model.architecture == "resnet":
+            continue
+        assert timm_config.NORMS_FIRST in alone.assumed, name
+        if row["named"] != "built":
+            assert alone.assumed.keys() >= OPEN, name
+            continue
+        named = facts(name, alone=False)
+        for section in ("model", "data"):
+            one, other = getattr(named, section), getattr(alone, section)
+            for field in dataclasses.fields(one):
+                if getattr(one, field.name) != getattr(other, field.name):
+                    key = f"{section}.{field.name}"
+                    known = {"data.resize_to", "model.class_token", "model.layer_scale"}
+                    assert key in alone.assumed.keys() | known, f"{name}: {key}"
+
+
+@pytest.mark.slow
+def test_every_array_of_every_model_that_is_built_has_its_place():
+    for name, row in verdicts().items():
+        if row["named"] == "built":
+            given, found = specs(models()[name]), facts(name, alone=False)
+            shapes = tree_utils.flatten(mapping.create_classifier(found).shapes())
+            places = list(mapping._places(shapes, timm.LAYOUT.rules(given, found), given))
+            wanted = {place.theirs for place in places if place.ours not in found.fresh}
+            assert wanted <= given.keys(), name
+            rest = given.keys() - wanted
+            assert all(any(re.fullmatch(p, n) for p, _ in timm.DROPPED) for n in rest), name
+            for place in places:
+                assert not mapping._misfit(given[place.theirs], place), f"{name}: {place}"
+
+
+if __name__ == "__main__":
+    old = verdicts() if TABLE.exists() else {}
+    print("name,named,alone,logits")
+    for name in models():
+        row = [verdict(facts(name, alone=alone)) for alone in (False, True)]
+        texts = (f'"{text}"' if "," in text else text for text in row)
+        print(name, *texts, old.get(name, {}).get("logits", ""), sep=",")
