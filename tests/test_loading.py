@@ -232,6 +232,18 @@ def test_a_config_that_takes_options_of_weights_warns_of_what_they_leave_open():
     assert "assumed model.activation=gelu, model.gelu=tanh" in str(warning.message)
 
 
+def test_weights_of_four_channels_load(tmp_path):
+    """They name no images; the digits, which a config would otherwise have, are gray."""
+    described = foreign.record("timm_folder")
+    described["arrays"]["patch_embed.proj.weight"][1] = 4
+    described["files"]["config.json"]["pretrained_cfg"] |= {
+        "mean": [0.5] * 4, "std": [0.5] * 4, "input_size": [4, 32, 32],
+    }  # fmt: skip
+    model = loading.load(foreign.write(tmp_path, described))
+    assert model.config.data.channels == 4
+    assert model.predict(np.zeros((32, 32, 4), np.uint8))[0].top
+
+
 def test_a_crop_grows_with_the_image_size(tmp_path):
     folder = foreign.write(tmp_path, foreign.record("timm_folder"))
     own = loading.load(folder).config.data

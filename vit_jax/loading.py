@@ -1,5 +1,6 @@
 """Any checkpoint as a model with its parameters: a run, weights of another project, or a name."""
 
+import dataclasses
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -302,10 +303,13 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> LoadedMod
 def _config(name: str, facts: weights.Facts, overrides: Mapping[str, str]) -> config.Config:
     """Returns a config around a model whose own is not known."""
     rows = max(EVALUATED_AT_ONCE // jax.device_count(), 1) * jax.device_count()
+    # Such a file names no images. The default, the digits, are gray or RGB.
+    source = facts.data.source if facts.data.channels in (1, 3) else "synthetic"
+    data = dataclasses.replace(facts.data, source=source)
     cfg = config.Config(
         name=name,
         model=facts.model,
-        data=facts.data,
+        data=data,
         train=config.Train(loss=facts.loss or "softmax"),
         evaluation=config.Evaluation(batch_size=rows),
     )

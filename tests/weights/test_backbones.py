@@ -85,7 +85,10 @@ def test_it_comes_out_as_it_went_in(tmp_path, name):
         np.testing.assert_array_equal(written[array], numbers, strict=True)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("hf_dinov2")])
+DINOV2 = [name for name in NAMES if name.startswith("hf_dinov2") and "none" not in name]
+
+
+@pytest.mark.parametrize("name", DINOV2)  # that without registers is written as one without
 def test_what_transformers_needs_to_build_it_is_written(tmp_path, name):
     described, loaded = load(tmp_path / "in", name)
     weights.save(loaded.params, loaded.facts, "hf", tmp_path / "out")
@@ -138,6 +141,20 @@ def test_backbones_go_from_one_library_to_the_other(tmp_path, name, kind):
 
 
 @pytest.mark.slow
+def test_the_text_tower_of_a_custom_clip_is_dropped(tmp_path):
+    """open_clip's CustomTextCLIP keeps it under text., big_vision's and CoCa's towers too."""
+    described = foreign.record("backbones/open_clip")
+    own = foreign.write(tmp_path, described)
+    arrays = {n: a for n, a in foreign.arrays(described).items() if n.startswith("visual.")}
+    text = {"text.transformer.resblocks.0.ln_1.weight", "text.positional_embedding", "logit_scale"}
+    arrays |= {name: np.ones(3, np.float32) for name in text}
+    safetensors.save_file(arrays, own / "open_clip_model.safetensors")
+    (own / "model.safetensors").unlink()
+    loaded = weights.load(own, described["options"])
+    assert loaded.report.dropped.keys() == text
+    np.testing.assert_allclose(answers(loaded, described), described["logits"], rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["hf_dinov2_reg_giant", "timm_reg4_gap"])
 def test_figures_and_features_leave_registers_out(tmp_path, photos, name):
     described, loaded = load(tmp_path / "in", name)

@@ -228,6 +228,12 @@ def test_without_a_preprocessor_its_defaults_are_assumed():
     assert (facts.data.mean, facts.data.resampling) == ((0.5,), "antialiased_bilinear")
 
 
+def test_one_channel_without_a_preprocessor_has_one_mean(tmp_path):
+    path = tiny(tmp_path, vit__embeddings__patch_embeddings__projection__weight=(24, 1, 8, 8))
+    data = weights.load(path).facts.data
+    assert (data.channels, data.mean, data.std) == (1, (0.5,), (0.5,))
+
+
 # Refusals
 
 
@@ -243,6 +249,10 @@ def test_without_a_preprocessor_its_defaults_are_assumed():
             "model_type=siglip2: of the Hugging Face models, only vit, deit, vit_mae, vit_msn, "
             "dinov2, dinov2_with_registers, dinov3_vit, clip, clip_vision_model, siglip, "
             "siglip_vision_model, beit, bit are supported",
+        ),
+        (
+            {"model_type": "dinov3_vit"},
+            "model_type=dinov3_vit: there is no embeddings.patch_embeddings.weight in the file",
         ),
         ({"head_dim": 16}, "head_dim=16: is not 24 / 3 heads"),
         ({"num_attention_heads": "3"}, "num_attention_heads='3': must be a positive whole number"),

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import foreign
-from vit_jax import tree_utils, weights
+from vit_jax import config, tree_utils, weights
 from vit_jax.weights import mapping, readers, timm, timm_config
 
 TABLE = foreign.FOLDER / "timm_names.csv"
@@ -100,13 +100,13 @@ def test_a_file_alone_assumes_nothing_in_silence():
             assert alone.assumed.keys() >= OPEN, name
             continue
         named = facts(name, alone=False)
-        for section in ("model", "data"):
-            one, other = getattr(named, section), getattr(alone, section)
-            for field in dataclasses.fields(one):
-                if getattr(one, field.name) != getattr(other, field.name):
-                    key = f"{section}.{field.name}"
-                    known = {"data.resize_to", "model.class_token", "model.layer_scale"}
-                    assert key in alone.assumed.keys() | known, f"{name}: {key}"
+        known = {"class_token", "layer_scale"}  # of the pooling, and an initial value
+        keys = [f"model.{field.name}" for field in dataclasses.fields(config.Model)
+                if field.name not in known]  # fmt: skip
+        keys += [f"data.{k}" for k in ("image_size", "mean", "std", "resampling", "eval_crop")]
+        for key in keys:
+            same = config.get(named, key) == config.get(alone, key)
+            assert same or key in alone.assumed, f"{name}: {key}"
 
 
 @pytest.mark.slow

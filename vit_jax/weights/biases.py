@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from vit_jax import config, models, tree_utils
-from vit_jax.weights import mapping, timm_eva
+from vit_jax.weights import huggingface_beit, mapping, timm_eva
 
 Parts = frozenset[str]
 QKV: Parts = frozenset(("query", "key", "value"))
@@ -44,7 +44,7 @@ def _kept(lacking: Parts, model: config.Model, kind: str) -> Parts:
     together = groups[kind]
     if model.rotary is not None and kind == "hf":  # DINOv3: each by itself
         together = [frozenset((part,)) for part in (*QKV, "out", "mlp")]
-    elif kind == "hf" and model.relative_bias != "none":  # BEiT: keys never have one
+    elif kind == "hf" and huggingface_beit.expresses(model):  # keys never have one
         together = [frozenset(("key",))]
     elif kind == "timm" and timm_eva.written_kind(model):
         together = [QKV if lacking >= QKV else frozenset(("key",))]

@@ -231,7 +231,9 @@ def _table(params: models.Params, facts: mapping.Facts, kind: str) -> np.ndarray
         kind, ("learned_1d", "relative")
     )
     apart = models.has_class_token(model) and not model.class_position
-    if model.position == "none" and (model.rotary is not None or model.relative_bias != "none"):
+    beit = kind == "hf" and huggingface_beit.expresses(model)
+    other = model.rotary is not None or model.relative_bias != "none" or beit
+    if model.position == "none" and other:
         return None
     if kind == "hf" and apart and model.position == "learned_1d":
         pass  # the row that Hugging Face has is written, as zeros

@@ -29,7 +29,7 @@ POSITIONS = "Transformer/posembed_input/pos_embedding"
 DROPPED = (
     (r"opt/(?!target/).*|(?:.*/)?(?:step|rng)", "of the optimizer, not of the model"),
     (r"chrono/.*", "of big_vision's clock, not of the model"),
-    (r"txt/.*|t|b", "of the text tower and the loss"),
+    (r"(?:params/)?(?:txt/.*|t|b)", "of the text tower and the loss"),
 )
 CODE = "as in Google's code; the file does not say"
 PIXELS = ("data.mean", "data.std", "data.resampling", "data.eval_crop")

@@ -15,7 +15,8 @@ writes the older names; imports accept both, exports use the older.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from vit_jax import config, models
 from vit_jax.weights import (
@@ -69,8 +70,7 @@ DROPPED = (
 
 def recognizes(arrays: Arrays) -> bool:
     """Returns whether the arrays are in this format, or in a variant that `facts` rejects."""
-    known = (PATCHES, ROOT, huggingface_towers.PATCHES, huggingface_dinov3.PATCHES)
-    return any(name.endswith(known) for name in arrays.specs)
+    return any(_prefix(arrays.specs, name) is not None for name in FIRST)
 
 
 def facts(arrays: Arrays, hints: Hints) -> Facts:
@@ -82,25 +82,16 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
             "put that file next to it"
         )
     kind = json_fields.text(given, "model_type", "vit" if _prefix(specs, PATCHES) else "bit")
-    known = (*EPSILONS, *huggingface_dinov2.KINDS, huggingface_dinov3.KIND)
-    known += (*huggingface_towers.KINDS, huggingface_beit.KIND, "bit")
-    first = {"bit": ROOT, huggingface_dinov3.KIND: huggingface_dinov3.PATCHES}
-    first |= dict.fromkeys(huggingface_towers.KINDS, huggingface_towers.PATCHES)
-    if kind not in known or _prefix(specs, first.get(kind, PATCHES)) is None:
-        raise WeightsError(
-            f"model_type={kind}: of the Hugging Face models, only {', '.join(known)} are supported"
+    one = next((one for one in ARCHITECTURES if kind in one.types), None)
+    if one is None or _prefix(specs, one.first) is None:
+        known = ", ".join(kind for one in ARCHITECTURES for kind in one.types)
+        why = (
+            f"only {known} are supported" if one is None else f"there is no {one.first} in the file"
         )
-    if kind in huggingface_dinov2.KINDS:
-        return _dinov2(specs, given, hints)
-    if kind == huggingface_beit.KIND:
-        return _beit(specs, given, hints)
-    if kind == huggingface_dinov3.KIND:
-        return _dinov3(specs, given, hints)
-    if kind in huggingface_towers.KINDS:
-        return _tower(specs, given, hints)
-    if kind == "bit":
-        return _resnet(specs, given, hints)
-    return _transformer(specs, given, hints, EPSILONS[kind])
+        raise WeightsError(
+            f"model_type={kind}: {'of the Hugging Face models, ' * (one is None)}{why}"
+        )
+    return dataclasses.replace(one.facts(specs, given, hints), kind=kind)
 
 
 def _prefix(specs: Mapping[str, Spec], name: str) -> str | None:
@@ -108,7 +99,8 @@ def _prefix(specs: Mapping[str, Spec], name: str) -> str | None:
     return next((p for p in PREFIXES if p + name in specs), None)
 
 
-def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints, epsilon: float) -> Facts:
+def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints) -> Facts:
+    epsilon = EPSILONS[json_fields.text(given, "model_type", "vit")]
     prefix = _prefix(specs, PATCHES) or ""
     width, channels, *patch = array_shape(specs, prefix + PATCHES, 4)
     older, newer = f"encoder.layer.0.{OLDER[4]}.weight", f"layers.0.{NEWER[4]}.weight"
@@ -236,32 +228,45 @@ def _facts(
 def rules(specs: Mapping[str, Spec] | None, facts: Facts) -> list[Rule]:
     """Returns the rules to read a folder with these arrays, or to write one (None)."""
     model = facts.model
+    if specs is not None:
+        one = next(one for one in ARCHITECTURES if facts.kind in one.types)
+        return list(one.rules(_prefix(specs, one.first) or "", model))
     resnet = models.family(model).weights == "bit"
-    dinov2 = not resnet and huggingface_dinov2.expresses(model)
-    beit = not resnet and huggingface_beit.expresses(model)
-    if not resnet and model.rotary is not None:
-        return list(huggingface_dinov3.rules(model))
-    tower = not resnet and huggingface_towers.expresses(model)
-    if specs is not None:
-        own = _prefix(specs, huggingface_towers.PATCHES)
+    kind = "bit" if resnet else written_type(model)
+    one = next(one for one in ARCHITECTURES if kind in one.types)
+    if one.first == huggingface_towers.PATCHES:
+        prefix = "vision_model."
     else:
-        own = "vision_model." if tower else None
-    if own is not None:
-        return list(huggingface_towers.rules(own, model))
-    if specs is not None:
-        prefix = _prefix(specs, ROOT if resnet else PATCHES) or ""
-    elif "head/kernel" in facts.fresh:
-        prefix = ""
-    else:
-        vit = "deit" if model.distillation else "vit"
-        vit = huggingface_beit.KIND if beit else vit
-        kind = huggingface_dinov2.fields(model)[1] if dinov2 else "bit" if resnet else vit
-        prefix = f"{kind}."
-    if resnet:
-        return list(_resnet_rules(prefix))
-    layers = huggingface_dinov2.rules(prefix, model) if dinov2 else _layers(prefix)
-    own = huggingface_beit.rules(prefix, model) if beit else ()
-    return [*own, *_around(prefix, model), *layers]
+        prefix = "" if "head/kernel" in facts.fresh else f"{kind}."
+    return list(one.rules(prefix, model))
+
+
+def written_type(model: config.Model) -> str:
+    """Returns the model_type that an encoder is written as."""
+    if huggingface_beit.expresses(model):
+        return huggingface_beit.KIND
+    if model.rotary is not None:
+        return huggingface_dinov3.KIND
+    if huggingface_towers.expresses(model):
+        return huggingface_towers.KINDS[0]
+    if huggingface_dinov2.expresses(model):
+        return huggingface_dinov2.fields(model)[1]
+    return "deit" if model.distillation else "vit"
+
+
+def _vit_rules(prefix: str, model: config.Model) -> Iterator[Rule]:
+    yield from _around(prefix, model)
+    yield from _layers(prefix)
+
+
+def _dinov2_rules(prefix: str, model: config.Model) -> Iterator[Rule]:
+    yield from _around(prefix, model)
+    yield from huggingface_dinov2.rules(prefix, model)
+
+
+def _beit_rules(prefix: str, model: config.Model) -> Iterator[Rule]:
+    yield from huggingface_beit.rules(prefix, model)
+    yield from _vit_rules(prefix, model)
 
 
 def _around(prefix: str, model: config.Model) -> Iterator[Rule]:
@@ -295,7 +300,8 @@ def _layers(prefix: str) -> Iterator[Rule]:
         yield from dense(f"{block}.{names[5]}", "encoder/mlp/fc2")
 
 
-def _resnet_rules(prefix: str) -> Iterator[Rule]:
+def _resnet_rules(prefix: str, model: config.Model) -> Iterator[Rule]:
+    del model
     yield Rule(f"{prefix}{ROOT}", "resnet/conv_root/kernel", CONVOLUTION)
     yield from norm(f"{prefix}embedder.norm", "resnet/gn_root")
     yield from units(f"{prefix}encoder.stages.{{stage}}.layers.{{unit}}")
@@ -303,4 +309,31 @@ def _resnet_rules(prefix: str) -> Iterator[Rule]:
     yield from dense("classifier.1", "head")
 
 
+class Architecture(NamedTuple):
+    """One of transformers' models for images."""
+
+    types: tuple[str, ...]  # model_type of config.json
+    first: str  # the array that it begins with, below a prefix
+    facts: Callable[[Mapping[str, Spec], Given, Hints], Facts]
+    rules: Callable[[str, config.Model], Iterator[Rule]]  # of a prefix
+
+
+ARCHITECTURES = (
+    Architecture(tuple(EPSILONS), PATCHES, _transformer, _vit_rules),
+    Architecture(huggingface_dinov2.KINDS, PATCHES, _dinov2, _dinov2_rules),
+    Architecture(
+        (huggingface_dinov3.KIND,),
+        huggingface_dinov3.PATCHES,
+        _dinov3,
+        lambda _, model: huggingface_dinov3.rules(model),
+    ),
+    Architecture(
+        huggingface_towers.KINDS, huggingface_towers.PATCHES, _tower, huggingface_towers.rules
+    ),
+    Architecture((huggingface_beit.KIND,), PATCHES, _beit, _beit_rules),
+    Architecture(("bit",), ROOT, _resnet, _resnet_rules),
+)
+FIRST = tuple(dict.fromkeys(one.first for one in ARCHITECTURES))
+# What a model's names end in, to find prefixes by.
+ANCHORS = tuple(prefix + name for prefix in PREFIXES for name in FIRST)
 LAYOUT = Layout("hf", recognizes, facts, rules, DROPPED)

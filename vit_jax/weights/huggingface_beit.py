@@ -68,8 +68,12 @@ def rules(prefix: str, model: config.Model) -> Iterator[Rule]:
 
 
 def expresses(model: config.Model) -> bool:
-    """Returns whether a model has parts that BEiT has and ViT has not."""
-    return model.relative_bias != "none"
+    """Returns whether a model has parts that BEiT has and ViT has not, as keys without a bias."""
+    keyless = "key" in model.biasless and "query" not in model.biasless
+    other = model.registers > 0 or model.distillation or model.stem_norm or model.qk_norm
+    other = other or model.rotary is not None or model.mlp != "plain"
+    same = model.pooling in ("gap", "token") and models.has_class_token(model)
+    return model.relative_bias != "none" or (keyless and same and not other)
 
 
 def check(facts: Facts) -> None:

@@ -249,7 +249,9 @@ def _keys(size: Any) -> tuple[str, ...]:
 def _normalization(given: Given, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns mean and deviation of pixels from 0 to 1."""
     mean, std = (0.0,), (1.0,)
-    if given.get("do_normalize", True):
+    if not given:  # nobody says three means
+        mean, std = ((STANDARD[key][0],) for key in ("image_mean", "image_std"))
+    elif given.get("do_normalize", True):
         mean, std = (
             json_fields.reals(given, key, STANDARD[key]) for key in ("image_mean", "image_std")
         )

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vit_jax import config
-from vit_jax.weights import json_fields
+from vit_jax.weights import huggingface_beit, json_fields
 from vit_jax.weights.json_fields import Given
-from vit_jax.weights.mapping import FLAT, Rule, array_shape, linear
+from vit_jax.weights.mapping import FLAT, Rule, linear
 from vit_jax.weights.readers import Spec, WeightsError
-from vit_jax.weights.torch_rules import dense, hidden, mlp, norm, swiglu
+from vit_jax.weights.torch_rules import dense, hidden, mlp, norm, registers, swiglu
 
 KINDS = ("dinov2", "dinov2_with_registers")  # of config.json
 REGISTERS = "embeddings.register_tokens"
@@ -28,13 +28,13 @@ ATTENTION = (
 def options(specs: Mapping[str, Spec], given: Given, prefix: str) -> dict[str, Any]:
     """Returns the options that these models have and ViT has not; raises WeightsError."""
     kind, features = hidden(specs, f"{prefix}encoder.layer.0.mlp")
-    registers = f"{prefix}{REGISTERS}"
-    smooth = given.get("model_type") == KINDS[1] or registers in specs
+    name = f"{prefix}{REGISTERS}"
+    smooth = given.get("model_type") == KINDS[1] or name in specs
     made = {
         "mlp": kind,
         "mlp_dim": features,
         "layer_scale": json_fields.real(given, "layerscale_value", 1.0) or 1.0,
-        "registers": array_shape(specs, registers, 3)[1] if registers in specs else 0,
+        "registers": registers(specs, name),
         "position_resize": "antialiased_bicubic" if smooth else "bicubic",
         "pooling": "token_gap" if "classifier.weight" in specs else "token",
     }
@@ -68,7 +68,7 @@ def rules(prefix: str, model: config.Model) -> Iterator[Rule]:
 def expresses(model: config.Model) -> bool:
     """Returns whether a model has parts that these have and ViT has not."""
     parts = model.layer_scale is not None or model.mlp != "plain" or model.registers > 0
-    return parts and model.rotary is None and model.relative_bias == "none"
+    return parts and model.rotary is None and not huggingface_beit.expresses(model)
 
 
 def check(model: config.Model, *, headless: bool) -> None:

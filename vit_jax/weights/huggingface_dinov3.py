@@ -13,7 +13,7 @@ from vit_jax.weights import json_fields
 from vit_jax.weights.json_fields import Given
 from vit_jax.weights.mapping import CONVOLUTION, FLAT, Rule, array_shape, depth, linear
 from vit_jax.weights.readers import Spec, WeightsError
-from vit_jax.weights.torch_rules import biasless, dense, norm
+from vit_jax.weights.torch_rules import biasless, dense, norm, registers
 
 KIND = "dinov3_vit"  # of config.json
 PATCHES = "embeddings.patch_embeddings.weight"
@@ -53,7 +53,7 @@ def options(specs: Mapping[str, Spec], given: Given) -> dict[str, Any]:
         "mlp": "swiglu" if gated else "plain",
         "mlp_dim": array_shape(specs, "layer.0.mlp.up_proj.weight", 2)[0],
         "layer_scale": json_fields.real(given, "layerscale_value", 1.0) or 1.0,
-        "registers": array_shape(specs, REGISTERS, 3)[1] if REGISTERS in specs else 0,
+        "registers": registers(specs, REGISTERS),
         "biasless": biasless(specs, BIASES),
         "position": "none",
         "rotary": json_fields.real(given, "rope_theta"),

@@ -2,35 +2,13 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import config, models
-from vit_jax.weights import (
-    bit,
-    finetune_init,
-    google,
-    huggingface,
-    mapping,
-    open_clip,
-    readers,
-    timm,
-    tips,
-)
+from vit_jax.weights import finetune_init, mapping, open_clip, prefixes, readers
 from vit_jax.weights.readers import Arrays, WeightsError
 
-LAYOUTS = (
-    google.LAYOUT,
-    tips.LAYOUT,
-    bit.LAYOUT,
-    timm.LAYOUT,
-    huggingface.LAYOUT,
-    open_clip.LAYOUT,
-)
-# Prefixes that training programs add to parameter names.
-PREFIXES = ("opt/target/", "params/", "model.", "module.")
-# Those of the image tower in files with a text tower too, by big_vision and open_clip.
-TOWERS = ("img/", "visual.trunk.")
 BESIDE = ("config.json", "preprocessor_config.json", "processor_config.json", open_clip.CONFIG)
 WHOLE = ("model.safetensors", "pytorch_model.safetensors", "open_clip_model.safetensors")
 INDEX = "model.safetensors.index.json"
@@ -66,12 +44,15 @@ def load(
     """
     overrides = overrides or {}
     try:
-        arrays, chosen, own = _recognize(path, overrides, wanted)
+        found, own = _recognize(path, overrides, wanted)
         sizeless = {key: text for key, text in overrides.items() if key != "data.image_size"}
         facts = _override(own, sizeless)
+        arrays, layout = found.arrays, found.layout
         params, report = mapping.read(
-            arrays, chosen.rules(arrays.specs, facts), chosen.dropped, facts
+            arrays, layout.rules(arrays.specs, facts), layout.dropped, facts
         )
+        dropped = {**report.dropped, **found.beside}
+        report = dataclasses.replace(report, dropped=dropped, prefix=found.prefix)
         final = _override(own, overrides)
         if final.data.image_size != facts.data.image_size:
             params, change = finetune_init.resized(facts, params, final.data.image_size)
@@ -79,7 +60,7 @@ def load(
     except config.UserError as error:
         raise _at(path, error) from error
     return Weights(
-        kind=chosen.name,
+        kind=layout.name,
         params=params,
         facts=final,
         report=report,
@@ -95,7 +76,7 @@ def look(path: pathlib.Path, wanted: config.Config | None = None) -> mapping.Fac
       wanted: as in `load`.
     """
     try:
-        return _recognize(path, {}, wanted)[2]
+        return _recognize(path, {}, wanted)[1]
     except config.UserError as error:
         raise _at(path, error) from error
 
@@ -110,11 +91,14 @@ def assumptions(
     settled = _settled(own, overrides or {}, wanted)
     reasons: dict[str, list[str]] = {}
     for key, why in own.assumed.items():
-        section, dot, leaf = key.partition(".")
         if key not in settled:
-            value = f"={config.show(getattr(getattr(own, section), leaf))}" if dot else ""
+            value = f"={config.show(config.get(own, key))}" if _is_option(key) else ""
             reasons.setdefault(why, []).append(f"{key}{value}")
     return tuple(f"assumed {', '.join(set_)}: {why}" for why, set_ in reasons.items())
+
+
+def _is_option(key: str) -> bool:
+    return key.startswith(("model.", "data."))
 
 
 def _settled(
@@ -130,7 +114,7 @@ def _settled(
         keep = wanted.init_head == "keep"
         known = finetune_init.numerics(own, keep_head=keep, channels=wanted.data.channels)
         taken = {*known, "model.heads", "model.position"}
-        options = {key for key in own.assumed if "." in key}
+        options = set(filter(_is_option, own.assumed))
         others |= options - taken
         others |= {key for key in options if config.get(wanted, key) != config.get(own, key)}
     # If an image size could determine the grid of positions, it already has.
@@ -139,16 +123,10 @@ def _settled(
 
 def _recognize(
     path: pathlib.Path, overrides: Mapping[str, str], wanted: config.Config | None
-) -> tuple[Arrays, mapping.Layout, mapping.Facts]:
-    """Returns the arrays, their layout, and the model at its stored image size."""
+) -> tuple[prefixes.Found, mapping.Facts]:
+    """Returns the arrays with their layout, and the model at its stored image size."""
     arrays, beside = _open(path)
-    chosen = next((one for one in LAYOUTS if one.recognizes(arrays)), None)
-    if chosen is None:
-        names = ", ".join(sorted(arrays.specs)[:3]) or "no arrays at all"
-        raise WeightsError(
-            f"is not one of the supported model layouts ({', '.join(o.name for o in LAYOUTS)}); "
-            f"it contains {names}, ..."
-        )
+    found = prefixes.find(arrays)
     size, heads = (wanted.data.image_size, wanted.model.heads) if wanted else (None, None)
     given = config.build(config.override({}, overrides))
     if "data.image_size" in overrides:
@@ -156,7 +134,8 @@ def _recognize(
     if "model.heads" in overrides:
         heads = given.model.heads
     hints = mapping.Hints(files=beside, image_size=size, heads=heads)
-    return arrays, chosen, mapping.with_head(chosen.facts(arrays, hints), arrays.metadata)
+    own = mapping.with_head(found.layout.facts(found.arrays, hints), arrays.metadata)
+    return found, dataclasses.replace(own, assumed={**own.assumed, **found.assumed})
 
 
 def _at(path: pathlib.Path, error: config.UserError) -> WeightsError:
@@ -165,7 +144,7 @@ def _at(path: pathlib.Path, error: config.UserError) -> WeightsError:
 
 
 def _open(path: pathlib.Path) -> tuple[Arrays, dict[str, dict[str, Any]]]:
-    """Returns the arrays of a file or folder without prefixes, and the JSON files next to them."""
+    """Returns the arrays of a file or folder, and the JSON files next to them."""
     if path.is_dir():
         folder = path
         file = next((folder / n for n in (*WHOLE, INDEX) if (folder / n).is_file()), None)
@@ -183,23 +162,7 @@ def _open(path: pathlib.Path) -> tuple[Arrays, dict[str, dict[str, Any]]]:
     beside = {}
     if path.suffix != ".npz":  # these need no other file
         beside = {n: readers.read_json(folder / n) for n in BESIDE if (folder / n).is_file()}
-    for prefixes in (PREFIXES, TOWERS):
-        arrays = _without_prefix(path, arrays, prefixes)
     return arrays, beside
-
-
-def _without_prefix(path: pathlib.Path, arrays: Arrays, prefixes: Sequence[str]) -> Arrays:
-    """Returns the arrays by name without the first of some prefixes that occurs."""
-    names = arrays.specs
-    prefix = next((p for p in prefixes if any(name.startswith(p) for name in names)), "")
-    long: dict[str, str] = {}
-    for name in names:
-        short = name.removeprefix(prefix)
-        if short in long:
-            raise WeightsError(f"{path}: {long[short]} and {name} are the same array")
-        long[short] = name
-    specs = {name: names[long[name]] for name in long}
-    return Arrays(specs, lambda name: arrays.read(long[name]), arrays.metadata)
 
 
 def _override(facts: mapping.Facts, overrides: Mapping[str, str]) -> mapping.Facts:

@@ -106,10 +106,11 @@ class Report:
     dropped: Mapping[str, str] = dataclasses.field(default_factory=dict)
     fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)
     resized: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    prefix: str = ""  # of the names in the file
 
     def lines(self) -> list[str]:
         """Returns the report as text, one line per category and reason."""
-        lines = [f"used: {self.used} arrays"]
+        lines = [f"used: {self.used} arrays{f' under {self.prefix}' if self.prefix else ''}"]
         for use in ("dropped", "fresh", "resized"):
             reasons: dict[str, list[str]] = {}
             for name, reason in getattr(self, use).items():
@@ -132,6 +133,7 @@ class Facts:
     classes: tuple[str, ...] = ()
     # How outputs become probabilities: `softmax`, `sigmoid`, a loss of a plug-in; None: not said.
     loss: str | None = None
+    kind: str = ""  # Hugging Face's model_type, which decides the rules to read by
     # What names, shapes and config files leave open, with the reason for each choice: options by
     # dotted name, and in words what is no option.
     assumed: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -226,7 +228,7 @@ def read(
             wanted.setdefault(place.theirs, []).append(place)
     wrong = {theirs: _wrong(arrays, theirs, places) for theirs, places in wanted.items()}
     left -= wanted.keys()
-    sound = not any(wrong.values()) and all(_reason(name, dropped) for name in left)
+    sound = not any(wrong.values()) and all(reason(name, dropped, arrays.specs) for name in left)
     problems: list[str] = []
     for theirs, places in wanted.items():
         if wrong[theirs]:
@@ -241,11 +243,11 @@ def read(
         del array  # before the next is read
     reasons = {}
     for name in sorted(left):
-        reason = _reason(name, dropped)
-        if reason is None:
+        why = reason(name, dropped, arrays.specs)
+        if why is None:
             problems.append(f"{name} is not part of the model")
         else:
-            reasons[name] = reason
+            reasons[name] = why
     if problems:
         raise WeightsError(summary(_by_layer(problems)))
     flat |= {name: np.zeros(shapes[name].shape, np.float32) for name in facts.fresh}
@@ -359,8 +361,10 @@ def _wrong(arrays: Arrays, theirs: str, places: Sequence[Place]) -> str:
     return next(filter(None, (_misfit(arrays.specs[theirs], place) for place in places)), "")
 
 
-def _reason(name: str, dropped: Sequence[tuple[str, str]]) -> str | None:
+def reason(name: str, dropped: Sequence[tuple[str, str]], specs: Mapping[str, Spec]) -> str | None:
     """Returns why an array is left out; None if it should not be there."""
+    if 0 in specs[name].shape:  # as transformers writes no registers
+        return "it is empty"
     return next((why for pattern, why in dropped if re.fullmatch(pattern, name)), None)
 
 

@@ -39,6 +39,7 @@ SHOWN = {"image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio
 # Text tower and loss.
 DROPPED = (
     (r"transformer\..*|token_embedding\..*|ln_final\..*", "of the text tower"),
+    (r"text\..*", "of the text tower"),  # of CustomTextCLIP
     (r"positional_embedding|text_projection|attn_mask", "of the text tower"),
     (r"logit_scale|logit_bias|input_resolution|context_length|vocab_size", "of the loss"),
 )

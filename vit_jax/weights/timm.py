@@ -36,7 +36,7 @@ from vit_jax.weights.mapping import (
 from vit_jax.weights.position_grid import size_of_positions
 from vit_jax.weights.readers import Arrays, Spec, WeightsError
 from vit_jax.weights.timm_kinds import Kind
-from vit_jax.weights.torch_rules import biasless, dense, hidden, mlp, norm, parts, swiglu
+from vit_jax.weights.torch_rules import biasless, dense, hidden, mlp, norm, parts, registers, swiglu
 
 # Dense layers, and our names of those that lack a bias where it is missing.
 QKV = {"blocks.0.attn.qkv": ("query", "key", "value")}
@@ -148,7 +148,7 @@ def _transformer(specs: Mapping[str, Spec], given: Given, hints: Hints, family: 
             heads=heads,
             layer_scale=timm_config.layer_scale(given) if SCALES & specs.keys() else None,
             distillation=distilled,
-            registers=_registers(specs),
+            registers=registers(specs, *REGISTERS),
             num_classes=1 if headless else array_shape(specs, "head.weight", 2)[0],
             patch_remainder="drop",
             pooling=pooling,
@@ -192,12 +192,6 @@ def _position_resize(specs: Mapping[str, Spec]) -> str:
         return config.Model().position_resize  # there is nothing to resize
     meta = "mask_token" in specs and "pos_embed" in specs and "register_tokens" not in specs
     return "bicubic_offset" if meta and "blocks.0.ls1.gamma" in specs else "antialiased_bicubic"
-
-
-def _registers(specs: Mapping[str, Spec]) -> int:
-    """Returns the number of register tokens."""
-    name = next((name for name in REGISTERS if name in specs), None)
-    return 0 if name is None else array_shape(specs, name, 3)[1]
 
 
 def _pooling(specs: Mapping[str, Spec], given: Given, family: Kind) -> tuple[str, dict[str, str]]:

@@ -220,12 +220,12 @@ def data(
         )
         why = f"as of {whose}; the file does not say"
         return plain, {"data.mean": why, "data.std": why, **PIXELS}
-    kind = json_fields.text(said, "interpolation", "bicubic")
+    filter_ = json_fields.text(said, "interpolation", "bicubic")
     mode = json_fields.text(said, "crop_mode", "") or "center"
     share = json_fields.real(said, "crop_pct", 0.875) or 0.875
     assumed = {}
-    if kind not in RESAMPLING:
-        assumed["data.resampling"] = f"not interpolation={kind}"
+    if filter_ not in RESAMPLING:
+        assumed["data.resampling"] = f"not interpolation={filter_}"
     if mode not in CROPS:
         assumed["data.eval_crop"] = f"not crop_mode={mode}"
     if not 0.1 < share <= 10:
@@ -236,7 +236,7 @@ def data(
         channels=channels,
         mean=_pixel(said, "mean", channels),
         std=_pixel(said, "std", channels),
-        resampling=RESAMPLING.get(kind, "antialiased_bicubic"),
+        resampling=RESAMPLING.get(filter_, "antialiased_bicubic"),
         **torchvision_view(CROPS.get(mode, "central"), share),
     ), assumed
 

@@ -44,6 +44,14 @@ def biasless(specs: Mapping[str, Spec], layers: Mapping[str, tuple[str, ...]]) -
     return tuple(part for parts in lacking for part in parts)
 
 
+def registers(specs: Mapping[str, Spec], *names: str) -> int:
+    """The number of register tokens in an array of one of these names, which may be empty."""
+    found = next((name for name in names if name in specs), None)
+    if found is None or 0 in specs[found].shape:
+        return 0
+    return array_shape(specs, found, 3)[1]
+
+
 # SwiGLU by the names of its layers: gate and fc1 in one array, and fc2.
 PACKED = (("fc1", "fc2"), ("w12", "w3"), ("weights_in", "weights_out"))
 SEPARATE = (

@@ -1,0 +1,100 @@
+"""A model below any prefix and in any wrapper is the same model, and one line says where it was."""
+
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors
+
+import foreign
+from containers import FIXTURES, read, refusal, write
+from vit_jax import weights
+from vit_jax.weights import prefixes, readers
+
+HEADS = {"model.heads": "3"}
+PLAIN = foreign.FOLDER / "timm_vit_tiny.safetensors"
+HF = foreign.FOLDER / "hf_vit_tiny"
+
+
+def renamed(folder, rename, source=PLAIN, **more):
+    """Writes a file with other names, and other arrays beside."""
+    arrays = safetensors.load_file(source)
+    extra = {name.replace("__", "."): np.ones(2, np.float32) for name in more}
+    return write(folder / "model.safetensors", {rename(n): a for n, a in arrays.items()} | extra)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["module.", "model.module.", "teacher.backbone.", "a.b.c.d.", "model.", "net/encoder/"],
+)
+def test_a_prefix_is_found_and_said(tmp_path, prefix):
+    path = renamed(tmp_path, lambda name: prefix + name, dino_loss__center=2)
+    loaded = weights.load(path, HEADS)
+    foreign.equal(loaded.params, weights.load(PLAIN, HEADS).params)
+    assert loaded.report.lines() == [
+        f"used: 32 arrays under {prefix}",
+        f"dropped: dino_loss.center (not under {prefix})",
+    ]
+
+
+@pytest.mark.parametrize(
+    "rename",
+    [
+        lambda name: f"_orig_mod.{name}",
+        lambda name: f"_orig_mod.module.{name}",
+        lambda name: f"module._orig_mod.{name}",
+        lambda name: name.replace("blocks.0.", "blocks.0._orig_mod."),
+        lambda name: name.replace("blocks.0.", "blocks.0.0.").replace("blocks.1.", "blocks.1.1."),
+        lambda name: "backbone." + name.replace("blocks.", "blocks.0."),
+        # as a head of one's own on a backbone
+        lambda name: name if name.startswith("head") else f"backbone.{name}",
+    ],
+)
+def test_wrappers_and_chunks_change_nothing(tmp_path, rename):
+    loaded = weights.load(renamed(tmp_path, rename), HEADS)
+    foreign.equal(loaded.params, weights.load(PLAIN, HEADS).params)
+    assert loaded.report.dropped == {}
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "model.module.", "model."])
+def test_prefixes_of_hugging_face(tmp_path, prefix):
+    (tmp_path / "config.json").write_bytes((HF / "config.json").read_bytes())
+    renamed(tmp_path, lambda name: prefix + name, HF / "model.safetensors")
+    loaded = weights.load(tmp_path)
+    foreign.equal(loaded.params, weights.load(HF).params)
+    assert loaded.assumed == weights.load(HF).assumed
+
+
+@pytest.mark.parametrize("prefix", ["params/", "opt/target/", "params/img/"])
+def test_prefixes_of_google(tmp_path, prefix):
+    plain = FIXTURES / "vit_tiny_finetuned.npz"
+    arrays = {prefix + name: array for name, array in read(plain).items()}
+    # Moments have the names of parameters, shorter than what they are moments of.
+    moments = {f"mu/{name}": array + 1 for name, array in read(plain).items()}
+    loaded = weights.load(write(tmp_path / "w.npz", arrays | moments))
+    foreign.equal(loaded.params, weights.load(plain).params)
+    assert f"the model under {prefix}, not that under mu/" in "".join(loaded.assumed)
+
+
+def test_of_teacher_and_student_the_teacher_is_taken_and_that_is_said(tmp_path):
+    arrays = safetensors.load_file(PLAIN)
+    both = {f"student.backbone.{name}": array + 1 for name, array in arrays.items()}
+    both |= {f"teacher.backbone.{name}": array for name, array in arrays.items()}
+    loaded = weights.load(write(tmp_path / "w.safetensors", both), HEADS)
+    foreign.equal(loaded.params, weights.load(PLAIN, HEADS).params)
+    line = "assumed the model under teacher.backbone., not that under student.backbone.: "
+    assert f"{line}the file holds several" in loaded.assumed
+    assert set(loaded.report.dropped.values()) == {"not under teacher.backbone."}
+
+
+def test_two_names_for_one_array_are_refused(tmp_path):
+    arrays = safetensors.load_file(PLAIN)
+    arrays["_orig_mod.norm.bias"] = arrays["norm.bias"]
+    path = write(tmp_path / "w.safetensors", arrays)
+    assert refusal(path) == "_orig_mod.norm.bias and norm.bias are the same array"
+
+
+def test_many_prefixes_are_no_more_work():
+    """Only a few are tried, however many a file has."""
+    spec = readers.Spec((2, 2), np.dtype(np.float32))
+    names = {f"m{i}.patch_embed.proj.weight": spec for i in range(15_000)}
+    with pytest.raises(weights.WeightsError, match="not one of the supported model layouts"):
+        prefixes.find(readers.Arrays(names, lambda name: None))
