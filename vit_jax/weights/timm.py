@@ -382,7 +382,7 @@ def units(theirs: str) -> Iterator[Rule]:
 
 
 DROPPED = (
-    (r"mask_token", "of masked image modeling"),
+    (r"mask_token|decoder_.*", "of masked image modeling"),
     *timm_eva.DROPPED,
     (r"text\..*|logit_scale|logit_bias", "of the text tower and the loss"),
 )
