@@ -276,7 +276,9 @@ def test_documents(tmp_path, params, module, count):
     """What stands in config.json is believed where it fits the arrays, and nothing else is."""
     names = ("tench", "goldfish", "great white shark")
     epsilon = 1e-6 if module is timm else 1e-12
-    model = models.complete(dataclasses.replace(HEADS, norm_epsilon=epsilon))
+    resize = "antialiased_bicubic" if module is timm else "bicubic"
+    known = dataclasses.replace(HEADS, norm_epsilon=epsilon, position_resize=resize)
+    model = models.complete(known)
     facts = dataclasses.replace(FACTS, model=model, classes=names)
     rng = np.random.default_rng(4)
     shapes = mapping.create_classifier(facts).shapes()
