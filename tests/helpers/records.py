@@ -247,9 +247,30 @@ def speed():
     yield f"{two:.2f} on two"
 
 
+def laptop():
+    """Rows of own_images.md: top-1 on test images with its 95 % interval (Wilson) by folder."""
+    for line in lines("laptop"):
+        images, test = line["images"], line["test"]
+        low, high = wilson(test["top1"], test["count"])
+        yield (
+            f"{line['of']} | {line['classes']} | {images['train']}, {images['val']}, "
+            f"{images['test']} | {100 * test['top1']:.0f} % ({100 * low:.0f} to {100 * high:.0f} %) "
+            f"| {100 * line['largest_class']:.0f} %"
+        )
+
+
+def wilson(share, count):
+    """The 95 % interval of a share of so many."""
+    z = 1.96
+    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z * (share * (1 - share) / count + z**2 / (4 * count**2)) ** 0.5 / (1 + z**2 / count)
+    return middle - half, middle + half
+
+
 QUOTED = {
     "README.md": (readme,),
     "docs/cifar10.md": (cifar10,),
+    "docs/own_images.md": (laptop,),
     "docs/paper.md": (paper, paper_findings),
     "docs/preflight.md": (table3,),
     "docs/records/README.md": (records,),
