@@ -194,7 +194,7 @@ def test_a_run_begins_with_the_grid_of_its_own_images(oblong):
         "model.mlp_dim": "48", "model.heads": "3", "model.unroll": "1", "model.pooling": "token",
         "model.position": "learned_1d", "model.num_classes": "10",
     }  # fmt: skip
-    with pytest.warns(AssumptionWarning) as told:  # noqa: PT031
+    with pytest.warns(AssumptionWarning) as told:
         cfg = run_directory.as_in_weights(run_config.resolve("digits", overrides), overrides)
     opened = loading.load(str(path), wanted=cfg)
     params, report = weights.fit(

@@ -45,7 +45,7 @@ def fit(
     Raises WeightsError, in one line with every difference, if the networks differ.
     """
     source, wanted = tree_utils.flatten(params), tree_utils.flatten(target.shapes())
-    report = {"dropped": {}, "fresh": {}, "resized": {}}
+    report: dict[str, dict[str, str]] = {"dropped": {}, "fresh": {}, "resized": {}}
     kept: dict[str, np.ndarray] = {}
     wrong: list[str] = []
     for name, leaf in wanted.items():
@@ -91,7 +91,12 @@ def fit(
         remedy = theirs and f"; set {theirs}"
         text = mapping.summary(wrong, 300)
         raise WeightsError(f"the weights do not fit the model: {text}{remedy}")
-    return tree_utils.nest(kept), mapping.Report(used=len(kept), **report)
+    return tree_utils.nest(kept), mapping.Report(
+        used=len(kept),
+        dropped=report["dropped"],
+        fresh=report["fresh"],
+        resized=report["resized"],
+    )
 
 
 def _other_sizes(source: config.Model, target: config.Model) -> str:

@@ -51,7 +51,7 @@ def load(
         params, report = mapping.read(
             arrays, layout.rules(arrays.specs, facts), layout.dropped, facts
         )
-        dropped = dict(sorted((report.dropped | found.beside).items()))
+        dropped = dict(sorted({**report.dropped, **found.beside}.items()))
         report = dataclasses.replace(report, dropped=dropped, prefix=found.prefix)
         final = _override(own, overrides)
         if final.data.image_size != facts.data.image_size:

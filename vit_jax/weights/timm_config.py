@@ -207,9 +207,10 @@ def data(
     """
     said = json_fields.section(given, "pretrained_cfg")
     if not said:
-        mean, std = kind.pixels if kind and channels == 3 else HALF
-        known = kind is not None and kind is not VIT
-        whose = f"{kind.title}'s weights" if known else "the weights that Google trained"
+        family = kind or VIT
+        mean, std = family.pixels if channels == 3 else HALF
+        google = family is VIT
+        whose = "the weights that Google trained" if google else f"{family.title}'s weights"
         plain = config.Data(
             image_size=size,
             channels=channels,
