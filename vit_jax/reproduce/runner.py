@@ -108,10 +108,19 @@ def _call(words: Sequence[str]) -> int:
     A TPU has one owner: a process that used or looked for devices would block the next run.
     """
     process = subprocess.Popen([sys.executable, "-m", "vit_jax", *words], stdout=sys.stderr)
-    stop = signals.Stop(says="")
-    stop.noted = lambda _: process.terminate()  # it saves, says so, and ends
-    with stop:
+    with _PassedOn(process):
         return process.wait()
+
+
+class _PassedOn(signals.Stop):
+    """Signals for a child, which saves, says so, and ends."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        super().__init__(says="")
+        self._process = process
+
+    def noted(self, number: int) -> None:
+        self._process.terminate()
 
 
 @functools.cache
