@@ -124,8 +124,8 @@ def train(
             )
             moment = starting.restore(saver, target, seal, session, files, accept=accept)
             moment = moment or starting.begin(model, tx, cfg, evaluation.classes, mesh, session)
-            final = test and _final(evaluation, test, plan.steps, directory)
-            tested = final and final.recorded(files)
+            final = None if test is None else _final(evaluation, test, plan.steps, directory)
+            tested = None if final is None else final.recorded(files)
             train_step = None
             if moment.step < plan.steps:
                 pure = step.create(model, tx, schedule, cfg, taught and taught.teacher)
@@ -163,7 +163,7 @@ def train(
                 session.stop.release()
             if spent := files.spent(plan.steps):
                 session.progress.say(goodput.describe(spent))
-            if final and not tested:
+            if final is not None and not tested:
                 tested = final(state.evaluated(live, cfg.mesh, chosen), saver, session, files)
             return _finish(evaluation, last, tested or {}, plan.steps, session, files)
 

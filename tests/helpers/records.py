@@ -251,10 +251,10 @@ def laptop():
     """Rows of own_images.md: top-1 on test images with its 95 % interval (Wilson) by folder."""
     for line in lines("laptop"):
         images, test = line["images"], line["test"]
-        low, high = wilson(test["top1"], test["count"])
+        low, high = (100 * bound for bound in wilson(test["top1"], test["count"]))
         yield (
             f"{line['of']} | {line['classes']} | {images['train']}, {images['val']}, "
-            f"{images['test']} | {100 * test['top1']:.0f} % ({100 * low:.0f} to {100 * high:.0f} %) "
+            f"{images['test']} | {100 * test['top1']:.0f} % ({low:.0f} to {high:.0f} %) "
             f"| {100 * line['largest_class']:.0f} %"
         )
 

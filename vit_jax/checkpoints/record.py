@@ -254,10 +254,10 @@ def score(metrics: Mapping[str, Any] | None, metric: str | None) -> tuple[float,
     images make likely, the one with the lower loss on the same split ranks higher.
     """
     metrics = metrics or {}
-    if metric is None or not _finite(value := metrics.get(metric)):
+    if metric is None or not _finite(metrics.get(metric)):
         return None
-    split, _, what = metric.rpartition("/")
-    loss = metrics.get(f"{split}/loss" if split else "loss")
+    value, (split, _, what) = metrics[metric], metric.rpartition("/")
+    loss = metrics.get(f"{split}/loss" if split else "loss", math.inf)
     return -value if what == "loss" else value, -loss if _finite(loss) else -math.inf
 
 
