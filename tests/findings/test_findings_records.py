@@ -122,3 +122,9 @@ def test_the_page_is_that_of_the_records():
     words = markdown.page(page.document(study, command))
     kept = (KEPT.parents[1] / "findings.md").read_text()
     assert words.partition("\nmade ")[0] == kept.partition("\nmade ")[0]
+
+
+def test_a_cell_has_failed_or_not(tmp_path):
+    known = records.Records(tmp_path / "records.jsonl")
+    known._known = {"a": {"state": records.FAILED}, "b": {"state": records.DONE}}
+    assert [known.failed(digest) for digest in "abc"] == [True, False, False]

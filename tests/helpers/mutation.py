@@ -54,10 +54,55 @@ TARGETS = {
                     "backbones")
     ],
 }  # fmt: skip
+# Modules outside of that core, and the few files whose tests are theirs.
+OTHERS = {
+    "training/lora": "training/lora training/trainable",
+    "training/trainable": "training/trainable training/lora",
+    "training/optimizers": "training/optimizer training/trainable",
+    "training/losses": "training/losses training/mixup",
+    "training/mixup": "training/mixup",
+    "training/distillation": "training/distillation",
+    "training/masked_objective": "training/masked",
+    "training/replay": "training/replay",
+    "training/normalization": "training/step data/depth",
+    "data/csv_source": "data/csv_source",
+    "data/tiff": "data/tiff",
+    "data/three_augment": "data/augmentation_kit",
+    "data/random_erasing": "data/erasing",
+    "data/transforms": "data/transforms data/erasing",
+    "data/randaugment": "data/augment",
+    "data/folders": "data/folders",
+    "data/split_roles": "data/split_roles",
+    "data/image_headers": "data/images",
+    "data/decoding": "data/images data/depth",
+    "data/native_aspect": "evaluators/native_aspect",
+    "data/example_lists": "data/splits",
+    "data/labels": "data/labels data/real",
+    "evaluators/multilabel": "evaluators/exact evaluators/several",
+    "evaluators/label_sets": "evaluators/label_sets",
+    "evaluators/class_subset": "evaluators/exact evaluators/several",
+    "evaluators/corruptions": "evaluators/corruptions",
+    "evaluators/linear_data": "evaluators/pairs evaluators/fewshot",
+    "evaluators/test_split": "evaluators/final",
+    "segmentation/scores": "segmentation/segmentation",
+    "segmentation/masks": "segmentation/segmentation",
+    "segmentation/linear": "segmentation/segmentation",
+    "findings/verdicts": "findings/findings_verdicts",
+    "findings/measures": "findings/findings_declarations findings/findings_protocol",
+    "findings/records": "findings/findings_records",
+    "findings/verification": "findings/findings_verification",
+}
+# The files of tests that have to notice a fault, by module.
 GROUPS = {
-    f"vit_jax/{folder}/{module}.py": (folder, [f"tests/{file}" for file in files])
+    f"vit_jax/{folder}/{module}.py": tuple(f"tests/{file}" for file in files)
     for (folder, modules), files in TARGETS.items()
     for module in modules.split()
+} | {
+    f"vit_jax/{module}.py": tuple(
+        f"tests/{'/'.join([*file.split('/')[:-1], 'test_' + file.split('/')[-1]])}.py"
+        for file in files.split()
+    )
+    for module, files in OTHERS.items()
 }
 BY_HAND = "by hand"  # the operator of a fault that somebody wrote
 MODULES = [file.removesuffix(".py").replace("/", ".") for file in GROUPS] + ["vit_jax.experiment"]
@@ -161,7 +206,7 @@ def killer(copy, fault, known, budget):
     None instead of a test: the CPU seconds of `budget` were too few to tell. Tests that call the
     function run, the quickest first; all of the group if none does.
     """
-    files, seconds = GROUPS[fault.file][1], known["seconds"]
+    files, seconds = GROUPS[fault.file], known["seconds"]
     place = f"{fault.file}:{fault.function}"
     concerned = [
         test
@@ -187,11 +232,11 @@ def search(rows, *, until=None, budget=None, say=print):
         for row in rows:
             if until is not None and time.strftime("%H:%M") >= until:
                 break
-            folder, files = GROUPS[row.fault.file]
-            if folder not in known:
-                known[folder] = baseline(copy, files, measure=budget is None)
-                say(f"{folder}: {len(known[folder]['seconds'])} tests")
-            test, seconds = killer(copy, row.fault, known[folder], budget)
+            files = GROUPS[row.fault.file]
+            if files not in known:
+                known[files] = baseline(copy, files, measure=budget is None)
+                say(f"{len(known[files]['seconds'])} tests of {' '.join(files)}")
+            test, seconds = killer(copy, row.fault, known[files], budget)
             outcome = "not noticed so far" if test is None else test or "SURVIVED"
             say(f"{outcome} {seconds} s: {row.fault.file} {row.fault.after!r}")
             if test is not None:
