@@ -61,7 +61,8 @@ def test_it_comes_out_as_it_went_in(tmp_path, name):
     again = weights.load(out)
     if kind != "google":
         assert not [line for line in again.assumed if "model." in line]
-    foreign_names = name.startswith(("meta", "open_clip", "torch_tips")) or name == "hf_msn"
+    other_class = name in ("hf_msn", "hf_dinov2_reg_none")  # whose positions resize otherwise
+    foreign_names = name.startswith(("meta", "open_clip", "torch_tips")) or other_class
     if foreign_names or function(again) != function(loaded):  # else it is the same, not only alike
         np.testing.assert_allclose(
             answers(again, described), described["logits"], rtol=0, atol=1e-5
