@@ -214,7 +214,7 @@ def test_a_signal_at_any_time_of_a_run(number, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_at_any_time_of_other_commands(number, code):
-    for words in (["preflight", "digits"], ["selftest"]):
+    for words in (["preflight", "digits", "--topology=cpu"], ["selftest"]):
         for seconds in (0.4, 1.0, 2.0, 3.0, 4.0, 6.0):
             process = runs.start([sys.executable, "-m", "vit_jax", *words], env=runs.environment())
             time.sleep(seconds)
