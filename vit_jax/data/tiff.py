@@ -190,7 +190,7 @@ def decode(data: bytes, made: Layout) -> np.ndarray:
     kind = np.dtype(f"u{made.bits // 8}")
     image = np.empty((made.height, made.width, made.samples), kind)
     for (top, left, first, shape), plain in zip(_places(made), _unpacked(data, made), strict=True):
-        samples = np.frombuffer(plain, kind.newbyteorder(made.order)).reshape(shape)
+        samples = np.frombuffer(plain, f"{made.order}u{made.bits // 8}").reshape(shape)
         rows, columns, channels = shape
         part = image[top : top + rows, left : left + columns, first : first + channels]
         if made.predictor == 2:  # each sample less its left neighbor
