@@ -7,6 +7,7 @@ a thread listens too. It reads the number that Python's C handler writes to a pi
 raises the interrupt again if it was lost, and ends the process if the main thread cannot.
 """
 
+import atexit
 import contextlib
 import logging
 import os
@@ -229,7 +230,14 @@ def listen() -> None:
         signal.signal(number, _handle)
     _listener.start()
     os.register_at_fork(after_in_child=_forget)
+    atexit.register(_ignore)  # the first registered is the last to run
     sys.unraisablehook = _without_interrupts(sys.unraisablehook)
+
+
+def _ignore() -> None:
+    """All is done and written: Python, taking itself apart, would restore the default action."""
+    for number in NUMBERS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _forget() -> None:
