@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from etils import epath
 
 from vit_jax import config, logs, messages, models, run_config, storage, tree_utils, weights
 from vit_jax.checkpoints import manager
@@ -135,7 +136,7 @@ def is_run(reference: str | os.PathLike[str]) -> bool:
     with storage.readable_errors(os.fspath(reference)):
         return (
             (path / "checkpoints").is_dir()
-            or records.is_committed(path)
+            or records.is_committed(epath.Path(path))
             or (path.is_dir() and path.name == "checkpoints")
         )
 
@@ -173,7 +174,7 @@ def find_checkpoint(
     Raises CheckpointError.
     """
     path = storage.as_path(checkpoint)
-    if path.name.isdigit() and records.is_committed(path):
+    if path.name.isdigit() and records.is_committed(epath.Path(path)):
         at, path = int(path.name), path.parent
     directory = path / "checkpoints" if (path / "checkpoints").is_dir() else path
     if not directory.is_dir():
