@@ -124,9 +124,9 @@ def test_images_of_every_form_are_the_same(run, tmp_path):
 @pytest.mark.parametrize(
     ("images", "line"),
     [
-        (np.zeros((8, 8, 3), np.float32), r"images: is float32 \(8, 8, 3\); expected uint8"),
+        (np.full((8, 8, 1), -1, np.float32), "images: is float32 with values from -1 to -1"),
         (np.zeros((8, 8, 4), np.uint8), "images: has 4 channels, not data.channels=1"),
-        ([IMAGES[0], np.zeros(8, np.uint8)], r"images\[1\]: is uint8 \(8,\); expected uint8"),
+        ([IMAGES[0], np.zeros(8, np.uint8)], r"images\[1\]: is uint8 \(8,\); expected \(H, W\)"),
         (7, "images: has type int; expected a path"),
         ([], "images: is empty; expected at least one image"),
         ("nofile.png", "nofile.png: No such file"),

@@ -20,8 +20,8 @@ KNOWN = ("cat", "dog")
 WEIGHTS = runs.ROOT / "tests" / "fixtures" / "vit_tiny_finetuned.npz"
 PUBLISHED = re.compile(
     r"(augreg|timm|google|imagenet21k\+imagenet2012)/[\w.+-]+|ANY(\.npz|/model\.safetensors)?"
-    r"|(?<!output=)pets-timm"
 )
+OF_PETS = re.compile(r"(?<!output=)pets-timm")  # a head of as many classes as the photos have
 SHORT = {
     "train.duration": "2 steps",
     "train.batch_size": "8",
@@ -63,6 +63,10 @@ def world(tmp_path_factory):
     for name in ("cat.jpg", "a.png", "b.png"):
         picture(folder / name, rng)
     shutil.copy(WEIGHTS, folder / "weights.npz")
+    arrays = dict(np.load(WEIGHTS))
+    for name in ("head/kernel", "head/bias"):
+        arrays[name] = arrays[name][..., : len(KNOWN)]
+    np.savez(folder / "pets.npz", **arrays)
     return folder
 
 
@@ -78,7 +82,7 @@ def shortened(words):
     if named[0].startswith("image_"):
         begun = next((word for word in rest if "init_from=" in word), "")
         bundled = "cifar10/ViT-6_4" in begun
-        sizes = {} if bundled else SMALL | (IMPORTED if begun.endswith("weights.npz") else {})
+        sizes = {} if bundled else SMALL | (IMPORTED if begun.endswith(".npz") else {})
         options |= FOLDER | sizes
     more = ["--seeds=0"] if verb == "transfer" else []
     if len(rest) > 1 and not any(word.startswith("--workdir") for word in rest):
@@ -91,7 +95,7 @@ def adapted(command):
     text = command.replace("--config.data.root=DIR", "--config.data.root=photos")
     if "holdout" in text and "root=photos" in text:
         text = text.replace("root=photos", "root=unsplit")
-    text = PUBLISHED.sub("weights.npz", text)
+    text = OF_PETS.sub("pets.npz", PUBLISHED.sub("weights.npz", text))
     masked = "reconstruct" in text
     text = re.sub(r"\bRUN\b", "runs/masked" if masked else "runs/mine", text)
     return shlex.split(text)[1:]

@@ -44,7 +44,7 @@ def test_names(name, generation, shape):
         ("v3-9", "no such size; known: v3-8"),
         ("tpu7x-8", "name it by its chips along each axis, such as tpu7x:2x2x1"),
         ("tpu7x:4x4", "a tpu7x slice has 3 axes, such as tpu7x:4x4x4"),
-        ("v5e-1", "no such size; known: v5e-4, v5e-8"),
+        ("v5e-2", "no such size; known: v5e-1, v5e-4, v5e-8"),
     ],
 )
 def test_wrong_names(name, message):

@@ -298,8 +298,15 @@ def test_a_run_that_diverges_fails(tmp_path, monkeypatch):
         answer = worker.work(cell.cfg, tmp_path, "a")
     assert (answer["state"], answer["why"]) == ("failed", "step 3: loss nan")
     # Finite steps, but parameters whose held-out loss is not.
+    results = {"validation/loss": float("inf")}
     outcome = worker.experiment.Outcome(
-        workdir=tmp_path, steps=3, seconds=1.0, results={"validation/loss": float("inf")}, files=()
+        workdir=tmp_path,
+        steps=3,
+        seconds=1.0,
+        results=results,
+        last=results,
+        checkpoint="",
+        files=(),
     )
     monkeypatch.setattr(worker.experiment, "train", lambda cfg, workdir: outcome)
     answer = worker.work(cell.cfg, tmp_path, "a")

@@ -242,9 +242,10 @@ def test_resolve_the_page_of_a_model(fetched):
     zoo.resolve("https://huggingface.co/some-one/their.vit/")
     source, _ = fetched[0]
     folder = "https://huggingface.co/some-one/their.vit/resolve/main"
-    names = ("config.json", "preprocessor_config.json", "model.safetensors")
+    processors = ("preprocessor_config.json", "processor_config.json")
+    names = ("config.json", *processors, "model.safetensors")
     assert source.urls == tuple(f"{folder}/{name}" for name in names)
-    assert source.optional == (f"{folder}/preprocessor_config.json",)
+    assert source.optional == tuple(f"{folder}/{name}" for name in processors)
 
 
 HEADER = (

@@ -43,8 +43,7 @@ class Data:
     train_split: str = option("train", "Split to train on; TFDS slices such as train[:99%] work.")
     eval_split: str = option(
         "test",
-        "Split to evaluate on while training; auto, as configs of folders and lists have it unless "
-        "they say otherwise: a validation split if there is one, else test.",
+        "Split to evaluate on while training; auto: a validation split if there is one, else test.",
     )
     test_split: str | None = option(
         None,

@@ -22,7 +22,7 @@ class Checkpoint:
     )
     best: str | None = option(
         "auto",
-        "Metric that chooses the best checkpoint, of equals by the loss; auto: top1, map or loss, "
+        "Metric that chooses the best checkpoint, ties by loss; auto: top1, map, loss, "
         "none on a test split.",
         choices=("auto", "top1", "top5", "map", "loss"),
         free=True,

@@ -226,7 +226,7 @@ def _accumulated(
 
         nothing = {name: jnp.zeros((), jnp.float32) for name in measures}
         trained = jax.eval_shape(chosen.split, params)
-        grads = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), trained)
+        grads = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), trained)
         zeros = (
             (jnp.zeros((), jnp.float32), nothing),
             sharding.constrain(grads, cfg.mesh, sharding.UPDATE),
