@@ -117,6 +117,7 @@ def test_predict_names_the_colors(trained, folder, tmp_path, capsys):
     assert re.search(r"a red one\.jpg +red \d+\.\d%", capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_examples_are_drawn_by_seed(trained, folder, capsys):
     """The first nine of the split are all blue, so the first ones are no sample of it."""
 
@@ -197,6 +198,7 @@ def test_list(capsys):
     assert shared == "all: pixels 224, batch 4096"
 
 
+@pytest.mark.slow
 def test_list_of_a_table_or_a_model(capsys):
     def names(*arguments):
         assert cli.main(["list", "--json", *arguments]) == 0

@@ -32,5 +32,6 @@ def test_a_flip_within_a_program():
     np.testing.assert_array_equal(flipped, [[0, 1, 2], [3, -4, 5]])  # element 10 modulo 6
 
 
+@pytest.mark.slow
 def test_clean_steps_raise_no_alarm(trainer):
     assert corruption.clean(trainer, 20, seed=1) == 0

@@ -136,6 +136,7 @@ def test_a_program_gives_what_the_model_gives(exported, name):
             np.testing.assert_allclose(probabilities, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_bfloat16_is_stored_where_it_changes_nothing(exported):
     cases, folder, results = exported
     size = {name: (folder / f"{name}.stablehlo").stat().st_size for name in ("vit", "half")}

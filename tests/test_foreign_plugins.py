@@ -55,6 +55,7 @@ def test_the_run_records_its_modules(workdir):
     assert facts["config"]["plugins"] == ["my_project"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_command_without_them_names_them(name, workdir, tmp_path, forgotten, capsys):
     assert cli.main([name, *commands(workdir, tmp_path)[name]]) == 2

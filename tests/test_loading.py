@@ -63,6 +63,7 @@ def begun(tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_weights(begun):
     """Almost without learning, so that what it ends with is what it began with."""
     given = tree_utils.flatten(weights.load(TOKEN, {"data.image_size": "16,24"}).params)
@@ -85,6 +86,7 @@ def said(caplog):
     return lambda: [record.message for record in caplog.records]
 
 
+@pytest.mark.slow
 def test_what_became_of_the_weights_is_said(tmp_path, said):
     begin(tmp_path / "run", **{"train.duration": "2"})
     lines = said()
@@ -98,6 +100,7 @@ def test_what_became_of_the_weights_is_said(tmp_path, said):
     ]
 
 
+@pytest.mark.slow
 def test_a_begun_run_resumes_without_its_weights(begun, tmp_path):
     """Not even where they are must be known any more."""
     moved = tmp_path / "gone.npz"
@@ -114,6 +117,7 @@ def test_a_begun_run_resumes_without_its_weights(begun, tmp_path):
         run_directory.reconcile(workdir, run_config.resolve("digits", BEGIN), BEGIN)
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_another_run_and_its_head(begun, tmp_path):
     again = {"init_from": str(begun), "init_head": "keep", "optimizer.lr": "1e-9"}
     begin(tmp_path / "run", **again)
@@ -141,6 +145,7 @@ def test_what_belongs_to_the_weights_is_taken_over(tmp_path):
     assert (kept.model.gelu, kept.model.norm_epsilon) == ("tanh", 1e-12)
 
 
+@pytest.mark.slow
 def test_weights_of_a_file_are_evaluated_on_images_of_the_user(tmp_path):
     rng = np.random.default_rng(0)
     for split in ("train", "test"):
@@ -260,6 +265,7 @@ def test_a_crop_grows_with_the_image_size(tmp_path):
 # Conversion
 
 
+@pytest.mark.slow
 def test_a_run_becomes_a_google_file_and_comes_back(begun, tmp_path):
     file = tmp_path / "run.npz"
     assert cli.main(["convert", "--checkpoint", str(begun), "--to=google", f"--output={file}"]) == 0

@@ -153,6 +153,7 @@ def test_images_are_filled_in(pretrained):
         reconstruct.predict_masked(other, images)
 
 
+@pytest.mark.slow
 def test_what_fills_no_patch_is_not_filled_in():
     cfg = runs.configure(
         model={"patch_size": (4, 4), "patch_remainder": "drop"},

@@ -48,6 +48,7 @@ def train(workdir, evaluators=(), loggers=()):
     return experiment.train(cfg, workdir)
 
 
+@pytest.mark.slow
 def test_a_run_measures_and_logs_by_named_components(tmp_path, monkeypatch):
     WRITTEN.clear()
     said = []

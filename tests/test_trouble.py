@@ -43,6 +43,7 @@ def weights_that_overflow(monkeypatch, at):
     monkeypatch.setattr(loop, "train", patched)
 
 
+@pytest.mark.slow
 def test_not_finite_stops_with_exit_70_and_saves_nothing_bad(tmp_path, monkeypatch):
     workdir = tmp_path / "run"
     weights_that_overflow(monkeypatch, 13)

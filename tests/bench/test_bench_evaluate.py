@@ -41,6 +41,7 @@ def test_the_forward_pass_sees_every_image_and_the_padding(programs, logits):
     assert len({row.tobytes() for row in logits[11:]}) == 1
 
 
+@pytest.mark.slow
 def test_evaluation_measures_the_logits_of_the_forward_pass(programs, logits):
     results = programs.evaluate()
     labels = np.array([0] * 6 + [1] * 5)  # ordered by class

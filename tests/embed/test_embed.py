@@ -83,6 +83,7 @@ def test_a_data_set_is_exact_for_all_batches_and_devices(
         np.testing.assert_allclose(file["features"], want, rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_a_folder_in_the_order_of_its_paths(opened, folder, tmp_path):
     output = tmp_path / "out.parquet"
     assert embedding.write(opened, output, folder, features="tokens", batch_size=4) == 6

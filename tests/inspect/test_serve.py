@@ -278,6 +278,7 @@ def test_a_port_that_is_taken_is_said(server, viewer):
         serve.Server(viewer, "", server.server_port)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(browsing.BROWSER is None, reason="no chromium here: apt-get install chromium")
 def test_a_browser_sends_images_and_shows_them(viewer, tmp_path, monkeypatch):
     script = """

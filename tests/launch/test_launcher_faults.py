@@ -123,6 +123,7 @@ def test_a_slice_taken_in_each_state_is_made_again(world, verb):
     assert len(here.calls("delete")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("states", [["WAITING_FOR_RESOURCES", "SUSPENDED"]])
 def test_a_request_that_is_taken_back_in_the_queue_is_made_again(world, states):
     here = world(lives=[{"states": states}, {"runs": ["0"]}])

@@ -106,6 +106,7 @@ def test_a_steady_run_renews_the_budget(world):
     here.tpu("supervise", *RUN, "--max-restarts=1", "--steady-seconds=5", "digits")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", ["run", "create"])
 def test_without_steady_seconds_nothing_renews_the_budget(world, fails):
     refusals = ["ERROR: (gcloud.x) UNAVAILABLE: try later"] * 9
@@ -127,6 +128,7 @@ def noting_sleeps(here):
     ]
 
 
+@pytest.mark.slow
 def test_back_off_doubles(world):
     failures = {"tpu-vm scp": ["ERROR: (gcloud.x) UNAVAILABLE: try later"] * 4}
     here = world(lives=[{"runs": ["0"]}], failures=failures)
@@ -135,6 +137,7 @@ def test_back_off_doubles(world):
     assert slept() == [30, 60, 120, 240]
 
 
+@pytest.mark.slow
 def test_a_request_that_stays_lost_is_asked_for_at_growing_intervals(world):
     lost = [{"prints": "SUSPENDED\n"}] * 10
     here = world(lives=[{"runs": ["0"]}], failures={"queued-resources describe": lost})
@@ -152,9 +155,9 @@ def test_one_worker_of_two_decides_nothing(world):
     here.make_ready()
     printed = here.tpu("supervise", *RUN, "digits", code=2)
     assert "worker 0: exited 0\nworker 1: exited 2\n" in printed
-    assert len(here.calls()) < 20
 
 
+@pytest.mark.slow
 def test_an_answer_of_megabytes_is_cut_and_costs_little(world):
     failures = {
         "tpu-vm ssh poll": [

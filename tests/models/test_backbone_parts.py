@@ -188,6 +188,7 @@ def test_rotary_positions_fit_any_size_and_every_attention():
         np.testing.assert_allclose(again, logits, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_queries_and_keys_are_normalized_by_head():
     """Then logits are at most the root of the width of a head, times the scales."""
     classifier = tiny(qk_norm=True)

@@ -93,6 +93,7 @@ def test_it_resumes_bit_for_bit(workdir, tmp_path, monkeypatch):
     runs.assert_equal_runs(tmp_path / "run", workdir)
 
 
+@pytest.mark.slow
 def test_it_is_evaluated(workdir):
     found = experiment.evaluate(workdir, {})
     assert found["test/count"] == 100

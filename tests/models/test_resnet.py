@@ -371,6 +371,7 @@ def test_names_and_shapes():
 # Sizes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "parameters"),
     [

@@ -326,6 +326,7 @@ test_imagenet.build.build(test_imagenet.job(pathlib.Path(sys.argv[1]), "killed",
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_packing_goes_on_where_it_was_killed(tmp_path):
     """Killed at any moment, the same command ends with the same bytes."""

@@ -92,6 +92,7 @@ def test_what_is_missing_or_damaged_is_a_line(tmp_path):
     assert page.words.count("nothing measured yet") == 4
 
 
+@pytest.mark.slow
 def test_every_cut_of_the_files_of_a_run_makes_a_page(tmp_path):
     pages.write_run(tmp_path, results=RESULTS)
     files = [tmp_path / "config.json", tmp_path / "metrics.jsonl",
@@ -226,6 +227,7 @@ def test_predictions_are_those_of_the_checkpoint_that_is_reported(trained):
     assert f"{100 * outcome.results['test/top1']:.2f} %" in page.words
 
 
+@pytest.mark.slow
 def test_without_predictions_no_jax_is_imported(trained, tmp_path):
     workdir, _ = trained
     code = (
@@ -258,6 +260,7 @@ def test_mistakes_are_one_line(tmp_path, capsys):
     assert cli.main(["report", str(tmp_path / "run"), "--config.seed=1"]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(browsing.BROWSER is None, reason="no chromium here: apt-get install chromium")
 @pytest.mark.parametrize("width", [1280, 500])
 def test_a_browser_shows_the_page_without_scrolling_sideways(trained, tmp_path, width):

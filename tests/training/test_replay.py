@@ -71,6 +71,7 @@ def test_a_sound_run_is_that_without_replay(trainer):
     assert not lines
 
 
+@pytest.mark.slow
 def test_every_flip_that_changes_a_result_is_found(trainer):
     """In parameters and images, on any of eight devices; compared with all bits of both results."""
     rng, found = np.random.default_rng(0), {True: 0, False: 0}

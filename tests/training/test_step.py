@@ -218,6 +218,7 @@ def test_one_device_has_no_collectives_and_whole_parameters_are_not_gathered():
     assert collectives(Trainer(configure(**REPLICATED)).compiled) == {"all-reduce"}
 
 
+@pytest.mark.slow
 def test_layers_that_run_one_by_one_are_gathered_one_by_one(monkeypatch):
     def gathered(unroll, **options):
         text = Trainer(configure(model={"unroll": unroll}, **options)).compiled.as_text()
@@ -236,6 +237,7 @@ def test_layers_that_run_one_by_one_are_gathered_one_by_one(monkeypatch):
     assert stacked(gathered(2))
 
 
+@pytest.mark.slow
 def test_how_weights_are_gathered_changes_no_bit(monkeypatch):
     cfg = configure(model={"unroll": 2})
     one_by_one = Trainer(cfg).run(2)
@@ -321,6 +323,7 @@ def test_ema_by_hand():
     chex.assert_trees_all_equal(evaluated, trainer.state["ema"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"dropout": 0.3}, {"stochastic_depth": 0.5}])
 def test_dropout_is_a_function_of_seed_and_step(options):
     cfg = configure(model=options, optimizer={"lr": 1e-30})

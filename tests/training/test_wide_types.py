@@ -27,6 +27,7 @@ SECTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SECTIONS)
 def test_a_step_has_the_types_it_has_by_default(kind):
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):

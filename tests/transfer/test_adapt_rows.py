@@ -20,6 +20,7 @@ TINY = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_method_of_every_model_can_be_compiled():
     assert len(NAMES) == 24
     trained = {}

@@ -343,6 +343,7 @@ def test_vtab_means():
         assert vtab.means([*tasks[:-1], one("dtd", [1.0, 2.0])]) is None
 
 
+@pytest.mark.slow
 def test_a_tiny_copy_of_a_whole_transfer(tmp_path, monkeypatch):
     create = sharding.create_mesh
     monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))

@@ -336,6 +336,7 @@ def test_layers_in_one_array_of_which_one_is_wrong(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vit_tiny_token", "bv_vit_map", "bit_tiny_legacy", "hybrid_tiny"])
 def test_files_without_a_head(tmp_path, name):
     source = FIXTURES / f"{name}.npz"
@@ -406,6 +407,7 @@ TIMM_KEYS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [*ODD, DEEP, "9" * 4000, "1e400", "null"])
 def test_odd_values_of_config_end_in_one_line(tmp_path, value):
     for name, keys in [("hf_silu_4_by_9", (key,)) for key in HF_KEYS] + [
