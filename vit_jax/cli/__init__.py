@@ -74,7 +74,8 @@ EXITS = """\
 exit codes: 0 done, 2 wrong usage or input, 70 failed but worth a retry (loss not finite, disk
 full), 71 a device computed different results from the same inputs, 72 another process has taken
 over the run directory, 75 stopped by a signal and saved (resume with the same command), 78 will
-fail again (out of memory, no usable checkpoint), 130 interrupted by Ctrl-C, 143 by SIGTERM
+fail again (out of memory, no usable checkpoint), 130 interrupted by Ctrl-C, 143 by SIGTERM, 129 as
+the terminal was closed
 """
 
 OVERRIDES = """\

@@ -9,7 +9,7 @@ HELP = "train a model, or resume a run"
 TAKES_CONFIG = True
 EPILOG = """\
 The same command resumes: a run lives in its --workdir and continues from its newest good
-checkpoint, bit for bit. SIGTERM or Ctrl-C saves first (exit code 75).
+checkpoint, bit for bit. SIGTERM, Ctrl-C or a closed terminal saves first (exit code 75).
 """
 
 

@@ -363,4 +363,4 @@ def _parts(loader: Loader, make: Callable[[int], dict[str, Any]], start_step: in
 
 def _begin_process(index: int, count: int) -> None:
     """Leaves signals to the main process, which may still need batches."""
-    worker_processes.begin(signal.SIGINT, signal.SIGTERM)
+    worker_processes.begin(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

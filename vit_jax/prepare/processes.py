@@ -117,7 +117,7 @@ _pack: Pack
 
 def _start(make: Make, images: Any, stop: Any) -> None:
     """Initializes a worker process."""
-    processes.begin(signal.SIGINT)  # the parent decides when to stop
+    processes.begin(signal.SIGINT, signal.SIGHUP)  # the parent decides when to stop
 
     def count() -> None:
         with images:

@@ -108,8 +108,9 @@ def _call(words: Sequence[str]) -> int:
     A TPU has one owner: a process that used or looked for devices would block the next run.
     """
     process = subprocess.Popen([sys.executable, "-m", "vit_jax", *words], stdout=sys.stderr)
-    with _PassedOn(process):
-        return process.wait()
+    with _PassedOn(process) as stop:
+        code = process.wait()
+    return code if stop.signal is None else PREEMPTED  # whatever the child made of it
 
 
 class _PassedOn(signals.Stop):

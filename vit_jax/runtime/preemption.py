@@ -30,7 +30,7 @@ class Stop(signals.Stop):
     def noted(self, number: int) -> None:
         """Tells the other processes."""
         # Not process_count: a signal may come while that waits for the devices, and holds a lock.
-        if number == signal.SIGINT and jax.distributed.is_initialized():
+        if number != signal.SIGTERM and jax.distributed.is_initialized():
             os.kill(os.getpid(), signal.SIGTERM)  # the one that jax passes on to all processes
 
     def __call__(self, step: int | None = None) -> bool:

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: heard from the first line of a command, whatever its main thread does.
+"""SIGINT, SIGTERM and SIGHUP: heard from a command's first line, whatever its main thread does.
 
 Python runs signal handlers in the main thread, between two instructions. That alone loses signals:
 a thread in C++ (compiling, waiting for a device) runs no handler, and an exception raised in one
@@ -22,6 +22,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
+if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # which `nohup` asks for
+    NUMBERS += (signal.SIGHUP,)  # the terminal is closed
 RESUMABLE = ("train", "transfer", "reproduce")  # the same command goes on
 SAVED = 75  # the exit code of these
 TICK = 0.2  # seconds between looks at the main thread
@@ -63,6 +65,9 @@ class Stop:
             signal.signal(number, handler)
         if self in _stops:
             _stops.remove(self)
+        # What was noted has been seen to, or is about to be, and no interrupt to be waited for.
+        if self.signal is not None and self.holding and not interrupted():
+            answered()
 
     def hold(self) -> None:
         """From here on a signal is noted: there is something to save."""
@@ -246,8 +251,9 @@ def _forget() -> None:
     _listener = None
     _stops.clear()
     signal.set_wakeup_fd(-1)
+    for number in NUMBERS:
+        signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def interrupted() -> bool:
