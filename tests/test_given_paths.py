@@ -7,7 +7,8 @@ import pytest
 
 import runs
 import vit_jax
-from vit_jax import catalog, cli, config, listing, run_config, storage, table_names, weights
+from vit_jax import catalog, cli, config, errors, listing, run_config, storage, table_names, weights
+from vit_jax.data import image_inputs
 from vit_jax.preflight import topologies
 
 
@@ -25,10 +26,50 @@ def test_a_home_directory_is_expanded_and_a_relative_root_recorded_whole(tmp_pat
     assert parsed.workdir == tmp_path / "run"
 
 
+def test_weights_are_recorded_whole_and_published_names_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "teacher.npz").touch()
+    given = {
+        "data.examples": "list.json",
+        "init_from": "cifar10/ViT-6_4",
+        "distill.teacher": "teacher.npz",
+    }
+    cfg = run_config.config_from_values({**config.to_dict(runs.configure())}, given)
+    assert cfg.data.examples == f"{tmp_path}/list.json"
+    assert cfg.init_from == "cifar10/ViT-6_4"
+    assert cfg.distill.teacher == f"{tmp_path}/teacher.npz"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda path: vit_jax.convert("run", "timm", path),
+        lambda path: vit_jax.embed("run", path),
+        lambda path: vit_jax.embed("run", "features.npz", path),
+        lambda path: vit_jax.predict("run", [path]),
+        lambda path: list(image_inputs.read([path], config.Data())),
+    ],
+)
+def test_paths_from_python_are_those_of_the_command_line(call, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.UserError, match="gs://bucket/x: must be on a disk; copy it there"):
+        call("gs://bucket/x")
+    with pytest.raises(errors.UserError, match="file:///x: is an address; write the path, /x"):
+        call("file:///x")
+    with pytest.raises(errors.UserError) as raised:
+        call("~/x")
+    assert "~" not in str(raised.value) or "No such file" in str(raised.value)
+    assert not (tmp_path / "~").exists()
+
+
 @pytest.mark.parametrize("scheme", ["s3", "hf", "https"])
 def test_addresses_that_are_not_read_are_one_line(scheme, capsys):
     address = f"{scheme}://bucket/images"
     for words in (
+        ["prepare", "cifar10", f"--from={address}"],
+        ["prepare", "cifar10", f"--data-dir={address}"],
+        ["list", "--tasks", f"--data-dir={address}"],
         ["train", "image_folder", f"--config.data.root={address}", "--dry-run"],
         ["train", "digits", f"--workdir={address}", "--dry-run"],
         *([["evaluate", f"--checkpoint={address}"]] if scheme != "https" else []),

@@ -48,7 +48,7 @@ def convert(
         >>> vit_jax.load("copy").step
         2
     """
-    output = pathlib.Path(output)
+    output = storage.given_path("--output", output, remote=False)
     if os.path.lexists(output):
         raise config.ConfigError(f"--output={output}: exists already; choose another, or remove it")
     if kind in ("orbax", "adapter") and dtype != "float32":

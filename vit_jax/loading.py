@@ -143,7 +143,7 @@ def is_run(reference: str | os.PathLike[str]) -> bool:
 
 def has_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) -> bool:
     """Returns whether images are named, as a run does; weights of other projects bring none."""
-    own = is_run(reference) or adapter_file.recognizes(pathlib.Path(reference))
+    own = is_run(reference) or adapter_file.recognizes(storage.as_path(reference))
     return own or bool({"data.source", "data.name", "data.root"} & set(overrides))
 
 
@@ -154,8 +154,9 @@ def check_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]
     if not storage.as_path(reference).exists() and "://" not in str(reference):
         weights.find(str(reference))  # a mistyped name is the first thing to say
     if not has_images(reference, overrides):
-        if pathlib.Path(reference).exists():
-            weights.look(pathlib.Path(reference))  # so is a folder or file that is no checkpoint
+        path = storage.as_path(reference)
+        if not storage.is_remote(path) and path.exists():
+            weights.look(path)  # so is a folder or file that is no checkpoint
         raise config.ConfigError(
             f"{reference} brings no images; set --config.data.source=folder and "
             "--config.data.root=DIR, or --config.data.source=tfds and --config.data.name=NAME"
@@ -180,6 +181,10 @@ def find_checkpoint(
     if not directory.is_dir():
         raise manager.CheckpointError(f"--checkpoint={checkpoint}: no such run directory")
     number, record = manager.find(directory, at)
+    if missing := {"config", "classes"} - record.keys():
+        raise manager.CheckpointError(
+            f"{records.folder(directory, number)}: its record has no {min(missing)}"
+        )
     return directory, number, record
 
 

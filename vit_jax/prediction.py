@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax import config, loading, logs, messages
+from vit_jax import config, loading, logs, messages, storage
 from vit_jax.data import (
     class_matching,
     decoding,
@@ -55,12 +55,13 @@ def predict(
     """
     if bool(images) == bool(examples):
         raise config.ConfigError("predict: give images or examples, and not both")
+    paths = [storage.given_path("images", path, remote=False) for path in images]
     if examples:
         loading.check_images(reference, overrides or {})
     loaded = loading.load(reference, overrides, step)
     loaded.check_head()
     if images:
-        return loaded.classify(files([pathlib.Path(path) for path in images]), top)
+        return loaded.classify(files(paths), top)
     return loaded.classify(read_examples(loaded, examples, seed), top)
 
 

@@ -48,16 +48,28 @@ def config_from_values(
     unread_options.check(cfg, overrides)
     if tiny:  # overridden options keep their values
         cfg = config.build(config.override(config.to_dict(smoke.shrink(cfg)), overrides))
-    if (root := cfg.data.root) is not None:
-        data = dataclasses.replace(cfg.data, root=_absolute("data.root", root))
-        cfg = dataclasses.replace(cfg, data=data)
-    return complete(cfg)
+    return complete(_located(cfg))
 
 
-def _absolute(option: str, path: str) -> str:
-    """The path as a run records it, which is resumed and evaluated from other directories too."""
-    found = storage.given_path(option, path)
-    return path if storage.is_remote(path) else os.path.abspath(found)  # noqa: PTH100 (no links)
+def _located(cfg: config.Config) -> config.Config:
+    """A config as a run records it: it is resumed and evaluated from other directories too."""
+
+    def absolute(option: str) -> str | None:
+        path = config.get(cfg, option)
+        if path is None or storage.is_remote(path):
+            return path
+        return os.path.abspath(storage.given_path(option, path))  # noqa: PTH100 (no links)
+
+    def weights(reference: str | None) -> str | None:
+        # A path goes before a published name, as it does where weights are looked for.
+        path = None if reference is None or "://" in reference else storage.as_path(reference)
+        return os.path.abspath(path) if path and path.exists() else reference  # noqa: PTH100
+
+    data = dataclasses.replace(
+        cfg.data, root=absolute("data.root"), examples=absolute("data.examples")
+    )
+    distill = dataclasses.replace(cfg.distill, teacher=weights(cfg.distill.teacher))
+    return dataclasses.replace(cfg, data=data, distill=distill, init_from=weights(cfg.init_from))
 
 
 def complete(cfg: config.Config) -> config.Config:

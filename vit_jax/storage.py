@@ -49,14 +49,23 @@ def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
     return cast(pathlib.Path, epath.Path(text))
 
 
-def given_path(option: str, path: str | os.PathLike[str]) -> pathlib.Path:
-    """The path of an option, on a disk or gs://; raises ConfigError for other addresses."""
+def given_path(option: str, path: str | os.PathLike[str], *, remote: bool = True) -> pathlib.Path:
+    """The path of an option, on a disk or, if `remote`, gs://; raises ConfigError for others."""
     text = os.fspath(path)
-    if "://" in text and not is_remote(text):
-        raise ConfigError(
-            f"{option}={text}: cannot be opened; copy it to a disk, or to a gs:// bucket"
-        )
+    if why := not_here(text, remote=remote):
+        raise ConfigError(f"{option}={text}: {why}")
     return as_path(text)
+
+
+def not_here(text: str, *, remote: bool) -> str:
+    """Why a text is no path on a disk or, if `remote`, gs://, and the remedy; empty if it is."""
+    if "://" not in text or (remote and is_remote(text)):
+        return ""
+    if text.startswith("file://"):
+        return f"is an address; write the path, {text.removeprefix('file://')}"
+    if remote:
+        return "cannot be opened; copy it to a disk, or to a gs:// bucket"
+    return "must be on a disk; copy it there, or mount the bucket (gcsfuse)"
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:

@@ -2,10 +2,9 @@
 
 import argparse
 import math
-import os
 import pathlib
 
-from vit_jax import messages
+from vit_jax import messages, storage
 
 CHECKPOINT = (
     "run directory or one of its checkpoints; weights of Google, Big Transfer, timm or Hugging "
@@ -50,19 +49,17 @@ def profile(text: str) -> tuple[int, int]:
 
 def local_path(text: str) -> pathlib.Path:
     """Returns a path on a disk."""
-    if "://" in text:
-        raise argparse.ArgumentTypeError(
-            f"{text}: must be on a disk; mount the bucket (gcsfuse), or a disk all hosts share"
-        )
-    return pathlib.Path(os.path.expanduser(text))  # noqa: PTH111 (an unknown ~user stays)
+    return _path(text, remote=False)
 
 
 def path(text: str) -> pathlib.Path:
     """Returns a path on a disk or in a bucket."""
-    if not text.startswith("gs://"):
-        return local_path(text)
-    from vit_jax import storage  # slow to import
+    return _path(text, remote=True)
 
+
+def _path(text: str, *, remote: bool) -> pathlib.Path:
+    if why := storage.not_here(text, remote=remote):
+        raise argparse.ArgumentTypeError(f"{text}: {why}")
     return storage.as_path(text)
 
 

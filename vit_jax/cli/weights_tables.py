@@ -64,8 +64,10 @@ def augreg_best(index: str, model: str | None) -> list[augreg.Upstream]:
     """
     path = pathlib.Path(index).expanduser()
     best = augreg.every(download.fetch(index) if "://" in index else path)
-    pattern = zoo.variant(model or "*")
-    chosen = [one for name, one in sorted(best.items()) if fnmatch.fnmatchcase(name, pattern)]
+    pattern = zoo.variant(model or "*").lower()
+    chosen = [
+        one for name, one in sorted(best.items()) if fnmatch.fnmatchcase(name.lower(), pattern)
+    ]
     if not chosen:
         raise config.ConfigError(
             f"--model={model}: not in {index}; known: {', '.join(sorted(best))}"

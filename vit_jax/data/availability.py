@@ -32,9 +32,14 @@ class PreparedDataset(NamedTuple):
 
 
 def directory(data_dir: str | os.PathLike[str] | None) -> Any:
-    """Returns TFDS's data_dir: the one given, else $TFDS_DATA_DIR, else TFDS's default."""
-    default = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    return epath.Path(os.fspath(data_dir or default)).expanduser()
+    """Returns TFDS's data_dir: the one given, else $TFDS_DATA_DIR, else TFDS's default.
+
+    Raises ConfigError for an address that is not read.
+    """
+    path, option = data_dir, "--data-dir"
+    if not path and (path := os.environ.get("TFDS_DATA_DIR")):
+        option = "TFDS_DATA_DIR"
+    return epath.Path(storage.given_path(option, path or "~/tensorflow_datasets"))
 
 
 def find(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from vit_jax import config
+from vit_jax import config, storage
 from vit_jax.data import decoding
 
 EXPECTED = "expected (H, W) or (H, W, C), or a batch (B, H, W, C) of these"
@@ -62,8 +62,10 @@ def _read(images: Any, name: str, data: config.Data) -> Iterator[tuple[str, byte
 
 
 def _file(path: str | os.PathLike[str]) -> bytes:
+    if why := storage.not_here(os.fspath(path), remote=False):
+        raise decoding.BadImage(f"{os.fspath(path)}: {why}")
     try:
-        return decoding.read(path)
+        return decoding.read(storage.as_path(path))
     except (OSError, decoding.BadImage) as error:
         reason = getattr(error, "strerror", None) or error
         raise decoding.BadImage(f"{os.fspath(path)}: {reason}") from error

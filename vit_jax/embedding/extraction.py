@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import config, loading, logs, messages, models
+from vit_jax import config, loading, logs, messages, models, storage
 from vit_jax.data import native_aspect, pipeline, sources, transforms, unlabeled_folder
 from vit_jax.embedding import writers
 from vit_jax.evaluators import runner
@@ -61,14 +61,16 @@ def embed(
     """
     device.keep_freed_memory()
     # What can be known to be wrong before a checkpoint is opened.
-    writers.check(pathlib.Path(output))
-    if images is None:
+    output = storage.given_path("--output", output, remote=False)
+    writers.check(output)
+    folder = None if images is None else storage.given_path("--images", images, remote=False)
+    if folder is None:
         loading.check_images(reference, overrides or {})
-    elif not (folder := pathlib.Path(images)).is_dir():
+    elif not folder.is_dir():
         what = "not a folder" if folder.exists() else "no such folder"
         raise config.ConfigError(f"--images={folder}: {what}")
     opened = loading.load(reference, overrides, step)
-    return write(opened, output, images, features=features, batch_size=batch_size)
+    return write(opened, output, folder, features=features, batch_size=batch_size)
 
 
 def write(

@@ -71,7 +71,8 @@ def parse(name: str) -> tuple[str, tuple[int, ...]]:
     Slices of tpu7x (Ironwood) are named by their chips along each axis only.
     Raises ConfigError for a name that is neither.
     """
-    match = re.fullmatch(r"(v\d[a-z]?|tpu7x)(?::(\d+(?:x\d+)+)|-(\d+))", name)
+    typed = name.lower().replace("litepod", "e")  # v5litepod-16 is gcloud's name of v5e-16
+    match = re.fullmatch(r"(v\d[a-z]?|tpu7x)(?::(\d+(?:x\d+)+)|-(\d+))", typed, re.ASCII)
     if match is None or match[1] not in CHIPS:
         raise config.ConfigError(
             f"--topology={name}: no such slice; generations: {', '.join(CHIPS)}; "

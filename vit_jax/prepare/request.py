@@ -4,7 +4,7 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
-from vit_jax import config, messages
+from vit_jax import config, messages, storage
 from vit_jax.data import availability
 from vit_jax.prepare import dedup
 
@@ -39,6 +39,11 @@ class Request:
     partial: bool = False
     dry_run: bool = False
     workers: int = 1
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for sources at addresses that are not read."""
+        for source in self.sources:
+            storage.given_path("--from", source)
 
     def directory(self) -> pathlib.Path:
         """Returns the folder of data sets; raises ConfigError unless it is on this machine."""
