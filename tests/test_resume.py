@@ -148,6 +148,11 @@ def restored(record, seal, accept=()):
             r"the options are not those of step 20 \(optimizer.lr: 0.001 -> 0.1\)",
         ),
         ("data", "data", r"data.root: the training examples \(fingerprint b\) .* with \(a\)"),
+        (
+            "data",
+            "measured",
+            r"data.root: the examples of test \(fingerprint b\) are not those measured",
+        ),
         ("teacher", "teacher", "distill.teacher: its parameters are not those"),
         ("teacher", "teacher_model", "distill.teacher: its model or preprocessing are not those"),
         ("plugins", "plugins", "--plugins: mine changed since step 20; restore it, or"),
@@ -156,10 +161,10 @@ def restored(record, seal, accept=()):
 def test_every_part_of_the_seal_is_compared(part, key, line):
     values = config.to_dict(runs.configure())
     facts = {"config": values, "data": "a", "classes": ["0"], "teacher": "a", "teacher_model": "a"}
-    facts |= {"plugins": {"mine": "a"}, "versions": {"jax": "1"}}
+    facts |= {"plugins": {"mine": "a"}, "versions": {"jax": "1"}, "measured": {"test": "a"}}
     record = facts | {"step": 20, "metrics": {}, "examples": 200}
     other = config.to_dict(runs.configure(optimizer={"lr": 0.1}))
-    changed = {"config": other, "plugins": {"mine": "b"}}.get(key, "b")
+    changed = {"config": other, "plugins": {"mine": "b"}, "measured": {"test": "b"}}.get(key, "b")
     assert restored(record, dict(facts)) == ["resuming from step 20"]
     with pytest.raises(config.ConfigError, match=line) as caught:
         restored(record, facts | {key: changed})

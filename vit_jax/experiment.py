@@ -117,6 +117,7 @@ def train(
             seal = starting.seal(
                 cfg,
                 data=source.fingerprint(),
+                measured=_measured_images(evaluation, test),
                 examples=len(source),
                 classes=evaluation.classes,
                 taught=taught,
@@ -222,8 +223,15 @@ def _check_data(
     checked = folder_check.check(data, source, evaluation.source, test)
     ready = session.compare(data=source.fingerprint())
     notes = split_roles.notes(evaluation.cfg, plan.evaluations)
-    notes += validation.large_batch(evaluation.cfg, len(source))
+    notes += validation.large_batch(evaluation.cfg, len(source), jax.device_count())
     return [*ready, *([checked] if checked else []), *notes]
+
+
+def _measured_images(evaluation: Evaluation, test: Source | None) -> dict[str, str]:
+    """Returns the fingerprints of the measured splits by the name of their metrics."""
+    final = split_roles.final(evaluation.cfg.data)
+    splits = {evaluation.role.name: evaluation.source, final.name if final else "": test}
+    return {name: one.fingerprint() for name, one in splits.items() if one is not None}
 
 
 def _trace(profile: tuple[int, int] | None, plan: Plan, session: Session) -> list[hooks.Profile]:

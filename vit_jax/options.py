@@ -83,6 +83,8 @@ def override(
         node = result
         for section in sections:
             node = node.setdefault(section, {})
+            if not isinstance(node, dict):
+                raise ConfigError(f"{section}={node!r}: is a section and needs named options")
         if isinstance(text, str):
             node[leaf] = _from_text(key, text, hint, field)
         else:

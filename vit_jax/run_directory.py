@@ -66,15 +66,23 @@ def reconcile(
             )
         return as_in_weights(cfg, overrides)
     recorded = None if record is None else record["config"]
+    remedy = "" if record is None else "; remove it: the newest checkpoint has a copy"
     try:
         stored: Any = limits.read_json(file, limits.CONFIG) if exists else recorded
+        if not isinstance(stored, dict):
+            raise ValueError("holds no options")
     except (OSError, ValueError) as error:
-        remedy = "" if record is None else "; remove it: the newest checkpoint has a copy"
         raise config.ConfigError(
             f"--workdir={workdir}: config.json is unreadable: {error}{remedy}"
         ) from error
     old = run_config.complete(config.build(recorded or stored))
-    new = run_config.config_from_values(stored, overrides) if cfg is None else cfg
+    try:
+        new = run_config.config_from_values(stored, overrides) if cfg is None else cfg
+    except config.ConfigError as error:
+        if overrides or not exists or type(error) is not config.ConfigError:
+            raise
+        line = f"--workdir={workdir}: config.json: {error}{remedy}"
+        raise config.ConfigError(line) from error
     if new.model.num_classes is None:  # the data's, which the stored config knows already
         new = config.with_classes(new, old.model.num_classes)
     if new.init_from is not None and new.init_from == old.init_from:

@@ -12,7 +12,7 @@ import jax
 
 from vit_jax import __version__, components, config, loading, models, run_directory, teaching
 from vit_jax.checkpoints import collectives
-from vit_jax.checkpoints.manager import Manager
+from vit_jax.checkpoints.manager import CheckpointError, Manager
 from vit_jax.data import class_matching
 from vit_jax.runtime.run_files import RunFiles
 from vit_jax.runtime.session import Session
@@ -48,6 +48,11 @@ def restore(
     if restored is None:
         return None
     live, record = restored
+    if missing := {"config", "classes", "data", "examples"} - record.keys():
+        raise CheckpointError(
+            f"{session.workdir}: the record of step {record['step']} has no {min(missing)}, so "
+            "that is no checkpoint of a run; choose another --workdir"
+        )
     changed = class_matching.differences(record["classes"], seal["classes"])
     if changed:  # which nobody can accept: the rows of the head mean what they meant
         raise config.ConfigError(
@@ -76,6 +81,7 @@ def seal(
     cfg: config.Config,
     *,
     data: str,
+    measured: Mapping[str, str],
     examples: int,
     classes: Collection[str],
     taught: teaching.Teaching | None,
@@ -86,6 +92,7 @@ def seal(
     Args:
       cfg: the run.
       data: fingerprint of the training examples.
+      measured: those of the other splits, by the name of their metrics.
       examples: their number.
       classes: their classes.
       taught: the teacher.
@@ -100,6 +107,7 @@ def seal(
         "config": values,
         "fingerprint": config.fingerprint(cfg),
         "data": data,
+        "measured": dict(measured),
         "examples": examples,
         "classes": list(classes),
         **teacher,
@@ -131,6 +139,15 @@ def _differences(record: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
                 f"this run began with ({record['data']}); restore them"
             ),
         )
+    for name, fingerprint in now["measured"].items():
+        if (old := record.get("measured", {}).get(name, fingerprint)) != fingerprint:
+            yield (
+                "data",
+                (
+                    f"data.root: the examples of {name} (fingerprint {fingerprint}) are not those "
+                    f"measured so far ({old}); restore them"
+                ),
+            )
     for key, what in (("teacher", "parameters"), ("teacher_model", "model or preprocessing")):
         if key in now and record.get(key, now[key]) != now[key]:
             yield (

@@ -28,6 +28,9 @@ from vit_jax.config import UserError
 
 COMMIT, STATE = "commit.json", "state"
 BEST, NEWEST = "best", "newest"  # checkpoints by name instead of by step
+PARTS = {"step": int, "facts": dict, "metrics": dict, "leaves": dict, "files": dict}
+FACTS = {"config": dict, "classes": list, "data": str, "examples": int, "measured": dict}
+FACTS |= {"plugins": dict, "versions": dict, "changes": list}  # those that there are
 BLOCK = 2**20  # bytes read at a time: a core's cache has room for them
 OWN = re.compile(r"(?P<step>\d{8,})(?P<suffix>|\.old|\.bad\d*)")
 
@@ -141,6 +144,11 @@ def read(path: epath.Path) -> dict[str, Any]:
         raise DamagedCheckpoint(f"{COMMIT} cannot be read ({first_line(error)})") from error
     if _sha256(body) != digest:
         raise DamagedCheckpoint(f"{COMMIT} does not match its own digest")
+    if not isinstance(body, dict) or any(not isinstance(body.get(k), t) for k, t in PARTS.items()):
+        raise DamagedCheckpoint(f"{COMMIT} lacks {', '.join(PARTS)}")
+    for name, kind in FACTS.items():
+        if not isinstance(body["facts"].get(name, kind()), kind):
+            raise DamagedCheckpoint(f"{COMMIT} has no {name}")
     match = OWN.fullmatch(path.name)
     if match and body["step"] != int(match["step"]):
         raise DamagedCheckpoint(f"{COMMIT} is that of step {body['step']}")
