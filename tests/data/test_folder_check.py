@@ -4,7 +4,8 @@ import os
 import pathlib
 
 import pytest
-from test_folders import fill, folder
+import test_folders
+from test_folders import folder
 
 from vit_jax import api, cli, config
 from vit_jax.data import folder_check
@@ -12,6 +13,13 @@ from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
 
 FILES = [f"{split}/{c}/{i}.jpg" for split in ("train", "val") for c in "ab" for i in range(3)]
+
+
+def fill(root, *names):
+    test_folders.fill(root, *names)
+    for name in names:
+        (root / name).write_bytes(b"\xff\xd8\xff")  # as a JPEG begins
+    return root
 
 
 def check(root, **options):
@@ -173,11 +181,15 @@ def test_folders_of_gifs_and_bitmaps_can_be_read(tmp_path):
         (b"\0\0\0\x0cJXL \r\n\x87\n", "a JPEG XL image"),
         (b"\n<!DOCTYPE html>", "a page or SVG"),
         (b"%PDF-1.7", "a PDF"),
+        (b"\xef\xbb\xbf{", "JSON"),
+        (b"version https://git-lfs.github.com", "a pointer of Git LFS, whose file was not fetched"),
+        (b"\0\0\0\0\0\0\0\0", "no image of a format that is read here"),
         (b"\xff\xd8\xff\xe0", None),
-        (b"\x89PNG\r\n", None),
+        (b"\x89PNG\r\n\x1a\n", None),
+        (b"II*\0", None),
     ],
 )
-def test_another_container_under_the_suffix_of_an_image(tmp_path, start, name):
+def test_what_else_is_under_the_suffix_of_an_image(tmp_path, start, name):
     path = tmp_path / "photo.jpg"
     path.write_bytes(start)
-    assert folder_check._container(str(path)) == name
+    assert folder_check._other(str(path)) == name

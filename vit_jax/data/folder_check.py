@@ -4,6 +4,7 @@ Checks file metadata without reading the files: otherwise a dangling link, an em
 named `x.jpg` could end the run after hours.
 """
 
+import codecs
 import concurrent.futures
 import itertools
 import os
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vit_jax import config
+from vit_jax.data import image_headers, tiff
 from vit_jax.data.csv_source import CsvImages
 from vit_jax.data.folders import Folder
 from vit_jax.data.skipped_files import Skipped, shown
@@ -22,7 +24,7 @@ from vit_jax.data.source import DataError, Source
 SECONDS = 20.0  # per split; on slow storage, training checks the remaining files
 THREADS, CHUNK = 16, 1024  # network storage handles many requests at a time
 MOST_NAMED = 3
-# Brands of files that begin as MP4 does, and other beginnings: photos of phones, failed downloads.
+# What else is found under the name of an image: photos of phones, failed downloads.
 BRANDS = {b"avif": "an AVIF image", b"avis": "an AVIF image"} | dict.fromkeys(
     (b"heic", b"heix", b"hevc", b"mif1", b"msf1", b"heim", b"heis"), "a HEIC image"
 )
@@ -30,6 +32,9 @@ CONTAINERS = (
     (b"\0\0\0\x0cJXL ", "a JPEG XL image"),
     (b"\xff\x0a", "a JPEG XL image"),
     (b"<", "a page or SVG"),
+    (b"{", "JSON"),
+    (b"version https://git-lfs", "a pointer of Git LFS, whose file was not fetched"),
+    (b"8BPS", "a Photoshop file"),
     (b"%PDF", "a PDF"),
     (b"PK\x03\x04", "a ZIP archive"),
     (b"\x1f\x8b", "a gzip archive"),
@@ -105,20 +110,24 @@ def _look(files: Folder | CsvImages, numbers: list[int]) -> Iterator[tuple[str, 
                 yield path, "is not a regular file"
             elif not status.st_size:
                 yield path, "is empty"
-            elif found := _container(path):
+            elif found := _other(path):
                 yield path, f"is {found}, whatever its suffix says"
 
 
-def _container(path: str) -> str | None:
-    """The name of a container that no decoder here reads, from the first bytes of a file."""
+def _other(path: str) -> str | None:
+    """What a file is that no decoder here reads, from its first bytes; None for an image."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 (a Path takes ten times as long)
             start = file.read(32)
     except OSError:
         return None  # said by whoever reads it
+    if start.startswith(tiff.MAGIC) or image_headers.read(start)[0] is not None:
+        return None
     if start[4:8] == b"ftyp":
         return BRANDS.get(start[8:12], "a video or HEIF file")
-    return next((name for magic, name in CONTAINERS if start.lstrip().startswith(magic)), None)
+    text = start.removeprefix(codecs.BOM_UTF8).lstrip()
+    named = (name for magic, name in CONTAINERS if text.startswith(magic))
+    return next(named, "no image of a format that is read here")
 
 
 def _refuse(
