@@ -189,13 +189,12 @@ def _read(path: pathlib.Path, *, labels: bool = True) -> tuple[list[str], list[R
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     try:
         header = next(reader, [])
-        if len(header) > 2 and header[0] in INDEX:
+        if len(header) > (2 if labels else 1) and header[0] in INDEX:
             header, reader = header[1:], _Unindexed(reader)
-        if labels and len(header) < 2:
-            raise DataError(
-                f"{path}: needs a header and at least 2 columns with commas between, image and "
-                "classes"
-            )
+        if len(header) < (2 if labels else 1):
+            columns = "at least 2 columns with commas between, image and classes"
+            columns = columns if labels else "a column, image"
+            raise DataError(f"{path}: needs a header and {columns}")
         if pathlib.PurePosixPath(header[0].strip().lower()).suffix in SUFFIXES:
             raise DataError(f"{path}: begins with an image, not with a header: image,class")
         if labels:
