@@ -183,7 +183,7 @@ def test_a_config_of_ones_own_does_not_ignore_the_validation_folder(
 )
 def test_a_batch_of_more_images_than_there_are_is_said(examples, repeats, said):
     cfg = runs.configure(train={"batch_size": 4096 + 8 * (repeats == 3)}, data={"repeats": repeats})
-    lines = validation.large_batch(cfg, examples)
+    lines = validation.large_batch(cfg, examples, 1)
     assert bool(lines) == bool(said)
     assert not said or re.search(said, lines[0])
 

@@ -69,7 +69,7 @@ def _steps(
     cooldown = f", {plan.cooldown:,} cooldown" if plan.cooldown else ""
     often = "after the last step" if plan.save is None else f"every {plan.save:,} steps"
     return [
-        *(("note", line) for line in validation.large_batch(cfg, examples)),
+        *(("note", line) for line in validation.large_batch(cfg, examples, devices)),
         ("steps", f"{plan.steps:,} of {rows:,} images, {plan.warmup:,} of them warm-up{cooldown}"),
         (
             "devices",

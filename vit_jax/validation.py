@@ -114,12 +114,11 @@ def check_devices(cfg: config.Config, devices: int) -> None:
 
 def _check_batch(cfg: config.Config, devices: int) -> None:
     """Raises ConfigError where the batch does not divide; one remedy that all rules accept."""
-    train = cfg.train
-    mixing = "mixup" if train.mixup else "cutmix" if train.cutmix else ""
-    together = train.accumulation * (2 if mixing else 1)
-    parts = math.lcm(devices * train.accumulation, together)
+    train, parts = cfg.train, _parts(cfg, devices)
     if train.batch_size % parts == 0:
         return
+    mixing = "mixup" if train.mixup else "cutmix" if train.cutmix else ""
+    together = train.accumulation * (2 if mixing else 1)
     why = f"not a multiple of train.accumulation {train.accumulation}"
     if devices > 1:
         why = f"not a multiple of {devices} devices x train.accumulation {train.accumulation}"
@@ -128,6 +127,13 @@ def _check_batch(cfg: config.Config, devices: int) -> None:
     raise config.ConfigError(
         f"train.batch_size={train.batch_size}: {why}; nearest: {_multiple(train.batch_size, parts)}"
     )
+
+
+def _parts(cfg: config.Config, devices: int) -> int:
+    """The number that a batch must be a multiple of."""
+    train = cfg.train
+    pairs = 2 if train.mixup or train.cutmix else 1
+    return train.accumulation * math.lcm(devices, pairs)
 
 
 def with_accumulation(cfg: config.Config, devices: int) -> config.Config:
@@ -163,12 +169,13 @@ def check_length(cfg: config.Config, steps: int, warmup: int, cooldown: int) -> 
         )
 
 
-def large_batch(cfg: config.Config, examples: int) -> list[str]:
+def large_batch(cfg: config.Config, examples: int, devices: int) -> list[str]:
     """Returns a line where a batch has more images than the training split, which few mean."""
     rows = cfg.train.batch_size // cfg.data.repeats
     if rows <= examples:
         return []
     fewer = max(1 << (examples // 4).bit_length() - 1, 8) if examples > 3 else 8
+    fewer = _multiple(fewer, _parts(cfg, devices))
     return [
         f"train.batch_size={cfg.train.batch_size}: each step has every one of the {examples:,} "
         f"training images about {rows / examples:.1f} times; for so few images set "
