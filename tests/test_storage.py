@@ -151,6 +151,9 @@ def test_commands_on_a_full_disk(tmp_path, monkeypatch, capsys):
 def test_a_logger_on_a_full_disk_is_named(tmp_path, monkeypatch, capsys):
     logger = logs.TensorBoard(tmp_path)
     logger.close()
+    assert not list(tmp_path.iterdir())  # where nothing is written
+    logger.write(0, {"train/loss": 1.0})
+    logger.close()
     monkeypatch.setattr(logger._events, "add_scalar", _full)
     with pytest.raises(OSError, match="tensorboard"):
         logger.write(1, {"train/loss": 1.0})

@@ -144,20 +144,22 @@ class TensorBoard:
     def __init__(self, directory: pathlib.Path) -> None:
         from tensorboardX import SummaryWriter  # slow to import
 
-        self._folder = directory / "tensorboard"
-        with storage.naming(self._folder):
-            self._events = SummaryWriter(str(self._folder))
+        self._folder, self._writer = directory / "tensorboard", SummaryWriter
+        self._events: SummaryWriter | None = None  # a run that writes nothing has no file
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes one scalar per name."""
         with storage.naming(self._folder):
+            if self._events is None:
+                self._events = self._writer(str(self._folder))
             for name, value in values.items():
                 self._events.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Flushes and closes the event file."""
         with storage.naming(self._folder):
-            self._events.close()
+            if self._events is not None:
+                self._events.close()
 
 
 class Metrics:
