@@ -29,6 +29,7 @@ from importlib import metadata
 
 import runs
 from drawn_configs import WORK, configure, draw
+from vit_jax import limits, storage
 from vit_jax.reports import provenance
 
 RECORD = runs.ROOT / "docs/records/faults.jsonl"
@@ -265,7 +266,10 @@ def _cpu():
 
 
 def lines_of(path=RECORD):
-    return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
+    """The lines of a record, without one that a killed campaign has cut short."""
+    return (
+        [values for _, values in storage.read_lines(path, limits.METRICS)] if path.exists() else []
+    )
 
 
 HEADER = (
@@ -311,8 +315,7 @@ def main():
         line = batch(name, len(done[name])) | provenance.fields(
             "cpu", {"jax": metadata.version("jax")}
         )
-        with RECORD.open("a") as stream:
-            stream.write(json.dumps(line) + "\n")
+        storage.append_line(RECORD, line)
         print(json.dumps(line), file=sys.stderr, flush=True)
     print("\n".join(markdown(lines)))
     return int(any(line["problem"] or line["hangs"] for line in lines))

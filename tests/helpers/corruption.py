@@ -12,7 +12,6 @@ appended to docs/records/corruption.jsonl, each with its seed, until there are a
 
 import argparse
 import collections
-import json
 import os
 import pathlib
 import sys
@@ -27,6 +26,7 @@ import numpy as np
 import optax
 
 from test_step import Trainer, batch_of, configure
+from vit_jax import limits, storage
 from vit_jax.benchmarks import turns
 from vit_jax.models import layers, vit
 from vit_jax.reports import provenance
@@ -190,7 +190,10 @@ def clean(trainer, steps, seed):
 
 
 def lines_of(path):
-    return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
+    """The lines of a record, without one that a killed campaign has cut short."""
+    return (
+        [values for _, values in storage.read_lines(path, limits.METRICS)] if path.exists() else []
+    )
 
 
 def totals(lines):
@@ -285,8 +288,7 @@ def main():
             break
         line["cpu_seconds"] = round(time.process_time() - began, 1)
         line |= provenance.fields("cpu", {"jax": jax.__version__})
-        with RECORD.open("a") as stream:
-            stream.write(json.dumps(line) + "\n")
+        storage.append_line(RECORD, line)
     print("\n".join(markdown(lines)))
     counts, _, alarms = totals(lines)
     wrong = any(one["changed"] != one["found"] or one["saved wrong"] for one in counts.values())
