@@ -6,6 +6,7 @@ wrappers add a part to names (torch.compile's `_orig_mod.`), and DINOv2 groups l
 """
 
 import heapq
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -27,14 +28,17 @@ ANCHORS = ("embedding/kernel", "root_block/conv_root/kernel", "conv_root/kernel"
            "resnet/root_block/standardized_conv2d/kernel", "patch_embed.proj.weight",
            "stem.conv.weight", "visual.conv1.weight")  # fmt: skip
 WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
-BLOCK = re.compile(r"(?:^|\.)blocks\.\d+\.")
-CHUNK = re.compile(r"((?:^|\.)blocks\.)\d+\.(\d+\.)")
+BLOCK = re.compile(r"((?:^|.*\.)blocks\.)\d+\.")
+CHUNK = re.compile(r"((?:^|.*\.)blocks\.)\d+\.(\d+\.)")
 # Of several models in a file: what is evaluated rather than what is trained, its moments last.
-BETTER = re.compile(r"(?:^|[./])(?:params|target|teacher|ema|model_ema|state_dict_ema)(?=[./])")
+BETTER = {"params", "target", "teacher", "ema"}  # or a word of it, as in model_ema
 WORSE = re.compile(r"(?:^|[./])(?:student|mu|nu|opt_state|optimizer|state|exp_avg\w*)(?=[./])")
 TRIED = 16  # prefixes
-# Layers outside a backbone that belong to it.
-HEADS = re.compile(r"(?:head|head_dist|fc_norm|norm|classifier|pooler\.dense)\.(?:weight|bias)")
+OUTER = 8  # modules around a backbone that may hold its head
+# Layers outside a backbone that belong to it; the first three are one, by its own name.
+HEADS = re.compile(
+    r"(?:(head|classifier|fc)|head_dist|fc_norm|norm|pooler\.dense)\.(?:weight|bias)"
+)
 
 
 class Found(NamedTuple):
@@ -82,10 +86,16 @@ def _layout(arrays: Arrays) -> Layout | None:
 def _unwrapped(names: Iterable[str]) -> dict[str, str]:
     """Names without wrappers and chunks, by the names in the file."""
     plain = {name: WRAPPERS.sub("", name) for name in names}
-    blocks = [name for name in plain.values() if BLOCK.search(name)]
-    if not blocks or not all(map(CHUNK.search, blocks)):
-        return plain
-    return {name: CHUNK.sub(r"\1\2", short, count=1) for name, short in plain.items()}
+    blocks = {short: found[1] for short in plain.values() if (found := BLOCK.match(short))}
+    whole = {blocks[short] for short in blocks if not CHUNK.match(short)}  # models without chunks
+
+    def one(short: str) -> str:
+        found = CHUNK.match(short)
+        if found is None or found[1] in whole:
+            return short
+        return f"{found[1]}{found[2]}{short[found.end() :]}"
+
+    return {name: one(short) for name, short in plain.items()}
 
 
 def _renamed(arrays: Arrays, names: Mapping[str, str]) -> Arrays:
@@ -111,13 +121,22 @@ def _prefixes(names: Iterable[str]) -> Iterator[str]:
 
 
 def _rank(prefix: str) -> tuple[bool, bool, int, str]:
-    return bool(WORSE.search(prefix)), not BETTER.search(prefix), len(prefix), prefix
+    better = BETTER & set(re.split(r"[./_]", prefix))
+    return bool(WORSE.search(prefix)), not better, len(prefix), prefix
 
 
 def _below(arrays: Arrays, prefix: str) -> tuple[Arrays, list[str]]:
     """The arrays below a prefix and a head beside it; the names of all others."""
     names = {name: name.removeprefix(prefix) for name in arrays.specs if name.startswith(prefix)}
     taken = set(names.values())
-    outer = (name for name in arrays.specs if name not in names)
-    names |= {name: name for name in outer if HEADS.fullmatch(name) and name not in taken}
+    last = "head" if "patch_embed.proj.weight" in taken else "classifier"
+    ends = (i for i in range(len(prefix) - 1, -1, -1) if not i or prefix[i - 1] in "./")
+    for end in itertools.islice(ends, OUTER):
+        outer = [name for name in arrays.specs if name not in names]
+        for name in (name for name in outer if name.startswith(prefix[:end])):
+            if found := HEADS.fullmatch(name, end):
+                short = f"{last}{name[found.end(1) :]}" if found[1] else name[end:]
+                if short not in taken:
+                    names[name] = short
+                    taken.add(short)
     return _renamed(arrays, names), [name for name in arrays.specs if name not in names]
