@@ -176,6 +176,23 @@ def test_preprocessing_of_a_bit(tmp_path):
          {"eval_crop": "resize"}, {"data.eval_crop"}),
         ({"size": {"shortest_edge": 30}, "do_center_crop": True, "crop_size": 32},
          {"eval_crop": "central", "resize_to": 30, "fill": (0.0,)}, set()),
+        # As DINOv2, of 518 pixels, whose processor makes 224: the same part of the image.
+        ({"size": {"shortest_edge": 18}, "do_center_crop": True, "crop_size": 16},
+         {"eval_crop": "central", "resize_to": 36}, {mapping.OWN_SIZE}),
+        ({"size": 20, "do_center_crop": True, "crop_size": 16},
+         {"eval_crop": "squash", "resize_to": 40}, {mapping.OWN_SIZE}),
+        ({"size": 36}, {"eval_crop": "resize"}, {mapping.OWN_SIZE}),
+        ({"size": {"longest_edge": 32}}, {"eval_crop": "resize"}, {"data.eval_crop"}),
+        ({"size": {"max_height": 32, "max_width": 32}}, {}, {"data.eval_crop"}),
+        ({"size": {"height": 32}}, {}, {"data.eval_crop"}),
+        ({"size": {"height": 32, "width": 32, "shortest_edge": None}}, {}, set()),
+        ({"crop_size": 16}, {"eval_crop": "resize"}, set()),  # ViT's crops only when told to
+        ({"size": 36, "default_to_square": False, "do_center_crop": True, "crop_size": 32},
+         {"eval_crop": "central", "resize_to": 36}, set()),
+        ({"do_flip_channel_order": True}, {}, {"pixels"}),
+        ({"crop_pct": 0.9}, {}, {"pixels"}),
+        ({"image_processor_type": "BlipImageProcessor"}, {},
+         {"pixels as ViT's processor makes them"}),
     ],
 )  # fmt: skip
 def test_preprocessing(tmp_path, fields, expected, assumed):
@@ -220,6 +237,46 @@ def test_a_folder_of_transformers_5_tells_its_pixels_in_processor_config(tmp_pat
     data = weights.load(folder).facts.data
     assert (data.eval_crop, data.before_crop) == ("central", (36, 36))
     assert data.mean == huggingface_config.CLIP["image_mean"]
+
+
+def test_a_view_of_the_size_that_the_user_sets_is_the_same_part_of_an_image(tmp_path):
+    fields = {"size": {"shortest_edge": 18}, "do_center_crop": True, "crop_size": 16}
+    path = foreign.write(tmp_path, foreign.record("hf_sharded"), preprocessor_config=fields)
+    loaded = weights.load(path, {"data.image_size": "16"})
+    assert (loaded.facts.data.resize_to, loaded.assumed) == (18, ())
+
+
+@pytest.mark.parametrize(
+    ("model_type", "expected"),
+    [
+        ("vit", ("resize", (0.5,), "antialiased_bilinear")),
+        ("vit_mae", ("resize", huggingface_config.IMAGENET, "antialiased_bilinear")),
+        ("deit", ("squash", huggingface_config.IMAGENET, "antialiased_bicubic")),
+        ("dinov2", ("central", huggingface_config.IMAGENET, "antialiased_bicubic")),
+        ("dinov3_vit", ("resize", huggingface_config.IMAGENET, "antialiased_bilinear")),
+        ("clip", ("central", huggingface_config.CLIP, "antialiased_bicubic")),
+        ("siglip", ("resize", (0.5,), "antialiased_bicubic")),
+    ],
+)
+def test_what_is_assumed_of_pixels_follows_from_the_model_type(model_type, expected):
+    hints = mapping.Hints(files={"config.json": {"model_type": model_type}})
+    data, assumed = huggingface_config.data(hints, (224, 224), 3)
+    crop, mean, resampling = expected
+    mean = mean if isinstance(mean, tuple) else mean["image_mean"]
+    assert (data.eval_crop, data.mean, data.resampling) == (crop, mean, resampling)
+    assert set(assumed.values()) == {
+        f"as of {model_type} by default; there is no preprocessor_config.json"
+    }
+    assert huggingface_config.data(hints, (224, 224), 1)[0].mean == (0.5,)  # nobody says three
+
+
+@pytest.mark.parametrize("field", ["layer_norm_eps", "hidden_act", "qkv_bias", "id2label"])
+def test_a_field_that_is_null_is_as_one_that_is_missing(tmp_path, field):
+    described = foreign.record("hf_model")
+    described["files"]["config.json"].pop(field, None)
+    missing = foreign.write(tmp_path, described)
+    expected = weights.load(missing).facts
+    assert weights.load(foreign.write(tmp_path, described, config={field: None})).facts == expected
 
 
 def test_without_a_preprocessor_its_defaults_are_assumed():

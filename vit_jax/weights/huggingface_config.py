@@ -11,7 +11,7 @@ from vit_jax.weights import (
     json_fields,
 )
 from vit_jax.weights.json_fields import Given
-from vit_jax.weights.mapping import SEVERAL, Facts, Hints
+from vit_jax.weights.mapping import OWN_SIZE, SEVERAL, Facts, Hints
 from vit_jax.weights.readers import WeightsError
 
 # Activations by transformers' name.
@@ -39,7 +39,7 @@ RESAMPLING = {  # by Pillow's numbers
 }
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 ABSENT = f"there is no {PREPROCESSOR}"
-# Defaults of transformers' processors, by how their names begin: the first that fits.
+# Defaults of transformers' processors, by how their names begin.
 STANDARD = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
 IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
 CLIP = {
@@ -59,8 +59,27 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "CLIP": CLIP,
     "ChineseCLIP": CLIP,
     "Siglip": STANDARD | {"resample": 3},
-    "": STANDARD | {"resample": 2},
+    "ViT": STANDARD | {"resample": 2},
 }
+# The processor of a model_type, where it is not ViT's, and what published weights have otherwise.
+TYPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "deit": ("DeiT", IMAGENET),
+    "beit": ("Beit", {}),
+    "bit": ("Bit", STANDARD | {"resample": 2}),
+    "dinov2": ("Bit", IMAGENET | {"size": {"shortest_edge": 256}}),
+    "dinov2_with_registers": ("Bit", IMAGENET | {"size": {"shortest_edge": 256}}),
+    "dinov3_vit": ("DINOv3", {}),
+    "clip": ("CLIP", {}),
+    "clip_vision_model": ("CLIP", {}),
+    "siglip": ("Siglip", {}),
+    "siglip_vision_model": ("Siglip", {}),
+    "vit_mae": ("ViT", IMAGENET),
+    "vit_msn": ("ViT", IMAGENET),
+}
+# Fields that change pixels as nothing here does; so does another `do_...` that is true.
+FOREIGN = ("crop_pct", "offset", "rescale_offset", "ensure_multiple_of", "size_divisor")
+DONE = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb", "do_pad",
+        "do_reduce_labels")  # fmt: skip
 
 
 def transformer(
@@ -81,7 +100,7 @@ def transformer(
     last = json_fields.text(given, "pooler_act", "tanh") if pooler else "tanh"
     if last not in POOLER:
         raise WeightsError(f"pooler_act={last}: only {', '.join(POOLER)} are supported")
-    biased = given.get("qkv_bias", True)
+    biased = json_fields.present(given).get("qkv_bias", True)
     if given.get("head_dim") not in (None, width / heads):
         dimension = json_fields.shown(given["head_dim"])
         raise WeightsError(f"head_dim={dimension}: is not {width} / {heads} heads")
@@ -149,28 +168,43 @@ def loss(given: Given, count: int | None) -> str | None:
     return "sigmoid" if count and kind == SEVERAL else None
 
 
-def _processor(hints: Hints) -> Given:
-    """The fields of the image processor, with the defaults of its class; none without a file.
+def _processor(hints: Hints) -> tuple[Given, dict[str, str]]:
+    """The fields of the image processor, with the defaults of its class, and the assumptions made.
 
     transformers prefers the section that its version 5 writes to processor_config.json.
     """
-    section = json_fields.section(hints.files.get(PROCESSOR, {}), "image_processor")
-    given = section or hints.files.get(PREPROCESSOR, {})
+    model_type = json_fields.text(hints.files.get("config.json", {}), "model_type", "vit")
+    usual, published = TYPES.get(model_type, ("ViT", {}))
+    given = _written(hints)
     if not given:
-        return {}
+        keys = ("mean", "std", "resampling", "eval_crop")
+        why = f"as of {model_type} by default; {ABSENT}"
+        return DEFAULTS[usual] | published, {f"data.{key}": why for key in keys}
     keys = ("image_processor_type", "feature_extractor_type")
-    named = next((given[key] for key in keys if isinstance(given.get(key), str)), "")
-    own = next(values for prefix, values in DEFAULTS.items() if named.startswith(prefix))
-    made = own | {key: value for key, value in given.items() if value is not None}
-    if type(made.get("size")) is int and own is CLIP:  # as older versions wrote the short side
+    named = next((given[key] for key in keys if isinstance(given.get(key), str)), usual)
+    known = next((prefix for prefix in DEFAULTS if named.startswith(prefix)), None)
+    made = {**DEFAULTS[known or "ViT"], **json_fields.present(given)}
+    square = made.get("default_to_square", DEFAULTS.get(known or "ViT") is not CLIP)
+    if type(made.get("size")) is int and not square:  # as older versions wrote the short side
         made["size"] = {"shortest_edge": made["size"]}
-    made.setdefault("do_center_crop", "crop_size" in made)
-    return made
+    made.setdefault("do_center_crop", known is None and "crop_size" in made)
+    assumed = {}
+    if known is None:
+        assumed["pixels as ViT's processor makes them"] = f"{named[:80]} is not known"
+    odd = [key for key in made if key in FOREIGN or (key.startswith("do_") and key not in DONE)]
+    if said := ", ".join(f"{k}={json_fields.shown(made[k])}" for k in sorted(odd) if made[k]):
+        assumed["pixels"] = f"not {said}"
+    return made, assumed
+
+
+def _written(hints: Hints) -> Given:
+    section = json_fields.section(hints.files.get(PROCESSOR, {}), "image_processor")
+    return section or hints.files.get(PREPROCESSOR, {})
 
 
 def seen_size(hints: Hints) -> tuple[int, int] | None:
     """Returns height and width of preprocessed images, if given."""
-    given = _processor(hints)
+    given = _processor(hints)[0] if _written(hints) else {}
     return _sides(given.get("crop_size" if given.get("do_center_crop") else "size"))
 
 
@@ -180,7 +214,7 @@ def _sides(size: Any) -> tuple[int, int] | None:
         return None
     if not isinstance(size, dict):
         return json_fields.pair({"size": size}, "size")
-    if "height" not in size:
+    if not {"height", "width"} <= set(_keys(size)):
         return None
     return json_fields.whole(size, "height"), json_fields.whole(size, "width")
 
@@ -193,12 +227,14 @@ def data(hints: Hints, size: tuple[int, int], channels: int) -> tuple[config.Dat
       size: height and width of the model's input.
       channels: of the model's input.
     """
-    given, assumed = _processor(hints), dict[str, str]()
-    if not given:
-        keys = ("mean", "std", "resampling", "eval_crop")
-        assumed = {f"data.{key}": f"as of ViT by default; {ABSENT}" for key in keys}
-    view = _view(given, size)
-    if given and view is None:
+    given, assumed = _processor(hints)
+    view, made = _view(given, size), _made(given)
+    if view is not None and _written(hints) and made not in (None, size):
+        assumed[OWN_SIZE] = (
+            f"{size[0]} x {size[1]}, the same part of an image as the {made[0]} x {made[1]} that "
+            "the processor makes"
+        )
+    if view is None:
         unread = ("do_resize", "size", "do_center_crop", "crop_size", "do_pad")
         said = ", ".join(f"{k}={json_fields.shown(given[k])}" for k in unread if given.get(k))
         said = "do_resize=false" if given.get("do_resize") is False else said
@@ -207,6 +243,8 @@ def data(hints: Hints, size: tuple[int, int], channels: int) -> tuple[config.Dat
     if type(resample) is not int or resample not in RESAMPLING:
         assumed["data.resampling"] = f"not resample={json_fields.shown(resample)}"
         resample = 2
+    if not _written(hints) and channels != 3:  # nobody says three means
+        given = {**given, "image_mean": 0.5, "image_std": 0.5}
     mean, std = _normalization(given, channels)
     return config.Data(
         image_size=size,
@@ -218,19 +256,29 @@ def data(hints: Hints, size: tuple[int, int], channels: int) -> tuple[config.Dat
     ), assumed
 
 
+def _made(given: Given) -> tuple[int, int] | None:
+    """Height and width that the processor makes, where the fields say so."""
+    return _sides(given.get("crop_size" if given.get("do_center_crop") else "size"))
+
+
 def _view(given: Given, size: tuple[int, int]) -> dict[str, Any] | None:
-    """The options of an evaluation view of this size; None if the fields make no such view."""
+    """The options of an evaluation view of this size; None if the fields make no such view.
+
+    A view of another size shows the same part of an image.
+    """
     if given.get("do_resize") is False or given.get("do_pad"):
         return None
     wanted, short = _sides(given.get("size")), _short(given.get("size"))
     if not given.get("do_center_crop"):
-        return {"eval_crop": "resize"} if short is None else None
-    if wanted == size:
+        return {"eval_crop": "resize"} if wanted or not given.get("size") else None
+    crop = _made(given) or size
+    if wanted == crop:
         return {"eval_crop": "resize"}
+    larger = max(size) / max(crop)
     if short is not None and "longest_edge" not in _keys(given.get("size")):
-        view: dict[str, Any] = {"eval_crop": "central", "resize_to": short}
+        view: dict[str, Any] = {"eval_crop": "central", "resize_to": round(short * larger)}
     elif wanted is not None and wanted[0] == wanted[1]:
-        view = {"eval_crop": "squash", "resize_to": wanted[0]}
+        view = {"eval_crop": "squash", "resize_to": round(wanted[0] * larger)}
     else:
         return None
     if view["resize_to"] > 10 * max(size):  # which would take all memory
@@ -243,18 +291,17 @@ def _short(size: Any) -> int | None:
 
 
 def _keys(size: Any) -> tuple[str, ...]:
-    return tuple(size) if isinstance(size, dict) else ()
+    """The keys of a size that are not null."""
+    return tuple(k for k, v in size.items() if v is not None) if isinstance(size, dict) else ()
 
 
 def _normalization(given: Given, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns mean and deviation of pixels from 0 to 1."""
     mean, std = (0.0,), (1.0,)
-    if not given:  # nobody says three means
-        mean, std = ((STANDARD[key][0],) for key in ("image_mean", "image_std"))
-    elif given.get("do_normalize", True):
-        mean, std = (
-            json_fields.reals(given, key, STANDARD[key]) for key in ("image_mean", "image_std")
-        )
+    if given.get("do_normalize", True):
+        mean, std = (json_fields.reals(given, key) for key in ("image_mean", "image_std"))
+    if channels == 1:  # three equal values say one
+        mean, std = _shortest(mean), _shortest(std)
     # Normalization applies to pixels from 0 to 255 times this factor.
     scaled = given.get("do_rescale", True)
     factor = json_fields.real(given, "rescale_factor", 1 / 255) if scaled else 1.0

@@ -39,7 +39,7 @@ def fields_read(given: Given) -> Given:
         )
     own = {"num_attention_heads": 6, "layer_norm_eps": 1e-5, "rope_theta": 100.0}
     # Of a gated MLP the form of the activation is no option.
-    return {**own, **given, **({"hidden_act": "gelu_new"} if gated else {})}
+    return {**own, **json_fields.present(given), **({"hidden_act": "gelu_new"} if gated else {})}
 
 
 def options(specs: Mapping[str, Spec], given: Given) -> dict[str, Any]:

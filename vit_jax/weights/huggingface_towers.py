@@ -50,7 +50,8 @@ def tower(given: Given) -> Given:
     kind = kind_of(given)
     fields = json_fields.section(given, "vision_config") if "vision_config" in given else given
     epsilon, activation = EPSILONS[kind], ACTIVATIONS[kind]
-    return {"layer_norm_eps": epsilon, "hidden_act": activation, "image_size": 224, **fields}
+    own = {"layer_norm_eps": epsilon, "hidden_act": activation, "image_size": 224}
+    return {**own, **json_fields.present(fields)}
 
 
 def options(specs: Mapping[str, Spec], given: Given, prefix: str) -> dict[str, Any]:

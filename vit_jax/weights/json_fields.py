@@ -1,4 +1,7 @@
-"""Type-checked fields of JSON files next to weights; each function raises WeightsError."""
+"""Type-checked fields of JSON files next to weights; each function raises WeightsError.
+
+A field that is null is as one that is missing, as in timm and transformers.
+"""
 
 import sys
 from collections.abc import Mapping
@@ -18,8 +21,13 @@ def shown(value: Any) -> str:
     return text if len(text) <= MOST else f"{text[: MOST - 3]}..."
 
 
+def present(values: Given) -> Given:
+    """The fields that are not null."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
 def text(values: Given, key: str, default: str) -> str:
-    """Returns a string; the default if it is missing or null."""
+    """Returns a string."""
     value = values.get(key)
     if value is None:
         return default
@@ -30,7 +38,7 @@ def text(values: Given, key: str, default: str) -> str:
 
 def whole(values: Given, key: str, default: int | None = None) -> int:
     """Returns a positive whole number."""
-    value = values.get(key, default)
+    value = default if values.get(key) is None else values[key]
     if type(value) is not int or not 0 < value < LARGEST:
         raise WeightsError(f"{key}={shown(value)}: must be a positive whole number")
     return value
@@ -43,7 +51,7 @@ def real(values: Given, key: str, default: float | None = None) -> float:
 
 def reals(values: Given, key: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
     """Returns finite non-negative numbers; a single number becomes a tuple."""
-    value = values.get(key, default)
+    value = default if values.get(key) is None else values[key]
     many = tuple(value) if isinstance(value, list | tuple) else (value,)
     plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in many)
     # Compared without conversion: JSON integers may exceed floats.
@@ -54,7 +62,7 @@ def reals(values: Given, key: str, default: tuple[float, ...] | None = None) -> 
 
 def pair(values: Given, key: str, default: int | None = None) -> tuple[int, int]:
     """Returns height and width, given together or as one number for both."""
-    value = values.get(key, default)
+    value = default if values.get(key) is None else values[key]
     sides = value if isinstance(value, list | tuple) else [value, value]
     if len(sides) != 2:
         raise WeightsError(f"{key}={shown(value)}: must be a height and a width")

@@ -27,6 +27,7 @@ LAYER = re.compile(r"(?<=[._])\d+(?=[./])")  # its number in the name of an arra
 HEADLESS = "the file contains no head; it starts at zero"
 SEVERAL = "multi_label_classification"  # transformers' `problem_type` of outputs by sigmoid
 HEAD = "vit_jax.head"  # in the metadata of a .safetensors file that has no config.json
+OWN_SIZE = "views of the model's size"  # assumed where a processor makes others
 ONE_OUTPUT = "the head has one output, of which softmax always makes 1"
 
 
