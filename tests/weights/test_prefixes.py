@@ -1,5 +1,7 @@
 """A model below any prefix and in any wrapper is the same model, and one line says where it was."""
 
+import json
+
 import numpy as np
 import pytest
 from safetensors import numpy as safetensors
@@ -7,7 +9,7 @@ from safetensors import numpy as safetensors
 import foreign
 from containers import FIXTURES, read, refusal, write
 from vit_jax import weights
-from vit_jax.weights import prefixes, readers
+from vit_jax.weights import open_clip, prefixes, readers
 
 HEADS = {"model.heads": "3"}
 PLAIN = foreign.FOLDER / "timm_vit_tiny.safetensors"
@@ -46,6 +48,8 @@ def test_a_prefix_is_found_and_said(tmp_path, prefix):
         lambda name: "backbone." + name.replace("blocks.", "blocks.0."),
         # as a head of one's own on a backbone
         lambda name: name if name.startswith("head") else f"backbone.{name}",
+        lambda name: f"model.{name}" if name.startswith("head") else f"model.backbone.{name}",
+        lambda name: name.replace("head", "fc") if "head" in name else f"backbone.{name}",
     ],
 )
 def test_wrappers_and_chunks_change_nothing(tmp_path, rename):
@@ -72,6 +76,33 @@ def test_prefixes_of_google(tmp_path, prefix):
     loaded = weights.load(write(tmp_path / "w.npz", arrays | moments))
     foreign.equal(loaded.params, weights.load(plain).params)
     assert f"the model under {prefix}, not that under mu/" in "".join(loaded.assumed)
+
+
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [("ema_model.", "model."), ("model_ema.module.", "model."), ("target_encoder.", "encoder.")],
+)
+def test_of_an_average_and_what_it_is_of_the_average_is_taken(tmp_path, better, worse):
+    arrays = safetensors.load_file(PLAIN)
+    both = {f"{worse}{name}": array + 1 for name, array in arrays.items()}
+    # Chunks of one model do not depend on those of the other.
+    both |= {f"{better}{n.replace('blocks.', 'blocks.0.')}": a for n, a in arrays.items()}
+    loaded = weights.load(write(tmp_path / "w.safetensors", both), HEADS)
+    foreign.equal(loaded.params, weights.load(PLAIN, HEADS).params)
+
+
+def test_a_tower_of_timm_in_open_clip_tells_its_name_and_pixels(tmp_path):
+    fields = {"model_cfg": {"vision_cfg": {"timm_model_name": "vit_base_patch16_224",
+                                           "timm_pool": "token", "image_size": 32}},
+              "preprocess_cfg": {"mean": [0.1, 0.2, 0.3], "std": None, "resize_mode": "squash",
+                                 "interpolation": "bilinear"}}  # fmt: skip
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(fields))
+    renamed(tmp_path, lambda name: f"visual.trunk.{name}", text__tokens=2)
+    loaded = weights.load(tmp_path, HEADS)
+    data = loaded.facts.data
+    assert (data.mean, data.resampling) == ((0.1, 0.2, 0.3), "antialiased_bilinear")
+    assert (data.std, data.eval_crop) == (open_clip.STD, "resize")
+    assert loaded.assumed == ()
 
 
 def test_of_teacher_and_student_the_teacher_is_taken_and_that_is_said(tmp_path):

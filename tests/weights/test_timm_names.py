@@ -73,6 +73,32 @@ def test_look_alikes_are_refused_by_name(name):
     assert "not supported, as its" in verdicts()[name]["named"]
 
 
+@pytest.mark.parametrize(
+    ("tagged", "name"),
+    [
+        ("vit_base_patch16_224.augreg_in21k", "vit_base_patch16_224"),
+        ("vit_base_patch16_224_miil_in21k", "vit_base_patch16_224_miil"),
+        ("resnetv2_50x1_bitm", "resnetv2_50x1_bit"),
+        ("vit_base_patch16_gap_224.x", "vit_base_patch16_gap_224"),
+    ],
+)
+def test_a_tag_of_the_weights_is_no_other_architecture(tagged, name):
+    fields = {"architecture": tagged, "pretrained_cfg": models()[name]["cfg"]}
+    hints = mapping.Hints(files={"config.json": fields})
+    found = timm.facts(readers.Arrays(specs(models()[name]), lambda name: None), hints)
+    assert dataclasses.replace(found, kind="") == facts(name, alone=False)
+
+
+def test_pixels_that_a_config_leaves_out_are_those_of_timm_itself():
+    name = {"architecture": "vit_base_patch16_224"}
+    said = {"crop_pct": None, "std": [0.4, 0.5, 0.6], "interpolation": "bilinear"}
+    for fields in (name | {"pretrained_cfg": said}, name | said):  # the latter before timm 0.9
+        given = timm_config.read(mapping.Hints(files={"config.json": fields}))
+        data, assumed = timm_config.data(given, (224, 224), 3)
+        assert (data.crop_pct, data.std, assumed) == (0.875, (0.4, 0.5, 0.6), {})
+        assert (data.mean, data.resampling) == ((0.485, 0.456, 0.406), "antialiased_bilinear")
+
+
 def test_a_name_decides_what_arrays_leave_open():
     for name, row in verdicts().items():
         if row["named"] != "built":

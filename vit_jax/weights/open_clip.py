@@ -9,7 +9,7 @@ open_clip_config.json in open_clip's folders does. Its towers of timm have timm'
 from collections.abc import Mapping
 
 from vit_jax import config, models
-from vit_jax.weights import json_fields
+from vit_jax.weights import json_fields, timm_kinds
 from vit_jax.weights.json_fields import Given
 from vit_jax.weights.mapping import (
     CONVOLUTION,
@@ -26,11 +26,11 @@ from vit_jax.weights.mapping import (
 )
 from vit_jax.weights.position_grid import size_of_positions
 from vit_jax.weights.readers import Arrays, Spec, WeightsError
+from vit_jax.weights.timm_config import OPEN_CLIP as CONFIG
 from vit_jax.weights.timm_config import RESAMPLING, torchvision_view
 from vit_jax.weights.torch_rules import dense, norm, parts
 
-CONFIG = "open_clip_config.json"
-MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+MEAN, STD = timm_kinds.OPENAI
 CROPS = {"shortest": "central", "longest": "border", "squash": "squash"}
 OPENAI = "as of OpenAI's weights; the file does not say"
 # Fields of a tower that arrays also reveal, or that change no prediction.

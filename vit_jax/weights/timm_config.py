@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import config
-from vit_jax.weights import json_fields
+from vit_jax.weights import json_fields, timm_kinds
 from vit_jax.weights.json_fields import Given
 from vit_jax.weights.mapping import SEVERAL, Hints
 from vit_jax.weights.readers import WeightsError
-from vit_jax.weights.timm_kinds import BIT, HALF, HEADS, VIT, Kind
+from vit_jax.weights.timm_kinds import BIT, HALF, HEADS, IMAGENET, OPENAI, VIT, Kind
 
 # Models whose heads are not as wide as those of others of their width.
 NAMED_HEADS = {"test_vit": 2, "vit_base_patch16_gap_224": 16}
@@ -49,6 +49,8 @@ RESAMPLING = {
     "lanczos": "lanczos",
 }
 CROPS = {"center": "central", "squash": "squash", "border": "border"}
+OPEN_CLIP = "open_clip_config.json"
+FLAT = ("input_size", "interpolation", "crop_pct", "crop_mode", "mean", "std")
 PIXELS = {
     "data.resampling": "as most of timm's; the file does not say",
     "data.eval_crop": "as most of timm's; the file does not say",
@@ -56,11 +58,42 @@ PIXELS = {
 
 
 def read(hints: Hints) -> Given:
-    """Returns the fields of timm's config.json; empty without one."""
+    """Returns the fields of timm's config.json; empty without one.
+
+    Those of open_clip_config.json stand for them where its tower is one of timm's.
+    """
     given = hints.files.get("config.json", {})
     if "architecture" not in given and "pretrained_cfg" not in given:
-        return {}  # another project's config.json
+        return _of_open_clip(hints.files.get(OPEN_CLIP, {}))  # another project's config.json
+    if "architecture" in given and not json_fields.section(given, "pretrained_cfg"):
+        # Before timm 0.9 the fields stood side by side.
+        flat = {key: value for key, value in json_fields.present(given).items() if key in FLAT}
+        given = {"label_names": given.get("labels"), **given, "pretrained_cfg": flat}
     return given
+
+
+def _of_open_clip(given: Given) -> Given:
+    """Returns what open_clip says of its image tower as timm's config.json would; {}: nothing."""
+    tower = json_fields.section(json_fields.section(given, "model_cfg"), "vision_cfg")
+    name = json_fields.text(tower, "timm_model_name", "")
+    if not name:
+        return {}
+    pixels = json_fields.section(given, "preprocess_cfg")
+    crops = {"shortest": "center", "longest": "border", "squash": "squash"}
+    mode = json_fields.text(pixels, "resize_mode", "shortest")
+    view = {"mean": OPENAI[0], "std": OPENAI[1], "interpolation": "bicubic"}
+    view |= {key: pixels[key] for key in view if pixels.get(key) is not None}
+    size = json_fields.pair(tower, "image_size", 224)
+    return {
+        "architecture": name,
+        "global_pool": tower.get("timm_pool", "avg"),
+        "pretrained_cfg": {
+            **view,
+            "input_size": [3, *size],
+            "crop_pct": 1.0,
+            "crop_mode": crops.get(mode, mode),
+        },
+    }
 
 
 def check_arguments(given: Given, kind: Kind | None) -> None:
@@ -71,10 +104,6 @@ def check_arguments(given: Given, kind: Kind | None) -> None:
         known = fixed if key in own else key in READ or SHOWN.fullmatch(key)
         if not known:
             raise WeightsError(f"config.json: model_args.{key}: is not supported")
-
-
-def _architecture(given: Given) -> str:
-    return json_fields.text(given, "architecture", "")
 
 
 def heads(
@@ -89,10 +118,10 @@ def heads(
       usual: numbers by width, where heads are not 64 wide.
     """
     arguments = json_fields.section(given, "model_args")
-    if "num_heads" in arguments:
+    if arguments.get("num_heads") is not None:
         return json_fields.whole(arguments, "num_heads"), {}
-    if _architecture(given) in NAMED_HEADS:
-        return NAMED_HEADS[_architecture(given)], {}
+    if timm_kinds.architecture(given) in NAMED_HEADS:
+        return NAMED_HEADS[timm_kinds.architecture(given)], {}
     if wanted is not None:
         return wanted, {}
     if width in usual:
@@ -122,8 +151,8 @@ def activation(given: Given, *, gated: bool = False, pooling: str = "token") -> 
       gated: whether the MLP is SwiGLU, whose activation is SiLU; that of attention pooling too.
       pooling: of the model.
     """
-    named = "gelu_tanh" if re.fullmatch(TANH, _architecture(given)) else "gelu"
-    named = "quick_gelu" if "_quickgelu" in _architecture(given) else named
+    named = "gelu_tanh" if re.fullmatch(TANH, timm_kinds.architecture(given)) else "gelu"
+    named = "quick_gelu" if "_quickgelu" in timm_kinds.architecture(given) else named
     kind = json_fields.text(json_fields.section(given, "model_args"), "act_layer", "") or named
     if kind not in ACTIVATIONS:
         raise WeightsError(f"act_layer={kind}: only {', '.join(ACTIVATIONS)} are supported")
@@ -150,7 +179,7 @@ def unsaid(given: Given, kind: Kind, *, gated: bool, placed: bool) -> dict[str, 
       gated: whether the MLP is SwiGLU.
       placed: whether there is a table of positions, or of biases by offset.
     """
-    if _architecture(given):
+    if timm_kinds.architecture(given):
         return {}
     keys = ["model.norm_epsilon", NORMS_FIRST]
     if not json_fields.section(given, "model_args").get("act_layer"):
@@ -162,7 +191,7 @@ def unsaid(given: Given, kind: Kind, *, gated: bool, placed: bool) -> dict[str, 
 
 def check_resnet(given: Given) -> None:
     """Raises WeightsError for the architecture of a ResNet other than BiT's."""
-    name = _architecture(given)
+    name = timm_kinds.architecture(given)
     if name and not BIT.fullmatch(name):
         raise WeightsError(f"architecture={name}: of timm's ResNets, only BiT is supported")
 
@@ -235,8 +264,8 @@ def data(
     return config.Data(
         image_size=size,
         channels=channels,
-        mean=_pixel(said, "mean", channels),
-        std=_pixel(said, "std", channels),
+        mean=_pixel(said, "mean", channels, IMAGENET[0]),
+        std=_pixel(said, "std", channels, IMAGENET[1]),
         resampling=RESAMPLING.get(filter_, "antialiased_bicubic"),
         **torchvision_view(CROPS.get(mode, "central"), share),
     ), assumed
@@ -258,8 +287,8 @@ def torchvision_view(crop: str, share: float, fill: float | None = None) -> dict
     return view | ({} if fill is None else {"fill": (fill,)})
 
 
-def _pixel(said: Given, key: str, channels: int) -> tuple[float, ...]:
-    values = json_fields.reals(said, key, (0.5,))
+def _pixel(said: Given, key: str, channels: int, default: tuple[float, ...]) -> tuple[float, ...]:
+    values = json_fields.reals(said, key, default if channels == len(default) else (0.5,))
     if len(values) not in (1, channels) or max(values) > 1 or (key == "std" and not min(values)):
         raise WeightsError(f"{key}={list(values)}: must be {channels} values from 0 to 1")
     return values if len(set(values)) > 1 else values[:1]

@@ -65,7 +65,8 @@ def options(
 
 
 def _reference(arguments: Given) -> Given:
-    return {"r": arguments["ref_feat_shape"]} if "ref_feat_shape" in arguments else {}
+    said = arguments.get("ref_feat_shape")
+    return {} if said is None else {"r": said}
 
 
 def biasless(specs: Mapping[str, Spec]) -> tuple[str, ...]:

@@ -195,7 +195,7 @@ KINDS = (
     VIT,
 )  # fmt: skip
 BEIT, DINOV3, EVA02, EVA, CLIP, *_, DEIT, _, _, _ = KINDS
-BIT = re.compile(r"resnetv2_\d+x\d_bit")
+BIT = re.compile(r"resnetv2_\d+x\d_bitm?")
 # Why architectures are refused whose arrays look like those of the above.
 OTHERWISE = (
     (r".*_rpn_.*|eva02_enormous_.*", "its layers normalize after attention and MLP, not before"),
@@ -204,12 +204,18 @@ OTHERWISE = (
 )
 
 
+def architecture(given: Given) -> str:
+    """The architecture in config.json, without a tag of its weights; empty if it says none."""
+    name = json_fields.text(given, "architecture", "").partition(".")[0]
+    return re.sub(r"_(?:in2[12](?:k|ft1k)|dino|sam)$", "", name)  # tags before timm 0.9
+
+
 def recognize(specs: Specs, given: Given) -> Kind:
     """The family of a Vision Transformer, by config.json or else by its arrays.
 
     Raises WeightsError for an architecture that is not known to compute what is built here.
     """
-    name = json_fields.text(given, "architecture", "")
+    name = architecture(given)
     if not name:
         return next(kind for kind in KINDS if kind.recognizes(specs))
     found = next((kind for kind in KINDS if re.fullmatch(kind.names, name)), None)
