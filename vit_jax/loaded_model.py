@@ -79,8 +79,9 @@ class LoadedModel:
         """Returns images as `apply` takes them: resized, cropped and normalized as in evaluation.
 
         Args:
-          images: a path, a Pillow image, an array (H, W), (H, W, C) or (B, H, W, C) of any size,
-            or a list of these. Values are of 8 or 16 bits, or from 0 to 1.
+          images: a path, the bytes of a file, a Pillow image, an array (H, W), (H, W, C) or
+            (B, H, W, C) of any size, or a list of these. Values are of 8 or 16 bits, or from 0 to
+            1.
 
         Returns:
           float32 (B, H, W, C).

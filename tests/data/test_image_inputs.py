@@ -2,6 +2,7 @@
 
 import io
 
+import ml_dtypes
 import numpy as np
 import pytest
 from PIL import Image
@@ -88,6 +89,7 @@ WHOLE = PHOTO.astype(np.int64)
     [
         FRACTIONS, FRACTIONS.astype(np.float32), WHOLE, WHOLE.astype(np.uint32),
         PHOTO.astype(np.float16), PHOTO.astype(">u2") * np.uint16(257), PHOTO.astype(float),
+        PHOTO.astype(ml_dtypes.bfloat16),
     ],
     ids=lambda image: str(image.dtype),
 )  # fmt: skip
@@ -95,6 +97,12 @@ def test_arrays_of_other_types_are_the_same_picture(image):
     np.testing.assert_array_equal(loaded(image), PHOTO)
     batch = list(image_inputs.read(np.stack([image, image]), config.Data()))
     assert [name for name, _ in batch] == ["images[0]", "images[1]"]
+
+
+def test_encoded_bytes_are_what_their_file_is():
+    encoded = saved(Image.fromarray(PHOTO), "PNG")
+    for images in (encoded, bytearray(encoded)):
+        np.testing.assert_array_equal(loaded(images), PHOTO)
 
 
 def test_pillow_images_of_wide_numbers():

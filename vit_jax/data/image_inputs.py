@@ -1,4 +1,4 @@
-"""Image inputs of the Python API: paths, arrays, Pillow images.
+"""Image inputs of the Python API: paths, encoded bytes, arrays, Pillow images.
 
 All become what a file of the same picture decodes to, so that one view follows.
 """
@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from PIL import Image, ImageOps
 
@@ -28,8 +29,9 @@ def read(images: Any, data: config.Data) -> Iterator[tuple[str, bytes | np.ndarr
     are scaled to `data.depth` bits; larger ones, to 255, are gray levels.
 
     Args:
-      images: a path, a Pillow image, an array (H, W), (H, W, C) or (B, H, W, C) of numbers or
-        truth values, or a list of these; C is that of the model, or 1 or 3 of 3 or 1.
+      images: a path, the bytes of a file, a Pillow image, an array (H, W), (H, W, C) or
+        (B, H, W, C) of numbers or truth values, or a list of these; C is that of the model, or 1
+        or 3 of 3 or 1.
       data: options of the pixels.
 
     Raises BadImage for a file that cannot be read, and for any other type, shape or range.
@@ -40,6 +42,8 @@ def read(images: Any, data: config.Data) -> Iterator[tuple[str, bytes | np.ndarr
 def _read(images: Any, name: str, data: config.Data) -> Iterator[tuple[str, bytes | np.ndarray]]:
     if isinstance(images, str | os.PathLike):
         yield os.fspath(images), _file(images)
+    elif isinstance(images, bytes | bytearray):
+        yield name, bytes(images)
     elif isinstance(images, Image.Image):
         yield name, _pillow(images, name, data)
     elif hasattr(images, "__array__"):
@@ -102,6 +106,8 @@ def _pillow(image: Image.Image, name: str, data: config.Data) -> np.ndarray:
 
 def _pixels(array: np.ndarray, name: str, data: config.Data) -> np.ndarray:
     """An array of numbers as uint8 or uint16."""
+    if array.dtype == ml_dtypes.bfloat16:
+        array = array.astype(np.float32)
     kind = array.dtype.kind
     if kind == "b":
         return array.astype(np.uint8) * np.uint8(255)
