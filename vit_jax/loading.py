@@ -303,6 +303,7 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> LoadedMod
         classes=class_names(classes, cfg),
         kind="adapter",
         notes=(f"begins with {cfg.init_from}",),
+        assumed=weights.assumptions(describe(str(cfg.init_from), cfg), wanted=cfg),
     )
 
 

@@ -328,6 +328,8 @@ def test_a_run_resumes_bit_for_bit_and_becomes_an_adapter(base, tmp_path, monkey
     assert not [name for name in held if name.startswith(("embedding", "encoder_norm"))]
     again = loading.load(adapter)
     assert (again.kind, again.classes) == ("adapter", merged.classes)
+    opened = loading.load(base, wanted=again.config)
+    assert again.assumed == opened.assumed
     for name, leaf in tree_utils.flatten(again.params).items():
         np.testing.assert_array_equal(leaf, arrays[name], err_msg=name)
     # Every other form holds the sums.
