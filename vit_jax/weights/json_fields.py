@@ -52,7 +52,7 @@ def real(values: Given, key: str, default: float | None = None) -> float:
 def reals(values: Given, key: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
     """Returns finite non-negative numbers; a single number becomes a tuple."""
     value = default if values.get(key) is None else values[key]
-    many = tuple(value) if isinstance(value, list | tuple) else (value,)
+    many: tuple[Any, ...] = tuple(value) if isinstance(value, list | tuple) else (value,)
     plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in many)
     # Compared without conversion: JSON integers may exceed floats.
     if not many or not plain or not all(0 <= v <= sys.float_info.max for v in many):
