@@ -135,7 +135,8 @@ def errors() -> str:
     classes = sorted(_error_classes(), key=lambda found: (found[1], found[0]))
     meanings = exit_codes()
     text += table(("exit code", "meaning"), [(str(c), m) for c, m in sorted(meanings.items())])
-    text += "\nCommands without anything to save end with 130 at Ctrl-C, 143 at SIGTERM, 129 as their terminal closes.\n\n## Classes\n\n"
+    text += "\nCommands with nothing to save end with 130 at Ctrl-C, 143 at SIGTERM, and 129 "
+    text += "when their terminal closes.\n\n## Classes\n\n"
     rows = [(f"`{name}`", str(code), doc) for name, code, doc in classes]
     return text + table(("class", "exit code", "meaning"), rows)
 

@@ -113,6 +113,7 @@ def test_what_cannot_be_matched_is_an_error(head, classes, reason):
 def test_a_run_does_not_go_on_with_other_classes(now, reason):
     """Not even with other data accepted: its head means the classes that it has learned."""
     record = {"classes": ["cat", "dog"], "data": "same", "step": 1, "metrics": {}}
+    record |= {"config": {}, "examples": 2}
     saver = types.SimpleNamespace(restore=lambda *_, **__: ("state", record))
     session = types.SimpleNamespace(
         progress=types.SimpleNamespace(doing=lambda *_: None, say=lambda *_: None)

@@ -120,8 +120,9 @@ def heads(
     arguments = json_fields.section(given, "model_args")
     if arguments.get("num_heads") is not None:
         return json_fields.whole(arguments, "num_heads"), {}
-    if timm_kinds.architecture(given) in NAMED_HEADS:
-        return NAMED_HEADS[timm_kinds.architecture(given)], {}
+    name = timm_kinds.architecture(given)
+    if name in NAMED_HEADS:
+        return NAMED_HEADS[name], {}
     if wanted is not None:
         return wanted, {}
     if width in usual:
@@ -151,8 +152,9 @@ def activation(given: Given, *, gated: bool = False, pooling: str = "token") -> 
       gated: whether the MLP is SwiGLU, whose activation is SiLU; that of attention pooling too.
       pooling: of the model.
     """
-    named = "gelu_tanh" if re.fullmatch(TANH, timm_kinds.architecture(given)) else "gelu"
-    named = "quick_gelu" if "_quickgelu" in timm_kinds.architecture(given) else named
+    name = timm_kinds.architecture(given)
+    named = "gelu_tanh" if re.fullmatch(TANH, name) else "gelu"
+    named = "quick_gelu" if "_quickgelu" in name else named
     kind = json_fields.text(json_fields.section(given, "model_args"), "act_layer", "") or named
     if kind not in ACTIVATIONS:
         raise WeightsError(f"act_layer={kind}: only {', '.join(ACTIVATIONS)} are supported")
