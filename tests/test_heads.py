@@ -26,6 +26,7 @@ from vit_jax import (
 from vit_jax.errors import AssumptionWarning
 from vit_jax.export import program
 from vit_jax.training import sharding
+from vit_jax.weights import huggingface_config, timm_config
 
 NAMES = ("cat", "dog", "emu", "fox")
 ORDER = (2, 0, 3, 1)
@@ -190,10 +191,10 @@ def test_examples_are_called_as_the_head_calls_them(heads, tmp_path):
     assert {*names} == {("Cat", "cat"), ("gnu", "gnu")}
 
 
-def begin(reference, classes, **more):
+def begin(reference, classes, outputs=None, **more):
     told = facts()
     cfg = config.Config(
-        model=dataclasses.replace(told.model, num_classes=len(classes)), data=told.data,
+        model=dataclasses.replace(told.model, num_classes=outputs or len(classes)), data=told.data,
         init_from=str(reference), init_head="keep", **more,
     )  # fmt: skip
     params, notes = loading.initial_params(cfg, loading.create_model(cfg), classes)
@@ -208,6 +209,8 @@ def test_a_kept_head_gives_rows_by_name(heads):
     some, notes = begin(heads / "permuted", ("fox", "cat"))
     np.testing.assert_array_equal(some, kernel[:, [3, 0]])
     assert notes[-1] == "head: 2 of its 4 classes, by name"
+    with pytest.raises(config.ConfigError, match="set model.num_classes=2, as many as the data h"):
+        begin(heads / "plain", ("cat", "fox"), outputs=4)
     _, notes = begin(heads / "sigmoid", NAMES)
     assert notes[-1] == "head: was trained with train.loss=sigmoid, goes on with softmax"
     with pytest.raises(config.ConfigError, match=r"^init_head=keep: .* set init_head=new$"):
@@ -216,6 +219,14 @@ def test_a_kept_head_gives_rows_by_name(heads):
         config.ConfigError, match=r"^init_head=keep: no class of the data is one of"
     ):
         begin(heads / "plain", ("ant", "bee", "cow", "doe"))
+
+
+def test_masked_patches_have_no_head_to_keep(heads, monkeypatch):
+    opened = loading.load(heads / "plain")
+    cfg = dataclasses.replace(opened.config, masked=config.Masked(target="color"))
+    monkeypatch.setattr(loading, "load", lambda *_, **__: dataclasses.replace(opened, config=cfg))
+    with pytest.raises(weights.WeightsError, match="fill in masked patches, so it knows no classes"):
+        begin("x", NAMES)
 
 
 def test_a_teacher_teaches_by_name(heads):
@@ -298,6 +309,25 @@ def test_probabilities_are_those_of_transformers(tmp_path, fields, expected):
     assert opened.config.train.loss == ("sigmoid" if expected is SIGMOID else "softmax")
 
 
+@pytest.mark.parametrize(
+    ("kind", "fields", "names"),
+    [
+        ("hf", {"id2label": None, "label2id": {"b": 1, "a": 2, "d": 0, "c": 3}}, "dbac"),
+        ("hf", {"id2label": None, "label2id": {"b": 1, "a": 2, "d": 0, "c": 9}}, ()),
+        ("hf", {"id2label": {"3": "c", "1": "b", "0": "d", "2": "a"}, "label2id": {}}, "dbac"),
+        # Descriptions stand for WordNet ids; other names are those of somebody's folders.
+        ("timm", {"label_names": list("dbac"), "label_descriptions": {"d": "a hound"}}, "dbac"),
+        (
+            "timm", {"label_names": ["n1", "n2", "x", "y"], "label_descriptions": {"n1": "tench"}},
+            ("tench", "n2", "x", "y"),
+        ),
+    ],
+)  # fmt: skip
+def test_where_names_of_classes_stand(kind, fields, names):
+    read = timm_config.classes if kind == "timm" else huggingface_config.classes
+    assert read(fields, 4) == tuple(names)
+
+
 def test_one_output_is_no_certainty(tmp_path):
     with pytest.warns(
         AssumptionWarning, match="assumed sigmoid for softmax: the head has one outp"
@@ -339,8 +369,12 @@ def test_what_a_file_cannot_say_is_said(heads, tmp_path):
         "train.loss=sigmoid: is not said by the file, which reads back as softmax; set "
         "--config.train.loss=sigmoid then"
     ) in lines
-    back = loading.load(tmp_path / "x.npz", {"train.loss": "sigmoid"})
+    with pytest.warns(AssumptionWarning, match="train.loss=softmax: as in Google's code; the fil"):
+        loading.load(tmp_path / "x.npz")
+    with pytest.warns(AssumptionWarning) as told:
+        back = loading.load(tmp_path / "x.npz", {"train.loss": "sigmoid"})
     assert back.config.train.loss == "sigmoid"
+    assert "softmax" not in str(told[0].message)
 
 
 def test_damaged_words_about_a_head(heads, tmp_path):

@@ -339,3 +339,10 @@ def test_an_interrupted_conversion_leaves_nothing(kind, tmp_path, monkeypatch):
     assert seen
     assert all(name.startswith(f".{output.name}.") for name in seen)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_of_one_step_and_another_step(tmp_path):
+    (tmp_path / "checkpoints/00000012").mkdir(parents=True)
+    (tmp_path / "checkpoints/00000012/commit.json").touch()
+    with pytest.raises(config.ConfigError, match=r"^--step=best: .*/00000012 is step 12 alone; na"):
+        loading.load(tmp_path / "checkpoints/00000012", step="best")

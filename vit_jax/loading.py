@@ -176,7 +176,10 @@ def find_checkpoint(
     """
     path = storage.as_path(checkpoint)
     if path.name.isdigit() and records.is_committed(epath.Path(path)):
-        at, path = int(path.name), path.parent
+        own, path = int(path.name), path.parent
+        if at not in (None, own):
+            raise config.ConfigError(f"--step={at}: {checkpoint} is step {own} alone; name its run")
+        at = own
     directory = path / "checkpoints" if (path / "checkpoints").is_dir() else path
     if not directory.is_dir():
         raise manager.CheckpointError(f"--checkpoint={checkpoint}: no such run directory")
@@ -226,8 +229,10 @@ def initial_params(
     # Whole on every device: each process needs all of it.
     opened, told = load(cfg.init_from, {"mesh.fsdp": "1"}, wanted=cfg), []
     keep = cfg.init_head == "keep"
+    if keep and cfg.needs_labels:
+        opened.check_whole()
     if keep and cfg.needs_labels and "head/kernel" not in opened.fresh:
-        told, opened = _head_of(opened, cfg, class_names(classes, cfg))
+        told, opened = _head_of(opened, cfg, classes)
     params, report = weights.fit(jax.device_get(opened.params), opened.facts, model, keep_head=keep)
     # The notes on a file of another project count its arrays; a second count would puzzle.
     return params, [*opened.notes, *report.lines()[bool(opened.notes) :], *told]
@@ -238,7 +243,9 @@ def _head_of(
 ) -> tuple[list[str], LoadedModel]:
     """Returns lines about the head that a run keeps, and the model with its rows for `classes`."""
     remedy, had = "set init_head=new", len(opened.classes)
-    outputs = class_matching.match(opened.classes, classes, "init_head=keep", remedy=remedy)
+    if len(classes) < len(wanted := class_names(classes, cfg)):
+        remedy = f"set model.num_classes={len(classes)}, as many as the data has, or init_head=new"
+    outputs = class_matching.match(opened.classes, wanted, "init_head=keep", remedy=remedy)
     told, loss = [], opened.config.train.loss
     if outputs != list(range(had)):
         order = "" if len(outputs) < had else ", in another order"

@@ -57,6 +57,7 @@ def test_equal_names_need_no_word(head, classes, outputs, recwarn):
         (NUMBERS, ("tench", "tiger_shark"), [0, 3], "ImageNet in the order of WordNet ids"),
         (WORDS, IMAGENET[::-1], list(range(1000))[::-1], "names of one class of ImageNet"),
         (WORDS[::-1], ("n01440764",), [999], "'n01440764' of the data is taken for 'tench, Tinca"),
+        (WORDS[::-1], IMAGENET[638:640], [361, 360], "'n03710637' of the data is taken for 'maill"),
         (WORDS, tuple(sorted(map(str, range(1000)))), sorted(range(1000), key=str), "ImageNet"),
     ],
 )  # fmt: skip
@@ -83,6 +84,7 @@ def test_two_classes_of_one_word_are_told_apart_by_their_numbers():
             "mend it",
         ),
         (("cat", "dog"), ("0", "1"), "data (2): 0, 1; head (2): cat, dog; mend it"),
+        (("0", "1"), ("cat", "dog"), "data (2): cat, dog; head (2"),  # as of digits: names, too
         (NUMBERS, ("cat", "dog"), "head (1000, without names): class 0, class 1,"),
         (NUMBERS, ("0", "1"), "data (2): 0, 1; head (1000, without names): class 0,"),
         (

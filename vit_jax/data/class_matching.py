@@ -10,7 +10,7 @@ every label is translated through its class's name. In order of trust:
 3. two names of one ImageNet class: its WordNet id, or words (`n01440764`, `tench, Tinca tinca`);
 4. where the head has no names: ImageNet's if it has 1,000 outputs and the data's classes are some
    of ImageNet; else those of the data, if there are as many: number k for output k, other names in
-   order;
+   order, unless somebody called the outputs by numbers, as digits are;
 5. where the data has 1,000 numbers, and the head the names of ImageNet: ImageNet's numbers.
 
 All but the first are assumptions, and said. A class without an output is an error, as its images
@@ -262,7 +262,7 @@ def _without_names(head: Sequence[str], classes: Sequence[str]) -> tuple[Outputs
             f"the head's {count:,} outputs have no names; taken for the classes of ImageNet in the "
             "order of WordNet ids"
         )
-    elif count == len(classes):
+    elif count == len(classes) and not any(name.strip().isdigit() for name in head):
         shown = ", ".join(f"{place} is {name}" for place, name in enumerate(classes))
         return tuple(range(count)), (
             "the head's outputs have no names; taken for the data's classes in order: "
@@ -326,12 +326,15 @@ def _table() -> tuple[tuple[str, str], ...]:
 
 @functools.cache
 def _aliases() -> dict[Hashable, set[int]]:
-    """Class numbers of ImageNet by every folded name: WordNet id, all words, each of them."""
-    found: dict[Hashable, set[int]] = {}
+    """Class numbers of ImageNet by every folded name: WordNet id, all words, else one of them."""
+    whole: dict[Hashable, set[int]] = {}
+    parts: dict[Hashable, set[int]] = {}
     for number, (wnid, words) in enumerate(_table()):
-        for name in (wnid, words, *words.split(", ")):
-            found.setdefault(_folded(name), set()).add(number)
-    return found
+        for name in (wnid, words):
+            whole.setdefault(_folded(name), set()).add(number)
+        for name in words.split(", "):
+            parts.setdefault(_folded(name), set()).add(number)
+    return parts | whole
 
 
 def _imagenet_numbers(names: Sequence[str]) -> list[int | None]:

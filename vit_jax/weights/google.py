@@ -13,6 +13,7 @@ from vit_jax import config, models
 from vit_jax.weights.mapping import (
     HEADLESS,
     SAME,
+    SOFTMAX,
     SPREAD,
     Facts,
     Hints,
@@ -83,7 +84,7 @@ def facts(arrays: Arrays, hints: Hints) -> Facts:
     return Facts(
         model=model,
         data=config.Data(image_size=size, channels=channels, eval_crop="resize"),
-        assumed=assumed | dict.fromkeys(_unsaid(model), CODE),
+        assumed=assumed | dict.fromkeys(_unsaid(model, headless=headless), CODE),
         fresh={"head/kernel": HEADLESS, "head/bias": HEADLESS} if headless else {},
     )
 
@@ -105,7 +106,7 @@ def _stacked(specs: Mapping[str, Spec] | None) -> bool:
     return any(name.startswith(f"{STACKED}/") for name in specs or ())
 
 
-def _unsaid(model: config.Model) -> tuple[str, ...]:
+def _unsaid(model: config.Model, *, headless: bool) -> tuple[str, ...]:
     """Returns the options that names and shapes do not reveal."""
     keys = ["model.activation", "model.gelu", "model.norm_epsilon"]
     if model.pooling == "gap":
@@ -116,7 +117,7 @@ def _unsaid(model: config.Model) -> tuple[str, ...]:
         keys.append("model.representation_activation")
     if model.resnet_units is not None:
         keys.append("model.resnet_epsilons")
-    return (*keys, *PIXELS)
+    return (*keys, *PIXELS, *([] if headless else [SOFTMAX]))
 
 
 def units(arrays: Arrays, pattern: str) -> tuple[int, ...]:

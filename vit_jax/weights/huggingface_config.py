@@ -146,8 +146,11 @@ def resnet(given: Given, units: tuple[int, ...]) -> dict[str, Any]:
 
 def classes(given: Given, count: int) -> tuple[str, ...]:
     """Returns the names of the classes in order; none for the placeholders LABEL_0, LABEL_1, ..."""
-    if "id2label" not in given:
-        return ()
+    numbers = json_fields.section(given, "label2id")
+    if not given.get("id2label") and sorted(numbers.values(), key=str) == sorted(
+        range(count), key=str
+    ):
+        return tuple(sorted(numbers, key=lambda name: numbers[name]))
     names = json_fields.labels(given, "id2label", count)
     return () if names == tuple(f"LABEL_{k}" for k in range(count)) else names
 

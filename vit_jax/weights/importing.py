@@ -108,6 +108,7 @@ def _settled(
     others = set(overrides)
     if "train.loss" in overrides or (wanted is not None and wanted.init_head != "keep"):
         others |= {key for key, why in own.assumed.items() if why == mapping.ONE_OUTPUT}
+        others.add(mapping.SOFTMAX)
     if wanted is not None or "data.image_size" in overrides:
         others.add(mapping.OWN_SIZE)
     if overrides.get("model.activation", "gelu") != "gelu":

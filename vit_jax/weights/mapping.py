@@ -28,6 +28,7 @@ HEADLESS = "the file contains no head; it starts at zero"
 SEVERAL = "multi_label_classification"  # transformers' `problem_type` of outputs by sigmoid
 HEAD = "vit_jax.head"  # in the metadata of a .safetensors file that has no config.json
 OWN_SIZE = "views of the model's size"  # assumed where a processor makes others
+SOFTMAX = "train.loss=softmax"  # as an assumption
 ONE_OUTPUT = "the head has one output, of which softmax always makes 1"
 
 
@@ -179,7 +180,8 @@ def with_head(facts: Facts, metadata: Mapping[str, str]) -> Facts:
         loss = "sigmoid" if sigmoid else facts.loss
         facts = dataclasses.replace(facts, classes=names, loss=loss)
     if facts.loss is None and facts.model.num_classes == 1:
-        assumed = {**facts.assumed, "sigmoid for softmax": ONE_OUTPUT}
+        assumed = {key: why for key, why in facts.assumed.items() if key != SOFTMAX}
+        assumed["sigmoid for softmax"] = ONE_OUTPUT
         facts = dataclasses.replace(facts, loss="sigmoid", assumed=assumed)
     return facts
 

@@ -214,10 +214,11 @@ def image_size(given: Given) -> tuple[int, int] | None:
 
 
 def classes(given: Given, count: int) -> tuple[str, ...]:
-    """Returns readable class names in order; empty if the file has none."""
+    """Returns class names in order, words for WordNet ids; empty if the file has none."""
     names = json_fields.labels(given, "label_names", count)
     described = json_fields.section(given, "label_descriptions")
-    return tuple(str(described.get(name, name)) for name in names)
+    # Other names are the folders' of whoever trained it, by which they are found again.
+    return tuple(str(described.get(n, n)) if re.fullmatch(r"n\d+", n) else n for n in names)
 
 
 def loss(given: Given) -> str | None:
