@@ -168,6 +168,9 @@ def test_a_config_of_ones_own_does_not_ignore_the_validation_folder(
     if "test" in folders:  # a stored config says what was evaluated
         stored = config.to_dict(run_config.resolve("digits", {}))
         change = {"data.source": "folder", "data.root": given["data.root"]}
+        if not more and len(given) == 3:  # nor does a published one, for data with its own splits
+            published = run_config.resolve("baseline/ViT-S_16-imagenet-90ep", change).data
+            assert (published.eval_split, published.test_split) == expected
         assert run_config.config_from_values(stored, change).data.eval_split == "test"
 
 

@@ -28,6 +28,11 @@ def resolve(reference: str, overrides: Mapping[str, Any], *, tiny: bool = False)
     values = catalog.load(reference)
     if ".py" in reference:  # the catalog's own are checked by a test
         unread_options.check_file(values)
+    own, source = values.get("data"), overrides.get("data.source")
+    if source in ("folder", "csv") and isinstance(own, Mapping) and own.get("source") != source:
+        # Its splits are those of other data, which knew no validation split, say.
+        splits = ("train_split", "eval_split", "test_split")
+        values = {**values, "data": {k: v for k, v in own.items() if k not in splits}}
     cfg = config_from_values(values, overrides, tiny=tiny)
     validation.check_fixed(cfg, "a run")
     return cfg

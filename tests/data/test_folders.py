@@ -17,6 +17,7 @@ from vit_jax.config import ConfigError
 from vit_jax.data import folder_check, folders, label_arrays
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import Source, open_source
+from vit_jax.evaluators import linear_data
 
 
 def fill(root: pathlib.Path, *files: str) -> pathlib.Path:
@@ -381,3 +382,13 @@ def test_without_labels_a_split_is_a_folder_of_images(tmp_path):
     chosen = dataclasses.replace(data, classes=("x",))
     with pytest.raises(DataError, match="1 class folder"):
         open_source(chosen, "train", labels=False)
+
+
+def test_without_labels_one_image_is_too_few_and_features_need_classes(tmp_path):
+    fill(tmp_path, "1.jpg")
+    data = config.Data(source="folder", root=str(tmp_path), holdout=0.2, eval_split="validation")
+    with pytest.raises(DataError, match=r"^data\.holdout=0\.2: there is one image; none is left$"):
+        open_source(data, "validation", labels=False)
+    asked = config.Evaluation(knn=("self",))
+    with pytest.raises(DataError, match=r"^evaluation\.knn=self: needs labels: .* of one class$"):
+        linear_data._open(config.Config(data=data, evaluation=asked), "evaluation.knn")

@@ -161,6 +161,8 @@ FOLDERS = {
     ("train", "validation", "testing"): ("validation", "testing"),
     ("train", "val", "test", "extra"): ("val", "test"),
     ("train",): ("test", None),  # which Folder then misses
+    ("Train", "Valid", "TEST"): ("Valid", "TEST"),
+    ("train", "Val", "val"): ("val", None),
 }
 
 

@@ -332,5 +332,6 @@ def _side(files: list[File], data: config.Data, name: str, split: str, key: str)
         held = min(max(held, 1), len(ranked) - 1) if len(ranked) > 1 else 0
         kept += sorted(ranked[:held] if name == evaluation else ranked[held:])
     if not kept:
-        raise DataError(f"data.holdout={data.holdout:g}: every class has one image; none is left")
+        few = "there is" if UNKNOWN in by_class else "every class has"
+        raise DataError(f"data.holdout={data.holdout:g}: {few} one image; none is left")
     return kept

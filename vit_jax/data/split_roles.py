@@ -130,15 +130,17 @@ def resolved(data: config.Data) -> config.Data:
     """
     if AUTO not in (data.eval_split, data.test_split):
         return data
-    there = _there(data)
+    # Folders may be called `Valid`; of `val` and `Val` the one that is named as here.
+    there = {name.lower(): name for name in _there(data)} | {name: name for name in _there(data)}
     chosen = data.eval_split
     if chosen == AUTO:
         names = (*VALIDATION_NAMES, *TEST_NAMES)
-        chosen = next((name for name in names if name in there), TEST)
+        chosen = next((there[name] for name in names if name in there), TEST)
     test = data.test_split
     if test == AUTO:
         apart = not data.holdout and data.source in ("folder", "csv", "tfds")
-        free = (n for n in TEST_NAMES if apart and n in there and not overlap(n, chosen))
+        tests = (there[name] for name in TEST_NAMES if apart and name in there)
+        free = (name for name in tests if not overlap(name, chosen))
         choosing = dataclasses.replace(data, eval_split=chosen, test_split=None)
         test = next(free, None) if evaluation(choosing).role == VALIDATION else None
     return dataclasses.replace(data, eval_split=chosen, test_split=test)

@@ -57,7 +57,11 @@ def _open(cfg: config.Config, key: str) -> dict[str, Sources]:
     root = cfg.data.root if cfg.data.source == "tfds" else None
     for name in config.get(cfg, key):
         if name == OWN:
-            found[name] = _of_splits(cfg.data)
+            try:
+                found[name] = _of_splits(cfg.data)
+            except DataError as error:  # of a run that has opened them without labels
+                why = str(error).partition("; to train without labels")[0]
+                raise DataError(f"{key}={OWN}: needs labels: {why}") from error
             continue
         if name == DIGITS:
             found[name] = _of_splits(config.Data(source="digits"))
