@@ -225,7 +225,7 @@ def test_masked_patches_have_no_head_to_keep(heads, monkeypatch):
     opened = loading.load(heads / "plain")
     cfg = dataclasses.replace(opened.config, masked=config.Masked(target="color"))
     monkeypatch.setattr(loading, "load", lambda *_, **__: dataclasses.replace(opened, config=cfg))
-    with pytest.raises(weights.WeightsError, match="fill in masked patches, so it knows no classes"):
+    with pytest.raises(weights.WeightsError, match="fill in masked patches, so it knows no"):
         begin("x", NAMES)
 
 
