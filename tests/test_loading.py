@@ -59,7 +59,9 @@ def begin(workdir, **more):
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("begun") / "run"
-    begin(workdir, **{"optimizer.lr": "1e-9"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AssumptionWarning)
+        begin(workdir, **{"optimizer.lr": "1e-9"})
     return workdir
 
 

@@ -496,7 +496,8 @@ def checkpoints():
 
     from vit_jax.checkpoints import record
 
-    body = {"step": 3, "facts": {"classes": ["a"]}, "leaves": {"p": {"shape": [2]}}, "files": {}}
+    body = {"step": 3, "facts": {"classes": ["a"]}, "metrics": {}, "files": {}}
+    body |= {"leaves": {"p": {"shape": [2]}}}
     whole = json.dumps({"commit": body, "sha256": record._sha256(body)}).encode()
 
     def read(data, folder):
