@@ -141,6 +141,7 @@ def test_examples_are_drawn_by_seed(trained, folder, capsys):
     assert sorted(everything) == sorted(str(p) for p in (folder / "test").rglob("*.png"))
 
 
+@pytest.mark.slow
 def test_predict_goes_on_after_a_bad_file(trained, folder, tmp_path, capsys):
     (tmp_path / "page.jpg").write_text("<html>not found</html>")
     paint(tmp_path / "red.png", COLORS["red"], np.random.default_rng(1))

@@ -150,6 +150,7 @@ def test_bfloat16_is_stored_where_it_changes_nothing(exported):
     assert np.abs(halves - results["vit/5x32x32/logits"]).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_the_description_says_what_a_user_needs(exported):
     cases, folder, _ = exported
     predictor, _ = cases["digits"]
@@ -315,6 +316,7 @@ def test_a_model_too_large_for_a_program_is_refused(digits, monkeypatch):
     assert str(error.value) == said
 
 
+@pytest.mark.slow
 def test_attention_of_one_kind_of_device_is_left_behind(digits):
     model = dataclasses.replace(digits.config.model, attention="cudnn")
     predictor = dataclasses.replace(digits, config=dataclasses.replace(digits.config, model=model))

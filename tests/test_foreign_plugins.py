@@ -63,6 +63,7 @@ def test_a_command_without_them_names_them(name, workdir, tmp_path, forgotten, c
     assert f"vit_jax: model.architecture=convnet(width=8): {LINE}" in line
 
 
+@pytest.mark.slow
 def test_a_report_without_them_shows_what_it_can(workdir, tmp_path, forgotten):
     assert cli.main(["report", str(workdir), f"--output={tmp_path}"]) == 0
     assert "give --plugins=my_project" in (tmp_path / "report.md").read_text()

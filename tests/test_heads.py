@@ -256,6 +256,7 @@ def test_a_teacher_teaches_by_name(heads):
     assert whole.shape == (64, 4)
 
 
+@pytest.mark.slow
 def test_a_report_shows_what_the_head_makes_of_other_folders(heads, where, tmp_path, monkeypatch):
     """As of a run whose folder has since been sorted otherwise, or changed."""
     opened = loading.load(heads / "permuted", where)

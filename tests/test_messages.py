@@ -38,6 +38,7 @@ def test_printable_text_is_one_line_of_unicode(text, shown):
     shown.encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1", "cp1252"])
 @pytest.mark.parametrize("text", ["9" * 10**7, "é" * 499, "\n" * 250, "日" * 10**6, "\udce9" * 400])
 def test_a_line_is_bounded_in_any_encoding(text, encoding):

@@ -526,6 +526,7 @@ def test_figures_and_appendices():
     assert ENTRIES["scaling/depth-64"].cfg.model.depth == 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exhibit", ["figure4", "figure8", "figure9", "figure13", "table8"])
 def test_rows_that_are_compared_by_few_shot_say_so(exhibit):
     """A run by itself measures its own split: `show` has the flags that make it measure the row."""

@@ -52,6 +52,7 @@ def test_evaluation_measures_the_logits_of_the_forward_pass(programs, logits):
     assert results["top1"] == pytest.approx((logits.argmax(axis=1) == labels).mean())
 
 
+@pytest.mark.slow
 def test_features_are_those_before_the_head(programs, logits):
     with np.load(programs.embed()) as file:
         features = file["features"]

@@ -371,6 +371,7 @@ class Trip:
         return tripping
 
 
+@pytest.mark.slow
 def test_a_file_system_error_anywhere_in_a_commit(
     run: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,7 @@ def test_the_table_is_plain_data():
     assert not {"jax", "numpy", "cv2", "tensorflow_datasets"} & set(run.stdout.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(DATASETS.keys() - PACKED))
 def test_the_builder_of_the_installed_tfds(name, tmp_path):
     """Features, classes, configs and versions, of classes loaded without data or TensorFlow."""

@@ -28,6 +28,7 @@ def rows(text):
     return [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| `")]
 
 
+@pytest.mark.slow
 def test_every_option_has_type_default_and_meaning(pages):
     found = {
         row[0].strip(" `"): [cell.strip() for cell in row[1:]] for row in rows(pages["options"])

@@ -101,6 +101,7 @@ def test_a_folder_in_the_order_of_its_paths(opened, folder, tmp_path):
     np.testing.assert_allclose(found, expected(opened, pictures, "tokens"), rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_an_unreadable_image_is_an_error_or_a_row_of_nan(opened, folder, tmp_path):
     (folder / "b" / "c.PNG").write_bytes(b"\x89PNG\r\n\x1a\n")
     output = tmp_path / "out.npz"

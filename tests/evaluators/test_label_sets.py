@@ -60,6 +60,7 @@ def test_against_thresholds(seed):
     assert found == pytest.approx(by_thresholds(scores, positive), rel=1e-13)
 
 
+@pytest.mark.slow
 def test_outputs_that_nobody_labeled_are_left_out(tmp_path):
     """A head of five classes on images that were only looked through for two of them."""
     (tmp_path / "a").mkdir()

@@ -51,6 +51,7 @@ def test_the_same_for_all(expected, batch_size, devices, seed):
         assert value == (results[key] if exact else pytest.approx(results[key], rel=1e-6)), key
 
 
+@pytest.mark.slow
 def test_what_is_counted(expected):
     results, _ = expected
     assert (results["count"], results["accuracy/count"]) == (26, 26 * 8)

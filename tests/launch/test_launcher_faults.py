@@ -148,6 +148,7 @@ def test_a_queue_that_never_ends_is_left(world):
     assert not here.calls("delete")
 
 
+@pytest.mark.slow
 def test_a_slice_that_somebody_has_deleted_is_given_back(world):
     gone = "ERROR: (gcloud.x) NOT_FOUND: no such resource"
     here = world(lives=[{"runs": ["0"]}], failures={"queued-resources delete": [gone]})

@@ -86,6 +86,7 @@ def test_three_preemptions_and_an_end(world):
     assert "step 300/300" in printed  # of the log of worker 0
 
 
+@pytest.mark.slow
 def test_the_budget_ends_it(world):
     here = world(lives=[{"runs": ["70"] * 9}])
     here.make_ready()
@@ -148,6 +149,7 @@ def test_a_request_that_stays_lost_is_asked_for_at_growing_intervals(world):
     assert set(pauses[9:]) <= {30}
 
 
+@pytest.mark.slow
 def test_one_worker_of_two_decides_nothing(world):
     """gcloud may end with 0 though it has reached only some of them."""
     half = [{"prints": "worker 0: exited 0\n"}, {"prints": "worker 0: exited 0\n" * 2}]
@@ -267,6 +269,7 @@ def test_a_run_that_cannot_be_followed_says_what_ssh_said(world):
     assert expected in told(printed)
 
 
+@pytest.mark.slow
 def test_google_that_does_not_answer_is_asked_again(world):
     errors = ["ERROR: (gcloud.x) UNAVAILABLE: try later"] * 4
     here = world(failures={"queued-resources describe": errors}, lives=[{"runs": ["0"]}])
@@ -348,6 +351,7 @@ def test_a_state_that_becomes_known_goes_on(world):
     assert told(printed)[-2:] == ["done", REMINDER]
 
 
+@pytest.mark.slow
 def test_half_an_answer_of_a_worker_decides_nothing(world):
     """An empty one was once the end of the run: exit code 0."""
     here = world(hosts=2, lives=[{"runs": ["0/78"]}])
@@ -384,6 +388,7 @@ def test_garbage_from_a_worker_is_a_miss(world, garbage):
     assert not here.calls("delete")
 
 
+@pytest.mark.slow
 def test_gcloud_that_hangs_is_asked_again(world):
     failures = {
         "queued-resources describe": [{"hang": 600}, ""],
@@ -396,6 +401,7 @@ def test_gcloud_that_hangs_is_asked_again(world):
     assert told(printed)[-2:] == ["done", REMINDER]
 
 
+@pytest.mark.slow
 def test_a_slice_that_cannot_be_given_back_is_tried_again(world):
     here = world(
         lives=[{"runs": ["0"]}],

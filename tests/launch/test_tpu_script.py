@@ -227,6 +227,7 @@ def test_the_same_command_starts_a_worker_that_was_not_reached(world):
     assert "worker 0: running already\nworker 1: started\n" in printed
 
 
+@pytest.mark.slow
 def test_exit_codes_can_be_read_later(world):
     here = ready(world, lives=[{"runs": ["78/70"]}])
     here.tpu("run", *RUN, "digits")
@@ -477,6 +478,7 @@ def test_a_project_that_cannot_be_looked_up_is_asked_for(world):
     wait_for(lambda: gone(here))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("send", [os.kill, os.killpg])  # a terminal signals the group
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(

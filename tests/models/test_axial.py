@@ -94,6 +94,7 @@ def test_axial_vit_equals_a_float64_reimplementation(changes):
         np.testing.assert_allclose(array, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [False, True])
 def test_a_token_depends_on_its_line_only(columns):
     """Token (1, 2) of 3 x 4 changes: what its row, or its column, attends to does, nothing else."""

@@ -247,6 +247,7 @@ def test_registers_are_seen_but_not_pooled():
     np.testing.assert_allclose(out["pre_logits"], mean, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_heads_read_one_token_each():
     classifier = tiny(**DEIT, head_bias=-3.0)
     initial = classifier.init(jax.random.key(0))

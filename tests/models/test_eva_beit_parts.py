@@ -207,6 +207,7 @@ def test_what_layers_of_beit_add_falls_with_their_number():
         np.testing.assert_allclose(kernels.std(axis=1), wanted, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_the_initial_values_of_googles_code_are_the_default():
     plain, named = (tiny(**parts).init(jax.random.key(3)) for parts in ({}, {"init": "google"}))
     jax.tree.map(np.testing.assert_array_equal, plain, named)

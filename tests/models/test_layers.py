@@ -45,6 +45,7 @@ def test_dropout_rate_and_scale(rate):
     assert abs(1 - kept.mean() - rate) < spread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 7, 64])
 def test_dropout_falls_on_every_element_by_itself(width):
     """Two elements come from one random word: as often both as the product of their rates."""

@@ -141,6 +141,7 @@ def test_outputs_and_macs_are_those_of_the_program(masked, channels, outputs):
     assert one.flops == 2 * vit_reference.macs(jaxpr(one.shapes()).jaxpr)
 
 
+@pytest.mark.slow
 def test_what_fills_no_patch_is_neither_corrupted_nor_predicted(params):
     size = {"image_size": (9, 15), "masked": COLOR}
     dropping = models.create(config.Model(**vars(MODEL) | {"patch_remainder": "drop"}), **size)

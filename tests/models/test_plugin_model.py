@@ -113,6 +113,7 @@ def test_uncounted_flops_are_left_out(workdir, tmp_path, caplog):
     assert lines == ["model.architecture=probe_of_tests(hidden=6): counts no FLOPs; no MFU"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("figure", ["filters", "posemb", "attention-distance", "rollout", "view"])
 def test_figures_it_does_not_have_are_one_line(figure, workdir, capsys, tmp_path):
     arguments = [f"--checkpoint={workdir}", f"--output={tmp_path / 'out.html'}"]

@@ -455,6 +455,7 @@ class Replaced(resnet.ResNet):
         return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_the_middle_layer_can_be_replaced(version):
     """By a layer that may depend on the size of the map it reads."""

@@ -376,6 +376,7 @@ def test_remat_repeats_the_matrix_products_it_does_not_keep(remat, again):
     assert given == once + classifier.config.depth * again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unroll", [1, 2])
 @pytest.mark.parametrize("remat", ["full", "attention"])
 def test_remat_is_guarded_from_the_compiler_when_unrolled(remat, unroll):
@@ -485,6 +486,7 @@ def test_stochastic_depth_without_key_or_rate_changes_nothing():
 # Initialisation
 
 
+@pytest.mark.slow
 def test_initial_parameters_are_those_of_the_released_code():
     classifier = tiny(
         patch_size=(8, 8), image_size=(128, 128), width=64, mlp_dim=160, heads=4, depth=3,

@@ -240,6 +240,7 @@ def test_the_page_and_the_json_of_a_table(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("figure", "count"),
     [("fig2", 1), ("fig3", 1), ("fig4", 1), ("fig5", 2), ("fig8", 1), ("fig9", 1), ("fig13", 1)],

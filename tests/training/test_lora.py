@@ -171,6 +171,7 @@ def test_what_is_frozen_costs_no_arithmetic():
         assert counted == pytest.approx(passes, rel=0.1), sections
 
 
+@pytest.mark.slow
 def test_adapters_of_no_layer_are_refused():
     model = models.create(test_step.configure().model, image_size=(8, 8), channels=1)
     adapters = {"encoder": {"mlp": {"fc3": {"kernel": {"a": jnp.ones((2, 16, 1))}}}}}

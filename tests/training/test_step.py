@@ -213,6 +213,7 @@ def test_every_microbatch_step_and_seed_has_a_dropout_key_of_its_own():
     assert heads_of(1) != shares
 
 
+@pytest.mark.slow
 def test_one_device_has_no_collectives_and_whole_parameters_are_not_gathered():
     assert collectives(Trainer(configure(), devices=1).compiled) == set()
     assert collectives(Trainer(configure(**REPLICATED)).compiled) == {"all-reduce"}
@@ -269,6 +270,7 @@ def test_gradient_against_float64_differences():
     assert metrics["lr"] == 0.25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moments", ["float32", "bfloat16"])
 def test_not_finite_changes_nothing_but_the_count(moments):
     cfg = configure(train={"ema": 0.9}, optimizer={"moment_dtype": moments})

@@ -134,6 +134,7 @@ def test_what_the_protocol_decides_cannot_be_set(key, says):
         transfer_learning.create(sweeps.NAME, {key: "1"})
 
 
+@pytest.mark.slow
 def test_planning_leaves_the_devices_alone():
     """A TPU has one owner, and the first process to touch a GPU takes most of its memory."""
     code = (

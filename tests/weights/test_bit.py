@@ -57,6 +57,7 @@ def logits(loaded, images):
         return jax.jit(classifier.apply)(loaded.params, images)[0]
 
 
+@pytest.mark.slow
 def test_parity_and_round_trips(tmp_path):
     expected = read(FIXTURES / "bit_tiny.io.npz")
     assert expected["images"].shape == (2, 64, 64, 3)

@@ -60,6 +60,7 @@ def test_it_is_the_model_of_its_config(name):
         assert getattr(opened.config.model, key) == getattr(cfg.model, key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [NAME, CONTINUED])
 def test_it_names_a_photo(name, capsys):
     assert cli.main(["predict", f"--checkpoint={name}", str(PHOTO)]) == 0

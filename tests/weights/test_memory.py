@@ -83,6 +83,7 @@ def test_a_file_takes_what_it_unpacks_to(peaks, name):
     assert 0.9 * whole < most < 1.15 * whole + 4
 
 
+@pytest.mark.slow
 def test_a_small_file_that_unpacks_to_much_is_refused_before_memory_is_taken(peaks):
     path, most, said = of(peaks, "bomb.npz")
     size = path.stat().st_size

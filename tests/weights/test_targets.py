@@ -141,6 +141,7 @@ def test_what_was_published_comes_out_as_it_went_in(tmp_path, path, options, kin
         np.testing.assert_array_equal(after[name], array, strict=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

@@ -312,6 +312,7 @@ def test_pool_type_0_is_said_by_the_caller(pooling, pool_type):
     assert [line for line in told if "model.pooling=gap" in line]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bv_vit_tok", "bv_vit_gap_sincos", "bv_vit_map"])
 def test_layers_in_one_array(tmp_path, name):
     arrays = read(FIXTURES / f"{name}.npz")

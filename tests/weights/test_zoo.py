@@ -100,6 +100,7 @@ def test_google_files_are_those_of_the_listing():
         assert ours[name] == pytest.approx(float(number) * {"MiB": 1, "GiB": 1024}[unit], abs=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ViT-B_16", "ViT-L_32", "ViT-H_14", "R50+ViT-L_32"])
 def test_sizes_fit_the_models(name):
     # Of this file the pre_logits and all 21,843 classes are part; four bytes each.
