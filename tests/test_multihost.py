@@ -27,7 +27,7 @@ def finish(processes, code=0):
 
 
 def params_of(workdir):
-    directory, step, record = loading.find_checkpoint(workdir)
+    directory, step, record = loading.find_checkpoint(workdir, "newest")
     cfg = run_config.complete(config.build(record["config"]))
     return step, tree_utils.flatten(jax.device_get(loading.load_params(directory, step, cfg)))
 

@@ -63,7 +63,7 @@ def test_a_signal_in_any_phase_saves(phase, times, tmp_path):
         assert process.wait() == 75, output
     assert "resume with the same command" in output
     assert "SIGTERM received" not in output
-    assert loading.find_checkpoint(workdir)[1] in SAVED[phase]
+    assert loading.find_checkpoint(workdir, "newest")[1] in SAVED[phase]
 
 
 # Run by every Python process that finds it: once there is a file `stuck`, images are never opened.
@@ -111,7 +111,7 @@ def test_a_disk_that_does_not_answer_keeps_no_process(workers, tmp_path):
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 75, output
-    assert f"saved at step {loading.find_checkpoint(workdir)[1]}; resume" in output
+    assert f"saved at step {loading.find_checkpoint(workdir, 'newest')[1]}; resume" in output
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_a_kill_before_the_save_is_done_leaves_the_checkpoint_before(phase, tmp_
     process.kill()
     process.communicate()
     with contextlib.suppress(loading.manager.CheckpointError):  # of the first save there is none
-        assert loading.find_checkpoint(workdir)[1] == 5
+        assert loading.find_checkpoint(workdir, "newest")[1] == 5
     resumes(workdir)
     oracle = tmp_path / "oracle"
     resumes(oracle)

@@ -36,7 +36,9 @@ def train(name, workdir):
     assert all(math.isfinite(loss) for loss in losses)
     assert math.isfinite(outcome.results["test/loss"])
     assert outcome.results["test/count"] == smoke.EXAMPLES
-    assert loading.find_checkpoint(workdir)[1] == 2  # raises unless a whole checkpoint is there
+    assert (
+        loading.find_checkpoint(workdir, "newest")[1] == 2
+    )  # raises unless a whole checkpoint is there
 
 
 def test_every_name_has_a_smoke_config_that_runs():
