@@ -96,6 +96,8 @@ def adapted(command):
     if "holdout" in text and "root=photos" in text:
         text = text.replace("root=photos", "root=unsplit")
     text = OF_PETS.sub("pets.npz", PUBLISHED.sub("weights.npz", text))
+    if text.startswith("vit_jax evaluate"):  # whose head must know the photos' classes
+        text = text.replace("weights.npz", "pets.npz")
     masked = "reconstruct" in text
     text = re.sub(r"\bRUN\b", "runs/masked" if masked else "runs/mine", text)
     return shlex.split(text)[1:]
