@@ -7,7 +7,7 @@ import io
 import logging
 import pathlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,21 +26,6 @@ STATED = 1000  # files whose size is part of the fingerprint
 INDEX = ("", "Unnamed: 0")  # how pandas calls the column of its numbers
 
 log = logging.getLogger("vit_jax")
-
-
-class _Unindexed(Iterator[list[str]]):
-    """The rows of a reader without their first cell."""
-
-    def __init__(self, reader: Any) -> None:
-        self._reader = reader
-
-    def __next__(self) -> list[str]:
-        return next(self._reader)[1:]
-
-    @property
-    def line_num(self) -> int:
-        """The number of the line that was read last."""
-        return self._reader.line_num
 
 
 class Row(NamedTuple):
@@ -189,8 +174,8 @@ def _read(path: pathlib.Path, *, labels: bool = True) -> tuple[list[str], list[R
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     try:
         header = next(reader, [])
-        if len(header) > (2 if labels else 1) and header[0] in INDEX:
-            header, reader = header[1:], _Unindexed(reader)
+        skipped = int(len(header) > (2 if labels else 1) and header[0] in INDEX)
+        header = header[skipped:]
         if len(header) < (2 if labels else 1):
             columns = "at least 2 columns with commas between, image and classes"
             columns = columns if labels else "a column, image"
@@ -200,7 +185,7 @@ def _read(path: pathlib.Path, *, labels: bool = True) -> tuple[list[str], list[R
         if labels:
             for name in header[1:]:
                 _check_name(path, 1, name)
-        rows = list(_rows(path, reader, header, labels=labels))
+        rows = list(_rows(path, (cells[skipped:] for cells in reader), header, labels=labels))
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
     if not rows:
