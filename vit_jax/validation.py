@@ -117,12 +117,12 @@ def _check_batch(cfg: config.Config, devices: int) -> None:
     train, parts = cfg.train, _parts(cfg, devices)
     if train.batch_size % parts == 0:
         return
-    mixing = "mixup" if train.mixup else "cutmix" if train.cutmix else ""
-    together = train.accumulation * (2 if mixing else 1)
+    mixing = "mixup" if train.mixup else "cutmix"
+    together = train.accumulation * _mixed(train)
     why = f"not a multiple of train.accumulation {train.accumulation}"
     if devices > 1:
         why = f"not a multiple of {devices} devices x train.accumulation {train.accumulation}"
-    if mixing and not train.batch_size % train.accumulation and train.batch_size % together:
+    if not train.batch_size % train.accumulation and train.batch_size % together:
         why = f"train.{mixing} needs pairs, a multiple of {together}"
     raise config.ConfigError(
         f"train.batch_size={train.batch_size}: {why}; nearest: {_multiple(train.batch_size, parts)}"
@@ -131,9 +131,12 @@ def _check_batch(cfg: config.Config, devices: int) -> None:
 
 def _parts(cfg: config.Config, devices: int) -> int:
     """The number that a batch must be a multiple of."""
-    train = cfg.train
-    pairs = 2 if train.mixup or train.cutmix else 1
-    return train.accumulation * math.lcm(devices, pairs)
+    return cfg.train.accumulation * math.lcm(devices, _mixed(cfg.train))
+
+
+def _mixed(train: config.Train) -> int:
+    """The number of images that a microbatch mixes with each other, and must be a multiple of."""
+    return 2 if train.mixup or train.cutmix else 1
 
 
 def with_accumulation(cfg: config.Config, devices: int) -> config.Config:
@@ -142,8 +145,8 @@ def with_accumulation(cfg: config.Config, devices: int) -> config.Config:
     rows, left = divmod(train.batch_size, devices)
     if train.microbatch is None or left:
         return cfg
-    pairs = 2 if train.mixup or train.cutmix else 1
-    counts = [n for n in range(1, rows + 1) if not (rows % n or train.batch_size // n % pairs)]
+    mixed = _mixed(train)
+    counts = [n for n in range(1, rows + 1) if not (rows % n or train.batch_size // n % mixed)]
     if not counts:
         return cfg  # `check_devices` refuses the batch itself
     fits = [n for n in counts if rows // n <= train.microbatch]

@@ -6,10 +6,10 @@ import math
 from vit_jax.components import component
 from vit_jax.options import option
 
-# TensorFlow's, then Pillow's.
-RESAMPLINGS = ("bilinear", "area")
-RESAMPLINGS += ("antialiased_bilinear", "antialiased_bicubic", "nearest", "box", "hamming")
-RESAMPLINGS += ("lanczos",)
+RESAMPLINGS = (
+    *("bilinear", "area"),  # TensorFlow's
+    *("antialiased_bilinear", "antialiased_bicubic", "nearest", "box", "hamming", "lanczos"),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
