@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import unicodedata
+from collections.abc import Sequence
 
 LIMIT = 500  # characters per line on standard error, including the prefix
 PREFIX = "vit_jax: "
@@ -79,6 +80,11 @@ def size_text(number: int) -> str:
         if number >= scale:
             return f"{number / scale:,.1f} {unit}"
     return f"{number / 1e3:,.1f} kB"
+
+
+def more(found: Sequence[object]) -> str:
+    """How many follow the first, for a message that shows only that one; empty for none."""
+    return f" (and {len(found) - 1} more)" if len(found) > 1 else ""
 
 
 def print_error(text: str) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any, cast
 
-from vit_jax import limits
+from vit_jax import limits, messages
 from vit_jax.config import ConfigError, UserError
 from vit_jax.errors import NO_ROOM, LeaseLost, NotWritten
 
@@ -241,8 +241,8 @@ def read_lines(
             continue
         yield number, values
     if torn:
-        more = f" (and {len(torn) - 1} more)" if len(torn) > 1 else ""
-        say(f"{path}: line {torn[0]}{more} is no JSON, cut short or damaged; passed over")
+        where = f"line {torn[0]}{messages.more(torn)}"
+        say(f"{path}: {where} is no JSON, cut short or damaged; passed over")
 
 
 def sync(path: str | os.PathLike[str]) -> None:

@@ -26,13 +26,12 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from vit_jax import storage, tree_utils
+from vit_jax import messages, storage, tree_utils
 from vit_jax.checkpoints import collectives, digests, orbax_logging, reader
 from vit_jax.checkpoints import record as records
 from vit_jax.checkpoints.reader import restore_subtree
 from vit_jax.checkpoints.record import CheckpointError, DamagedCheckpoint, find, read_record
 from vit_jax.errors import LeaseLost, UserError
-from vit_jax.messages import size_text
 
 __all__ = [
     "AllCheckpointsBad", "CheckpointError", "Manager", "SaveFailed", "find", "read_record",
@@ -130,7 +129,7 @@ class Manager:
         found, bad = digests.compute(leaves)
         if bad:
             raise SaveFailed(
-                f"step {step} was not saved: {bad[0]}{records.more(bad)} is not finite; "
+                f"step {step} was not saved: {bad[0]}{messages.more(bad)} is not finite; "
                 f"newest checkpoint: {self._newest()}"
             )
         commit = {
@@ -270,7 +269,9 @@ class Manager:
         if not storage.is_remote(path):
             free, needed = shutil.disk_usage(self._directory).free, int(FREE_SPACE * size)
             if free < needed:
-                raise SaveFailed(f"{size_text(needed)} needed, {size_text(free)} free")
+                raise SaveFailed(
+                    f"{messages.size_text(needed)} needed, {messages.size_text(free)} free"
+                )
         path.mkdir(parents=True)
         return False
 

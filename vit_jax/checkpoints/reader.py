@@ -8,7 +8,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from vit_jax import tree_utils
+from vit_jax import messages, tree_utils
 from vit_jax.checkpoints import collectives, digests, orbax_logging
 from vit_jax.checkpoints import record as records
 from vit_jax.checkpoints.record import CheckpointError, DamagedCheckpoint
@@ -102,7 +102,7 @@ def restore(
     found, _ = digests.compute(arrays)
     wrong = [name for name in found if found[name] != commit["leaves"][name]]
     if wrong:
-        raise DamagedCheckpoint(f"{wrong[0]}{records.more(wrong)} differs from its digest")
+        raise DamagedCheckpoint(f"{wrong[0]}{messages.more(wrong)} differs from its digest")
     state = jax.tree.unflatten(jax.tree.structure(target), list(arrays.values()))
     return state, records.public(commit)
 
@@ -114,12 +114,12 @@ def _check_fits(
     missing = [name for name in wanted if name not in saved]
     if missing:
         raise CheckpointError(
-            f"{path}: does not fit this config: it has no {missing[0]}{records.more(missing)}"
+            f"{path}: does not fit this config: it has no {missing[0]}{messages.more(missing)}"
         )
     extra = [name for name in saved if name not in wanted] if whole else []
     if extra:
         raise CheckpointError(
-            f"{path}: does not fit this config, which has no {extra[0]}{records.more(extra)}"
+            f"{path}: does not fit this config, which has no {extra[0]}{messages.more(extra)}"
         )
     for name, leaf in wanted.items():
         old = f"{saved[name]['dtype']}{saved[name]['shape']}"

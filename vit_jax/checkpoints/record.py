@@ -356,11 +356,6 @@ def first_line(error: BaseException) -> str:
     return line if len(line) <= 200 else f"{line[:200]}..."
 
 
-def more(names: list[str]) -> str:
-    """Returns how many names follow the first, for a message that shows only that one."""
-    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-
-
 def _finite(value: Any) -> bool:
     return isinstance(value, int | float) and -math.inf < value < math.inf  # ints of any size
 
