@@ -207,8 +207,7 @@ def _written(hints: Hints) -> Given:
 
 def seen_size(hints: Hints) -> tuple[int, int] | None:
     """Returns height and width of preprocessed images, if given."""
-    given = _processor(hints)[0] if _written(hints) else {}
-    return _sides(given.get("crop_size" if given.get("do_center_crop") else "size"))
+    return _made(_processor(hints)[0]) if _written(hints) else None
 
 
 def _sides(size: Any) -> tuple[int, int] | None:
