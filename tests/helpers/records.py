@@ -147,7 +147,7 @@ def cifar10():
 
 
 def distilled():
-    """The paired comparison of a student alone and taught, over seeds."""
+    """The paired comparison of a student alone and with a teacher, over seeds."""
     from scipy import stats
 
     scores, seconds = {}, {}
@@ -168,7 +168,7 @@ def distilled():
         half = f" ± {(high - low) / 2:.2f}" * (label == "difference")
         yield f"| {label} | {' | '.join(numbers)}{half} |"
     yield f"{statistics.fmean(difference):.2f} ± {(high - low) / 2:.2f} points"
-    yield "{:.0f} CPU seconds alone and {:.0f} taught".format(*seconds.values())
+    yield "{:.0f} CPU seconds alone and {:.0f} with a teacher".format(*seconds.values())
 
 
 def reliability():
