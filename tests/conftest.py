@@ -41,6 +41,11 @@ def pytest_addoption(parser):
     )
 
 
+def pytest_itemcollected(item):
+    if not rotation.is_sampled(item):
+        item.add_marker(pytest.mark.slow)
+
+
 @pytest.hookimpl(trylast=True)  # after -m and -k have left some out
 def pytest_collection_modifyitems(config, items):
     if config.getoption("--in-turn"):

@@ -154,6 +154,7 @@ def test_empty_lists_of_components_leave_the_fingerprint(plugin):
     assert config.fingerprint(other) != "d847bf9edc1ac3d5"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", components.OPTAX_OPTIMIZERS)
 def test_every_named_optimizer_descends(name):
     params = {"kernel": jnp.ones((3, 4))}

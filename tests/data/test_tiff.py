@@ -30,6 +30,7 @@ FORMS = list(itertools.product(
 ))  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16])
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 6, 13])
 def test_every_form_gives_what_was_stored(channels, kind):

@@ -42,6 +42,7 @@ def expected(parameters):
     }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("batch_size", "devices"),
     [(1, 1), (7, 1), (64, 1), (101, 1), (8, 8), (64, 8), (128, 8), (12, 4)],

@@ -86,6 +86,7 @@ def expected(parameters):
     return measure(parameters, 64, 1)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("batch_size", "devices"), [(1, 1), (7, 1), (64, 8)])
 def test_the_same_for_all(batch_size, devices, parameters, expected):
     results = measure(parameters, batch_size, devices)

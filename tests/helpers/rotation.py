@@ -1,12 +1,18 @@
-"""Which slow tests a CI run takes: `python tests/helpers/rotation.py` prints its number.
+"""Which tests are fast, and which slow ones a CI run takes.
+
+Of the cases of a test marked `sampled(N)` every Nth is fast, and those that `tests/mutation` names
+as the killers of a fault; the others are slow.
 
 `--in-turn` selects, of the tests marked `slow`, a quarter, and of those marked `long(turns=N)` an
 Nth: four and N runs with consecutive numbers take all of them. The number is, whichever is there
 first: `TEST_TURN`, the run's number that a CI service sets, the commits on the first-parent line to
-HEAD, the day. Nothing is stored.
+HEAD, the day. Nothing is stored. `python tests/helpers/rotation.py` prints it.
 """
 
+import collections
 import datetime
+import functools
+import json
 import os
 import pathlib
 import subprocess
@@ -46,6 +52,25 @@ def _commits(root: pathlib.Path) -> int | None:
         return int(git("rev-list", "--count", "--first-parent", "HEAD"))
     except (OSError, subprocess.CalledProcessError, ValueError):
         return None
+
+
+def is_sampled(item: Item) -> bool:
+    """Whether a case of a test is among those that stand for the others."""
+    marker = item.get_closest_marker("sampled")
+    if marker is None:
+        return True
+    name = item.nodeid.partition("[")[0]
+    _COUNTS[name] += 1
+    return (_COUNTS[name] - 1) % marker.args[0] == 0 or item.nodeid in _killers()
+
+
+_COUNTS: collections.Counter[str] = collections.Counter()
+
+
+@functools.cache
+def _killers() -> frozenset[str]:
+    lines = (ROOT / "tests/mutation/faults.jsonl").read_text(encoding="utf-8").splitlines()
+    return frozenset(json.loads(line)["killed_by"] for line in lines)
 
 
 def turns(item: Item) -> int | None:

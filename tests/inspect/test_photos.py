@@ -14,6 +14,7 @@ def gradient(height, width, channels=3):
     return np.repeat((rows[:, None] + columns)[:, :, None], channels, axis=2).astype(np.uint8)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("data", "size", "factor"),
     [

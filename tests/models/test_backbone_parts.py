@@ -72,6 +72,7 @@ def test_new_parts_are_off_by_default():
     assert not [name for name in plain if "scale1" in name or "gate" in name or "regist" in name]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("parts", PARTS)
 def test_flops_are_those_of_the_program(parts):
     classifier = tiny(**parts)
@@ -287,6 +288,7 @@ def test_token_gap_puts_the_class_token_before_the_mean():
     np.testing.assert_allclose(out["pre_logits"], expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("position", ["learned_1d", "learned_2d"])
 @pytest.mark.parametrize("place", ["stem", "layers", "shared"])
 def test_nothing_is_added_to_registers(position, place):

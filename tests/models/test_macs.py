@@ -80,6 +80,7 @@ def test_both_versions_cost_the_same(variant):
     assert in_pretraining(variant, "v1") == in_pretraining(variant, "v2")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("model", "changes", "image_size"),
     [

@@ -50,6 +50,7 @@ def assert_grads_close(given, expected, tolerance=1e-5):
 # Values
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("changes", "shape"),
     [
@@ -125,6 +126,7 @@ def test_positions_equal_a_float64_reimplementation(position, place, pooling):
         np.testing.assert_allclose(array, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("position", "place", "pooling", "names"),
     [
@@ -359,6 +361,7 @@ def backward(classifier):
     return jax.grad(lambda params: jnp.sum(classifier.apply(params, images)[0]))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("remat", "again"),
     [

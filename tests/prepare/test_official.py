@@ -108,6 +108,7 @@ def assert_same(ours, theirs, path=()):
         assert ours == theirs, path
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("task", SETS)
 def test_is_what_tfds_makes_of_the_same_archives(task, prepare, sized, tmp_path, monkeypatch):
     """Splits, order, every feature of every record, class names: all from TFDS's own code."""

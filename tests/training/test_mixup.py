@@ -127,6 +127,7 @@ def whole():
     return test_step.losses_of(trainer.run(6)), jax.device_get(trainer.state["params"])
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("devices", "fsdp", "accumulation", "pairs_stay"),
     [

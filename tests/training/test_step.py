@@ -127,6 +127,7 @@ def test_a_split_state_as_replicated(fsdp, on_eight):
     assert_same_training(split, on_eight)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("fsdp", "zero", "parts"), [(1, True, 8), (2, True, 8), (8, False, 8)])
 def test_split_moments_and_average_as_replicated(fsdp, zero, parts, adam_on_eight):
     split = Trainer(configure(mesh={"fsdp": fsdp, "zero": zero}, **ADAM))

@@ -43,12 +43,8 @@ def function(loaded):
     return loaded.facts.model, loaded.facts.data.image_size, loaded.facts.data.channels
 
 
-# Every third, and those that alone notice a fault of the table; all of them in the slow tests.
-SOME = {*NAMES[::3], "meta_deit3", "hf_msn", "hf_siglip_headless_classifier"}
-CASES = [one if one in SOME else pytest.param(one, marks=pytest.mark.slow) for one in NAMES]
-
-
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("name", NAMES)
 def test_answers_are_those_of_its_library(tmp_path, name):
     described, loaded = load(tmp_path / "in", name)
     given = answers(loaded, described)
@@ -57,7 +53,8 @@ def test_answers_are_those_of_its_library(tmp_path, name):
     assert bool(loaded.report.fresh) == (described["output"] == "pre_logits")
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("name", NAMES)
 def test_it_comes_out_as_it_went_in(tmp_path, name):
     described, loaded = load(tmp_path / "in", name)
     kind = {"open_clip": "timm", "tips": "google"}.get(loaded.kind, loaded.kind)

@@ -31,6 +31,7 @@ def written(loaded):
     return mapping.write(loaded.params, google.LAYOUT.rules(None, loaded.facts), loaded.facts)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "overrides", "model"),
     [

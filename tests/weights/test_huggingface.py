@@ -33,6 +33,7 @@ def tiny(folder, drop=(), config=None, **more):
 # Values
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_are_those_of_transformers(tmp_path, name):
     described = foreign.record(name)
@@ -152,6 +153,7 @@ def test_preprocessing_of_a_bit(tmp_path):
     assert (data.mean, data.std, data.resampling) == ((0.5,), (0.5,), "antialiased_bicubic")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("fields", "expected", "assumed"),
     [

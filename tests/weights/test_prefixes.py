@@ -37,6 +37,7 @@ def test_a_prefix_is_found_and_said(tmp_path, prefix):
     ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "rename",
     [

@@ -80,6 +80,7 @@ def source(folder, name):
 # Round trips
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "kind", "suffix"),
     [
@@ -334,6 +335,7 @@ def test_a_gray_model_says_its_channels(tmp_path):
 # Refusals
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("changes", "kind", "name", "message"),
     [

@@ -52,6 +52,7 @@ def test_what_is_said_gives_the_logits_of_timm(tmp_path, name):
     assert not [line for line in loaded.assumed for key in SAID[name] if f"{key}=" in line]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for name in SAID if "data.image_size" not in SAID[name]])
 def test_what_is_not_said_is_told(tmp_path, name):
     described = foreign.record(name)

@@ -121,9 +121,7 @@ class CentralCrop:
             top, left = (-(-m // 2) if self.rounding == "down" else m // 2 for m in missing)
             bordered[top : top + image.shape[0], left : left + image.shape[1]] = image
             image = bordered
-        margins = image.shape[0] - self.height, image.shape[1] - self.width
-        top, left = (m // 2 if self.rounding == "down" else round(m / 2) for m in margins)
-        return image[top : top + self.height, left : left + self.width]
+        return _central(image, self.height, self.width, self.rounding)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -381,5 +379,10 @@ def _areas(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.float32]:
 def without_ends(image: np.ndarray) -> np.ndarray:
     """The middle of an image more than `ResizeShortSide.LONGEST` times as long as wide."""
     longest = ResizeShortSide.LONGEST * min(image.shape[:2])
-    height, width = (min(side, longest) for side in image.shape[:2])
-    return CentralCrop(height, width)(image, np.random.default_rng(0))
+    return _central(image, *(min(side, longest) for side in image.shape[:2]))
+
+
+def _central(image: np.ndarray, height: int, width: int, rounding: str = "down") -> np.ndarray:
+    margins = image.shape[0] - height, image.shape[1] - width
+    top, left = (m // 2 if rounding == "down" else round(m / 2) for m in margins)
+    return image[top : top + height, left : left + width]
