@@ -64,7 +64,7 @@ setuptools.setup(
         "vit_jax.data": ["*.csv", "*.npz"],
         "vit_jax.reports": ["*.css"],
         "vit_jax.weights": ["*.csv", "bundled/*/*/*"],
-        "vit_jax.inspect": ["*.html", "*.css", "*.js"],
+        "vit_jax.inference.inspect": ["*.html", "*.css", "*.js"],
     },
     ext_modules=[DECODER],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},  # one wheel for every later version too

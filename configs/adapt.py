@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
-from vit_jax import catalog, paper
-from vit_jax.catalog import Choice
+from vit_jax.config import catalog, paper
+from vit_jax.config.catalog import Choice
 
 
 class Weights(NamedTuple):

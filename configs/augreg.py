@@ -5,8 +5,8 @@ And augreg/MODEL-imagenet, the same networks on ImageNet. 300 epochs at 224 pixe
 
 import ml_collections
 
-from vit_jax import catalog, paper
-from vit_jax.catalog import Choice
+from vit_jax.config import catalog, paper
+from vit_jax.config.catalog import Choice
 from vit_jax.data.tasks import TASKS
 
 RUNS = {

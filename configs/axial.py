@@ -7,8 +7,8 @@ import dataclasses
 
 import ml_collections
 
-from vit_jax import catalog, paper
-from vit_jax.catalog import Choice
+from vit_jax.config import catalog, paper
+from vit_jax.config.catalog import Choice
 
 RUNS = {f"axial/{model.replace('/', '_')}": model for model in (*paper.D6, *paper.FIGURE_13_BASES)}
 LENGTH = Choice(

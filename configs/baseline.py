@@ -5,8 +5,8 @@ And the same in 150 and 300 epochs. Small enough for one machine of eight accele
 
 import ml_collections
 
-from vit_jax import catalog
-from vit_jax.catalog import Choice
+from vit_jax.config import catalog
+from vit_jax.config.catalog import Choice
 from vit_jax.data.tasks import TASKS
 
 RUNS = {f"baseline/ViT-S_16-imagenet-{epochs}ep": epochs for epochs in (90, 150, 300)}

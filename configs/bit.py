@@ -10,8 +10,8 @@ from typing import Any
 
 import ml_collections
 
-from vit_jax import catalog, paper
-from vit_jax.catalog import Choice, Result
+from vit_jax.config import catalog, paper
+from vit_jax.config.catalog import Choice, Result
 from vit_jax.data.tasks import TASKS
 
 ORIGIN = "bit/R152x4-jft-40ep"

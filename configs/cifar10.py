@@ -12,8 +12,8 @@ hours full. `ViT-3_4` is a small one for a minute, `ViT-3_4-distilled` the same 
 
 import ml_collections
 
-from vit_jax import catalog
-from vit_jax.catalog import Choice
+from vit_jax.config import catalog
+from vit_jax.config.catalog import Choice
 
 LARGE, CONTINUED = "cifar10/ViT-6_4", "cifar10/ViT-6_4-continued"
 SMALL, TAUGHT = "cifar10/ViT-3_4", "cifar10/ViT-3_4-distilled"

@@ -11,7 +11,7 @@ seeds: batch 128 without smoothing 93.0, 92.0; batch 64 94.4, 93.7; with smoothi
 
 import ml_collections
 
-from vit_jax import catalog
+from vit_jax.config import catalog
 
 
 def names() -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import dataclasses
 
 import ml_collections
 
-from vit_jax import catalog, paper
+from vit_jax.config import catalog, paper
 
 NAME = "figure10/ViT-L_16-jft-7ep-lr2e-4-wd0.01"
 BASE = "pretrain/ViT-L_16-jft-7ep"

@@ -4,8 +4,8 @@ import dataclasses
 
 import ml_collections
 
-from vit_jax import catalog, paper
-from vit_jax.catalog import Choice
+from vit_jax.config import catalog, paper
+from vit_jax.config.catalog import Choice
 from vit_jax.data.tasks import TASKS
 
 RUNS = {

@@ -18,8 +18,8 @@ from typing import Any
 
 import ml_collections
 
-from vit_jax import catalog
-from vit_jax.catalog import Choice
+from vit_jax.config import catalog
+from vit_jax.config.catalog import Choice
 
 MODELS: dict[str, dict[str, Any]] = {
     "ViT": {

@@ -7,7 +7,7 @@ by `;` or as columns of 0 and 1, the loss is sigmoid, and mean average precision
 
 import ml_collections
 
-from vit_jax import catalog
+from vit_jax.config import catalog
 
 SIZES = ("", "-32")
 

@@ -9,8 +9,8 @@ patches for small images such as 32x32.
 
 import ml_collections
 
-from vit_jax import catalog
-from vit_jax.catalog import Choice
+from vit_jax.config import catalog
+from vit_jax.config.catalog import Choice
 
 CHOICES = (
     Choice(

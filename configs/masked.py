@@ -16,8 +16,8 @@ from typing import Any
 
 import ml_collections
 
-from vit_jax import catalog, paper
-from vit_jax.catalog import Choice
+from vit_jax.config import catalog, paper
+from vit_jax.config.catalog import Choice
 
 MODEL = "ViT-B_16"
 BASES = {"jft": "7ep", "i21k": "90ep", "imagenet": "300ep"}  # the rows of Table 3 that they use

@@ -4,8 +4,8 @@ import dataclasses
 
 import ml_collections
 
-from vit_jax import catalog, paper
-from vit_jax.catalog import Choice
+from vit_jax.config import catalog, paper
+from vit_jax.config.catalog import Choice
 
 BASE = "pretrain/ViT-B_16-jft-7ep"
 RUNS = {f"pooling/{kind}-{lr:.0e}".replace("e-0", "e-"): (kind, lr) for kind, lr in paper.D3}

@@ -7,8 +7,8 @@ import dataclasses
 
 import ml_collections
 
-from vit_jax import catalog, paper
-from vit_jax.catalog import Choice
+from vit_jax.config import catalog, paper
+from vit_jax.config.catalog import Choice
 
 BASE = "pretrain/ViT-B_16-jft-7ep"
 CELLS = {

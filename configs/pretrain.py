@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 
 import ml_collections
 
-from vit_jax import catalog, paper
-from vit_jax.catalog import Choice
+from vit_jax.config import catalog, paper
+from vit_jax.config.catalog import Choice
 from vit_jax.data.tasks import TASKS
 
 # What Tables 5 and 6 report, and Table 3 lacks.

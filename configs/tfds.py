@@ -7,7 +7,7 @@ patches for small images. Splits are TFDS's own: `--config.data.train_split='tra
 
 import ml_collections
 
-from vit_jax import catalog
+from vit_jax.config import catalog
 
 
 def names() -> tuple[str, ...]:

@@ -27,7 +27,7 @@ import pytest
 
 import rotation
 import runs
-from vit_jax import logs
+from vit_jax.runtime import logs
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -12,24 +12,20 @@ FILES = sorted(p for p in PACKAGE.rglob("*.py") if "configs" not in p.parts)
 # A module imports only from layers above its own; packages of one layer do not import each other,
 # modules of one package may.
 LAYERS = (
-    {"durations", "limits", "messages", "paper", "tree_utils"},
-    {"errors"},
-    {"options"},
-    {"components"},
+    {"utils"},
     {"config"},
-    {"catalog", "models", "storage", "table_names"},
-    {"checkpoints", "listing", "logs", "smoke", "unread_options", "validation"},
-    {"progress"},
-    {"data", "locking", "weights"},
-    {"run_config", "runtime"},
-    {"prepare", "reports", "training"},
+    {"models", "runtime"},
+    {"checkpoints", "listing", "smoke", "unread_options", "validation", "weights"},
+    {"data"},
+    {"reports", "run_config", "training"},
     {"loaded_model", "preflight", "reproduce"},
-    {"evaluators", "loading"},
-    {"run_directory", "teaching"},
+    {"evaluation"},
+    {"inference"},
+    {"benchmarks", "report", "run_directory", "run_preview", "selftest", "teaching"},
     {"starting"},
-    {"conversion", "embedding", "experiment", "prediction", "run_preview", "selftest"},
-    {"benchmarks", "export", "inspect", "report", "transfer_learning"},
-    {"api", "findings", "segmentation"},
+    {"experiment"},
+    {"transfer_learning"},
+    {"api", "findings"},
     {"__init__"},
     {"cli"},
     {"__main__"},
@@ -143,7 +139,8 @@ def test_importing_the_package_and_the_command_line_is_light():
 
 def test_no_tensorflow_or_torch_at_run_time():
     loaded = modules_after(
-        "import vit_jax.experiment, vit_jax.prediction, vit_jax.benchmarks, vit_jax.reports.curves"
+        "import vit_jax.experiment, vit_jax.inference.prediction, vit_jax.benchmarks, "
+        "vit_jax.reports.curves"
     )
     assert "jax" in loaded
     assert not loaded & {"tensorflow", "torch", "timm", "transformers", "tensorflow_datasets"}

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from vit_jax import catalog, cli, config, models, run_config
+from vit_jax import cli, config, models, run_config
+from vit_jax.config import catalog
 
 NAMES = catalog.names()
 UNPRINTED = (

@@ -12,8 +12,11 @@ import cv2
 import numpy as np
 import pytest
 
-from vit_jax import catalog, cli, config, experiment, loading, logs
-from vit_jax.evaluators import evaluation
+from vit_jax import cli, config, experiment
+from vit_jax.config import catalog
+from vit_jax.evaluation import evaluation
+from vit_jax.inference import loading
+from vit_jax.runtime import logs
 
 COLORS = {"blue": (0, 0, 200), "green": (0, 180, 0), "red": (220, 0, 0)}
 
@@ -242,7 +245,7 @@ def test_list_as_json(capsys):
 def test_show(capsys):
     assert cli.main(["show", "digits", "--config.optimizer.lr=3e-4"]) == 0
     out = capsys.readouterr().out
-    for key, field, _ in config.options():
+    for key, field, _ in config.fields():
         assert key in out
         assert field.metadata["doc"].split(",")[0][:20] in out
     assert "0.0003" in out

@@ -14,9 +14,10 @@ import optax
 import pytest
 
 import plugins
-import vit_jax.evaluators.named
+import vit_jax.evaluation.named
 import vit_jax.models  # noqa: F401
-from vit_jax import cli, components, config, validation
+from vit_jax import cli, config, validation
+from vit_jax.config import components
 from vit_jax.training import losses, optimizers, schedules
 
 

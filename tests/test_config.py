@@ -9,7 +9,8 @@ import re
 import ml_collections
 import pytest
 
-from vit_jax import catalog, cli, config, run_config, validation
+from vit_jax import cli, config, run_config, validation
+from vit_jax.config import catalog
 
 D = "digits"
 
@@ -300,7 +301,7 @@ def test_round_trip_through_json():
 
 def test_fingerprint_moves_exactly_with_what_decides_the_result():
     base = config.build({})
-    for key, field, _ in config.options():
+    for key, field, _ in config.fields():
         value = config.get(base, key)
         section, _, leaf = key.rpartition(".")
         changed = {
@@ -358,6 +359,6 @@ def test_text_values():
 
 
 def test_every_option_has_a_meaning():
-    for key, field, _ in config.options():
+    for key, field, _ in config.fields():
         assert field.metadata["doc"].endswith("."), key
         assert len(field.metadata["doc"]) < 100, key

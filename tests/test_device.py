@@ -9,7 +9,7 @@ import sys
 import jax
 import pytest
 
-from vit_jax import errors
+from vit_jax.utils import errors
 
 CACHE_OPTIONS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 

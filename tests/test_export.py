@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import cli, config, errors, export, loading, tree_utils
+from vit_jax import cli, config
 from vit_jax.data import transforms
-from vit_jax.export import program, resizing
+from vit_jax.inference import export, loading
+from vit_jax.inference.export import program, resizing
 from vit_jax.training import normalization
+from vit_jax.utils import errors, tree_utils
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 

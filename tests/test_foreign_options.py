@@ -10,8 +10,9 @@ import pytest
 from jax import export
 
 import foreign
-from vit_jax import cli, loading, models
-from vit_jax.inspect import attention, attention_stats
+from vit_jax import cli, models
+from vit_jax.inference import loading
+from vit_jax.inference.inspect import attention, attention_stats
 from vit_jax.models import variants
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"

@@ -8,8 +8,10 @@ import pytest
 import plugins
 import runs
 import vit_jax
-from vit_jax import cli, components, config, loading
+from vit_jax import cli, config
 from vit_jax.checkpoints import record
+from vit_jax.config import components
+from vit_jax.inference import loading
 from vit_jax.transfer_learning import results
 
 TRAINED = plugins.NINE | plugins.SHORT | {"train.duration": "2 steps"}

@@ -7,9 +7,11 @@ import pytest
 
 import runs
 import vit_jax
-from vit_jax import catalog, cli, config, errors, listing, run_config, storage, table_names, weights
+from vit_jax import cli, config, listing, run_config, weights
+from vit_jax.config import catalog, table_names
 from vit_jax.data import image_inputs
 from vit_jax.preflight import topologies
+from vit_jax.utils import errors, storage
 
 
 def test_a_home_directory_is_expanded_and_a_relative_root_recorded_whole(tmp_path, monkeypatch):

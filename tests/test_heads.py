@@ -11,21 +11,12 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import (
-    cli,
-    config,
-    conversion,
-    experiment,
-    loading,
-    prediction,
-    report,
-    teaching,
-    tree_utils,
-    weights,
-)
-from vit_jax.errors import AssumptionWarning
-from vit_jax.export import program
+from vit_jax import cli, config, experiment, report, teaching, weights
+from vit_jax.inference import conversion, loading, prediction
+from vit_jax.inference.export import program
 from vit_jax.training import sharding
+from vit_jax.utils import tree_utils
+from vit_jax.utils.errors import AssumptionWarning
 from vit_jax.weights import huggingface_config, timm_config
 
 NAMES = ("cat", "dog", "emu", "fox")

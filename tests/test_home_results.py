@@ -14,7 +14,8 @@ import pytest
 
 import home_repetitions
 import runs
-from vit_jax import catalog, experiment, run_config
+from vit_jax import experiment, run_config
+from vit_jax.config import catalog
 
 TINY = {
     "model.width": "16", "model.depth": "1", "model.mlp_dim": "16", "model.heads": "2",

@@ -13,8 +13,8 @@ import pytest
 
 import hostile
 import rotation
-from vit_jax import limits
 from vit_jax.runtime import goodput
+from vit_jax.utils import limits
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies

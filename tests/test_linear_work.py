@@ -20,12 +20,14 @@ import numpy as np
 import pytest
 import tiffs
 
-from vit_jax import config, limits, logs
+from vit_jax import config
 from vit_jax.data import csv_source, decoding, example_lists, image_headers, tiff
-from vit_jax.errors import UserError
-from vit_jax.prepare import assignment, image_listing, tfrecords
-from vit_jax.prepare.official import archives as official_archives
-from vit_jax.prepare.official import large, mat, pickles
+from vit_jax.data.prepare import assignment, image_listing, tfrecords
+from vit_jax.data.prepare.official import archives as official_archives
+from vit_jax.data.prepare.official import large, mat, pickles
+from vit_jax.runtime import logs
+from vit_jax.utils import limits
+from vit_jax.utils.errors import UserError
 from vit_jax.weights import readers
 
 GROWTH = 9  # of the time for four times as many parts: linear is 4, with squares 16

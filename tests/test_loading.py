@@ -9,21 +9,11 @@ import pytest
 import foreign
 import runs
 import vit_jax
-from vit_jax import (
-    cli,
-    config,
-    conversion,
-    experiment,
-    loading,
-    models,
-    prediction,
-    run_config,
-    run_directory,
-    tree_utils,
-    weights,
-)
+from vit_jax import cli, config, experiment, models, run_config, run_directory, weights
 from vit_jax.cli import convert as convert_command
-from vit_jax.errors import AssumptionWarning
+from vit_jax.inference import conversion, loading, prediction
+from vit_jax.utils import tree_utils
+from vit_jax.utils.errors import AssumptionWarning
 from vit_jax.weights import writers
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
@@ -225,7 +215,7 @@ def test_python_is_warned_once_of_what_a_file_leaves_open():
     assert not [line for line in model.assumed if "data.std" in line]
 
 
-@pytest.mark.filterwarnings("error::vit_jax.errors.AssumptionWarning")
+@pytest.mark.filterwarnings("error::vit_jax.utils.errors.AssumptionWarning")
 def test_what_assumes_nothing_warns_of_nothing(begun, tmp_path):
     assert loading.load(begun).assumed == ()
     assert vit_jax.load(foreign.write(tmp_path, foreign.record("timm_folder"))).assumed == ()

@@ -2,7 +2,8 @@
 
 import pytest
 
-from vit_jax import catalog, config, listing, run_config
+from vit_jax import config, listing, run_config
+from vit_jax.config import catalog
 from vit_jax.reproduce import tables
 
 ENTRIES = {e.name: e for e in listing.entries() if e.file.name == "masked.py"}

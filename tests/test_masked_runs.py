@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import cli, config, experiment, loading, run_config, tree_utils
+from vit_jax import cli, config, experiment, run_config
 from vit_jax.data import label_arrays
-from vit_jax.inspect import CannotAnswer, reconstruct
+from vit_jax.inference import loading
+from vit_jax.inference.inspect import CannotAnswer, reconstruct
 from vit_jax.runtime import preemption
+from vit_jax.utils import tree_utils
 
 MASKED = {
     "model": {"patch_size": 2, "depth": 1, "unroll": 1, "dropout": 0.1},

@@ -14,11 +14,14 @@ import PIL.Image
 import pyarrow.parquet
 import pytest
 
-from vit_jax import cli, config, loading, logs, messages, storage
+from vit_jax import cli, config
 from vit_jax.data import folders, unlabeled_folder
+from vit_jax.data.prepare import tasks
+from vit_jax.data.prepare.request import Request
 from vit_jax.data.source import DataError
-from vit_jax.prepare import tasks
-from vit_jax.prepare.request import Request
+from vit_jax.inference import loading
+from vit_jax.runtime import logs
+from vit_jax.utils import messages, storage
 
 
 @pytest.mark.parametrize(

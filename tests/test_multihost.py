@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import config, experiment, loading, run_config, tree_utils
+from vit_jax import config, experiment, run_config
+from vit_jax.inference import loading
+from vit_jax.utils import tree_utils
 
 # SGD: under Adam the key bias, whose true gradient is zero, amplifies rounding. Its rate is low:
 # at 0.1 training amplifies the order of sums thirtyfold within 25 steps, at 0.01 not at all.

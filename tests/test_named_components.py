@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import components, config, experiment, progress
+from vit_jax import config, experiment
+from vit_jax.config import components
+from vit_jax.runtime import progress
 
 pytestmark = pytest.mark.usefixtures("one_device")
 WRITTEN = []

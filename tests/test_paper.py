@@ -1,7 +1,7 @@
 """Every generated config against the tables of the paper, value by value.
 
-`paper_tables.json` was typed from the paper by other hands than `vit_jax/paper.py`; what names are
-called is all this file takes from the catalog.
+`paper_tables.json` was typed from the paper by other hands than `vit_jax/config/paper.py`; what
+names are called is all this file takes from the catalog.
 """
 
 import json
@@ -10,7 +10,8 @@ import re
 
 import pytest
 
-from vit_jax import catalog, listing
+from vit_jax import listing
+from vit_jax.config import catalog
 
 ROWS = json.loads((pathlib.Path(__file__).parent / "paper_tables.json").read_text())
 ENTRIES = {entry.name: entry for entry in listing.entries()}

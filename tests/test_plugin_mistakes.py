@@ -12,10 +12,11 @@ from flax import nnx
 import plugins
 import runs
 import vit_jax
-from vit_jax import cli, components, config, models
+from vit_jax import cli, config, models
+from vit_jax.config import components
 from vit_jax.data import sources, transforms
 from vit_jax.data.source import DataError, Record
-from vit_jax.evaluators import evaluation
+from vit_jax.evaluation import evaluation
 from vit_jax.training import losses, optimizers, schedules, step
 
 

@@ -14,7 +14,8 @@ import pytest
 import plugins
 import runs
 import vit_jax
-from vit_jax import cli, components, config
+from vit_jax import cli, config
+from vit_jax.config import components
 
 KINDS = {path.stem for path in (plugins.PROJECT / "my_project").glob("[a-z]*.py")}
 
@@ -179,7 +180,7 @@ def test_the_page_names_every_kind_with_its_option_and_file():
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines()]
     rows = [row for row in rows if len(row) == 4 and row[0].startswith("`")]
     assert {row[0].strip("`") for row in rows} == KINDS
-    kinds = {key: field.metadata["kind"] for key, field, _ in config.options()}
+    kinds = {key: field.metadata["kind"] for key, field, _ in config.fields()}
     for kind, option, file, _ in rows:
         assert kinds[option.strip("`")] == kind.strip("`")
         assert file == f"[{kind.strip('`')}.py](example_project/my_project/{kind.strip('`')}.py)"

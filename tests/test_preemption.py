@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import runs
-from vit_jax import loading
+from vit_jax.inference import loading
 
 # Where the run is saved when the signal comes at the first time in the phase.
 SAVED = {"evaluate": {10}, "save": range(5, 26), "data": {7}}

@@ -17,8 +17,8 @@ import pytest
 from rich.cells import cell_len
 
 import runs
-from vit_jax import logs, progress
-from vit_jax.progress import Field
+from vit_jax.runtime import logs, progress
+from vit_jax.runtime.progress import Field
 
 FIELDS = [
     Field(4, "epoch 60.1"), Field(0, "loss 0.5404"), Field(2, "4,651 img/s"),
@@ -58,8 +58,8 @@ class Screen:
 def script(body):
     code = (
         "import sys, time\n"
-        "from vit_jax import logs, progress\n"
-        "from vit_jax.progress import Field\n"
+        "from vit_jax.runtime import logs, progress\n"
+        "from vit_jax.runtime.progress import Field\n"
         f"fields = {[tuple(field) for field in FIELDS]!r}\n"
         "fields = [Field(*field) for field in fields]\n"
         "logs.setup()\n"

@@ -13,7 +13,7 @@ import pytest
 
 import runs
 from vit_jax import config, experiment, run_config, run_directory, starting
-from vit_jax.evaluators import classification
+from vit_jax.evaluation import classification
 from vit_jax.runtime import preemption
 
 

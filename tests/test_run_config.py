@@ -6,17 +6,8 @@ import re
 import pytest
 
 import runs
-from vit_jax import (
-    api,
-    catalog,
-    cli,
-    config,
-    experiment,
-    run_config,
-    run_directory,
-    validation,
-    weights,
-)
+from vit_jax import api, cli, config, experiment, run_config, run_directory, validation, weights
+from vit_jax.config import catalog
 from vit_jax.runtime import preemption
 from vit_jax.training import plan
 

@@ -7,8 +7,11 @@ import subprocess
 import pytest
 
 import rotation
-from vit_jax import catalog, cli, config, experiment, listing, loading, logs, run_config, smoke
+from vit_jax import cli, config, experiment, listing, run_config, smoke
+from vit_jax.config import catalog
+from vit_jax.inference import loading
 from vit_jax.models.families import vit
+from vit_jax.runtime import logs
 
 NAMES = list(catalog.names())
 

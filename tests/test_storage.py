@@ -8,8 +8,10 @@ import subprocess
 import pytest
 
 import pages
-from vit_jax import __version__, cli, config, logs, storage
+from vit_jax import __version__, cli, config
 from vit_jax.reports import provenance
+from vit_jax.runtime import logs
+from vit_jax.utils import storage
 
 
 def test_lines_are_added_and_folders_made(tmp_path):

@@ -11,8 +11,9 @@ from unittest import mock
 import pytest
 
 import runs
-from vit_jax import config, experiment, logs
-from vit_jax.logs import trackers
+from vit_jax import config, experiment
+from vit_jax.runtime import logs
+from vit_jax.runtime.logs import trackers
 
 
 @pytest.mark.parametrize("package", ["wandb", "mlflow"])

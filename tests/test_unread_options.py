@@ -12,7 +12,8 @@ import pytest
 import plugins
 import runs
 import vit_jax
-from vit_jax import catalog, cli, config, models, run_config, unread_options
+from vit_jax import cli, config, models, run_config, unread_options
+from vit_jax.config import catalog
 from vit_jax.data import transforms
 from vit_jax.training import optimizers, schedules
 

@@ -12,10 +12,11 @@ import pytest
 from array_record.python import array_record_data_source, array_record_module
 
 import tfds_fakes
-from vit_jax import cli, logs
+from vit_jax import cli
 from vit_jax.data import example_lists, sources
 from vit_jax.data.labels import RULES
 from vit_jax.data.tasks import TASKS
+from vit_jax.runtime import logs
 
 VTAB = [name.removeprefix("vtab/") for name in TASKS if name.startswith("vtab/")]
 TINY = {

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vit_jax.api import evaluate, get_config, list_configs, preview, train, transfer
-    from vit_jax.components import register
-    from vit_jax.conversion import convert
-    from vit_jax.embedding import embed
-    from vit_jax.loading import create_model, load
-    from vit_jax.prediction import predict
+    from vit_jax.config.components import register
+    from vit_jax.inference.conversion import convert
+    from vit_jax.inference.embedding import embed
+    from vit_jax.inference.loading import create_model, load
+    from vit_jax.inference.prediction import predict
 
 __version__ = "0.1.0"
 
@@ -35,12 +35,12 @@ __all__ = [
 ]
 
 _MODULES = {  # imported on first use: jax takes a second
-    "convert": "conversion",
-    "create_model": "loading",
-    "embed": "embedding",
-    "load": "loading",
-    "predict": "prediction",
-    "register": "components",
+    "convert": "inference.conversion",
+    "create_model": "inference.loading",
+    "embed": "inference.embedding",
+    "load": "inference.loading",
+    "predict": "inference.prediction",
+    "register": "config.components",
 }
 
 

@@ -6,7 +6,10 @@ import pathlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vit_jax import catalog, config, progress, run_config, storage
+from vit_jax import config, run_config
+from vit_jax.config import catalog
+from vit_jax.runtime import progress
+from vit_jax.utils import storage
 
 if TYPE_CHECKING:
     from vit_jax import transfer_learning
@@ -125,7 +128,7 @@ def _start(
     if name_or_config is None:
         return None, given, directory
     cfg = run_config.config_from_values(config.to_dict(name_or_config), given)
-    return cfg, {key: config.get(cfg, key) for key, _, _ in config.options()}, directory
+    return cfg, {key: config.get(cfg, key) for key, _, _ in config.fields()}, directory
 
 
 def evaluate(
@@ -181,7 +184,7 @@ def transfer(
         >>> import vit_jax
         >>> vit_jax.transfer("digits", "transfer")
         Traceback (most recent call last):
-        vit_jax.errors.ConfigError: transfer: digits names no learning rates to try; set \
+        vit_jax.utils.errors.ConfigError: transfer: digits names no learning rates to try; set \
 --rates=0.003,0.01,0.03
     """
     from vit_jax import transfer_learning

@@ -10,24 +10,16 @@ from typing import Any
 
 import jax
 
-from vit_jax import (
-    config,
-    loading,
-    logs,
-    models,
-    starting,
-    storage,
-    teaching,
-    validation,
-)
-from vit_jax.checkpoints import collectives, manager
+from vit_jax import config, models, starting, teaching, validation
+from vit_jax.checkpoints import manager
 from vit_jax.checkpoints.manager import Manager
 from vit_jax.checkpoints.record import NEWEST
 from vit_jax.data import class_matching, folder_check, split_roles
 from vit_jax.data.source import Source
-from vit_jax.evaluators import linear_data, registry, test_split
-from vit_jax.evaluators.evaluation import Evaluation
-from vit_jax.runtime import device, distributed, goodput
+from vit_jax.evaluation import linear_data, registry, test_split
+from vit_jax.evaluation.evaluation import Evaluation
+from vit_jax.inference import loading
+from vit_jax.runtime import collectives, device, distributed, goodput, logs
 from vit_jax.runtime.run_files import RunFiles
 from vit_jax.runtime.session import Session, open_session
 from vit_jax.training import (
@@ -42,6 +34,7 @@ from vit_jax.training import (
     trainable,
 )
 from vit_jax.training.plan import Plan
+from vit_jax.utils import storage
 from vit_jax.weights import WeightsError
 
 SETS = {f"evaluation.{option}" for option in ("tasks", *linear_data.KINDS)}

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from vit_jax import catalog, config, models, table_names
+from vit_jax import config, models
+from vit_jax.config import catalog, table_names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +178,7 @@ def groups(chosen: Sequence[Entry]) -> Iterator[Group]:
 def options(cfg: config.Config) -> list[tuple[str, str, str]]:
     """Returns the key, value and description of every option."""
     rows = []
-    for key, field, _ in config.options():
+    for key, field, _ in config.fields():
         choices = field.metadata["choices"]
         meaning = field.metadata["doc"] + (f" [{' | '.join(map(str, choices))}]" if choices else "")
         rows.append((key, config.show(config.get(cfg, key)), meaning))

@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import config, messages, models, tree_utils, weights
+from vit_jax import config, models, weights
 from vit_jax.config import Config
 from vit_jax.data import decoding, image_inputs, native_aspect, transforms
 from vit_jax.data.source import Source
 from vit_jax.models import variants
 from vit_jax.training import losses, normalization
+from vit_jax.utils import messages, tree_utils
 from vit_jax.weights import any_size
 
 BATCH = 32  # images at a time in `predict` and `embed`

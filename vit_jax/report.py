@@ -5,9 +5,11 @@ import logging
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from vit_jax import config, logs, storage
+from vit_jax import config
 from vit_jax.reports import assembly, html, run_data, run_section
 from vit_jax.reports.elements import Confusion, Sample
+from vit_jax.runtime import logs
+from vit_jax.utils import storage
 
 SHOWN, MISTAKES = 24, 12  # images in the report
 SIDE = 160  # pixels of a picture in the report, at most
@@ -73,9 +75,9 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
     import cv2
     import numpy as np
 
-    from vit_jax import loading
     from vit_jax.data import decoding as pictures
     from vit_jax.data import label_arrays, sampling, sources, split_roles
+    from vit_jax.inference import loading
 
     with _quietly():
         predictor = loading.load(directory)

@@ -6,18 +6,11 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax import (
-    catalog,
-    config,
-    locking,
-    messages,
-    models,
-    smoke,
-    storage,
-    unread_options,
-    validation,
-)
+from vit_jax import config, models, smoke, unread_options, validation
+from vit_jax.config import catalog
 from vit_jax.data import availability, folders, split_roles
+from vit_jax.runtime import locking
+from vit_jax.utils import messages, storage
 
 
 def resolve(reference: str, overrides: Mapping[str, Any], *, tiny: bool = False) -> config.Config:

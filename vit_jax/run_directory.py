@@ -6,10 +6,13 @@ import pathlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from vit_jax import config, limits, loading, logs, run_config, storage, weights
+from vit_jax import config, run_config, weights
 from vit_jax.checkpoints import manager
 from vit_jax.checkpoints.record import NEWEST
+from vit_jax.inference import loading
+from vit_jax.runtime import logs
 from vit_jax.training import plan, schedules
+from vit_jax.utils import limits, storage
 
 LENGTH = {"train.duration", "schedule.cooldown"}
 # What a commit record seals and resuming compares (`starting.restore`), as `--accept` names it.

@@ -5,13 +5,14 @@ import pathlib
 
 import jax
 
-from vit_jax import config, loading, validation
+from vit_jax import config, validation
 from vit_jax.checkpoints import record
 from vit_jax.data import folder_check, split_roles
-from vit_jax.evaluators.evaluation import Evaluation
-from vit_jax.messages import size_text
+from vit_jax.evaluation.evaluation import Evaluation
+from vit_jax.inference import loading
 from vit_jax.training import optimizers, state, trainable
 from vit_jax.training.plan import Plan
+from vit_jax.utils.messages import size_text
 
 
 def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:

@@ -16,11 +16,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import config, loading, models, tree_utils
-from vit_jax.checkpoints import collectives
-from vit_jax.runtime import device
+from vit_jax import config, models
+from vit_jax.inference import loading
+from vit_jax.runtime import collectives, device
 from vit_jax.training import optimizers, replay, schedules, state, step
 from vit_jax.training.plan import Plan
+from vit_jax.utils import tree_utils
 
 STEPS, EXAMPLES = 4, 1_281_167  # steps of a round; images of an epoch, for the learning rate
 

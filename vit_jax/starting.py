@@ -10,10 +10,12 @@ from typing import Any
 
 import jax
 
-from vit_jax import __version__, components, config, loading, models, run_directory, teaching
-from vit_jax.checkpoints import collectives
+from vit_jax import __version__, config, models, run_directory, teaching
 from vit_jax.checkpoints.manager import CheckpointError, Manager
+from vit_jax.config import components
 from vit_jax.data import class_matching
+from vit_jax.inference import loading
+from vit_jax.runtime import collectives
 from vit_jax.runtime.run_files import RunFiles
 from vit_jax.runtime.session import Session
 from vit_jax.training import loop, state, trainable

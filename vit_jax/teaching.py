@@ -6,9 +6,12 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from vit_jax import config, loading, logs, models, tree_utils
+from vit_jax import config, models
 from vit_jax.data import class_matching
+from vit_jax.inference import loading
+from vit_jax.runtime import logs
 from vit_jax.training import distillation
+from vit_jax.utils import tree_utils
 from vit_jax.weights import adapter_file
 
 

@@ -8,7 +8,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from vit_jax import components, config, models
+from vit_jax import config, models
+from vit_jax.config import components
 
 # By the option that chooses a component: options of its section that each built-in one reads. The
 # options that no component is listed with are read whatever is chosen.
@@ -77,7 +78,7 @@ def check_file(values: Mapping[str, Any]) -> None:
       values: nested options of the file; those equal to the default pass.
     """
     cfg, default = config.build(values), config.Config()
-    check(cfg, [k for k, _, _ in config.options() if config.get(cfg, k) != config.get(default, k)])
+    check(cfg, [k for k, _, _ in config.fields() if config.get(cfg, k) != config.get(default, k)])
 
 
 def check(cfg: config.Config, keys: Iterable[str]) -> None:

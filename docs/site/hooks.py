@@ -1,7 +1,7 @@
 """MkDocs hooks: the generated pages, and a page of source for every file that a page links to.
 
-Pages in docs/ link to code as GitHub shows it (`../vit_jax/paper.py`), and to folders. The site has
-a page with the text of each, so that it needs no server and no address of a repository.
+Pages in docs/ link to code as GitHub shows it (`../vit_jax/config/paper.py`), and to folders. The
+site has a page with the text of each, so that it needs no server and no address of a repository.
 """
 
 import ast

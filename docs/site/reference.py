@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import vit_jax
-from vit_jax import cli, components, config, listing
-from vit_jax.durations import Duration
+from vit_jax import cli, config, listing
+from vit_jax.config import components
+from vit_jax.config.durations import Duration
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SECTIONS = {"": "the run", "mesh": "devices"}  # headings other than the name of a section
@@ -26,9 +27,9 @@ CLASSES = (
     "vit_jax.config.Config",
     "vit_jax.models.family.Family",
     "vit_jax.data.source.Source",
-    "vit_jax.logs.Logger",
-    "vit_jax.errors.UserError",
-    "vit_jax.errors.ConfigError",
+    "vit_jax.runtime.logs.Logger",
+    "vit_jax.utils.errors.UserError",
+    "vit_jax.utils.errors.ConfigError",
 )
 
 
@@ -43,7 +44,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def options() -> str:
     """Returns the page of options: type, default and meaning of each."""
     sections: dict[str, list[tuple[str, ...]]] = {}
-    for key, field, hint in config.options():
+    for key, field, hint in config.fields():
         default = config.show(field.default)
         default = default.lower() if isinstance(field.default, bool) else default
         row = (f"`{key}`", _type(hint), f"`{default}`", _meaning(field.metadata))
@@ -204,7 +205,7 @@ def built_in() -> str:
         "# Components\n\n"
         "The names that options take without a plug-in. [Plug-ins](../plugins.md) add more.\n\n"
     )
-    keys = {field.metadata["kind"]: key for key, field, _ in config.options()}
+    keys = {field.metadata["kind"]: key for key, field, _ in config.fields()}
     rows = [
         (kind, f"`{keys[kind]}`", ", ".join(f"`{name}`" for name in components.BUILT_IN[kind]))
         for kind in components.KINDS

@@ -14,8 +14,9 @@ import pytest
 import bucket
 import runs
 import states
-from vit_jax import cli, config, storage
+from vit_jax import cli, config
 from vit_jax.checkpoints import manager, record
+from vit_jax.utils import errors, storage
 
 URL = f"gs://{bucket.NAME}"
 
@@ -146,7 +147,7 @@ def test_states_are_saved_retired_and_set_aside(folder, store, caplog):
     assert any("/00000003.bad/commit.json" in name for name in store.names())
     with contextlib.closing(manager.Manager(folder, keep=2, best="top1")) as saver:
         store.failing = lambda method, name: 403 if name.endswith("commit.json") else 0
-        with pytest.raises(record.CheckpointError):
+        with pytest.raises(errors.CheckpointError):
             saver.restore(target)  # a bucket that refuses has lost nothing
         store.failing = lambda method, name: 0
         assert saver.steps() == [2]

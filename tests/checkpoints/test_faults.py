@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 import states
-from vit_jax import storage
 from vit_jax.checkpoints import manager, orbax_logging, record
+from vit_jax.utils import storage
 
 WORKER = pathlib.Path(states.__file__)
 

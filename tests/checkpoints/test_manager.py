@@ -20,8 +20,8 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 
 import states
-from vit_jax import tree_utils
 from vit_jax.checkpoints import manager, record
+from vit_jax.utils import tree_utils
 
 FACTS = {"config": {"seed": 3, "rate": 1e-3, "sizes": [1, 2], "none": None}, "data": "abc"}
 

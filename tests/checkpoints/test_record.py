@@ -6,6 +6,7 @@ import pathlib
 import pytest
 
 from vit_jax.checkpoints import record
+from vit_jax.utils import errors
 
 BODY = {
     "step": 7,
@@ -61,18 +62,18 @@ def test_a_record_that_says_something_else_is_damaged(
 ) -> None:
     rewrite(folder, **changes)
     with pytest.raises(
-        record.DamagedCheckpoint, match=r"commit.json does not match its own digest"
+        errors.DamagedCheckpoint, match=r"commit.json does not match its own digest"
     ):
         record.read(folder)
     assert record.readable(folder.parent) == {}
-    with pytest.raises(record.CheckpointError, match="no sound checkpoint here"):
+    with pytest.raises(errors.CheckpointError, match="no sound checkpoint here"):
         record.find(folder.parent)
 
 
 def test_the_record_of_another_step_is_damaged(folder: record.epath.Path) -> None:
     other = folder.with_name("00000009")
     folder.rename(other)
-    with pytest.raises(record.DamagedCheckpoint, match=r"commit.json is that of step 7"):
+    with pytest.raises(errors.DamagedCheckpoint, match=r"commit.json is that of step 7"):
         record.read(other)
 
 
@@ -93,7 +94,7 @@ def test_a_file_that_is_not_as_committed(
         file.unlink()
     else:
         file.write_bytes(content)
-    with pytest.raises(record.DamagedCheckpoint, match=reason):
+    with pytest.raises(errors.DamagedCheckpoint, match=reason):
         record.check_files(folder, record.read(folder))
 
 

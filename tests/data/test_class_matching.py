@@ -7,7 +7,7 @@ import pytest
 from vit_jax import starting
 from vit_jax.config import ConfigError
 from vit_jax.data import class_matching
-from vit_jax.errors import AssumptionWarning
+from vit_jax.utils.errors import AssumptionWarning
 
 IMAGENET = class_matching.imagenet()
 WORDS = tuple(words for _, words in class_matching._table())

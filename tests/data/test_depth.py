@@ -13,8 +13,9 @@ import pytest
 import tiffs
 
 import runs
-from vit_jax import cli, config, experiment, loading, models, weights
+from vit_jax import cli, config, experiment, models, weights
 from vit_jax.data import decoding, image_inputs, pipeline, random_erasing, sources, transforms
+from vit_jax.inference import loading
 from vit_jax.models import variants
 from vit_jax.runtime import preemption
 from vit_jax.training import normalization

@@ -141,8 +141,8 @@ def test_a_run_says_it_or_ends_before_it_has_written_anything(tmp_path, capsys):
 
 
 def test_images_for_embedding_and_prediction_are_counted_too(tmp_path, caplog):
-    from vit_jax import prediction
     from vit_jax.data import unlabeled_folder
+    from vit_jax.inference import prediction
 
     caplog.set_level("INFO", "vit_jax")
     root = fill(tmp_path, "a/1.jpg", "a/2.heic", ".hidden.jpg")

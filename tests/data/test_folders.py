@@ -17,7 +17,7 @@ from vit_jax.config import ConfigError
 from vit_jax.data import folder_check, folders, label_arrays
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import Source, open_source
-from vit_jax.evaluators import linear_data
+from vit_jax.evaluation import linear_data
 
 
 def fill(root: pathlib.Path, *files: str) -> pathlib.Path:

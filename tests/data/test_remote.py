@@ -2,9 +2,10 @@
 
 import pytest
 
-from vit_jax import config, storage
+from vit_jax import config
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
+from vit_jax.utils import storage
 
 REMOTE = "data.root=gs://bucket"
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax import catalog, config
+from vit_jax import config
+from vit_jax.config import catalog
 from vit_jax.data import transforms
 
 FOLDERS = [

@@ -9,8 +9,7 @@ import sys
 import pytest
 import tensorflow_datasets as tfds
 
-from vit_jax import paper
-from vit_jax.config import ConfigError
+from vit_jax.config import ConfigError, paper
 from vit_jax.data import datasets, tasks
 from vit_jax.data.labels import RULES
 from vit_jax.data.tasks import TASKS

@@ -11,9 +11,9 @@ from etils import epath
 
 from vit_jax import config
 from vit_jax.data import availability, tfds_metadata
+from vit_jax.data.prepare import dataset_info, tasks, tfrecords
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
-from vit_jax.prepare import dataset_info, tasks, tfrecords
 
 CLASSES = ("ring", "disc", "box")
 

@@ -14,14 +14,15 @@ import yaml
 import documents
 import runs
 import vit_jax
-from vit_jax import catalog, cli, config, unread_options
+from vit_jax import cli, config, unread_options
+from vit_jax.config import catalog
 from vit_jax.loaded_model import LoadedModel
 from vit_jax.weights import zoo
 
 PAGES = {str(page.relative_to(runs.ROOT)): page for page in documents.PAGES}
-SECTIONS = {key.partition(".")[0] for key, _, _ in config.options() if "." in key}
-KEYS = {key for key, _, _ in config.options()}
-COMPONENTS = {key for key, field, _ in config.options() if field.metadata["kind"]}
+SECTIONS = {key.partition(".")[0] for key, _, _ in config.fields() if "." in key}
+KEYS = {key for key, _, _ in config.fields()}
+COMPONENTS = {key for key, field, _ in config.fields() if field.metadata["kind"]}
 METHODS = {f"model.{name}" for name in (*dir(LoadedModel), "params")}
 OTHERS = ("git", "gcloud", "ssh-keygen", "ssh-add", "pip", "peer/bin/pip", "python", "export", "cd")
 OTHERS += (".", "mkdocs", "apt-get", "docker", "sky", "kubectl")

@@ -9,7 +9,9 @@ import pytest
 import documents
 import runs
 import vit_jax
-from vit_jax import catalog, cli, components, config, errors
+from vit_jax import cli, config
+from vit_jax.config import catalog, components
+from vit_jax.utils import errors
 
 sys.path.insert(0, str(runs.ROOT / "docs" / "site"))
 import code_blocks  # in docs/site, beside the hooks of the site
@@ -33,8 +35,8 @@ def test_every_option_has_type_default_and_meaning(pages):
     found = {
         row[0].strip(" `"): [cell.strip() for cell in row[1:]] for row in rows(pages["options"])
     }
-    assert list(found) == [key for key, _, _ in config.options()]
-    for key, field, _ in config.options():
+    assert list(found) == [key for key, _, _ in config.fields()]
+    for key, field, _ in config.fields():
         kind, default, meaning = found[key]
         assert kind
         assert default.strip("`").lower() == config.show(field.default).lower()

@@ -4,9 +4,10 @@ import pathlib
 import pytest
 from helpers.toy_findings import Runner, finding, study, training
 
-from vit_jax import config, findings, limits
+from vit_jax import config, findings
 from vit_jax.findings import page, planning, records, verification
 from vit_jax.reports import markdown
+from vit_jax.utils import limits
 
 KEPT = pathlib.Path(__file__).parents[2] / "docs" / "records" / "findings.jsonl"
 

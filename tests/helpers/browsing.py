@@ -11,7 +11,7 @@ import subprocess
 import jax
 
 import runs
-from vit_jax import loading
+from vit_jax.inference import loading
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 LAYERS, HEADS, TOKENS = 2, 2, 5

@@ -29,8 +29,8 @@ from importlib import metadata
 
 import runs
 from drawn_configs import WORK, configure, draw
-from vit_jax import limits, storage
 from vit_jax.reports import provenance
+from vit_jax.utils import limits, storage
 
 RECORD = runs.ROOT / "docs/records/faults.jsonl"
 FAULTS = 10  # of a run, at most

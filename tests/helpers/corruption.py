@@ -26,12 +26,12 @@ import numpy as np
 import optax
 
 from test_step import Trainer, batch_of, configure
-from vit_jax import limits, storage
 from vit_jax.benchmarks import turns
 from vit_jax.models import layers, vit
 from vit_jax.reports import provenance
 from vit_jax.runtime import device
 from vit_jax.training import replay, sharding, state, step
+from vit_jax.utils import limits, storage
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RECORD = ROOT / "docs/records/corruption.jsonl"

@@ -50,12 +50,13 @@ STEPS = 12
 
 def config_lines():
     """Yields a line for each config name: the digest of its options that are not defaults."""
-    from vit_jax import catalog, config
+    from vit_jax import config
+    from vit_jax.config import catalog
 
     plain = config.Config()
     for name in catalog.names():
         cfg = config.build(catalog.load(name))
-        keys = sorted(key for key, _, _ in config.options())
+        keys = sorted(key for key, _, _ in config.fields())
         values = {key: config.get(cfg, key) for key in keys}
         changed = {key: v for key, v in values.items() if v != config.get(plain, key)}
         text = json.dumps(changed, sort_keys=True, default=str)
@@ -67,8 +68,8 @@ def losses(name):
     import jax
 
     import runs
-    from vit_jax import loading
     from vit_jax.data import pipeline, sources, transforms
+    from vit_jax.inference import loading
     from vit_jax.training import optimizers, schedules, sharding, state, step
 
     sections = {key: dict(value) for key, value in RUNS[name].items()}

@@ -24,10 +24,12 @@ import numpy as np
 from scipy import stats
 
 import runs
-from vit_jax import loading, logs, run_config, transfer_learning, weights
+from vit_jax import run_config, transfer_learning, weights
 from vit_jax.data import pipeline, sources, transforms
-from vit_jax.evaluators import evaluation
+from vit_jax.evaluation import evaluation
+from vit_jax.inference import loading
 from vit_jax.reports import intervals, provenance
+from vit_jax.runtime import logs
 from vit_jax.training import optimizers, schedules, state, step
 
 RESULTS = runs.ROOT / "docs" / "records" / "home.jsonl"

@@ -30,8 +30,8 @@ import zipfile
 import cv2
 import numpy as np
 
-from vit_jax import limits
 from vit_jax.reports import provenance
+from vit_jax.utils import errors, limits
 
 HANG = 5.0  # seconds for one input
 MEMORY = 512 * 2**20  # bytes of Python's for one input
@@ -168,7 +168,7 @@ def weights():
 
 
 def archives():
-    from vit_jax.prepare import archives
+    from vit_jax.data.prepare import archives
 
     def tar(format, first="a/1.jpg", inner=b"x" * 600):
         stream = io.BytesIO()
@@ -203,7 +203,7 @@ def metadata():
     from etils import epath
 
     from vit_jax.data import availability, tfds_metadata
-    from vit_jax.prepare import dataset_info
+    from vit_jax.data.prepare import dataset_info
 
     image = "tensorflow_datasets.core.features.image_feature.Image"
     label = "tensorflow_datasets.core.features.class_label_feature.ClassLabel"
@@ -237,7 +237,7 @@ def metadata():
 
 
 def records():
-    from vit_jax.prepare import tfrecords
+    from vit_jax.data.prepare import tfrecords
 
     def record(body):
         head = struct.pack("<Q", len(body))
@@ -317,7 +317,7 @@ def csv_files():
 
 
 def pickles():
-    from vit_jax.prepare.official import pickles
+    from vit_jax.data.prepare.official import pickles
 
     value = {b"labels": [1, 2], b"data": np.arange(6, dtype=np.uint8).reshape(2, 3), "t": ("x", 3)}
 
@@ -330,7 +330,7 @@ def pickles():
 def matlab():
     import scipy.io
 
-    from vit_jax.prepare.official import mat
+    from vit_jax.data.prepare.official import mat
 
     files = []
     for packed in (False, True):
@@ -353,7 +353,7 @@ def official():
     import PIL.Image
 
     import official_fakes
-    from vit_jax.prepare.official import build, recipes, records
+    from vit_jax.data.prepare.official import build, recipes, records
 
     PIL.Image.init()  # or it imports its formats when it meets a file of none
     place = pathlib.Path(tempfile.mkdtemp(prefix="official_"))
@@ -394,7 +394,7 @@ def official():
 
 def masks():
     """Masks of segmentation, and Pascal VOC's list of names."""
-    from vit_jax.segmentation import masks
+    from vit_jax.inference.segmentation import masks
 
     values = cv2.resize(np.arange(20, dtype=np.uint8).reshape(4, 5), (30, 20))
     palette, one_bit = io.BytesIO(), io.BytesIO()
@@ -423,7 +423,7 @@ def masks():
 
 def listings():
     """The paths in a tar or zip, which name splits and classes."""
-    from vit_jax.prepare import assignment, image_listing
+    from vit_jax.data.prepare import assignment, image_listing
 
     names = [f"all/{split}/{c}/{n}.jpg" for split in ("train", "val") for c in "xy" for n in "ab"]
     plain, packed = io.BytesIO(), io.BytesIO()
@@ -458,10 +458,10 @@ def beside_weights():
 
 
 def run_files():
-    from vit_jax import config, logs, run_directory
-    from vit_jax.locking import holder
+    from vit_jax import config, run_directory
     from vit_jax.reports import inspect_figures, run_data
-    from vit_jax.runtime import goodput
+    from vit_jax.runtime import goodput, logs
+    from vit_jax.runtime.locking import holder
 
     sound = config.Config(name="x", model=config.Model(variant="ViT-B/16", num_classes=10))
     settings = json.dumps(config.to_dict(sound)).encode()
@@ -517,11 +517,10 @@ READERS = {
 
 def foreign(name):
     """Errors that the callers of a reader turn into one line."""
-    from vit_jax.checkpoints import record
 
     return {
         "array_records": (OSError, RuntimeError, ValueError, IndexError),
-        "checkpoints": (record.DamagedCheckpoint,),
+        "checkpoints": (errors.DamagedCheckpoint,),
     }.get(name, ())
 
 
@@ -547,7 +546,7 @@ def guard():
 
 def attempt(reader, data, folder, allowed=()):
     """Reads one input; returns whether it was refused. Raises for what must not happen."""
-    from vit_jax.errors import UserError
+    from vit_jax.utils.errors import UserError
 
     armed, began = guard(), time.monotonic()
     armed[0] = True

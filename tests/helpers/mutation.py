@@ -43,8 +43,8 @@ TARGETS = {
     ("checkpoints", "record manager digests reader"): [
         f"checkpoints/test_{one}.py" for one in ("record", "digests", "manager", "faults")
     ],
-    ("evaluators", "evaluation classification fewshot knn probe"): [
-        f"evaluators/test_{one}.py"
+    ("evaluation", "evaluation classification fewshot knn probe"): [
+        f"evaluation/test_{one}.py"
         for one in ("evaluation", "classification", "exact", "fewshot", "knn", "probe", "several",
                     "further", "final")
     ],
@@ -75,18 +75,18 @@ OTHERS = {
     "data/split_roles": "data/split_roles",
     "data/image_headers": "data/images",
     "data/decoding": "data/images data/depth",
-    "data/native_aspect": "evaluators/native_aspect",
+    "data/native_aspect": "evaluation/native_aspect",
     "data/example_lists": "data/splits",
     "data/labels": "data/labels data/real",
-    "evaluators/multilabel": "evaluators/exact evaluators/several",
-    "evaluators/label_sets": "evaluators/label_sets",
-    "evaluators/class_subset": "evaluators/exact evaluators/several",
-    "evaluators/corruptions": "evaluators/corruptions",
-    "evaluators/linear_data": "evaluators/pairs evaluators/fewshot",
-    "evaluators/test_split": "evaluators/final",
-    "segmentation/scores": "segmentation/segmentation",
-    "segmentation/masks": "segmentation/segmentation",
-    "segmentation/linear": "segmentation/segmentation",
+    "evaluation/multilabel": "evaluation/exact evaluation/several",
+    "evaluation/label_sets": "evaluation/label_sets",
+    "evaluation/class_subset": "evaluation/exact evaluation/several",
+    "evaluation/corruptions": "evaluation/corruptions",
+    "evaluation/linear_data": "evaluation/pairs evaluation/fewshot",
+    "evaluation/test_split": "evaluation/final",
+    "inference/segmentation/scores": "inference/segmentation/segmentation",
+    "inference/segmentation/masks": "inference/segmentation/segmentation",
+    "inference/segmentation/linear": "inference/segmentation/segmentation",
     "findings/verdicts": "findings/findings_verdicts",
     "findings/measures": "findings/findings_declarations findings/findings_protocol",
     "findings/records": "findings/findings_records",

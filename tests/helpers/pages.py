@@ -4,8 +4,9 @@ import html.parser
 import json
 
 import runs
-from vit_jax import config, storage
+from vit_jax import config
 from vit_jax.checkpoints import record as records
+from vit_jax.utils import storage
 
 VOID = {"meta", "img", "input"}
 TRANSFER = {

@@ -21,8 +21,10 @@ from jax import export as jax_export
 
 import foreign
 from containers import FIXTURES
-from vit_jax import export, loading, tree_utils, weights
+from vit_jax import weights
+from vit_jax.inference import export, loading
 from vit_jax.training import normalization
+from vit_jax.utils import tree_utils
 from vit_jax.weights import mapping
 
 KINDS = {

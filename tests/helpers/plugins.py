@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from vit_jax import components
+from vit_jax.config import components
 
 PROJECT = pathlib.Path(__file__).parents[2] / "docs" / "example_project"
 

@@ -221,7 +221,7 @@ def paper_findings():
 
 
 def table3():
-    from vit_jax import catalog
+    from vit_jax.config import catalog
 
     known = list(batch.read(FOLDER / "preflight-table3.jsonl").values())
     printed = {one.name: catalog.about(one.name).core_days for one in known}

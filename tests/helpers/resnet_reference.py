@@ -6,7 +6,7 @@ import re
 import numpy as np
 
 import vit_reference
-from vit_jax import tree_utils
+from vit_jax.utils import tree_utils
 
 
 def windows(x, size, stride, same, fill=0.0):

@@ -13,11 +13,12 @@ from unittest import mock
 
 import jax
 
-from vit_jax import config, run_config, storage
-from vit_jax import progress as progress_display
+from vit_jax import config, run_config
 from vit_jax.runtime import phase_timer, preemption
+from vit_jax.runtime import progress as progress_display
 from vit_jax.runtime import session as sessions
 from vit_jax.training import sharding
+from vit_jax.utils import storage
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

@@ -10,7 +10,7 @@ import time
 from vit_jax import cli
 from vit_jax.checkpoints import record
 from vit_jax.data import pipeline, prefetch
-from vit_jax.evaluators import classification
+from vit_jax.evaluation import classification
 
 SECONDS = 2.0
 

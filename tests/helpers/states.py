@@ -16,8 +16,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import tree_utils
 from vit_jax.checkpoints import manager
+from vit_jax.utils import tree_utils
 
 
 def mesh(data: int = 1, fsdp: int = 1) -> Mesh:

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from scipy import special
 
-from vit_jax import tree_utils
+from vit_jax.utils import tree_utils
 
 # LLVM's optimization is half of the compile time of a tiny program, and none of its meaning.
 quick_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})

@@ -10,8 +10,9 @@ from scipy import special
 
 import resnet_reference
 import vit_reference
-from vit_jax import config, models, tree_utils
+from vit_jax import config, models
 from vit_jax.models import axial, resnet
+from vit_jax.utils import tree_utils
 from vit_reference import quick_jit
 
 ENCODER = config.Model(

@@ -10,8 +10,11 @@ import pytest
 from flax import nnx
 
 import resnet_reference
-from vit_jax import catalog, cli, config, loading, models, preflight, tree_utils, weights
+from vit_jax import cli, config, models, preflight, weights
+from vit_jax.config import catalog
+from vit_jax.inference import loading
 from vit_jax.models import layers, norms, rotary, variants
+from vit_jax.utils import tree_utils
 
 TINY = config.Model(patch_size=(4, 4), width=16, depth=3, mlp_dim=24, heads=2, num_classes=5)
 DINOV2 = {"layer_scale": 1e-5, "registers": 3, "mlp": "swiglu", "pooling": "token_gap"}

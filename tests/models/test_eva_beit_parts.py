@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from test_backbone_parts import IMAGES, TINY, random, tiny
 
-from vit_jax import config, models, tree_utils, unread_options, weights
+from vit_jax import config, models, unread_options, weights
 from vit_jax.models import attention, positions, rotary
+from vit_jax.utils import tree_utils
 
 EVA02 = {
     "rotary": 10000.0,

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import vit_reference
-from vit_jax import config, models, tree_utils
+from vit_jax import config, models
 from vit_jax.models.masked_vit import take
+from vit_jax.utils import tree_utils
 from vit_reference import quick_jit
 
 MODEL = config.Model(patch_size=(4, 4), width=16, depth=2, mlp_dim=24, heads=2)

@@ -9,17 +9,8 @@ import pytest
 from flax import nnx
 
 import runs
-from vit_jax import (
-    cli,
-    components,
-    config,
-    experiment,
-    models,
-    preflight,
-    run_directory,
-    smoke,
-    validation,
-)
+from vit_jax import cli, config, experiment, models, preflight, run_directory, smoke, validation
+from vit_jax.config import components
 from vit_jax.runtime import preemption
 
 

@@ -9,9 +9,10 @@ from flax import nnx
 
 import resnet_reference
 import vit_reference
-from vit_jax import config, models, tree_utils
+from vit_jax import config, models
 from vit_jax.models import resnet, variants
 from vit_jax.training import sharding
+from vit_jax.utils import tree_utils
 from vit_reference import quick_jit
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"

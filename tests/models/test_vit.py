@@ -9,7 +9,8 @@ import pytest
 from flax import nnx
 
 import vit_reference
-from vit_jax import config, models, tree_utils
+from vit_jax import config, models
+from vit_jax.utils import tree_utils
 from vit_reference import quick_jit
 
 TINY = config.Model(patch_size=(4, 4), width=16, depth=2, mlp_dim=24, heads=2, num_classes=5)

@@ -5,7 +5,8 @@ import pathlib
 
 import pytest
 
-from vit_jax import catalog, config, preflight
+from vit_jax import config, preflight
+from vit_jax.config import catalog
 from vit_jax.preflight import batch, program
 
 FILE = pathlib.Path(__file__).parents[2] / "docs" / "records" / "preflight-table3.jsonl"

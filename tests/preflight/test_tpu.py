@@ -4,7 +4,8 @@ import importlib.util
 
 import pytest
 
-from vit_jax import catalog, config, preflight
+from vit_jax import config, preflight
+from vit_jax.config import catalog
 from vit_jax.training import sharding
 
 pytestmark = [

@@ -6,8 +6,8 @@ import resource
 import cv2
 import pytest
 
-from vit_jax import logs
 from vit_jax.reports import curves
+from vit_jax.runtime import logs
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Every cell of the paper's tables is one measure of runs of the catalog, and has its number.
 
-`paper_tables.json` was typed from the paper by other hands than `vit_jax/paper.py`.
+`paper_tables.json` was typed from the paper by other hands than `vit_jax/config/paper.py`.
 """
 
 import collections
@@ -10,7 +10,8 @@ import statistics
 import pytest
 
 import runs
-from vit_jax import catalog, config, listing, table_names
+from vit_jax import config, listing
+from vit_jax.config import catalog, table_names
 from vit_jax.reproduce import tables
 
 ROWS = json.loads((runs.ROOT / "tests" / "paper_tables.json").read_text())

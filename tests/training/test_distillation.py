@@ -10,7 +10,8 @@ import pytest
 from scipy import special
 
 import runs
-from vit_jax import config, experiment, loading, models, preflight
+from vit_jax import config, experiment, models, preflight
+from vit_jax.inference import loading
 from vit_jax.runtime import preemption
 from vit_jax.training import distillation, optimizers, schedules, sharding, state, step
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import progress
 from vit_jax.checkpoints import manager
 from vit_jax.data import prefetch
-from vit_jax.runtime import phase_timer, preemption
+from vit_jax.runtime import phase_timer, preemption, progress
 from vit_jax.training import hooks, loop, plan
 
 

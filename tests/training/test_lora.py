@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import test_step
-from vit_jax import config, models, tree_utils
+from vit_jax import config, models
 from vit_jax.training import distillation, lora, optimizers, schedules, sharding, state, step
 from vit_jax.training import trainable as trainables
+from vit_jax.utils import tree_utils
 
 
 class Merged(trainables.Trainable):

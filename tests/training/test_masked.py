@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from test_step import collectives
-from vit_jax import config, models, tree_utils
+from vit_jax import config, models
 from vit_jax.training import masked_objective, optimizers, schedules, sharding, state, step
+from vit_jax.utils import tree_utils
 
 RGB = config.Data(image_size=(8, 8))
 

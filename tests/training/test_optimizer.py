@@ -3,8 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import config, tree_utils
+from vit_jax import config
 from vit_jax.training import optimizers
+from vit_jax.utils import tree_utils
 
 PARAMS = {
     "head": {"kernel": jnp.array([[1.0, -2.0]]), "bias": jnp.array([0.5, 0.5])},

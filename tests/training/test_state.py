@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import loading, tree_utils
+from vit_jax.inference import loading
 from vit_jax.training import optimizers, sharding, state
+from vit_jax.utils import tree_utils
 
 
 @pytest.mark.parametrize("fsdp", [1, 8])

@@ -12,8 +12,9 @@ import pytest
 
 import plugins
 import vit_jax
-from vit_jax import config, models, tree_utils
+from vit_jax import config, models
 from vit_jax.training import normalization, optimizers, schedules, sharding, state, step
+from vit_jax.utils import tree_utils
 
 BATCH, SIZE, CLASSES = 16, 8, 5
 

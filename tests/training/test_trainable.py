@@ -10,19 +10,11 @@ import pytest
 
 import runs
 import test_step
-from vit_jax import (
-    cli,
-    config,
-    experiment,
-    loading,
-    models,
-    preflight,
-    run_config,
-    tree_utils,
-    weights,
-)
+from vit_jax import cli, config, experiment, models, preflight, run_config, weights
 from vit_jax.config import patterns
+from vit_jax.inference import loading
 from vit_jax.training import state, trainable
+from vit_jax.utils import tree_utils
 from vit_jax.weights import readers
 
 LAYERS = {"encoder/mlp/fc1/kernel": 4, "encoder_norm/bias": 1, "head/kernel": 1, "head/bias": 1}

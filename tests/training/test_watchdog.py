@@ -14,7 +14,7 @@ from vit_jax.runtime.watchdog import Watchdog
 ROOT = pathlib.Path(__file__).parents[2]
 STUCK = """
 import ctypes, sys, time
-from vit_jax import logs
+from vit_jax.runtime import logs
 from vit_jax.runtime import phase_timer, watchdog
 logs.setup()
 watchdog.GRACE = 0.5

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import loading
+from vit_jax.inference import loading
 from vit_jax.training import optimizers, plan, schedules, sharding, state, step
 
 SECTIONS = {

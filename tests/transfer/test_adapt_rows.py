@@ -8,7 +8,9 @@ import pytest
 from PIL import Image
 
 import sweeps
-from vit_jax import catalog, config, loading, models, transfer_learning, weights
+from vit_jax import config, models, transfer_learning, weights
+from vit_jax.config import catalog
+from vit_jax.inference import loading
 from vit_jax.training import trainable
 
 NAMES = [name for name in catalog.names() if name.startswith("adapt/")]

@@ -7,7 +7,8 @@ import re
 import pytest
 
 import sweeps
-from vit_jax import cli, paper, transfer_learning
+from vit_jax import cli, transfer_learning
+from vit_jax.config import paper
 from vit_jax.transfer_learning import protocol
 
 NO_DATA = ["--config.data.source=synthetic", "--config.init_from=none"]

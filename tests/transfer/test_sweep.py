@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import sweeps
-from vit_jax import config, paper, transfer_learning
+from vit_jax import config, transfer_learning
+from vit_jax.config import paper
 from vit_jax.data import sources
 from vit_jax.training import hooks, sharding
 from vit_jax.transfer_learning import results, vtab, worker

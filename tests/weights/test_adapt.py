@@ -7,7 +7,8 @@ import pytest
 import scipy.ndimage
 
 import foreign
-from vit_jax import config, models, tree_utils, weights
+from vit_jax import config, models, weights
+from vit_jax.utils import tree_utils
 from vit_jax.weights import finetune_init, importing, mapping
 
 FOLDER = pathlib.Path(__file__).parents[1] / "fixtures/weights"

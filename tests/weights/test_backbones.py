@@ -10,7 +10,8 @@ import pytest
 from safetensors import numpy as safetensors
 
 import foreign
-from vit_jax import cli, config, models, run_directory, tree_utils, weights
+from vit_jax import cli, config, models, run_directory, weights
+from vit_jax.utils import tree_utils
 from vit_jax.weights import exporting, huggingface_config, mapping, readers, timm
 
 NAMES = sorted(path.stem for path in (foreign.FOLDER / "backbones").glob("*.json"))

@@ -7,7 +7,9 @@ import pathlib
 import pytest
 
 import runs
-from vit_jax import catalog, cli, config, loading
+from vit_jax import cli, config
+from vit_jax.config import catalog
+from vit_jax.inference import loading
 from vit_jax.weights import download, zoo
 
 NAME, CONTINUED = "cifar10/ViT-6_4", "cifar10/ViT-6_4-continued"

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from vit_jax import progress, storage
+from vit_jax.runtime import progress
+from vit_jax.utils import storage
 from vit_jax.weights import addresses, checksums, download
 from vit_jax.weights.download import Source, fetch
 from vit_jax.weights.readers import WeightsError

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from containers import FIXTURES, write
-from vit_jax import config, models, tree_utils
+from vit_jax import config, models
+from vit_jax.utils import tree_utils
 from vit_jax.weights import (
     bit,
     google,
@@ -36,7 +37,8 @@ BIT = config.Model(variant="R152x2", resnet_version="v2", resnet_pool="zeros")
 PROGRAM = """
 import json, pathlib, re, sys, time
 import numpy as np
-from vit_jax import tree_utils, weights
+from vit_jax.utils import tree_utils
+from vit_jax import weights
 
 def most():  # ru_maxrss begins with what the process had that started this one
     status = pathlib.Path("/proc/self/status").read_text()

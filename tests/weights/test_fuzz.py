@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 
 from containers import FIXTURES, write
-from vit_jax import config, models, tree_utils, weights
+from vit_jax import config, models, weights
+from vit_jax.utils import tree_utils
 from vit_jax.weights import (
     google,
     huggingface,

@@ -8,7 +8,8 @@ import pytest
 
 from containers import FIXTURES, read, refusal, write
 from foreign import equal
-from vit_jax import config, models, tree_utils, weights
+from vit_jax import config, models, weights
+from vit_jax.utils import tree_utils
 from vit_jax.weights import google, mapping
 
 TOKEN = FIXTURES / "vit_tiny_token.npz"

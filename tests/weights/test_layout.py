@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from vit_jax import config, messages, weights
+from vit_jax import config, weights
+from vit_jax.utils import messages
 from vit_jax.weights import mapping, position_grid
 from vit_jax.weights.mapping import Report, Rule, linear
 from vit_jax.weights.readers import Arrays, Spec

@@ -11,7 +11,8 @@ from safetensors import numpy as safetensors
 
 import foreign
 from containers import FIXTURES, read
-from vit_jax import config, errors, models, weights
+from vit_jax import config, models, weights
+from vit_jax.utils import errors
 from vit_jax.weights import mapping, timm_document
 
 HEADS = {"model.heads": "3"}

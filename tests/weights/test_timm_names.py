@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 import foreign
-from vit_jax import config, tree_utils, weights
+from vit_jax import config, weights
+from vit_jax.utils import tree_utils
 from vit_jax.weights import mapping, readers, timm, timm_config
 
 TABLE = foreign.FOLDER / "timm_names.csv"

@@ -8,7 +8,8 @@ import re
 
 import pytest
 
-from vit_jax import config, models, tree_utils
+from vit_jax import config, models
+from vit_jax.utils import tree_utils
 from vit_jax.weights import addresses, augreg, download, zoo
 from vit_jax.weights.readers import WeightsError
 

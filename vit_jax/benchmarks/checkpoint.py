@@ -23,10 +23,11 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from vit_jax import config, models, storage, tree_utils
+from vit_jax import config, models
 from vit_jax.benchmarks import turns
 from vit_jax.checkpoints.manager import Manager
 from vit_jax.training import optimizers, sharding, state
+from vit_jax.utils import storage, tree_utils
 
 SIZE = (224, 224)
 CLASSES = 1000

@@ -9,14 +9,15 @@ from typing import Any
 
 import jax
 
-from vit_jax import catalog, config, run_config
+from vit_jax import config, run_config
 from vit_jax.benchmarks import turns
 from vit_jax.checkpoints.manager import Manager
+from vit_jax.config import catalog
 from vit_jax.data import prefetch
-from vit_jax.evaluators.evaluation import Evaluation
-from vit_jax.progress import Progress
+from vit_jax.evaluation.evaluation import Evaluation
 from vit_jax.runtime import device, preemption
 from vit_jax.runtime.phase_timer import PhaseTimer
+from vit_jax.runtime.progress import Progress
 from vit_jax.runtime.session import Session
 from vit_jax.training import hooks, inputs, loop, optimizers, schedules, state, step
 from vit_jax.training.plan import Plan

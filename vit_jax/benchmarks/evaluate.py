@@ -8,9 +8,10 @@ from typing import Any
 
 import jax
 
-from vit_jax import config, embedding, loading, models, run_config
+from vit_jax import config, models, run_config
 from vit_jax.benchmarks import sample_images, turns
-from vit_jax.evaluators.evaluation import Evaluation
+from vit_jax.evaluation.evaluation import Evaluation
+from vit_jax.inference import embedding, loading
 from vit_jax.training import normalization
 
 CLASSES = 1000

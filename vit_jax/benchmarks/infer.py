@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from vit_jax import logs
 from vit_jax.benchmarks import Table
 from vit_jax.benchmarks.forward import Forward, out_of_memory
 from vit_jax.benchmarks.max_batch import Largest
+from vit_jax.runtime import logs
 
 ROUNDS = 5
 SECONDS = 1.0  # on a CPU the doubling ends with a batch that takes longer

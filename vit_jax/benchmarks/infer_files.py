@@ -10,9 +10,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from vit_jax import storage
 from vit_jax.benchmarks.infer import Measured
 from vit_jax.benchmarks.max_batch import Largest
+from vit_jax.utils import storage
 
 # Okabe and Ito's colors without yellow, which is too light for lines; one marker each.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")

@@ -16,10 +16,10 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from vit_jax import config, logs, models
+from vit_jax import config, models
 from vit_jax.benchmarks import step_timing
 from vit_jax.benchmarks.forward import out_of_memory
-from vit_jax.runtime import device
+from vit_jax.runtime import device, logs
 from vit_jax.training import optimizers, schedules, sharding, state, step
 from vit_jax.training.plan import Plan
 

@@ -26,12 +26,13 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from vit_jax import messages, storage, tree_utils
-from vit_jax.checkpoints import collectives, digests, orbax_logging, reader
+from vit_jax.checkpoints import digests, orbax_logging, reader
 from vit_jax.checkpoints import record as records
 from vit_jax.checkpoints.reader import restore_subtree
-from vit_jax.checkpoints.record import CheckpointError, DamagedCheckpoint, find, read_record
-from vit_jax.errors import LeaseLost, UserError
+from vit_jax.checkpoints.record import find, read_record
+from vit_jax.runtime import collectives
+from vit_jax.utils import messages, storage, tree_utils
+from vit_jax.utils.errors import CheckpointError, DamagedCheckpoint, LeaseLost, UserError
 
 __all__ = [
     "AllCheckpointsBad", "CheckpointError", "Manager", "SaveFailed", "find", "read_record",

@@ -8,10 +8,11 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from vit_jax import messages, tree_utils
-from vit_jax.checkpoints import collectives, digests, orbax_logging
+from vit_jax.checkpoints import digests, orbax_logging
 from vit_jax.checkpoints import record as records
-from vit_jax.checkpoints.record import CheckpointError, DamagedCheckpoint
+from vit_jax.runtime import collectives
+from vit_jax.utils import messages, tree_utils
+from vit_jax.utils.errors import CheckpointError, DamagedCheckpoint
 
 # Words in errors that say nothing about the checkpoint itself.
 PASSING = (

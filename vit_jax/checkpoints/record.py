@@ -23,8 +23,8 @@ from typing import Any
 
 from etils import epath
 
-from vit_jax import limits, storage
-from vit_jax.config import UserError
+from vit_jax.utils import limits, storage
+from vit_jax.utils.errors import CheckpointError, DamagedCheckpoint
 
 COMMIT, STATE = "commit.json", "state"
 BEST, NEWEST = "best", "newest"  # checkpoints by name instead of by step
@@ -35,14 +35,6 @@ BLOCK = 2**20  # bytes read at a time: a core's cache has room for them
 OWN = re.compile(r"(?P<step>\d{8,})(?P<suffix>|\.old|\.bad\d*)")
 
 log = logging.getLogger("vit_jax")
-
-
-class CheckpointError(UserError):
-    """A checkpoint that does not exist, cannot be read, or does not fit its use."""
-
-
-class DamagedCheckpoint(Exception):
-    """A checkpoint that differs from its commit record; the message names the difference."""
 
 
 def absolute(directory: epath.PathLike) -> epath.Path:

@@ -16,8 +16,10 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from vit_jax import __version__, components, config, messages
+from vit_jax import __version__, config
+from vit_jax.config import components
 from vit_jax.runtime import backend, signals
+from vit_jax.utils import messages
 
 COMMANDS = (
     "train",
@@ -123,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         backend.choose()
         if os.environ.pop("JAX_ENABLE_X64", "0").lower() not in ("", "0", "f", "false", "n", "no"):
             messages.print_line("JAX_ENABLE_X64: not used here, where every array has its own type")
-        from vit_jax import logs  # not needed for help and mistakes
+        from vit_jax.runtime import logs  # not needed for help and mistakes
 
         with logs.assumptions_logged():
             return args.command.run(args, overrides)
@@ -200,7 +202,7 @@ class Parser(argparse.ArgumentParser):
             folder = "--workdir" in known and os.path.isdir(argument)  # noqa: PTH112 (any text)
             return f"; did you mean --config.data.root={argument}?" if folder else ""
         leaf = flag.removeprefix("--").replace("-", "_")
-        options = [key for key, _, _ in config.options()]
+        options = [key for key, _, _ in config.fields()]
         named = [key for key in options if leaf in (key, key.rpartition(".")[2])]
         close = difflib.get_close_matches(flag.replace("_", "-"), known, n=1, cutoff=0.7)
         if leaf in ELSEWHERE and flag not in close and "--workdir" in known:

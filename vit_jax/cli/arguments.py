@@ -4,7 +4,7 @@ import argparse
 import math
 import pathlib
 
-from vit_jax import messages, storage
+from vit_jax.utils import messages, storage
 
 CHECKPOINT = (
     "run directory or one of its checkpoints; weights of Google, Big Transfer, timm or Hugging "

@@ -195,7 +195,7 @@ def _keep_compared(
 
 def _keep(args: argparse.Namespace, line: dict[str, Any]) -> None:
     """Adds a record to the file of --output, if there is one."""
-    from vit_jax import storage
+    from vit_jax.utils import storage
 
     if args.output is not None:
         with storage.writing("--output", args.output):

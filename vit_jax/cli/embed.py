@@ -51,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Writes the features of images to a file."""
-    from vit_jax import embedding, logs
+    from vit_jax.inference import embedding
+    from vit_jax.runtime import logs
 
     logs.setup()
     count = embedding.embed(

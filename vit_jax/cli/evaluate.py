@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prints the metrics of a checkpoint."""
     import vit_jax
-    from vit_jax import logs
+    from vit_jax.runtime import logs
 
     logs.setup()
     results = vit_jax.evaluate(args.checkpoint, overrides, args.step)

@@ -53,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Writes a checkpoint as a program that runs without vit_jax."""
-    from vit_jax import export, loading, logs, validation
+    from vit_jax import validation
+    from vit_jax.inference import export, loading
+    from vit_jax.runtime import logs
 
     logs.setup()
     form = export.ExportOptions(

@@ -65,7 +65,8 @@ def check(args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Runs the cells of findings that are not recorded, and prints the verdicts."""
-    from vit_jax import findings, logs
+    from vit_jax import findings
+    from vit_jax.runtime import logs
 
     if not args.dry_run:
         logs.setup()

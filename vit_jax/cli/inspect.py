@@ -81,8 +81,8 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         return _view(args, overrides)
     if args.serve is not None:
         raise config.ConfigError(f"--serve={args.serve}: only for `inspect view`")
-    from vit_jax import logs
-    from vit_jax.inspect import outputs
+    from vit_jax.inference.inspect import outputs
+    from vit_jax.runtime import logs
 
     logs.setup()
     for path in outputs.inspect(
@@ -105,8 +105,8 @@ def _view(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         raise config.ConfigError(f"--format={args.format}: `inspect view` draws no figures")
     if args.output is not None and args.serve is not None:
         raise config.ConfigError(f"--output={args.output}: --serve writes no file; leave one out")
-    from vit_jax import logs
-    from vit_jax.inspect import serve, view
+    from vit_jax.inference.inspect import serve, view
+    from vit_jax.runtime import logs
 
     logs.setup()
     viewer, pictures = view.open_(

@@ -3,7 +3,8 @@
 import fnmatch
 from collections.abc import Sequence
 
-from vit_jax import catalog, config
+from vit_jax import config
+from vit_jax.config import catalog
 
 
 def reference(name: str | None, file: str | None) -> str | None:

@@ -5,8 +5,9 @@ import csv
 import json
 import sys
 
-from vit_jax import config, messages
+from vit_jax import config
 from vit_jax.cli import arguments, tables
+from vit_jax.utils import messages
 
 HELP = "classify images"
 TAKES_CONFIG = True
@@ -51,7 +52,8 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     for path in args.images:
         if not path.exists():
             raise config.ConfigError(f"{path}: no such file or folder")
-    from vit_jax import logs, prediction
+    from vit_jax.inference import prediction
+    from vit_jax.runtime import logs
 
     logs.setup()
     predictions = prediction.predict(

@@ -6,8 +6,9 @@ import os
 import sys
 from collections.abc import Iterable
 
-from vit_jax import catalog, config
+from vit_jax import config
 from vit_jax.cli import arguments, tables
+from vit_jax.config import catalog
 
 HELP = "compile a run for a TPU slice, from any machine: memory, FLOPs, days"
 TAKES_CONFIG = True
@@ -77,7 +78,8 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         raise config.ConfigError("preflight: name a config (see `vit_jax list`), or a --table")
     if args.topology != "gpu":  # the target device need not be here
         os.environ["JAX_PLATFORMS"] = "cpu"
-    from vit_jax import listing, logs, preflight
+    from vit_jax import listing, preflight
+    from vit_jax.runtime import logs
 
     logs.setup()
     slices = [preflight.open_slice(name) for name in args.topology.split(",")]
@@ -113,7 +115,7 @@ def _teachers(cfgs: Iterable[config.Config]) -> dict[str, config.Config]:
     names = {cfg.distill.teacher for cfg in cfgs if cfg.distill.teacher is not None}
     if not names:
         return {}
-    from vit_jax import loading
+    from vit_jax.inference import loading
 
     facts = {name: loading.describe(name) for name in sorted(names)}
     return {name: config.Config(model=one.model, data=one.data) for name, one in facts.items()}

@@ -3,8 +3,9 @@
 import argparse
 import os
 
-from vit_jax import config, messages
+from vit_jax import config
 from vit_jax.cli import arguments
+from vit_jax.utils import messages
 
 HELP = "prepare data sets: download, convert, pack, de-duplicate, verify"
 TAKES_CONFIG = False
@@ -94,9 +95,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prepares data sets one after another and prints the results."""
-    from vit_jax import logs
-    from vit_jax.prepare import tasks
-    from vit_jax.prepare.request import Request
+    from vit_jax.data.prepare import tasks
+    from vit_jax.data.prepare.request import Request
+    from vit_jax.runtime import logs
 
     logs.setup()
     request = Request(

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     if args.smoke:
         table = reproduce.tiny(table)
     if not args.dry_run:
-        from vit_jax import logs
+        from vit_jax.runtime import logs
 
         logs.setup()
         code = reproduce.perform(table, workdir, overrides, smoke=args.smoke)

@@ -41,8 +41,10 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Measures a linear segmentation."""
     if not args.data.is_dir():
         raise config.ConfigError(f"--data={args.data}: no such folder")
-    from vit_jax import logs, segmentation, storage
-    from vit_jax.inspect import outputs
+    from vit_jax.inference import segmentation
+    from vit_jax.inference.inspect import outputs
+    from vit_jax.runtime import logs
+    from vit_jax.utils import storage
 
     logs.setup()
     result = segmentation.measure(

@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Runs the test; raises Corrupted."""
-    from vit_jax import config, logs, selftest
-    from vit_jax.runtime import device, distributed
+    from vit_jax import config, selftest
+    from vit_jax.runtime import device, distributed, logs
 
     device.keep_freed_memory()
     logs.setup()

@@ -4,8 +4,9 @@ import argparse
 import dataclasses
 import json
 
-from vit_jax import catalog, config
+from vit_jax import config
 from vit_jax.cli import arguments, launch, tables
+from vit_jax.config import catalog
 
 HELP = "print every option of a config: value, meaning"
 TAKES_CONFIG = True

@@ -2,8 +2,9 @@
 
 import argparse
 
-from vit_jax import config, logs
+from vit_jax import config
 from vit_jax.cli import arguments, launch, tables
+from vit_jax.runtime import logs
 
 HELP = "train a model, or resume a run"
 TAKES_CONFIG = True

@@ -88,7 +88,8 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     for name in names:  # a mistake in the last one is reported before the first one runs
         given = args.workdir / name if args.workdir and len(names) > 1 else args.workdir
         starts.append((name, run_config.start(name, overrides, given, tiny=args.smoke)[1]))
-    from vit_jax import api, logs, transfer_learning
+    from vit_jax import api, transfer_learning
+    from vit_jax.runtime import logs
 
     logs.setup()
     choices = {
@@ -121,7 +122,8 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 
 
 def _preview(planned: dict[str, Any], *, as_json: bool) -> None:
-    from vit_jax import logs, transfer_learning
+    from vit_jax import transfer_learning
+    from vit_jax.runtime import logs
 
     if as_json:
         print(json.dumps(planned))

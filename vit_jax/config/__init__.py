@@ -8,14 +8,21 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vit_jax import components
-from vit_jax import options as _options
+from vit_jax.config import components
+from vit_jax.config import options as _options
 from vit_jax.config.data import Data as Data
+from vit_jax.config.durations import Duration as Duration
 from vit_jax.config.measuring import Checkpoint as Checkpoint
 from vit_jax.config.measuring import Evaluation as Evaluation
 from vit_jax.config.measuring import Logging as Logging
 from vit_jax.config.measuring import Watchdog as Watchdog
 from vit_jax.config.model import Model as Model
+from vit_jax.config.options import differences as differences
+from vit_jax.config.options import fingerprint as fingerprint
+from vit_jax.config.options import get as get
+from vit_jax.config.options import option
+from vit_jax.config.options import show as show
+from vit_jax.config.options import suggest as suggest
 from vit_jax.config.training import Distill as Distill
 from vit_jax.config.training import Lora as Lora
 from vit_jax.config.training import Masked as Masked
@@ -23,16 +30,9 @@ from vit_jax.config.training import Mesh as Mesh
 from vit_jax.config.training import Optimizer as Optimizer
 from vit_jax.config.training import Schedule as Schedule
 from vit_jax.config.training import Train as Train
-from vit_jax.durations import Duration as Duration
-from vit_jax.errors import NO_ROOM as NO_ROOM
-from vit_jax.errors import ConfigError as ConfigError
-from vit_jax.errors import UserError as UserError
-from vit_jax.options import differences as differences
-from vit_jax.options import fingerprint as fingerprint
-from vit_jax.options import get as get
-from vit_jax.options import option
-from vit_jax.options import show as show
-from vit_jax.options import suggest as suggest
+from vit_jax.utils.errors import NO_ROOM as NO_ROOM
+from vit_jax.utils.errors import ConfigError as ConfigError
+from vit_jax.utils.errors import UserError as UserError
 
 PLUGINS = "plugins"  # of a recorded config: the modules of its components
 
@@ -78,7 +78,7 @@ class Config:
         default = Config()
         lines = [
             f"  {key}={_options.get(self, key)!r},\n"
-            for key, _, _ in options()
+            for key, _, _ in fields()
             if _options.get(self, key) != _options.get(default, key)
         ]
         return f"Config(\n{''.join(lines)})"
@@ -108,7 +108,7 @@ def to_dict(config: Config) -> dict[str, Any]:
     If it uses components of plug-ins, `plugins` lists the modules to import.
     """
     modules: set[str] = set()
-    for key, field, _ in options():
+    for key, field, _ in fields():
         if kind := field.metadata["kind"]:
             named = _options.get(config, key)
             for text in named if isinstance(named, tuple) else [named] if named else []:
@@ -121,7 +121,7 @@ def override(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> dict[
     return _options.override(Config, values, assignments)
 
 
-def options() -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
+def fields() -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
     """Yields `(dotted key, field, type)` of every option in the order of the schema."""
     return _options.each(Config)
 

@@ -3,8 +3,8 @@
 import dataclasses
 import math
 
-from vit_jax.components import component
-from vit_jax.options import option
+from vit_jax.config.components import component
+from vit_jax.config.options import option
 
 RESAMPLINGS = (
     *("bilinear", "area"),  # TensorFlow's

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from vit_jax.components import component
-from vit_jax.durations import Duration
-from vit_jax.options import option
+from vit_jax.config.components import component
+from vit_jax.config.durations import Duration
+from vit_jax.config.options import option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

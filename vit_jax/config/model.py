@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from vit_jax.components import component
-from vit_jax.options import option
+from vit_jax.config.components import component
+from vit_jax.config.options import option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

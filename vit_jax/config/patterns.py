@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from vit_jax.errors import ConfigError
+from vit_jax.utils.errors import ConfigError
 
 _NUMBER = r"-?\d{1,6}"
 _PATTERN = re.compile(

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
-from vit_jax import limits, storage
 from vit_jax.config import ConfigError
 from vit_jax.data.datasets import MANUAL, REAL, Dataset
 from vit_jax.data.tasks import TASKS
+from vit_jax.utils import limits, storage
 
 INFO = "dataset_info.json"
 READABLE = ("array_record", "parquet", "json")  # formats with random access

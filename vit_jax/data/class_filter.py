@@ -6,7 +6,8 @@ import numpy as np
 
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data.source import Record, Source, digest
+from vit_jax.data.source import Record, Source
+from vit_jax.utils.digests import digest
 
 
 class Subset:

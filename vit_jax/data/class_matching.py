@@ -31,9 +31,11 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from vit_jax import logs, messages
 from vit_jax.config import ConfigError
-from vit_jax.data.source import Record, Source, digest
+from vit_jax.data.source import Record, Source
+from vit_jax.runtime import logs
+from vit_jax.utils import messages
+from vit_jax.utils.digests import digest
 
 TABLE = pathlib.Path(__file__).with_name("imagenet.csv")
 IN_PLACE = 0.9  # share of 1,000 names by which a list is ImageNet's in order, whoever spelled them

@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit_jax import config, limits, messages, storage
+from vit_jax import config
 from vit_jax.data import decoding, split_names
 from vit_jax.data.folders import SUFFIXES
 from vit_jax.data.label_arrays import UNKNOWN
 from vit_jax.data.skipped_files import shown
-from vit_jax.data.source import DataError, Record, Split, digest
+from vit_jax.data.source import DataError, Record, Split
+from vit_jax.utils import limits, messages, storage
+from vit_jax.utils.digests import digest
 
 SEPARATOR = ";"  # between the classes of an image
 SUFFIX = ".csv"

@@ -5,9 +5,9 @@ import os
 import cv2
 import numpy as np
 
-from vit_jax import limits
 from vit_jax.config import UserError
 from vit_jax.data import image_headers, tiff
+from vit_jax.utils import limits
 
 # Many threads and processes decode images at once, so OpenCV's own thread pool would only add
 # contention. Its log lines lack the file name, which callers of `decode` add to its errors.

@@ -17,10 +17,13 @@ from typing import NamedTuple
 import numpy as np
 from etils import epath
 
-from vit_jax import config, limits, logs, storage
+from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import decoding
-from vit_jax.data.source import DataError, Record, Source, digest
+from vit_jax.data.source import DataError, Record, Source
+from vit_jax.runtime import logs
+from vit_jax.utils import limits, storage
+from vit_jax.utils.digests import digest
 
 PNG = b"\x89PNG"
 MAX_PIXELS = config.Data().max_pixels

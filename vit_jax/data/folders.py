@@ -11,12 +11,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vit_jax import config, messages, storage
+from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import decoding, split_names
 from vit_jax.data.label_arrays import UNKNOWN
 from vit_jax.data.skipped_files import Skipped, shown
-from vit_jax.data.source import DataError, Record, Split, digest
+from vit_jax.data.source import DataError, Record, Split
+from vit_jax.utils import messages, storage
+from vit_jax.utils.digests import digest
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")  # of `decoding`
 

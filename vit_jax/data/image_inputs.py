@@ -12,8 +12,9 @@ import ml_dtypes
 import numpy as np
 from PIL import Image, ImageOps
 
-from vit_jax import config, storage
+from vit_jax import config
 from vit_jax.data import decoding
+from vit_jax.utils import storage
 
 EXPECTED = "expected (H, W) or (H, W, C), or a batch (B, H, W, C) of these"
 RANGES = "expected 0 to 255, 0 to 65535, or fractions from 0 to 1"

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax import limits
 from vit_jax.data.real_source import NONE
 from vit_jax.data.source import DataError
+from vit_jax.utils import limits
 
 FOLDER = "mappings"  # in objectnet-1.0, and in the packed data set
 FILES = (

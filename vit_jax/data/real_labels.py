@@ -10,8 +10,8 @@ import json
 import pathlib
 import re
 
-from vit_jax import limits
 from vit_jax.data.source import DataError
+from vit_jax.utils import limits
 
 IMAGES, CLASSES = 50_000, 1000
 NAME = "ILSVRC2012_val_{:08d}.JPEG"

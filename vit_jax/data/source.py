@@ -1,6 +1,5 @@
 """The protocol of sources of labeled images, splits, and errors."""
 
-import hashlib
 import re
 from typing import NamedTuple, Protocol
 
@@ -8,7 +7,7 @@ import numpy as np
 
 from vit_jax.config import ConfigError, UserError
 from vit_jax.data.label_arrays import Label
-from vit_jax.storage import reason as reason
+from vit_jax.utils.storage import reason as reason
 
 
 class DataError(UserError):
@@ -83,11 +82,3 @@ class Split(NamedTuple):
                 f"{length} examples of {self.name}"
             )
         return range(low, high)
-
-
-def digest(*parts: bytes) -> str:
-    """Returns 16 hex digits of SHA-256 over the parts and their lengths."""
-    total = hashlib.sha256()
-    for part in parts:
-        total.update(len(part).to_bytes(8, "little") + part)
-    return total.hexdigest()[:16]

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from vit_jax import components, config
-from vit_jax.config import ConfigError
+from vit_jax import config
+from vit_jax.config import ConfigError, components
 from vit_jax.data import class_matching, decoding
 from vit_jax.data.class_filter import Subset
 from vit_jax.data.csv_source import CsvImages
 from vit_jax.data.example_lists import open_listed
 from vit_jax.data.folders import SUFFIXES, Folder
-from vit_jax.data.source import DataError, Record, Source, Split, digest
+from vit_jax.data.source import DataError, Record, Source, Split
 from vit_jax.data.tasks import Task
+from vit_jax.utils.digests import digest
 
 __all__ = [
     "SUFFIXES",

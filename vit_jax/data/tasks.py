@@ -1,6 +1,6 @@
 """Every task as plain data: data set, splits by role, labels, permitted augmentation.
 
-The paper's scores are in `vit_jax/paper.py`, by the same names. VTAB-1k follows
+The paper's scores are in `vit_jax/config/paper.py`, by the same names. VTAB-1k follows
 google-research/task_adaptation at d7630d3, few-shot sets big_vision's fewshot_lsr.py.
 """
 

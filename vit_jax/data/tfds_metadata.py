@@ -12,9 +12,9 @@ from typing import Any
 import tensorflow_datasets as tfds
 from etils import epath
 
-from vit_jax import limits
 from vit_jax.data import availability
 from vit_jax.data.source import DataError
+from vit_jax.utils import limits
 
 FEATURES = "features.json"
 MOST_BYTES = limits.TABLE

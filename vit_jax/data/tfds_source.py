@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from vit_jax import config, storage
+from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import availability, decoding, tasks, tfds_metadata
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.label_arrays import UNKNOWN
 from vit_jax.data.labels import RULES, LabelRule
-from vit_jax.data.source import DataError, Record, digest
+from vit_jax.data.source import DataError, Record
+from vit_jax.utils import storage
+from vit_jax.utils.digests import digest
 
 FILE_NAME = "file_name"  # the feature that has it
 

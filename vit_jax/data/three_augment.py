@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
-from vit_jax import components
+from vit_jax.config import components
 
 SIGMAS = (0.1, 2.0)
 ENHANCED = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)

@@ -12,7 +12,8 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from vit_jax import components, config
+from vit_jax import config
+from vit_jax.config import components
 from vit_jax.data import randaugment, random_erasing, three_augment
 from vit_jax.data.source import DataError
 

@@ -9,8 +9,9 @@ from vit_jax.data import decoding
 from vit_jax.data.folders import SUFFIXES, image_files
 from vit_jax.data.label_arrays import UNKNOWN
 from vit_jax.data.skipped_files import Skipped
-from vit_jax.data.source import Record, digest
-from vit_jax.logs import log
+from vit_jax.data.source import Record
+from vit_jax.runtime.logs import log
+from vit_jax.utils.digests import digest
 
 
 class Loose:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax import loading
-from vit_jax.evaluators.evaluation import Evaluation
-from vit_jax.inspect import attention_stats, inputs, posemb
+from vit_jax.evaluation.evaluation import Evaluation
+from vit_jax.inference import loading
+from vit_jax.inference.inspect import attention_stats, inputs, posemb
 from vit_jax.models import variants
 
 APART = 5  # patches: 5 is the only distance both along a row and, as (3, 4), across both

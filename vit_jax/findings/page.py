@@ -5,7 +5,6 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from vit_jax import logs, storage
 from vit_jax.findings import verdicts
 from vit_jax.findings.declaration import FEW_SHOT, TEST, Claim, Finding, Training
 from vit_jax.findings.planning import Study
@@ -13,6 +12,8 @@ from vit_jax.findings.verdicts import Judged
 from vit_jax.reports import formatting, html, intervals
 from vit_jax.reports.charts import Chart, Series
 from vit_jax.reports.elements import Block, Charts, Document, Section, Table, Text
+from vit_jax.runtime import logs
+from vit_jax.utils import storage
 
 PICTURES = "pictures"  # the folder beside the Markdown
 RULE = (

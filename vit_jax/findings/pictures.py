@@ -15,8 +15,8 @@ from matplotlib.ticker import (
     ScalarFormatter,
 )
 
-from vit_jax import storage
 from vit_jax.reports.charts import Chart
+from vit_jax.utils import storage
 
 # Okabe and Ito's, safe for color-blind eyes.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")

@@ -90,7 +90,7 @@ class Study:
         self.size, self.findings, self.records = size, findings, records
         self.overrides = tuple(sorted((overrides or {}).items()))
         self._cells: dict[tuple[Training, float, int, Cell | None], Cell] = {}
-        free = {key for key, field, _ in config.options() if field.metadata["free"]}
+        free = {key for key, field, _ in config.fields() if field.metadata["free"]}
         for key, value in self.overrides:
             if key not in free:
                 raise config.ConfigError(
@@ -200,7 +200,7 @@ def as_values(cell: Cell) -> dict[str, Any]:
     besides the learning rate and the seed.
     """
     cfg = cell.configured(pathlib.Path())
-    free = {key for key, field, _ in config.options() if field.metadata["free"]}
+    free = {key for key, field, _ in config.fields() if field.metadata["free"]}
     subset = re.search(r"\[:(\d+)\]", cfg.data.train_split or "")
     return {
         "cell": cell.directory,

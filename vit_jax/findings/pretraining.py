@@ -1,6 +1,6 @@
 """Findings about pre-training: data, compute, families, optimizer, self-supervision."""
 
-from vit_jax import paper
+from vit_jax.config import paper
 from vit_jax.findings.arms import FAMILIES, SIZES, Arms, at_compute, compute
 from vit_jax.findings.declaration import (
     FEW_SHOT,

@@ -4,13 +4,13 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from vit_jax import config, locking, logs
+from vit_jax import config
 from vit_jax.data import availability
 from vit_jax.findings import planning, records
 from vit_jax.findings.declaration import Training
 from vit_jax.findings.jobs import Job
 from vit_jax.findings.planning import Cell, Study
-from vit_jax.runtime import goodput
+from vit_jax.runtime import goodput, locking, logs
 from vit_jax.transfer_learning import subprocesses
 from vit_jax.transfer_learning.devices import Environment
 

@@ -4,8 +4,10 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vit_jax import config, limits, logs, storage
+from vit_jax import config
 from vit_jax.reports import provenance
+from vit_jax.runtime import logs
+from vit_jax.utils import limits, storage
 
 DONE, FAILED = "done", "failed"
 LARGEST = 1e30  # a cell takes 1e15 FLOPs

@@ -8,13 +8,14 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from vit_jax import config, locking
+from vit_jax import config
 from vit_jax.findings.declaration import FEW_SHOT, TEST, VALIDATION
 from vit_jax.findings.jobs import Job
 from vit_jax.findings.planning import Cell, Study
 from vit_jax.findings.protocol import Run
 from vit_jax.findings.records import DONE
 from vit_jax.reports import intervals
+from vit_jax.runtime import locking
 from vit_jax.transfer_learning import subprocesses
 from vit_jax.transfer_learning.devices import Environment
 

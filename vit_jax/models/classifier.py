@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from vit_jax import config, tree_utils
+from vit_jax import config
 from vit_jax.config import Masked
 from vit_jax.models import adapters, masking, variants
+from vit_jax.utils import tree_utils
 
 Params = dict[str, Any]
 

@@ -21,7 +21,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from vit_jax import config, tree_utils
+from vit_jax import config
+from vit_jax.utils import tree_utils
 
 Shape = tuple[int, ...]
 STANDARD = 0.02

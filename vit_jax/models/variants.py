@@ -7,7 +7,8 @@ import itertools
 import re
 from typing import Any, NamedTuple, TypeVar
 
-from vit_jax import components, config
+from vit_jax import config
+from vit_jax.config import components
 from vit_jax.models import masking
 from vit_jax.models.family import Family
 

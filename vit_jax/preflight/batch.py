@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from vit_jax import config, limits, logs, storage
+from vit_jax import config
 from vit_jax.preflight import search
 from vit_jax.preflight.program import Report, Settings, measure, same_program
 from vit_jax.preflight.topologies import Slice
 from vit_jax.reports import provenance
+from vit_jax.runtime import logs
 from vit_jax.training.plan import Plan
+from vit_jax.utils import limits, storage
 
 PACKAGES = ("jax", "libtpu")  # whose compiler a report comes from
 

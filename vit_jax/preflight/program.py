@@ -147,7 +147,7 @@ def same_program(cfg: config.Config) -> str:
     plain = config.Config()
     values: dict[str, Any] = {
         key: config.get(cfg, key)
-        for key, _, _ in config.options()
+        for key, _, _ in config.fields()
         if not CONSTANTS.fullmatch(key) and config.get(cfg, key) != config.get(plain, key)
     }
     for key in ("optimizer.weight_decay", "train.clip_norm"):

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from vit_jax import config, logs
+from vit_jax import config
 from vit_jax.reports import formatting, run_section, transfer_section
 from vit_jax.reports.charts import Chart, Series
 from vit_jax.reports.elements import Charts, Document, Section, Table
 from vit_jax.reports.run_data import Run, Transfer
+from vit_jax.runtime import logs
 
 
 def document(
@@ -125,7 +126,7 @@ def _charts(runs: Sequence[tuple[int, str, Run]]) -> Iterator[Chart]:
 
 def _differing(runs: Sequence[tuple[str, Run]]) -> Iterator[tuple[str, ...]]:
     configs = [run.cfg for _, run in runs]
-    for key, _, _ in config.options():
+    for key, _, _ in config.fields():
         values = ["?" if cfg is None else config.show(config.get(cfg, key)) for cfg in configs]
         if len(set(values)) > 1 and key != "name":
             yield key, *values

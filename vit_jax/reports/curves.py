@@ -9,9 +9,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from vit_jax import logs, storage
-from vit_jax.errors import NotWritten
 from vit_jax.reports import charts, run_charts
+from vit_jax.runtime import logs
+from vit_jax.utils import storage
+from vit_jax.utils.errors import NotWritten
 
 # Okabe and Ito's, safe for color-blind eyes: training, then the splits.
 COLORS = ("#0072b2", "#d55e00", "#009e73")

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax import catalog, components, config
+from vit_jax import config
+from vit_jax.config import catalog, components
 from vit_jax.reports import intervals
 
 INTERVAL = "95 % interval"  # the heading of what stands after ± for numbers of ours
@@ -93,7 +94,7 @@ def differences(cfg: config.Config) -> list[tuple[str, str, str, str]]:
     """
     default = config.Config()
     rows = []
-    for key, field, _ in config.options():
+    for key, field, _ in config.fields():
         value, usual = config.get(cfg, key), config.get(default, key)
         named = cfg.model.variant is not None and key.removeprefix("model.") in SIZES
         if value != usual and key != "name" and not named:

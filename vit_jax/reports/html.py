@@ -5,7 +5,6 @@ import pathlib
 import re
 import string
 
-from vit_jax import storage
 from vit_jax.reports import charts, confusion, markdown
 from vit_jax.reports.charts import Chart, Series
 from vit_jax.reports.elements import (
@@ -22,6 +21,7 @@ from vit_jax.reports.elements import (
     Text,
 )
 from vit_jax.reports.markup import Markup, element, empty, join, text
+from vit_jax.utils import storage
 
 STYLE = pathlib.Path(__file__).with_name("page.css")
 # A page runs no script and loads nothing, whatever the names in it are.

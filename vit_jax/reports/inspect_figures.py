@@ -6,8 +6,8 @@ import pathlib
 import re
 from collections.abc import Sequence
 
-from vit_jax import limits, storage
 from vit_jax.reports.elements import Picture
+from vit_jax.utils import limits, storage
 
 FOLDER, INDEX = "inspect", "figures.json"
 NAME = re.compile(r"[a-z0-9-]+\.png")

@@ -7,10 +7,12 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax import config, limits, logs, storage
+from vit_jax import config
 from vit_jax.checkpoints import record as records
 from vit_jax.data import split_roles
 from vit_jax.data.split_roles import Role
+from vit_jax.runtime import logs
+from vit_jax.utils import errors, limits, storage
 
 TRANSFER = "transfer.json"
 NEEDED = {"stage", "lr", "directory"}  # of its cells
@@ -269,7 +271,7 @@ def _checkpoints(
     try:
         committed = records.steps(folder)
         sound = records.readable(folder)
-    except (records.CheckpointError, OSError) as error:
+    except (errors.CheckpointError, OSError) as error:
         problems.append(f"checkpoints: cannot be read ({records.first_line(error)})")
         return {}, None, None, ""
     for step in sorted(set(committed) - set(sound)):

@@ -4,7 +4,6 @@ import dataclasses
 import statistics
 from collections.abc import Iterator, Sequence
 
-from vit_jax import logs
 from vit_jax.data import split_roles
 from vit_jax.reports import formatting, inspect_figures, run_charts
 from vit_jax.reports.elements import (
@@ -19,7 +18,7 @@ from vit_jax.reports.elements import (
     Text,
 )
 from vit_jax.reports.run_data import Run
-from vit_jax.runtime import goodput
+from vit_jax.runtime import goodput, logs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,11 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vit_jax import logs
 from vit_jax.reports import formatting, intervals, run_section
 from vit_jax.reports.charts import Chart, Series
 from vit_jax.reports.elements import Block, Charts, Numbers, Section, Table, Text
 from vit_jax.reports.run_data import Run, Transfer
+from vit_jax.runtime import logs
 
 
 def lead(transfer: Transfer) -> str:

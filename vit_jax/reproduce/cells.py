@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from vit_jax import catalog, paper
+from vit_jax.config import catalog, paper
 from vit_jax.data.tasks import TASKS
 
 # Columns of Tables 2, 5 and 6: target data set and measure.

@@ -4,7 +4,6 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from vit_jax import storage
 from vit_jax.reports import formatting, html, run_data
 from vit_jax.reports.charts import Chart, Series
 from vit_jax.reports.elements import Block, Charts, Document, Section, Text
@@ -13,6 +12,7 @@ from vit_jax.reproduce import measurements
 from vit_jax.reproduce.cells import Cell, Table
 from vit_jax.reproduce.measurements import Number
 from vit_jax.reproduce.planning import Planned
+from vit_jax.utils import storage
 
 NOT_RUN = "not run"
 OTHERS = "others' model"  # with no run in the catalog

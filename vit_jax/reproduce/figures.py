@@ -2,7 +2,8 @@
 
 import statistics
 
-from vit_jax import listing, paper
+from vit_jax import listing
+from vit_jax.config import paper
 from vit_jax.reproduce.cells import (
     EXAFLOPS,
     FEW_SHOT,

@@ -5,9 +5,10 @@ import statistics
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from vit_jax import config, logs
+from vit_jax import config
 from vit_jax.reports import formatting, intervals, run_data
 from vit_jax.reproduce.cells import CORE_DAYS, EXAFLOPS, HELD_OUT, Cell, Step
+from vit_jax.runtime import logs
 
 
 class Number(NamedTuple):

@@ -7,11 +7,13 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 
-from vit_jax import catalog, components, limits, listing, storage
+from vit_jax import listing
+from vit_jax.config import catalog, components
 from vit_jax.data import availability, datasets, tasks
 from vit_jax.reports import run_data
 from vit_jax.reproduce import measurements
 from vit_jax.reproduce.cells import Step, Table
+from vit_jax.utils import limits, storage
 
 SEEDS = 3  # of the final runs of a transfer
 MFU, PEAK = 0.4, 61.5e12  # of a TPUv3 core; core-days are estimated as in `preflight`

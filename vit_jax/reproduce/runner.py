@@ -7,11 +7,11 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from vit_jax import catalog, locking, logs
+from vit_jax.config import catalog
 from vit_jax.reproduce import planning
 from vit_jax.reproduce.cells import FEW_SHOT, Step, Table
 from vit_jax.reproduce.planning import Planned
-from vit_jax.runtime import backend, signals
+from vit_jax.runtime import backend, locking, logs, signals
 
 PREEMPTED = 75
 CPU_FLOPS = 1e11  # per second, roughly the training speed of a few CPU cores

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 
-from vit_jax import catalog, paper, table_names
+from vit_jax.config import catalog, paper, table_names
 from vit_jax.reproduce import figures
 from vit_jax.reproduce.cells import (
     BIT_ROW,

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import traceback
 
-from vit_jax import errors
+from vit_jax.utils import errors
 
 GOOGLE = "0x1ae0"  # PCI vendor
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 import jax
 
-from vit_jax import config, storage
-from vit_jax.checkpoints import collectives
-from vit_jax.runtime import distributed
+from vit_jax import config
+from vit_jax.runtime import collectives, distributed
+from vit_jax.utils import storage
 
 MOST_BYTES = 2048
 REMEDIES = {

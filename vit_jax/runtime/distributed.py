@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 import jax
 
-from vit_jax import config, logs, messages, storage
+from vit_jax import config
+from vit_jax.runtime import logs
+from vit_jax.utils import messages, storage
 
 LOST = 70  # worth a retry
 NAMING = 20.0  # seconds to look up the names of hosts, at most, when one is lost

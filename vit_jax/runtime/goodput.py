@@ -15,7 +15,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax import limits, logs, storage
+from vit_jax.runtime import logs
+from vit_jax.utils import limits, storage
 
 FILE = "sessions.json"
 STEP = "step"  # the phase that is training

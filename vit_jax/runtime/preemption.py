@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import jax
 
-from vit_jax import config, logs
-from vit_jax.runtime import signals
+from vit_jax import config
+from vit_jax.runtime import logs, signals
 
 # cloud.google.com/compute/docs/metadata/getting-live-migration-notice
 KEY = "/computeMetadata/v1/instance/maintenance-event"

@@ -7,10 +7,11 @@ from types import TracebackType
 
 import jax
 
-from vit_jax import config, logs, storage
-from vit_jax.errors import LeaseLost
-from vit_jax.runtime import goodput
+from vit_jax import config
+from vit_jax.runtime import goodput, logs
 from vit_jax.runtime.phase_timer import PhaseTimer
+from vit_jax.utils import storage
+from vit_jax.utils.errors import LeaseLost
 
 
 class RunFiles:

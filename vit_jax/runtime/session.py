@@ -9,13 +9,21 @@ from collections.abc import Callable, Iterator
 
 import jax
 
-from vit_jax import components, config, locking
-from vit_jax.checkpoints import collectives
-from vit_jax.data.source import digest
-from vit_jax.progress import Progress
-from vit_jax.runtime import consistency, device, distributed, preemption, watchdog
+from vit_jax import config
+from vit_jax.config import components
+from vit_jax.runtime import (
+    collectives,
+    consistency,
+    device,
+    distributed,
+    locking,
+    preemption,
+    watchdog,
+)
 from vit_jax.runtime.phase_timer import PhaseTimer
+from vit_jax.runtime.progress import Progress
 from vit_jax.runtime.run_files import RunFiles
+from vit_jax.utils.digests import digest
 
 NOTHING_LEFT = "there was nothing left to save; resume with the same command"
 

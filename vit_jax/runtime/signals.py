@@ -31,7 +31,7 @@ GRACE = 1.0  # seconds until a main thread that runs no handler is given up
 UNWIND = 10.0  # seconds that cleaning up may take after an interrupt
 PATIENCE = 3.0  # seconds until the user is told what a save waits for
 
-# The logger of `vit_jax.logs`, which takes longer to import than a signal may wait.
+# The logger of `vit_jax.runtime.logs`, which takes longer to import than a signal may wait.
 log = logging.getLogger("vit_jax")
 
 

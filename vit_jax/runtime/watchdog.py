@@ -7,7 +7,7 @@ import platform
 import threading
 from collections.abc import Callable, Mapping
 
-from vit_jax import logs
+from vit_jax.runtime import logs
 from vit_jax.runtime.phase_timer import PhaseTimer
 
 EXIT_CODE = 70  # worth a retry

@@ -15,10 +15,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from vit_jax import config, models, tree_utils
+from vit_jax import config, models
 from vit_jax.config import ConfigError
 from vit_jax.models import variants
 from vit_jax.training import mixup, normalization, sharding
+from vit_jax.utils import tree_utils
 
 KEY = "teacher"  # of its parameters, in the batch that a step takes
 MEASURE = "distillation"

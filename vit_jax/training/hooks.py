@@ -9,10 +9,11 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from vit_jax import config, logs
-from vit_jax.checkpoints import collectives, manager
-from vit_jax.progress import Field, Progress
+from vit_jax import config
+from vit_jax.checkpoints import manager
+from vit_jax.runtime import collectives, logs
 from vit_jax.runtime.preemption import Preempted
+from vit_jax.runtime.progress import Field, Progress
 from vit_jax.runtime.run_files import RunFiles
 from vit_jax.runtime.session import Session
 from vit_jax.training.loop import Hook, Moment

@@ -10,9 +10,10 @@ import math
 import jax
 import jax.numpy as jnp
 
-from vit_jax import config, models, tree_utils
+from vit_jax import config, models
 from vit_jax.config import patterns
 from vit_jax.models.adapters import PART
+from vit_jax.utils import tree_utils
 
 ENCODER = ("encoder/*/kernel",)
 STREAM = 6  # of keys folded into the seed's; see `mixup.STREAM`

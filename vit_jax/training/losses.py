@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vit_jax import components, config
+from vit_jax import config
+from vit_jax.config import components
 
 
 def cross_entropy(

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import optax
 import optax.contrib
 
-from vit_jax import components, config, tree_utils
-from vit_jax.config import patterns
+from vit_jax import config
+from vit_jax.config import components, patterns
+from vit_jax.utils import tree_utils
 
 # Which parameters decay, by name; the first match decides.
 DECAYED = {

@@ -17,9 +17,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import config, tree_utils
-from vit_jax.checkpoints import collectives, digests
+from vit_jax import config
+from vit_jax.checkpoints import digests
+from vit_jax.runtime import collectives
 from vit_jax.training import sharding
+from vit_jax.utils import tree_utils
 
 Step = Callable[[Any, dict[str, jax.Array]], tuple[Any, dict[str, jax.Array]]]
 ATTEMPTS = 2

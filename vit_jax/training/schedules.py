@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vit_jax import components, config
+from vit_jax import config
+from vit_jax.config import components
 from vit_jax.training.plan import Plan
 
 COOLED = ("constant", "rsqrt")  # the decays that do not end by themselves

@@ -19,7 +19,8 @@ from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import config, tree_utils
+from vit_jax import config
+from vit_jax.utils import tree_utils
 
 BATCH = P(("data", "zero", "fsdp"))
 

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from vit_jax import config, models, tree_utils
+from vit_jax import config, models
 from vit_jax.training import lora, sharding, trainable
+from vit_jax.utils import tree_utils
 
 
 def create(

@@ -9,7 +9,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import components, config, models
+from vit_jax import config, models
+from vit_jax.config import components
 from vit_jax.models.variants import required
 from vit_jax.training import (
     compiler_options,

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import jax
 
-from vit_jax import logs
-from vit_jax.progress import Field
+from vit_jax.runtime import logs
+from vit_jax.runtime.progress import Field
 
 
 class Speed(NamedTuple):

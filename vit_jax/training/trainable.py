@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import config, models, tree_utils
+from vit_jax import config, models
 from vit_jax.config import patterns
 from vit_jax.training import lora, optimizers
+from vit_jax.utils import tree_utils
 from vit_jax.weights.finetune_init import HEAD
 
 # Parts after the layers, which train at the full rate, as in the code of BEiT and MAE; others stand

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from vit_jax import logs
+from vit_jax.runtime import logs
 from vit_jax.transfer_learning.plan import CHOSEN_BY, Cell
 from vit_jax.transfer_learning.results import Entry, Results
 

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax import catalog, config, run_config, run_directory, validation
-from vit_jax.config import ConfigError
+from vit_jax import config, run_config, run_directory, validation
+from vit_jax.config import ConfigError, catalog
 from vit_jax.data import split_roles
 
 CHOSEN_BY = "top1"

@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from vit_jax import locking
+from vit_jax.runtime import locking
 from vit_jax.transfer_learning import subprocesses, tables
 from vit_jax.transfer_learning.devices import Environment
 from vit_jax.transfer_learning.live_table import Show

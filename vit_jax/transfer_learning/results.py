@@ -7,10 +7,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vit_jax import config, limits, storage
+from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.reports import intervals
 from vit_jax.transfer_learning.plan import CHOSEN_BY, Cell, Plan
+from vit_jax.utils import limits, storage
 
 FILE = "transfer.json"
 SETTLED = ("done", "failed")  # not repeated: a run that diverged would diverge again

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from vit_jax import components, config
+from vit_jax import config
+from vit_jax.config import components
 from vit_jax.runtime import signals
 from vit_jax.runtime.preemption import Preempted
 from vit_jax.transfer_learning.devices import Environment

@@ -4,11 +4,12 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vit_jax import logs, storage
 from vit_jax.data import split_roles
 from vit_jax.reports import formatting, markdown
+from vit_jax.runtime import logs
 from vit_jax.transfer_learning.plan import CHOSEN_BY, Plan
 from vit_jax.transfer_learning.results import Entry, Results, spread
+from vit_jax.utils import storage
 
 FILE = "transfer.md"
 

@@ -17,17 +17,10 @@ from typing import Any
 
 import jax
 
-from vit_jax import (
-    __version__,
-    components,
-    config,
-    experiment,
-    logs,
-    run_config,
-    run_directory,
-)
+from vit_jax import __version__, config, experiment, run_config, run_directory
+from vit_jax.config import components
 from vit_jax.data import split_roles
-from vit_jax.runtime import backend, device
+from vit_jax.runtime import backend, device, logs
 from vit_jax.training import hooks
 
 

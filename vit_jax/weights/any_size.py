@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import config, models, tree_utils
+from vit_jax import config, models
+from vit_jax.utils import tree_utils
 from vit_jax.weights import finetune_init, mapping
 
 

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from vit_jax import storage
+from vit_jax.utils import storage
 from vit_jax.weights import zoo
 from vit_jax.weights.readers import WeightsError
 

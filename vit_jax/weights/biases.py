@@ -4,7 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from vit_jax import config, models, tree_utils
+from vit_jax import config, models
+from vit_jax.utils import tree_utils
 from vit_jax.weights import huggingface_beit, mapping, timm_eva
 
 Parts = frozenset[str]

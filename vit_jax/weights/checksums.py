@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from vit_jax import storage
+from vit_jax.utils import storage
 from vit_jax.weights import readers
 from vit_jax.weights.readers import WeightsError
 

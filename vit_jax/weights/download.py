@@ -22,8 +22,9 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
-from vit_jax import __version__, storage
-from vit_jax.progress import Bar
+from vit_jax import __version__
+from vit_jax.runtime.progress import Bar
+from vit_jax.utils import storage
 from vit_jax.weights import addresses, checksums, readers
 from vit_jax.weights.readers import WeightsError
 

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vit_jax import config, models, options, tree_utils
+from vit_jax import config, models
+from vit_jax.config import options
+from vit_jax.utils import tree_utils
 from vit_jax.weights import mapping
 from vit_jax.weights.readers import WeightsError
 

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from vit_jax import config, models, tree_utils
+from vit_jax import config, models
+from vit_jax.utils import tree_utils
 from vit_jax.weights import json_fields
 from vit_jax.weights.readers import Arrays, Spec, WeightsError
 

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from vit_jax import storage
+from vit_jax.utils import storage
 from vit_jax.weights.readers import WeightsError
 
 Documents = Mapping[str, Mapping[str, Any]]  # fields of JSON files, by the names of the files

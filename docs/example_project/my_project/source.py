@@ -3,7 +3,8 @@
 import numpy as np
 
 import vit_jax
-from vit_jax.data.source import Record, digest
+from vit_jax.data.source import Record
+from vit_jax.utils.digests import digest
 
 
 @vit_jax.register("source", "stripes")

@@ -1,6 +1,6 @@
 """The built-in families of models, one file each."""
 
-from vit_jax import components
+from vit_jax.config import components
 from vit_jax.models.families.axial_resnet import AxialResNetFamily
 from vit_jax.models.families.axial_vit import AxialViTFamily
 from vit_jax.models.families.resnet import ResNetFamily

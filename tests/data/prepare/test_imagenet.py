@@ -1,0 +1,398 @@
+"""ImageNet from what its users have: tars, trees, Kaggle's archive; and what is wrong with them."""
+
+import dataclasses
+import functools
+import io
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+import cv2
+import numpy as np
+import pytest
+
+import official_fakes
+from commands import woe
+from official_fakes import VALIDATION, WORDNET
+from vit_jax import config
+from vit_jax.data import real_labels
+from vit_jax.data.prepare import download
+from vit_jax.data.prepare.official import build, imagenet, recipes
+from vit_jax.data.sources import open_source
+
+TRAIN, VALID = official_fakes.imagenet_files()
+COUNTS = {"train": len(TRAIN), "validation": len(VALID)}
+CSV = "LOC_val_solution.csv"
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Has the recipe expect the images of the fakes."""
+    one = dataclasses.replace(imagenet.RECIPE, splits=COUNTS)
+    monkeypatch.setitem(recipes.RECIPES, "imagenet2012", one)
+
+
+@pytest.fixture
+def prepare(prepare):
+    """Runs the command on a folder."""
+    return functools.partial(prepare, "imagenet")
+
+
+def label(name):
+    """The class of an image by its file name."""
+    if name.startswith("ILSVRC"):
+        return WORDNET.index(VALIDATION[int(name[15:23]) - 1])
+    return WORDNET.index(name[:9])
+
+
+def contents(data_dir):
+    """The image and label of every file, by split and file name, as a run reads them."""
+    found = {}
+    for split in COUNTS:
+        data = config.Data(source="tfds", name="imagenet2012", root=str(data_dir))
+        source = open_source(data, split, train=split == "train")
+        assert source.classes == tuple(WORDNET)
+        found[split] = {source.file_name(at): source[at] for at in range(len(source))}
+    return found
+
+
+def solution(images=VALIDATION):
+    """Kaggle's table of validation images, in an order of its own."""
+    rows = [f"ILSVRC2012_val_{n:08d},{name} 1 2 30 40 " for n, name in enumerate(images, 1)]
+    return "\n".join(["ImageId,PredictionString", *rows[::-1]]) + "\n"
+
+
+def layout(kind, root):
+    """Writes ImageNet's images in one of the ways in which its users have them."""
+    if kind == "tars":
+        official_fakes.imagenet2012(root)
+        return
+    train = {f"train/{name[:9]}/{name}": data for name, data in TRAIN.items()}
+    flat = {f"val/{name}": data for name, data in VALID.items()}
+    sorted_ = {f"val/{WORDNET[label(name)]}/{name}": data for name, data in VALID.items()}
+    if kind == "class tars":
+        for name in {name[:9] for name in TRAIN}:
+            files = {n: data for n, data in TRAIN.items() if n.startswith(name)}
+            official_fakes.write(root, {f"train/{name}.tar": official_fakes.tar(files)})
+        official_fakes.write(root, {"ILSVRC2012_img_val.tar": official_fakes.tar(VALID)})
+    elif kind == "unpacked, validation images in class folders":
+        official_fakes.write(root, train | sorted_)
+    elif kind == "unpacked, flat, with the devkit":
+        official_fakes.write(root, train | flat | official_fakes.devkit())
+    elif kind == "unpacked, flat":
+        official_fakes.write(root, train | flat)
+    else:
+        files = {f"ILSVRC/Data/CLS-LOC/{name}": data for name, data in (train | flat).items()}
+        files["ILSVRC/Data/CLS-LOC/test/ILSVRC2012_test_00000001.JPEG"] = b"without a label"
+        files |= {"ILSVRC/Annotations/CLS-LOC/val/a.xml": b"<a>", CSV: solution()}
+        if kind == "Kaggle's zip":
+            name = "imagenet-object-localization-challenge.zip"
+            files = {name: official_fakes.zipped(files)}
+        official_fakes.write(root, files)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "tars",
+        "class tars",
+        "unpacked, validation images in class folders",
+        "unpacked, flat, with the devkit",
+        "unpacked, flat",
+        "Kaggle's tree",
+        "Kaggle's zip",
+    ],
+)
+@pytest.mark.usefixtures("small")
+def test_layouts(kind, prepare, tmp_path):
+    """Whatever the way, the images are byte for byte those of the archive, under their names."""
+    layout(kind, tmp_path / "mine")
+    code, lines, errors = prepare(f"--from={tmp_path / 'mine'}")
+    assert (code, errors) == (0, [])
+    folder = tmp_path / "data/imagenet2012/5.1.0"
+    assert lines == [
+        "imagenet: train: 12 of 12 images, validation: 6 of 6 images",
+        f"imagenet: prepared, in {folder}",
+    ]
+    for split, images in (("train", TRAIN), ("validation", VALID)):
+        found = contents(tmp_path / "data")[split]
+        assert {name: record.image for name, record in found.items()} == images
+        assert {name: record.label for name, record in found.items()} == {
+            name: label(name) for name in images
+        }
+        assert set((folder / f"{split}.txt").read_text().split()) == set(images)
+    assert not list(folder.parent.glob(".*"))
+    assert prepare(f"--from={tmp_path / 'mine'}") == (
+        0,
+        [f"imagenet: is prepared already, in {folder}"],
+        [],
+    )
+    assert "tensorflow" not in sys.modules
+
+
+@pytest.mark.usefixtures("small")
+def test_single_files_will_do(prepare, tmp_path):
+    """As will several: --from=TAR TAR; the class folder of a tar comes from within it."""
+    layout("tars", tmp_path / "mine")
+    tars = [tmp_path / f"mine/ILSVRC2012_img_{split}.tar" for split in ("train", "val")]
+    assert prepare("--from", *tars)[0] == 0
+    assert contents(tmp_path / "data")["train"].keys() == TRAIN.keys()
+
+
+@pytest.mark.usefixtures("small")
+def test_names_join_reals_labels(prepare, tmp_path):
+    layout("unpacked, flat", tmp_path / "mine")
+    prepare(f"--from={tmp_path / 'mine'}")
+    labels = real_labels.Real(tuple((number % 1000,) for number in range(50_000)), "")
+    names = contents(tmp_path / "data")["validation"]
+    assert {labels.number(name) for name in names} == set(range(6))
+
+
+def test_missing_images_are_counted(prepare, tmp_path):
+    layout("tars", tmp_path / "mine")
+    given = f"--from={tmp_path / 'mine'}"
+    counts = "train: 12 of 1,281,167 images, validation: 6 of 50,000 images"
+    assert woe(prepare(given)) == (
+        f"imagenet: {given}: {counts}; it requires ILSVRC2012_img_train.tar, "
+        "ILSVRC2012_img_val.tar from image-net.org/download-images (registration); to pack the "
+        "available images, add --partial"
+    )
+    assert not (tmp_path / "data/imagenet2012").exists()
+    folder = tmp_path / "data/imagenet2012/5.1.0"
+    prepared = [f"imagenet: {counts}", f"imagenet: prepared, in {folder}"]
+    assert prepare(given, "--partial") == (0, prepared, [])
+    # What is only a part is not taken for the whole.
+    assert woe(prepare(given)) == (
+        f"imagenet: is prepared in part, in {folder}: {counts}; to prepare all of it, remove that: "
+        f"rm -r {folder}"
+    )
+    assert prepare(given, "--partial")[1] == [f"imagenet: is prepared already, in {folder}"]
+    (tmp_path / "mine/ILSVRC2012_img_train.tar").unlink()
+    validation = prepare(given, "--partial", data_dir="other")
+    counts = "train: 0 of 1,281,167 images, validation: 6 of 50,000 images"
+    assert validation[:2] == (
+        0,
+        [f"imagenet: {counts}", f"imagenet: prepared, in {tmp_path}/other/imagenet2012/5.1.0"],
+    )
+    assert not (tmp_path / "other/imagenet2012/5.1.0/train.txt").exists()
+
+
+@pytest.mark.usefixtures("small")
+def test_the_devkit_is_read(prepare, tmp_path):
+    """Its labels are TFDS's, by numbers of its own, or something is wrong."""
+    layout("unpacked, flat, with the devkit", tmp_path / "mine")
+    given = f"--from={tmp_path / 'mine'}"
+    truth = tmp_path / "mine/ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
+    numbers = truth.read_text().split()
+    assert numbers[0] == str(1000 - WORDNET.index("n01751748"))
+    truth.write_text("\n".join([*numbers[:7], "1", *numbers[8:]]))
+    assert woe(prepare(given)) == (
+        f"{tmp_path}/mine: ILSVRC2012_validation_ground_truth.txt differs from the labels of "
+        "ILSVRC2012's validation images in 1 of 50,000 lines; it is from another year, or damaged"
+    )
+    truth.write_text("\n".join([*numbers[:7], "1001", *numbers[8:]]))  # no class of the 1,000
+    assert woe(prepare(given)).endswith("line 8: 1001 is not a class of ILSVRC2012")
+    truth.write_text("\n".join(numbers[:-1]))
+    assert "in 0 of 49,999 lines" in woe(prepare(given))
+    (truth.parent / "meta.mat").unlink()
+    assert "but not meta.mat of the same devkit" in woe(prepare(given))
+
+
+@pytest.mark.usefixtures("small")
+def test_kaggles_table_is_read(prepare, tmp_path):
+    layout("Kaggle's tree", tmp_path / "mine")
+    given, table = f"--from={tmp_path / 'mine'}", tmp_path / "mine" / CSV
+    table.write_text(solution([WORDNET[0], *VALIDATION[1:]]))
+    assert "LOC_val_solution.csv differs from the labels" in woe(prepare(given))
+    table.write_text(solution(VALIDATION[:-1]))
+    assert woe(prepare(given)) == f"{CSV}: has 49,999 images, not 50,000"
+    table.write_text(solution(["n00000000", *VALIDATION[1:]]))
+    assert "n00000000 is not a class of ILSVRC2012" in woe(prepare(given))
+
+
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [
+        (
+            {f"train/{WORDNET[5]}/{WORDNET[0]}_1.JPEG": b"\xff\xd8\xff"},
+            f"train/{WORDNET[5]}/{WORDNET[0]}_1.JPEG: an image of {WORDNET[0]} by its name, in the "
+            f"folder of {WORDNET[5]}",
+        ),
+        (
+            {"train/n00000001_1.JPEG": b"\xff\xd8\xff"},
+            "train/n00000001_1.JPEG: n00000001 is not among the 1,000 classes of ILSVRC2012",
+        ),
+        (
+            {f"val/{WORDNET[5]}/ILSVRC2012_val_00000001.JPEG": b"\xff\xd8\xff"},
+            f"val/{WORDNET[5]}/ILSVRC2012_val_00000001.JPEG: is in the folder {WORDNET[5]}, "
+            "but is an image of n01751748",
+        ),
+        (
+            {"val/ILSVRC2012_val_00050001.JPEG": b"\xff\xd8\xff"},
+            "val/ILSVRC2012_val_00050001.JPEG: is not among the 50,000 images with a label",
+        ),
+        (
+            {f"{folder}/ILSVRC2012_val_00000001.JPEG": b"\xff\xd8\xff" for folder in "ab"},
+            "validation: ILSVRC2012_val_00000001.JPEG occurs twice; give each image once",
+        ),
+        (
+            {"val/ILSVRC2012_val_00000001.JPEG": b"<html>"},
+            "ILSVRC2012_val_00000001.JPEG: is not an image: it starts with b'<html>'; download it "
+            "again",
+        ),
+        (
+            {"val/ILSVRC2012_val_00000001.JPEG": b""},
+            "ILSVRC2012_val_00000001.JPEG: is empty; download it again",
+        ),
+    ],
+)
+def test_what_is_not_as_it_should_be(files, line, prepare, tmp_path):
+    official_fakes.write(tmp_path / "mine", files)
+    assert woe(prepare(f"--from={tmp_path / 'mine'}", "--partial")).endswith(line)
+    assert not (tmp_path / "data/imagenet2012/5.1.0").exists()
+
+
+def test_an_empty_folder(prepare, tmp_path):
+    (tmp_path / "mine").mkdir()
+    assert woe(prepare(f"--from={tmp_path / 'mine'}")).startswith(
+        f"imagenet: --from={tmp_path / 'mine'}: contains no image of ILSVRC2012_img_train.tar, "
+    )
+    assert woe(prepare(f"--from={tmp_path / 'none'}")) == (
+        f"--from={tmp_path / 'none'}: no such file or folder"
+    )
+    assert "--max-side: is for folders" in woe(prepare(f"--from={tmp_path}", "--max-side=64"))
+
+
+def cmyk(pixels):
+    """A JPEG of four colors, as 22 of ImageNet's are."""
+    import PIL.Image
+
+    buffer = io.BytesIO()
+    PIL.Image.fromarray(pixels).convert("CMYK").save(buffer, "JPEG", quality=95)
+    return buffer.getvalue()
+
+
+def test_cmyk_and_png_become_rgb_jpegs(prepare, tmp_path):
+    """TFDS does so by name, with quality 100; every other image stays as it is."""
+    pixels = official_fakes.pixels(3, height=64, width=64)
+    gray = cv2.imencode(".jpg", pixels[:, :, 0])[1].tobytes()
+    files = {
+        "n01739381_1309.JPEG": cmyk(pixels),
+        "n02105855_2933.JPEG": official_fakes.picture(3, kind=".png", height=64, width=64),
+        "n01739381_1.JPEG": gray,
+    }
+    official_fakes.write(tmp_path / "mine", {f"train/{n[:9]}/{n}": d for n, d in files.items()})
+    assert prepare(f"--from={tmp_path / 'mine'}", "--partial")[0] == 0
+    data = config.Data(source="tfds", name="imagenet2012", root=str(tmp_path / "data"))
+    source = open_source(data, "train", train=True)
+    found = {source.file_name(at): source[at].image for at in range(3)}
+    assert found["n01739381_1.JPEG"] == gray
+    for name in ("n01739381_1309.JPEG", "n02105855_2933.JPEG"):
+        image = found[name]
+        assert isinstance(image, bytes)
+        assert image.startswith(b"\xff\xd8\xff")
+        again = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_UNCHANGED)
+        assert again.shape == (64, 64, 3)
+        before = cv2.imdecode(np.frombuffer(files[name], np.uint8), cv2.IMREAD_COLOR)
+        # Chroma has half the resolution, and JPEG rounds: one gray level on average.
+        assert np.abs(again.astype(int) - before).mean() < 1
+
+
+def job(tmp_path, data_dir, encode=imagenet.encode):
+    """A job of several shards."""
+    recipe = dataclasses.replace(imagenet.RECIPE, splits=COUNTS, encode=encode)
+    recipes.RECIPES["imagenet2012"] = recipe
+    return build.Job(
+        name="imagenet",
+        recipe=recipe,
+        builder=download.builder("imagenet2012", str(tmp_path / data_dir)),
+        sources=[tmp_path / "mine"],
+        shard_bytes=1500,
+    )
+
+
+SLOW = """
+import pathlib, sys, time
+sys.path[:0] = sys.argv[2:]
+import test_imagenet
+
+def slowly(data, values):
+    time.sleep(0.2)
+    return test_imagenet.imagenet.encode(data, values)
+
+test_imagenet.build.build(test_imagenet.job(pathlib.Path(sys.argv[1]), "killed", slowly))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+def test_packing_goes_on_where_it_was_killed(tmp_path):
+    """Killed at any moment, the same command ends with the same bytes."""
+    layout("tars", tmp_path / "mine")
+    build.build(job(tmp_path, "whole"))
+    whole = tmp_path / "whole/imagenet2012/5.1.0"
+    expected = {path.name: path.read_bytes() for path in whole.iterdir()}
+    assert sum("array_record" in name for name in expected) > 4
+
+    here = pathlib.Path(__file__).parent
+    command = [
+        sys.executable,
+        "-c",
+        SLOW,
+        str(tmp_path),
+        str(here),
+        str(here.parents[1] / "helpers"),
+    ]
+    process = subprocess.Popen(command, cwd=here.parents[2])
+    part = tmp_path / "killed/imagenet2012/.5.1.0.part"
+    deadline = time.monotonic() + 60
+    while len(list(part.glob("*.json"))) < 2:  # shards that are finished
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.wait(10)
+    done = {
+        name: (part / "whole" / name).stat().st_mtime_ns
+        for name in (path.name.removesuffix(".json") for path in part.glob("*.json"))
+    }
+    build.build(job(tmp_path, "killed"))
+    found = tmp_path / "killed/imagenet2012/5.1.0"
+    assert {path.name: path.read_bytes() for path in found.iterdir()} == expected
+    assert {name: (found / name).stat().st_mtime_ns for name in done} == done
+    assert not part.exists()
+
+
+def test_a_part_of_other_images_is_not_gone_on_with(tmp_path, prepare):
+    layout("unpacked, flat", tmp_path / "mine")
+    part = tmp_path / "data/imagenet2012/.5.1.0.part"
+    (part / "whole").mkdir(parents=True)
+    (part / "plan").write_text("of others")
+    line = woe(prepare(f"--from={tmp_path / 'mine'}", "--partial"))
+    assert line.startswith(f"{part}: was started with other images or settings; ")
+
+
+@pytest.mark.usefixtures("small")
+def test_a_damaged_record_is_found(prepare, tmp_path, capsys):
+    layout("tars", tmp_path / "mine")
+    prepare(f"--from={tmp_path / 'mine'}")
+    (shard,) = (tmp_path / "data/imagenet2012/5.1.0").glob("*-train.array_record*")
+    data = bytearray(shard.read_bytes())
+    data[data.index(b"\xff\xd8\xff") + 100] ^= 1
+    shard.write_bytes(data)
+    code, lines, errors = prepare("--verify")
+    assert (code, len(lines)) == (2, 2)
+    assert "its SHA-256 is not that in vit_jax.json" in lines[0]
+    assert errors[0].startswith("vit_jax: imagenet: 2 faults in ")
+
+
+def test_facts(tmp_path, prepare):
+    layout("tars", tmp_path / "mine")
+    prepare(f"--from={tmp_path / 'mine'}", "--partial")
+    facts = json.loads((tmp_path / "data/imagenet2012/5.1.0/vit_jax.json").read_text())
+    assert facts["name"] == "imagenet2012/5.1.0"
+    assert facts["official"] == {"train": 1_281_167, "validation": 50_000}
+    assert facts["splits"]["train"]["examples"] == 12
+    assert len(facts["shards"]) == 2

@@ -1,0 +1,436 @@
+"""Packed data sets: what goes in comes out, the same bytes however often it was stopped."""
+
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import cv2
+import numpy as np
+import pytest
+
+from vit_jax import config
+from vit_jax.data import decoding
+from vit_jax.data.decoding import BadImage
+from vit_jax.data.folders import Folder
+from vit_jax.data.prepare import dedup, pack, processes, shards
+from vit_jax.data.prepare.verify import verify
+from vit_jax.data.source import DataError
+from vit_jax.data.sources import open_source
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+
+
+def packing(photos, data_dir, **changes):
+    values = {"sources": [photos], "name": "photos", "data_dir": data_dir, "max_pixels": 10**6}
+    return pack.Packing(**values | {"shard_bytes": 6_000} | changes)
+
+
+def source(data_dir, split="train"):
+    data = config.Data(source="tfds", name="photos", root=str(data_dir))
+    return open_source(data, split, train=True)
+
+
+def files(folder):
+    """Name to SHA-256 of all files below a folder."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def faults(data_dir):
+    folder = data_dir / "photos" / "1.0.0"
+    return list(verify(folder, workers=1, max_pixels=10**6))
+
+
+def test_what_is_packed_is_read_back_by_the_training_source(photos, tmp_path):
+    facts = pack.pack(packing(photos, tmp_path))
+    packed = source(tmp_path)
+    assert packed.classes == ("bird", "cat", "dog")
+    names = (tmp_path / "photos/1.0.0/train.txt").read_text().split()
+    expected = [f"{name}/{index}.jpg" for name in ("bird", "cat", "dog") for index in range(10)]
+    expected.sort(key=lambda name: hashlib.sha256(name.encode()).digest())
+    assert names == expected
+    assert len(packed) == len(names) == 30
+    for index, name in enumerate(names):
+        encoded, label = packed[index]
+        assert encoded == (photos / name).read_bytes()
+        assert packed.classes[label] == name.partition("/")[0]
+    assert facts["corrupt"] == [("cat/broken.jpg", "is a truncated or damaged JPEG")]
+    assert facts["ignored_first"] == ["cat/read.me"]
+    assert facts["splits"]["train"]["examples"] == 30
+    assert len(facts["shards"]) > 3
+    written = json.loads((tmp_path / "photos/1.0.0/vit_jax.json").read_text())
+    assert written == json.loads(json.dumps(facts))
+    hidden = [path for path in (tmp_path / "photos").iterdir() if path.name.startswith(".")]
+    assert not hidden
+    assert not faults(tmp_path)
+    assert "tensorflow" not in sys.modules
+
+
+def test_a_part_of_it_is_that_part_of_the_folder(photos, tmp_path):
+    (photos / "cat/broken.jpg").unlink()
+    root = tmp_path / "split"
+    root.mkdir()
+    photos.rename(root / "train")
+    pack.pack(packing(root, tmp_path))
+    packed = source(tmp_path, "train[:40%]")
+    folder = Folder(config.Data(source="folder", root=str(root)), "train[:40%]", "data.train_split")
+    there = sorted((folder[index] for index in range(len(folder))), key=lambda one: one.image)
+    here = sorted((packed[index] for index in range(len(packed))), key=lambda one: one.image)
+    assert here == there
+    assert len(here) == 12
+
+
+@pytest.mark.slow
+def test_bytes_do_not_depend_on_processes(photos, tmp_path):
+    pack.pack(packing(photos, tmp_path / "one"))
+    pack.pack(packing(photos, tmp_path / "two", workers=2))
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+KILLED = textwrap.dedent(
+    """
+    import os, pathlib, signal, sys
+    from vit_jax.data.prepare import pack, shards
+    count, sources, data_dir = int(sys.argv[1]), *map(pathlib.Path, sys.argv[2:])
+    original, made = os.fsync, 0
+
+    def fsync(descriptor):
+        global made
+        made += 1
+        if made == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        original(descriptor)
+
+    os.fsync = fsync
+    packing = pack.Packing(
+        sources=[sources], name="photos", data_dir=data_dir, max_pixels=10**6, shard_bytes=6_000
+    )
+    pack.pack(packing)
+    """
+)
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on_and_the_result_is_the_same(photos, tmp_path):
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    pack.pack(packing(photos, whole))
+    kills = 0
+    # Every fsync is a point between two states of the disk; each try goes a little further.
+    for count in (1, 2, 4, 6, 9, 99):
+        run = subprocess.run(
+            [sys.executable, "-c", KILLED, str(count), str(photos), str(again)],
+            cwd=ROOT,
+            capture_output=True,
+            check=False,
+        )
+        kills += run.returncode == -signal.SIGKILL
+        finished = (again / "photos/1.0.0").exists()
+        assert finished == (run.returncode == 0)
+        if not finished:
+            part = again / "photos/.1.0.0.part"
+            for shard in (part / "whole").glob("photos-*"):
+                assert files(whole / "photos/1.0.0")[shard.name] == files(shard.parent)[shard.name]
+    assert kills >= 3
+    assert files(again) == files(whole)
+
+
+def die(shard):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_one_line_and_the_command_goes_on(photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "_work", die)
+    with pytest.raises(shards.PrepareError) as caught:
+        pack.pack(packing(photos, tmp_path, workers=2))
+    assert str(caught.value).startswith("a worker process was killed")
+    assert caught.value.exit_code == 70
+    monkeypatch.undo()
+    pack.pack(packing(photos, tmp_path, workers=2))
+    assert not faults(tmp_path)
+
+
+def test_other_settings_do_not_go_on_with_what_was_begun(photos, tmp_path, monkeypatch):
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pack, "_finish", stop)
+    with pytest.raises(KeyboardInterrupt):
+        pack.pack(packing(photos, tmp_path))
+    monkeypatch.undo()
+    part = tmp_path / "photos/.1.0.0.part"
+    with pytest.raises(DataError, match=f"was started with other images.*: rm -r {part}"):
+        pack.pack(packing(photos, tmp_path, max_side=20))
+    (photos / "dog/new.jpg").write_bytes((photos / "dog/0.jpg").read_bytes())
+    with pytest.raises(DataError, match="was started with other images or settings"):
+        pack.pack(packing(photos, tmp_path))
+    (photos / "dog/new.jpg").unlink()
+    finished = {p.name: p.stat().st_mtime_ns for p in (part / "whole").glob("photos-*")}
+    pack.pack(packing(photos, tmp_path))
+    there = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "photos/1.0.0").glob("photos-*")}
+    assert there == finished  # nothing was packed twice
+
+
+def test_only_one_command_packs_a_data_set(photos, tmp_path):
+    part = packing(photos, tmp_path).part
+    part.mkdir(parents=True)
+    code = (
+        "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); print(1, flush=1)"
+    )
+    code += "; time.sleep(60)"
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(part / "lock")], stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout
+    assert other.stdout.readline()
+    try:
+        with pytest.raises(DataError, match="another command is packing this"):
+            pack.pack(packing(photos, tmp_path))
+    finally:
+        other.kill()
+        other.communicate()
+    pack.pack(packing(photos, tmp_path))
+
+
+def test_large_images_are_shrunk_and_others_keep_their_bytes(picture, encode, tmp_path):
+    root = tmp_path / "photos"
+    for name, shape in (("tall", (300, 120)), ("small", (64, 64)), ("wide", (90, 180))):
+        (root / name).mkdir(parents=True)
+        (root / name / "1.jpg").write_bytes(encode(picture(1, *shape), 98))
+    facts = pack.pack(packing(root, tmp_path, max_side=128))
+    assert facts["resized"] == 2
+    assert facts["max_side"] == 128
+    assert facts["jpeg_quality"] == 95
+    packed = source(tmp_path)
+    by_class = {packed.classes[label]: image for image, label in (packed[i] for i in range(3))}
+    assert by_class["small"] == (root / "small/1.jpg").read_bytes()
+    for name, shape in (("tall", (128, 51)), ("wide", (64, 128))):
+        shrunk = decoding.decode(by_class[name], channels=3, max_pixels=10**6)
+        assert shrunk.shape == (*shape, 3)
+        original = picture(1, *((300, 120) if name == "tall" else (90, 180)))
+        expected = cv2.resize(original, shape[::-1], interpolation=cv2.INTER_AREA)
+        assert np.abs(shrunk.astype(int) - expected).mean() < 4
+
+
+def test_any_flipped_bit_is_a_named_bad_example_or_changes_nothing(photos, tmp_path):
+    pack.pack(packing(photos, tmp_path, shard_bytes=10**6))
+    (shard,) = (tmp_path / "photos/1.0.0").glob("photos-*")
+    whole = [source(tmp_path)[index] for index in range(30)]
+    data, rng, bad = shard.read_bytes(), np.random.default_rng(0), 0
+    used = len(data.rstrip(b"\0"))
+    reasons = set()
+    for _ in range(60):
+        flipped = bytearray(data)
+        flipped[rng.integers(used)] ^= 1 << int(rng.integers(8))
+        shard.write_bytes(flipped)
+        try:
+            packed = source(tmp_path)
+        except DataError:
+            bad += 1
+            continue
+        for index in range(30):
+            try:
+                assert packed[index] == whole[index]
+            except BadImage as error:
+                reasons.add(str(error).partition(": ")[0])
+                bad += 1
+    assert bad > 20
+    assert reasons == {"cannot be read"}
+
+
+def test_verify_names_what_is_bad(photos, tmp_path):
+    pack.pack(packing(photos, tmp_path))
+    folder = tmp_path / "photos/1.0.0"
+    name = sorted(path.name for path in folder.glob("photos-*"))[1]
+    data = bytearray((folder / name).read_bytes())
+    place = data.index(b"\xff\xd8\xff") + 200
+    data[place] ^= 16
+    (folder / name).write_bytes(data)
+    (folder / "train.txt").write_text("other names\n")
+    first, second, third = faults(tmp_path)
+    assert first == f"{name}: its SHA-256 is not that in vit_jax.json"
+    assert second == "train.txt: its SHA-256 is not that in vit_jax.json"
+    assert third.startswith(f"{name}: record ")
+    assert "hash mismatch" in third
+    (folder / name).unlink()
+    assert any(line.startswith(f"{name}: cannot be read: ") for line in faults(tmp_path))
+
+
+def test_verify_counts_and_decodes(photos, tmp_path):
+    pack.pack(packing(photos, tmp_path, shard_bytes=10**6))
+    folder = tmp_path / "photos/1.0.0"
+    file = folder / "dataset_info.json"
+    file.write_text(file.read_text().replace('"30"', '"31"'))
+    (folder / "vit_jax.json").unlink()
+    (name,) = (path.name for path in folder.glob("photos-*"))
+    assert faults(tmp_path) == [f"{name}: 30 records, not 31"]
+    features = shards.features(("a", "b"))
+    write = shards.tfds.core.example_serializer.ExampleSerializer(features.get_serialized_info())
+    one = {"image": b"\xff\xd8\xffno", "label": np.int64(1), "file_name": b"a"}
+    shards.write_records(folder / name, iter([write.serialize_example(one)] * 31))
+    lines = faults(tmp_path)
+    assert len(lines) == 31
+    assert lines[7] == f"{name}: record 7: its image is a truncated or damaged JPEG"
+
+
+def test_a_full_disk_is_one_line_and_the_command_goes_on(photos, tmp_path):
+    code = textwrap.dedent(
+        """
+        import pathlib, resource, signal, sys
+        from vit_jax.data.prepare import pack, shards
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (70_000, 70_000))
+        packing = pack.Packing(sources=[pathlib.Path(sys.argv[1])], name="photos",
+            data_dir=pathlib.Path(sys.argv[2]), max_pixels=10**6, shard_bytes=40_000_000)
+        try:
+            pack.pack(packing)
+        except shards.PrepareError as error:
+            print(error, error.exit_code)
+        """
+    )
+    big = photos / "dog/big.jpg"
+    big.write_bytes((photos / "dog/1.jpg").read_bytes() + b"\0" * 100_000)
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(photos), str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    remedy = "free some space and run the same command again to resume"
+    assert f"File too large; {remedy} 70" in run.stdout
+    pack.pack(packing(photos, tmp_path, shard_bytes=40_000_000))
+    assert not faults(tmp_path)
+
+
+def test_too_little_room_is_said_before_it_begins(photos, tmp_path, monkeypatch):
+    usage = type("usage", (), {"free": 10})
+    monkeypatch.setattr(pack.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(shards.PrepareError, match="GB are needed and 0.0 GB free"):
+        pack.pack(packing(photos, tmp_path))
+
+
+def test_images_of_test_sets_are_left_out_with_their_pair(photos, picture, encode, tmp_path):
+    tests = [picture(103), picture(205)[:, ::-1], picture(999)]
+    prints = dedup.Prints.of(
+        [dedup.take(np.ascontiguousarray(image)) for image in tests], ["t 0", "t 1", "t 2"]
+    )
+    facts = pack.pack(packing(photos, tmp_path, prints=prints, against=["some"]))
+    found = {name: other for name, other, _ in facts["duplicates"]}
+    assert found == {"cat/3.jpg": "t 0", "dog/5.jpg": "t 1"}
+    assert (facts["dedup_against"], facts["dedup_distance"]) == (["some"], 8)
+    assert len(source(tmp_path)) == 28
+
+
+def test_prints_are_kept_for_the_next_try(photos, picture, tmp_path, monkeypatch):
+    prints = dedup.Prints.of([dedup.take(picture(103))], ["t 0"])
+    chosen = packing(photos, tmp_path, prints=prints, against=["some"])
+    assert pack.kept_prints(chosen) is None
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pack, "_finish", stop)
+    with pytest.raises(KeyboardInterrupt):
+        pack.pack(chosen)
+    monkeypatch.undo()
+    kept = pack.kept_prints(chosen)
+    assert kept is not None
+    facts = pack.pack(packing(photos, tmp_path, prints=kept, against=["some"]))
+    assert [row[:2] for row in facts["duplicates"]] == [["cat/3.jpg", "t 0"]]
+
+
+def test_duplicates_stay_in_splits_to_evaluate_on(photos, picture, tmp_path):
+    (photos / "cat/broken.jpg").unlink()
+    root = tmp_path / "split"
+    root.mkdir()
+    photos.rename(root / "test")
+    (root / "train").mkdir()
+    for name in ("bird", "cat", "dog"):
+        (root / "train" / name).mkdir()
+        for index in (1, 2):
+            image = (root / "test" / name / f"{index}.jpg").read_bytes()
+            (root / "train" / name / f"{index}.jpg").write_bytes(image)
+    prints = dedup.Prints.of([dedup.take(picture(101))], ["t"])
+    facts = pack.pack(packing(root, tmp_path, prints=prints, against=["some"]))
+    assert [row[0] for row in facts["duplicates"]] == ["train/cat/1.jpg"]
+    assert len(source(tmp_path, "test")) == 30
+    assert len(source(tmp_path)) == 5
+
+
+def test_a_split_without_a_good_image_is_refused(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        (tmp_path / "photos" / name / "1.jpg").write_bytes(b"bad")
+    reason = r"packed; the first: [ab]/1\.jpg: is no JPEG, PNG, WebP, GIF, BMP or TIFF: it starts"
+    with pytest.raises(DataError, match=f"none of the images of split train can be {reason}"):
+        pack.pack(packing(tmp_path / "photos", tmp_path))
+
+
+def test_a_shard_may_be_empty(photos, tmp_path):
+    for path in photos.rglob("*.jpg"):
+        if path.parent.name != "dog":
+            path.write_bytes(b"bad" * 300)
+    facts = pack.pack(packing(photos, tmp_path, shard_bytes=600))
+    packed = source(tmp_path)
+    assert len(packed) == facts["splits"]["train"]["examples"] == 10
+    assert {packed[index].label for index in range(10)} == {2}
+    assert not faults(tmp_path)
+
+
+def test_workers_leave_when_the_command_is_killed(photos, tmp_path):
+    code = textwrap.dedent(
+        """
+        import multiprocessing, pathlib, sys, time
+        from vit_jax.runtime import progress
+        from vit_jax.data.prepare import pack
+        def main():
+            packing = pack.Packing(sources=[pathlib.Path(sys.argv[1])], name="photos", workers=2,
+                data_dir=pathlib.Path(sys.argv[2]), max_pixels=10**6, shard_bytes=6_000)
+            progress.Bar.update = lambda self, done: done and print(
+                *(p.pid for p in multiprocessing.active_children()), flush=True)
+            pack.pack(packing)
+        if __name__ == "__main__":
+            main()
+        """
+    )
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    run = subprocess.Popen(
+        [sys.executable, str(script), str(photos), str(tmp_path)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert run.stdout
+    children = []
+    while len(children) < 2 and (line := run.stdout.readline()):
+        children = [int(word) for word in line.split()]
+    run.kill()
+    run.communicate(timeout=60)  # a process that stayed would keep the pipe open
+    assert len(children) == 2
+    for child in children:
+        for _ in range(100):
+            if not pathlib.Path(f"/proc/{child}/cmdline").exists():
+                break
+            time.sleep(0.1)
+        assert not pathlib.Path(f"/proc/{child}/cmdline").exists()
+
+
+def test_names_that_are_no_text_are_packed(photos, tmp_path):
+    odd = os.fsdecode(b"caf\xe9\n.jpg")
+    (photos / "cat/1.jpg").rename(photos / "cat" / odd)
+    facts = pack.pack(packing(photos, tmp_path))
+    assert facts["splits"]["train"]["examples"] == 30
+    assert "cat/caf\\xe9\\n.jpg" in (tmp_path / "photos/1.0.0/train.txt").read_text().split("\n")
+    assert not faults(tmp_path)

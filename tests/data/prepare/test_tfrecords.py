@@ -1,0 +1,174 @@
+"""TFRecord files read without TensorFlow, against one that TensorFlow 2.21 wrote."""
+
+import io
+import json
+import pathlib
+import struct
+
+import google_crc32c
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from array_record.python import array_record_data_source
+from etils import epath
+
+import tfds_fakes
+from vit_jax.data.prepare import staging, tfrecords
+from vit_jax.data.source import DataError
+
+THREE = pathlib.Path(__file__).parents[2] / "fixtures/data/three.tfrecord"
+RECORDS = [b"", b"123456789", bytes(range(256)) * 2]
+
+
+def framed(records):
+    """TFRecord framing, written out from its description."""
+    result = b""
+    for record in records:
+        head = struct.pack("<Q", len(record))
+        result += head + struct.pack("<I", mask(head)) + record + struct.pack("<I", mask(record))
+    return result
+
+
+def mask(data):
+    crc = google_crc32c.value(data)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) % 2**32
+
+
+def test_reads_what_tensorflow_wrote():
+    assert google_crc32c.value(b"123456789") == 0xE3069283  # RFC 3720's polynomial
+    with THREE.open("rb") as file:
+        assert list(tfrecords.read(file, "three")) == RECORDS
+    assert framed(RECORDS) == THREE.read_bytes()
+
+
+def test_every_damaged_byte_is_named():
+    data = THREE.read_bytes()
+    starts = np.cumsum([0] + [len(record) + 16 for record in RECORDS])
+    for place in range(len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << place % 8
+        number = int(np.searchsorted(starts, place, "right")) - 1
+        reading = tfrecords.read(io.BytesIO(damaged), "file")
+        with pytest.raises(DataError, match=f"^file: record {number}: .* damaged; copy it again"):
+            list(reading)
+
+
+@pytest.mark.parametrize("length", [2**30 + 1, 2**63, 2**64 - 1])
+def test_a_record_without_bound_is_named(length):
+    head = struct.pack("<Q", length)
+    reading = tfrecords.read(io.BytesIO(head + struct.pack("<I", mask(head)) + b"rest"), "file")
+    with pytest.raises(DataError, match=f"^file: record 0: has {length:,} bytes, more than 1,073"):
+        list(reading)
+
+
+def test_a_length_takes_no_memory_that_the_file_does_not_have():
+    class Short(io.BytesIO):
+        def read(self, size=-1):
+            assert size <= 2**20
+            return super().read(size)
+
+    head = struct.pack("<Q", 2**30)
+    reading = tfrecords.read(Short(head + struct.pack("<I", mask(head)) + b"rest"), "file")
+    with pytest.raises(DataError, match="^file: record 0: is cut off; copy it again"):
+        list(reading)
+
+
+def test_every_truncation_is_named():
+    data = THREE.read_bytes()
+    starts = np.cumsum([0] + [len(record) + 16 for record in RECORDS])
+    for length in range(1, len(data)):
+        if length in starts:
+            continue  # whole records: their number is compared with the metadata
+        number = int(np.searchsorted(starts, length, "right")) - 1
+        with pytest.raises(DataError, match=f"^file: record {number}: .*; copy it again"):
+            list(tfrecords.read(io.BytesIO(data[:length]), "file"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """EuroSAT's features with two shards, as TFDS would have them in TFRecord files."""
+    root = tmp_path_factory.mktemp("old")
+    builder = tfds_fakes.prepare(root, "eurosat/rgb", {"train": 12})
+    folder = pathlib.Path(builder.data_path)
+    (shard,) = folder.glob("*array_record*")
+    records = array_record_data_source.ArrayRecordDataSource(str(shard)).__getitems__(range(12))
+    shard.unlink()
+    for number, part in enumerate((records[:7], records[7:])):
+        (folder / f"eurosat-train.tfrecord-0000{number}-of-00002").write_bytes(framed(part))
+    info = json.loads((folder / "dataset_info.json").read_text())
+    info["fileFormat"] = "tfrecord"
+    info["splits"][0]["shardLengths"] = ["7", "5"]
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    return folder, records
+
+
+def copied(made, tmp_path):
+    folder = tmp_path / "old" / "2.0.0"
+    folder.mkdir(parents=True)
+    for path in made[0].iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+def test_converted_records_are_the_same_bytes(made, tmp_path):
+    folder, records = made
+    new = tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)
+    assert new == tmp_path / "eurosat/rgb/2.0.0"
+    info = tfds.builder("eurosat/rgb", data_dir=str(tmp_path)).info
+    assert info.file_format == tfds.core.FileFormat.ARRAY_RECORD
+    assert info.splits["train"].shard_lengths == [7, 5]
+    shards = sorted(new.glob("*array_record*"))
+    assert [path.name for path in shards] == [
+        f"eurosat-train.array_record-0000{number}-of-00002" for number in (0, 1)
+    ]
+    there = [
+        record
+        for path in shards
+        for record in array_record_data_source.ArrayRecordDataSource(str(path))
+    ]
+    assert there == records
+    assert not list((tmp_path / "eurosat/rgb").glob(".*"))
+    with pytest.raises(DataError, match="exists; choose another, or remove it"):
+        tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)
+
+
+def test_a_stopped_conversion_goes_on(made, tmp_path):
+    folder = copied(made, tmp_path)
+    second = folder / "eurosat-train.tfrecord-00001-of-00002"
+    good = second.read_bytes()
+    second.write_bytes(good[:-9])
+    with pytest.raises(DataError, match="00001-of-00002: record 4: .*; copy it again"):
+        tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)
+    part = tmp_path / "eurosat/rgb/.2.0.0.part"
+    (first,) = part.iterdir()
+    before = first.stat().st_mtime_ns
+    second.write_bytes(good)
+    new = tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)
+    assert (new / first.name).stat().st_mtime_ns == before
+
+
+def test_counts_and_names_must_be_those_of_the_metadata(made, tmp_path):
+    folder = copied(made, tmp_path)
+    second = folder / "eurosat-train.tfrecord-00001-of-00002"
+    second.write_bytes(framed(made[1][7:11]))
+    with pytest.raises(DataError, match=r"has 4 records, but dataset_info\.json lists 5"):
+        tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)
+    with pytest.raises(DataError, match="is a copy of eurosat/rgb, not of cifar10"):
+        tfrecords.convert(epath.Path(folder), "cifar10:3.*.*", tmp_path)
+    second.unlink()
+    with pytest.raises(DataError, match="00001-of-00002: No such file"):
+        tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)
+    (folder / "dataset_info.json").write_text("{")
+    with pytest.raises(DataError, match="its metadata cannot be read") as caught:
+        tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_finished_set_has_no_files_of_killed_processes(tmp_path):
+    part, folder = tmp_path / ".1.0.0.part", tmp_path / "1.0.0"
+    part.mkdir()
+    kept = ["a.array_record", ".hidden", "a.1234"]
+    for name in [*kept, ".a.array_record.1234", ".facts.json.99"]:
+        (part / name).touch()
+    staging.publish(part, folder)
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)

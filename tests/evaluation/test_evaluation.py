@@ -1,0 +1,34 @@
+"""The evaluation of a config: what it opens, and what it is told of it."""
+
+import jax
+import pytest
+
+import runs
+from vit_jax.config import ConfigError
+from vit_jax.evaluation.evaluation import Evaluation
+
+SYNTHETIC = {
+    "source": "synthetic", "image_size": 8, "num_examples": 12,
+    "train_split": "train", "eval_split": "test",
+}  # fmt: skip
+
+
+def test_a_model_of_so_many_classes_has_them_from_data_that_draws_them():
+    cfg = runs.configure(data=SYNTHETIC, model={"num_classes": 5})
+    evaluation = Evaluation(cfg)
+    assert len(evaluation.classes) == evaluation.cfg.model.num_classes == 5
+
+
+def test_a_split_that_is_missing_is_named_by_its_option():
+    with pytest.raises(ConfigError, match="^data.eval_split=none:"):
+        Evaluation(runs.configure(data={"eval_split": "none:"}))
+
+
+def test_nearest_neighbors_of_the_own_splits():
+    cfg = runs.configure(data=SYNTHETIC, evaluation={"knn": ("self",), "neighbors": (3,)})
+    evaluation = Evaluation(cfg)
+    params = evaluation.model.init(jax.random.key(0))
+    (name,) = [name for name in evaluation.evaluators if name == "knn"]
+    found = evaluation.evaluators[name](params, stop=lambda: False)
+    assert all(0 <= value <= 1 for value in found.values())
+    assert [key.partition("/")[0] for key in found] == ["self"] * len(found)

@@ -1,0 +1,206 @@
+"""Few-shot: big_vision's accuracies, both forms of the solution, draws, and bounded memory."""
+
+import logging
+import pathlib
+import tracemalloc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import toys
+from vit_jax.evaluation import features, fewshot, linear_data
+from vit_jax.training import sharding
+
+FIXTURE = pathlib.Path(__file__).parent.parent / "fixtures/fewshot.npz"
+
+
+def placed(values, labels, rows=64):
+    """Returns features as an evaluator extracts them: in batches over eight devices, padded."""
+    mesh = sharding.create_mesh(1)
+    padding = -len(labels) % rows
+    arrays = {
+        "values": np.pad(values, ((0, padding), (0, 0))),
+        "labels": np.pad(labels.astype(np.int32), (0, padding), constant_values=-1),
+    }
+    parts = [
+        sharding.put_batch(
+            {key: array[start : start + rows] for key, array in arrays.items()},
+            mesh, rows, np.arange(rows),
+        )
+        for start in range(0, len(labels) + padding, rows)
+    ]  # fmt: skip
+    return features.Features(mesh, [p["values"] for p in parts], [p["labels"] for p in parts])
+
+
+@pytest.mark.parametrize("form", ["primal", "dual"])
+def test_accuracies_of_big_vision(form):
+    with np.load(FIXTURE) as file:
+        x, y, test_x, test_y, strengths, expected = (
+            file[f"{form}_{name}"]
+            for name in ("x_train", "y_train", "x_test", "y_test", "l2", "accuracy")
+        )
+    assert (len(x) < x.shape[1] + 1) == (form == "dual")
+    test = placed(test_x, test_y)
+    classes = int(y.max()) + 1
+    ours = [fewshot.accuracy(one, test) for one in fewshot.solutions(x, y, classes, strengths)]
+    # Theirs are means in float32.
+    np.testing.assert_array_equal(np.round(np.array(ours) * 200), np.round(expected * 200))
+    np.testing.assert_allclose(ours, expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize(("number", "width"), [(50, 7), (9, 20), (3, 4)])
+def test_the_solution_is_that_of_the_equations(number, width, monkeypatch):
+    """By products of features, in the dual form for targets, and for features as there are more."""
+    monkeypatch.setattr(fewshot, "CHUNK", 8)
+    rng = np.random.default_rng(0)
+    x = rng.normal(3, 2, (number, width)).astype(np.float32)
+    y = rng.integers(0, 4, number)
+    y[y == 2] = 1  # class 2 has no example
+    a = np.c_[(x - x.mean(0, np.float64)) / (x.std(0, np.float64) + 1e-5), np.full(number, 100.0)]
+    targets = np.where(y[:, None] == np.arange(5), 1.0, -1.0)
+    strengths = (3.0, 1024.0, 0.5)
+    for l2, linear in zip(strengths, fewshot.solutions(x, y, 5, strengths), strict=True):
+        solution = np.linalg.solve(a.T @ a + l2 * np.eye(width + 1), a.T @ targets)
+        np.testing.assert_allclose(linear.weights, solution[:-1], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(linear.bias, 100 * solution[-1], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("number", [400, 40])
+def test_a_weak_l2_after_a_strong_one_has_float64_digits(number):
+    """At 2^-10 the matrix has a condition number of 10^9, and the diagonal has held 2^30 before."""
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(number, 48)) @ rng.normal(size=(48, 48)) + 5).astype(np.float32)
+    y = rng.integers(0, 5, number)
+    strong, weak = 2.0**30, 2.0**-10
+    *_, after = fewshot.solutions(x, y, 5, (strong, weak))
+    a = np.c_[(x - x.mean(0, np.float64)) / (x.std(0, np.float64) + 1e-5), np.full(number, 100.0)]
+    targets = np.where(y[:, None] == np.arange(5), 1.0, -1.0)
+    # By singular values of X itself, whose condition number is the root.
+    u, values, v = np.linalg.svd(a, full_matrices=False)
+    solution = v.T @ ((values / (values**2 + weak))[:, None] * (u.T @ targets))
+    np.testing.assert_allclose(after.weights, solution[:-1], rtol=0, atol=1e-7)
+    np.testing.assert_allclose(after.bias, 100 * solution[-1], rtol=0, atol=1e-7)
+
+
+def test_features_are_gathered_in_order_without_padding():
+    values = np.arange(30, dtype=np.float32).reshape(10, 3)
+    x, y = placed(values, np.arange(10), rows=8).gathered()
+    np.testing.assert_array_equal(x, values)
+    np.testing.assert_array_equal(y, np.arange(10))
+
+
+def test_draws():
+    labels = np.random.default_rng(3).integers(0, 7, 200)
+    labels[labels == 4] = 5
+    one, five = (fewshot.choose(labels, shots, 0) for shots in (1, 5))
+    classes, counts = np.unique(labels[five], return_counts=True)
+    assert classes.tolist() == [0, 1, 2, 3, 5, 6]
+    assert set(counts) == {5}
+    assert set(one) < set(five)  # more shots contain fewer
+    assert len(set(five)) == 30
+    np.testing.assert_array_equal(five, fewshot.choose(labels, 5, 0))
+    assert set(five) != set(fewshot.choose(labels, 5, 1))
+    # A class with too few gives all it has.
+    few = fewshot.choose(np.array([0, 1, 1, 1, 0, 1]), 3, 0)
+    assert set(few) > {0, 4}
+    assert len(few) == 5
+
+
+def test_accuracies_are_means_over_draws_by_seed(monkeypatch):
+    rng = np.random.default_rng(1)
+    centers = rng.integers(60, 190, (4, 4))
+    labels = [rng.permutation(np.repeat(np.arange(4), count)) for count in (10, 50)]
+    rows = [(centers[y] + rng.normal(0, 60, (len(y), 4))).clip(0, 255) for y in labels]
+    cfg = toys.configure(8, shots=(1, 2), fewshot_l2=(1.0, 64.0), fewshot_seeds=5)
+    passed = [toys.passing(toys.Toy(x, y), cfg) for x, y in zip(rows, labels, strict=True)]
+    measure = fewshot.FewShot(
+        features.Extractor(toys.Echo(), cfg.data),
+        cfg.evaluation,
+        {"toy": linear_data.Pair(*passed, 4)},
+    )
+    products, moments = [], fewshot.moments
+    monkeypatch.setattr(fewshot, "moments", lambda x: products.append(len(x)) or moments(x))
+    ours = measure(jnp.float32(0), stop=lambda: False)
+    assert products == [4] * 5 + [8] * 5  # for both l2 together
+    x, test_x = (np.asarray(part, np.uint8) / 127.5 - 1 for part in rows)
+
+    def right(shots, l2, seed):
+        few = fewshot.choose(labels[0], shots, seed)
+        mean, scale = x[few].mean(0), x[few].std(0) + 1e-5
+        a, b = (np.c_[(z - mean) / scale, np.full(len(z), 100.0)] for z in (x[few], test_x))
+        targets = 2.0 * np.eye(4)[labels[0][few]] - 1
+        scores = b @ np.linalg.solve(a.T @ a + l2 * np.eye(5), a.T @ targets)
+        return np.mean(scores.argmax(1) == labels[1])
+
+    each = {
+        f"toy/{shots}shot/l2={l2:g}": [right(shots, l2, seed) for seed in range(5)]
+        for shots in (1, 2)
+        for l2 in (1.0, 64.0)
+    }
+    assert ours == pytest.approx({key: np.mean(values) for key, values in each.items()}, abs=1e-12)
+    assert list(ours) == list(each)
+    assert all(len(set(values)) > 2 for values in each.values())  # the draws differ
+
+
+def test_a_single_strength_is_not_named_and_too_few_images_are(caplog):
+    cfg = toys.configure(8, shots=(1, 3), fewshot_l2=(1.0,), fewshot_seeds=1)
+    rows, labels = np.random.default_rng(0).integers(0, 256, (11, 4)), np.arange(11) % 4
+    split = toys.passing(toys.Toy(rows, labels), cfg)
+    pair = {"toy": linear_data.Pair(split, split, 4)}
+    measure = fewshot.FewShot(features.Extractor(toys.Echo(), cfg.data), cfg.evaluation, pair)
+    with caplog.at_level(logging.WARNING, "vit_jax"):
+        found = measure(jnp.float32(0), stop=lambda: False)
+    assert list(found) == ["toy/1shot", "toy/3shot"]
+    assert [record.message for record in caplog.records] == [
+        "evaluation.shots=3: toy has a class with 2 training images; all are used"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "width", "classes"), [(6500, 32, 2184), (40, 64, 2184), (40, 64, 30)]
+)
+def test_memory_does_not_grow_with_examples_times_classes(number, width, classes):
+    """A hundredth or so of ImageNet's 65,000 images and ImageNet-21k's 21,843 classes."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(number, width)).astype(np.float32)
+    y = rng.integers(0, classes, number)
+    dense = 8 * number * classes
+    allowed = 8 * (width + 1) * (3 * (width + 1) + 4 * classes + 4 * min(number, fewshot.CHUNK))
+    assert number < 100 or allowed < dense / 10
+    tracemalloc.start()
+    for _ in fewshot.solutions(x, y, classes, (1024.0, 1.0, 32.0)):
+        pass
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < allowed
+
+
+def test_a_batch_of_scores_is_all_that_is_on_the_devices():
+    """65,000 images, 1,280 features and 21,843 classes in batches of 4,096 on 8 devices."""
+    mesh = sharding.create_mesh(1)
+    whole, rows = (jax.sharding.NamedSharding(mesh, spec) for spec in (jax.P(), sharding.BATCH))
+
+    def array(*shape, dtype=np.float32, place=whole):
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+
+    linear = array(1280), array(1280), array(1280, 21_843), array(21_843)
+    batch = array(4096, 1280, place=rows), array(4096, dtype=np.int32, place=rows)
+    with jax.set_mesh(mesh):
+        memory = fewshot._hits.lower(*linear, *batch).compile().memory_analysis()
+    scores, weights = 4 * 4096 * 21_843 / 8, 4 * 1280 * 21_843
+    assert memory.argument_size_in_bytes < 1.1 * weights
+    assert memory.temp_size_in_bytes < 2.2 * scores
+
+
+def test_features_are_spread_over_the_devices():
+    cfg = toys.configure(8)
+    toy = toys.Toy(np.arange(40).reshape(10, 4), [3] * 10)
+    extract = features.Extractor(toys.Echo(), cfg.data)
+    found = extract(jnp.float32(0), toys.passing(toy, cfg), stop=lambda: False)
+    assert [len(part.addressable_shards) for part in found.values] == [8, 8]
+    assert {shard.data.shape for shard in found.values[0].addressable_shards} == {(1, 4)}
+    x, y = found.gathered()
+    np.testing.assert_allclose(x, toy.rows / 127.5 - 1, rtol=0, atol=1e-6)
+    assert y.tolist() == [3] * 10

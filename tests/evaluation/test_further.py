@@ -1,0 +1,262 @@
+"""`evaluation.tasks`: further sets beside the main one; those that are missing cost one line."""
+
+import json
+import logging
+import shutil
+import types
+
+import cv2
+import numpy as np
+import pytest
+
+import tfds_fakes
+import toys
+from vit_jax import cli, config, experiment, run_config
+from vit_jax.config import ConfigError
+from vit_jax.data import real_labels
+from vit_jax.data.source import DataError
+from vit_jax.evaluation import registry
+from vit_jax.runtime import collectives
+from vit_jax.training import step
+
+SIZES = {
+    "imagenet2012": {"train": 40, "validation": 20},
+    "imagenet2012_corrupted/fog_1": {"validation": 10},
+    "imagenet_v2/matched-frequency": {"test": 27},
+    "imagenet_a": {"test": 9},
+    "cifar10": {"train": 4, "test": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tfds")
+    for name, splits in SIZES.items():
+        tfds_fakes.prepare(path, name, splits, called if name == "imagenet2012" else None)
+    return path
+
+
+def called(record, split, index):
+    """Names an image as ImageNet does, validation images from number 101 on."""
+    name = "n01440764_{}.JPEG" if split == "train" else "ILSVRC2012_val_{:08d}.JPEG"
+    record["file_name"] = name.format(index + 101)
+
+
+def configure(root, *names, **data):
+    values = {
+        "model": {"patch_size": 8, "width": 16, "depth": 1, "mlp_dim": 16, "heads": 2},
+        "data": {
+            "source": "tfds", "name": "imagenet2012", "root": str(root), "image_size": 8,
+            "eval_split": "validation", "train_crop": "resize",
+        } | data,
+        "train": {"batch_size": 16, "duration": "2 steps"},
+        "logging": {"tensorboard": False},
+        "evaluation": {"tasks": names},
+    }  # fmt: skip
+    return run_config.complete(config.build(values))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
+def test_further_sets_are_measured_at_every_evaluation(root, tmp_path, caplog, capsys):
+    with caplog.at_level(logging.WARNING, "vit_jax"):
+        cfg = configure(root, "imagenet-v2", "imagenet-a", "imagenet-r")
+        results = experiment.train(cfg, tmp_path / "run").results
+    assert [record.message for record in caplog.records] == [
+        f"evaluation.tasks=imagenet-r: not in {root}, so it is left out; "
+        f"run `vit_jax prepare imagenet-r --data-dir={root}`"
+    ]
+    assert results["validation/count"] == 20
+    assert results["imagenet-v2/count"] == 27
+    assert results["imagenet-a/count"] == 9
+    assert not any(key.startswith("imagenet-r") for key in results)
+    lines = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    (line,) = [line for line in lines if "validation/top1" in line]
+    assert line.items() >= results.items()
+    # The best checkpoint is chosen on the main set alone.
+    (file,) = (tmp_path / "run/checkpoints").glob("*2/commit.json")
+    commit = json.loads(file.read_text())["commit"]
+    assert (commit["best"], commit["metrics"]) == ("validation/top1", results)
+    # Each is what it is where it is the main set.
+    alone = experiment.evaluate(
+        tmp_path / "run",
+        {
+            "data.name": "imagenet_v2/matched-frequency", "data.eval_split": "test",
+            "evaluation.tasks": "()", "evaluation.batch_size": "8",
+        },
+    )  # fmt: skip
+    assert alone["test/count"] == 27
+    for key in ("top1", "top5"):
+        assert alone[f"test/{key}"] == results[f"imagenet-v2/{key}"]
+    assert alone["test/loss"] == pytest.approx(results["imagenet-v2/loss"], rel=1e-6)
+    # And the command line can add them to a run that was trained without.
+    arguments = ["evaluate", f"--checkpoint={tmp_path}/run", "--json"]
+    assert cli.main([*arguments, "--config.evaluation.tasks=imagenet-a"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["validation/count"] == 20
+    assert printed["imagenet-a/top1"] == results["imagenet-a/top1"]
+    assert not any(key.startswith("imagenet-v2") for key in printed)
+
+
+def test_a_pattern_of_missing_sets_is_one_line(root, caplog):
+    classes = registry.sources.open_task(registry.tasks.find("imagenet"), "train", root).classes
+    with caplog.at_level(logging.WARNING, "vit_jax"):
+        found = registry.sets(configure(root, "imagenet-c/*", "imagenet-v2"), classes)
+    assert list(found) == ["imagenet-c/fog_1", "imagenet-v2"]
+    assert [record.message for record in caplog.records] == [
+        f"evaluation.tasks=imagenet-c/*: 94 sets are not in {root}, so they are left out "
+        "(imagenet-c/gaussian_noise_1, imagenet-c/gaussian_noise_2, imagenet-c/gaussian_noise_3, "
+        f"...); run `vit_jax list --tasks --data-dir={root}`, which says how to have them"
+    ]
+
+
+def test_what_another_process_lacks_is_left_out_here_too(root, monkeypatch):
+    monkeypatch.setattr(
+        collectives, "first_problem", lambda problem: problem or "elsewhere it is missing"
+    )
+    classes = registry.sources.open_task(registry.tasks.find("imagenet"), "train", root).classes
+    assert registry.sets(configure(root, "imagenet-v2"), classes) == {}
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        (
+            "cifar10",
+            "no class of the data is one of the head; data (10): 0, 1, 2, 3, 4, 5, 6, 7, 8, 9; "
+            f"head (1000): {', '.join('abcd' * 9)}, ...; choose sets for the same head",
+        ),
+        ("jft", "has no test images"),
+        ("imagenet-v3", "no such task; did you mean imagenet-v2?"),
+    ],
+)
+def test_sets_that_do_not_fit(root, task, reason):
+    with pytest.raises(ConfigError) as caught:
+        registry.sets(configure(root, task), tuple("abcd" * 250))
+    assert str(caught.value) == f"evaluation.tasks={task}: {reason}"
+
+
+def test_a_head_in_another_order_is_matched_by_name(root):
+    names = registry.class_matching.imagenet()
+    (source,) = registry.sets(configure(root, "imagenet-v2"), names[::-1]).values()
+    plain = registry.sources.open_task(registry.tasks.find("imagenet-v2"), "test", str(root))
+    assert [source[k].label for k in range(9)] == [999 - int(plain[k].label) for k in range(9)]
+
+
+def test_class_numbers_of_imagenet_become_outputs_by_name(root, monkeypatch):
+    names, found = registry.class_matching.imagenet()[::-1], types.SimpleNamespace(path=root)
+    monkeypatch.setattr(registry.availability, "find", lambda *_: found)
+    real = real_labels.Real(((0,), (999, 3)), "")
+    monkeypatch.setattr(registry.real_labels, "load", lambda _: real)
+    toy = toys.Toy([[0], [0]], [5, 6])
+    toy.classes = names
+    own, right = registry.reassess(configure(root, "imagenet-real"), toy).decode(
+        np.array([5, 1006])
+    )
+    assert (own.tolist(), right.tolist()) == ([5, 6], [[999, -1], [0, 996]])
+    table = np.array([[2, 1], [-1, -1]], np.int32)
+    monkeypatch.setattr(registry.objectnet, "right_classes", lambda *_: table)
+    assert registry._objectnet(None, ("a", "b"), names).tolist() == [[997, 998], [-1, -1]]
+    with pytest.raises(
+        ConfigError, match="tasks=objectnet: no class of the data is one of the head"
+    ):
+        registry._objectnet(None, ("a", "b"), ("cat", "dog"))
+
+
+@pytest.mark.usefixtures("one_device")
+def test_a_missing_training_set_is_an_error_before_anything_is_compiled(
+    root, tmp_path, monkeypatch
+):
+    def compiles(*_):
+        raise AssertionError("compiled before the data was there")
+
+    monkeypatch.setattr(step, "compile_step", compiles)
+    only = shutil.copytree(root / "imagenet2012", tmp_path / "data/imagenet2012").parent
+    with pytest.raises(DataError) as caught:
+        experiment.train(configure(tmp_path / "nowhere"), tmp_path / "run")
+    assert str(caught.value) == (
+        f"data.name=imagenet2012: not prepared in {tmp_path}/nowhere/imagenet2012/5.1.0; run "
+        f"`vit_jax prepare imagenet --from=FOLDER --data-dir={tmp_path}/nowhere`"
+    )
+    # The evaluation split is there, the one to train on is not.
+    with pytest.raises(ConfigError, match=r"^data\.train_split=extra: no such split"):
+        experiment.train(configure(only, train_split="extra"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
+def test_real_is_measured_on_the_same_pass(root, tmp_path, monkeypatch, caplog):
+    data = tmp_path / "data"
+    for name in ("imagenet2012", "imagenet2012_corrupted"):
+        shutil.copytree(root / name, data / name)
+    cfg = configure(data, "imagenet-real", "imagenet-c/fog_1")
+    with caplog.at_level(logging.WARNING, "vit_jax"):
+        results = experiment.train(cfg, tmp_path / "run").results
+    assert [record.message for record in caplog.records] == [
+        f"evaluation.tasks=imagenet-real: not in {data}, so it is left out; "
+        f"run `vit_jax prepare imagenet-real --from=real.json --data-dir={data}`"
+    ]
+    assert not any("real" in key for key in results)
+    assert results["imagenet-c/fog_1/count"] == 10
+    assert "imagenet-c/mce" not in results
+
+    passes = []
+    outputs = registry.SplitRunner.outputs
+    monkeypatch.setattr(
+        registry.SplitRunner, "outputs", lambda *a, **k: passes.append(a[0]) or outputs(*a, **k)
+    )
+    (data / "imagenet_real").mkdir()
+
+    def evaluate(right, **overrides):
+        labels = [right(number - 101) if number < 200 else [] for number in range(1, 50_001)]
+        (data / "imagenet_real/real.json").write_text(json.dumps(labels))
+        return experiment.evaluate(
+            tmp_path / "run", {"evaluation.tasks": "imagenet-real"} | overrides
+        )
+
+    own = evaluate(lambda index: [index % 1000])  # as tfds_fakes labels them
+    assert len(passes) == 1
+    top1 = own["validation/top1"]
+    assert (own["validation/real/top1"], own["validation/real/count"]) == (top1, 20)
+    some = evaluate(lambda index: [] if index % 3 else list(range(1000)))
+    assert (some["validation/real/top1"], some["validation/real/count"]) == (1, 7)
+    with pytest.raises(ConfigError) as caught:
+        evaluate(lambda index: [], **{"data.eval_split": "train"})
+    assert str(caught.value).startswith("evaluation.tasks=imagenet-real: n01440764_")
+    assert str(caught.value).endswith("set data.eval_split=validation")
+
+
+@pytest.mark.usefixtures("one_device")
+def test_objectnet_from_its_folders(root, tmp_path, capsys):
+    data, unpacked = tmp_path / "data", tmp_path / "objectnet-1.0"
+    shutil.copytree(root / "imagenet2012", data / "imagenet2012")
+    for number, name in enumerate(("air_freshener", "alarm_clock", "spatula")):
+        (unpacked / "images" / name).mkdir(parents=True)
+        for index in range(2 + number):
+            pixels = np.full((8, 8, 3), 40 * number + index, np.uint8)
+            cv2.imwrite(str(unpacked / "images" / name / f"{index}.png"), pixels)
+    experiment.train(configure(data), tmp_path / "run")
+    prepare = ["prepare", "objectnet", f"--from={unpacked}", f"--data-dir={data}", "--workers=1"]
+    evaluate = ["evaluate", f"--checkpoint={tmp_path}/run", "--json"]
+    evaluate.append("--config.evaluation.tasks=objectnet")
+
+    assert cli.main(prepare) == 0
+    assert "cannot be evaluated without its mapping" in capsys.readouterr().out
+    assert cli.main(evaluate) == 2
+    assert capsys.readouterr().err == (
+        f"{tmp_path}/run: step 2, the newest\n"
+        f"vit_jax: evaluation.tasks=objectnet: {data}/objectnet/1.0.0/mappings/"
+        "folder_to_objectnet_label.json: no such file, without which its classes are unknown; run "
+        f"`vit_jax prepare objectnet --from=FOLDER_OR_TARS --data-dir={data}` with the "
+        "objectnet-1.0 that was unpacked, which has images and mappings\n"
+    )
+    tfds_fakes.write_mappings(unpacked / "mappings")
+    assert cli.main(prepare) == 0
+    assert capsys.readouterr().out.endswith(f": in {data}/objectnet/1.0.0/mappings\n")
+    assert cli.main(["prepare", "objectnet", f"--data-dir={data}", "--verify"]) == 0
+    capsys.readouterr()
+    assert cli.main(evaluate) == 0
+    results = json.loads(capsys.readouterr().out)
+    assert results["objectnet/count"] == 3 + 4  # of the second and third class
+    assert 0 <= results["objectnet/top1"] <= results["objectnet/top5"] <= 1

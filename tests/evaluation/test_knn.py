@@ -1,0 +1,92 @@
+"""Nearest neighbors of frozen features, against numpy in float64; splits are read once."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import toys
+from vit_jax.evaluation import features, knn, linear_data
+
+
+def passed(x, y, batch_size=8):
+    return toys.passing(toys.Toy(x, y), toys.configure(batch_size))
+
+
+def reference(x, y, test_x, test_y, k, classes):
+    """Returns top-1 and top-5 as DINO's evaluation computes them."""
+    x, test_x = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (x, test_x))
+    hits = np.zeros(2)
+    for features_, label in zip(test_x, test_y, strict=True):
+        cosines = x @ features_
+        nearest = np.argsort(-cosines, kind="stable")[:k]
+        votes = np.zeros(classes)
+        np.add.at(votes, y[nearest], np.exp(cosines[nearest] / 0.07))
+        order = np.argsort(-votes, kind="stable")
+        hits += [order[0] == label, label in order[:5]]
+    return hits / len(test_y)
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(0)
+    centers = rng.integers(60, 190, (7, 4))
+    found = []
+    for count in (5, 4):
+        y = rng.permutation(np.repeat(np.arange(7), count))
+        found.append(((centers[y] + rng.normal(0, 40, (len(y), 4))).clip(0, 255), y))
+    return found
+
+
+def test_votes_are_dinos(data):
+    neighbors = (1, 3, 10, 35, 36)  # of 35 training images
+    (x, y), (test_x, test_y) = data
+    extract = features.Extractor(toys.Echo(), toys.configure(8).data)
+    pair = linear_data.Pair(passed(x, y), passed(test_x, test_y), 7)
+    measure = knn.NearestNeighbors(extract, neighbors, {"toy": pair})
+    ours = measure(jnp.float32(0), stop=lambda: False)
+    seen = [np.asarray(z, np.uint8) / 127.5 - 1 for z in (x, test_x)]
+    expected = {
+        f"toy/{k}nn/{top}": value
+        for k in (1, 3, 10, 35)
+        for top, value in zip(
+            ("top1", "top5"), reference(seen[0], y, seen[1], test_y, k, 7), strict=True
+        )
+    }
+    assert ours == pytest.approx(expected, abs=1e-12)
+    assert list(ours) == list(expected)
+    assert len({value for key, value in ours.items() if key.endswith("top1")}) > 1
+    assert measure(jnp.float32(0), stop=lambda: True) is None
+
+
+def test_few_training_images_all_vote(data):
+    (x, y), (test_x, test_y) = data
+    extract = features.Extractor(toys.Echo(), toys.configure(8).data)
+    few = linear_data.Pair(passed(x[:6], y[:6]), passed(test_x, test_y), 7)
+    ours = knn.NearestNeighbors(extract, (10, 20), {"toy": few})(jnp.float32(0), stop=lambda: False)
+    assert list(ours) == ["toy/6nn/top1", "toy/6nn/top5"]
+
+
+def test_a_shared_split_is_read_once_and_then_let_go(data):
+    (x, y), _ = data
+    split, reads = passed(x, y), []
+    outputs = split.outputs
+    split.outputs = lambda *args, **kwargs: reads.append(1) or outputs(*args, **kwargs)
+    extract = features.Extractor(toys.Echo(), toys.configure(8).data, {split: 3})
+    params = jnp.float32(0)
+
+    def read(params, stopped=False):
+        return extract(params, split, stop=lambda: stopped)
+
+    first = read(params)
+    assert read(params) is first
+    assert read(params) is first
+    assert len(reads) == 1
+    assert not extract._kept
+    assert extract._params is None
+    again = read(params)  # of the next evaluation
+    assert again is not first
+    other = read(jnp.float32(1))  # features of other parameters do not count
+    assert len(reads) == 3
+    assert other is not again
+    assert read(jnp.float32(2), stopped=True) is None
+    assert not extract._kept

@@ -1,0 +1,183 @@
+"""Mean average precision against a count by thresholds, over batches and devices."""
+
+import cv2
+import jax
+import numpy as np
+import pytest
+
+import runs
+from vit_jax import cli, config, experiment, run_config
+from vit_jax.data import sources
+from vit_jax.evaluation import label_sets
+from vit_jax.evaluation.evaluation import Evaluation
+from vit_jax.inference import loading
+from vit_jax.training import losses, normalization
+from vit_jax.utils.errors import AssumptionWarning
+
+OPTIONS = {
+    "data": {"source": "synthetic", "multilabel": True, "num_examples": 101, "rotation": 0.0,
+             "train_split": "train", "eval_split": "test"},
+    "train": {"loss": "sigmoid"},
+    "model": {"num_classes": 5},
+    "checkpoint": {"best": "auto"},
+}  # fmt: skip
+
+
+def configure(**changes):
+    merged = {name: OPTIONS.get(name, {}) | changes.get(name, {}) for name in {*OPTIONS, *changes}}
+    return runs.configure(**merged)
+
+
+def by_thresholds(scores, positive):
+    """Average precision from its definition: over all thresholds, precision x gained recall."""
+    total, before = 0.0, 0.0
+    for threshold in sorted(set(scores.tolist()), reverse=True):
+        chosen = scores >= threshold
+        recall = positive[chosen].sum() / positive.sum()
+        total += (recall - before) * positive[chosen].mean()
+        before = recall
+    return total
+
+
+def test_by_hand():
+    scores = np.array([0.9, 0.8, 0.7, 0.6])
+    assert label_sets.average_precision(scores, np.array([True, False, True, False])) == (
+        pytest.approx((1 + 2 / 3) / 2, rel=1e-15)
+    )
+    assert label_sets.average_precision(scores, np.array([False, False, False, True])) == 0.25
+    # Equal scores have one threshold, so the order of equals does not count.
+    same = np.zeros(4)
+    for place in range(4):
+        assert label_sets.average_precision(same, np.arange(4) == place) == 0.25
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_against_thresholds(seed):
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(0, rng.integers(2, 40), 60) / 7
+    positive = rng.random(60) < rng.random()
+    positive[rng.integers(60)] = True
+    found = label_sets.average_precision(scores, positive)
+    assert found == pytest.approx(by_thresholds(scores, positive), rel=1e-13)
+
+
+@pytest.mark.slow
+def test_outputs_that_nobody_labeled_are_left_out(tmp_path):
+    """A head of five classes on images that were only looked through for two of them."""
+    (tmp_path / "a").mkdir()
+    for index, name in enumerate(("0.png", "1.png", "2.png")):
+        assert cv2.imwrite(str(tmp_path / "a" / name), np.full((8, 8), 80 * index, np.uint8))
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.csv").write_text("image,tags\na/0.png,x;y\na/1.png,y\na/2.png,\n")
+    cfg = configure(data={"source": "csv", "root": str(tmp_path), "num_examples": 1024})
+    head = ("v", "y", "u", "w", "x")
+    with pytest.warns(AssumptionWarning, match="has 2 of the head's 5 .* are left out: v, u, w$"):
+        evaluation = Evaluation(cfg, head=head)
+    params = evaluation.model.init(jax.random.key(0))
+    params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 5))
+    results = evaluation.evaluators["test"](params, stop=lambda: False)
+    assert [evaluation.source[k].label for k in range(3)] == [(1, 4), (1,), ()]
+    pixels = np.stack([cv2.imread(f"{tmp_path}/a/{k}.png", 0)[..., None] for k in range(3)])
+    logits, _ = evaluation.model.apply(params, normalization.normalize_pixels(pixels, cfg.data))
+    scores = np.asarray(logits, np.float64)[:, [1, 4]]
+    labels = np.array([[1, 1], [1, 0], [0, 0]], bool)
+    each = np.logaddexp(0, np.where(labels, -scores, scores)).sum(axis=1)
+    assert results["loss"] == pytest.approx(each.mean(), rel=1e-5)
+    precision = [by_thresholds(scores[:, k], labels[:, k]) for k in range(2)]
+    assert results["map"] == pytest.approx(np.mean(precision), rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [8, 104])
+def test_a_split_counts_every_example_once(batch_size):
+    cfg = configure(evaluation={"batch_size": batch_size})
+    evaluation = Evaluation(cfg)
+    params = evaluation.model.init(jax.random.key(0))
+    params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 5))
+    results = evaluation.evaluators["test"](params, stop=lambda: False)
+
+    source = sources.open_source(cfg.data, "test", num_classes=5)
+    images = np.stack([source[i].image for i in range(101)])
+    labels = np.array([[k in source[i].label for k in range(5)] for i in range(101)])
+    logits, _ = jax.jit(evaluation.model.apply)(
+        params, normalization.normalize_pixels(images, cfg.data)
+    )
+    scores = np.asarray(logits, np.float64)
+    each = np.logaddexp(0, np.where(labels, -scores, scores)).sum(axis=1)
+    some = labels.any(axis=1)
+    hits = labels[np.arange(101), scores.argmax(axis=1)][some]
+    precision = [by_thresholds(np.asarray(logits)[:, k], labels[:, k]) for k in range(5)]
+    assert results == pytest.approx(
+        {"map": np.mean(precision), "top1": hits.mean(), "loss": each.mean(), "count": 101},
+        rel=1e-5,
+    )
+    assert evaluation.evaluators["test"](params, stop=lambda: True) is None
+
+
+def test_the_highest_score_is_right_if_the_image_has_its_class():
+    logits = np.float32([[0, 2, 1], [3, 0, 0], [0, 0, 1]])
+    labels = np.float32([[1, 1, 0], [0, 1, 1], [0, 0, 0]])
+    assert losses.best_is_right(logits, labels, several=True).tolist() == [True, False, False]
+
+
+@pytest.mark.slow
+def test_a_run_learns_and_answers(tmp_path, capsys):
+    cfg = configure(
+        model={"dropout": 0.0},
+        data={"num_examples": 192, "eval_split": "validation", "test_split": "test"},
+        train={"duration": "60 epochs", "mixup": 0.2, "ema": None},
+        optimizer={"lr": 0.01},
+        evaluation={"every": 120},
+        checkpoint={"every": 120},
+    )
+    found = experiment.train(cfg, tmp_path / "run")
+    assert found.results["validation/map"] > 0.9
+    assert found.results["test/map"] > 0.9
+    opened = loading.load(tmp_path / "run")
+    assert opened.config.data.multilabel
+    (first,) = opened.classify([("x", np.zeros((8, 8, 1), np.uint8), None)], 5)
+    assert sum(share for _, share in first.top) != pytest.approx(1, abs=1e-3)  # each for itself
+    for line in (
+        ["predict", "--checkpoint", str(tmp_path / "run"), "--examples=3"],
+        ["report", str(tmp_path / "run")],
+        ["embed", "--checkpoint", str(tmp_path / "run"), f"--output={tmp_path / 'e.npz'}"],
+        ["embed", "--checkpoint", str(tmp_path / "run"), f"--output={tmp_path / 'e.parquet'}"],
+    ):
+        assert cli.main(line) == 0, line
+    assert "no class" in capsys.readouterr().out
+    with np.load(tmp_path / "e.npz") as file:
+        assert file["labels"].shape == (192, len(file["classes"]))
+        assert file["labels"].sum() == 192  # none, one or two of a third each
+    page = (tmp_path / "run" / "report.md").read_text()
+    assert "validation images were shown to the newest checkpoint" in page
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"train.loss": "softmax"},
+         "train.loss=softmax: has one class for each image; set sigmoid"),
+        ({"data.classes": "a,b"},
+         "data.classes=a,b: does not go with data.multilabel=true; set none"),
+        ({"evaluation.tasks": "imagenet"},
+         "evaluation.tasks=imagenet: does not go with data.multilabel=true; set ()"),
+        ({"masked.target": "color"},
+         "masked.target=color: does not go with data.multilabel=true; set none"),
+        ({"evaluation.knn": "self"}, "evaluation.knn=self: needs one class for each image, and "
+         "data.multilabel=true has several"),
+        ({"distill.teacher": "x"}, "distill.target=logits: are those of one class for each image, "
+         "and data.multilabel=true has several; set features or tokens"),
+        ({"checkpoint.best": "top5"},
+         "checkpoint.best=top5: is not measured with data.multilabel=true; set map"),
+    ],
+)  # fmt: skip
+def test_what_needs_one_class_is_refused(options, line):
+    cfg = config.build(config.override(config.to_dict(configure()), options))
+    with pytest.raises(config.ConfigError) as raised:
+        run_config.complete(cfg)
+    assert str(raised.value) == line
+
+
+def test_mean_average_precision_is_of_several_classes():
+    with pytest.raises(config.ConfigError, match="^checkpoint.best=map: .*; set top1$"):
+        runs.configure(checkpoint={"best": "map"})

@@ -1,0 +1,64 @@
+"""The linear probe: its head is the minimum, by scipy in float64; its l2 is chosen held out."""
+
+import jax
+import numpy as np
+import pytest
+import scipy.optimize
+
+from vit_jax.data import sources
+from vit_jax.evaluation import probe
+from vit_jax.training import sharding
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """Pixels of 500 digits as features."""
+    source = sources.Digits("train[:500]", "")
+    images = np.stack([source[index].image.reshape(-1) for index in range(500)])
+    return images.astype(np.float32), np.array([source[index].label for index in range(500)])
+
+
+def test_the_minimum(digits, monkeypatch):
+    x, y = digits
+    monkeypatch.setattr(probe, "BLOCK", 64)
+    monkeypatch.setattr(probe, "STRENGTHS", (0.1,))
+    mesh = sharding.create_mesh(1)
+    head, l2 = probe.learn(x, y, 10, mesh, stop=lambda: False)
+    assert l2 == 0.1
+    np.testing.assert_allclose(head.mean, x.mean(0, np.float64), rtol=1e-12)
+    np.testing.assert_allclose(head.scale, x.std(0, dtype=np.float64) + 1e-5, rtol=1e-12)
+    inputs = (x - head.mean) / head.scale
+
+    def objective(flat):
+        weights, bias = flat[:640].reshape(64, 10), flat[640:]
+        scores = inputs @ weights + bias
+        log_p = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+        wrong = np.exp(log_p) - np.eye(10)[y]
+        gradient = [inputs.T @ wrong / 500 + l2 * weights, wrong.mean(0)]
+        value = -log_p[np.arange(500), y].mean() + l2 / 2 * (weights**2).sum()
+        return value, np.concatenate([part.ravel() for part in gradient])
+
+    best = scipy.optimize.minimize(
+        objective, np.zeros(650), jac=True, method="L-BFGS-B", options={"gtol": 1e-9, "ftol": 0}
+    )
+    ours = np.concatenate([head.weights.ravel(), head.bias])
+    assert objective(ours)[0] == pytest.approx(best.fun, rel=1e-6)
+    np.testing.assert_allclose(ours, best.x, rtol=0, atol=2e-4)
+
+
+def test_a_fifth_of_each_class_is_held_out():
+    labels = np.random.default_rng(0).permutation(np.repeat([0, 3, 4], [50, 4, 23]))
+    held_out = probe._fifth(labels)
+    assert np.unique(labels[held_out], return_counts=True)[1].tolist() == [10, 4]
+    np.testing.assert_array_equal(held_out, probe._fifth(labels))
+
+
+def test_the_largest_of_equal_strengths_and_stopping(digits, monkeypatch):
+    x, y = digits
+    monkeypatch.setattr(probe, "_minimize", lambda head, *_: head)
+    monkeypatch.setattr(probe, "STRENGTHS", (1.0, 0.5))
+    monkeypatch.setattr(probe.fewshot, "accuracy", lambda linear, test: 0.5)
+    mesh = sharding.create_mesh(1, jax.devices()[:1])
+    _, l2 = probe.learn(x, y, 10, mesh, stop=lambda: False)
+    assert l2 == 1.0
+    assert probe.learn(x, y, 10, mesh, stop=lambda: True) is None

@@ -1,0 +1,186 @@
+"""Features in files: every image once, in order, the same for any batch size and devices."""
+
+import json
+import pathlib
+import tracemalloc
+
+import cv2
+import jax
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+import runs
+from vit_jax import cli, config, run_config
+from vit_jax.data import decoding, sources, transforms, unlabeled_folder
+from vit_jax.data.source import DataError
+from vit_jax.inference import embedding, loading
+from vit_jax.inference.embedding import writers
+from vit_jax.training import normalization
+
+FIXTURE = pathlib.Path(__file__).parents[2] / "fixtures" / "vit_tiny_token.npz"
+
+
+@pytest.fixture(scope="module")
+def opened():
+    """A small model of digits whose classes have names, with random parameters."""
+    options = {"num_classes": 10, "unroll": 1, "dropout": 0.0}
+    cfg = runs.configure(model=options, data={"eval_split": "test[:37]"})
+    params = jax.jit(loading.create_model(cfg).init)(jax.random.key(0))
+    names = ("zero", "one", *map(str, range(2, 10)))
+    return loading.LoadedModel(config=cfg, params=params, classes=names, kind="run")
+
+
+def expected(opened, pictures, kind):
+    """What the model says of images all at once."""
+    model, data = loading.create_model(opened.config), opened.config.data
+    views = []
+    for view in pictures:
+        for transform in transforms.eval_transforms(data):
+            view = transform(view, np.random.default_rng(0))
+        views.append(view)
+    _, out = jax.jit(model.apply)(
+        opened.params, normalization.normalize_pixels(np.stack(views), data)
+    )
+    return np.asarray(out[kind], np.float32)
+
+
+def digits(opened):
+    source = sources.open_source(opened.config.data, "test[:37]", train=False)
+    return [source[i].image for i in range(37)], [source[i].label for i in range(37)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Seven pictures, some in folders of classes, one hidden, and a file that is none."""
+    rng = np.random.default_rng(1)
+    root = tmp_path / "pictures"
+    for name in ("b/one/2.png", "one/1.png", "a.png", "b/c.PNG", "zero/x.png", "z.png", ".h.png"):
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 256, (11, 9, 3), np.uint8)
+        file.write_bytes(cv2.imencode(".png", pixels)[1].tobytes())
+    (root / "notes.txt").write_text("no image")
+    return root
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("batch_size", "devices"), [(7, 1), (None, 8), (3, 4)])
+def test_a_data_set_is_exact_for_all_batches_and_devices(
+    batch_size, devices, opened, tmp_path, monkeypatch
+):
+    some = jax.devices()[:devices]
+    monkeypatch.setattr(jax, "devices", lambda: some)
+    monkeypatch.setattr(jax, "device_count", lambda: devices)
+    output = tmp_path / "out.npz"
+    assert embedding.write(opened, output, batch_size=batch_size) == 37
+    pictures, labels = digits(opened)
+    with np.load(output) as file:
+        assert file["labels"].tolist() == labels
+        assert file["names"].tolist() == [f"digits test[{i}]" for i in range(37)]
+        assert file["classes"].tolist() == [str(i) for i in range(10)]
+        assert file["features"].dtype == np.float32
+        want = expected(opened, pictures, "pre_logits")
+        np.testing.assert_allclose(file["features"], want, rtol=0, atol=2e-6)
+
+
+@pytest.mark.slow
+def test_a_folder_in_the_order_of_its_paths(opened, folder, tmp_path):
+    output = tmp_path / "out.parquet"
+    assert embedding.write(opened, output, folder, features="tokens", batch_size=4) == 6
+    table = pyarrow.parquet.read_table(output)
+    names = ["a.png", "b/c.PNG", "b/one/2.png", "one/1.png", "z.png", "zero/x.png"]
+    assert table["name"].to_pylist() == names
+    assert table["label"].to_pylist() == [None, None, 1, 1, None, 0]
+    facts = json.loads(table.schema.metadata[b"vit_jax"])
+    assert facts["shape"] == [5, 16]
+    assert facts["classes"][:2] == ["zero", "one"]
+    pictures = [
+        decoding.decode((folder / name).read_bytes(), channels=1, max_pixels=99) for name in names
+    ]
+    found = np.array(table["features"].to_pylist(), np.float32).reshape(6, 5, 16)
+    np.testing.assert_allclose(found, expected(opened, pictures, "tokens"), rtol=0, atol=2e-6)
+
+
+@pytest.mark.slow
+def test_an_unreadable_image_is_an_error_or_a_row_of_nan(opened, folder, tmp_path):
+    (folder / "b" / "c.PNG").write_bytes(b"\x89PNG\r\n\x1a\n")
+    output = tmp_path / "out.npz"
+    with pytest.raises(DataError, match=r"b/c\.PNG: is a truncated or damaged PNG"):
+        embedding.write(opened, output, folder)
+    assert not [p for p in tmp_path.iterdir() if "out" in p.name]
+    values = config.override(config.to_dict(opened.config), {"data.max_bad_examples": "1"})
+    lenient = loading.LoadedModel(
+        config=run_config.complete(config.build(values)),
+        params=opened.params,
+        classes=opened.classes,
+        kind="run",
+    )
+    embedding.write(lenient, output, folder)
+    with np.load(output) as file:
+        bad = np.isnan(file["features"]).all(axis=1)
+        assert bad.tolist() == [False, True, False, False, False, False]
+        assert not np.isnan(file["features"][~bad]).any()
+        assert file["labels"].tolist() == [-1, -1, 1, 1, -1, 0]
+
+
+@pytest.mark.parametrize("suffix", writers.SUFFIXES)
+def test_many_rows_are_written_without_keeping_them(suffix, tmp_path):
+    path, rows, batch = tmp_path / f"many{suffix}", 6400, 64
+    facts = {"checkpoint": "c", "features": "pre_logits", "classes": ("a",)}
+    tracemalloc.start()
+    with writers.Writer(path, rows, (640,), facts) as writer:
+        for start in range(0, rows, batch):
+            values = np.full((batch, 640), start, np.float32)
+            names = [f"{start + i}.png" for i in range(batch)]
+            writer.write(values, names, np.zeros(batch, np.int32))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4e6 < 4 * rows * 640
+    if suffix == ".npz":
+        with np.load(path) as file:
+            first = file["features"][:, 0]
+    else:
+        first = np.array(
+            [row[0] for row in pyarrow.parquet.read_table(path)["features"].to_pylist()]
+        )
+    np.testing.assert_array_equal(first, np.arange(rows) // batch * batch)
+
+
+@pytest.mark.parametrize("suffix", writers.SUFFIXES)
+def test_what_is_interrupted_leaves_nothing(suffix, tmp_path):
+    def interrupted():
+        with writers.Writer(tmp_path / f"x{suffix}", 4, (3,), facts) as writer:
+            writer.write(np.zeros((2, 3), np.float32), ["a", "b"], np.zeros(2, np.int32))
+            raise KeyboardInterrupt
+
+    facts = {"checkpoint": "c", "features": "pre_logits", "classes": ()}
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_folder_and_other_mistakes_are_one_line(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(config.ConfigError, match=r"--images=.*/empty: holds no \.jpg"):
+        unlabeled_folder.Loose(tmp_path / "empty", (), "--images")
+    (tmp_path / "there.npz").touch()
+    for flags, message in (
+        ([f"--output={tmp_path}/x.csv"], "must end in .npz or .parquet"),
+        ([f"--output={tmp_path}/there.npz"], "exists; remove it"),
+        ([f"--output={tmp_path}/no/x.npz"], "no such folder as"),
+        ([f"--output={tmp_path}/x.npz", "--images=gone"], "--images=gone: no such folder"),
+        ([f"--output={tmp_path}/x.npz"], "brings no images"),
+    ):
+        assert cli.main(["embed", f"--checkpoint={FIXTURE}", *flags]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+
+
+def test_a_resnet_has_no_tokens(tmp_path, capsys):
+    resnet = FIXTURE.with_name("bit_tiny_legacy.npz")
+    flags = [f"--output={tmp_path}/x.npz", f"--images={tmp_path}", "--features=tokens"]
+    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((8, 8, 3), np.uint8))
+    assert cli.main(["embed", f"--checkpoint={resnet}", *flags]) == 2
+    assert "--features=tokens: a ResNet has no tokens" in capsys.readouterr().err

@@ -1,0 +1,329 @@
+"""`vit_jax inspect`: figures and numbers of checkpoints of every kind, and a line for mistakes."""
+
+import csv
+import json
+import pathlib
+import re
+
+import cv2
+import numpy as np
+import pytest
+from matplotlib.text import Text
+
+import pages
+import runs
+import vit_reference
+from vit_jax import cli, experiment, report
+from vit_jax.cli import inspect as inspect_command
+from vit_jax.data import sampling
+from vit_jax.inference import loading
+from vit_jax.inference.inspect import figures, outputs, posemb
+from vit_jax.models import positions
+
+FIXTURES = pathlib.Path(__file__).parents[2] / "fixtures"
+GOOGLE = FIXTURES / "vit_tiny_token.npz"
+EVERY = ["filters", "posemb", "attention-distance", "rollout", "attention", "features", "matches"]
+
+
+pytestmark = pytest.mark.usefixtures("one_device")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A folder of three images, of other sizes than any model takes."""
+    folder = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    for name in "abc":
+        cv2.imwrite(str(folder / f"{name}.png"), rng.integers(0, 256, (40, 50, 3), np.uint8))
+    return folder
+
+
+def inspect(what, checkpoint, *arguments):
+    return cli.main(["inspect", what, f"--checkpoint={checkpoint}", *map(str, arguments)])
+
+
+def numbers(folder, what):
+    return dict(np.load(folder / f"{what}.npz"))
+
+
+def test_help_names_every_kind(capsys):
+    assert set(inspect_command.KINDS) - {"all", "view"} == set(outputs.KINDS)
+    with pytest.raises(SystemExit):
+        cli.main(["inspect", "--help"])
+    said = capsys.readouterr().out
+    for what, text in inspect_command.KINDS.items():
+        assert re.search(rf"^  {what} +{re.escape(text)}$", said, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_everything_of_a_google_file(photos, tmp_path, capsys):
+    out = tmp_path / "inspect"
+    assert inspect("all", GOOGLE, f"--images={photos}", f"--output={out}", "--format=both") == 0
+    names = [*EVERY[:4], "attention-1", "attention-2", "attention-3", "features", "matches"]
+    files = {f"{name}.{form}" for name in names for form in ("png", "svg")}
+    files |= {f"{what}.npz" for what in EVERY} | {"attention-distance.csv", "matches.csv"}
+    assert {pathlib.Path(line).name for line in capsys.readouterr().out.split()} == files
+    assert {path.name for path in out.iterdir()} == files | {"figures.json"}
+    for name in names:
+        image = cv2.imread(str(out / f"{name}.png"))
+        assert min(image.shape[:2]) > 100
+        assert image.std() > 10
+        assert b"<svg" in (out / f"{name}.svg").read_bytes()
+    pages.write_run(tmp_path)
+    page = pages.Page.of(report.write([tmp_path], None, images=0)[0])
+    assert page.count("img") == len(names)
+    assert "Inside the model" in page.words
+
+    # All numbers once more, from the weights and the files, in float64.
+    opened = loading.load(GOOGLE)
+    height, width = opened.config.data.image_size
+    views = [cv2.imread(str(photos / f"{name}.png"))[:, :, ::-1] for name in "abc"]
+    views = np.stack([cv2.resize(view, (width, height)) for view in views])
+    mean, std = (np.asarray(v) for v in (opened.config.data.mean, opened.config.data.std))
+    images = (views / 255 - mean) / std
+    *_, weights = vit_reference.forward(opened.config.model, opened.params, images)
+    maps = numbers(out, "attention")["attention"]
+    np.testing.assert_allclose(
+        maps.reshape(3, *weights.shape[0:3:2], -1),
+        weights.swapaxes(0, 1)[:, :, :, 0, 1:],
+        rtol=0,
+        atol=2e-6,
+    )
+    assert numbers(out, "attention")["images"].tolist() == [f"{photos}/{n}.png" for n in "abc"]
+    rolled = numbers(out, "rollout")["rollout"].reshape(3, -1)
+    tokens = weights.shape[-1]
+    for image in range(3):
+        product = np.eye(tokens)
+        for layer in weights[:, image].mean(axis=1):
+            product = (layer + np.eye(tokens)) / 2 @ product
+        np.testing.assert_allclose(rolled[image], product[0, 1:], rtol=0, atol=2e-6)
+    columns = maps.shape[-1]
+    place = np.array([divmod(i, columns) for i in range(tokens - 1)]) * (height / maps.shape[-2])
+    far = np.linalg.norm(place[:, None] - place[None], axis=-1)
+    reach = (weights[..., 1:, 1:] * far).sum(-1).mean(-1).mean(1)
+    np.testing.assert_allclose(numbers(out, "attention-distance")["pixels"], reach, rtol=1e-5)
+    with (out / "attention-distance.csv").open() as file:
+        header, *rows = csv.reader(file)
+    assert header == ["layer", "head", "pixels"]
+    for layer, head, pixels in rows:
+        assert float(pixels) == pytest.approx(reach[int(layer) - 1, int(head) - 1], abs=1e-4)
+    assert len(rows) == reach.size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("bv_vit_gap_sincos.npz", ["--config.data.image_size=16,24"]),
+        ("weights/timm_vit_tiny.safetensors", ["--config.model.heads=3"]),
+        ("weights/hf_vit_tiny", []),
+        ("bv_vit_map.npz", []),
+        ("hybrid_tiny.npz", []),
+    ],
+)
+def test_every_kind_of_weights(name, arguments, photos, tmp_path):
+    out = tmp_path / "out"
+    arguments = [f"--images={photos}", f"--output={out}", "--count=1", *arguments]
+    assert inspect("all", FIXTURES / name, *arguments) == 0
+    assert {path.stem for path in out.glob("*.npz")} == set(EVERY) - {"matches"}  # of one image
+    maps = numbers(out, "attention")["attention"]
+    assert np.isfinite(maps).all()
+    assert maps.min() > 0
+
+
+def test_a_resnet_has_filters_alone(photos, tmp_path, capsys):
+    arguments = [f"--images={photos}", f"--output={tmp_path / 'out'}"]
+    assert inspect("all", FIXTURES / "bit_tiny_legacy.npz", *arguments) == 0
+    assert {path.stem for path in (tmp_path / "out").glob("*.npz")} == {"filters"}
+    said = re.findall("^(.*) left out: a ResNet has no ", capsys.readouterr().err, re.MULTILINE)
+    assert said == EVERY[1:]
+
+
+def test_without_images_what_needs_none_is_drawn(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert inspect("all", GOOGLE) == 0
+    folder = tmp_path / "inspect" / "vit_tiny_token"
+    assert {path.stem for path in folder.glob("*.npz")} == {"filters", "posemb"}
+    said = capsys.readouterr().err.splitlines()
+    for what in EVERY[2:]:
+        assert f"{what} left out: needs images; set --images=FILE_OR_FOLDER" in said
+    assert inspect("rollout", GOOGLE) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "vit_jax: inspect rollout: needs images; set --images=FILE_OR_FOLDER"
+    )
+
+
+@pytest.mark.slow
+def test_a_run_is_looked_at_with_its_own_images(tmp_path, capsys):
+    workdir = tmp_path / "run"
+    plain = {"duration": "4 steps", "ema": None, "clip_norm": None}
+    cfg = runs.configure(
+        model={"dropout": 0.0}, data={"rotation": 0.0}, train=plain, evaluation={"every": None}
+    )
+    experiment.train(cfg, workdir)
+    capsys.readouterr()
+    assert inspect("all", workdir, "--count=5") == 0
+    folder = workdir / "inspect"
+    listed = json.loads((folder / "figures.json").read_text())
+    assert sorted(one["what"] for one in listed) == sorted([*EVERY, *["attention"] * 4])
+    assert {one["step"] for one in listed} == {4}
+    named = numbers(folder, "attention-distance")["images"].tolist()
+    drawn = sampling.draw(100, 5, 0)
+    assert named == [f"digits test[{i}]" for i in drawn]
+
+    # One kind anew takes the place of that kind alone.
+    assert inspect("attention", workdir / "checkpoints", "--count=1") == 0
+    listed = json.loads((folder / "figures.json").read_text())
+    assert sorted(one["what"] for one in listed) == sorted(EVERY)
+
+    page, words = report.write([workdir], None, images=0)
+    page = pages.Page.of(page)
+    assert "Inside the model" in page.words
+    assert page.count("img") == len(EVERY)
+    assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
+    assert "![inspect/rollout.png](inspect/rollout.png)" in words.read_text()
+    assert page.text.count("Step 4.") == len(EVERY)
+
+
+def test_what_is_damaged_in_the_folder_is_a_line_of_the_report(tmp_path):
+    pages.write_run(tmp_path)
+    (tmp_path / "inspect").mkdir()
+    index = tmp_path / "inspect" / "figures.json"
+
+    def page(*entries):
+        index.write_text(json.dumps(entries))
+        return pages.Page.of(report.write([tmp_path], None, images=0)[0])
+
+    entry = {"what": "posemb", "file": "posemb.png", "caption": "<b>&", "step": None}
+    assert "inspect/posemb.png: is missing." in page(entry).words
+    (tmp_path / "inspect" / "posemb.png").write_bytes(b"GIF89a")
+    assert "inspect/posemb.png: is no PNG." in page(entry).words
+    (tmp_path / "inspect" / "posemb.png").write_bytes(cv2.imencode(".png", np.eye(9))[1].tobytes())
+    assert "<b>&" in page(entry).words
+    for wrong in ({"a": 1}, 3, entry | {"file": "../config.json"}, entry | {"file": "a)(b.png"}):
+        assert "inspect/figures.json: cannot be read (ValueError)." in page(wrong).words
+    index.write_text("[{")
+    assert "Inside the model" in pages.Page.of(report.write([tmp_path], None, images=0)[0]).words
+
+
+def test_mistakes_are_one_line(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (photos / "sub").mkdir()
+    (photos / "sub" / "cut.png").write_bytes((photos / "a.png").read_bytes()[:99])
+    (tmp_path / "file").write_text("")
+    no_images = tmp_path / "empty"
+    no_images.mkdir()
+    resnet = FIXTURES / "bit_tiny_legacy.npz"
+    for checkpoint, arguments, words in (
+        (GOOGLE, ["rollout", f"--images={tmp_path / 'none'}"], "none: no such file or folder"),
+        (GOOGLE, ["rollout", f"--images={no_images}"], "empty: holds no .jpg"),
+        (GOOGLE, ["all", f"--images={photos / 'sub'}"], "cut.png: is a truncated or damaged PNG"),
+        (
+            GOOGLE,
+            ["filters", f"--output={tmp_path / 'file' / 'x'}"],
+            "cannot be written: Not a dir",
+        ),
+        (GOOGLE, ["filters", "--step=3"], "--step=3: "),
+        (resnet, ["posemb"], "inspect posemb: a ResNet has no position embedding"),
+        (resnet, ["attention"], "inspect attention: a ResNet has no tokens"),
+        (resnet, ["features", f"--images={photos / 'a.png'}"], "inspect features: a ResNet has no"),
+        (
+            GOOGLE,
+            ["matches", f"--images={photos / 'a.png'}"],
+            "matches: needs two images; set --im",
+        ),
+        (tmp_path / "nothing.npz", ["filters"], "nothing.npz"),
+        ("ViT-B_17", ["filters"], "ViT-B_17"),
+    ):
+        what, *rest = arguments
+        assert inspect(what, checkpoint, *rest) == 2, words
+        err = capsys.readouterr().err
+        assert words in err.splitlines()[-1]
+        assert "Traceback" not in err
+    assert not (tmp_path / "inspect").exists()
+    with pytest.raises(SystemExit) as stop:
+        inspect("filter", GOOGLE)
+    assert stop.value.code == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert all(what in err for what in (*EVERY, "all"))
+
+
+@pytest.fixture
+def words(monkeypatch):
+    """Returns a function of a figure that returns the words drawn in it, with their places."""
+    drawn, draw = [], Text.draw
+
+    def note(text, renderer):
+        if text.get_visible() and text.get_text().strip():
+            drawn.append((text.get_text(), text.get_window_extent(renderer)))
+        draw(text, renderer)
+
+    monkeypatch.setattr(Text, "draw", note)
+
+    def words(figure):
+        drawn.clear()
+        figure.canvas.draw()
+        return list(drawn)
+
+    return words
+
+
+def drawn(depth, heads, side):
+    """Yields the figures of a model of this many layers, heads and patches either way."""
+    rng = np.random.default_rng(0)
+    maps = rng.random((depth, heads, side, side), np.float32)
+    view = rng.integers(0, 256, (32, 32, 3), np.uint8)
+    table = np.asarray(positions.sincos_2d(side, side, 16)).reshape(side, side, 16)
+    yield figures.attention(view, maps)
+    yield figures.attention_distance(100 * maps.mean((2, 3)), 60.0, 128)
+    yield figures.posemb(np.einsum("rcd,ijd->rcij", table, table)[None] / 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("depth", "heads", "side"), [(1, 1, 1), (12, 3, 14), (32, 16, 4)], ids=str)
+def test_no_words_overlap(depth, heads, side, words):
+    for figure in drawn(depth, heads, side):
+        found = words(figure)
+        assert len(found) > 5
+        for index, (text, box) in enumerate(found):
+            for other, its in found[index + 1 :]:
+                assert not box.overlaps(its), (text, other)
+
+
+@pytest.mark.parametrize("side", [4, 14])
+def test_colors_of_positions_span_what_differs(side):
+    """Sin-cos embeddings are all alike (0.6 and more): of -1 to 1 they took a fifth of the map."""
+    table = np.asarray(positions.sincos_2d(side, side, 64)).reshape(side, side, 64)
+    cosines = posemb.similarity(table)[None]
+    flat = cosines.reshape(side**2, side**2).astype(float)
+    others = [flat[a, b] for a in range(side**2) for b in range(side**2) if a != b]
+    figure = figures.posemb(cosines)
+    (image,) = figure.axes[0].images
+    assert image.get_clim() == pytest.approx((min(others), max(others)), abs=1e-6)
+    (least, greatest), itself = image.get_clim(), image.to_rgba(np.array([1.0]))[0]
+    np.testing.assert_allclose(itself, (0.75, 0.75, 0.75, 1.0))  # gray: it is beyond the colors
+    shades = image.to_rgba(np.array([least, greatest]))[:, :3] @ [0.2126, 0.7152, 0.0722]
+    assert shades[1] - shades[0] > 0.7
+    assert "itself" in figure.axes[-1].get_ylabel()
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_positions_that_are_all_alike_are_drawn(value, words):
+    figure = figures.posemb(np.full((2, 3, 2, 3, 2), value, np.float32))
+    low, high = figure.axes[0].images[0].get_clim()
+    assert low < value < high
+    assert words(figure)
+
+
+def test_light_follows_the_mask():
+    view = np.full((4, 4, 1), 200, np.uint8)
+    flat = figures.lit(view, np.full((2, 2), 0.25, np.float32))
+    assert flat.shape == (224, 224, 3)
+    assert (flat == 200).all()
+    mask = np.zeros((4, 4), np.float32)
+    mask[:, :2] = 0.1
+    left_lit = figures.lit(view, mask)
+    assert left_lit[:, 0].min() > 190
+    assert left_lit[:, -1].max() < 10
+    assert (np.diff(left_lit[100, :, 0].astype(int)) <= 0).all()

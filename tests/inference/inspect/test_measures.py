@@ -1,0 +1,278 @@
+"""Measures of attention, positions and filters: closed forms, and float64 reimplementations."""
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+import pytest
+
+import vit_reference
+from vit_jax import config, models, run_config
+from vit_jax.inference import loading
+from vit_jax.inference.inspect import CannotAnswer, attention, attention_stats, filters, posemb
+from vit_jax.utils import tree_utils
+
+ROOT2 = math.sqrt(2)
+
+
+def softmax(shape, seed=0):
+    """Returns random attention, float64."""
+    x = np.exp(2 * np.random.default_rng(seed).normal(size=shape))
+    return x / x.sum(-1, keepdims=True)
+
+
+def of(weights):
+    """Returns one matrix (N, N) as the attention of one layer, image and head."""
+    return np.asarray(weights, np.float32)[None, None, None]
+
+
+def reach(weights, grid, size, token):
+    far = attention_stats.distances(grid, size, token=token)
+    return attention_stats.mean_distance(weights, far, token=token)
+
+
+def test_uniform_attention_reaches_the_mean_distance():
+    # Of 2 x 2 patches of 16 pixels, each is 0, 16, 16 and 16 sqrt(2) from all.
+    assert reach(of(np.full((4, 4), 1 / 4)), (2, 2), (32, 32), False) == pytest.approx(
+        16 * (2 + ROOT2) / 4
+    )
+    # A fifth of it falls on the class token, and is lost.
+    assert reach(of(np.full((5, 5), 1 / 5)), (2, 2), (32, 32), True) == pytest.approx(
+        16 * (2 + ROOT2) / 5
+    )
+
+
+@pytest.mark.parametrize("token", [False, True])
+def test_attention_to_itself_reaches_nowhere(token):
+    assert reach(of(np.eye(6 + token)), (2, 3), (24, 36), token) == 0
+
+
+def test_attention_to_a_neighbor_reaches_one_patch():
+    # Rows of 3 patches 12 x 8 pixels each; all look right, the last ones at themselves.
+    right = np.zeros((6, 6))
+    right[range(6), [1, 2, 2, 4, 5, 5]] = 1
+    assert reach(of(right), (2, 3), (24, 24), False) == pytest.approx(8 * 4 / 6)
+    down = np.zeros((6, 6))
+    down[range(6), [3, 4, 5, 3, 4, 5]] = 1
+    assert reach(of(down), (2, 3), (24, 24), False) == pytest.approx(12 * 3 / 6)
+
+
+@pytest.mark.parametrize("token", [False, True])
+def test_distance_equals_loops_in_float64(token):
+    grid, size = (3, 4), (24, 64)
+    weights = softmax((2, 3, 2, 12 + token, 12 + token))
+    expected = np.zeros((2, 3, 2))
+    for one in np.ndindex(expected.shape):
+        for q, k in np.ndindex(12, 12):
+            (y, x), (v, u) = divmod(q, 4), divmod(k, 4)
+            far = math.hypot((y - v) * 8, (x - u) * 16)
+            expected[one] += weights[one][q + token, k + token] * far / 12
+    found = reach(weights.astype(np.float32), grid, size, token)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_rollout_of_uniform_attention_and_of_the_identity():
+    depth, tokens = 3, 5
+    rolled = attention_stats.rollout(np.full((depth, 1, 2, tokens, tokens), 1 / tokens, np.float32))
+    kept = 0.5**depth  # half of every layer is the residual connection
+    expected = kept * np.eye(tokens) + (1 - kept) / tokens
+    np.testing.assert_allclose(rolled[0], expected, rtol=1e-6)
+    same = np.broadcast_to(np.eye(tokens, dtype=np.float32), (depth, 1, 2, tokens, tokens))
+    np.testing.assert_array_equal(attention_stats.rollout(same)[0], np.eye(tokens))
+
+
+def test_rollout_of_a_shift_is_binomial():
+    tokens, depth = 8, 4
+    shift = np.roll(np.eye(tokens, dtype=np.float32), 1, axis=1)
+    layers = attention_stats.rollout_layers(np.broadcast_to(shift, (depth, 1, 1, tokens, tokens)))
+    assert layers.shape == (depth, 1, tokens, tokens)
+    for number, layer in enumerate(layers, start=1):
+        row = [math.comb(number, k) / 2**number for k in range(number + 1)]
+        np.testing.assert_allclose(layer[0, 2], np.roll(row + [0] * (tokens - number - 1), 2))
+
+
+def test_rollout_multiplies_the_last_layer_from_the_left():
+    weights = softmax((3, 2, 4, 6, 6))
+    expected = []
+    for image in range(2):
+        product = np.eye(6)
+        for layer in range(3):
+            mean = sum(weights[layer, image, head] for head in range(4)) / 4
+            product = (mean + np.eye(6)) / 2 @ product
+        expected.append(product)
+    found = attention_stats.rollout(weights.astype(np.float32))
+    np.testing.assert_allclose(found, expected, rtol=2e-6)
+    np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-6)
+
+
+def test_components_are_the_directions_of_most_variance():
+    """Filters spread by known amounts along known axes, off their mean by much more."""
+    rng = np.random.default_rng(0)
+    axes = np.linalg.qr(rng.normal(size=(2 * 3 * 3, 3)))[0]
+    places = np.linalg.qr(rng.normal(size=(40, 4)) - 0.0)[0]
+    places = np.linalg.qr(places - places.mean(0))[0][:, :3]  # uncorrelated, with mean 0
+    points = axes @ np.diag([3.0, 2.0, 1.0]) @ places.T + 50
+    found, shares = filters.components(points.reshape(2, 3, 3, 40).astype(np.float32), 3)
+    assert found.shape == (3, 2, 3, 3)
+    np.testing.assert_allclose(shares, np.array([9, 4, 1]) / 14, rtol=1e-4)
+    for one, axis in zip(found, axes.T, strict=True):
+        assert abs(one.ravel() @ axis) == pytest.approx(1, abs=1e-4)
+        assert one.ravel()[np.abs(one).argmax()] > 0
+
+
+def test_components_equal_those_of_the_covariance():
+    kernel = np.random.default_rng(1).normal(size=(3, 3, 3, 64)).astype(np.float32)
+    values, vectors = np.linalg.eigh(np.cov(kernel.reshape(27, 64).astype(np.float64)))
+    found, shares = filters.components(kernel)
+    assert found.shape == (27, 3, 3, 3)  # fewer than 28: there are no more pixels
+    np.testing.assert_allclose(shares, values[::-1] / values.sum(), rtol=1e-5)
+    cosines = np.abs(np.sum(found.reshape(27, 27) * vectors.T[::-1], axis=1))
+    np.testing.assert_allclose(cosines, 1, rtol=1e-5)
+
+
+def test_similarity_of_known_positions():
+    rows, columns = np.indices((2, 3))
+    table = np.stack([np.eye(2)[rows], 0 * np.eye(2)[rows]], -1).reshape(2, 3, 4)
+    found = posemb.similarity(table.astype(np.float32))
+    for r, c, i, j in np.ndindex(2, 3, 2, 3):
+        assert found[r, c, i, j] == (r == i)
+    signed = np.where(columns == 1, -2.0, 1.0)[..., None] * np.ones((2, 3, 4))
+    signed[1, 2] = 0  # an embedding of zeros is like nothing
+    found = posemb.similarity(signed.astype(np.float32))
+    assert found[0, 0].tolist() == [[1, -1, 1], [1, -1, 0]]
+    assert not found[1, 2].any()
+
+
+def opened(image_size=(8, 12), **options):
+    """Returns a tiny model with random parameters as if from a checkpoint."""
+    tiny = {"patch_size": (4, 4), "width": 8, "depth": 2, "mlp_dim": 8, "heads": 2}
+    model = dataclasses.replace(config.Config().model, num_classes=3, **tiny | options)
+    data = dataclasses.replace(config.Config().data, image_size=image_size)
+    cfg = run_config.complete(dataclasses.replace(config.Config(), model=model, data=data))
+    classifier = loading.create_model(cfg)
+    params = vit_reference.random_parameters(classifier.shapes())
+    return loading.LoadedModel(config=cfg, params=params, classes=("a", "b", "c"), kind="run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "layers"),
+    [
+        ({}, 1),
+        ({"pooling": "gap"}, 1),
+        ({"position": "learned_2d"}, 1),
+        ({"position_place": "shared"}, 1),
+        ({"position_place": "layers"}, 2),
+        ({"position_place": "layers", "position": "learned_2d", "pooling": "gap"}, 2),
+        (
+            {"architecture": "axial_vit", "pooling": "gap", "position_place": "layers"},
+            2,
+        ),
+        ({"position": "sincos_1d"}, 1),
+        ({"position": "sincos_2d", "pooling": "gap"}, 1),
+    ],
+    ids=str,
+)
+def test_tables_are_the_patches_embeddings(options, layers):
+    one = opened(**options)
+    tables = posemb.tables(one)
+    assert tables.shape == (layers, 2, 3, 8)
+    place = options.get("position_place", "stem")
+    flat = tree_utils.flatten(one.params)
+    for layer, table in enumerate(tables):
+        if one.config.model.position == "sincos_1d":
+            expected = vit_reference.sincos_1d(6, 8)
+        elif one.config.model.position == "sincos_2d":
+            expected = vit_reference.sincos(2, 3, 8)
+        else:
+            own = "encoder/" if place == "layers" else ""
+            own += "row/" if one.config.model.architecture == "axial_vit" else ""
+            p = vit_reference.under(flat, f"{own}position/")
+            p = {name: leaf[layer] for name, leaf in p.items()} if own else p
+            token = one.config.model.pooling == "token"
+            expected = vit_reference.learned(p, (2, 3))[token:]
+        np.testing.assert_allclose(table.reshape(6, 8), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"position": "none"}, "no position embedding"),
+        ({"position": "relative"}, "how far they are apart"),
+        ({"architecture": "resnet", "resnet_units": (1,), "pooling": "gap"}, "ResNet"),
+    ],
+)
+def test_models_without_positions_say_so(options, words):
+    with pytest.raises(CannotAnswer, match=words):
+        posemb.tables(opened(**options))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"architecture": "axial_vit", "pooling": "gap"}, "within rows and columns"),
+        ({"architecture": "resnet", "resnet_units": (1,)}, "ResNet"),
+        ({"architecture": "axial_resnet", "resnet_units": (1,)}, "ResNet"),
+    ],
+)
+def test_models_without_attention_between_all_tokens_say_so(options, words):
+    with pytest.raises(CannotAnswer, match=words):
+        attention.check(opened(**options).config.model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"unroll": 2, "remat": "full", "attention": "xla"},
+        {"pooling": "gap", "position": "sincos_2d"},
+        {"pooling": "map", "position": "relative"},
+    ],
+    ids=str,
+)
+def test_batches_of_attention_are_those_of_the_model(options):
+    one = opened(**options)
+    views = np.random.default_rng(0).integers(0, 256, (5, 8, 12, 3), np.uint8)
+    size = attention.bytes_per_image(one.config)
+    tokens = 6 + (one.config.model.pooling == "token")
+    assert size == 4 * 2 * 2 * tokens**2
+    batches = list(attention.weights(one, views, at_most=2 * size + 1))
+    assert [batch.shape[1] for batch in batches] == [2, 2, 1]
+    found = np.concatenate(batches, axis=1)
+    assert found.dtype == np.float32
+    images = views / 127.5 - 1
+    *_, expected = vit_reference.forward(one.config.model, one.params, images)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-6)
+
+
+def test_the_output_looks_from_the_class_token_or_from_everywhere():
+    rows = np.arange(49, dtype=np.float32).reshape(1, 7, 7)
+    seen = attention.output_attention(rows, opened().config)
+    assert seen.tolist() == [[[1, 2, 3], [4, 5, 6]]]
+    rows = np.arange(36, dtype=np.float32).reshape(1, 6, 6)
+    seen = attention.output_attention(rows, opened(pooling="gap").config)
+    assert seen.tolist() == [[[15, 16, 17], [18, 19, 20]]]
+
+
+def test_filters_are_of_the_layer_that_sees_pixels():
+    one = opened()
+    np.testing.assert_array_equal(filters.kernel(one), one.params["embedding"]["kernel"])
+    for options in (
+        {"resnet_units": (), "patch_size": (1, 1)},
+        {"architecture": "resnet", "resnet_units": (1,)},
+    ):
+        one = opened(**options)
+        found = filters.kernel(one)
+        assert found.shape == (7, 7, 3, 64)
+        np.testing.assert_array_equal(found, one.params["resnet"]["conv_root"]["kernel"])
+
+
+def test_distances_of_a_hybrid_are_in_pixels_of_the_image():
+    one = opened((8, 12), resnet_units=(), patch_size=(1, 1))
+    grid = models.grid(one.config.model, one.config.data.image_size)
+    assert grid == (2, 3)
+    far = attention_stats.distances(grid, one.config.data.image_size, token=False)
+    assert far[0].tolist() == pytest.approx([0, 4, 8, 4, 4 * ROOT2, math.hypot(4, 8)])
+    assert jax.numpy.asarray(far).dtype == np.float32

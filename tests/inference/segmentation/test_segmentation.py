@@ -1,0 +1,182 @@
+"""Linear segmentation: masks of three layouts, scores against numpy, a whole measurement."""
+
+import json
+import pathlib
+import types
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax import cli
+from vit_jax.config import ConfigError
+from vit_jax.data import decoding
+from vit_jax.inference.segmentation import linear, masks, scores
+
+GOOGLE = pathlib.Path(__file__).parents[2] / "fixtures" / "vit_tiny_token.npz"
+COLORS = np.array([[200, 30, 30], [30, 200, 30], [30, 30, 200]], np.uint8)
+
+pytestmark = pytest.mark.usefixtures("one_device")
+
+
+def draw(folder, names, layout="plain", seed=0):
+    """Writes images of colored blocks, and masks of their colors' numbers."""
+    rng = np.random.default_rng(seed)
+    for name in names:
+        image, mask = {
+            "plain": ("{0}/images/{1}.png", "{0}/masks/{1}.png"),
+            "ade": ("images/{0}/{1}.png", "annotations/{0}/{1}.png"),
+            "voc": ("JPEGImages/{1}.jpg", "SegmentationClass/{1}.png"),
+        }[layout]
+        split, number = name.split("/")
+        classes = rng.integers(0, 3, (4, 4)).repeat(20, axis=0).repeat(24, axis=1).astype(np.uint8)
+        pixels = COLORS[classes] + rng.integers(0, 20, (80, 96, 3), np.uint8)
+        truth = classes + (layout == "ade")
+        truth[:3] = 0 if layout == "ade" else masks.NO_CLASS
+        for path, content in ((image, pixels), (mask, truth)):
+            file = folder / path.format(split, number)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if content is truth and layout == "voc":
+                indexed = Image.fromarray(content).convert("P")
+                indexed.putpalette([5, 6, 7] * 256)  # colors that say nothing
+                indexed.save(file)
+            else:
+                Image.fromarray(content).save(file)
+        if layout == "voc":
+            names_of = folder / "ImageSets" / "Segmentation" / f"{split}.txt"
+            names_of.parent.mkdir(parents=True, exist_ok=True)
+            with names_of.open("a") as file:
+                file.write(f"{number}\n")
+
+
+@pytest.mark.parametrize("layout", ["plain", "ade", "voc"])
+def test_layouts(layout, tmp_path):
+    draw(tmp_path, ["train/b", "train/a", "val/c"], layout)
+    found = masks.find(tmp_path, "train")
+    assert [one.image.stem for one in found] == (["b", "a"] if layout == "voc" else ["a", "b"])
+    mask = masks.read_mask(found[0], max_pixels=10_000)
+    assert mask.shape == (80, 96)
+    assert (mask[:3] == masks.NO_CLASS).all()
+    image = decoding.decode(masks.read(found[0].image), channels=3, max_pixels=10_000)
+    lossless = layout != "voc"
+    nearest = np.abs(image[:, :, None].astype(int) - COLORS - 10).sum(-1).argmin(-1)
+    assert (nearest[3:] == mask[3:]).mean() > (0.999 if lossless else 0.9)
+    assert set(np.unique(mask[3:])) <= {0, 1, 2}
+
+
+def test_patches_have_the_class_of_most_pixels():
+    rng = np.random.default_rng(0)
+    mask = rng.choice([0, 1, 2, masks.NO_CLASS], (30, 50), p=[0.3, 0.2, 0.2, 0.3]).astype(np.uint8)
+    mask[:10, :25] = masks.NO_CLASS
+    found = scores.of_patches(mask, (3, 2))
+    for row in range(3):
+        for column in range(2):
+            part = mask[10 * row : 10 * row + 10, 25 * column : 25 * column + 25]
+            counts = np.bincount(part.ravel(), minlength=256)
+            enough = counts[:255].sum() * 2 >= part.size
+            expected = counts[:255].argmax() if enough else masks.NO_CLASS
+            assert found[row, column] == expected
+    assert found[0, 0] == masks.NO_CLASS
+    # Half of the pixels are enough, fewer are not; of equals the lower class counts.
+    n = masks.NO_CLASS
+    for pixels, expected in (([7, n], 7), ([7, n, n], n), ([9, 4], 4), ([4, 9], 4), ([n, n], n)):
+        assert scores.of_patches(np.array([pixels], np.uint8), (1, 1)) == expected
+    # A patch without pixels, of an image smaller than the grid, has no class.
+    assert scores.of_patches(np.array([[3]], np.uint8), (1, 2)).tolist() == [[n, 3]]
+    # Parts that do not divide: a pixel belongs to the patch that holds its center.
+    assert scores.of_patches(np.array([[1, 1, 2, 3, 3]], np.uint8), (1, 2)).tolist() == [[1, 3]]
+
+
+def test_scores_are_interpolated_and_compared():
+    rng = np.random.default_rng(1)
+    field = rng.normal(size=(2, 3, 5))
+    predicted = scores.predict(field, (4, 9))
+    y, x = (np.arange(4) + 0.5) / 2 - 0.5, (np.arange(9) + 0.5) / 3 - 0.5
+    y, x = np.clip(y, 0, 1), np.clip(x, 0, 2)
+    y0, x0 = np.minimum(y.astype(int), 0), np.minimum(x.astype(int), 1)
+    wy, wx = (y - y0)[:, None, None], (x - x0)[None, :, None]
+    top = field[y0][:, x0] * (1 - wx) + field[y0][:, x0 + 1] * wx
+    low = field[y0 + 1][:, x0] * (1 - wx) + field[y0 + 1][:, x0 + 1] * wx
+    np.testing.assert_array_equal(predicted, (top * (1 - wy) + low * wy).argmax(-1))
+
+    truth = rng.choice([0, 1, 3, masks.NO_CLASS], (4, 9)).astype(np.uint8)
+    pixels = scores.confusion(truth, predicted, 5)
+    assert pixels.sum() == (truth != masks.NO_CLASS).sum()
+    ious = scores.intersection_over_union(pixels)
+    known = truth != masks.NO_CLASS
+    for number in range(5):
+        a, b = (truth == number) & known, (predicted == number) & known
+        union = (a | b).sum()
+        expected = (a & b).sum() / union if union else np.nan
+        np.testing.assert_equal(ious[number], expected)
+
+
+def test_a_whole_measurement(tmp_path, capsys):
+    draw(tmp_path, [f"train/{n}" for n in range(6)] + [f"val/{n}" for n in range(9, 12)])
+    command = ["segment", f"--checkpoint={GOOGLE}", f"--data={tmp_path}"]
+    assert cli.main([*command, f"--output={tmp_path / 'out'}"]) == 0
+    said = capsys.readouterr().out
+    found = json.loads((tmp_path / "out" / "segmentation.json").read_text())
+    assert f"mean IoU        {found['miou']:.4f}" in said
+    assert found["miou"] == pytest.approx(np.mean(found["iou"]))
+    assert found["miou"] > 0.6  # random weights; the colors are far apart
+    assert len(found["iou"]) == 3
+    assert sum(found["pixels"]) == 3 * 77 * 96
+    assert found["train_images"] == 6
+    assert cv2.imread(str(tmp_path / "out" / "segmentation.png")).std() > 10
+    again = [*command, f"--output={tmp_path / 'again'}"]
+    assert cli.main(again) == 0
+    assert json.loads((tmp_path / "again" / "segmentation.json").read_text()) == found
+
+
+def test_a_class_that_only_test_images_have_counts(monkeypatch):
+    truth = np.array([[5, 0], [masks.NO_CLASS, 1]], np.uint8)
+    features = np.eye(3)[[[0, 0], [1, 1]]]
+    monkeypatch.setattr(linear, "_mask", lambda opened, one: truth)
+    monkeypatch.setattr(linear, "_features", lambda opened, test: [(1, None, features)])
+    monkeypatch.setattr(linear.figures, "segments", lambda *drawn: None)
+    probe = types.SimpleNamespace(mean=0.0, scale=1.0, weights=np.eye(3), bias=0.0)
+    opened = types.SimpleNamespace(step=1)
+    found = linear._measured(opened, [1], (probe, 0.1), 3, 1, 1)
+    assert found.pixels.shape == (6, 6)
+    assert (found.pixels[5, 0], found.pixels[0, 0], found.pixels[1, 1]) == (1, 1, 1)
+
+
+def test_a_list_of_names_that_is_none(tmp_path):
+    names = tmp_path / "ImageSets" / "Segmentation" / "val.txt"
+    names.parent.mkdir(parents=True)
+    (tmp_path / "JPEGImages").mkdir()
+    for data, line in ((b"\xff\xfe", "is no list of names"), (b"a" * 1000, "File name too long")):
+        names.write_bytes(data)
+        with pytest.raises(ConfigError, match=line):
+            masks.find(tmp_path, "val")
+
+
+def test_mistakes_are_one_line(tmp_path, capsys):
+    draw(tmp_path / "plain", ["train/a", "val/b"])
+    draw(tmp_path / "voc", ["train/a"], "voc")
+    (tmp_path / "empty").mkdir()
+
+    def said(*arguments, checkpoint=GOOGLE):
+        assert cli.main(["segment", f"--checkpoint={checkpoint}", *arguments]) == 2
+        return capsys.readouterr().err.splitlines()[-1]
+
+    assert "no such folder" in said(f"--data={tmp_path / 'none'}")
+    assert "holds no images" in said(f"--data={tmp_path / 'empty'}")
+    assert "has no split val; there are train" in said(f"--data={tmp_path / 'voc'}")
+    resnet = GOOGLE.with_name("bit_tiny_legacy.npz")
+    assert "a ResNet has no tokens" in said(f"--data={tmp_path / 'plain'}", checkpoint=resnet)
+    mask = tmp_path / "plain" / "train" / "masks" / "a.png"
+    mask.write_bytes(mask.read_bytes()[:60])
+    assert "a.png: is no readable PNG" in said(f"--data={tmp_path / 'plain'}")
+    Image.new("L", (96, 80)).save(mask, "JPEG")  # whose numbers are no longer those that were drawn
+    assert "a.png: is no readable PNG" in said(f"--data={tmp_path / 'plain'}")
+    Image.new("RGB", (96, 80)).save(mask)
+    assert "a.png: is a PNG of mode RGB; a mask has" in said(f"--data={tmp_path / 'plain'}")
+    Image.new("L", (96, 80), masks.NO_CLASS).save(mask)
+    assert "no patch of train has a class" in said(f"--data={tmp_path / 'plain'}")
+    with pytest.raises(ConfigError, match="more than data.max_pixels=50"):
+        masks.read_mask(masks.find(tmp_path / "plain", "train")[0], max_pixels=50)
+    mask.unlink()
+    assert "train/masks/a.png is missing" in said(f"--data={tmp_path / 'plain'}")

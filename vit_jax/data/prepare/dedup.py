@@ -1,0 +1,167 @@
+"""Finds duplicate images: equal pixels, and near duplicates by a perceptual hash.
+
+The paper de-duplicates its pre-training sets against the test sets of its downstream tasks,
+following Big Transfer, which removes exact and near duplicates (section 3.1) without giving the
+method; this one is ours. An image is shrunk to 32 x 32 gray pixels; the signs of the 64 lowest
+frequencies of their discrete cosine transform, without the mean, are its 64-bit hash. Re-encoding,
+resizing and stretching hardly change it; mirroring flips the bits of the odd horizontal
+frequencies. If two hashes differ in few bits, the 16 x 16 gray pixels decide: they must correlate.
+
+Cropped, rotated or edited images are not found. Images without contrast are only compared exactly,
+because their frequencies are noise.
+"""
+
+import dataclasses
+import hashlib
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+
+from vit_jax.utils import storage
+
+SIDE, SMALL = 32, 16
+THRESHOLD = 8  # bits of 64
+CORRELATION = 0.95
+CONTRAST = 4.0  # gray levels, standard deviation of the 32 x 32 pixels
+
+# The 64 lowest frequencies (row, column), diagonal by diagonal; the first is the mean.
+_DIAGONALS = sorted(((v, u) for v in range(12) for u in range(12)), key=lambda f: (sum(f), f))[1:65]
+_ROWS, _COLUMNS = (np.array(axis) for axis in zip(*_DIAGONALS, strict=True))
+_BITS = np.uint64(1) << np.arange(64, dtype=np.uint64)
+MIRROR = np.uint64(_BITS[_COLUMNS % 2 == 1].sum(dtype=np.uint64))
+
+
+class Print(NamedTuple):
+    """The fingerprint of an image.
+
+    `exact` are 16 bytes of SHA-256 over the pixels; `bits` is the hash, None without contrast;
+    `gray` are the 16 x 16 pixels (256), float32, of mean 0 and length 1.
+    """
+
+    exact: bytes
+    bits: np.uint64 | None
+    gray: np.ndarray
+
+
+class Match(NamedTuple):
+    """A duplicate: the other image, and the distance of the hashes in bits; -1: equal pixels."""
+
+    name: str
+    distance: int
+
+
+def take(image: np.ndarray) -> Print:
+    """Returns the fingerprint of uint8 pixels `H W C`."""
+    shape = repr(image.shape).encode()
+    exact = hashlib.sha256(shape + np.ascontiguousarray(image).tobytes()).digest()[:16]
+    plain = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.shape[2] == 3 else image[:, :, 0]
+    # Area averaging aliases least; for images smaller than the result, OpenCV interpolates.
+    square = cv2.resize(plain, (SIDE, SIDE), interpolation=cv2.INTER_AREA).astype(np.float32)
+    gray = square.reshape(SMALL, 2, SMALL, 2).mean((1, 3)).ravel()
+    gray = gray - gray.mean()
+    length = np.float32(np.linalg.norm(gray))
+    if square.std() < CONTRAST or not length:
+        return Print(exact, None, np.zeros_like(gray))
+    signs = cv2.dct(square)[_ROWS, _COLUMNS] > 0
+    return Print(exact, np.uint64(_BITS[signs].sum(dtype=np.uint64)), gray / length)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prints:
+    """Fingerprints of many images, as arrays that processes share through a file.
+
+    Attributes:
+      names: of the images, for messages.
+      exact: (N) 16 bytes each.
+      bits: (N) uint64; 0 where `contrast` is False.
+      contrast: (N) bool.
+      gray: (N, 256) float16.
+    """
+
+    names: np.ndarray
+    exact: np.ndarray
+    bits: np.ndarray
+    contrast: np.ndarray
+    gray: np.ndarray
+
+    @classmethod
+    def of(cls, prints: Sequence[Print], names: Sequence[str]) -> "Prints":
+        """Returns the arrays of fingerprints."""
+        return cls(
+            np.array([name.encode() for name in names], np.bytes_),
+            np.array([each.exact for each in prints], np.dtype("V16")),
+            np.array([each.bits or 0 for each in prints], np.uint64),
+            np.array([each.bits is not None for each in prints], bool),
+            np.array([each.gray for each in prints], np.float16).reshape(-1, SMALL * SMALL),
+        )
+
+    def save(self, path: pathlib.Path) -> None:
+        """Writes the arrays to a file, the largest one to a second file."""
+        with storage.naming(path), path.open("wb") as file:
+            np.save(path.with_suffix(GRAY), self.gray)
+            np.savez(file, **{name: getattr(self, name) for name in SMALLER})
+
+    @classmethod
+    def load(cls, path: pathlib.Path) -> "Prints":
+        """Reads the arrays that `save` wrote; all processes share the memory of the largest."""
+        gray = np.load(path.with_suffix(GRAY), mmap_mode="r")
+        with np.load(path) as file:
+            return cls(**{name: file[name] for name in SMALLER}, gray=gray)
+
+
+SMALLER, GRAY = ("names", "exact", "bits", "contrast"), ".gray.npy"
+
+
+class Index:
+    """Finds the duplicate of an image among fingerprints, much faster than decoding it.
+
+    Hashes that differ in at most `threshold` bits agree in one of `threshold` + 1 groups of bits,
+    so only images with an equal group are compared.
+    """
+
+    def __init__(self, prints: Prints, threshold: int = THRESHOLD) -> None:
+        self._prints, self._threshold = prints, threshold
+        self._by_pixels = {bytes(each): at for at, each in enumerate(prints.exact)}
+        rows = np.flatnonzero(prints.contrast)
+        self._bands: list[tuple[np.uint64, np.ndarray, np.ndarray]] = []
+        # Bits are dealt in turn: neighboring frequencies are not independent.
+        for band in range(threshold + 1):
+            mask = np.uint64(_BITS[band :: threshold + 1].sum(dtype=np.uint64))
+            keys = prints.bits[rows] & mask
+            order = np.argsort(keys, kind="stable")
+            self._bands.append((mask, keys[order], rows[order]))
+
+    def find(self, image: np.ndarray) -> Match | None:
+        """Returns the nearest duplicate of uint8 pixels `H W C`, or None."""
+        mine = take(image)
+        at = self._by_pixels.get(mine.exact)
+        if at is not None:
+            return Match(self._name(at), -1)
+        if mine.bits is None:
+            return None
+        mirrored = np.ascontiguousarray(mine.gray.reshape(SMALL, SMALL)[:, ::-1]).ravel()
+        best: tuple[int, int] | None = None
+        for bits, gray in ((mine.bits, mine.gray), (mine.bits ^ MIRROR, mirrored)):
+            for distance, at in self._near(bits):
+                if best is not None and distance >= best[0]:
+                    break
+                if float(self._prints.gray[at].astype(np.float32) @ gray) >= CORRELATION:
+                    best = distance, at
+        return best and Match(self._name(best[1]), best[0])
+
+    def _near(self, bits: np.uint64) -> list[tuple[int, int]]:
+        """Returns (distance, position) of all hashes within the threshold, nearest first."""
+        found = []
+        for mask, keys, rows in self._bands:
+            key = bits & mask
+            found.append(rows[np.searchsorted(keys, key) : np.searchsorted(keys, key, "right")])
+        rows = np.concatenate(found)
+        distances = np.bitwise_count(self._prints.bits[rows] ^ bits)
+        near = distances <= self._threshold  # few, and some of them by several groups
+        return sorted(set(zip(distances[near].tolist(), rows[near].tolist(), strict=True)))
+
+    def _name(self, at: int) -> str:
+        return self._prints.names[at].decode()

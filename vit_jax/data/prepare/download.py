@@ -1,0 +1,175 @@
+"""Downloads data sets with TFDS and prepares them as array_record."""
+
+import contextlib
+import importlib.util
+import pathlib
+import re
+import socket
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow_datasets as tfds
+
+from vit_jax.config import NO_ROOM
+from vit_jax.data import tfds_metadata
+from vit_jax.data.prepare import dataset_info
+from vit_jax.data.prepare.official.recipe import Recipe
+from vit_jax.data.prepare.shards import PrepareError
+from vit_jax.data.source import DataError, reason
+
+EXTRA = "pip install 'vit_jax[prepare]'"
+
+
+def builder(name: str, data_dir: str | None) -> Any:
+    """Returns the TFDS builder of a data set; raises DataError."""
+    try:
+        return tfds_metadata.builder(name, data_dir=data_dir, file_format="array_record")
+    except tfds.core.DatasetNotFoundError:
+        raise DataError(f"{name}: TFDS has no such data set") from None
+    except (ValueError, AssertionError) as error:
+        raise DataError(f"{name}: {reason(error)}") from None
+    except ImportError as error:
+        raise DataError(_needs(name, [error.name or "tensorflow"])) from None
+
+
+def prepared(one: Any) -> str | None:
+    """Returns the format a data set is prepared in, such as `array_record`, or None."""
+    if not (one.data_path / "dataset_info.json").exists():
+        return None
+    found = dataset_info.read(one.data_path).file_format
+    return found.value if found else "tfrecord"
+
+
+def download(one: Any, name: str, packages: Sequence[str], files: str, manual: str | None) -> None:
+    """Downloads a data set and prepares it as array_record.
+
+    Args:
+      one: its builder.
+      name: its name on the command line, for messages.
+      packages: packages that its builder needs in addition.
+      files: description of the files that the user must provide, or empty.
+      manual: the folder with these files; None: TFDS's default.
+
+    Raises DataError with one line that names what is missing, and PrepareError if another attempt
+    may succeed.
+    """
+    manual = check(one, name, packages, files, manual)
+    if manual is None:
+        _check_network(one, name)
+    config = tfds.download.DownloadConfig(manual_dir=manual)
+    with _one_line(name), contextlib.redirect_stdout(sys.stderr):
+        one.download_and_prepare(download_config=config)
+
+
+def check(
+    one: Any, name: str, packages: Sequence[str], files: str, manual: str | None
+) -> str | None:
+    """Returns the folder with the user's files, or None if TFDS downloads them.
+
+    Takes the arguments of `download`. Raises DataError if files or packages are missing.
+    """
+    if one.MANUAL_DOWNLOAD_INSTRUCTIONS:
+        manual = manual or str(pathlib.Path(one._data_dir_root) / "downloads/manual")
+        _check_manual(name, files or " ".join(one.MANUAL_DOWNLOAD_INSTRUCTIONS.split()), manual)
+    missing = [each for each in packages if importlib.util.find_spec(_module(each)) is None]
+    if missing:
+        raise DataError(_needs(name, missing))
+    return manual if one.MANUAL_DOWNLOAD_INSTRUCTIONS else None
+
+
+def archives(one: Any, name: str, recipe: Recipe, data_dir: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the folders with the archives of a recipe: the user's, or downloads of TFDS.
+
+    TFDS checks their SHA-256; links give them their official names. Raises like `download`.
+    """
+    if manual := manual_archives(one, name, recipe, data_dir):
+        return manual
+    _check_network(one, name, f"; or get {recipe.files}, and give their folder by --from=")
+    infos = {u: i for u, i in one.url_infos.items() if i.filename in recipe.downloads}
+    folder = data_dir / "downloads"
+    with _one_line(name), contextlib.redirect_stdout(sys.stderr):
+        manager = tfds.download.DownloadManager(
+            download_dir=folder, dataset_name=one.name, url_infos=infos
+        )
+        found: Any = manager.download({info.filename: url for url, info in infos.items()})
+        links = folder / "official" / one.name
+        links.mkdir(parents=True, exist_ok=True)
+        for official, path in found.items():
+            link = links / official
+            link.unlink(missing_ok=True)
+            link.symlink_to(pathlib.Path(path).resolve())
+    return [links]
+
+
+def manual_archives(
+    one: Any, name: str, recipe: Recipe, data_dir: pathlib.Path
+) -> list[pathlib.Path]:
+    """Returns TFDS's folder for archives that the user downloads; empty if TFDS downloads them.
+
+    Raises DataError if that folder is empty, or nobody can download the archives.
+    """
+    if one.MANUAL_DOWNLOAD_INSTRUCTIONS:
+        manual = data_dir / "downloads/manual"
+        _check_manual(name, recipe.files, str(manual), all_of_them=False)
+        return [manual]
+    if not recipe.downloads:
+        raise DataError(f"{name}: is not downloaded; get {recipe.files}; then --from=FOLDER")
+    return []
+
+
+def _module(package: str) -> str:
+    return {"scikit-image": "skimage"}.get(package, package)
+
+
+def _needs(name: str, missing: Sequence[str]) -> str:
+    return f"{name}: TFDS needs {', '.join(missing)} to prepare it, once: {EXTRA}"
+
+
+def _check_manual(name: str, files: str, folder: str, *, all_of_them: bool = True) -> None:
+    """Raises DataError for an empty folder or, with `all_of_them`, for missing files."""
+    path = pathlib.Path(folder)
+    if not path.is_dir() or not any(path.iterdir()):
+        raise DataError(f"{name}: put into {folder}: {files}; or give their folder by --from=")
+    wanted = re.findall(r"\b[\w.-]+\.(?:tar|zip|csv)\b", files.partition(", unpacked")[0])
+    lacking = [each for each in wanted if not (path / each).exists()]
+    if all_of_them and wanted and lacking and "unpacked" not in files:
+        raise DataError(f"{name}: {folder} lacks {', '.join(lacking)}; it takes {files}")
+
+
+def _check_network(one: Any, name: str, otherwise: str = "") -> None:
+    """Raises PrepareError without a network, where TFDS would retry for minutes."""
+    if urllib.request.getproxies():
+        return
+    for url in list(one.url_infos or ())[:1]:
+        host = urllib.parse.urlsplit(url).hostname
+        if host:
+            try:
+                socket.getaddrinfo(host, 443)
+            except OSError as error:
+                raise PrepareError(
+                    f"{name}: cannot reach {host} ({error.strerror}); check the network, "
+                    f"or give a copy that TFDS prepared elsewhere: --from=FOLDER{otherwise}"
+                ) from None
+
+
+@contextlib.contextmanager
+def _one_line(name: str) -> Iterator[None]:
+    """Turns any error of a TFDS builder into one line."""
+    try:
+        yield
+    except ImportError as error:
+        raise DataError(_needs(name, [error.name or "tensorflow"])) from None
+    except OSError as error:
+        if error.errno in NO_ROOM or "disk space" in str(error):
+            raise PrepareError(
+                f"{name}: {reason(error)}; free some space, or choose another --data-dir"
+            ) from None
+        raise PrepareError(f"{name}: {reason(error)}") from None
+    except Exception as error:
+        # Builders have many authors and raise many types for a wrong file.
+        if "tensorflow" in str(error).lower() and "import" in str(error).lower():
+            raise DataError(_needs(name, ["tensorflow"])) from None
+        raise DataError(f"{name}: {type(error).__name__}: {reason(error)}") from None

@@ -1,0 +1,236 @@
+"""Builds a data set from a recipe: shards in TFDS's order with its metadata, resumable."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import pathlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core import splits as splits_lib
+
+from vit_jax.data.prepare import processes, shards, staging
+from vit_jax.data.prepare.official import records
+from vit_jax.data.prepare.official.archives import Archives
+from vit_jax.data.prepare.official.recipe import Contents, Examples, Recipe
+from vit_jax.data.prepare.pack import FACTS
+from vit_jax.data.prepare.shards import SHARD_BYTES, Outcome, Planned
+from vit_jax.data.source import DataError
+from vit_jax.utils import storage
+
+Path = pathlib.Path
+
+FORM = 1  # incremented when the same files would be packed to different bytes
+UNPACKED = "unpacked"
+ORDER = "TFDS's: MD5 of the split's name and the example's key"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """A build job.
+
+    Attributes:
+      name: name on the command line, for messages.
+      recipe: recipe of the data set.
+      builder: its TFDS builder, for array_record in the target data_dir.
+      sources: the user's folders and files.
+      partial: build even if images are missing.
+      workers: processes.
+      shard_bytes: approximate bytes of examples per shard.
+    """
+
+    name: str
+    recipe: Recipe
+    builder: Any
+    sources: Sequence[Path]
+    partial: bool = False
+    workers: int = 1
+    shard_bytes: int = SHARD_BYTES
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the complete data set."""
+        return Path(self.builder.data_path)
+
+
+def build(job: Job) -> dict[str, Any]:
+    """Builds a data set and returns the contents of its `vit_jax.json`.
+
+    Keeps the shards that an earlier attempt with the same files finished; the result is identical
+    to an uninterrupted build, byte for byte. Raises DataError for files that are not the official
+    ones, and for missing images unless the job is `partial`.
+    """
+    part = staging.folder(job.folder)
+    with staging.alone(part):
+        with staging.nothing_left(part):
+            contents = find_examples(job, part / UNPACKED)
+            orders = {name: order(name, one) for name, one in contents.splits.items()}
+        staging.begin(part, _fingerprint(job, contents, orders))
+        packed = processes.finish(
+            job.name,
+            list(_planned(job, part, contents, orders)),
+            functools.partial(_check_room, part, contents),
+            functools.partial(_shard, contents),
+            functools.partial(records.Packer, job.recipe.dataset),
+            job.workers,
+        )
+        facts = _finish(job, part, contents, packed)
+    shutil.rmtree(part, ignore_errors=True)
+    return facts
+
+
+def held(folder: Path) -> dict[str, Any] | None:
+    """Returns the facts of a data set built by this module, or None."""
+    try:
+        facts = json.loads((folder / FACTS).read_text())
+    except (OSError, ValueError):
+        return None
+    return facts if isinstance(facts, dict) and "official" in facts else None
+
+
+def counts(facts: Mapping[str, Any]) -> str:
+    """Describes how many of the official images each split contains."""
+    there = {split: about["examples"] for split, about in facts["splits"].items()}
+    return _counts(there, facts["official"])
+
+
+def is_partial(facts: Mapping[str, Any]) -> bool:
+    """Returns whether images are missing."""
+    there = {split: about["examples"] for split, about in facts["splits"].items()}
+    return there != facts["official"]
+
+
+def order(split: str, examples: Examples) -> np.ndarray:
+    """Returns positions (N,) in TFDS's order of the examples of a split.
+
+    TFDS orders by the MD5 of the split's name and the key (`tfds.core.hashing`), so `train[:800]`
+    selects the same images as in a copy made by TFDS. Raises DataError for a repeated key.
+    """
+    salted = hashlib.md5(split.encode(), usedforsecurity=False)
+    hashes = np.zeros((len(examples), 2), ">u8")
+    for index, key in enumerate(examples.keys()):
+        one = salted.copy()
+        one.update(str(key).replace("\\", "/").encode())
+        hashes[index] = np.frombuffer(one.digest(), ">u8")
+    found = np.lexsort((hashes[:, 1], hashes[:, 0]))
+    again = np.flatnonzero((hashes[found[1:]] == hashes[found[:-1]]).all(axis=1))
+    if again.size:
+        twice = examples[int(found[again[0]])]
+        raise DataError(f"{split}: {twice.name} occurs twice; give each image once")
+    return found
+
+
+def find_examples(job: Job, scratch: Path, limit: int | None = None) -> Contents:
+    """Returns the examples in the sources, after checking their number.
+
+    Compressed files are unpacked to `scratch`; with a `limit`, one that unpacks to more bytes
+    raises NeedsUnpackingError. Raises DataError if images are missing, unless the job is `partial`.
+    """
+    recipe = job.recipe
+    archives = Archives(job.sources, recipe.archives, scratch, recipe.unpacked, limit)
+    contents = recipe.look(archives)
+    there = {split: len(contents.splits.get(split, ())) for split in recipe.splits}
+    if not any(there.values()):
+        raise DataError(
+            f"{job.name}: --from={archives.named}: contains no image of {recipe.files}; to pack "
+            "your own images, choose another name"
+        )
+    for split, number in there.items():
+        if number > recipe.splits[split]:
+            raise DataError(
+                f"{job.name}: --from={archives.named}: {split} has {number:,} images, more than "
+                f"the official {recipe.splits[split]:,}"
+            )
+    if there != dict(recipe.splits) and not job.partial:
+        raise DataError(
+            f"{job.name}: --from={archives.named}: {_counts(there, recipe.splits)}; it requires "
+            f"{recipe.files}; to pack the available images, add --partial"
+        )
+    splits = {split: contents.splits[split] for split, number in there.items() if number}
+    return contents._replace(splits=splits)
+
+
+def _counts(there: Mapping[str, int], official: Mapping[str, int]) -> str:
+    return ", ".join(
+        f"{split}: {there.get(split, 0):,} of {number:,} images"
+        for split, number in official.items()
+    )
+
+
+def _fingerprint(job: Job, contents: Contents, orders: Mapping[str, np.ndarray]) -> str:
+    """Returns a digest of everything that determines the contents of the shards."""
+    total = hashlib.sha256()
+    facts = [FORM, job.builder.info.full_name, job.shard_bytes]
+    total.update(json.dumps([*facts, {k: list(v) for k, v in contents.names.items()}]).encode())
+    for split, positions in orders.items():
+        examples = contents.splits[split]
+        for position in positions.tolist():
+            one = examples[position]
+            total.update(repr((split, one.key, one.values)).encode())
+        total.update(examples.sizes()[positions].astype("<i8").tobytes())
+    return total.hexdigest()
+
+
+def _planned(
+    job: Job, part: Path, contents: Contents, orders: Mapping[str, np.ndarray]
+) -> Iterator[Planned]:
+    for split, positions in orders.items():
+        size = int(contents.splits[split].sizes().sum())
+        path = part / staging.WHOLE / job.builder.name
+        yield from shards.divide(path, split, positions, size, job.shard_bytes)
+
+
+def _shard(contents: Contents, one: Planned) -> records.Shard:
+    """Returns a shard with its examples."""
+    examples = contents.splits[one.split]
+    return records.Shard(one.path, [examples[at] for at in one.positions.tolist()])
+
+
+def _check_room(part: Path, contents: Contents, missing: Sequence[Planned]) -> None:
+    needed = sum(int(contents.splits[p.split].sizes()[p.positions].sum()) for p in missing)
+    staging.check_free(part, needed, "make room, or choose another --data-dir")
+
+
+def _finish(
+    job: Job, part: Path, contents: Contents, packed: list[tuple[Planned, Outcome]]
+) -> dict[str, Any]:
+    """Writes the metadata and gives the folder its final name."""
+    whole = part / staging.WHOLE
+    facts: dict[str, Any] = {
+        "name": job.builder.info.full_name,
+        "official": dict(job.recipe.splits),
+        "splits": {},
+        "order": ORDER,
+        "shards": {one.path.name: outcome.sha256 for one, outcome in packed},
+    }
+    with shards.disk_errors(job.folder):
+        for split in contents.splits:
+            mine = [each for each in packed if each[0].split == split]
+            facts["splits"][split] = shards.join_names(whole / f"{split}.txt", mine)
+        _write_metadata(job, whole, contents, packed)
+        storage.write_atomically(whole / FACTS, json.dumps(facts, indent=1) + "\n")
+        staging.publish(whole, job.folder)
+    return facts
+
+
+def _write_metadata(
+    job: Job, whole: Path, contents: Contents, packed: list[tuple[Planned, Outcome]]
+) -> None:
+    """Writes the builder's TFDS metadata, with the actual splits."""
+    info = job.builder.info
+    for feature, names in contents.names.items():
+        info.features[feature].names = list(names)
+    splits = [
+        tfds.core.SplitInfo(
+            name=split,
+            shard_lengths=[outcome.examples for one, outcome in packed if one.split == split],
+            num_bytes=sum(outcome.bytes for one, outcome in packed if one.split == split),
+        )
+        for split in contents.splits
+    ]
+    info.set_splits(splits_lib.SplitDict(splits))
+    info.write_to_directory(whole)

@@ -1,0 +1,141 @@
+"""Converts TFRecord copies of TFDS data sets to array_record, record by record."""
+
+import json
+import pathlib
+import shutil
+import struct
+from collections.abc import Iterator
+from typing import IO
+
+import google_crc32c
+import tensorflow_datasets as tfds
+from etils import epath
+
+from vit_jax.data.prepare import dataset_info, shards, staging
+from vit_jax.data.source import DataError
+from vit_jax.runtime.progress import Bar
+from vit_jax.utils import limits, storage
+
+INFO = "dataset_info.json"
+SUFFIX = "tfrecord"
+MOST_BYTES = 2**30  # of a record
+CHUNK = 2**20  # bytes to read at a time, because a damaged length may be huge
+
+
+def find(folder: epath.Path, name: str) -> epath.Path | None:
+    """Returns the folder of a prepared data set: `folder` itself, or the newest below it."""
+    if (folder / INFO).exists():
+        return folder
+    versions = []
+    for root in (folder, folder / name.partition(":")[0]):
+        if root.is_dir():
+            versions += [each for each in root.iterdir() if tfds.core.Version.is_valid(each.name)]
+    found = [each for each in versions if (each / INFO).exists()]
+    return max(found, key=lambda each: tfds.core.Version(each.name), default=None)
+
+
+def check(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Path:
+    """Returns the folder that `convert` would write, `data_dir/NAME/VERSION`.
+
+    Raises DataError if `source` is another data set or format, or the folder exists.
+    """
+    info = dataset_info.read(source)
+    found = info.full_name.rpartition("/")[0]
+    if found != name.partition(":")[0]:
+        raise DataError(f"--from={source}: is a copy of {found}, not of {name}")
+    if info.file_format != tfds.core.FileFormat.TFRECORD:
+        raise DataError(f"--from={source}: is {info.file_format.value}; only tfrecord is converted")
+    folder = data_dir / info.full_name
+    if folder.exists():
+        raise DataError(f"--data-dir={data_dir}: {folder} exists; choose another, or remove it")
+    return folder
+
+
+def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Path:
+    """Converts a data set and returns its new folder, `data_dir/NAME/VERSION`.
+
+    Keeps the number of shards and their records, and shards that an earlier attempt finished.
+    Raises DataError for a damaged record, by file and number, and like `check`.
+    """
+    folder = check(source, name, data_dir)
+    info = dataset_info.read(source)
+    part = folder.with_name(f".{folder.name}.part")
+    with shards.disk_errors(folder):
+        part.mkdir(parents=True, exist_ok=True)
+    with Bar(f"converting {info.full_name}", info.splits.total_num_examples) as progress:
+        done = 0
+        for path, length in dataset_info.shards(info):
+            target = part / path.name.replace(f".{SUFFIX}", ".array_record")
+            if not target.exists():
+                shards.write_records(target, _counted(path, length, done, progress))
+            done += length
+            progress.update(done)
+    _copy_metadata(source, part)
+    with shards.disk_errors(folder):
+        staging.publish(part, folder)
+    return folder
+
+
+def _copy_metadata(source: epath.Path, part: pathlib.Path) -> None:
+    with shards.disk_errors(part):
+        for path in source.iterdir():
+            if not path.is_dir() and f".{SUFFIX}" not in path.name and path.name != INFO:
+                with path.open("rb") as old, (part / path.name).open("wb") as new:
+                    shutil.copyfileobj(old, new)
+        values = limits.read_json(source / INFO, limits.TABLE)
+        values["fileFormat"] = "array_record"
+        storage.write_atomically(part / INFO, json.dumps(values, indent=2))
+
+
+def _counted(path: epath.Path, length: int, done: int, progress: Bar) -> Iterator[bytes]:
+    """Yields the records of a shard, which must be `length`."""
+    with storage.errors_as(DataError, str(path)):
+        file = path.open("rb")
+    count = 0
+    with file:
+        for record in read(file, str(path)):
+            count += 1
+            progress.update(done + count)
+            yield record
+    if count != length:
+        raise DataError(f"{path}: has {count} records, but {INFO} lists {length}; copy it again")
+
+
+def read(file: IO[bytes], name: str) -> Iterator[bytes]:
+    """Yields the records of a TFRecord file.
+
+    A record is its length (uint64), the checksum of those 8 bytes, its bytes, and their checksum;
+    the checksums are CRC-32C, masked, uint32, all little-endian.
+
+    Raises DataError that names the file and the number of a record that is damaged or cut off.
+    """
+    number = 0
+    while head := file.read(12):
+        try:
+            length, check = struct.unpack("<QI", head)
+            if check != masked(head[:8]):
+                raise DataError(f"{name}: record {number}: its length is damaged; copy it again")
+            if length > MOST_BYTES:
+                raise DataError(
+                    f"{name}: record {number}: has {length:,} bytes, more than {MOST_BYTES:,}"
+                )
+            record = b"".join(_chunks(file, length))
+            (check,) = struct.unpack("<I", file.read(4))
+        except struct.error:
+            raise DataError(f"{name}: record {number}: is cut off; copy it again") from None
+        if check != masked(record):
+            raise DataError(f"{name}: record {number}: its bytes are damaged; copy it again")
+        yield record
+        number += 1
+
+
+def _chunks(file: IO[bytes], length: int) -> Iterator[bytes]:
+    while length and (chunk := file.read(min(length, CHUNK))):
+        length -= len(chunk)
+        yield chunk
+
+
+def masked(data: bytes) -> int:
+    """Returns the checksum of a TFRecord: CRC-32C rotated right by 15 bits plus a constant."""
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,0 +1,109 @@
+"""Frozen features of a whole split: the input of the head, `pre_logits`."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from vit_jax import config, models
+from vit_jax.evaluation.linear_data import Pair
+from vit_jax.evaluation.runner import SplitRunner
+from vit_jax.training import normalization, sharding
+
+PADDING = -1  # label of a padded row
+
+
+class Features(NamedTuple):
+    """Features of a split: N x D x 4 bytes, spread over the devices of all processes.
+
+    Attributes:
+      mesh: the devices.
+      values: (B, D) float32 per batch, rows sharded over all devices.
+      labels: (B,) int32 per batch, likewise; PADDING for padded rows.
+      order: the example of each row of all batches, as in `SplitRunner`.
+    """
+
+    mesh: Mesh
+    values: list[jax.Array]
+    labels: list[jax.Array]
+    order: np.ndarray | None = None
+
+    def gathered(self) -> tuple[np.ndarray, np.ndarray]:
+        """Gathers all examples into this process's memory: (N, D) float32 and their labels (N,).
+
+        They are in the order of the split.
+        """
+        whole = jax.jit(lambda x: x, out_shardings=NamedSharding(self.mesh, P()))
+        values, labels = (
+            np.concatenate([np.asarray(whole(part).addressable_data(0)) for part in parts])
+            for parts in (self.values, self.labels)
+        )
+        examples = np.flatnonzero(labels != PADDING)
+        if self.order is not None:
+            examples = examples[np.argsort(self.order[examples])]
+        return values[examples], labels[examples]
+
+
+class Extractor:
+    """Extracts features of one model, of each split once for all evaluators that need it."""
+
+    def __init__(
+        self,
+        model: models.Classifier,
+        data: config.Data,
+        shared: Mapping[SplitRunner, int] | None = None,
+    ) -> None:
+        """Takes how many evaluators read each split; others are read whenever they are asked for.
+
+        Features are kept from the first of these calls to the last.
+        """
+        self._pre_logits = functools.partial(_pre_logits, model, data)
+        self._shared = shared or {}
+        self._params: Any = None
+        self._kept: dict[SplitRunner, tuple[Features, int]] = {}
+
+    def __call__(
+        self, params: Any, split: SplitRunner, *, stop: Callable[[], bool]
+    ) -> Features | None:
+        """Returns the features of a split in its order; None if `stop()` turned true."""
+        if params is not self._params:  # after a call that was stopped, other features are left
+            self._params, self._kept = params, {}
+        features, calls = self._kept.pop(split, (None, 0))
+        features = features or self._read(params, split, stop)
+        if features is None or calls + 1 >= self._shared.get(split, 1):
+            self._params = params if self._kept else None
+            return features
+        self._kept[split] = features, calls + 1
+        return features
+
+    def both(
+        self, params: Any, pair: Pair, *, stop: Callable[[], bool]
+    ) -> tuple[Features, Features] | None:
+        """Returns the features of both splits of a pair; None if `stop()` turned true."""
+        train = self(params, pair.train, stop=stop)
+        test = train and self(params, pair.test, stop=stop)
+        return (train, test) if train and test else None
+
+    def _read(self, params: Any, split: SplitRunner, stop: Callable[[], bool]) -> Features | None:
+        outputs = split.outputs(functools.partial(self._pre_logits, params), stop=stop)
+        if outputs is None:
+            return None
+        values, labels = zip(*outputs, strict=True)
+        return Features(split.mesh, list(values), list(labels), split.order)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))  # compiled once for all splits
+def _pre_logits(
+    model: models.Classifier, data: config.Data, params: Any, batch: dict[str, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    _, out = model.apply(params, normalization.normalize_pixels(batch["image"], data))
+    chex.assert_shape(out["pre_logits"], (batch["label"].shape[0], None))
+    chex.assert_type(out["pre_logits"], jnp.float32)
+    found = out["pre_logits"], jnp.where(batch["mask"], batch["label"], PADDING)
+    return jax.lax.with_sharding_constraint(found, sharding.BATCH)

@@ -1,0 +1,239 @@
+"""Few-shot linear evaluation in closed form: least squares on frozen features.
+
+ViT, section 4.1: regularized least squares from the features of some training images to targets
+{-1, 1}^K. The paper gives neither the regularizer nor the seeds; as in big_vision's fewshot_lsr.py
+the features are standardized by those images, a constant 100 is their bias (which is regularized
+too), l2 is 2^10, and accuracy is the mean over 3 draws.
+
+The squares are solved in this process in float64: at l2 = 2^-10 the matrix has a condition number
+beyond float32's digits. Several l2 share the matrix of products of the features, and each is then
+solved by itself: an eigendecomposition for all of them takes longer, for five too. No N x K array
+exists where it would be larger than the features: the product of features and targets is one of
+sums over each class, and test images are scored a batch at a time. On the host that takes
+N x D x 4 bytes for the features and about 3 (D + K) x D x 8 for the solution, on the devices
+D x K x 4 for each and B x K x 4 for all: 0.3, 0.7, 0.1 and 0.4 GB at N = 65,000, D = 1,280,
+K = 21,843 and B = 4,096.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from vit_jax import config
+from vit_jax.evaluation.features import PADDING, Extractor, Features
+from vit_jax.evaluation.linear_data import Pair
+from vit_jax.runtime import logs
+
+BIAS = 100.0
+CHUNK = 4096  # examples converted to float64 at a time
+
+
+class Linear(NamedTuple):
+    """A linear classifier of features: argmax of ((x - mean) / scale) @ weights + bias.
+
+    Attributes:
+      mean, scale: (D,).
+      weights: (D, K).
+      bias: (K,).
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+    weights: np.ndarray
+    bias: np.ndarray
+
+
+class FewShot:
+    """Evaluates features on pairs of splits, with the options of `evaluation`."""
+
+    def __init__(
+        self, extract: Extractor, options: config.Evaluation, pairs: Mapping[str, Pair]
+    ) -> None:
+        self._extract, self._options, self._pairs = extract, options, pairs
+
+    def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
+        """Returns accuracies: `SET/5shot`, or with several l2, `SET/5shot/l2=1024`."""
+        results: dict[str, float] = {}
+        for name, pair in self._pairs.items():
+            both = self._extract.both(params, pair, stop=stop)
+            if both is None:
+                return None
+            train, test = both
+            x, y = train.gathered()
+            self._warn_of_few(name, y)
+            for shots in self._options.shots:
+                found = self._accuracies(x, y, pair.classes, shots, test, stop)
+                if found is None:
+                    return None
+                results |= {f"{name}/{shots}shot{key}": value for key, value in found.items()}
+        return results
+
+    def _warn_of_few(self, name: str, y: np.ndarray) -> None:
+        least = int(np.unique(y, return_counts=True)[1].min())
+        for shots in self._options.shots:
+            if least < shots:
+                logs.log.warning(
+                    "evaluation.shots=%d: %s has a class with %d training images; all are used",
+                    shots,
+                    name,
+                    least,
+                )
+
+    def _accuracies(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        classes: int,
+        shots: int,
+        test: Features,
+        stop: Callable[[], bool],
+    ) -> dict[str, float] | None:
+        """Returns means over draws, keyed by `/l2=NUMBER`, or by an empty key for a single l2."""
+        strengths = self._options.fewshot_l2
+        each = np.zeros((self._options.fewshot_seeds, len(strengths)))
+        for seed, row in enumerate(each):
+            few = choose(y, shots, seed)
+            for column, linear in enumerate(solutions(x[few], y[few], classes, strengths)):
+                if stop():
+                    return None
+                row[column] = accuracy(linear, test)
+        names = [f"/l2={l2:g}" for l2 in strengths] if len(strengths) > 1 else [""]
+        return dict(zip(names, each.mean(axis=0).tolist(), strict=True))
+
+
+def choose(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
+    """Returns the positions of `shots` examples per class, or of all if a class has fewer.
+
+    They come first in a permutation by `seed`, so that larger draws contain smaller ones.
+    """
+    order = np.random.default_rng(seed).permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    _, first, counts = np.unique(labels[order], return_index=True, return_counts=True)
+    place = np.arange(len(labels)) - np.repeat(first, counts)
+    return np.sort(order[place < shots])
+
+
+def solutions(
+    x: np.ndarray, y: np.ndarray, classes: int, strengths: Sequence[float]
+) -> Iterator[Linear]:
+    """Yields the solution for features (N, D) and labels (N,) for each l2 in `strengths`.
+
+    It is W = (X'X + l2 I)^-1 X'Y; with fewer examples than columns of X, in the dual form,
+    X'(XX' + l2 I)^-1 Y.
+    """
+    mean, scale = moments(x)
+
+    def inputs(rows: slice) -> np.ndarray:
+        part = (x[rows] - mean) / scale
+        return np.concatenate([part, np.full((len(part), 1), BIAS)], axis=1)
+
+    columns = x.shape[1] + 1
+    if len(x) < columns:
+        found = _dual(inputs(slice(None)), y, classes, strengths)
+    else:
+        parts = ((inputs(rows), y[rows]) for rows in _chunks(len(x)))
+        found = _solved(*_products(parts, columns, classes), strengths)
+    for solution in found:
+        yield Linear(mean, scale, solution[:-1], BIAS * solution[-1])
+
+
+def _products(
+    parts: Iterable[tuple[np.ndarray, np.ndarray]], columns: int, classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns X'X and X'Y of some rows of X, and their labels, at a time."""
+    square, sums = np.zeros((columns, columns)), np.zeros((classes, columns))
+    for part, labels in parts:
+        square += part.T @ part
+        sums += _class_sums(part, labels, classes)
+    return square, _times_targets(sums)
+
+
+def _dual(
+    matrix: np.ndarray, y: np.ndarray, classes: int, strengths: Sequence[float]
+) -> Iterator[np.ndarray]:
+    """Gives X'(XX' + l2 I)^-1 Y, solved for the narrower of X and Y."""
+    square = matrix @ matrix.T
+    if classes < matrix.shape[1]:
+        targets = np.where(y[:, None] == np.arange(classes), 1.0, -1.0)
+        for solved in _solved(square, targets, strengths):
+            yield matrix.T @ solved
+    else:
+        for solved in _solved(square, matrix, strengths):
+            yield _times_targets(_class_sums(solved, y, classes))
+
+
+def _solved(
+    square: np.ndarray, right: np.ndarray, strengths: Sequence[float]
+) -> Iterator[np.ndarray]:
+    """Yields (square + l2 I)^-1 right for each l2; overwrites `square`."""
+    diagonal = square.diagonal().copy()
+    for l2 in strengths:
+        np.fill_diagonal(square, diagonal + l2)
+        yield np.linalg.solve(square, right)
+
+
+def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns each feature's mean and deviation + 1e-5, float64, for standardization."""
+    mean = x.mean(axis=0, dtype=np.float64)
+    squares = np.zeros_like(mean)
+    for rows in _chunks(len(x)):
+        squares += ((x[rows] - mean) ** 2).sum(axis=0)
+    return mean, np.sqrt(squares / len(x)) + 1e-5
+
+
+def accuracy(linear: Linear, test: Features) -> float:
+    """Returns the fraction of examples whose largest score belongs to their class."""
+    place = NamedSharding(test.mesh, P())
+    replicated = [jax.device_put(part.astype(np.float32), place) for part in linear]
+    with jax.set_mesh(test.mesh):
+        sums = [
+            _hits(*replicated, values, labels)
+            for values, labels in zip(test.values, test.labels, strict=True)
+        ]
+    hits, count = np.array(jax.device_get(sums), np.int64).sum(axis=0)
+    return float(hits / count)
+
+
+@jax.jit
+def _hits(
+    mean: jax.Array,
+    scale: jax.Array,
+    weights: jax.Array,
+    bias: jax.Array,
+    values: jax.Array,
+    labels: jax.Array,
+) -> jax.Array:
+    """Returns the correct predictions and the examples in a batch: (2,) int32."""
+    chex.assert_shape(values, (labels.shape[0], weights.shape[0]))
+    chex.assert_shape([mean, scale], (weights.shape[0],))
+    chex.assert_type([values, labels], [jnp.float32, jnp.int32])
+    inputs = (values - mean[None]) / scale[None]
+    scores = jnp.dot(inputs, weights, precision=jax.lax.Precision.HIGHEST) + bias[None]
+    right = jnp.argmax(scores, axis=-1).astype(labels.dtype) == labels
+    sums = jnp.stack([jnp.sum(right), jnp.sum(labels != PADDING)])
+    return jax.lax.with_sharding_constraint(sums, P())
+
+
+def _chunks(length: int) -> Iterator[slice]:
+    for start in range(0, length, CHUNK):
+        yield slice(start, start + CHUNK)
+
+
+def _class_sums(rows: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
+    """Returns the sum of the rows of every class, (K, columns)."""
+    order = np.argsort(labels, kind="stable")
+    present, first = np.unique(labels[order], return_index=True)
+    sums = np.zeros((classes, rows.shape[1]))
+    sums[present] = np.add.reduceat(rows[order], first)
+    return sums
+
+
+def _times_targets(sums: np.ndarray) -> np.ndarray:
+    """Returns X'Y (columns, K), Y being 1 for an example's class and -1 elsewhere."""
+    return (2 * sums - sums.sum(axis=0)).T

@@ -1,0 +1,132 @@
+"""k nearest neighbors of frozen features, weighted as in DINO's evaluation (arXiv 2104.14294).
+
+Features are divided by their length. Each of a test image's k most similar training images votes
+for its class with exp(cosine / 0.07). Training features stay spread over the devices; a batch of
+test images sees them one batch at a time, and keeps its nearest.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from vit_jax.evaluation.features import PADDING, Extractor, Features
+from vit_jax.evaluation.linear_data import Pair
+from vit_jax.training import losses, sharding
+
+TEMPERATURE = 0.07
+
+
+class NearestNeighbors:
+    """Classifies the test images of pairs of splits by their nearest training images."""
+
+    def __init__(
+        self, extract: Extractor, neighbors: Sequence[int], pairs: Mapping[str, Pair]
+    ) -> None:
+        self._extract, self._neighbors, self._pairs = extract, neighbors, pairs
+
+    def __call__(self, params: Any, *, stop: Callable[[], bool]) -> dict[str, float] | None:
+        """Returns `SET/20nn/top1` and `/top5` for every number of neighbors that there are."""
+        results: dict[str, float] = {}
+        for name, pair in self._pairs.items():
+            both = self._extract.both(params, pair, stop=stop)
+            if both is None:
+                return None
+            train, test = both
+            found = measure(train, test, pair.classes, self._neighbors, stop=stop)
+            if found is None:
+                return None
+            results |= {f"{name}/{key}": value for key, value in found.items()}
+        return results
+
+
+def measure(
+    train: Features,
+    test: Features,
+    classes: int,
+    neighbors: Sequence[int],
+    *,
+    stop: Callable[[], bool],
+) -> dict[str, float] | None:
+    """Returns `20nn/top1` and `20nn/top5`, by number of neighbors; None if `stop()` turned true.
+
+    With fewer training images than the least number of neighbors, all of them vote.
+    """
+    with jax.set_mesh(train.mesh):
+        count = int(_count(train.labels))
+    numbers = tuple(k for k in neighbors if k <= count) or (count,)
+    sums = []
+    with jax.set_mesh(test.mesh):
+        for values, labels in zip(test.values, test.labels, strict=True):
+            sums.append(_hits(numbers, classes, train.values, train.labels, values, labels))
+            if stop():
+                return None
+    hits = np.array(jax.device_get(sums), np.int64).sum(axis=0)  # (numbers + 1, 2)
+    names = [f"{k}nn" for k in numbers]
+    return {
+        f"{name}/{top}": float(hits[row, column] / hits[-1, column])
+        for row, name in enumerate(names)
+        for column, top in enumerate(("top1", "top5"))
+    }
+
+
+@jax.jit
+def _count(labels: list[jax.Array]) -> jax.Array:
+    total = sum(jnp.sum(part != PADDING) for part in labels)
+    return jax.lax.with_sharding_constraint(total, P())
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _hits(
+    numbers: tuple[int, ...],
+    classes: int,
+    train: list[jax.Array],
+    train_labels: list[jax.Array],
+    values: jax.Array,
+    labels: jax.Array,
+) -> jax.Array:
+    """Returns correct predictions, top-1 and top-5, by number, then the examples: int32."""
+    queries = _unit(values)
+    most = max(numbers)
+
+    def closer(
+        best: tuple[jax.Array, jax.Array], part: tuple[jax.Array, jax.Array]
+    ) -> tuple[tuple[jax.Array, jax.Array], None]:
+        rows, kinds = jax.lax.with_sharding_constraint(part, P())
+        cosines = jnp.dot(queries, _unit(rows).T, precision=jax.lax.Precision.HIGHEST)
+        cosines = jnp.where(kinds[None] == PADDING, -jnp.inf, cosines)
+        cosines = jnp.concatenate([best[0], cosines], axis=1)
+        kinds = jnp.concatenate([best[1], jnp.broadcast_to(kinds, (len(values), len(kinds)))], 1)
+        nearest, where = jax.lax.top_k(cosines, most)  # of equals the first, so the earlier image
+        return (nearest, jnp.take_along_axis(kinds, where, axis=1)), None
+
+    none = (
+        jnp.full((len(values), most), -jnp.inf, jnp.float32),
+        jnp.full((len(values), most), PADDING, jnp.int32),
+    )
+    none = jax.lax.with_sharding_constraint(none, sharding.BATCH)
+    (cosines, kinds), _ = jax.lax.scan(closer, none, (jnp.stack(train), jnp.stack(train_labels)))
+    weights = jnp.exp((cosines - cosines[:, :1]) / TEMPERATURE)  # relative to the nearest
+    example = labels != PADDING
+    found = []
+    for k in numbers:
+        rows = jnp.arange(len(values))[:, None]
+        votes = (
+            jnp.zeros((len(values), classes), jnp.float32)
+            .at[rows, kinds[:, :k]]
+            .add(weights[:, :k])
+        )
+        rank = losses.rank_of_label(votes, jnp.maximum(labels, 0))
+        found.append([jnp.sum(example & (rank < top)) for top in (1, 5)])
+    found.append([jnp.sum(example)] * 2)
+    sums = jnp.stack([jnp.stack(row) for row in found])
+    return jax.lax.with_sharding_constraint(sums, P())
+
+
+def _unit(x: jax.Array) -> jax.Array:
+    lengths = jnp.linalg.norm(x, axis=1, keepdims=True)
+    return x / jnp.maximum(lengths, jnp.finfo(x.dtype).tiny)

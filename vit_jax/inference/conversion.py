@@ -1,0 +1,127 @@
+"""Any checkpoint written in another form."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from vit_jax import config, run_config, validation, weights
+from vit_jax.checkpoints import manager
+from vit_jax.checkpoints.record import first_line
+from vit_jax.inference import loading
+from vit_jax.training import trainable
+from vit_jax.utils import storage, tree_utils
+from vit_jax.utils.errors import NotWritten
+from vit_jax.weights import adapter_file
+
+KINDS = (*weights.KINDS, "orbax", "adapter")
+
+
+def convert(
+    reference: str | os.PathLike[str],
+    kind: str,
+    output: str | os.PathLike[str],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    step: int | str | None = None,
+    dtype: str = "float32",
+) -> list[str]:
+    """Writes a checkpoint in another format and returns lines about its arrays, for people.
+
+    Args:
+      reference: a checkpoint, as in `load`.
+      kind: `google`, `timm`, `hf`, `orbax` for a checkpoint of this project, or `adapter`: what
+        has trained of a run that froze the rest of `init_from`, to be loaded beside that.
+      output: the file or folder to write, which must not exist.
+      overrides: options, as in `load`.
+      step: as in `load`.
+      dtype: of the numbers; `float16` and `bfloat16`, for other projects' formats, round them.
+
+    Raises a UserError, and leaves nothing behind, where the format cannot hold the model.
+
+    Examples:
+        >>> import vit_jax
+        >>> vit_jax.convert("runs/digits", "orbax", "copy")[-1]
+        'written: copy (orbax, from run, step 2, the newest)'
+        >>> vit_jax.load("copy").step
+        2
+    """
+    output = storage.given_path("--output", output, remote=False)
+    if os.path.lexists(output):
+        raise config.ConfigError(f"--output={output}: exists already; choose another, or remove it")
+    if kind in ("orbax", "adapter") and dtype != "float32":
+        raise config.ConfigError(f"--dtype={dtype}: --to={kind} keeps all bits; leave it out")
+    if kind == "adapter":
+        return _save_adapter(reference, output, overrides or {}, step)
+    opened = loading.load(reference, overrides, step)
+    validation.check_fixed(opened.config, "convert")
+    params, unsaid = jax.device_get(opened.params), ()
+    origin = ": ".join(filter(None, (opened.config.name, opened.chosen)))
+    if kind == "orbax":
+        _save(opened, params, output, origin)
+    else:
+        opened.check_whole()
+        unsaid = weights.save(params, opened.facts, kind, output, dtype, origin)
+    source = ", ".join(filter(None, (opened.kind, opened.chosen)))
+    return [*opened.notes, *unsaid, f"written: {output} ({kind}, from {source})"]
+
+
+def _save_adapter(
+    reference: str | os.PathLike[str],
+    output: pathlib.Path,
+    overrides: Mapping[str, Any],
+    step: int | str | None,
+) -> list[str]:
+    if not loading.is_run(reference):
+        raise config.ConfigError(f"--to=adapter: {reference} is no run; only a run has a base")
+    directory, number, record = loading.find_checkpoint(storage.as_path(reference), step)
+    cfg = run_config.config_from_values(record["config"], overrides)
+    fitted, digest, shapes = loading.adapter_base(cfg, record["classes"])
+    held = jax.device_get(loading.load_held(directory, number, cfg))
+    params = tree_utils.flatten(held["params"])
+    frozen = {name: params[name] for name in fitted if name not in shapes}
+    if adapter_file.digest(frozen) != digest:
+        raise weights.WeightsError(
+            f"init_from={cfg.init_from}: is not the base that {reference} began with any more; "
+            "set --config.init_from=PATH to that"
+        )
+    split = trainable.of(loading.create_model(cfg), cfg).split
+    trained = tree_utils.flatten(held.get("ema") or split(held["params"]))
+    arrays = {name: np.asarray(trained.get(name, params.get(name))) for name in shapes}
+    fields = {"config": config.to_dict(cfg), "classes": record["classes"], "base": digest}
+    adapter_file.write(output, arrays, fields, f"{cfg.name}: {record['chosen']}")
+    count = sum(array.size for array in arrays.values())
+    return [
+        f"used: {len(arrays)} arrays, {count:,} parameters; the base: {cfg.init_from}",
+        f"written: {output} (adapter, from run, {record['chosen']})",
+    ]
+
+
+def _save(opened: loading.LoadedModel, params: object, output: pathlib.Path, origin: str) -> None:
+    # What is saved are the parameters alone, those that the run would have evaluated.
+    cfg = dataclasses.replace(
+        opened.config,
+        train=dataclasses.replace(opened.config.train, ema=None),
+        lora=config.Lora(),
+    )
+    with storage.writing("--output", output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+    with storage.replacing(output) as part:
+        with storage.writing("--output", output):
+            part.mkdir()
+        saver = manager.Manager(part / "checkpoints", keep=1, best=None)
+        try:
+            record = {"config": config.to_dict(cfg), "classes": list(opened.classes)}
+            record["origin"] = origin
+            whole = {"params": jax.device_put(params)}
+            saver.save(opened.step or 0, whole, record=record, metrics={})
+            saver.wait()
+        except manager.SaveFailed as error:  # which names the hidden folder, and the step
+            reason = first_line(error.__cause__ or error)
+            raise NotWritten(f"--output={output}: cannot be written: {reason}") from error
+        finally:
+            saver.close()

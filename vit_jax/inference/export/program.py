@@ -1,0 +1,239 @@
+"""Exports a checkpoint as one self-contained StableHLO program with a JSON description.
+
+The program maps uint8 pixels to logits and probabilities: it includes preprocessing, and the
+parameters are its constants. `jax.export` writes and reads it; running it needs only JAX and NumPy.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+
+from vit_jax import __version__, config, models
+from vit_jax.data import transforms
+from vit_jax.inference import loading
+from vit_jax.inference.export import resizing
+from vit_jax.training import losses, normalization
+from vit_jax.utils import storage, tree_utils
+from vit_jax.utils.messages import size_text
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+MAX_BYTES = 2**31 - 2**20  # of a FlatBuffer, minus 1 MiB for all but parameters
+# Parameters that layers only use in the compute type: nearly all of a Vision Transformer.
+CAST_BEFORE_USE = re.compile(r"encoder/.*kernel")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """Options of an exported program; raises ConfigError for impossible ones."""
+
+    platforms: tuple[str, ...] = ("cpu", "cuda", "tpu")
+    batch: int | None = None  # images at a time; None: any number
+    any_size: bool = False  # resizes the images itself, as evaluation does
+    dtype: str = "float32"  # compute type
+
+    def __post_init__(self) -> None:
+        for name in self.platforms:
+            if name not in PLATFORMS:
+                known = ", ".join(PLATFORMS)
+                raise config.ConfigError(f"--platforms={name}: no such platform; known: {known}")
+        if self.batch is not None and self.batch < 1:
+            raise config.ConfigError(f"--batch={self.batch}: must be at least 1")
+
+
+def check_output(path: pathlib.Path) -> None:
+    """Raises ConfigError unless the two files of a program can be written there."""
+    for file in (path, description(path)):
+        if file.exists():
+            raise config.ConfigError(f"--output={path}: {file} exists; remove it or name another")
+    if not path.parent.is_dir():
+        raise config.ConfigError(f"--output={path}: no such folder as {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise config.ConfigError(f"--output={path}: {path.parent} cannot be written to")
+
+
+def description(path: pathlib.Path) -> pathlib.Path:
+    """Returns the path of a program's description: next to it, with the suffix `.json`."""
+    return path.with_name(f"{path.name}.json")
+
+
+def trace(predictor: loading.LoadedModel, form: ExportOptions) -> export.Exported:
+    """Returns the program of a checkpoint.
+
+    It maps pixels (B, H, W, C) to a dict of float32 `logits` and `probabilities`, both (B, K).
+    Float32 programs compute in full float32: matrix products request the highest precision, which
+    a TPU or GPU would otherwise lower. Raises ConfigError for a checkpoint that is too large.
+    """
+    cfg, model = predictor.config, _portable(predictor, form)
+    _check_size(predictor, form)
+    params = _constants(predictor.params, form.dtype)
+    loss = cfg.train.loss
+
+    def vit_jax(images: jax.Array) -> dict[str, jax.Array]:
+        if form.any_size:
+            images = resizing.view(images, cfg.data)
+        # Cast inside the program, so that its constants keep the stored type.
+        whole = {name: jnp.asarray(x).astype(jnp.float32) for name, x in params.items()}
+        precision = "highest" if form.dtype == "float32" else "default"
+        with jax.default_matmul_precision(precision):
+            logits, _ = model.apply(
+                tree_utils.nest(whole), normalization.normalize_pixels(images, cfg.data)
+            )
+        return {"logits": logits, "probabilities": losses.probabilities(logits, loss)}
+
+    batch = "b" if form.batch is None else str(form.batch)
+    height, width = ("h", "w") if form.any_size else cfg.data.image_size
+    shape = export.symbolic_shape(f"{batch}, {height}, {width}, {cfg.data.channels}")
+    pixels = jax.ShapeDtypeStruct(shape, jnp.dtype(cfg.data.pixel_type))
+    return export.export(jax.jit(vit_jax), platforms=form.platforms)(pixels)
+
+
+def _check_size(predictor: loading.LoadedModel, form: ExportOptions) -> None:
+    """Raises ConfigError unless the parameters fit into a program file."""
+
+    def stored(dtype: str) -> int:
+        return sum(
+            leaf.size * jnp.dtype(_type(name, dtype)).itemsize
+            for name, leaf in tree_utils.flatten(predictor.params).items()
+        )
+
+    if stored(form.dtype) <= MAX_BYTES:
+        return
+    cfg = predictor.config
+    smaller = "; set --dtype=bfloat16, which takes half" if stored("bfloat16") <= MAX_BYTES else ""
+    raise config.ConfigError(
+        f"{cfg.model.variant or cfg.name}: has {stored(form.dtype) / 1e9:.2f} GB of parameters, "
+        f"and a program holds at most {MAX_BYTES / 1e9:.2f} GB{smaller}"
+    )
+
+
+def _portable(predictor: loading.LoadedModel, form: ExportOptions) -> models.Classifier:
+    """Returns the model in the program's compute type, with attention that runs anywhere."""
+    cfg = predictor.config
+    model = cfg.model
+    if model.attention == "cudnn":
+        model = dataclasses.replace(model, attention="explicit")
+    return models.create(
+        model, image_size=cfg.data.image_size, channels=cfg.data.channels, dtype=form.dtype
+    )
+
+
+def _constants(params: models.Params, dtype: str) -> dict[str, np.ndarray]:
+    """Returns the parameters by name as a program of this compute type stores them."""
+    return {
+        name: np.asarray(leaf).astype(_type(name, dtype), copy=False)
+        for name, leaf in tree_utils.flatten(params).items()
+    }
+
+
+def _type(name: str, dtype: str) -> str:
+    """Returns the stored type of a parameter: the compute type if that gives the same results."""
+    return dtype if CAST_BEFORE_USE.fullmatch(name) else "float32"
+
+
+def write(
+    predictor: loading.LoadedModel, form: ExportOptions, path: pathlib.Path
+) -> dict[str, Any]:
+    """Writes the program of a checkpoint to `path` and its description next to it.
+
+    Returns the description. Both files appear whole or not at all; raises ConfigError for files
+    that exist or cannot be written.
+    """
+    check_output(path)
+    exported = trace(predictor, form)
+    content = exported.serialize()
+    about = _about(predictor, form, exported)
+    about["file"] = {
+        "name": path.name,
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
+    with (
+        storage.writing("--output", path),
+        storage.replacing(path) as program,  # last: where it stands, its description does
+        storage.replacing(description(path)) as words,
+    ):
+        program.write_bytes(content)
+        words.write_bytes(text.encode(errors="backslashreplace"))
+    return about
+
+
+def lines(about: dict[str, Any]) -> list[tuple[str, str]]:
+    """Returns the description of a program as rows for people."""
+
+    def shown(array: dict[str, Any]) -> str:
+        return f"{array['dtype']} ({', '.join(map(str, array['shape']))})"
+
+    file = about["file"]
+    return [
+        (
+            "file",
+            f"{file['name']}, {size_text(file['bytes'])}, described in {file['name']}.json",
+        ),
+        ("input", shown(about["input"])),
+        *((name, shown(array)) for name, array in about["outputs"].items()),
+        ("platforms", ", ".join(about["platforms"])),
+        ("dtype", about["dtype"]),
+        *([("checkpoint", chosen)] if (chosen := about["checkpoint"]["chosen"]) else []),
+    ]
+
+
+def _about(
+    predictor: loading.LoadedModel, form: ExportOptions, exported: export.Exported
+) -> dict[str, Any]:
+    """Returns what the users of a program need to know, as JSON-able values."""
+    data, loss = predictor.config.data, predictor.config.train.loss
+    (pixels,), (logits, probabilities) = exported.in_avals, exported.out_avals
+    most = jnp.iinfo(pixels.dtype).max
+    seen = "of any size, resized inside as `view` says" if form.any_size else "as `view` says"
+    return {
+        "format": "StableHLO; in Python: jax.export.deserialize(bytearray(content)).call(images)",
+        "input": {
+            **_array(pixels),
+            "axes": [
+                "image",
+                "row",
+                "column",
+                {1: "gray", 3: "red, green, blue"}.get(data.channels, "channel"),
+            ],
+            "meaning": f"pixels from 0 to {most}, not normalized, of images {seen}",
+        },
+        "view": {
+            "image_size": data.image_size,
+            "eval_crop": data.eval_crop,
+            "resize_to": None if data.eval_crop == "resize" else data.before_crop,
+            "crop_rounding": data.crop_rounding,
+            "resampling": transforms.eval_resampling(data),
+        },
+        "outputs": {
+            "logits": _array(logits),
+            "probabilities": {**_array(probabilities), "meaning": f"{loss} of the logits"},
+        },
+        "classes": predictor.classes,
+        "checkpoint": {"step": predictor.step, "chosen": predictor.chosen},
+        "platforms": exported.platforms,
+        "dtype": form.dtype,
+        "config": config.to_dict(predictor.config),
+        "versions": {
+            "vit_jax": __version__,
+            "jax": jax.__version__,
+            "calling_convention": exported.calling_convention_version,
+        },
+    }
+
+
+def _array(aval: Any) -> dict[str, Any]:
+    """Returns shape and type; variable sides are letters, equal sides the same letter."""
+    return {
+        "shape": [side if isinstance(side, int) else str(side) for side in aval.shape],
+        "dtype": str(aval.dtype),
+    }

@@ -1,0 +1,341 @@
+"""`vit_jax inspect`: writes figures of a model and the numbers behind them to a folder."""
+
+import csv
+import dataclasses
+import functools
+import io
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from vit_jax import validation
+from vit_jax.inference import loading
+from vit_jax.inference.inspect import (
+    CannotAnswer,
+    attention,
+    attention_stats,
+    figures,
+    filters,
+    inputs,
+    patch_features,
+    posemb,
+    reconstruct,
+)
+from vit_jax.models import variants
+from vit_jax.reports import inspect_figures as index
+from vit_jax.runtime import logs
+from vit_jax.utils import storage
+
+DPI = 150
+# Default number of images.
+COUNTS = {"attention-distance": 128, "rollout": 32, "attention": 4, "reconstruct": 18,
+          "features": 16, "matches": 2}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Figures and their numbers.
+
+    Attributes:
+      figures: figures with captions, by file name without suffix.
+      arrays: the numbers behind them.
+      table: the numbers as rows with a header, if there are few.
+    """
+
+    figures: Mapping[str, tuple[Figure, str]]
+    arrays: Mapping[str, Any]
+    table: Sequence[Sequence[Any]] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A model and its input images; expensive results are computed once, on demand."""
+
+    opened: loading.LoadedModel
+    given: inputs.Pictures | None
+    has_split: bool  # whether the config names images
+    counts: Mapping[str, int]  # images for each kind of figure that needs some
+    seed: int  # seed that draws images of the split
+
+    @functools.cached_property
+    def pictures(self) -> inputs.Pictures:
+        """The images; raises CannotAnswer if there are none."""
+        if self.given is not None:
+            return self.given
+        if self.has_split:
+            return inputs.from_split(self.opened, max(self.counts.values()), self.seed)
+        raise CannotAnswer("needs images; set --images=FILE_OR_FOLDER")
+
+    @functools.cached_property
+    def seen(self) -> attention_stats.Seen:
+        """Attention statistics of the images; raises CannotAnswer without attention."""
+        attention.check(self.opened.config.model)
+        return attention_stats.look(
+            self.opened, self.pictures, maps=self.counts.get("attention", 0)
+        )
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """The rows and columns of patches."""
+        return variants.grid(self.opened.config.model, self.opened.config.data.image_size)
+
+    @property
+    def viewer(self) -> str:
+        """The token that the output reads, in words."""
+        model = self.opened.config.model
+        if variants.reads_one_token(model):
+            return "the class token" if variants.has_class_token(model) else "the first token"
+        if variants.prefix_tokens(model):
+            return "the mean of all patches"
+        return "the mean of all tokens (there is no class token)"
+
+    def under_patches(self, shown: inputs.Pictures) -> np.ndarray:
+        """Returns photos (B, H, W, C) without the pixels that fill no whole patch."""
+        size = self.opened.config.data.image_size
+        height, width = variants.covered(self.opened.config.model, size)
+        factor = shown.photos.shape[1] // size[0]
+        return shown.photos[:, : factor * height, : factor * width]
+
+
+def inspect(
+    what: str,
+    checkpoint: str,
+    overrides: Mapping[str, str],
+    *,
+    at: int | str | None = None,
+    images: Sequence[pathlib.Path] = (),
+    count: int | None = None,
+    seed: int = 0,
+    output: pathlib.Path | None = None,
+    formats: Sequence[str] = ("png",),
+) -> Iterator[pathlib.Path]:
+    """Yields the files of a kind of figure as they are written, or of `all` that can be drawn.
+
+    Args:
+      what: one of KINDS, or `all`, which logs the kinds it skips.
+      checkpoint: a checkpoint, as in `loading.load`.
+      overrides: options by dotted name.
+      at: which checkpoint of a run, as in `loading.load`.
+      images: files and folders; empty: the evaluation split of a run.
+      count: largest number of images; None: COUNTS.
+      seed: seed that selects among more images.
+      output: the folder; None: `inspect` in the run directory, or inspect/NAME here.
+      formats: `png`, `svg`.
+
+    Raises CannotAnswer if the model does not support the figure; UserError for other mistakes.
+    """
+    opened = loading.load(checkpoint, overrides, step=at)
+    validation.check_fixed(opened.config, "inspect")
+    asked = list(KINDS) if what == "all" else [what]
+    counts = {kind: count or COUNTS[kind] for kind in asked if kind in COUNTS}
+    given = None
+    if images and counts:  # fail before drawing anything
+        given = inputs.from_files(opened, images, max(counts.values()), seed)
+    subject = Subject(
+        opened=opened,
+        given=given,
+        has_split=loading.has_images(checkpoint, overrides),
+        counts=counts,
+        seed=seed,
+    )
+    folder = output or _folder(checkpoint)
+    for kind in asked:
+        try:
+            answer = KINDS[kind](subject)
+        except CannotAnswer as error:
+            if what != "all":
+                raise CannotAnswer(f"inspect {kind}: {error}") from error
+            logs.log.info("%s left out: %s", kind, error)
+            continue
+        with storage.writing("--output", folder):
+            yield from _write(folder, kind, answer, formats, opened.step)
+
+
+def _filters(subject: Subject) -> Answer:
+    kernel = filters.kernel(subject.opened)
+    if kernel.shape[2] not in (1, 3):
+        raise CannotAnswer(f"filters of {kernel.shape[2]} channels have no colors to show")
+    components, shares = filters.components(kernel)
+    height, width, channels, number = kernel.shape
+    color = "RGB" if channels == 3 else "Gray"
+    first = subject.opened.config.model.resnet_units is None
+    layer = "embedding filters" if first else "filters of the first convolution"
+    caption = (
+        f"The first {len(components)} principal components of the {number} filters of "
+        f"{height} x {width} pixels, each scaled to its largest number; gray is zero."
+    )
+    figure = figures.filters(components, shares, f"{color} {layer}")
+    return Answer(
+        figures={"filters": (figure, caption)},
+        arrays={"components": components, "share_of_variance": shares},
+    )
+
+
+def _posemb(subject: Subject) -> Answer:
+    tables = posemb.tables(subject.opened)
+    similarity = np.stack([posemb.similarity(table) for table in tables])
+    caption = (
+        "Tile (r, c) shows how alike the position embedding of the patch in row r and column c is "
+        "to those of the other patches; gray is the patch itself."
+    )
+    return Answer(
+        figures={"posemb": (figures.posemb(similarity), caption)},
+        arrays={"similarity": similarity},
+    )
+
+
+def _attention_distance(subject: Subject) -> Answer:
+    cfg, distances = subject.opened.config, subject.seen.distance
+    mean = distances.mean(axis=0, dtype=np.float64)
+    token = variants.prefix_tokens(cfg.model)
+    far = attention_stats.distances(
+        subject.grid, variants.covered(cfg.model, cfg.data.image_size), token=token
+    )
+    uniform = float(far.sum(dtype=np.float64) / (len(far) * (len(far) - token)))
+    caption = (
+        f"How many pixels away each head attends, on average over all patches of {len(distances)} "
+        f"images of {cfg.data.image_size[0]} x {cfg.data.image_size[1]}; a dot is a head."
+    )
+    rows = [(la + 1, head + 1, f"{mean[la, head]:.4f}") for la, head in np.ndindex(mean.shape)]
+    return Answer(
+        figures={
+            "attention-distance": (
+                figures.attention_distance(mean, uniform, len(distances)),
+                caption,
+            )
+        },
+        arrays={
+            "pixels": mean.astype(np.float32),
+            "pixels_by_image": distances,
+            "images": np.array(subject.pictures.names),
+        },
+        table=[("layer", "head", "pixels"), *rows],
+    )
+
+
+def _rollout(subject: Subject) -> Answer:
+    masks = subject.seen.rollout[: subject.counts["rollout"]]
+    shown = subject.pictures.first(len(masks))
+    caption = f"Images, and what {subject.viewer} is made of, through all layers."
+    return Answer(
+        figures={"rollout": (figures.rollout(subject.under_patches(shown), masks), caption)},
+        arrays={"rollout": masks, "images": np.array(shown.names)},
+    )
+
+
+def _attention(subject: Subject) -> Answer:
+    maps = subject.seen.maps
+    shown = subject.pictures.first(len(maps))
+    drawn = {}
+    views = subject.under_patches(shown)
+    for number, (name, view) in enumerate(zip(shown.names, views, strict=True), start=1):
+        short = pathlib.PurePath(name).name
+        caption = f"What {subject.viewer} attends to in {short}, by layer and head."
+        drawn[f"attention-{number}"] = (figures.attention(view, maps[number - 1]), caption)
+    return Answer(figures=drawn, arrays={"attention": maps, "images": np.array(shown.names)})
+
+
+def _features(subject: Subject) -> Answer:
+    shown = subject.pictures.first(subject.counts["features"])
+    found = patch_features.of(subject.opened, shown.views)
+    projected, shares = patch_features.components(found)
+    colors = patch_features.colors(projected)
+    caption = (
+        "Images, and the first three principal components of the features of their patches as "
+        "red, green and blue, the same in all images."
+    )
+    figure = figures.features(subject.under_patches(shown), colors, shares)
+    return Answer(
+        figures={"features": (figure, caption)},
+        arrays={
+            "components": projected.astype(np.float32),
+            "share_of_variance": shares,
+            "images": np.array(shown.names),
+        },
+    )
+
+
+def _matches(subject: Subject) -> Answer:
+    shown = subject.pictures.first(2)
+    if len(shown.views) < 2:
+        raise CannotAnswer("needs two images; set --images FIRST SECOND")
+    first, second = patch_features.of(subject.opened, shown.views)
+    pairs, cosines = patch_features.matches(first, second)
+    names = [pathlib.PurePath(name).name for name in shown.names]
+    caption = f"Patches of {names[0]} and {names[1]} that are each other's most similar."
+    figure = figures.matches(subject.under_patches(shown), subject.grid, pairs)
+    rows = [(*pair, f"{cosine:.4f}") for pair, cosine in zip(pairs.tolist(), cosines, strict=True)]
+    return Answer(
+        figures={"matches": (figure, caption)},
+        arrays={"pairs": pairs, "cosine": cosines, "images": np.array(shown.names)},
+        table=[("row", "column", "other row", "other column", "cosine"), *rows],
+    )
+
+
+def _reconstruct(subject: Subject) -> Answer:
+    reconstruct.check(subject.opened)
+    shown = subject.pictures.first(subject.counts["reconstruct"])
+    found = reconstruct.predict_masked(subject.opened, shown.views)
+    caption = "Images, what the model was shown of them (blue: masked), and what it predicts there."
+    return Answer(
+        figures={"reconstruct": (reconstruct.draw(found), caption)},
+        arrays=found | {"images": np.array(shown.names)},
+    )
+
+
+KINDS: Mapping[str, Callable[[Subject], Answer]] = {
+    "filters": _filters,
+    "posemb": _posemb,
+    "attention-distance": _attention_distance,
+    "rollout": _rollout,
+    "attention": _attention,
+    "features": _features,
+    "matches": _matches,
+    "reconstruct": _reconstruct,
+}
+
+
+def _folder(checkpoint: str) -> pathlib.Path:
+    """Returns the output folder: in the run directory of a checkpoint, else in the current one."""
+    if not loading.is_run(checkpoint):
+        return pathlib.Path("inspect", pathlib.PurePath(checkpoint).stem)
+    directory, _, _ = loading.find_checkpoint(storage.as_path(checkpoint))
+    return (directory.parent if directory.name == "checkpoints" else directory) / index.FOLDER
+
+
+def _write(
+    folder: pathlib.Path, kind: str, answer: Answer, formats: Sequence[str], step: int | None
+) -> Iterator[pathlib.Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    listed = []
+    for stem, (figure, caption) in answer.figures.items():
+        for form in formats:
+            path = folder / f"{stem}.{form}"
+            storage.write_atomically(path, encode(figure, form))
+            yield path
+            if form == "png":
+                listed.append(index.Figure(what=kind, file=path.name, caption=caption, step=step))
+    if listed:
+        index.add(folder, listed)
+    numbers = io.BytesIO()
+    np.savez_compressed(numbers, **answer.arrays)
+    storage.write_atomically(folder / f"{kind}.npz", numbers.getvalue())
+    yield folder / f"{kind}.npz"
+    if answer.table:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(answer.table)
+        storage.write_atomically(folder / f"{kind}.csv", text.getvalue())
+        yield folder / f"{kind}.csv"
+
+
+def encode(figure: Figure, form: str) -> bytes:
+    """Returns a figure as a PNG or SVG file; deterministic."""
+    file = io.BytesIO()
+    dateless = {"Date": None} if form == "svg" else {"Software": None}
+    with matplotlib.rc_context({"svg.hashsalt": "vit_jax"}):
+        figure.savefig(file, format=form, dpi=DPI, bbox_inches="tight", metadata=dateless)
+    return file.getvalue()

@@ -1,0 +1,278 @@
+"""An interactive page with the attention of every patch, head and layer."""
+
+import base64
+import dataclasses
+import functools
+import hashlib
+import json
+import pathlib
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import cv2
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax import __version__, config, models, validation
+from vit_jax.data import decoding
+from vit_jax.inference import loading, prediction
+from vit_jax.inference.inspect import (
+    CannotAnswer,
+    attention,
+    attention_stats,
+    encoding,
+    figures,
+    inputs,
+    patch_features,
+    posemb,
+)
+from vit_jax.models import variants
+from vit_jax.models.variants import required
+from vit_jax.reports import html
+from vit_jax.reports.markup import text
+from vit_jax.runtime import logs
+from vit_jax.training import losses, normalization
+from vit_jax.utils import messages, storage
+
+COUNT = 8  # default number of images in a page
+LIMIT = 64_000_000  # bytes of them
+TOP = 5
+HERE = pathlib.Path(__file__).parent
+
+Picture = tuple[str, bytes | np.ndarray, str | None]  # name, encoded or pixels, true class
+Fields = dict[str, Any]  # for JSON
+
+
+@dataclasses.dataclass
+class Viewer:
+    """Computes predictions, attention and features; raises CannotAnswer without attention.
+
+    Attributes:
+      opened: the model.
+      palette: the axes of the patches' features and what becomes 0 and 1 on them; None until
+        `learn` has seen images.
+    """
+
+    opened: loading.LoadedModel
+    palette: tuple[patch_features.Axes, np.ndarray, np.ndarray] | None = None
+
+    def __post_init__(self) -> None:
+        attention.check(self.opened.config.model)
+
+    def look(self, picture: Picture) -> Fields:
+        """Returns the data of an image for the page; raises BadImage."""
+        fields, features = self.examine(picture)
+        return fields | self.colors(features)
+
+    def learn(self, features: np.ndarray) -> None:
+        """Takes the colors of all images from the features (B, P, D) of some."""
+        axes = patch_features.principal_axes(features)
+        self.palette = axes, *patch_features.spread(axes.project(features))
+
+    def colors(self, features: np.ndarray) -> Fields:
+        """Returns the colors of an image's patches, from features (P, D)."""
+        if self.palette is None:
+            self.learn(features[None])
+        assert self.palette is not None
+        axes, low, high = self.palette
+        shown = patch_features.stretched(axes.project(features), low, high)
+        return {"colors": encoding.pack_colors(shown)}
+
+    def examine(self, picture: Picture) -> tuple[Fields, np.ndarray]:
+        """Returns the data of an image without colors, and its features (P, D)."""
+        name, encoded, truth = picture
+        cfg = self.opened.config
+        pixels = inputs.load(encoded, cfg.data)
+        view, photo = inputs.seen(pixels, cfg.data), inputs.photo(pixels, cfg.data)
+        height, width = (len(photo) // len(view) * side for side in self._side)
+        found = _look(self._model, cfg.data, cfg.train.loss, self.opened.params, view[None])
+        probabilities, weights, tokens = map(np.asarray, found)
+        features = tokens[0, variants.prefix_tokens(cfg.model) :]
+        rolled = attention_stats.rollout_layers(weights)[:, 0]
+        seen = {
+            "name": messages.printable(name),
+            "picture": _png(photo[:height, :width]),
+            "top": self._top(probabilities[0]),
+            "attention": encoding.pack(weights[:, 0], rolled),
+            "features": encoding.pack_vectors(patch_features.unit(features)),
+        }
+        return seen | ({} if truth is None else {"truth": messages.printable(truth)}), features
+
+    @functools.cached_property
+    def facts(self) -> Fields:
+        """The data of the model for the page."""
+        model, data = self.opened.config.model, self.opened.config.data
+        rows, columns = variants.grid(model, data.image_size)
+        facts: Fields = {
+            "layers": required(model.depth),
+            "heads": required(model.heads),
+            "rows": rows,
+            "columns": columns,
+            "token": variants.has_class_token(model),
+            "before": variants.prefix_tokens(model),
+            "single": variants.reads_one_token(model),
+            "side": self._side,
+            "width": required(model.width),
+        }
+        try:
+            tables = posemb.tables(self.opened)
+        except CannotAnswer:
+            return facts  # the page leaves them out
+        cosines = posemb.similarity(tables[0])
+        return facts | {
+            "positions": encoding.pack_cosines(cosines),
+            "cosineRange": figures.between_patches(cosines[None]),
+            "positionTables": len(tables),
+        }
+
+    @property
+    def _side(self) -> tuple[int, int]:
+        """The height and width covered by patches."""
+        return variants.covered(self.opened.config.model, self.opened.config.data.image_size)
+
+    @functools.cached_property
+    def _model(self) -> models.Classifier:
+        # A loop over the layers needs one copy less of the weights than an unrolled program.
+        cfg = self.opened.config
+        model = dataclasses.replace(cfg.model, attention="explicit", remat="none", unroll=1)
+        return loading.create_model(dataclasses.replace(cfg, model=model))
+
+    def _top(self, probabilities: np.ndarray) -> list[tuple[str, float]]:
+        if "head/kernel" in self.opened.fresh:
+            return []
+        best = np.argsort(-probabilities)[: min(TOP, len(self.opened.classes))]
+        names = [messages.printable(self.opened.classes[i]) for i in best]
+        return [
+            (name, round(float(probabilities[i]), 6)) for name, i in zip(names, best, strict=True)
+        ]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _look(
+    model: models.Classifier, data: config.Data, loss: str, params: Any, view: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns probabilities (1, K), attention weights (L, 1, H, N, N) and tokens (1, N, D)."""
+    logits, out = model.apply(
+        params, normalization.normalize_pixels(jnp.asarray(view), data), capture=True
+    )
+    tokens = out["tokens"].astype(jnp.float32)
+    return losses.probabilities(logits, loss), out["attention"], tokens
+
+
+def open_(
+    checkpoint: str,
+    overrides: Mapping[str, str],
+    *,
+    at: int | str | None = None,
+    paths: Sequence[pathlib.Path] = (),
+    count: int | None = None,
+    seed: int = 0,
+    needed: bool = True,
+) -> tuple[Viewer, Iterable[Picture]]:
+    """Returns a viewer and initial images from files and folders, else from a run's split.
+
+    If there are more than `count` images, `seed` selects among them. Raises CannotAnswer without
+    images if they are `needed`.
+    """
+    opened = loading.load(checkpoint, overrides, step=at)
+    validation.check_fixed(opened.config, "inspect")
+    viewer = Viewer(opened)
+    if paths:
+        return viewer, prediction.files(paths, count or COUNT, seed)
+    if loading.has_images(checkpoint, overrides):
+        return viewer, prediction.read_examples(opened, count or COUNT, seed)
+    if needed:
+        raise CannotAnswer("inspect view: needs images; set --images=FILE_OR_FOLDER")
+    return viewer, ()
+
+
+def page(viewer: Viewer, pictures: Iterable[Picture], *, live: bool = False) -> str:
+    """Returns the page as one self-contained HTML document.
+
+    Includes images up to a size of LIMIT, the first one always, and logs how many it omits. With
+    `live`, the page can send images to its server. Raises BadImage.
+    """
+    seen, features, size, left_out = [], [], 0, 0
+    for picture in pictures:
+        if size > LIMIT:
+            left_out += 1
+            continue
+        try:
+            one, found = viewer.examine(picture)
+        except decoding.BadImage as error:
+            raise config.ConfigError(f"{picture[0]}: {error}") from error
+        size += sum(len(one[key]) for key in ("attention", "picture", "features"))
+        if seen and size > LIMIT:
+            left_out += 1
+        else:
+            seen.append(one)
+            features.append(found)
+    if left_out:
+        logs.log.info(
+            "%d images left out: a page contains at most %d MB",
+            left_out,
+            round(LIMIT / 1e6),
+        )
+    if features:
+        viewer.learn(np.stack(features))
+        seen = [one | viewer.colors(own) for one, own in zip(seen, features, strict=True)]
+    facts = viewer.facts | {"live": live, "leftOut": left_out, "images": seen}
+    cfg = viewer.opened.config
+    title = f"{cfg.name}: where it looks"
+    body = string.Template(_file("view.html")).substitute(
+        name=text(cfg.name),
+        lead=text(_lead(cfg, viewer.opened.step)),
+        by=text(f"vit_jax {__version__}"),
+        # Escape names, so that none can close its HTML element.
+        data=json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c"),
+        script=_file("view.js"),
+    )
+    style = html.STYLE.read_text(encoding="utf-8") + _file("view.css")
+    return html.PAGE.substitute(policy=policy(), title=text(title), style=style, body=body)
+
+
+def policy() -> str:
+    """Returns the Content-Security-Policy of the page: its own script, and nothing from outside."""
+    # Everything between the tags of view.html counts, the newline before the script as well.
+    script = hashlib.sha256(f"\n{_file('view.js')}".encode()).digest()
+    return (
+        "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{base64.b64encode(script).decode()}'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def write(text: str, output: pathlib.Path | None) -> pathlib.Path:
+    """Writes a page to a file, or as view.html to a folder; raises ConfigError."""
+    output = output or pathlib.Path()
+    if output.suffix not in (".html", ".htm"):
+        output = output / "view.html"
+    with storage.writing("--output", output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        storage.write_atomically(output, text)
+    return output
+
+
+def _lead(cfg: config.Config, step_number: int | None) -> str:
+    model = cfg.model
+    rows, columns = variants.grid(model, cfg.data.image_size)
+    height, width = variants.covered(model, cfg.data.image_size)
+    name = f"{model.variant}, " if model.variant else ""
+    at = "" if step_number is None else f", step {step_number:,}"
+    return (
+        f"{name}{required(model.depth)} layers of {required(model.heads)} heads, "
+        f"{rows} \u00d7 {columns} patches of {height // rows} \u00d7 {width // columns} pixels{at}"
+    )
+
+
+def _file(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")
+
+
+def _png(view: np.ndarray) -> str:
+    encoded = cv2.imencode(".png", decoding.for_display(view)[:, :, ::-1])[
+        1
+    ].tobytes()  # OpenCV: BGR
+    return f"data:image/png;base64,{base64.b64encode(encoded).decode()}"

@@ -1,0 +1,138 @@
+"""Classes of images: of files and folders, or of examples of a split."""
+
+import os
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from vit_jax import config
+from vit_jax.data import (
+    class_matching,
+    decoding,
+    folders,
+    label_arrays,
+    sampling,
+    sources,
+    split_roles,
+)
+from vit_jax.data.skipped_files import Skipped
+from vit_jax.inference import loading
+from vit_jax.inference.loading import Prediction
+from vit_jax.runtime import logs
+from vit_jax.utils import messages, storage
+
+
+def predict(
+    reference: str | os.PathLike[str],
+    images: Sequence[str | os.PathLike[str]] = (),
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    step: int | str | None = None,
+    top: int = 3,
+    examples: int = 0,
+    seed: int = 0,
+) -> Iterator[Prediction]:
+    """Returns an iterator of the `top` classes of image files, or of examples of a split.
+
+    For arrays use `load(reference).predict(images)`.
+
+    Args:
+      reference: a checkpoint, as in `load`.
+      images: image files, and folders of them.
+      overrides: options, as in `load`.
+      step: as in `load`.
+      top: classes per image.
+      examples: without `images`: how many examples of the evaluation split, drawn by `seed`.
+      seed: draws the examples.
+
+    Raises a UserError; an image that cannot be decoded has an `error` instead of classes.
+
+    Examples:
+        >>> import vit_jax
+        >>> for one in vit_jax.predict("runs/digits", examples=2, top=1):
+        ...     print(one.image, len(one.top))
+        digits test[85] 1
+        digits test[64] 1
+    """
+    if bool(images) == bool(examples):
+        raise config.ConfigError("predict: give images or examples, and not both")
+    paths = [storage.given_path("images", path, remote=False) for path in images]
+    if examples:
+        loading.check_images(reference, overrides or {})
+    loaded = loading.load(reference, overrides, step)
+    loaded.check_head()
+    if images:
+        return loaded.classify(files(paths), top)
+    return loaded.classify(read_examples(loaded, examples, seed), top)
+
+
+def files(
+    paths: Sequence[pathlib.Path], count: int | None = None, seed: int = 0
+) -> Iterator[tuple[str, bytes, None]]:
+    """Yields (path, bytes, None) of image files, those in folders sorted; raises ConfigError.
+
+    Where there are more than `count`, so many are drawn by `seed`.
+    """
+    found: list[pathlib.Path] = []
+    for path in paths:
+        if path.is_dir():
+            skipped = Skipped()
+            names = folders.image_files(path, str(path), skipped=skipped)
+            inside = sorted(path / name for name in names)
+            left_out = skipped.describe()
+            if not inside:
+                held = left_out and f"; it holds {left_out}"
+                raise config.ConfigError(
+                    f"{path}: holds no {', '.join(sources.SUFFIXES)} files{held}"
+                )
+            if left_out:
+                logs.log.info("%s: %d images; not used: %s", path, len(inside), left_out)
+            found += inside
+        else:
+            found.append(path)
+    if count is not None and len(found) > count:
+        logs.log.info("%d of %d image files, drawn by seed %d", count, len(found), seed)
+        found = [found[index] for index in sampling.draw(len(found), count, seed)]
+    for file in found:
+        try:
+            yield messages.printable(str(file)), decoding.read(file), None
+        except (OSError, decoding.BadImage) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise config.ConfigError(f"{file}: {reason}") from error
+
+
+def read_examples(
+    loaded: loading.LoadedModel, count: int, seed: int = 0
+) -> Iterator[tuple[str, bytes | np.ndarray, str]]:
+    """Yields `count` examples of the evaluation split, drawn by seed, with their true classes.
+
+    These are called as the head calls them; what it has no output for is called as in the data.
+    """
+    cfg = loaded.config
+    drawn_from = None if cfg.data.source != "synthetic" else cfg.model.num_classes
+    source = sources.open_source(
+        cfg.data, cfg.data.eval_split, num_classes=drawn_from, labels=cfg.needs_labels
+    )
+    names = class_matching.names_in(
+        loaded.classes, source.classes, f"data.eval_split={cfg.data.eval_split}"
+    )
+    drawn = sampling.draw(len(source), count, seed)
+    shown = split_roles.evaluation(cfg.data).shown
+    logs.log.info(
+        "%d of %d images of the split %s, drawn by seed %d", len(drawn), len(source), shown, seed
+    )
+    for index in drawn:
+        record = source[index]
+        name = messages.printable(source.name(index))
+        yield name, record.image, label_arrays.text(record.label, names)
+
+
+def as_dict(prediction: Prediction) -> Mapping[str, Any]:
+    """Returns a prediction as JSON-able values."""
+    top = [{"class": name, "probability": value} for name, value in prediction.top]
+    extra = {"truth": prediction.truth, "error": prediction.error}
+    return {"image": prediction.image, "top": top} | {
+        k: v for k, v in extra.items() if v is not None
+    }

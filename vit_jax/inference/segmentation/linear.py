@@ -1,0 +1,183 @@
+"""A linear classifier of frozen patch features, and its segmentation of test images.
+
+Each patch of a training image has the class of most of its pixels. The classifier is that of the
+linear probe: softmax regression by L-BFGS, with the l2 that is best on a fifth of the patches. Its
+scores are interpolated to the pixels of the test images, and their classes compared at full size.
+"""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from vit_jax import validation
+from vit_jax.config import ConfigError
+from vit_jax.evaluation import probe
+from vit_jax.evaluation.fewshot import Linear
+from vit_jax.inference import loading
+from vit_jax.inference.inspect import figures, inputs, patch_features
+from vit_jax.inference.segmentation import masks, scores
+from vit_jax.models import variants
+from vit_jax.training import sharding
+
+MOST = 2**19  # patches to learn from; of more, the same share of every image is drawn
+BATCH = 32  # images at a time
+SHOWN = 8  # test images in the figure
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """What was measured.
+
+    Attributes:
+      train, test: numbers of images.
+      patches: that were learned from.
+      l2: that was chosen.
+      pixels: of each class (rows) that were taken for each (columns), (K, K).
+      figure: of the first test images: the truth and the prediction.
+      step: of the checkpoint, where it is a run's.
+    """
+
+    train: int
+    test: int
+    patches: int
+    l2: float
+    pixels: np.ndarray
+    figure: Figure
+    step: int | None = None
+
+    @property
+    def by_class(self) -> np.ndarray:
+        """The IoU of every class, NaN for one that is nowhere."""
+        return scores.intersection_over_union(self.pixels)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the numbers for JSON."""
+        each = self.by_class
+        return {
+            **({} if self.step is None else {"step": self.step}),
+            "miou": float(np.nanmean(each)),
+            "pixel_accuracy": float(self.pixels.trace() / self.pixels.sum()),
+            "iou": [None if math.isnan(value) else value for value in each.tolist()],
+            "pixels": self.pixels.sum(axis=1).tolist(),
+            "l2": self.l2,
+            "patches": self.patches,
+            "train_images": self.train,
+            "test_images": self.test,
+        }
+
+
+def measure(
+    checkpoint: str,
+    root: pathlib.Path,
+    overrides: Mapping[str, str],
+    *,
+    splits: tuple[str, str] = ("train", "val"),
+    at: int | str | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Result:
+    """Trains a linear classifier on patches of one split, and measures it on another.
+
+    Args:
+      checkpoint: as in `loading.load`.
+      root: a folder as in `masks`.
+      overrides: options by dotted name.
+      splits: names of the training and the test split.
+      at: step of a run.
+      say: called with a line about what is done.
+
+    Raises a UserError.
+    """
+    train, test = (masks.find(root, split) for split in splits)
+    opened = _squashing(loading.load(checkpoint, overrides, step=at))
+    validation.check_fixed(opened.config, "segment")
+    say(f"{len(train):,} images to learn from, {len(test):,} to measure")
+    grid = _grid(opened)
+    share = min(1.0, MOST / (len(train) * math.prod(grid)))
+    features, labels, rng = [], [], np.random.default_rng(0)
+    for one, _, found in _features(opened, train):
+        truth = scores.of_patches(_mask(opened, one), grid).ravel()
+        kept = (truth != masks.NO_CLASS) & (rng.random(len(truth)) < share)
+        features.append(found.reshape(-1, found.shape[-1])[kept])
+        labels.append(truth[kept])
+    x, y = np.concatenate(features), np.concatenate(labels)
+    if not len(y):
+        raise ConfigError(f"--data={root}: no patch of {splits[0]} has a class")
+    classes = int(y.max()) + 1
+    say(f"learning from {len(y):,} patches of {classes} classes")
+    learned = probe.learn(x, y, classes, sharding.create_mesh(1), stop=lambda: False)
+    assert learned is not None
+    say("measuring")
+    return _measured(opened, test, learned, classes, len(train), len(y))
+
+
+def _measured(
+    opened: loading.LoadedModel,
+    test: Sequence[masks.Labeled],
+    learned: tuple[Linear, float],
+    classes: int,
+    train: int,
+    patches: int,
+) -> Result:
+    linear, l2 = learned
+    pixels, shown = np.zeros((0, 0), np.int64), []
+    for one, view, found in _features(opened, test):
+        truth = _mask(opened, one)
+        labeled = truth[truth != masks.NO_CLASS]
+        most = max(classes, int(labeled.max(initial=0)) + 1)  # a class that was never learned
+        scored = (found - linear.mean) / linear.scale @ linear.weights + linear.bias
+        predicted = scores.predict(scored, truth.shape)
+        size = max(most, len(pixels))
+        pixels = np.pad(pixels, (0, size - len(pixels)))
+        pixels += scores.confusion(truth, predicted, size)
+        if len(shown) < SHOWN:
+            shown.append((view, truth, predicted))
+    if not pixels.sum():
+        raise ConfigError("no pixel of the test images has a class")
+    views, truths, predictions = zip(*shown, strict=True)
+    return Result(
+        step=opened.step,
+        train=train,
+        test=len(test),
+        patches=patches,
+        l2=l2,
+        pixels=pixels,
+        figure=figures.segments(views, truths, predictions, masks.NO_CLASS),
+    )
+
+
+def _squashing(opened: loading.LoadedModel) -> loading.LoadedModel:
+    """Returns the model with whole images as its input, so that patches cover all pixels."""
+    data = dataclasses.replace(
+        opened.config.data, eval_crop="resize", resize_to=None, crop_pct=None
+    )
+    return dataclasses.replace(opened, config=dataclasses.replace(opened.config, data=data))
+
+
+def _grid(opened: loading.LoadedModel) -> tuple[int, int]:
+    model, size = opened.config.model, opened.config.data.image_size
+    if variants.covered(model, size) != tuple(size):
+        raise ConfigError(
+            f"data.image_size={size[0]}x{size[1]}: patches leave out pixels at the edge; set "
+            "multiples of the patch size"
+        )
+    return variants.grid(model, size)
+
+
+def _features(
+    opened: loading.LoadedModel, labeled: Sequence[masks.Labeled]
+) -> Iterator[tuple[masks.Labeled, np.ndarray, np.ndarray]]:
+    """Yields each image's files, its view (H, W, C) uint8, and its features (rows, columns, D)."""
+    for start in range(0, len(labeled), BATCH):
+        part = labeled[start : start + BATCH]
+        files = ((str(one.image), masks.read(one.image), None) for one in part)
+        views = inputs.preprocessed(opened.config.data, files).views
+        yield from zip(part, views, patch_features.of(opened, views), strict=True)
+
+
+def _mask(opened: loading.LoadedModel, one: masks.Labeled) -> np.ndarray:
+    return masks.read_mask(one, max_pixels=opened.config.data.max_pixels)

@@ -1,0 +1,114 @@
+"""Images with a mask of classes for their pixels, in three layouts of folders.
+
+- `ROOT/SPLIT/images/NAME.jpg` and `ROOT/SPLIT/masks/NAME.png`, with other suffixes too.
+- Pascal VOC: `ROOT/JPEGImages`, `ROOT/SegmentationClass`, and the names in
+  `ROOT/ImageSets/Segmentation/SPLIT.txt`.
+- ADE20K as in its scene parsing challenge: `ROOT/images/SPLIT` and `ROOT/annotations/SPLIT`, where
+  0 is no class.
+
+A mask is a PNG of indices or of gray levels, at most 8 bits; 255 is no class.
+"""
+
+import io
+import pathlib
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from vit_jax.config import ConfigError
+from vit_jax.data import decoding
+from vit_jax.utils import limits, storage
+
+NO_CLASS = 255
+IMAGES = {".jpg", ".jpeg", ".png", ".webp"}
+
+
+class Labeled(NamedTuple):
+    """The files of an image, and what its mask's numbers are ahead of the classes'."""
+
+    image: pathlib.Path
+    mask: pathlib.Path
+    ahead: int
+
+
+def find(root: pathlib.Path, split: str) -> list[Labeled]:
+    """Returns the images of a split in order of their names.
+
+    Raises ConfigError if there are none, or an image without a mask.
+    """
+    if (root / "ImageSets" / "Segmentation").is_dir():
+        found = _voc(root, split)
+    elif (root / "annotations").is_dir():
+        found = _beside(root / "images" / split, root / "annotations" / split, ahead=1)
+    else:
+        found = _beside(root / split / "images", root / split / "masks", ahead=0)
+    for one in found:
+        for path in (one.image, one.mask):
+            with storage.errors_as(ConfigError, f"--data={root}"):
+                there = path.is_file()
+            if not there:
+                raise ConfigError(f"--data={root}: {path.relative_to(root)} is missing")
+    return found
+
+
+def _voc(root: pathlib.Path, split: str) -> list[Labeled]:
+    names = root / "ImageSets" / "Segmentation" / f"{split}.txt"
+    if not names.is_file():
+        there = ", ".join(sorted(path.stem for path in names.parent.glob("*.txt")))
+        raise ConfigError(f"--data={root}: has no split {split}; there are {there or 'none'}")
+    try:
+        listed = limits.read(names, limits.TABLE).decode("utf-8")
+    except (OSError, limits.LimitError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{names}: is no list of names: {error}") from None
+    return [
+        Labeled(root / "JPEGImages" / f"{name}.jpg", root / "SegmentationClass" / f"{name}.png", 0)
+        for name in map(pathlib.PurePath, listed.split())
+        if name.name == str(name)  # never a path
+    ]
+
+
+def _beside(images: pathlib.Path, masks: pathlib.Path, *, ahead: int) -> list[Labeled]:
+    files = sorted(path for path in images.glob("*") if path.suffix.lower() in IMAGES)
+    if not files:
+        raise ConfigError(f"{images}: holds no images; see `vit_jax segment --help` for layouts")
+    return [Labeled(path, masks / f"{path.stem}.png", ahead) for path in files]
+
+
+def read(path: pathlib.Path) -> bytes:
+    """Returns the bytes of a file; raises ConfigError for one that cannot be read."""
+    try:
+        return decoding.read(path)
+    except (decoding.BadImage, OSError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def read_mask(one: Labeled, *, max_pixels: int) -> np.ndarray:
+    """Returns the class of every pixel, (H, W) uint8, NO_CLASS where there is none.
+
+    Raises ConfigError for a file that is no such mask.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of large images, which are refused below
+            opened = Image.open(io.BytesIO(decoding.read(one.mask)), formats=("PNG",))
+        if opened.mode not in ("P", "L", "1"):
+            raise ConfigError(
+                f"{one.mask}: is a PNG of mode {opened.mode}; a mask has one 8-bit class per pixel"
+            )
+        if opened.width * opened.height > max_pixels:
+            raise ConfigError(
+                f"{one.mask}: has {opened.width} x {opened.height} pixels, more than "
+                f"data.max_pixels={max_pixels}"
+            )
+        values = np.asarray(opened)
+    except (
+        decoding.BadImage, OSError, SyntaxError, ValueError, Image.DecompressionBombError,
+    ) as error:  # fmt: skip
+        raise ConfigError(f"{one.mask}: is no readable PNG ({error})") from error
+    values = values.astype(np.uint8)
+    if not one.ahead:
+        return values
+    outside = (values < one.ahead) | (values == NO_CLASS)
+    return np.where(outside, NO_CLASS, values - one.ahead).astype(np.uint8)

@@ -1,0 +1,255 @@
+"""Run output: metrics.jsonl, TensorBoard events and log messages."""
+
+import contextlib
+import logging
+import os
+import pathlib
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from vit_jax.config import components
+from vit_jax.runtime.logs.trackers import LOGGERS
+from vit_jax.utils import limits, messages, storage
+from vit_jax.utils.errors import AssumptionWarning, NotWritten
+
+log = logging.getLogger("vit_jax")
+
+# Dense bfloat16 peak, FLOP/s per jax device (v2, v3 and 7x: per core, half a chip).
+# TPU: cloud.google.com/tpu/docs/system-architecture; GPU: NVIDIA's data sheets, without sparsity.
+PEAK_FLOPS = {
+    "TPU v2": 23e12,
+    "TPU v3": 61.5e12,
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5e": 197e12,
+    "TPU v5": 459e12,
+    "TPU v5p": 459e12,
+    "TPU v6 lite": 918e12,
+    "TPU v6e": 918e12,
+    "TPU7x": 1153.5e12,
+    "A100": 312e12,
+    "H100": 989e12,
+    "H200": 989e12,
+    "B200": 2250e12,
+}
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Returns a device's dense bfloat16 peak in FLOP/s, or None if unknown."""
+    matches = [kind for kind in PEAK_FLOPS if kind in device_kind]
+    return PEAK_FLOPS[max(matches, key=len)] if matches else None
+
+
+def setup(*, verbose: bool = True) -> None:
+    """Logs this package's messages to standard error as single lines and silences libraries."""
+    handler = _Stderr()
+    handler.setFormatter(_Line("%(message)s"))
+    log.handlers = [handler]
+    log.propagate = False
+    log.setLevel(logging.INFO if verbose else logging.WARNING)
+    logging.getLogger("absl").setLevel(logging.ERROR)
+
+
+# Once per file, whichever lines of a program load it; filters of the user come before this one.
+warnings.filterwarnings("once", category=AssumptionWarning, append=True)
+
+
+def warn_of_assumptions(reference: str | os.PathLike[str], lines: Sequence[str]) -> None:
+    """Warns at the caller's line outside this package; commands log these warnings."""
+    if not lines:
+        return
+    level, frame = 1, sys._getframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("vit_jax."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(AssumptionWarning(os.fspath(reference), lines), stacklevel=level)
+
+
+@contextlib.contextmanager
+def assumptions_logged() -> Iterator[None]:
+    """Logs each AssumptionWarning as lines: for commands, whose users see no Python."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", AssumptionWarning)
+        others = warnings.showwarning
+
+        def show(message: Warning | str, *about: Any, **more: Any) -> None:
+            if not isinstance(message, AssumptionWarning):
+                others(message, *about, **more)
+                return
+            if not log.handlers:  # of a command that logs nothing else
+                setup()
+            for line in message.lines:
+                log.info("%s: %s", message.reference, line)
+
+        warnings.showwarning = show  # restored by catch_warnings
+        yield
+
+
+class _Line(logging.Formatter):
+    """Formats messages as single lines; bounds warnings and errors, which quote foreign text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        if record.levelno < logging.WARNING:  # e.g. a command to copy must stay whole
+            return messages.printable(messages.without_secrets(text))
+        return messages.one_line(text, limit=messages.LIMIT)
+
+
+class _Stderr(logging.StreamHandler):
+    """Writes to the current `sys.stderr`, which a live line may temporarily replace."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.setStream(sys.stderr)
+        super().emit(record)
+
+
+class Logger(Protocol):
+    """Writes the numbers of a run somewhere; made by a component as `factory(directory)`."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes the numbers of a step; keys are `group/name`."""
+        ...
+
+    def close(self) -> None:
+        """Flushes and closes what is open."""
+        ...
+
+
+@components.register("logger", "jsonl")
+class JsonLines:
+    """Appends lines to `metrics.jsonl`; the only logger that gets text, such as a split, too."""
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        self._file = storage.open_lines(directory / "metrics.jsonl")
+
+    def write(self, step: int, values: Mapping[str, float | str]) -> None:
+        """Writes one line; numbers that are not finite become null."""
+        try:
+            self._file.write(storage.as_line({"step": step, **values}))
+            self._file.flush()
+        except OSError as error:
+            raise NotWritten(f"{self._file.name}: cannot be written: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Closes the file."""
+        with contextlib.suppress(OSError):  # raised again for a line that failed earlier
+            self._file.close()
+
+
+@components.register("logger", "tensorboard")
+class TensorBoard:
+    """Writes TensorBoard event files to `tensorboard/`."""
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        from tensorboardX import SummaryWriter  # slow to import
+
+        self._folder, self._writer = directory / "tensorboard", SummaryWriter
+        self._events: SummaryWriter | None = None  # a run that writes nothing has no file
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes one scalar per name."""
+        with storage.naming(self._folder):
+            if self._events is None:
+                self._events = self._writer(str(self._folder))
+            for name, value in values.items():
+                self._events.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Flushes and closes the event file."""
+        with storage.naming(self._folder):
+            if self._events is not None:
+                self._events.close()
+
+
+class Metrics:
+    """Writes scalars to `metrics.jsonl`, and to every other logger of a run."""
+
+    def __init__(
+        self, directory: pathlib.Path, *, tensorboard: bool, loggers: Sequence[str] = ()
+    ) -> None:
+        """Opens the loggers; raises ConfigError for one of `loggers` that cannot be made."""
+        chosen = [components.Spec("jsonl")]
+        for text in (*(["tensorboard"] if tensorboard else []), *loggers):
+            spec = components.parse(text, LOGGERS)
+            components.find("logger", spec.name, LOGGERS)
+            if spec not in chosen:
+                chosen.append(spec)
+        self._others: list[Logger] = []
+        with contextlib.ExitStack() as failing:  # one that cannot be made closes the others
+            self._lines = JsonLines(directory)
+            failing.callback(self.close)
+            for spec in chosen[1:]:
+                factory = components.find("logger", spec.name, LOGGERS)
+                self._others.append(components.call(factory, spec, LOGGERS, directory))
+            failing.pop_all()
+
+    def write(self, step: int, values: Mapping[str, float | str]) -> None:
+        """Writes the numbers of a step; keys are `group/name`.
+
+        Text, such as a split, stands in metrics.jsonl only.
+        """
+        self._lines.write(step, values)
+        numbers = {name: value for name, value in values.items() if not isinstance(value, str)}
+        for logger in self._others:
+            logger.write(step, numbers)
+
+    def close(self) -> None:
+        """Flushes and closes every logger."""
+        with contextlib.ExitStack() as closing:
+            for logger in (self._lines, *self._others):
+                closing.callback(logger.close)
+
+
+def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns the lines of a metrics.jsonl in step order.
+
+    A resumed run repeats the steps after its checkpoint, so the last of several lines with equal
+    step and keys wins. Truncated or damaged lines are skipped.
+    """
+    lines: dict[tuple[int, tuple[str, ...]], dict[str, Any]] = {}
+    for _, line in storage.read_lines(path, limits.METRICS):
+        if isinstance(line, dict) and isinstance(line.get("step"), int):
+            lines[line["step"], tuple(sorted(line))] = line
+    return sorted(lines.values(), key=lambda line: line["step"])
+
+
+class Timer:
+    """Splits wall time into data wait, evaluation and saving, and training (the remainder)."""
+
+    def __init__(self) -> None:
+        self.window = time.monotonic()
+        self.waited = self.paused = 0.0
+        self.steps = 0
+
+    def wait(self, seconds: float) -> None:
+        """Counts time spent waiting for data."""
+        self.waited += seconds
+
+    def pause(self, seconds: float) -> None:
+        """Excludes time spent outside training (evaluation, saving) from the window."""
+        self.paused += seconds
+
+    def now(self) -> tuple[float, float]:
+        """Returns the window's steps per second and its fraction of time spent waiting."""
+        seconds = max(time.monotonic() - self.window - self.paused, 1e-9)
+        return self.steps / seconds, min(self.waited / seconds, 1.0)
+
+    def lap(self) -> tuple[float, float]:
+        """Returns the same values and starts a new window."""
+        result = self.now()
+        self.window, self.waited, self.paused, self.steps = time.monotonic(), 0.0, 0.0, 0
+        return result
+
+
+def duration(seconds: float) -> str:
+    """Returns `42s`, `3m07s`, `5h02m` or `3d04h`."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds}s"
+    if seconds < 3600:
+        return f"{seconds // 60}m{seconds % 60:02d}s"
+    if seconds < 86400:
+        return f"{seconds // 3600}h{seconds // 60 % 60:02d}m"
+    return f"{seconds // 86400}d{seconds // 3600 % 24:02d}h"

@@ -1,0 +1,1 @@
+"""Errors and their texts, paths local and remote, trees of arrays, limits."""

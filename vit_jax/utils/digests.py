@@ -1,0 +1,11 @@
+"""A short digest of bytes, for records of data, code and options."""
+
+import hashlib
+
+
+def digest(*parts: bytes) -> str:
+    """Returns 16 hex digits of SHA-256 over the parts and their lengths."""
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(len(part).to_bytes(8, "little") + part)
+    return total.hexdigest()[:16]

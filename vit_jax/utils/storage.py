@@ -1,0 +1,320 @@
+"""Files on a disk or in a bucket: paths, durable writes, digests, errors in one line."""
+
+import atexit
+import contextlib
+import hashlib
+import json
+import logging
+import math
+import os
+import pathlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any, cast
+
+from vit_jax.utils import limits, messages
+from vit_jax.utils.errors import NO_ROOM, ConfigError, LeaseLost, NotWritten, UserError
+
+log = logging.getLogger("vit_jax")
+
+BUCKET = "gs://"
+TRACKING = "tracking.json"  # what a run is called by tracking services
+KEPT = ("metrics.jsonl", "sessions.json", TRACKING)  # files that a resumed run goes on with
+PERIOD = 30.0  # seconds; GCS allows one write per second to an object
+
+
+class BucketError(OSError):
+    """A bucket request failed."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
+    """Returns a local path, or a remote one that begins with gs://.
+
+    A remote path is an etils Path, which provides the pathlib methods that run directories need.
+    """
+    text = os.fspath(path)
+    if not is_remote(text):
+        return pathlib.Path(os.path.expanduser(text))  # noqa: PTH111 (an unknown ~user stays)
+    import fsspec.config
+    from etils import epath
+
+    # gcsfs caches listings forever and would miss files written by other hosts or tensorstore.
+    fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
+    return cast(pathlib.Path, epath.Path(text))
+
+
+def given_path(option: str, path: str | os.PathLike[str], *, remote: bool = True) -> pathlib.Path:
+    """The path of an option, on a disk or, if `remote`, gs://; raises ConfigError for others."""
+    text = os.fspath(path)
+    if why := not_here(text, remote=remote):
+        raise ConfigError(f"{option}={text}: {why}")
+    return as_path(text)
+
+
+def not_here(text: str, *, remote: bool) -> str:
+    """Why a text is no path on a disk or, if `remote`, gs://, and the remedy; empty if it is."""
+    if "://" not in text or (remote and is_remote(text)):
+        return ""
+    if text.startswith("file://"):
+        return f"is an address; write the path, {text.removeprefix('file://')}"
+    if remote:
+        return "cannot be opened; copy it to a disk, or to a gs:// bucket"
+    return "must be on a disk; copy it there, or mount the bucket (gcsfuse)"
+
+
+def is_remote(path: str | os.PathLike[str]) -> bool:
+    """Returns whether a path is in a bucket."""
+    return os.fspath(path).startswith(BUCKET)
+
+
+def reason(error: BaseException) -> str:
+    """Returns a library error's message as one line of at most 300 characters."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+@contextlib.contextmanager
+def errors_as(kind: type[UserError], what: str) -> Iterator[None]:
+    """Turns an OSError into a one-line error: `what`, then the reason.
+
+    On a full disk it is NotWritten, whose exit code says that a retry may succeed.
+    """
+    try:
+        yield
+    except OSError as error:
+        kind = NotWritten if error.errno in NO_ROOM else kind
+        raise kind(f"{what}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def naming(path: pathlib.Path) -> Iterator[None]:
+    """Gives an OSError the name of the file, which those of writes and flushes lack."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def writing(flag: str, path: pathlib.Path) -> contextlib.AbstractContextManager[None]:
+    """Turns an OSError into a ConfigError (NotWritten) that names the flag and its path."""
+    return errors_as(ConfigError, f"{flag}={path}: cannot be written")
+
+
+@contextlib.contextmanager
+def readable_errors(what: str, kind: type[UserError] = ConfigError) -> Iterator[None]:
+    """Turns remote file system errors into a one-line error that begins with `what`.
+
+    Errors pass unchanged if `what` contains no remote scheme such as gs://.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # gcsfs propagates aiohttp and google-auth errors
+        if "://" not in what:
+            raise
+        if isinstance(error, ImportError):
+            raise kind(f"{what}: needs gcsfs: pip install 'vit_jax[gcs]'") from None
+        raise kind(
+            f"{what}: cannot be read: {reason(error)}; for a private bucket first: "
+            "gcloud auth application-default login"
+        ) from None
+
+
+@contextlib.contextmanager
+def os_errors() -> Iterator[None]:
+    """Turns gcsfs errors into OSErrors, as a local disk would raise."""
+    try:
+        yield
+    except (OSError, UserError):
+        raise
+    except Exception as error:
+        raise BucketError(0, reason(error)) from error
+
+
+@contextlib.contextmanager
+def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Yields a hidden path next to `path` for a file or folder, then renames that to `path`.
+
+    The final name never holds partial content: everything is on the disk before the rename, and
+    nothing is left after an error. Raises OSError.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield part
+        for one in (*part.rglob("*"), part):
+            sync(one)
+        part.replace(path)
+    except OSError as error:
+        if error.filename is None or str(error.filename).startswith(str(part)):
+            error.filename = str(path)  # not its hidden name
+        raise
+    finally:  # free the space on a full disk
+        if part.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink(missing_ok=True)
+
+
+def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
+    """Writes a file atomically: the final name never holds partial content; raises OSError."""
+    content = content.encode(errors="backslashreplace") if isinstance(content, str) else content
+    if is_remote(path):  # object writes are atomic
+        with os_errors():
+            path.write_bytes(content)
+        return
+    with replacing(path) as part:
+        part.write_bytes(content)
+
+
+def append_line(path: pathlib.Path, values: Mapping[str, Any]) -> None:
+    """Adds a line of JSON to a local file, which is on the disk on return; raises OSError.
+
+    The file and its folders are created if they are missing.
+    """
+    line = as_line(values)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with naming(path), open_lines(path) as file:
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def open_lines(path: pathlib.Path) -> IO[bytes]:
+    """Opens a file of JSON lines to add to; raises OSError.
+
+    A line that a killed process, or a full disk, cut short stays what it is: the next one starts
+    after it, and `read_lines` passes over it.
+    """
+    file = path.open("a+b")
+    if file.tell():
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.write(b"\n")  # at the end, wherever the file was read
+    return file
+
+
+def as_line(values: Mapping[str, Any]) -> bytes:
+    """One line of JSON; numbers that are not finite become null, as JSON has none."""
+    try:
+        text = json.dumps(values, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(values), allow_nan=False)
+    return f"{text}\n".encode()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_lines(
+    path: pathlib.Path, most: int, say: Callable[[str], None] = lambda line: None
+) -> Iterator[tuple[int, Any]]:
+    """Yields the number and the values of each line of a file of JSON lines.
+
+    Args:
+      path: the file.
+      most: bytes of a file.
+      say: called about the lines that are no JSON, which are passed over: a process was killed, or
+        the disk was full, while it wrote one.
+
+    Raises OSError, or LimitError for a file that is too large.
+    """
+    torn = []
+    for number, line in enumerate(limits.read(path, most).split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            values = limits.load_json(line)
+        except ValueError:
+            torn.append(number)
+            continue
+        yield number, values
+    if torn:
+        where = f"line {torn[0]}{messages.more(torn)}"
+        say(f"{path}: {where} is no JSON, cut short or damaged; passed over")
+
+
+def sync(path: str | os.PathLike[str]) -> None:
+    """Flushes a file or folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with naming(pathlib.Path(path)):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256(path: pathlib.Path) -> str:
+    """Returns the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def modified(path: pathlib.Path) -> float:
+    """Returns a file's modification time in seconds since the epoch."""
+    found: Any = path.stat()
+    return found.mtime if is_remote(path) else found.st_mtime
+
+
+class RemoteSync:
+    """A local folder that mirrors a run directory in a bucket.
+
+    Append-only files (metrics, TensorBoard events) are written locally and uploaded
+    periodically, before every checkpoint, and at the end, because objects can only be replaced
+    whole. A local run directory needs no mirror and serves as its own folder.
+    """
+
+    def __init__(
+        self, directory: pathlib.Path, check_lease: Callable[[], None] = lambda: None
+    ) -> None:
+        """Downloads the files that an earlier process of the run uploaded.
+
+        Args:
+          directory: the run directory.
+          check_lease: called before an upload; raises LeaseLost.
+        """
+        self.folder = self._directory = directory
+        self._remote, self._check = is_remote(directory), check_lease
+        if not self._remote:
+            return
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="vit_jax_"))
+        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
+        self._done: dict[pathlib.Path, tuple[int, int]] = {}
+        self._at, self._failing = time.monotonic(), False
+        for name in KEPT:
+            with contextlib.suppress(FileNotFoundError):
+                (self.folder / name).write_bytes((directory / name).read_bytes())
+
+    def bring(self, *, now: bool = False) -> None:
+        """Uploads changed files, at most every 30 s or immediately if `now`; warns on failure.
+
+        A temporary outage loses nothing: the local folder keeps the complete files.
+        """
+        if not self._remote or (not now and time.monotonic() - self._at < PERIOD):
+            return
+        self._at = time.monotonic()
+        try:
+            self._check()
+            for file in sorted(path for path in self.folder.rglob("*") if path.is_file()):
+                status = file.stat()
+                state = (status.st_size, status.st_mtime_ns)
+                if self._done.get(file) != state:
+                    (self._directory / file.relative_to(self.folder)).write_bytes(file.read_bytes())
+                    self._done[file] = state
+            self._failing = False
+        except LeaseLost:
+            raise
+        except Exception as error:  # any gcsfs error; a failed metrics upload must not end the run
+            if not self._failing:
+                log.warning("%s: cannot be written now: %s", self._directory, reason(error))
+            self._failing = True
