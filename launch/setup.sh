@@ -2,7 +2,7 @@
 # Sourced by local.sh and test.sh: leaves a ready virtual environment in $VENV, and $ROOT.
 #
 #   PYTHON=...   the interpreter to use (default: the first python3 >= 3.11 on PATH)
-#   LOWEST=1     install the oldest versions setup.py allows, not the newest
+#   LOWEST=1     install the oldest versions pyproject.toml allows, not the newest
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -44,7 +44,7 @@ set_up() { # set_up EXTRAS: makes $VENV and installs this checkout into it with 
   log=$VENV/install.log
   stamp=$VENV/installed$1
   # Installed before, from this checkout and the same requirements: nothing to do.
-  wanted="$ROOT $(cat "$ROOT/setup.py" "$ROOT"/vit_jax/data/*.[ch] | cksum)"
+  wanted="$ROOT $(cat "$ROOT/pyproject.toml" "$ROOT/setup.py" "$ROOT"/vit_jax/data/*.[ch] | cksum)"
   if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
     echo "Using $VENV (Python $version)."
     return
@@ -56,7 +56,7 @@ set_up() { # set_up EXTRAS: makes $VENV and installs this checkout into it with 
   fi
   local constraints=()
   if [ -n "${LOWEST:-}" ]; then
-    grep -oE '"[A-Za-z_-]+>=[0-9.]+' "$ROOT/setup.py" | tr -d '"' | sed 's/>=/==/' >"$VENV/lowest.txt"
+    sed -n '/^dependencies/,/^\[tool/p' "$ROOT/pyproject.toml" | grep -oE '"[A-Za-z_-]+>=[0-9.]+' | tr -d '"' | sed 's/>=/==/' >"$VENV/lowest.txt"
     constraints=(-c "$VENV/lowest.txt")
   fi
   # Python compiles a module when it is first imported: half the time, and a tenth less on the disk.

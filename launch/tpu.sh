@@ -226,7 +226,7 @@ create() {
 #:   --python=VERSION    which Python the workers use (default: any from 3.11; uv gets one where there is none)
 #:
 setup() {
-  local archive=$SCRATCH/vit_jax.tgz from=$ROOT files=(setup.py README.md vit_jax configs) flags
+  local archive=$SCRATCH/vit_jax.tgz from=$ROOT files=(pyproject.toml setup.py README.md LICENSE vit_jax configs) flags
   require name project zone slice
   understand_slice
   if [ -n "$wheel" ]; then

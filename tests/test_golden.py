@@ -5,10 +5,11 @@ What differs on purpose is written anew by `tests/helpers/golden_runs.py`, and s
 
 import json
 
-import golden_runs
 import jax
 import numpy as np
 import pytest
+
+import golden_runs
 
 RECORDED = json.loads(golden_runs.LOSSES.read_text())
 FAST = ("adam-fsdp", "masked-color")

@@ -18,8 +18,8 @@ import zlib
 import cv2
 import numpy as np
 import pytest
-import tiffs
 
+import tiffs
 from vit_jax import config
 from vit_jax.data import csv_source, decoding, example_lists, image_headers, tiff
 from vit_jax.data.prepare import assignment, image_listing, tfrecords

@@ -2,10 +2,10 @@
 
 import sys
 
-import bit_flips
 import jax
 import pytest
 
+import bit_flips
 import runs
 from vit_jax import cli, selftest
 from vit_jax.training import replay

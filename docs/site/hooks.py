@@ -11,10 +11,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from mkdocs.structure.files import File, Files
-
 import code_blocks
 import reference
+from mkdocs.structure.files import File, Files
 
 ROOT = reference.ROOT
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)]*)?\))")

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import PIL.Image
 import pytest
-import tiffs
 
 import runs
+import tiffs
 from vit_jax import cli, config, experiment, models, weights
 from vit_jax.data import decoding, image_inputs, pipeline, random_erasing, sources, transforms
 from vit_jax.inference import loading

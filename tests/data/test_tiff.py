@@ -9,8 +9,8 @@ import cv2
 import numpy as np
 import PIL.Image
 import pytest
-import tiffs
 
+import tiffs
 from vit_jax.data import decoding, tiff
 
 

@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tomllib
 
 import pytest
 import yaml
@@ -166,5 +165,3 @@ def test_the_site_has_every_page():
 def test_the_version_is_everywhere_the_same():
     assert f"\nversion: {vit_jax.__version__}\n" in (runs.ROOT / "CITATION.cff").read_text()
     assert f"\n## {vit_jax.__version__} " in (runs.ROOT / "CHANGELOG.md").read_text()
-    tools = tomllib.loads((runs.ROOT / "pyproject.toml").read_text())
-    assert "project" not in tools  # setup.py takes it from the package

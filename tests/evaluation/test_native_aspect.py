@@ -11,9 +11,9 @@ import numpy as np
 import PIL.Image
 import pytest
 import scipy.ndimage
-import tiffs
 
 import runs
+import tiffs
 from vit_jax import cli, config, experiment, models
 from vit_jax.data import decoding, native_aspect, sources
 from vit_jax.evaluation.evaluation import Evaluation

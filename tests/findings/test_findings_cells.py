@@ -9,8 +9,8 @@ import sys
 import time
 
 import pytest
-from helpers.toy_findings import finding, study, training
 
+from helpers.toy_findings import finding, study, training
 from vit_jax import findings
 from vit_jax.findings import records as records_of_cells
 from vit_jax.findings.declaration import Look

@@ -2,8 +2,8 @@ import json
 
 import cv2
 import pytest
-from helpers.toy_findings import Runner, finding, study, training
 
+from helpers.toy_findings import Runner, finding, study, training
 from vit_jax import cli, findings
 from vit_jax.findings.paper_findings import NAMES
 

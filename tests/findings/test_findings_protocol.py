@@ -1,8 +1,8 @@
 import json
 
 import pytest
-from helpers.toy_findings import Runner, finding, study, training
 
+from helpers.toy_findings import Runner, finding, study, training
 from vit_jax import config, findings
 from vit_jax.findings.declaration import Look
 

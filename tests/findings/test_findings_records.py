@@ -2,8 +2,8 @@ import json
 import pathlib
 
 import pytest
-from helpers.toy_findings import Runner, finding, study, training
 
+from helpers.toy_findings import Runner, finding, study, training
 from vit_jax import config, findings
 from vit_jax.findings import page, planning, records, verification
 from vit_jax.reports import markdown

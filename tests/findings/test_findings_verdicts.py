@@ -1,9 +1,9 @@
 import math
 
 import pytest
-from helpers.toy_findings import Runner, finding, study, training
 from scipy import stats
 
+from helpers.toy_findings import Runner, finding, study, training
 from vit_jax import findings
 from vit_jax.findings import verdicts
 from vit_jax.findings.declaration import Claim

@@ -1,9 +1,9 @@
 import random
 
 import pytest
-from helpers.toy_findings import Runner, finding, study, training
 from scipy import stats
 
+from helpers.toy_findings import Runner, finding, study, training
 from vit_jax import config, findings
 from vit_jax.findings import verification
 

@@ -19,12 +19,12 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "training"))
 
-import bit_flips
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
+import bit_flips
 from test_step import Trainer, batch_of, configure
 from vit_jax.benchmarks import turns
 from vit_jax.models import layers, vit

@@ -111,7 +111,6 @@ def images():
 
 def deep_images():
     import tiffs
-
     from vit_jax.data import decoding, tiff
 
     drawn = np.random.default_rng(0).integers(0, 2**16, (5, 6, 13)).astype(np.uint16)

@@ -29,7 +29,7 @@ class World:
         for path in (self.cloud, self.checkout / "vit_jax", self.checkout / "configs", self.bin):
             path.mkdir(parents=True)
         shutil.copytree(ROOT / "launch", self.checkout / "launch")
-        for name in ("setup.py", "README.md"):
+        for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
             (self.checkout / name).touch()
         for tool in TOOLS:
             (self.bin / tool).symlink_to(shutil.which(tool))

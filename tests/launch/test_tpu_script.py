@@ -12,6 +12,9 @@ import pytest
 import worlds
 from worlds import ADDRESS, RUN, SLICE, wait_for
 
+# What an installation needs of a checkout.
+SENT = {"pyproject.toml", "setup.py", "README.md", "LICENSE", "vit_jax", "configs"}
+
 TPUS = ["compute", "tpus"]
 WHERE = ["--project=p", "--zone=z", "--quiet"]
 COMMANDS = ("create", "setup", "run", "logs", "status", "stop", "supervise", "delete")
@@ -105,7 +108,7 @@ def test_setup(world):
     for number in range(2):
         home = here.worker(number)
         with tarfile.open(home / "vit_jax.tgz") as archive:
-            assert set(archive.getnames()) == {"setup.py", "README.md", "vit_jax", "configs"}
+            assert set(archive.getnames()) == SENT
         installs = (home / "installs").read_text()
         assert f"{home}/vit_jax/source[tpu,gcs]\n" in installs
         assert f"--python 3.13 {home}/vit_jax/venv\n" in installs
@@ -563,8 +566,8 @@ def test_a_dry_run_of_supervise_is_a_plan(world):
         f"gcloud compute tpus queued-resources describe s --format='value(state.state)' {where}",
         f"gcloud compute tpus tpu-vm describe s --format='value(state,health)' {where}",
         command.format("clear 60"),
-        f"tar -cf - --exclude=__pycache__ --exclude='*.so' -C {here.checkout} setup.py README.md "
-        "vit_jax configs | gzip -n >./vit_jax.tgz",
+        f"tar -cf - --exclude=__pycache__ --exclude='*.so' -C {here.checkout} "
+        "pyproject.toml setup.py README.md LICENSE vit_jax configs | gzip -n >./vit_jax.tgz",
         f"gcloud compute tpus tpu-vm scp ./vit_jax.tgz {here.checkout}/launch/tpu_worker.sh "
         f"{here.checkout}/launch/secrets.sh s: --worker=all {where}",
         command.format("setup"),

@@ -2,13 +2,13 @@
 
 import types
 
-import bit_flips
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+import bit_flips
 import runs
 from test_step import BATCH, Trainer, batch_of, configure
 from vit_jax import config, experiment
