@@ -3,6 +3,7 @@
 #
 #   PYTHON=...   the interpreter to use (default: the first python3 >= 3.11 on PATH)
 #   LOWEST=1     install the oldest versions pyproject.toml allows, not the newest
+#   LOCKED=1     install the versions of launch/requirements.lock, with which development goes on
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -38,6 +39,8 @@ set_up() { # set_up EXTRAS: makes $VENV and installs this checkout into it with 
   VENV=$ROOT/.venv
   if [ -n "${LOWEST:-}" ]; then
     VENV=$ROOT/.venv-lowest-$version
+  elif [ -n "${LOCKED:-}" ]; then
+    VENV=$ROOT/.venv-locked-$version
   elif [ -x "$VENV/bin/python" ] && [ "$(version_of "$VENV/bin/python")" != "$version" ]; then
     VENV=$ROOT/.venv-$version
   fi
@@ -58,6 +61,8 @@ set_up() { # set_up EXTRAS: makes $VENV and installs this checkout into it with 
   if [ -n "${LOWEST:-}" ]; then
     sed -n '/^dependencies/,/^\[tool/p' "$ROOT/pyproject.toml" | grep -oE '"[A-Za-z_-]+>=[0-9.]+' | tr -d '"' | sed 's/>=/==/' >"$VENV/lowest.txt"
     constraints=(-c "$VENV/lowest.txt")
+  elif [ -n "${LOCKED:-}" ]; then
+    constraints=(-c "$ROOT/launch/requirements.lock")
   fi
   # Python compiles a module when it is first imported: half the time, and a tenth less on the disk.
   # Where it may not keep what it compiles, every process would do so again, in seconds each.

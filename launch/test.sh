@@ -2,7 +2,7 @@
 # One command on a fresh machine: sets up .venv and runs the tests; arguments go to pytest.
 #
 #   launch/test.sh            launch/test.sh -k resume            launch/test.sh -m slow (or long)
-#   PYTHON=python3.13 launch/test.sh       LOWEST=1 launch/test.sh (oldest versions allowed)
+#   PYTHON=python3.13 launch/test.sh       LOWEST=1 (oldest versions allowed), LOCKED=1 (requirements.lock)
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 # shellcheck source=launch/setup.sh
