@@ -15,17 +15,17 @@ LAYERS = (
     {"utils"},
     {"config"},
     {"models", "runtime"},
-    {"checkpoints", "listing", "smoke", "unread_options", "validation", "weights"},
+    {"checkpoints", "listing", "pages", "smoke", "unread_options", "validation", "weights"},
     {"data"},
-    {"reports", "run_config", "training"},
-    {"loaded_model", "preflight", "reproduce"},
+    {"run_config", "training"},
+    {"loaded_model", "preflight"},
     {"evaluation"},
     {"inference"},
-    {"benchmarks", "report", "run_directory", "run_preview", "selftest", "teaching"},
+    {"benchmarks", "run_directory", "run_preview", "selftest", "teaching"},
     {"starting"},
     {"experiment"},
-    {"transfer_learning"},
-    {"api", "findings"},
+    {"studies"},
+    {"api"},
     {"__init__"},
     {"cli"},
     {"__main__"},
@@ -140,7 +140,7 @@ def test_importing_the_package_and_the_command_line_is_light():
 def test_no_tensorflow_or_torch_at_run_time():
     loaded = modules_after(
         "import vit_jax.experiment, vit_jax.inference.prediction, vit_jax.benchmarks, "
-        "vit_jax.reports.curves"
+        "vit_jax.pages.curves"
     )
     assert "jax" in loaded
     assert not loaded & {"tensorflow", "torch", "timm", "transformers", "tensorflow_datasets"}

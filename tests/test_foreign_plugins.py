@@ -12,7 +12,7 @@ from vit_jax import cli, config
 from vit_jax.checkpoints import record
 from vit_jax.config import components
 from vit_jax.inference import loading
-from vit_jax.transfer_learning import results
+from vit_jax.studies.transfer import results
 
 TRAINED = plugins.NINE | plugins.SHORT | {"train.duration": "2 steps"}
 
@@ -149,8 +149,8 @@ def test_transfer_gives_them_to_its_processes(tmp_path, monkeypatch):
 
 
 def test_reproduce_gives_them_to_its_commands():
-    from vit_jax.reproduce import planning
-    from vit_jax.reproduce.cells import Step
+    from vit_jax.studies.reproduce import planning
+    from vit_jax.studies.reproduce.cells import Step
 
     with plugins.loaded():
         step = Step(kind="train", name="digits", directory="digits")

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import runs
-from vit_jax import cli, config, experiment, report, teaching, weights
+from vit_jax import cli, config, experiment, teaching, weights
 from vit_jax.inference import conversion, loading, prediction
 from vit_jax.inference.export import program
+from vit_jax.studies import report
 from vit_jax.training import sharding
 from vit_jax.utils import tree_utils
 from vit_jax.utils.errors import AssumptionWarning

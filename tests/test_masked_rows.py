@@ -4,7 +4,7 @@ import pytest
 
 from vit_jax import config, listing, run_config
 from vit_jax.config import catalog
-from vit_jax.reproduce import tables
+from vit_jax.studies.reproduce import tables
 
 ENTRIES = {e.name: e for e in listing.entries() if e.file.name == "masked.py"}
 PRETRAINING = [name for name in ENTRIES if name.count("/") == 1 and "ViT-B_16" in name

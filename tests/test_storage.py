@@ -9,8 +9,7 @@ import pytest
 
 import pages
 from vit_jax import __version__, cli, config
-from vit_jax.reports import provenance
-from vit_jax.runtime import logs
+from vit_jax.runtime import logs, provenance
 from vit_jax.utils import storage
 
 

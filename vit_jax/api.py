@@ -12,8 +12,8 @@ from vit_jax.runtime import progress
 from vit_jax.utils import storage
 
 if TYPE_CHECKING:
-    from vit_jax import transfer_learning
     from vit_jax.experiment import Outcome
+    from vit_jax.studies.transfer import Plan
 
 Overrides = Mapping[str, Any] | None
 
@@ -156,7 +156,7 @@ def evaluate(
 
 
 def transfer(
-    name_or_plan: "str | transfer_learning.Plan",
+    name_or_plan: "str | Plan",
     workdir: str | os.PathLike[str],
     overrides: Overrides = None,
     *,
@@ -187,12 +187,10 @@ def transfer(
         vit_jax.utils.errors.ConfigError: transfer: digits names no learning rates to try; set \
 --rates=0.003,0.01,0.03
     """
-    from vit_jax import transfer_learning
+    from vit_jax.studies import transfer
 
     plan = name_or_plan
     if isinstance(plan, str):
         choices = {"rates": rates, "choose_seeds": choose_seeds, "seeds": seeds, "tiny": smoke}
-        plan = transfer_learning.create(plan, overrides or {}, **choices)
-    return transfer_learning.sweep(
-        plan, storage.given_path("workdir", workdir), transfer_learning.shares(parallel)
-    )
+        plan = transfer.create(plan, overrides or {}, **choices)
+    return transfer.sweep(plan, storage.given_path("workdir", workdir), transfer.shares(parallel))

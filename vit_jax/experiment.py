@@ -304,7 +304,7 @@ def _finish(
     measured = [evaluation.role, *([final] if final else [])]
     written = ["config.json", "metrics.jsonl", "checkpoints"]
     if (folder := files.folder) is not None:
-        from vit_jax.reports import curves  # matplotlib is slow to import
+        from vit_jax.pages import curves  # matplotlib is slow to import
 
         names = [one.name for one in measured]
         curves.draw(folder / "metrics.jsonl", folder / "curves.png", names)

@@ -29,7 +29,7 @@ from importlib import metadata
 
 import runs
 from drawn_configs import WORK, configure, draw
-from vit_jax.reports import provenance
+from vit_jax.runtime import provenance
 from vit_jax.utils import limits, storage
 
 RECORD = runs.ROOT / "docs/records/faults.jsonl"

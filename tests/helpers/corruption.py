@@ -28,8 +28,7 @@ import bit_flips
 from test_step import Trainer, batch_of, configure
 from vit_jax.benchmarks import turns
 from vit_jax.models import layers, vit
-from vit_jax.reports import provenance
-from vit_jax.runtime import device
+from vit_jax.runtime import device, provenance
 from vit_jax.training import replay, sharding, state, step
 from vit_jax.utils import limits, storage
 

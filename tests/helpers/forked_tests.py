@@ -21,6 +21,7 @@ WORK = ROOT / "build/mutation"  # what a later run need not do again; remove it 
 CPU_SECONDS, SECONDS = 60, 600
 COPIED = (
     "vit_jax",
+    "research",
     "tests",
     "configs",
     "docs",

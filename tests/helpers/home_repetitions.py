@@ -24,13 +24,14 @@ import numpy as np
 from scipy import stats
 
 import runs
-from vit_jax import run_config, transfer_learning, weights
+from vit_jax import run_config, weights
 from vit_jax.data import pipeline, sources, transforms
 from vit_jax.evaluation import evaluation
 from vit_jax.inference import loading
-from vit_jax.reports import intervals, provenance
-from vit_jax.runtime import logs
+from vit_jax.runtime import logs, provenance
+from vit_jax.studies import transfer
 from vit_jax.training import optimizers, schedules, state, step
+from vit_jax.utils import intervals
 
 RESULTS = runs.ROOT / "docs" / "records" / "home.jsonl"
 NETWORKS, SHARES = ("ViT", "ResNet"), (25, 50, 100)
@@ -192,9 +193,9 @@ def repeat(network, share, seed):
                 results = measured(cfg, found["params"])
                 ended(cell, 0.0, {"state": "done", "steps": int(found["step"]), "results": results})
 
-    plan = transfer_learning.create(f"home/{network}-digits", {"init_from": "none"})
+    plan = transfer.create(f"home/{network}-digits", {"init_from": "none"})
     with tempfile.TemporaryDirectory() as folder:
-        found = transfer_learning.sweep(plan, pathlib.Path(folder), run=run_cells)
+        found = transfer.sweep(plan, pathlib.Path(folder), run=run_cells)
     held_out = {}
     for cell in found["cells"]:
         if cell["stage"] == "choose":

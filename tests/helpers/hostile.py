@@ -30,7 +30,7 @@ import zipfile
 import cv2
 import numpy as np
 
-from vit_jax.reports import provenance
+from vit_jax.runtime import provenance
 from vit_jax.utils import errors, limits
 
 HANG = 5.0  # seconds for one input
@@ -458,9 +458,10 @@ def beside_weights():
 
 def run_files():
     from vit_jax import config, run_directory
-    from vit_jax.reports import inspect_figures, run_data
+    from vit_jax.inference.inspect import figure_index as inspect_figures
     from vit_jax.runtime import goodput, logs
     from vit_jax.runtime.locking import holder
+    from vit_jax.studies.report import run_data
 
     sound = config.Config(name="x", model=config.Model(variant="ViT-B/16", num_classes=10))
     settings = json.dumps(config.to_dict(sound)).encode()

@@ -87,10 +87,11 @@ OTHERS = {
     "inference/segmentation/scores": "inference/segmentation/segmentation",
     "inference/segmentation/masks": "inference/segmentation/segmentation",
     "inference/segmentation/linear": "inference/segmentation/segmentation",
-    "findings/verdicts": "findings/findings_verdicts",
-    "findings/measures": "findings/findings_declarations findings/findings_protocol",
-    "findings/records": "findings/findings_records",
-    "findings/verification": "findings/findings_verification",
+    "research/findings/verdicts": "research/findings/findings_verdicts",
+    "research/findings/measures": "research/findings/findings_declarations "
+    "research/findings/findings_protocol",
+    "research/findings/records": "research/findings/findings_records",
+    "research/findings/verification": "research/findings/findings_verification",
 }
 # The files of tests that have to notice a fault, by module.
 GROUPS = {
@@ -98,7 +99,7 @@ GROUPS = {
     for (folder, modules), files in TARGETS.items()
     for module in modules.split()
 } | {
-    f"vit_jax/{module}.py": tuple(
+    f"{'' if module.startswith('research/') else 'vit_jax/'}{module}.py": tuple(
         f"tests/{'/'.join([*file.split('/')[:-1], 'test_' + file.split('/')[-1]])}.py"
         for file in files.split()
     )

@@ -1,7 +1,7 @@
 """Small transfers for tests: a plan on digits, cells run in this process or only pretended."""
 
-from vit_jax import transfer_learning
-from vit_jax.transfer_learning import worker
+from vit_jax.studies import transfer
+from vit_jax.studies.transfer import worker
 
 NAME = "home/ViT-digits"
 TINY = {
@@ -25,7 +25,7 @@ RATES, SEEDS = (0.003, 0.03), (0, 1)
 def plan(reference=NAME, *, rates=RATES, choose_seeds=(0,), seeds=SEEDS, tiny=False, **overrides):
     """Returns a plan; overrides have `__` where options have a dot."""
     options = {key.replace("__", "."): value for key, value in overrides.items()}
-    return transfer_learning.create(
+    return transfer.create(
         reference, TINY | options, rates=rates, choose_seeds=choose_seeds, seeds=seeds, tiny=tiny
     )
 

@@ -4,10 +4,10 @@ import dataclasses
 import pathlib
 from typing import Any
 
-from vit_jax import findings
-from vit_jax.findings import scales
-from vit_jax.findings.declaration import Claim, Figure, Finding, Line, Look, Term, Training
-from vit_jax.transfer_learning.subprocesses import CellStopped
+from research import findings
+from research.findings import scales
+from research.findings.declaration import Claim, Figure, Finding, Line, Look, Term, Training
+from vit_jax.studies.transfer.subprocesses import CellStopped
 
 SCALE = dataclasses.replace(scales.CPU, name="toy", seeds=(0, 1, 2), choose_seeds=(0, 1))
 DIGITS: dict[str, Any] = {

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vit_jax.benchmarks import Table, turns
-from vit_jax.reports import provenance
+from vit_jax.runtime import provenance
 
 CLASSES = 1000
 TURN = 1.0  # seconds that a turn takes at least

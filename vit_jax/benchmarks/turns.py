@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import jax
 
 from vit_jax.benchmarks import Table
-from vit_jax.reports import provenance
+from vit_jax.runtime import provenance
 
 OURS = "vit_jax"
 

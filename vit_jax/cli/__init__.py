@@ -88,13 +88,13 @@ Any option of the config can be set: --config.optimizer.lr=3e-4
 """
 
 
-def entry() -> None:
-    """Runs the command of this process, then exits."""
+def entry(command: ModuleType | None = None) -> None:
+    """Runs the command of this process, then exits; `command` is as in `main`."""
     signals.listen()
     # File names may hold characters that standard output cannot encode.
     if isinstance(sys.stdout, io.TextIOWrapper):  # None where it is closed
         sys.stdout.reconfigure(errors="backslashreplace")
-    code = signals.finish(main())
+    code = signals.finish(main(command=command))
     if not _flush():  # Python would flush again at exit, and change the exit code
         if not code:
             messages.print_error("standard output: cannot be written")
@@ -109,15 +109,21 @@ def entry() -> None:
     sys.exit(code)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code."""
+def main(argv: Sequence[str] | None = None, command: ModuleType | None = None) -> int:
+    """Runs one command and returns its exit code.
+
+    Args:
+      argv: the arguments; None: those of the process.
+      command: a command of another program, such as `python -m research.findings`, whose name is
+        its `PROG`; None: the first argument names one of ours.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         arguments, overrides = _split_overrides(arguments)
         arguments, plugins = _split_plugins(arguments)
-        if plugins and arguments and arguments[0] in COMMANDS:
+        if plugins and (command or (arguments and arguments[0] in COMMANDS)):
             components.load_plugins(plugins)
-        args = _parse(arguments)
+        args = parser_for(command).parse_all(arguments) if command else _parse(arguments)
         if overrides and not args.command.TAKES_CONFIG:
             raise config.ConfigError(
                 f"--config.{next(iter(overrides))}: {args.name_of_command} takes no config options"
@@ -216,18 +222,23 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser_of(name: str) -> Parser:
-    """Returns the parser of one command."""
-    command = _module(name)
+    """The parser of one of our commands."""
+    return parser_for(_module(name), f"vit_jax {name}")
+
+
+def parser_for(command: ModuleType, prog: str = "") -> Parser:
+    """The parser of a command; `prog` is how it is called, by default its `PROG`."""
+    prog = prog or command.PROG
     epilog = (command.EPILOG + "\n" if command.EPILOG else "") + (
         OVERRIDES if command.TAKES_CONFIG else ""
     )
     parser = Parser(
-        prog=f"vit_jax {name}",
+        prog=prog,
         description=command.HELP[0].upper() + command.HELP[1:] + ".",
         epilog=epilog,
     )
     command.add_arguments(parser)
-    parser.set_defaults(command=command, name_of_command=name)
+    parser.set_defaults(command=command, name_of_command=prog.removeprefix("vit_jax "))
     return parser
 
 

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Writes a report of run directories."""
-    from vit_jax import report
+    from vit_jax.studies import report
 
     images = 0 if args.no_predictions else args.images
     for path in report.write(args.workdirs, args.output, images=images, seed=args.seed):

@@ -4,7 +4,7 @@ import argparse
 import json
 import pathlib
 
-from vit_jax.cli import arguments, findings, tables
+from vit_jax.cli import arguments, tables
 
 HELP = "run a table or figure of the paper, and compare its numbers with the paper's"
 TAKES_CONFIG = True
@@ -15,15 +15,10 @@ listed with the command that provides it. Options such as --config.data.root=DIR
 --config.data.name=NAME replace JFT-300M by a data set of yours. Tables and figures have the names
 that `list --table` takes.
 
-`findings` are no table: they re-derive what the paper concludes with small networks on CIFAR, each
-with seeds, 95 % intervals and a verdict. Cells that are recorded are not repeated.
+What the paper concludes from them is tested with small networks by `python -m research.findings`,
+in a checkout.
 
   vit_jax reproduce table5 --dry-run
-  vit_jax reproduce findings --dry-run                     every cell, with its estimated time
-  vit_jax reproduce findings --only=positions,pooling --parallel=2 --config.data.root=DIR
-  vit_jax reproduce findings --verify=3 --config.data.root=DIR   repeat three recorded cells
-  vit_jax reproduce findings --verify=3 --config.data.root=DIR --copies=webp \\
-      --records=docs/records/findings.jsonl                      of those in the repository
 """
 
 
@@ -33,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "table",
         metavar="TABLE",
         help="table2, table4 to table9, figure2 to figure5, figure8 (D.2), figure9 (D.3), "
-        "figure13 (D.6), masked, home; or findings",
+        "figure13 (D.6), masked, home",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="run nothing: print the plan with each run's state"
@@ -42,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--workdir",
         type=arguments.local_output_path,
         metavar="DIR",
-        help="the folder of all runs (default: runs; of findings: runs/findings/SCALE)",
+        help="the folder of all runs (default: runs)",
     )
     parser.add_argument(
         "--smoke",
@@ -56,15 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also write Markdown, and HTML next to it, with the plot of a figure",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    findings.add_arguments(parser)
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Runs the parts of a table that this machine can run, and compares with the paper."""
-    findings.check(args)
-    if args.table == findings.NAME:
-        return findings.run(args, overrides)
-    from vit_jax import reproduce
+    from vit_jax.studies import reproduce
 
     table, code = reproduce.table(args.table), 0
     workdir = args.workdir or pathlib.Path("runs", *(("smoke",) if args.smoke else ()))

@@ -88,8 +88,9 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     for name in names:  # a mistake in the last one is reported before the first one runs
         given = args.workdir / name if args.workdir and len(names) > 1 else args.workdir
         starts.append((name, run_config.start(name, overrides, given, tiny=args.smoke)[1]))
-    from vit_jax import api, transfer_learning
+    from vit_jax import api
     from vit_jax.runtime import logs
+    from vit_jax.studies import transfer
 
     logs.setup()
     choices = {
@@ -98,12 +99,10 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         "seeds": args.seeds,
         "tiny": args.smoke,
     }
-    plans = [
-        (transfer_learning.create(name, overrides, **choices), workdir) for name, workdir in starts
-    ]
+    plans = [(transfer.create(name, overrides, **choices), workdir) for name, workdir in starts]
     if args.dry_run:
         for plan, workdir in plans:
-            _preview(transfer_learning.preview(plan, workdir), as_json=args.json)
+            _preview(transfer.preview(plan, workdir), as_json=args.json)
         return 0
     finished = []
     for plan, workdir in plans:
@@ -111,25 +110,25 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         if args.json:
             print(json.dumps(finished[-1]), flush=True)
         else:
-            tables.table(*transfer_learning.table(finished[-1]))
+            tables.table(*transfer.table(finished[-1]))
             print(f"\n{workdir / 'transfer.md'}\n", flush=True)
-    for model, means in transfer_learning.vtab_means(finished).items():
+    for model, means in transfer.vtab_means(finished).items():
         if args.json:
             print(json.dumps({"name": model, "results": means}))
         else:
-            tables.table(*transfer_learning.spreads(model, means))
+            tables.table(*transfer.spreads(model, means))
     return 0
 
 
 def _preview(planned: dict[str, Any], *, as_json: bool) -> None:
-    from vit_jax import transfer_learning
     from vit_jax.runtime import logs
+    from vit_jax.studies import transfer
 
     if as_json:
         print(json.dumps(planned))
         return
-    tables.table(*transfer_learning.preview_table(planned))
-    left = transfer_learning.time_left(planned)
+    tables.table(*transfer.preview_table(planned))
+    left = transfer.time_left(planned)
     if left:
         print(f"\nabout {logs.duration(left)} left, one cell at a time")
     print()

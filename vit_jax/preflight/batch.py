@@ -13,8 +13,7 @@ from vit_jax import config
 from vit_jax.preflight import search
 from vit_jax.preflight.program import Report, Settings, measure, same_program
 from vit_jax.preflight.topologies import Slice
-from vit_jax.reports import provenance
-from vit_jax.runtime import logs
+from vit_jax.runtime import logs, provenance
 from vit_jax.training.plan import Plan
 from vit_jax.utils import limits, storage
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
+from vit_jax.pages import markdown as tables
 from vit_jax.preflight.program import Report
 from vit_jax.preflight.topologies import GIB
-from vit_jax.reports import markdown as tables
 
 
 def lines(report: Report, mfu: float, price: float | None = None) -> list[tuple[str, str]]:

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from vit_jax.pages import markdown as tables
 from vit_jax.preflight.collectives import Transfer
 from vit_jax.preflight.program import Report
 from vit_jax.preflight.topologies import count_chips
-from vit_jax.reports import markdown as tables
 
 HEADER = (
     "run", "slice", "images a device", "collectives", "GB sent", "links, ms",

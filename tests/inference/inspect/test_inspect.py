@@ -13,12 +13,13 @@ from matplotlib.text import Text
 import pages
 import runs
 import vit_reference
-from vit_jax import cli, experiment, report
+from vit_jax import cli, experiment
 from vit_jax.cli import inspect as inspect_command
 from vit_jax.data import sampling
 from vit_jax.inference import loading
 from vit_jax.inference.inspect import figures, outputs, posemb
 from vit_jax.models import positions
+from vit_jax.studies import report
 
 FIXTURES = pathlib.Path(__file__).parents[2] / "fixtures"
 GOOGLE = FIXTURES / "vit_tiny_token.npz"

@@ -467,7 +467,7 @@ def test_every_command_that_writes_runs_is_refused(tmp_path, capsys, monkeypatch
 
 
 def test_a_table_is_reproduced_by_one_process_at_a_time(tmp_path, capsys):
-    from vit_jax import reproduce
+    from vit_jax.studies import reproduce
 
     with locking.exclusive(tmp_path, "reproduce-table9.lock"):
         with pytest.raises(locking.InUse, match="in use by process"):

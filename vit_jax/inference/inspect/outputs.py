@@ -25,8 +25,8 @@ from vit_jax.inference.inspect import (
     posemb,
     reconstruct,
 )
+from vit_jax.inference.inspect import figure_index as index
 from vit_jax.models import variants
-from vit_jax.reports import inspect_figures as index
 from vit_jax.runtime import logs
 from vit_jax.utils import storage
 

@@ -30,8 +30,8 @@ from vit_jax.inference.inspect import (
 )
 from vit_jax.models import variants
 from vit_jax.models.variants import required
-from vit_jax.reports import html
-from vit_jax.reports.markup import text
+from vit_jax.pages import html
+from vit_jax.pages.markup import text
 from vit_jax.runtime import logs
 from vit_jax.training import losses, normalization
 from vit_jax.utils import messages, storage

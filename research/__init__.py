@@ -1,0 +1,1 @@
+"""Experiments on vit_jax and with it: findings, fault campaigns, mutation tests. Not installed."""

@@ -1,0 +1,41 @@
+"""The paper's findings, re-derived at a small scale: cells, records, verdicts and a page.
+
+`paper_findings` declares each finding before it runs: what the paper says and where, the runs to
+compare (`declaration`), what would refute it. `protocol` runs the cells, which findings share by
+digest; `records` keeps one JSON line for each; `verdicts` compares them over seeds; `page` shows
+all of it.
+"""
+
+from research.findings.arms import Arms
+from research.findings.declaration import Claim, Figure, Finding, Line, Look, Term, Training
+from research.findings.page import as_dict, blocks, write
+from research.findings.paper_findings import declare, select
+from research.findings.planning import Study
+from research.findings.protocol import check_data, perform, places
+from research.findings.records import Records
+from research.findings.scales import SCALES, scale
+from research.findings.verification import verify
+
+__all__ = [
+    "SCALES",
+    "Arms",
+    "Claim",
+    "Figure",
+    "Finding",
+    "Line",
+    "Look",
+    "Records",
+    "Study",
+    "Term",
+    "Training",
+    "as_dict",
+    "blocks",
+    "check_data",
+    "declare",
+    "perform",
+    "places",
+    "scale",
+    "select",
+    "verify",
+    "write",
+]

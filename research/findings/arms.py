@@ -1,0 +1,217 @@
+"""The trainings that findings compare, at one scale: networks, optimizers and data."""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from research.findings.declaration import Look, Training
+from research.findings.scales import Scale, hybrid, resnet, vit
+from vit_jax import config, models
+
+SHOTS, DRAWS, DRAWN_FROM, IMAGES = 10, 5, 2000, 128
+FAMILIES = ("ViT", "ResNet", "hybrid")
+SIZES = ("S", "M", "L")  # of each family, for readers; not those of the paper
+
+
+class Arms:
+    """The trainings of a scale.
+
+    Pre-training is on CIFAR-100, by Adam with weight decay 0.1 and a linear decay after a warm-up;
+    fine-tuning is on CIFAR-10, by SGD with momentum and a cosine. Both clip gradients at norm 1.
+    """
+
+    def __init__(self, size: Scale, copies: str = "") -> None:
+        """Names the data.
+
+        Args:
+          size: the scale.
+          copies: ending of the names of re-encoded data sets, such as `webp`; empty: the originals.
+        """
+        self.size = size
+        self.upstream, self.target = (
+            f"{name}_{copies}" if copies else name for name in ("cifar100", "cifar10")
+        )
+        self.whole = size.subsets[-1]
+
+    def pretraining(
+        self,
+        label: str,
+        model: Mapping[str, Any],
+        more: Mapping[str, Any] | None = None,
+        *,
+        images: int | None = None,
+        rates: tuple[float, ...] = (),
+        looks: tuple[Look, ...] = (),
+    ) -> Training:
+        """Returns a training on CIFAR-100 from random weights, measured by few-shot on CIFAR-10."""
+        options = self._data(self.upstream, 100, images or self.whole) | {
+            "train.duration": f"{self.size.steps} steps",
+            "optimizer.name": "adam",
+            "optimizer.weight_decay": 0.1,
+            "schedule.warmup": f"{self.size.steps // 10} steps",
+            "schedule.decay": "linear",
+        }
+        return Training(
+            label=label,
+            options=sorted_options(options | dict(model) | dict(more or {})),
+            rates=rates or self.size.adam_rates,
+            looks=(self.few_shot, *looks),
+        )
+
+    @property
+    def few_shot(self) -> Look:
+        """Linear accuracy on CIFAR-10 from a few images per class, mean over draws."""
+        return Look(
+            kind="fewshot",
+            options=sorted_options(
+                {
+                    "data.name": self.target,
+                    "data.train_split": f"train[:{DRAWN_FROM}]",
+                    "data.eval_split": "test",
+                    "evaluation.fewshot": ("self",),
+                    "evaluation.shots": (SHOTS,),
+                    "evaluation.fewshot_seeds": DRAWS,
+                }
+            ),
+        )
+
+    def network(
+        self, family: str, index: int, images: int | None = None, looks: tuple[Look, ...] = ()
+    ) -> Training:
+        """Returns the pre-training of a family's network by size, 0 to 2, on all images or some."""
+        few = f", {images:,} images" if images not in (None, self.whole) else ""
+        label, model = f"{family} {SIZES[index]}{few}", self.model(family, index)
+        return self.pretraining(label, model, images=images, looks=looks)
+
+    def model(self, family: str, index: int) -> dict[str, Any]:
+        """Returns the options of a network."""
+        if family == "ViT":
+            return vit(*self.size.encoders[index])
+        if family == "hybrid":
+            return hybrid(*self.size.hybrids[index])
+        return resnet(*self.size.resnets[index])
+
+    @property
+    def base(self) -> Training:
+        """The middle ViT, with looks at its attention and positions."""
+        attention = Look(kind="attention", options=(("data.eval_split", f"test[:{IMAGES}]"),))
+        return self.network("ViT", 1, looks=(attention, Look(kind="positions")))
+
+    def vit(self, index: int) -> Training:
+        """Returns the pre-training of a ViT by size."""
+        return self.base if index == 1 else self.network("ViT", index)
+
+    def by_family(self, family: str) -> list[Training]:
+        """Returns the three sizes of a family."""
+        if family == "ViT":
+            return [self.vit(index) for index in range(len(SIZES))]
+        return [self.network(family, index) for index in range(len(SIZES))]
+
+    def masked(self, label: str, target: str, rate: float) -> Training:
+        """Returns masked patch prediction by the middle ViT on CIFAR-100 without labels."""
+        options = dict(self.base.options) | {
+            "masked.target": target,
+            "masked.rate": rate,
+            "data.test_split": None,
+            "schedule.decay": "cosine",
+            "checkpoint.best": "loss",
+        }
+        del options["model.num_classes"]
+        return Training(
+            label=label, options=sorted_options(options), rates=self.size.adam_rates[:1]
+        )
+
+    def finetuned(self, origin: Training) -> Training:
+        """Returns fine-tuning on CIFAR-10 after a pre-training."""
+        model = {key: value for key, value in origin.options if key.startswith("model.")}
+        options = model | self._data(self.target, 10, self.size.labels) | {
+            "train.duration": f"{self.size.finetune_steps} steps",
+            "optimizer.name": "sgd",
+            "schedule.warmup": f"{self.size.finetune_steps // 10} steps",
+            "schedule.decay": "cosine",
+        }  # fmt: skip
+        return Training(
+            label=f"{origin.label}, fine-tuned",
+            options=sorted_options(options),
+            rates=self.size.finetune_rates,
+            origin=origin,
+        )
+
+    def scratch(self) -> Training:
+        """Returns the middle ViT from random weights on the images to fine-tune on.
+
+        It takes as many steps as pre-training and fine-tuning together, by Adam.
+        """
+        steps = self.size.steps + self.size.finetune_steps
+        model = {key: value for key, value in self.base.options if key.startswith("model.")}
+        options = model | self._data(self.target, 10, self.size.labels) | {
+            "train.duration": f"{steps} steps",
+            "optimizer.name": "adam",
+            "optimizer.weight_decay": 0.1,
+            "schedule.warmup": f"{self.size.steps // 10} steps",
+            "schedule.decay": "cosine",
+        }  # fmt: skip
+        return Training(
+            label="ViT M from scratch", options=sorted_options(options), rates=self.size.adam_rates
+        )
+
+    def _data(self, name: str, classes: int, images: int) -> dict[str, Any]:
+        return {
+            "model.num_classes": classes,
+            "data.source": "tfds",
+            "data.name": name,
+            "data.train_split": f"train[:{images}]",
+            "data.eval_split": f"train[{100 - self.size.held_out}%:]",
+            "data.test_split": "test",
+            "data.image_size": (32, 32),
+            "data.train_crop": "random",
+            "data.resize_to": 36,
+            "data.threads": 1,
+            "train.batch_size": self.size.batch_size,
+            "train.clip_norm": 1.0,
+            "checkpoint.every": None,
+            "checkpoint.minutes": 3.0,
+            "evaluation.every": None,
+            "logging.tensorboard": False,
+        }
+
+
+def sorted_options(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Returns options as a training holds them."""
+    return tuple(sorted(values.items()))
+
+
+@functools.cache
+def forward_flops(training: Training) -> float:
+    """Returns the floating-point operations of one image through the network."""
+    cfg = config.build(config.override({}, dict(training.options)))
+    cfg = dataclasses.replace(cfg, model=models.complete(cfg.model))
+    found = models.flops(cfg.model, cfg.data.image_size, cfg.data.channels, cfg.masked)
+    assert found is not None, "built-in networks count theirs"
+    return found
+
+
+def compute(training: Training) -> float:
+    """Returns the compute of a training in petaFLOPs: three forward passes per image."""
+    options = dict(training.options)
+    steps = int(options["train.duration"].split()[0])
+    return 3 * forward_flops(training) * steps * options["train.batch_size"] / 1e15
+
+
+def at_compute(arms: list[tuple[float, Training]], where: float) -> list[tuple[float, Training]]:
+    """Returns weights of trainings that interpolate linearly in the logarithm of compute.
+
+    Args:
+      arms: compute and training, in ascending order.
+      where: the compute to interpolate at; beyond the ends, the end counts.
+    """
+    if where <= arms[0][0]:
+        return [(1.0, arms[0][1])]
+    for (low, first), (high, second) in itertools.pairwise(arms):
+        if where <= high:
+            share = math.log(where / low) / math.log(high / low)
+            return [(1 - share, first), (share, second)]
+    return [(1.0, arms[-1][1])]

@@ -1,0 +1,288 @@
+"""The page of findings: verdicts with their numbers and figures, made from the records."""
+
+import math
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from research.findings import verdicts
+from research.findings.declaration import FEW_SHOT, TEST, Claim, Finding, Training
+from research.findings.planning import Study
+from research.findings.verdicts import Judged
+from vit_jax.pages import html
+from vit_jax.pages.charts import Chart, Series
+from vit_jax.pages.document import Block, Charts, Document, Section, Table, Text
+from vit_jax.runtime import logs
+from vit_jax.studies.report import formatting
+from vit_jax.utils import intervals, storage
+
+PICTURES = "pictures"  # the folder beside the Markdown
+RULE = (
+    "A claim is a contrast between runs with the same seed. It is supported if the 95 % interval "
+    "of its mean (Student's t) lies within the bounds declared, refuted if it lies outside, else "
+    "undecided; a finding is supported if all its claims are, refuted if one is."
+)
+
+
+def blocks(study: Study, *, planned: bool) -> Iterator[tuple[str, Table]]:
+    """Yields titles and tables for a terminal.
+
+    Args:
+      study: the findings.
+      planned: whether to list the cells, instead of the claims.
+    """
+    if planned:
+        for finding in study.findings:
+            yield f"{finding.name}: {finding.statement}", cells(study, finding)
+        yield "All of it, each cell once", totals(study)
+        return
+    yield "Verdicts", summary(study)
+    for finding in study.findings:
+        yield f"{finding.name} ({finding.place})", claims(study, finding)
+
+
+def summary(study: Study) -> Table:
+    """Returns the verdict on each finding."""
+    rows = [
+        (one.name, one.statement, one.place, verdicts.overall(one, judged(study, one)))
+        for one in study.findings
+    ]
+    return Table(header=("finding", "the paper", "place", "here"), rows=rows, caption=RULE)
+
+
+def judged(study: Study, finding: Finding) -> list[Judged]:
+    """Returns the claims of a finding with their verdicts."""
+    return [verdicts.judge(study, claim) for claim in finding.claims]
+
+
+def claims(study: Study, finding: Finding) -> Table:
+    """Returns the claims of a finding with their numbers."""
+    rows = [
+        (one.claim.text, _bounds(one.claim), _contrast(one), f"{len(one.values)}", one.verdict)
+        for one in judged(study, finding)
+    ]
+    return Table(
+        header=("claim", "holds if", f"mean ± half the {formatting.INTERVAL}", "n", "verdict"),
+        rows=rows,
+    )
+
+
+def arms(study: Study, finding: Finding) -> Table:
+    """Returns the trainings of a finding: the rate chosen, and measures over seeds."""
+    rows = []
+    for training in finding.trainings:
+        rate = study.rate(training)
+        numbers = (_spread(study, training, measure) for measure in (FEW_SHOT, TEST))
+        seeds = len(verdicts.finished(study, training))
+        rows.append((training.label, _rate(training, rate), f"{seeds}", *numbers))
+    header = ("training", "learning rate", "n", "few-shot CIFAR-10, %", "its own test images, %")
+    return Table(header=header, rows=rows, caption=f"{formatting.PLUS_MINUS}.")
+
+
+def _rate(training: Training, rate: float | None) -> str:
+    if rate is None:
+        return ""
+    others = [other for other in training.rates if other != rate]
+    if not others:
+        return f"{rate:g}"
+    end = "highest" if rate > max(others) else "lowest" if rate < min(others) else ""
+    return f"{rate:g}, {end} of {len(training.rates)}" if end else f"{rate:g}"
+
+
+def cells(study: Study, finding: Finding) -> Table:
+    """Returns every cell of a finding with its estimated duration and state."""
+    rows = []
+    for training, rate, seed, cell in study.planned(finding):
+        record = cell and study.records.of(cell.digest)
+        rows.append(
+            (
+                training.label,
+                "the chosen one" if rate is None else f"{rate:g}",
+                f"{seed}",
+                f"{study.seconds(training):,.0f}",
+                record["state"] if record else "waiting",
+            )
+        )
+    return Table(header=("training", "learning rate", "seed", "seconds", "state"), rows=rows)
+
+
+def totals(study: Study) -> Table:
+    """Returns the number of cells and their duration, by finding and in all."""
+    rows, everything = [], set()
+    for finding in study.findings:
+        mine = set()
+        for training, rate, seed, cell in study.planned(finding):
+            done = cell is not None and study.records.of(cell.digest) is not None
+            mine.add((training, rate if rate in training.rates else None, seed, done))
+        rows.append((finding.name, *_total(study, mine)))
+        everything |= mine
+    rows.append(("all", *_total(study, everything)))
+    source = (
+        "the median FLOP/s of the recorded cells"
+        if study.records.of_scale(study.size.name)
+        else "an assumed speed until a cell has run"
+    )
+    return Table(
+        header=("finding", "cells", "left", "time left, one at a time"),
+        rows=rows,
+        caption=f"Estimated from the FLOPs of each cell and {source}: {study.speed / 1e9:,.3g} "
+        "GFLOP/s per process. Findings share cells.",
+    )
+
+
+def _total(
+    study: Study, cells: set[tuple[Training, float | None, int, bool]]
+) -> tuple[str, str, str]:
+    left = [training for training, _, _, done in cells if not done]
+    seconds = sum(study.seconds(training) for training in left)
+    return f"{len(cells)}", f"{len(left)}", logs.duration(seconds)
+
+
+def chart(study: Study, finding: Finding) -> Chart:
+    """Returns the figure of a finding with error bars."""
+    figure, series = finding.figure, []
+    for color, line in enumerate(figure.lines):
+        points, errors = [], []
+        for x, training, measure in line.points:
+            values = list(verdicts.measured(study, training, measure).values())
+            if values:
+                points.append((x, sum(values) / len(values)))
+                errors.append(intervals.half_width(values))
+        series.append(
+            Series(name=line.name, points=points, color=color, marks=True, errors=errors,
+                   line="none" if figure.ticks else "solid")
+        )  # fmt: skip
+    return Chart(title=figure.title, series=series, x=figure.x, log_x=figure.log_x,
+                 ticks=figure.ticks, percent=figure.percent)  # fmt: skip
+
+
+def drawn(study: Study) -> dict[str, Chart]:
+    """Returns the figures that have points, by finding."""
+    charts = {finding.name: chart(study, finding) for finding in study.findings}
+    return {name: one for name, one in charts.items() if any(s.points for s in one.series)}
+
+
+def document(study: Study, command: str) -> Document:
+    """Returns the whole page.
+
+    Args:
+      study: the findings.
+      command: the command that runs them.
+    """
+    figures = drawn(study)
+    known = study.records.of_scale(study.size.name)
+    sections = [Section(title="", blocks=[summary(study)])]
+    for finding in study.findings:
+        named = command.replace("research.findings", f"research.findings --only={finding.name}")
+        content: list[Block] = [
+            Text(text=f"{finding.statement} ({finding.place})"),
+            Text(text=f"Refuted by: {finding.refuted_by}.", note=True),
+            claims(study, finding),
+        ]
+        if finding.name in figures:
+            picture = f"{PICTURES}/findings-{finding.name}.png"
+            content.append(Charts(charts=[figures[finding.name]], picture=picture))
+        content += [arms(study, finding), Text(text=named, code=True)]
+        sections.append(Section(title=finding.name, blocks=content))
+    return Document(
+        title="The paper's findings at a small scale",
+        lead=f"Scale {study.size.name}: {study.size.what}. {_where(known)}",
+        sections=sections,
+    )
+
+
+def _where(known: list[dict[str, Any]]) -> str:
+    if not known:
+        return "No cell has been run yet."
+    data = sorted({record["data"] for record in known})
+    copies = " (re-encoded copies, not the original files)" if any("_" in d for d in data) else ""
+    devices = sorted({record["device"] for record in known})
+    commits = sorted({record["commit"] or "no checkout" for record in known})
+    seconds = sum(record["seconds"] for record in known)
+    return (
+        f"{len(known)} cells in {logs.duration(seconds)} of {', '.join(devices)}; data "
+        f"{', '.join(data)}{copies}; commits {', '.join(commits)}."
+    )
+
+
+def write(study: Study, output: pathlib.Path, command: str) -> tuple[pathlib.Path, pathlib.Path]:
+    """Writes Markdown with pictures, and HTML beside it; raises ConfigError where it cannot."""
+    from research.findings import pictures  # matplotlib is slow to import
+
+    page = output.with_suffix(".html")
+    with storage.writing("--output", output):
+        for name, one in drawn(study).items():
+            pictures.draw(one, output.parent / PICTURES / f"findings-{name}.png")
+        html.write(document(study, command), page, output)
+    return output, page
+
+
+def as_dict(study: Study) -> dict[str, Any]:
+    """Returns verdicts, contrasts and cells as values for JSON."""
+    found = []
+    for finding in study.findings:
+        every = judged(study, finding)
+        found.append(
+            {
+                "name": finding.name,
+                "statement": finding.statement,
+                "place": finding.place,
+                "verdict": verdicts.overall(finding, every),
+                "claims": [
+                    {
+                        "text": one.claim.text,
+                        "low": _finite(one.claim.low),
+                        "high": _finite(one.claim.high),
+                        "values": list(one.values),
+                        "mean": one.mean,
+                        "ci95": one.half,
+                        "verdict": one.verdict,
+                    }
+                    for one in every
+                ],
+                "cells": [
+                    {
+                        "training": training.label,
+                        "rate": rate,
+                        "seed": seed,
+                        "seconds": round(study.seconds(training), 1),
+                        "digest": cell and cell.digest,
+                        "done": bool(cell and study.records.of(cell.digest)),
+                    }
+                    for training, rate, seed, cell in study.planned(finding)
+                ],
+            }
+        )
+    return {"scale": study.size.name, "records": str(study.records.path), "findings": found}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _bounds(claim: Claim) -> str:
+    if math.isinf(claim.high):
+        return f"above {_number(claim, claim.low)}"
+    if math.isinf(claim.low):
+        return f"below {_number(claim, claim.high)}"
+    return f"between {_number(claim, claim.low)} and {_number(claim, claim.high)}"
+
+
+def _contrast(one: Judged) -> str:
+    if one.mean is None:
+        return formatting.NOTHING
+    mean = _number(one.claim, one.mean)
+    return mean if one.half is None else f"{mean} ± {_number(one.claim, one.half)}"
+
+
+def _number(claim: Claim, value: float) -> str:
+    if claim.unit == "points":
+        return f"{100 * value:.2f} points"
+    return f"{value:.3g} {claim.unit}".rstrip()
+
+
+def _spread(study: Study, training: Training, measure: str) -> str:
+    values = [100 * value for value in verdicts.measured(study, training, measure).values()]
+    if not values:
+        return ""
+    return formatting.spread(sum(values) / len(values), intervals.half_width(values))

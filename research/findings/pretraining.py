@@ -1,0 +1,223 @@
+"""Findings about pre-training: data, compute, families, optimizer, self-supervision."""
+
+from research.findings.arms import FAMILIES, SIZES, Arms, at_compute, compute
+from research.findings.declaration import (
+    FEW_SHOT,
+    TEST,
+    Claim,
+    Figure,
+    Finding,
+    Term,
+    Training,
+)
+from research.findings.shorthand import (
+    COMPUTE,
+    FEW,
+    MARGIN,
+    at_rates,
+    changed,
+    difference,
+    line,
+    named,
+)
+from vit_jax.config import paper
+
+
+def little_data(arms: Arms) -> Finding:
+    """ViT and ResNet by number of images."""
+    size = arms.size
+    pairs = {}
+    for images in size.subsets:
+        whole = images == arms.whole
+        vit = arms.base if whole else arms.network("ViT", 1, images=images)
+        pairs[images] = vit, arms.network("ResNet", 1, images=images)
+    few, many = size.subsets[0], size.subsets[-1]
+    ahead = difference(
+        f"at {few:,} images the ResNet is ahead of the ViT", pairs[few][1], pairs[few][0]
+    )
+    terms = [
+        Term(weight=sign * weight, training=training, measure=FEW_SHOT)
+        for sign, pair in ((1.0, pairs[many]), (-1.0, pairs[few]))
+        for weight, training in zip((1.0, -1.0), pair, strict=True)
+    ]
+    catches = Claim(
+        text=f"from {few:,} to {many:,} images the ViT gains on the ResNet", terms=tuple(terms)
+    )
+    lines = tuple(
+        line(name, [(float(images), pair[place]) for images, pair in pairs.items()])
+        for place, name in enumerate(("ViT M", "ResNet M"))
+    )
+    return Finding(
+        name="little-data",
+        statement="With little data to pre-train on, ResNets are ahead of ViTs of about their "
+        "compute; with more data, ViTs catch up.",
+        place="section 4.3, figure 4",
+        refuted_by="the ViT ahead at the fewest images, or losing ground with more",
+        claims=(ahead, catches),
+        figure=Figure(title=FEW, x="images of CIFAR-100", lines=lines, log_x=True),
+    )
+
+
+def regularization(arms: Arms) -> Finding:
+    """Weight decay and dropout on few images."""
+    few = arms.size.subsets[1]
+    plain = arms.network("ViT", 1, images=few)
+
+    def arm(label: str, decay: float, dropout: float) -> Training:
+        return changed(plain, label, optimizer__weight_decay=decay, model__dropout=dropout)
+
+    found = {
+        "none": arm("no regularization", 0.0, 0.0),
+        "weight decay 0.3": arm("weight decay 0.3", 0.3, 0.0),
+        "dropout 0.1": arm("dropout 0.1", 0.0, 0.1),
+        "both": arm("weight decay 0.3, dropout 0.1", 0.3, 0.1),
+    }
+    return Finding(
+        name="regularization",
+        statement="On small data sets weight decay and dropout help.",
+        place="section 4.3, figure 3",
+        refuted_by=f"no regularization ahead of both at {few:,} images",
+        claims=(
+            difference(f"at {few:,} images both are ahead of none", found["both"], found["none"],
+                       TEST),
+        ),
+        figure=named({name: (one, TEST) for name, one in found.items()},
+                      f"CIFAR-100, {few:,} images"),
+    )  # fmt: skip
+
+
+def masked(arms: Arms) -> Finding:
+    """Masked patch prediction beside training from scratch and with labels."""
+    usual, rare = paper.MASKED.rate, paper.MASKED.ablated_rate
+    color = arms.finetuned(arms.masked("masked color", "color", usual))
+    others = {
+        "4 x 4 colors": arms.finetuned(arms.masked("masked 4 x 4 colors", "color_4x4", usual)),
+        "pixels": arms.finetuned(arms.masked("masked pixels", "pixels", usual)),
+        f"color, {rare:.0%}": arms.finetuned(arms.masked(f"masked color, {rare:.0%}", "color",
+                                                         rare)),
+    }  # fmt: skip
+    scratch, supervised = arms.scratch(), arms.finetuned(arms.base)
+    points = {"scratch": scratch, "color": color, **others, "supervised": supervised}
+    return Finding(
+        name="masked",
+        statement="Masked patch prediction is ahead of training from scratch and behind "
+        "supervised pre-training; predicting the mean color of half of the patches is not worse "
+        "than other targets and rates.",
+        place="section 4.6, B.1.2",
+        refuted_by="masked pre-training behind scratch or ahead of supervised, or color more than "
+        "2 points behind another target or rate",
+        claims=(
+            difference("masked patch prediction is ahead of scratch", color, scratch, TEST),
+            difference("supervised pre-training is ahead of it", supervised, color, TEST),
+            *(
+                difference(f"color at {usual:.0%} is not behind {name} by 2 points", color, other,
+                           TEST, low=-MARGIN)
+                for name, other in others.items()
+            ),
+        ),
+        figure=named(
+            {name: (training, TEST) for name, training in points.items()}, "CIFAR-10"
+        ),
+    )  # fmt: skip
+
+
+def hybrids(arms: Arms) -> Finding:
+    """Hybrids against ViTs, fine-tuned, by compute."""
+    families = _families(arms)
+    vits, hybrids = families["ViT"], families["hybrid"]
+    small = Claim(
+        text="the smallest hybrid is ahead of ViTs of its compute",
+        terms=tuple(_ahead(hybrids[0], vits)),
+    )
+    closes = Claim(
+        text="the lead is larger for the smallest hybrid than for the largest",
+        terms=(*_ahead(hybrids[0], vits), *_ahead(hybrids[-1], vits, -1.0)),
+    )
+    return Finding(
+        name="hybrids",
+        statement="Hybrids are ahead of ViTs at small compute; the difference vanishes for larger "
+        "networks.",
+        place="section 4.4, figure 5",
+        refuted_by="ViTs ahead at the smallest compute, or a lead that grows with size",
+        claims=(small, closes),
+        figure=_by_compute({name: families[name] for name in ("ViT", "hybrid")}),
+    )
+
+
+def equal_compute(arms: Arms) -> Finding:
+    """ViTs against ResNets, fine-tuned, by compute."""
+    families = _families(arms)
+    claims = tuple(
+        Claim(
+            text=f"ViT {size} is ahead of ResNets of its compute",
+            terms=tuple(_ahead(families["ViT"][index], families["ResNet"])),
+        )
+        for index, size in enumerate(SIZES)
+    )
+    return Finding(
+        name="compute",
+        statement="At equal pre-training compute ViTs are ahead of ResNets.",
+        place="section 4.4, figure 5",
+        refuted_by="ResNets ahead at the compute of any ViT",
+        claims=claims,
+        figure=_by_compute(families),
+    )
+
+
+def adam(arms: Arms) -> Finding:
+    """ResNets pre-trained by Adam and by SGD, fine-tuned."""
+    pairs = []
+    for index in (0, 2):
+        adam = arms.network("ResNet", index)
+        sgd = changed(adam, f"{adam.label} by SGD", optimizer__name="sgd",
+                      optimizer__weight_decay=0.0, schedule__decay="step")  # fmt: skip
+        sgd = at_rates(sgd, arms.size.sgd_rates)
+        pairs.append((arms.finetuned(adam), arms.finetuned(sgd)))
+    terms = [
+        Term(weight=sign / len(pairs), training=training, measure=TEST)
+        for pair in pairs
+        for sign, training in zip((1.0, -1.0), pair, strict=True)
+    ]
+    lines = tuple(
+        line(name, [(float(x), pair[place]) for x, pair in enumerate(pairs)], TEST)
+        for place, name in enumerate(("Adam", "SGD"))
+    )
+    ticks = ((0.0, "ResNet S"), (1.0, "ResNet L"))
+    return Finding(
+        name="adam",
+        statement="Pre-training ResNets by Adam transfers better on average than by SGD.",
+        place="section D.1, table 7",
+        refuted_by="SGD ahead in the mean of both networks",
+        claims=(Claim(text="Adam is ahead, mean of two ResNets", terms=tuple(terms)),),
+        figure=Figure(title="fine-tuned CIFAR-10", x="network", lines=lines, ticks=ticks),
+    )
+
+
+def _families(arms: Arms) -> dict[str, list[tuple[float, Training]]]:
+    """Returns compute and fine-tuned network of every family, by size."""
+    return {
+        family: [(compute(one), arms.finetuned(one)) for one in arms.by_family(family)]
+        for family in FAMILIES
+    }
+
+
+def _ahead(
+    one: tuple[float, Training], others: list[tuple[float, Training]], sign: float = 1.0
+) -> list[Term]:
+    """Returns a network's lead on a family at its compute."""
+    return [
+        Term(weight=sign, training=one[1], measure=TEST),
+        *(
+            Term(weight=-sign * weight, training=training, measure=TEST)
+            for weight, training in at_compute(others, one[0])
+        ),
+    ]
+
+
+def _by_compute(families: dict[str, list[tuple[float, Training]]]) -> Figure:
+    return Figure(
+        title="fine-tuned CIFAR-10",
+        x=COMPUTE,
+        lines=tuple(line(name, points, TEST) for name, points in families.items()),
+        log_x=True,
+    )

@@ -1,0 +1,156 @@
+import json
+
+import pytest
+
+from helpers.toy_findings import Runner, finding, study, training
+from research import findings
+from research.findings.declaration import Look
+from vit_jax import config
+
+
+def rate_of(cell):
+    return {0.1: 0.6, 0.2: 0.7}.get(cell.rate, 0.5)
+
+
+def pair():
+    return training("one"), training("two", train__clip_norm=1.0)
+
+
+def test_rates_are_chosen_on_held_out_images_over_seeds_and_then_all_seeds_run(tmp_path):
+    toy, run = study(tmp_path, finding(*pair())), Runner(rate_of)
+    findings.perform(toy, tmp_path, run=run)
+    assert [toy.rate(one) for one in pair()] == [0.2, 0.2]
+    tried = [(cell.rate, cell.seed) for cell in run.ran if cell.training == pair()[0]]
+    assert tried == [(0.1, 0), (0.2, 0), (0.1, 1), (0.2, 1), (0.2, 2)]
+
+
+def test_the_mean_over_seeds_decides_not_the_best_run(tmp_path):
+    def result(cell):
+        return 0.9 if (cell.rate, cell.seed) == (0.1, 0) else {0.1: 0.1, 0.2: 0.6}[cell.rate]
+
+    toy = study(tmp_path, finding(*pair()))
+    findings.perform(toy, tmp_path, run=Runner(result))
+    assert toy.rate(pair()[0]) == 0.2
+
+
+def test_a_rate_that_diverged_is_not_chosen(tmp_path):
+    def result(cell):
+        return None if (cell.rate, cell.seed) == (0.2, 1) else rate_of(cell)
+
+    toy = study(tmp_path, finding(*pair()))
+    findings.perform(toy, tmp_path, run=Runner(result))
+    assert toy.rate(pair()[0]) == 0.1
+
+
+def test_equal_rates_go_to_the_lower(tmp_path):
+    toy = study(tmp_path, finding(*pair()))
+    findings.perform(toy, tmp_path, run=Runner(lambda cell: 0.5))
+    assert toy.rate(pair()[0]) == 0.1
+
+
+def test_recorded_cells_are_not_repeated(tmp_path):
+    toy = finding(*pair())
+    findings.perform(study(tmp_path, toy), tmp_path, run=Runner(rate_of))
+    again = Runner(rate_of)
+    findings.perform(study(tmp_path, toy), tmp_path, run=again)
+    assert not again.ran
+
+
+def test_a_run_that_was_stopped_goes_on(tmp_path):
+    toy = finding(*pair())
+    first, second = Runner(rate_of, most=3), Runner(rate_of)
+    with pytest.raises(config.UserError):
+        findings.perform(study(tmp_path, toy), tmp_path, run=first)
+    findings.perform(study(tmp_path, toy), tmp_path, run=second)
+    whole = Runner(rate_of)
+    findings.perform(study(tmp_path / "other", toy), tmp_path / "other", run=whole)
+    digests = [cell.digest for cell in (*first.ran, *second.ran)]
+    assert sorted(digests) == sorted(cell.digest for cell in whole.ran)
+
+
+def test_findings_share_equal_cells(tmp_path):
+    one, two = pair()
+    run = Runner(rate_of)
+    findings.perform(study(tmp_path, finding(one, two), finding(two, one)), tmp_path, run=run)
+    assert len({cell.digest for cell in run.ran}) == len(run.ran) == 10
+
+
+def test_fine_tuning_begins_with_the_chosen_rate_of_its_origin_and_the_same_seed(tmp_path):
+    origin = training("origin")
+    tuned = training("tuned", origin=origin, rates=(0.3,), train__clip_norm=2.0)
+    run = Runner(rate_of)
+    toy = study(tmp_path, finding(tuned, origin))
+    findings.perform(toy, tmp_path, run=run)
+    cells = [cell for cell in run.ran if cell.training == tuned]
+    assert [(cell.seed, cell.origin.rate, cell.origin.seed) for cell in cells] == [
+        (seed, 0.2, seed) for seed in range(3)
+    ]
+    assert cells[0].configured(tmp_path).init_from == str(tmp_path / cells[0].origin.directory)
+    record = toy.records.of(cells[0].digest)
+    assert record is not None
+    assert record["origin"] == cells[0].origin.digest
+
+
+def test_weights_that_are_gone_are_made_again_but_recorded_once(tmp_path):
+    origin = training("origin", rates=(0.1,))
+    toy = study(tmp_path, finding(origin))
+    findings.perform(toy, tmp_path, run=Runner(rate_of))
+    tuned = training("tuned", origin=origin, rates=(0.3,), train__clip_norm=2.0)
+    elsewhere, run = tmp_path / "elsewhere", Runner(rate_of)
+    findings.perform(study(tmp_path, finding(tuned, origin)), elsewhere, run=run)
+    assert [cell.training.label for cell in run.ran] == ["origin"] * 3 + ["tuned"] * 3
+    lines = (tmp_path / "records.jsonl").read_text().splitlines()
+    digests = [json.loads(line)["digest"] for line in lines]
+    assert len(digests) == len(set(digests)) == 6
+
+
+def test_a_digest_depends_on_what_determines_the_result_and_on_nothing_else(tmp_path):
+    size = study(tmp_path, finding(training("one")))
+
+    def digest(*args, root=None, **more):
+        overrides = {"data.threads": "2"} if root else {}
+        one = findings.Study(size.size, [], size.records, overrides)
+        cell = one.cell(training(*args, **more), 0.1, 0)
+        assert cell is not None
+        return cell.digest
+
+    assert digest("one") == digest("another name") == digest("one", root=True)
+    different = [
+        digest("one", train__clip_norm=1.0),
+        digest("one", looks=(Look(kind="positions"),)),
+        digest("one", origin=training("origin", rates=(0.1,))),
+    ]
+    assert len({digest("one"), *different}) == 4
+
+
+def test_options_that_change_results_are_refused(tmp_path):
+    with pytest.raises(config.ConfigError, match=r"train\.batch_size=64: would change"):
+        findings.Study(
+            study(tmp_path).size, [], study(tmp_path).records, {"train.batch_size": "64"}
+        )
+
+
+def test_records_that_cannot_be_written_are_refused_before_any_cell_runs(tmp_path):
+    records = findings.Records(tmp_path)
+    toy, run = findings.Study(study(tmp_path).size, [finding(*pair())], records), Runner(rate_of)
+    with pytest.raises(config.ConfigError, match=f"--records={tmp_path}: cannot be written"):
+        findings.perform(toy, tmp_path / "run", run=run)
+    assert not run.ran
+
+
+def test_the_seconds_of_a_resumed_cell_include_those_of_its_first_process(tmp_path):
+    toy = study(tmp_path, finding(training("one", rates=(0.1,))))
+    cell = toy.cell(training("one", rates=(0.1,)), 0.1, 0)
+    run = tmp_path / cell.directory
+    run.mkdir(parents=True)
+    first = {
+        "began": 0.0,
+        "first_step": 0,
+        "last_step": 1,
+        "seconds": {"start": 3.0, "step": 4.5},
+    }
+    last = first | {"began": 9.0, "first_step": 1, "seconds": {"step": 1.0}}
+    (run / "sessions.json").write_text(json.dumps([first, last]))
+    findings.perform(toy, tmp_path, run=Runner(rate_of))
+    seconds = [toy.records.of(one.digest)["seconds"] for one in toy.cells(cell.training)]
+    assert seconds == [9.5, 2.0, 2.0]  # Runner says 2 for each process that ends a cell

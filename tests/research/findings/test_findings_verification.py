@@ -1,0 +1,54 @@
+import random
+
+import pytest
+from scipy import stats
+
+from helpers.toy_findings import Runner, finding, study, training
+from research import findings
+from research.findings import verification
+from vit_jax import config
+
+
+def test_the_interval_is_one_more_value_of_students_t():
+    values = [0.50, 0.52, 0.55, 0.51, 0.53]
+    spread = stats.tstd(values) * (1 + 1 / 5) ** 0.5
+    expected = stats.t.interval(0.95, 4, loc=0.0, scale=spread)[1]
+    assert verification.prediction_half(values) == pytest.approx(expected)
+
+
+def verified(tmp_path, result, count=2):
+    origin = training("origin", rates=(0.1,))
+    tuned = training("tuned", origin=origin, rates=(0.3,), train__clip_norm=2.0)
+    toy = study(tmp_path, finding(tuned, origin))
+    findings.perform(toy, tmp_path, run=Runner(lambda cell: 0.5))
+    run = Runner(result)
+    found = findings.verify(toy, tmp_path, count, run=run, draw=random.Random(1))
+    return found, run.ran
+
+
+def test_a_repetition_within_what_seeds_allow_is_good(tmp_path):
+    found, _ = verified(tmp_path, lambda cell: 0.5)
+    assert [one.good for one in found] == [True, True]
+    assert len({one.directory for one in found}) == 2
+    assert all(one.repeated == one.recorded for one in found)
+
+
+def test_another_result_is_not(tmp_path):
+    found, _ = verified(tmp_path, lambda cell: 0.6)
+    assert [one.good for one in found] == [False, False]
+
+
+def test_nor_is_one_that_diverged(tmp_path):
+    found, _ = verified(tmp_path, lambda cell: None)
+    assert [one.repeated for one in found] == [None, None]
+    assert not any(one.good for one in found)
+
+
+def test_fine_tuning_is_repeated_with_its_pretraining_first(tmp_path):
+    _, ran = verified(tmp_path, lambda cell: 0.5, count=6)
+    assert [cell.origin is None for cell in ran] == [True] * 3 + [False] * 3
+
+
+def test_more_than_there_are_is_refused(tmp_path):
+    with pytest.raises(config.ConfigError, match=r"--verify=7: .* has 6 cells"):
+        verified(tmp_path, lambda cell: 0.5, count=7)

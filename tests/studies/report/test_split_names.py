@@ -1,0 +1,136 @@
+"""Pages and curves call splits by their names, and say what was chosen on which."""
+
+import json
+import re
+
+import pytest
+from matplotlib.figure import Figure
+
+import pages
+from vit_jax.pages import curves
+from vit_jax.studies import report
+from vit_jax.studies.report import run_data
+
+VALIDATION = {"train_split": "train[:80%]", "eval_split": "train[80%:]"}
+
+
+def write(directory, measured, *, data, best="auto"):
+    """Writes a run of 25 steps whose evaluations are given as (step, numbers)."""
+    pages.write_run(directory)
+    stored = json.loads((directory / "config.json").read_text())
+    stored["data"] |= data
+    stored["checkpoint"]["best"] = best
+    (directory / "config.json").write_text(json.dumps(stored))
+    lines = "".join(json.dumps({"step": step, **numbers}) + "\n" for step, numbers in measured)
+    with (directory / "metrics.jsonl").open("a") as file:
+        file.write(lines)
+    path, words = report.write([directory], None, images=0)
+    return pages.Page.of(path).text, words.read_text()
+
+
+def scores(split, top1, **more):
+    return {f"{split}/top1": top1, f"{split}/loss": 2.0 - top1, f"{split}/count": 40, **more}
+
+
+def test_a_validation_split_is_not_called_test(tmp_path):
+    measured = [(10, scores("validation", 0.5)), (25, scores("validation", 0.625))]
+    text, words = write(tmp_path, measured, data=VALIDATION)
+    assert "| Top-1 accuracy | 62.50 % of 40 validation images |" in words
+    assert "| Validation loss | 1.3750 |" in words
+    assert "Metrics called validation are of the split train[80%:]." in text
+    numbers = text[: text.index("What was set")]
+    assert not re.search(r"\btest\b", numbers, re.IGNORECASE)
+
+
+def test_a_test_split_that_was_measured_once_is_the_headline(tmp_path):
+    data = VALIDATION | {"test_split": "test"}
+    measured = [(10, scores("validation", 0.75)), (25, scores("validation", 0.625))]
+    text, words = write(tmp_path / "before", measured, data=data)
+    assert "62.50 %" not in words
+    assert "| Top-1 accuracy | 75.00 % of 40 validation images |" in words
+    assert "These numbers are of step 10, the best by validation/top1." in text
+    measured.append((25, scores("test", 0.5, **{"test/step": 10, "test/split": "test"})))
+    text, words = write(tmp_path / "after", measured, data=data)
+    assert "| Top-1 accuracy | 50.00 % of 40 test images |" in words
+    assert "| validation top-1 | 75.00 % |" in words  # of the same checkpoint
+    assert (
+        "The test split `test` was measured once, at step 10, the best checkpoint by "
+        "validation/top1." in text
+    )
+    run = run_data.run(tmp_path / "after")
+    assert run.finished
+    assert (run.reported.name, run.results["top1"], run.best["top1"]) == ("test", 0.5, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("best", "line"),
+    [
+        ("top1", "The best checkpoint was chosen on the test split `test`, by test/top1."),
+        (
+            "auto",
+            "The test split `test` was measured 2 times while training; no checkpoint was chosen "
+            "on it.",
+        ),
+    ],
+)
+def test_a_run_that_looks_at_its_test_split_says_so(tmp_path, best, line):
+    measured = [(10, scores("test", 0.5)), (25, scores("test", 0.625))]
+    data = {"train_split": "train", "eval_split": "test"}
+    text, words = write(tmp_path / "twice", measured, data=data, best=best)
+    assert line in text
+    assert line.replace("`", "\\`") in words
+    # Measured at the end alone, there was nothing to choose.
+    text, _ = write(tmp_path / "once", measured[1:], data=data, best=best)
+    assert "test split" not in text[: text.index("What was set")]
+
+
+def test_runs_of_other_splits_are_told_apart(tmp_path):
+    write(tmp_path / "a", [(25, scores("test", 0.5))], data={"eval_split": "test"})
+    write(tmp_path / "b", [(25, scores("validation", 0.75))], data=VALIDATION)
+    path, words = report.write([tmp_path / "a", tmp_path / "b"], None, images=0)
+    (header,) = [line for line in words.read_text().splitlines() if line.startswith("| run |")]
+    assert header.split(" | ")[4:6] == ["split", "top-1"]
+    rows = [line.split(" | ") for line in words.read_text().splitlines() if "| 25 |" in line]
+    assert [row[4:6] for row in rows[:2]] == [["test", "50.00 %"], ["validation", "75.00 %"]]
+    text = pages.Page.of(path).text
+    assert "Evaluation accuracy" in text
+    assert "Test accuracy" not in text
+
+
+def labels(axes):
+    axes.figure.canvas.draw()
+    low, high = axes.get_ylim()
+    ticks = axes.yaxis.get_major_ticks() + axes.yaxis.get_minor_ticks()
+    return [
+        t.label1.get_text() for t in ticks if low <= t.get_loc() <= high and t.label1.get_text()
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        ((4.605, 4.586), ["4.59", "4.595", "4.6", "4.605"]),  # was 4.6 x 10^0
+        ((2.25, 1.88), ["1.9", "2", "2.1", "2.2"]),
+        ((6.9, 0.002), ["0.01", "0.1", "1"]),
+        ((0.7, 0.7), ["0.4", "0.5", "0.6", "0.7", "0.8", "1"]),
+    ],
+)
+def test_losses_stand_on_the_axis_in_plain_decimals(monkeypatch, tmp_path, losses, expected):
+    lines = [
+        {"step": 5 * i, "train/loss": loss, "val/loss": loss, "val/top1": 0.5}
+        for i, loss in enumerate(losses)
+    ]
+    lines.append({"step": 9, "test/loss": losses[0], "test/top1": 0.25})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    drawn, save = [], Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *a, **k: drawn.append(self) or save(self, *a, **k)
+    )
+    curves.draw(tmp_path / "metrics.jsonl", tmp_path / "curves.png", ["val", "test"])
+    ((loss, accuracy, *_),) = [figure.axes for figure in drawn]
+    assert labels(loss) == expected
+    assert [t.get_text() for t in loss.get_legend().get_texts()] == [
+        "train (augmented)", "val", "test",
+    ]  # fmt: skip
+    assert [t.get_text() for t in accuracy.get_legend().get_texts()] == ["val top-1", "test top-1"]

@@ -1,0 +1,89 @@
+"""`adapt/MODEL-METHOD` on a folder of images, from the choice of a rate to the tested model."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+import sweeps
+from vit_jax import config, models, weights
+from vit_jax.config import catalog
+from vit_jax.inference import loading
+from vit_jax.studies import transfer
+from vit_jax.training import trainable
+
+NAMES = [name for name in catalog.names() if name.startswith("adapt/")]
+TINY = {
+    "model.variant": "none", "model.patch_size": "4", "model.width": "16", "model.depth": "2",
+    "model.mlp_dim": "32", "model.heads": "2", "model.unroll": "2", "data.image_size": "8",
+    "data.workers": "0", "train.batch_size": "8", "train.duration": "20 steps",
+    "schedule.warmup": "2 steps", "checkpoint.every": "none", "logging.tensorboard": "false",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_every_method_of_every_model_can_be_compiled():
+    assert len(NAMES) == 24
+    trained = {}
+    for name in NAMES:
+        values = catalog.load(name)
+        cfg = config.build(config.override(values, {"model.num_classes": "102"}))
+        model = models.create(cfg.model, image_size=cfg.data.image_size)
+        protocol = catalog.about(name).transfer
+        assert cfg.optimizer.lr == protocol.rates[1]
+        text = trainable.of(model, cfg).describe()
+        trained[name] = int(text.split(" of ")[0].replace(",", "")) if text else model.num_params
+    assert trained["adapt/ViT-S_16-probe"] == 384 * 102 + 102
+    # Of each layer: four matrices of D x D, and two of D x 4 D.
+    adapters = 12 * 8 * (4 * (384 + 384) + 2 * (384 + 4 * 384))
+    assert trained["adapt/ViT-S_16-lora"] == adapters + 384 * 102 + 102
+    assert trained["adapt/ViT-S_16-llrd"] == trained["adapt/ViT-S_16-full"] > 21_000_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two colors of images to train on and to test with."""
+    root, rng = tmp_path_factory.mktemp("flowers"), np.random.default_rng(0)
+    for split, count in (("train", 40), ("test", 20)):
+        for channel, name in ((0, "poppy"), (2, "gentian")):
+            place = root / split / name
+            place.mkdir(parents=True)
+            for number in range(count):
+                pixels = rng.integers(0, 120, (10, 12, 3), np.uint8)
+                pixels[..., channel] += 100
+                Image.fromarray(pixels).save(place / f"{number}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A Google file with random weights of a tiny model."""
+    model = config.build(config.override({}, {k: v for k, v in TINY.items() if "model." in k}))
+    facts = weights.Facts(
+        model=models.complete(config.with_classes(model, 4).model),
+        data=config.Data(image_size=(8, 8)),
+    )
+    network = models.create(facts.model, image_size=(8, 8))
+    path = tmp_path_factory.mktemp("base") / "base.npz"
+    weights.save(jax.device_get(network.init(jax.random.key(1))), facts, "google", path)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
+@pytest.mark.parametrize("method", ["lora", "probe"])
+def test_a_folder_of_images_from_the_choice_to_the_test(method, folder, base, tmp_path):
+    options = TINY | {"init_from": str(base), "data.root": str(folder)}
+    plan = transfer.create(f"adapt/ViT-S_16-{method}", options, rates=(0.05, 1e38), seeds=(0,))
+    found = transfer.sweep(plan, tmp_path, run=sweeps.here)
+    states = {cell["lr"]: cell["state"] for cell in found["cells"] if cell["stage"] == "choose"}
+    assert states == {0.05: "done", 1e38: "failed"}
+    assert found["chosen"] == {"setup": "vit", "lr": 0.05}
+    (final,) = [cell for cell in found["cells"] if cell["stage"] == "final"]
+    assert final["results"]["top1"] > 0.8
+    assert json.loads((tmp_path / "transfer.json").read_text()) == found
+    model = loading.load(tmp_path / "final" / "seed0")
+    assert model.classes == ("gentian", "poppy")
+    assert model.config.lora.rank == (8 if method == "lora" else None)

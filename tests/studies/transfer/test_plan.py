@@ -1,0 +1,164 @@
+"""Which cells a transfer consists of."""
+
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+
+import runs
+import sweeps
+from vit_jax import config
+from vit_jax.studies import transfer
+from vit_jax.studies.transfer import devices
+
+
+def test_cells_of_the_choosing_stage_see_no_test_image():
+    plan = sweeps.plan(rates=(), evaluation__tasks="imagenet-v2", evaluation__fewshot="pets")
+    assert [cell.directory for cell in plan.candidates] == [
+        "choose/vit-lr0.06", "choose/vit-lr0.12",
+    ]  # fmt: skip
+    for cell in plan.candidates:
+        assert (cell.stage, cell.setup, cell.cfg.seed) == ("choose", "vit", 0)
+        assert cell.cfg.data.train_split == "train[:80%]"
+        assert cell.cfg.data.eval_split == "train[80%:]"
+        assert cell.cfg.evaluation == config.Evaluation(every=None)
+        assert f"lr{cell.cfg.optimizer.lr}" in cell.directory
+    final = plan.final(plan.candidates[0])
+    assert [cell.directory for cell in final] == ["final/seed0", "final/seed1"]
+    for seed, cell in enumerate(final):
+        assert (cell.cfg.seed, cell.cfg.optimizer.lr) == (seed, 0.06)
+        assert (cell.cfg.data.train_split, cell.cfg.data.eval_split) == ("train", "test")
+        assert cell.cfg.evaluation.tasks == ("imagenet-v2",)
+        assert cell.cfg.evaluation.every is None  # once, at the end
+
+
+def test_rates_are_tried_with_every_seed_of_the_choice():
+    options = {"init_from": "none", "train.duration": "12 steps", "schedule.warmup": "2 steps"}
+    plan = transfer.create("home/ResNet-digits", options, seeds=sweeps.SEEDS)
+    assert plan.choose_seeds == (0, 1)  # of the config, whose data set is small
+    assert [cell.directory for cell in plan.choosing()] == [
+        "choose/vit-lr0.06-seed0", "choose/vit-lr0.12-seed0",
+        "choose/vit-lr0.06-seed1", "choose/vit-lr0.12-seed1",
+    ]  # fmt: skip
+    assert [cell.cfg.seed for cell in plan.choosing()] == [0, 0, 1, 1]
+    assert all(cell.cfg.data.eval_split == "train[80%:]" for cell in plan.choosing())
+    assert [cell.directory for cell in plan.final(plan.choosing()[-1])] == [
+        "final/seed0", "final/seed1",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["finetune/R50x1-jft7ep-cifar100", "vtab/ViT-L_16-i21k-dtd"])
+def test_the_papers_rows_are_one_run_a_rate_unless_the_user_asks(name):
+    plan = transfer.create(name, {"init_from": "none"}, rates=(0.01, 0.03))
+    assert plan.choose_seeds == (0,)
+    assert plan.choosing() == plan.candidates
+    plan = transfer.create(name, {"init_from": "none"}, rates=(0.01, 0.03), choose_seeds=(3, 4))
+    assert len(plan.choosing()) == 2 * len(plan.candidates)
+
+
+def test_a_resnet_tries_the_setup_of_big_transfer():
+    plan = transfer.create("finetune/R50x1-jft7ep-cifar100", {})
+    *ours, bit = plan.candidates
+    assert [cell.lr for cell in ours] == [0.001, 0.003, 0.01, 0.03]
+    assert (bit.setup, bit.directory) == ("bit", "choose/bit-lr0.003")
+    for cell in (bit, *plan.final(bit)):
+        cfg = cell.cfg
+        assert (cfg.optimizer.lr, cfg.optimizer.name, cfg.optimizer.momentum) == (0.003, "sgd", 0.9)
+        assert (str(cfg.train.duration), cfg.train.mixup) == ("10000 steps", 0.1)
+        assert (cfg.schedule.decay, cfg.schedule.drops) == ("step", (0.3, 0.6, 0.9))
+        assert (cfg.train.batch_size, cfg.train.clip_norm) == (512, None)
+        assert cfg.optimizer.weight_decay == 0.0
+        assert cfg.schedule.warmup.amount > 0
+    assert bit.cfg.data.train_split == "train[:98%]"
+    assert ours[0].cfg.schedule.decay == "cosine"
+
+
+def test_one_rate_is_not_chosen():
+    plan = transfer.create("vtab/ViT-L_16-i21k-dtd", {"init_from": "none"})
+    assert plan.choosing() == ()
+    assert [cell.lr for cell in plan.candidates] == [0.01]
+    assert plan.task == "vtab/dtd"
+    (first, *_) = plan.final(plan.candidates[0])
+    assert first.cfg.data.train_split == "train[:800]+validation[:200]"
+
+
+def test_a_config_without_a_protocol_holds_out_a_tenth():
+    plan = sweeps.plan("digits")
+    assert plan.candidates[0].cfg.data.train_split == "train[:90%]"
+    assert plan.candidates[0].cfg.data.eval_split == "train[90%:]"
+    with pytest.raises(config.ConfigError, match=r"digits names no learning rates.*--rates=0.003"):
+        sweeps.plan("digits", rates=())
+    with pytest.raises(config.ConfigError, match=r"^data.train_split=train\[:50%\]: .* whole"):
+        sweeps.plan("digits", data__train_split="train[:50%]")
+
+
+@pytest.mark.parametrize("validation", ["val", None])
+def test_a_folder_with_a_validation_split_is_chosen_on_it(validation, tmp_path):
+    for split in filter(None, ("train", validation, "test")):
+        place = tmp_path / split / "cat"
+        place.mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(place / "0.png")
+    name, options = "adapt/ViT-S_16-probe", {"init_from": "none", "data.root": str(tmp_path)}
+    plan = transfer.create(name, options)
+    expected = ("train", "val") if validation else ("train[:90%]", "train[90%:]")
+    for cell in plan.choosing():
+        assert (cell.cfg.data.train_split, cell.cfg.data.eval_split) == expected
+    (final,) = plan.final(plan.candidates[0])
+    assert (final.cfg.data.train_split, final.cfg.data.eval_split) == ("train", "test")
+    several = transfer.create(name, options, seeds=(3, 4))
+    assert [cell.cfg.seed for cell in several.final(several.candidates[0])] == [3, 4]
+
+
+def test_a_tiny_copy_has_every_cell():
+    plan = transfer.create("finetune/R50x1-jft7ep-cifar10", {}, tiny=True)
+    assert len(plan.candidates) == 5
+    for cell in plan.candidates:
+        assert str(cell.cfg.train.duration) == "2 steps"
+        assert cell.cfg.data.source == "synthetic"
+        assert cell.cfg.data.eval_split == "train[90%:]"
+    assert plan.candidates[-1].cfg.train.mixup == 0.1
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("optimizer.lr", "differs between cells; set --rates"),
+        ("seed", "differs between cells; set --seeds"),
+        ("data.train_split", r"home/ViT-digits defines what is held out.*train\[80%:\]"),
+    ],
+)
+def test_what_the_protocol_decides_cannot_be_set(key, says):
+    with pytest.raises(config.ConfigError, match=rf"^{key}=1: {says}"):
+        transfer.create(sweeps.NAME, {key: "1"})
+
+
+@pytest.mark.slow
+def test_planning_leaves_the_devices_alone():
+    """A TPU has one owner, and the first process to touch a GPU takes most of its memory."""
+    code = (
+        "from vit_jax.studies import transfer; from jax._src import xla_bridge;"
+        "transfer.create('finetune/ViT-B_16-jft-pets', {}); assert not xla_bridge._backends"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=runs.ROOT, check=True)
+
+
+def test_shares_of_the_devices(monkeypatch):
+    def shares(platform, count, parallel, visible=""):
+        monkeypatch.setattr(devices, "_devices", lambda: (platform, count))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        return transfer.shares(parallel)
+
+    assert shares("gpu", 4, 1) == [{}]
+    assert shares("cpu", 8, 3) == [{}] * 3
+    assert shares("gpu", 4, 2) == [{"CUDA_VISIBLE_DEVICES": x} for x in ("0,1", "2,3")]
+    assert shares("gpu", 2, 2, "5,7") == [{"CUDA_VISIBLE_DEVICES": x} for x in ("5", "7")]
+    assert shares("rocm", 2, 2) == [{"HIP_VISIBLE_DEVICES": x} for x in ("0", "1")]
+    tpu = shares("tpu", 4, 2)
+    assert [one["TPU_VISIBLE_CHIPS"] for one in tpu] == ["0,1", "2,3"]
+    assert {one["TPU_CHIPS_PER_PROCESS_BOUNDS"] for one in tpu} == {"1,2,1"}
+    with pytest.raises(config.ConfigError, match="^--parallel=3: there are 2 gpus; at most 2$"):
+        shares("gpu", 2, 3)
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
+    with pytest.raises(config.ConfigError, match="^transfer: its cells run on one host"):
+        transfer.shares(1)

@@ -1,0 +1,167 @@
+"""Transfers by the command line, each cell a process: stopped, killed, resumed."""
+
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import cv2
+import numpy as np
+import pytest
+
+import runs
+import sweeps
+
+
+def command(workdir, name=sweeps.NAME, *arguments, **overrides):
+    """Returns the command line of a tiny transfer."""
+    cut = ["--rates=0.003,0.03", "--choose-seeds=0", "--seeds=0,1"]
+    flags = [*cut, *sweeps.flags(**overrides), *arguments]
+    return [sys.executable, "-m", "vit_jax", "transfer", name, f"--workdir={workdir}", *flags]
+
+
+def read(workdir):
+    return json.loads((workdir / "transfer.json").read_text())
+
+
+def paint(folder, colors, count):
+    """Writes images of two classes that differ in color."""
+    for name, color in colors.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            noise = np.random.default_rng(number).integers(0, 20, (8, 8, 3))
+            image = np.clip(np.array(color) + noise, 0, 255).astype(np.uint8)
+            cv2.imwrite(str(folder / name / f"{number}.png"), image)
+
+
+@pytest.mark.slow
+def test_images_that_do_not_exist_until_the_rate_is_chosen(tmp_path):
+    """The choosing stage needs no test images: they are made when it is over."""
+    data, workdir = tmp_path / "data", tmp_path / "run"
+    colors = {"dark": (0, 0, 0), "light": (200, 200, 200)}
+    paint(data / "train", colors, 40)
+    options = {"data__root": data, "data__channels": "3", "model__position": "none"}
+    environment = runs.environment(HOME=str(tmp_path))
+    del environment["JAX_COMPILATION_CACHE_DIR"]  # as users have it
+    line = command(workdir, "image_folder-32", "--parallel=2", **options)
+    one = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    assert one.returncode == 2, one.stderr
+    # Whichever of the two that run at once is first to say so.
+    assert re.search(
+        r"\nvit_jax: final/seed[01]: data\.eval_split=test: no such folder", one.stderr
+    )
+    stored = read(workdir)
+    assert stored["chosen"] is not None
+    assert stored["results"] is None
+    assert {cell["state"] for cell in stored["cells"] if cell["stage"] == "choose"} == {"done"}
+    paint(data / "test", colors, 5)
+    two = subprocess.run(
+        [*line, "--json"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert two.returncode == 0, two.stderr
+    assert "choose/" not in two.stderr  # those cells are finished
+    found = json.loads(two.stdout)
+    assert found == read(workdir)
+    assert [cell["results"]["count"] for cell in found["cells"]] == [8, 8, 10, 10]
+    assert found["machine"]["device"] == "cpu"
+    for cell in found["cells"]:
+        assert runs.trace(workdir / cell["directory"])  # an ordinary run directory
+        assert (workdir / cell["directory"] / "curves.png").exists()
+    # All of them share what is compiled, outside of what others may write.
+    assert list((tmp_path / ".cache/vit_jax/compiled").rglob("*cache*"))
+    assert not list(workdir.rglob("compiled"))
+
+
+def wait_for(process, condition, seconds=600):
+    """Waits until something holds while a process runs."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_a_signal_saves_the_cell_that_runs(tmp_path):
+    line = command(tmp_path, train__duration="100000 steps", checkpoint__every="none")
+    process = runs.start(line, env=runs.environment())
+    metrics = tmp_path / "choose/vit-lr0.003/metrics.jsonl"
+    try:
+        wait_for(process, lambda: metrics.exists() and metrics.stat().st_size > 2000)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=600)
+    finally:
+        process.kill()
+    assert process.returncode == 75, output
+    assert output.splitlines()[-1] == (
+        "vit_jax: stopped; every cell has saved its state; the same command resumes"
+    )
+    (saved,) = (tmp_path / "choose/vit-lr0.003/checkpoints").glob("*/commit.json")
+    assert int(saved.parent.name) == max(runs.trace(metrics.parent))
+    assert {cell["state"] for cell in read(tmp_path)["cells"]} == {"waiting"}
+
+
+def comparable(workdir):
+    """Returns what a broken transfer must repeat: everything but how long it took."""
+    found = read(workdir)
+    for cell in found["cells"]:
+        cell.pop("seconds")
+    found.pop("date")
+    return found
+
+
+def environment():
+    """Returns that of a process which compiles quickly."""
+    quick = "--xla_force_host_platform_device_count=1 --xla_backend_optimization_level=0"
+    return runs.environment(XLA_FLAGS=quick)
+
+
+def workers(workdir):
+    """Returns the processes that run a cell below a folder."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"vit_jax.studies.transfer.worker" in words and os.fsencode(str(workdir)) in words:
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.long
+def test_five_kills_and_the_same_table(tmp_path):
+    """SIGKILL at random moments of the whole: while planning, in any cell, or between two."""
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+
+    def begun(workdir):
+        return command(workdir, sweeps.NAME, "--choose-seeds=0,1")
+
+    began = time.monotonic()
+    subprocess.run(begun(unbroken), env=environment(), check=True, capture_output=True)
+    length = time.monotonic() - began
+    rng = random.Random(6)
+    for _ in range(5):
+        process = subprocess.Popen(
+            begun(broken), env=environment(),
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            process.wait(timeout=rng.uniform(0.1, 0.5) * length)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        _, errors = process.communicate()
+        assert process.returncode in (0, -9), errors.decode()
+        end = time.monotonic() + 10
+        while workers(broken):  # a cell does not outlive the transfer
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    subprocess.run(begun(broken), env=environment(), check=True, capture_output=True)
+    assert comparable(broken) == comparable(unbroken)
+    for cell in read(unbroken)["cells"]:
+        runs.assert_equal_runs(broken / cell["directory"], unbroken / cell["directory"])

@@ -1,0 +1,348 @@
+"""The protocol: what is chosen, what is read when, what is written, what is not run twice."""
+
+import io
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import sweeps
+from vit_jax import config
+from vit_jax.config import paper
+from vit_jax.data import sources
+from vit_jax.studies import transfer
+from vit_jax.studies.transfer import results, vtab, worker
+from vit_jax.training import hooks, sharding
+
+CHOOSE = ("choose/vit-lr0.003", "choose/vit-lr0.03")
+FINAL = ("final/seed0", "final/seed1")
+GOOD = dict(zip((*CHOOSE, *FINAL), (0.7, 0.8, 0.5, 0.625), strict=True))
+
+
+def read(workdir):
+    return json.loads((workdir / "transfer.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("candidates", "chosen"),
+    [
+        ((0.7, 0.8), 0.03),
+        ((0.8, 0.8), 0.003),  # of equal ones the lower rate
+        ((0.1, "not finite"), 0.003),
+        (("not finite", 0.1), 0.03),
+    ],
+)
+def test_the_best_finite_rate_is_chosen(candidates, chosen, tmp_path):
+    run = sweeps.pretending(GOOD | dict(zip(CHOOSE, candidates, strict=True)))
+    found = transfer.sweep(sweeps.plan(), tmp_path, run=run)
+    assert found["chosen"] == {"setup": "vit", "lr": chosen}
+    final = [cell for cell in found["cells"] if cell["stage"] == "final"]
+    assert [cell["lr"] for cell in final] == [chosen] * 2
+    assert "config" in found
+    assert found == read(tmp_path)
+
+
+SEEDED = [f"choose/vit-lr{lr}-seed{seed}" for seed in (0, 1, 2) for lr in ("0.01", "0.03", "0.1")]
+
+
+@pytest.mark.parametrize(
+    ("lowest", "middle", "highest", "chosen"),
+    [
+        # The mean counts, not the best run: 0.80 of which one is 0.95, against 0.85 throughout.
+        ((0.70, 0.71, 0.72), (0.85, 0.85, 0.85), (0.95, 0.75, 0.70), 0.03),
+        # One standard error of 0.80, 0.90, 1.00 is 0.0577: 0.85 is as good as 0.90, 0.84 is not.
+        ((0.84, 0.84, 0.84), (0.85, 0.85, 0.85), (0.80, 0.90, 1.00), 0.03),
+        ((0.83, 0.83, 0.83), (0.84, 0.84, 0.84), (0.80, 0.90, 1.00), 0.1),
+        # One seed that diverges, and a rate is out, however good the others are.
+        ((0.70, 0.70, 0.70), (0.99, "not finite", 0.99), (0.60, 0.60, 0.60), 0.01),
+        # Equal means of other values, whose sums differ by a rounding.
+        ((0.1, 0.2, 0.3), (0.2, 0.2, 0.2), (0.3, 0.2, 0.1), 0.01),
+    ],
+)
+def test_the_best_mean_over_seeds_is_chosen(lowest, middle, highest, chosen, tmp_path):
+    plan = sweeps.plan(rates=(0.01, 0.03, 0.1), choose_seeds=(0, 1, 2))
+    each = [value for run in zip(lowest, middle, highest, strict=True) for value in run]
+    values = dict(zip(SEEDED, each, strict=True))
+    assert [cell.directory for cell in plan.choosing()] == SEEDED
+    run = sweeps.pretending(values | dict.fromkeys(FINAL, 0.5))
+    found = transfer.sweep(plan, tmp_path, run=run)
+    assert found["chosen"] == {"setup": "vit", "lr": chosen}
+    assert found["choose_seeds"] == [0, 1, 2]
+    assert [cell["lr"] for cell in found["cells"][9:]] == [chosen] * 2
+    text = (tmp_path / "transfer.md").read_text()
+    assert "by the mean of 3 seeds; of those within one standard error of the best the" in text
+
+
+def test_the_choice_is_shown_with_intervals(tmp_path):
+    plan = sweeps.plan(rates=(0.01, 0.03, 0.1), choose_seeds=(0, 1, 2))
+    values = dict.fromkeys(SEEDED, 0.5) | {SEEDED[1]: 0.9, SEEDED[4]: 0.8, SEEDED[7]: 0.7}
+    values |= {SEEDED[5]: "step 3: loss nan"}
+    transfer.sweep(plan, tmp_path, run=sweeps.pretending(values | dict.fromkeys(FINAL, 0.5)))
+    text = (tmp_path / "transfer.md").read_text()
+    # The deviation is 0.1, and 4.3027 standard errors are 0.2484.
+    assert "| vit | 0.03 | 80.00 % | ± 24.84 % | 3 | chosen |" in text
+    assert f"| vit | 0.1 | failed: {SEEDED[5]}: step 3: loss nan |  | 2 |  |" in text
+
+
+def test_a_choice_over_seeds_that_was_killed_goes_on(tmp_path):
+    """Killed after any number of cells, it comes to the same table, and runs no cell twice."""
+
+    class Killed(Exception):
+        pass
+
+    plan = sweeps.plan(rates=(0.01, 0.03, 0.1), choose_seeds=(0, 1, 2))
+    values = {place: 0.5 + index / 100 for index, place in enumerate(SEEDED)}
+    values |= dict.fromkeys(FINAL, 0.5)
+    unbroken = transfer.sweep(plan, tmp_path / "whole", run=sweeps.pretending(values))
+    for stop in range(1, 11):
+        log, workdir = [], tmp_path / f"{stop}"
+
+        def run(cells, *places, started, workdir=workdir, log=log, stop=stop, **keywords):
+            for cell in cells:
+                if len(log) == stop:
+                    started(cell)
+                    raise Killed
+                sweeps.pretending(values, log)([cell], *places, started=started, **keywords)
+
+        with pytest.raises(Killed):
+            transfer.sweep(plan, workdir, run=run)
+        again = sweeps.pretending(values, log)
+        assert transfer.sweep(plan, workdir, run=again) == unbroken
+        assert log == [*SEEDED, *FINAL]
+
+
+def test_a_transfer_of_one_seed_from_before_there_were_several_goes_on(tmp_path):
+    found = transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD))
+    stored = read(tmp_path)
+    stored.pop("choose_seeds")
+    for result in stored["results"].values():
+        result.pop("ci95")
+    (tmp_path / "transfer.json").write_text(json.dumps(stored))
+    log = []
+    assert transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log)) == found
+    assert not log
+    with pytest.raises(config.ConfigError, match=r"\(choose_seeds: 0 -> 0,1\)"):
+        transfer.sweep(sweeps.plan(choose_seeds=(0, 1)), tmp_path)
+    stored["choose_seeds"] = 3
+    (tmp_path / "transfer.json").write_text(json.dumps(stored))
+    with pytest.raises(config.ConfigError, match=r"transfer.json is unreadable"):
+        transfer.sweep(sweeps.plan(), tmp_path)
+
+
+def test_the_better_setup_is_chosen_and_of_equal_ones_the_configs_own(tmp_path):
+    plan = transfer.create("finetune/R50x1-jft7ep-pets", {}, rates=(0.003,))
+    for number, (ours, bit, setup) in enumerate(((0.5, 0.6, "bit"), (0.6, 0.6, "vit"))):
+        top1 = {"choose/vit-lr0.003": ours, "choose/bit-lr0.003": bit}
+        run = sweeps.pretending(top1 | {f"final/seed{seed}": 0.5 for seed in range(3)})
+        found = transfer.sweep(plan, tmp_path / str(number), run=run)
+        assert found["chosen"] == {"setup": setup, "lr": 0.003}
+        assert {c["setup"] for c in found["cells"] if c["stage"] == "final"} == {setup}
+
+
+def test_all_failed_is_one_line_and_no_test_image(tmp_path):
+    run = sweeps.pretending(dict.fromkeys(CHOOSE, "loss is nan"))
+    with pytest.raises(results.Failed) as caught:
+        transfer.sweep(sweeps.plan(), tmp_path, run=run)
+    assert str(caught.value) == (
+        "transfer: every candidate failed, so none is chosen: choose/vit-lr0.003: loss is nan"
+    )
+    assert caught.value.exit_code == 70
+    stored = read(tmp_path)
+    assert (stored["chosen"], stored["results"]) == (None, None)
+    assert {cell["stage"] for cell in stored["cells"]} == {"choose"}
+
+
+def test_mean_and_deviation(tmp_path):
+    found = transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD))
+    top1 = found["results"]["top1"]
+    assert top1["values"] == [0.5, 0.625]
+    assert top1["mean"] == np.mean(top1["values"])
+    assert top1["std"] == pytest.approx(np.std(top1["values"], ddof=1), rel=1e-15)
+    assert set(found["results"]) == {"top1", "loss"}
+    text = (tmp_path / "transfer.md").read_text()
+    # Two values: 12.7062 standard errors, by the table of Student's t.
+    assert top1["ci95"] == pytest.approx(12.706205 * 0.0625, rel=1e-7)
+    assert "| measure | mean | 95 % interval | n | paper | table |" in text
+    assert "| top1 | 56.25 % | ± 79.41 % | 2 |  |  |" in text
+    assert "± is half the 95 % confidence interval of the mean over n seeds" in text
+    assert "| vit | 0.03 | 80.00 % |  | 1 | chosen |" in text  # one run: no interval
+    one = transfer.sweep(sweeps.plan(seeds=(0,)), tmp_path / "one", run=sweeps.pretending(GOOD))
+    assert one["results"]["top1"] == {"mean": 0.5, "std": None, "ci95": None, "values": [0.5]}
+    assert "| top1 | 50.00 % |  | 1 |  |  |" in (tmp_path / "one" / "transfer.md").read_text()
+
+
+def test_the_papers_number_is_beside_ours(tmp_path):
+    plan = transfer.create("finetune/ViT-L_16-jft-cifar10", {}, rates=(0.01,), seeds=(0,))
+    transfer.sweep(plan, tmp_path, run=sweeps.pretending({"final/seed0": 0.9}))
+    mean, std = paper.TABLE_2["ViT-L/16", "jft"].cifar10
+    text = (tmp_path / "transfer.md").read_text()
+    assert f"{mean:g} ± {std:g} % | 5, 6, 2 |" in text
+
+
+@pytest.mark.slow
+def test_no_test_image_is_opened_before_the_choice(tmp_path, monkeypatch):
+    """Every split that is opened, in order, in a whole transfer that trains."""
+    opened, begin = [], sources.Digits.__init__
+
+    def spy(self, split, key):
+        opened.append(split)
+        begin(self, split, key)
+
+    def run(cells, *places, started, **keywords):
+        def starting(cell):
+            opened.append(cell.stage)
+            started(cell)
+
+        sweeps.here(cells, *places, started=starting, **keywords)
+
+    monkeypatch.setattr(sources.Digits, "__init__", spy)
+    transfer.sweep(sweeps.plan(seeds=(0,)), tmp_path, run=run)
+    before = opened[: opened.index("final")]
+    assert set(before) == {"choose", "train[:80%]", "train[80%:]"}
+    after = opened[opened.index("final") :]
+    assert set(after) == {"final", "train", "test"}
+    assert after.count("test") == 1  # once for each run
+    # And it was measured once.
+    lines = (tmp_path / "final/seed0/metrics.jsonl").read_text().splitlines()
+    assert sum("test/top1" in line for line in lines) == 1
+
+
+def test_a_terminal_shows_a_table_of_cells(tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    failing = GOOD | {CHOOSE[0]: "loss is nan"}
+    transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(failing))
+    shown = sys.stderr.getvalue()
+    for words in ("choose/vit-lr0.003", "failed", "loss is nan", "0.8000", "final/seed1"):
+        assert words in shown
+
+
+def test_what_is_finished_is_not_run_again(tmp_path):
+    class Killed(Exception):
+        pass
+
+    def killed_after(count):
+        log = []
+
+        def run(cells, *places, **keywords):
+            for cell in cells:
+                if len(log) == count:
+                    keywords["started"](cell)
+                    raise Killed
+                sweeps.pretending(GOOD, log)([cell], *places, **keywords)
+
+        return run, log
+
+    for stop, expected in ((1, CHOOSE[:1]), (1, CHOOSE[1:]), (1, FINAL[:1])):
+        run, log = killed_after(stop)
+        with pytest.raises(Killed):
+            transfer.sweep(sweeps.plan(), tmp_path, run=run)
+        assert tuple(log) == expected
+    log = []
+    found = transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log))
+    assert tuple(log) == FINAL[1:]
+    unbroken = transfer.sweep(sweeps.plan(), tmp_path / "other", run=sweeps.pretending(GOOD))
+    assert found == unbroken
+    log.clear()
+    assert transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log)) == found
+    assert not log
+
+
+def test_another_seed_can_be_added_another_rate_cannot(tmp_path):
+    transfer.sweep(sweeps.plan(seeds=(0,)), tmp_path, run=sweeps.pretending(GOOD))
+    log = []
+    found = transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log))
+    assert log == ["final/seed1"]
+    assert found["results"]["top1"]["values"] == [0.5, 0.625]
+    with pytest.raises(config.ConfigError) as caught:
+        transfer.sweep(sweeps.plan(rates=(0.003,), train__batch_size="8"), tmp_path)
+    assert str(caught.value) == (
+        f"--workdir={tmp_path}: holds another transfer (train.batch_size: 32 -> 8, rates: "
+        "0.003,0.03 -> 0.003); go on without these changes, or choose another --workdir"
+    )
+    (tmp_path / "transfer.json").write_text("{")
+    with pytest.raises(config.ConfigError, match=r"transfer.json is unreadable"):
+        transfer.sweep(sweeps.plan(), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_cell_is_never_continued_with_other_options(tmp_path):
+    cell, other = sweeps.plan(train__duration="4 steps").candidates
+    worker.work(cell.cfg, tmp_path, "final/seed0")
+    with pytest.raises(config.ConfigError, match=r"another run \(optimizer.lr: 0.003 -> 0.03\)"):
+        worker.work(other.cfg, tmp_path, "final/seed0")
+    again = worker.work(cell.cfg, tmp_path, "final/seed0")  # only measured again
+    assert (again["state"], again["steps"]) == ("done", 4)
+
+
+def test_a_run_that_diverges_fails(tmp_path, monkeypatch):
+    def diverge(cfg, workdir):
+        raise hooks.Diverged("step 3: loss nan")
+
+    cell, _ = sweeps.plan().candidates
+    with monkeypatch.context() as patch:
+        patch.setattr(worker.experiment, "train", diverge)
+        answer = worker.work(cell.cfg, tmp_path, "a")
+    assert (answer["state"], answer["why"]) == ("failed", "step 3: loss nan")
+    # Finite steps, but parameters whose held-out loss is not.
+    results = {"validation/loss": float("inf")}
+    outcome = worker.experiment.Outcome(
+        workdir=tmp_path,
+        steps=3,
+        seconds=1.0,
+        results=results,
+        last=results,
+        checkpoint="",
+        files=(),
+    )
+    monkeypatch.setattr(worker.experiment, "train", lambda cfg, workdir: outcome)
+    answer = worker.work(cell.cfg, tmp_path, "a")
+    assert (answer["state"], answer["why"]) == ("failed", "loss is inf after step 3")
+
+
+def test_vtab_means():
+    """The group means that follow from Table 9, as paper.md derives them; Table 2's overall."""
+    expected = (
+        (86.69, 87.00, 65.03, 77.6),
+        (85.56, 86.72, 62.96, 76.3),
+        (83.27, 84.65, 57.50, 72.7),
+    )
+
+    def one(task, values):
+        return {"task": f"vtab/{task}", "results": {"top1": {"values": values}}}
+
+    for column, wanted in enumerate(expected):
+        tasks = [one(task, [row[column], row[column] + 2]) for task, row in paper.TABLE_9.items()]
+        found = vtab.means(tasks)
+        names = ("vtab/natural", "vtab/specialized", "vtab/structured", vtab.OVERALL)
+        assert tuple(found) == names
+        for name, mean in zip(names, wanted, strict=True):
+            assert found[name]["values"][0] == pytest.approx(mean, abs=0.051)
+            assert found[name]["mean"] == pytest.approx(found[name]["values"][0] + 1)
+            assert found[name]["std"] == pytest.approx(2**0.5)
+            assert found[name]["ci95"] == pytest.approx(12.706205)
+        named = [t | {"name": f"vtab/ViT-{t['task'].removeprefix('vtab/')}"} for t in tasks]
+        assert transfer.vtab_means([*named, {"name": "other", "task": "pets"}]) == {
+            "vtab/ViT": found
+        }
+        assert transfer.vtab_means(named[1:]) == {}
+        assert vtab.means(tasks[:-1]) is None
+        assert vtab.means([*tasks[:-1], one("dtd", [1.0, 2.0])]) is None
+
+
+@pytest.mark.slow
+def test_a_tiny_copy_of_a_whole_transfer(tmp_path, monkeypatch):
+    create = sharding.create_mesh
+    monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
+    plan = transfer.create(
+        "finetune/ViT-H_14-jft-imagenet-518", {}, rates=(0.003, 0.06), seeds=(0,), tiny=True
+    )
+    found = transfer.sweep(plan, tmp_path, run=sweeps.here)
+    assert [cell["steps"] for cell in found["cells"]] == [2, 2, 2]
+    assert [cell["results"]["count"] for cell in found["cells"]] == [3, 3, 32]
+    assert found["results"]["top1"]["values"] == [found["cells"][-1]["results"]["top1"]]

@@ -1,0 +1,79 @@
+"""The folder of figures that `vit_jax inspect` leaves: what each shows, and of which step."""
+
+import dataclasses
+import json
+import pathlib
+import re
+from collections.abc import Sequence
+
+from vit_jax.pages.document import Picture
+from vit_jax.utils import limits, storage
+
+FOLDER, INDEX = "inspect", "figures.json"
+NAME = re.compile(r"[a-z0-9-]+\.png")
+MAGIC = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A PNG of the folder.
+
+    Attributes:
+      what: the kind of figure, such as `rollout`.
+      file: its name in the folder.
+      caption: what it shows.
+      step: of the run, if it is of one.
+    """
+
+    what: str
+    file: str
+    caption: str
+    step: int | None = None
+
+
+def listed(folder: pathlib.Path) -> list[Figure]:
+    """Returns what the index of a folder says; raises ValueError for a damaged one."""
+    if not (folder / INDEX).exists():
+        return []
+    try:
+        figures = [Figure(**one) for one in limits.read_json(folder / INDEX, limits.TABLE)]
+    except TypeError as error:
+        raise ValueError(f"{FOLDER}/{INDEX}: is no list of figures") from error
+    for one in figures:
+        if not (isinstance(one.file, str) and NAME.fullmatch(one.file)):
+            raise ValueError(f"{FOLDER}/{INDEX}: {one.file!r} is no name of a figure")
+    return figures
+
+
+def read(run: pathlib.Path) -> tuple[list[Picture], list[str]]:
+    """Returns the pictures of a run directory, and what is wrong with those that are not there."""
+    folder = run / FOLDER
+    try:
+        figures = listed(folder)
+    except (OSError, ValueError) as error:
+        return [], [f"{FOLDER}/{INDEX}: cannot be read ({type(error).__name__})"]
+    pictures, problems = [], []
+    for one in figures:
+        try:
+            png = (folder / one.file).read_bytes()
+        except OSError:
+            problems.append(f"{FOLDER}/{one.file}: is missing")
+            continue
+        if not png.startswith(MAGIC):
+            problems.append(f"{FOLDER}/{one.file}: is no PNG")
+            continue
+        step = "" if one.step is None else f" Step {one.step:,}."
+        path = f"{FOLDER}/{one.file}"
+        pictures.append(Picture(png=png, path=path, caption=f"{one.caption}{step}"))
+    return pictures, problems
+
+
+def add(folder: pathlib.Path, new: Sequence[Figure]) -> None:
+    """Puts figures into the index of a folder, in the place of older ones of their kinds."""
+    kinds = {one.what for one in new}
+    try:
+        kept = [one for one in listed(folder) if one.what not in kinds]
+    except ValueError:
+        kept = []
+    values = [dataclasses.asdict(one) for one in [*kept, *new]]
+    storage.write_atomically(folder / INDEX, json.dumps(values, indent=2) + "\n")

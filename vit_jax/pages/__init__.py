@@ -1,0 +1,1 @@
+"""Tables, charts and pictures as HTML, SVG, Markdown and PNG."""

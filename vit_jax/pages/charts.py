@@ -1,0 +1,249 @@
+"""Charts as SVG that takes its colors from the page, light or dark, and its width too."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+
+from vit_jax.pages.markup import Markup, element
+
+Point = tuple[float, float]
+WIDTH, HEIGHT = 400, 240
+LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 38
+MOST_POINTS = 500  # of a line; more cannot be told apart
+CAP = 3.5  # half the width of the ends of error bars
+COLORS = 8  # that the page has; then they begin again, dashed
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Series:
+    """Points of one color: a line through them, marks on them, or both.
+
+    Attributes:
+      name: what the legend calls it; empty: it is not in the legend.
+      points: (x, y), in the order of the line.
+      color: which of the page's colors, from 0.
+      line: `solid`, `dashed`, `faint`, or `none`.
+      marks: whether every point is marked.
+      hollow: whether the marks are not filled.
+      labels: what to call the points, in words beside the mark.
+      errors: how far the error bar of each point reaches up and down; None: it has none.
+    """
+
+    name: str
+    points: Sequence[Point]
+    color: int = 0
+    line: str = "solid"
+    marks: bool = False
+    hollow: bool = False
+    labels: Sequence[str] = ()
+    errors: Sequence[float | None] = ()
+
+    @property
+    def reach(self) -> list[float]:
+        """The values between which the points and their error bars lie."""
+        bars = zip(self.points, self.errors, strict=False)
+        ends = [y + sign * error for (_, y), error in bars if error for sign in (-1, 1)]
+        return [y for _, y in self.points] + ends
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Series in one frame.
+
+    Attributes:
+      title: what y is.
+      x: what x is.
+      log_x, log_y: whether an axis is logarithmic.
+      percent: whether y is a share, shown in %.
+      zero: whether y begins at 0.
+      ticks: names of places on x, instead of numbers.
+    """
+
+    title: str
+    series: Sequence[Series]
+    x: str = "step"
+    log_x: bool = False
+    log_y: bool = False
+    percent: bool = False
+    zero: bool = False
+    ticks: Sequence[tuple[float, str]] = ()
+
+    @property
+    def drawn(self) -> list[Series]:
+        """The series that have points, those off a logarithmic axis left out."""
+        kept = []
+        for one in self.series:
+            shown = [i for i, point in enumerate(one.points) if self._shown(point)]
+            if shown:
+                points = [one.points[i] for i in shown]
+                labels = one.labels if len(points) == len(one.points) else ()
+                errors = [one.errors[i] for i in shown] if one.errors else ()
+                kept.append(dataclasses.replace(one, points=points, labels=labels, errors=errors))
+        return kept
+
+    def _shown(self, point: Point) -> bool:
+        x, y = point
+        finite = math.isfinite(x) and math.isfinite(y)
+        return finite and (x > 0 or not self.log_x) and (y > 0 or not self.log_y)
+
+
+class Axis:
+    """The way from a value to a place, and the ticks between."""
+
+    def __init__(self, values: Iterable[float], *, log: bool, zero: bool) -> None:
+        known = list(values)
+        low, high = min(known), max(known)
+        if zero:
+            low = min(low, 0.0)
+        if low == high:
+            low, high = (low / 2, high * 2) if log else (low - 0.5, high + 0.5)
+        elif log:
+            room = (high / low) ** 0.04
+            low, high = low / room, high * room
+        else:
+            room = 0.04 * (high - low)
+            low, high = low - (0.0 if zero and low == 0 else room), high + room
+        self.log, self.low, self.high = log, low, high
+
+    def place(self, value: float) -> float:
+        """Returns where a value is, from 0 to 1."""
+        if self.log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def ticks(self, most: int) -> list[float]:
+        """Returns round values between the ends."""
+        if self.log:
+            decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+            for factors in ((1,), (1, 3), (1, 2, 5), (1, 2, 3, 4, 5, 6, 7, 8)):
+                found = [f * 10.0**d for d in decades for f in factors]
+                found = [v for v in found if self.low <= v <= self.high]
+                if len(found) >= 3:
+                    return found[:: -(-len(found) // most)]
+        raw = (self.high - self.low) / most
+        unit = 10.0 ** math.floor(math.log10(raw))
+        step = unit * min(f for f in (1, 2, 5, 10) if f * unit >= 0.9 * raw)
+        first = math.ceil(self.low / step - 1e-9)
+        return [i * step for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
+
+
+def svg(chart: Chart) -> Markup:
+    """Returns the chart; one without points says so."""
+    series = chart.drawn
+    drawn: list[Markup] = []
+    if series:
+        across = [p[0] for s in series for p in s.points] + [at for at, _ in chart.ticks]
+        x = Axis(across, log=chart.log_x, zero=False)
+        reach = (y for s in series for y in s.reach if y > 0 or not chart.log_y)
+        y = Axis(reach, log=chart.log_y, zero=chart.zero)
+        drawn = [
+            *_grid(chart, x, y),
+            *(part for one in series for part in _series(chart, one, x, y)),
+        ]
+    else:
+        drawn = [_text("nothing measured yet", WIDTH / 2, HEIGHT / 2, "tick middle")]
+    return element(
+        "svg", *drawn, class_="chart", viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img",
+        aria_label=_spoken(chart, series),
+    )  # fmt: skip
+
+
+def number(value: float, *, percent: bool = False) -> str:
+    """Returns a value as an axis has it: `0.5`, `0.0003`, `20 %`, `15k`, `3e-5`."""
+    if percent:
+        return f"{100 * value:.4g} %"
+    if abs(value) >= 1e6 or 0 < abs(value) < 1e-4:
+        return f"{value:.3g}".replace("e+0", "e").replace("e-0", "e-")
+    if abs(value) >= 1e4:
+        return f"{value / 1e3:g}k"
+    return f"{value:.4g}"
+
+
+def _grid(chart: Chart, x: Axis, y: Axis) -> Iterable[Markup]:
+    for value in y.ticks(5):
+        at = _down(y.place(value))
+        yield element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at, class_="grid")
+        yield _text(number(value, percent=chart.percent), LEFT - 6, float(at) + 4, "tick end")
+    ticks = chart.ticks or [(value, number(value)) for value in x.ticks(6)]
+    for value, name in ticks:
+        at = _across(x.place(value))
+        yield _text(name, float(at), HEIGHT - BOTTOM + 16, "tick middle")
+    base = HEIGHT - BOTTOM
+    yield element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=base, y2=base, class_="base")
+    yield _text(chart.x, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 5, "tick middle")
+
+
+def _series(chart: Chart, one: Series, x: Axis, y: Axis) -> Iterable[Markup]:
+    def place(point: Point) -> tuple[str, str]:
+        return _across(x.place(point[0])), _down(y.place(point[1]))
+
+    color = f"c{one.color % COLORS}"
+    line = "dashed" if one.line == "solid" and one.color >= COLORS else one.line
+    if line != "none" and len(one.points) > 1:
+        path = " ".join(",".join(place(p)) for p in _thin(one.points))
+        yield element("polyline", points=path, class_=f"line {line} {color}")
+    for point, error in zip(one.points, one.errors, strict=False):
+        if error:
+            yield from _error_bar(point, error, x, y, color)
+    if not one.marks and len(one.points) > 1:
+        return
+    for index, point in enumerate(one.points):
+        label = one.labels[index] if one.labels else ""
+        said = f"{label or one.name or chart.title}: {number(point[1], percent=chart.percent)}"
+        if one.errors and one.errors[index]:
+            said += f" ± {number(one.errors[index] or 0.0, percent=chart.percent)}"
+        where = dict(chart.ticks).get(point[0], f"{chart.x} {number(point[0])}")
+        cx, cy = place(point)
+        yield element(
+            "circle", element("title", f"{said} ({where})"), cx=cx, cy=cy, r=2.8,
+            class_=f"mark {'hollow ' if one.hollow else ''}{color}",
+        )  # fmt: skip
+        if label:
+            far = x.place(point[0]) > 0.8
+            yield _text(
+                label,
+                float(cx) + (-6 if far else 6),
+                float(cy) + 4,
+                "label end" if far else "label",
+            )
+
+
+def _error_bar(point: Point, error: float, x: Axis, y: Axis, color: str) -> Iterable[Markup]:
+    """Yields the bar and its two caps; what is off a logarithmic axis ends at that."""
+    at = float(_across(x.place(point[0])))
+    low, high = (_down(y.place(max(point[1] + e, y.low))) for e in (-error, error))
+    kind = f"error {color}"
+    yield element("line", x1=f"{at:.1f}", x2=f"{at:.1f}", y1=low, y2=high, class_=kind)
+    for end in (low, high):
+        left, right = f"{at - CAP:.1f}", f"{at + CAP:.1f}"
+        yield element("line", x1=left, x2=right, y1=end, y2=end, class_=kind)
+
+
+def _spoken(chart: Chart, series: Sequence[Series]) -> str:
+    """Returns the chart in words, for who cannot see it."""
+    parts = []
+    for one in series:
+        first, last = one.points[0][1], one.points[-1][1]
+        shown = number(last, percent=chart.percent)
+        if len(one.points) > 1:
+            shown = f"{number(first, percent=chart.percent)} to {shown}"
+        parts.append(f"{one.name} {shown}".strip())
+    return f"{chart.title} by {chart.x}: {'; '.join(parts) or 'no points'}"
+
+
+def _thin(points: Sequence[Point]) -> Sequence[Point]:
+    """Returns at most `MOST_POINTS` of them, spread evenly, the last among them."""
+    every = -(-len(points) // MOST_POINTS)
+    return points[(len(points) - 1) % every :: every]
+
+
+def _across(share: float) -> str:
+    return f"{LEFT + share * (WIDTH - LEFT - RIGHT):.1f}"
+
+
+def _down(share: float) -> str:
+    return f"{TOP + (1 - share) * (HEIGHT - TOP - BOTTOM):.1f}"
+
+
+def _text(text: str, x: float, y: float, kind: str) -> Markup:
+    return element("text", text, x=f"{x:.1f}", y=f"{y:.1f}", class_=kind)

@@ -1,0 +1,136 @@
+"""What a report consists of, before it becomes HTML or Markdown: titled sections of blocks."""
+
+import collections
+import dataclasses
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+
+from vit_jax import __version__
+from vit_jax.pages.charts import Chart
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Numbers:
+    """A few numbers to see first: each a value, what it is, and a remark."""
+
+    items: Sequence[tuple[str, str, str]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows under a header; those in `chosen` stand out."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+    chosen: frozenset[int] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Confusion:
+    """Images by true and predicted class."""
+
+    classes: Sequence[str]
+    counts: collections.Counter[tuple[str, str]]
+
+    @classmethod
+    def of(cls, classes: Sequence[str], pairs: Iterable[tuple[str, str]]) -> "Confusion":
+        """Returns the counts of (truth, prediction) pairs."""
+        return cls(classes=classes, counts=collections.Counter(pairs))
+
+    def commonest(self, most: int = 10) -> Table:
+        """Returns the commonest mistakes, commonest first."""
+        pairs = [pair for pair in self.counts if pair[0] != pair[1]]
+        pairs.sort(key=lambda pair: (-self.counts[pair], pair))
+        rows = [(truth, taken, f"{self.counts[truth, taken]}") for truth, taken in pairs[:most]]
+        return Table(header=("true class", "taken for", "images"), rows=rows)
+
+    def per_class(self, truth: str) -> int:
+        """Returns the number of images whose true class this is."""
+        return sum(n for (t, _), n in self.counts.items() if t == truth)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Charts:
+    """Charts side by side where there is room; in Markdown, the picture of them, if any."""
+
+    charts: Sequence[Chart]
+    picture: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One image with what the model makes of it.
+
+    Attributes:
+      name: where the image comes from.
+      png: the image, encoded.
+      truth: its class, or classes.
+      top: classes with probabilities, best first.
+      right: whether the best class is the true one, or one of them.
+    """
+
+    name: str
+    png: bytes
+    truth: str
+    top: Sequence[tuple[str, float]]
+    right: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gallery:
+    """Images with their predictions."""
+
+    samples: Sequence[Sample]
+    caption: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A figure that is a file.
+
+    Attributes:
+      png: the file.
+      path: where it is, from the run directory.
+      caption: what it shows.
+    """
+
+    png: bytes
+    path: str
+    caption: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Text:
+    """A paragraph; `note` for one that stands back, `code` for a command."""
+
+    text: str
+    note: bool = False
+    code: bool = False
+
+
+Block = Numbers | Table | Charts | Gallery | Picture | Confusion | Text
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Section:
+    """Blocks under a title; `level` 3 for a part of the section before."""
+
+    title: str
+    blocks: Sequence[Block]
+    level: int = 2
+
+
+def _made() -> dict[str, str]:
+    now = datetime.datetime.now(datetime.UTC)
+    return {"made": f"{now:%Y-%m-%d %H:%M} UTC", "by": f"vit_jax {__version__}"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Document:
+    """A whole report: its title, a line about it, facts for the last line, sections."""
+
+    title: str
+    lead: str
+    sections: Sequence[Section]
+    facts: Mapping[str, str] = dataclasses.field(default_factory=_made)

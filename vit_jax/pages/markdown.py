@@ -1,0 +1,88 @@
+"""A report as Markdown: what can be said in words and tables."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from vit_jax.pages.document import (
+    Block,
+    Charts,
+    Confusion,
+    Document,
+    Gallery,
+    Numbers,
+    Picture,
+    Section,
+    Table,
+    Text,
+)
+
+# An underscore within a word means nothing to Markdown.
+SIGNS = re.compile(r"[\\`*\[\]|<>&]|(?<!\w)_|_(?!\w)")
+
+
+def page(document: Document) -> str:
+    """Returns the whole report."""
+    lines = [f"# {escape(document.title)}", "", escape(document.lead), ""]
+    for section in document.sections:
+        lines += _section(section)
+    facts = (f"{name} {value}".strip() for name, value in document.facts.items())
+    return "\n".join([*lines, escape(" · ".join(facts))]).rstrip() + "\n"
+
+
+def table(block: Table) -> list[str]:
+    """Returns the lines of a table; the rows that stand out are bold."""
+    rows = []
+    for index, row in enumerate(block.rows):
+        cells = [escape(cell) for cell in row]
+        bold = index in block.chosen
+        rows.append([f"**{cell}**" if bold and cell else cell for cell in cells])
+    return [*grid(block.header, rows), *(["", escape(block.caption)] if block.caption else []), ""]
+
+
+def escape(text: str) -> str:
+    """Returns text that Markdown shows as it is, in a table too."""
+    return SIGNS.sub(r"\\\g<0>", text).replace("\n", " ")
+
+
+def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Returns the lines of a table whose cells are Markdown already."""
+    return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
+
+
+def _section(section: Section) -> Iterator[str]:
+    if section.title:
+        yield from (f"{'#' * section.level} {escape(section.title)}", "")
+    for block in section.blocks:
+        yield from _block(block)
+
+
+def _block(block: Block) -> Iterator[str]:
+    match block:
+        case Numbers():
+            rows = [
+                (what, " ".join(filter(None, (value, remark))))
+                for value, what, remark in block.items
+            ]
+            yield from table(Table(header=("", ""), rows=rows))
+        case Table():
+            yield from table(block)
+        case Charts(picture=str(picture)):
+            titles = ", ".join(chart.title for chart in block.charts)
+            yield from (f"![{escape(titles)}]({picture})", "")
+        case Charts():
+            yield from ("Drawn in the HTML page.", "")
+        case Gallery():
+            rows = [
+                (one.name, one.truth, one.top[0][0], f"{one.top[0][1]:.1%}")
+                for one in block.samples
+            ]
+            header = ("image", "truth", "prediction", "probability")
+            yield from table(Table(header=header, rows=rows, caption=block.caption))
+        case Picture():
+            yield from (f"![{block.path}]({block.path})", "", escape(block.caption), "")
+        case Confusion():
+            yield from table(block.commonest())
+        case Text(code=True):
+            yield from ("```sh", block.text, "```", "")
+        case Text():
+            yield from (escape(block.text), "")

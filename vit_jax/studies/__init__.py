@@ -1,0 +1,1 @@
+"""Many runs for one answer: transfer, the paper's tables, and reports of runs."""

@@ -1,0 +1,135 @@
+"""Numbers and configs in words, the same in every report."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax import config
+from vit_jax.config import catalog, components
+from vit_jax.utils import intervals
+
+INTERVAL = "95 % interval"  # the heading of what stands after ± for numbers of ours
+PLUS_MINUS = "± is half the 95 % confidence interval of the mean over n seeds (Student's t)"
+NOTHING = "\u2013"  # what stands where there is no number
+# What the paper calls a number, and what an evaluation does.
+MEASURES = {
+    "top-1": "top1",
+    "top-1, 3 runs": "top1",
+    "ReaL": "real/top1",
+    "ReaL, 3 runs": "real/top1",
+    "5-shot ImageNet": "fewshot/imagenet/5shot",
+}
+# The last parts of names of numbers that are no shares.
+COUNTED = ("loss", "error", "count", "mce", "step")
+SIZES = ("patch_size", "width", "depth", "mlp_dim", "heads", "resnet_units", "resnet_width")
+
+
+def percent(value: float | None) -> str:
+    """Returns a share as `80.56 %`."""
+    return NOTHING if value is None else f"{100 * value:.2f} %"
+
+
+def spread(mean: float, half: float | None) -> str:
+    """Returns percent points as `80.56`, or `80.56 ± 0.12`.
+
+    What stands after ± is half a confidence interval for our numbers, the standard deviation for
+    those that the paper prints; whoever shows it says which.
+    """
+    return f"{mean:.2f}" if half is None else f"{mean:.2f} ± {half:.2f}"
+
+
+def half_interval(result: Mapping[str, Any]) -> float | None:
+    """Returns half the 95 % interval of a result's mean, from the `values` that transfer.json has.
+
+    None where there are fewer than two, or none were kept.
+    """
+    return intervals.half_width(result.get("values", ()))
+
+
+def mean_of(result: Mapping[str, Any]) -> str:
+    """Returns the mean of a result that is a share as `80.56 ± 0.12 %, n = 3`.
+
+    Of a single run it is `80.56 %`.
+    """
+    half = half_interval(result)
+    if half is None:
+        return percent(result["mean"])
+    return f"{spread(100 * result['mean'], 100 * half)} %, n = {len(result['values'])}"
+
+
+def measured(key: str, value: float) -> str:
+    """Returns the value of a result such as `real/top1` or `loss`."""
+    last = key.rpartition("/")[2]
+    if last not in COUNTED and not abs(value) > 1:  # no share: of a plug-in, in its own units
+        return percent(value)
+    return f"{value:,.0f}" if last in ("count", "step") else f"{value:.4f}"
+
+
+def title(key: str) -> str:
+    """Returns a result's name for people: `real/top1` is `real top-1`."""
+    return key.replace("top1", "top-1").replace("top5", "top-5").replace("/", " ")
+
+
+def first_upper(text: str) -> str:
+    """Returns text with a capital at its start, the rest as it is: `testA` is `TestA`."""
+    return text[:1].upper() + text[1:]
+
+
+def model(cfg: config.Config) -> str:
+    """Returns the network in a few words."""
+    one = cfg.model
+    if not components.is_built_in("model", one.architecture or "vit"):
+        return f"a {one.architecture}"
+    if one.variant is not None:
+        return one.variant
+    if one.patch_size is None:
+        return f"a {(one.architecture or 'network').replace('_', ' ')}"
+    patch = " \u00d7 ".join(map(str, one.patch_size))
+    return f"a Vision Transformer of {one.depth} layers, width {one.width}, patches of {patch}"
+
+
+def differences(cfg: config.Config) -> list[tuple[str, str, str, str]]:
+    """Returns (option, value, default, meaning) where a config is not as the schema has it.
+
+    Sizes that its variant says are left out.
+    """
+    default = config.Config()
+    rows = []
+    for key, field, _ in config.fields():
+        value, usual = config.get(cfg, key), config.get(default, key)
+        named = cfg.model.variant is not None and key.removeprefix("model.") in SIZES
+        if value != usual and key != "name" and not named:
+            rows.append((key, config.show(value), config.show(usual), field.metadata["doc"]))
+    return rows
+
+
+def printed(name: str) -> list[tuple[catalog.Result, str]]:
+    """Returns the paper's numbers for a name of the catalog, each with what measures it here."""
+    if name not in catalog.names():
+        return []
+    results = catalog.about(name).results
+    return [(one, MEASURES[one.what]) for one in results if one.what in MEASURES]
+
+
+def place(table: str) -> str:
+    """Returns where something is printed: `2` is `Table 2`, `section 4.6` itself."""
+    return f"Table {table}" if table[0].isdigit() else table
+
+
+def in_percent(value: float) -> float:
+    """Returns a printed score in %: Table 8 prints shares."""
+    return 100 * value if value <= 1 else value
+
+
+def machine(device: object, devices: object, host: object) -> str:
+    """Returns `8 x TPU v3, host`, of those that are known."""
+    if device and devices:
+        device = f"{devices} \u00d7 {device}"
+    return ", ".join(str(part) for part in (device, host) if part)
+
+
+def devices(record: Mapping[str, Any]) -> int:
+    """Returns the number of devices of a run by its record."""
+    number = 1
+    for size in record.get("mesh", {}).values():
+        number *= size
+    return number

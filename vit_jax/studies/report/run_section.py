@@ -1,0 +1,226 @@
+"""One run as sections of a report."""
+
+import dataclasses
+import statistics
+from collections.abc import Iterator, Sequence
+
+from vit_jax.data import split_roles
+from vit_jax.inference.inspect import figure_index
+from vit_jax.pages import run_charts
+from vit_jax.pages.document import (
+    Block,
+    Charts,
+    Confusion,
+    Gallery,
+    Numbers,
+    Sample,
+    Section,
+    Table,
+    Text,
+)
+from vit_jax.runtime import goodput, logs
+from vit_jax.studies.report import formatting
+from vit_jax.studies.report.run_data import Run
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """What a model makes of images of the split that is evaluated.
+
+    Attributes:
+      split: the split, by the name of its metrics.
+      chosen: which checkpoint they were shown to, and why.
+      seen: images it was shown, drawn from the split.
+      of: images in the split.
+      seed: what they were drawn by.
+      samples: some of them as they come.
+      mistakes: those it was most sure of and wrong about.
+      wrong: how many of all that were seen are mistakes.
+      confusion: counts of all that were seen; None for images of several classes.
+      problem: why there are none, in one line.
+    """
+
+    split: str = "test"
+    chosen: str = ""
+    seen: int = 0
+    of: int = 0
+    seed: int = 0
+    samples: Sequence[Sample] = ()
+    mistakes: Sequence[Sample] = ()
+    wrong: int = 0
+    confusion: Confusion | None = None
+    problem: str = ""
+
+
+def lead(run: Run) -> str:
+    """Returns what was run, as a sentence."""
+    if run.cfg is None:
+        return "A run without a readable config."
+    train, data = run.cfg.train, run.cfg.data
+    size = f" with {run.parameters:,} parameters" if run.parameters else ""
+    examples = run.record.get("examples")
+    images = f"{examples:,} images of " if examples else ""
+    source = data.name or (data.root if data.source in ("folder", "csv") else None) or data.source
+    began = f", begun with {run.cfg.init_from}" if run.cfg.init_from else ""
+    model = formatting.model(run.cfg)
+    return (
+        f"{model[0].upper()}{model[1:]}{size}, trained for {train.duration} in batches of "
+        f"{train.batch_size:,} on {images}{source}{began}."
+    )
+
+
+def sections(run: Run, predictions: Predictions | None, *, level: int = 2) -> Iterator[Section]:
+    """Yields all there is to say of a run."""
+    blocks: list[Block] = [Numbers(items=list(_headline(run)))]
+    blocks += [Text(text=line, note=True) for line in _state(run)]
+    yield Section(title="", blocks=blocks, level=level)
+    tables = [table for table in (_beside(run), _further(run)) if table is not None]
+    if tables:
+        yield Section(title="Measured", blocks=tables, level=level)
+    picture = "curves.png" if (run.directory / "curves.png").exists() else None
+    splits = [run.evaluated.name, *([run.tested.name] if run.tested else [])]
+    curves = Charts(charts=run_charts.charts(run.points, splits), picture=picture)
+    yield Section(title="Curves", blocks=[curves], level=level)
+    if predictions is not None:
+        yield Section(title="Predictions", blocks=list(shown(predictions)), level=level)
+    pictures, problems = figure_index.read(run.directory)
+    if pictures or problems:
+        notes = [Text(text=f"{problem}.", note=True) for problem in problems]
+        yield Section(title="Inside the model", blocks=[*pictures, *notes], level=level)
+    yield Section(title="What was set", blocks=list(setup(run)), level=level)
+    yield Section(title="Where it ran", blocks=[_machine(run)], level=level)
+
+
+def setup(run: Run) -> Iterator[Block]:
+    """Yields the options that are not as the schema has them."""
+    if run.cfg is None:
+        yield Text(text="The config cannot be read.", note=True)
+        return
+    rows = formatting.differences(run.cfg)
+    yield Text(text=f"{run.name}: the options that are not as the schema has them.", note=True)
+    yield Table(header=("option", "value", "default", "meaning"), rows=rows)
+
+
+def speed(run: Run) -> float | None:
+    """Returns the median of the measured images per second."""
+    values = [value for _, value in run.points("speed/images_per_second")]
+    return statistics.median(values) if values else None
+
+
+def shown(predictions: Predictions) -> Iterator[Block]:
+    """Yields the blocks of predictions, or why there are none."""
+    if predictions.problem:
+        yield Text(text=f"No predictions: {predictions.problem}", note=True)
+        return
+    every = "All" if predictions.seen == predictions.of else f"{predictions.seen:,} of"
+    confusion = predictions.confusion
+    yield Text(
+        text=f"{every} {predictions.of:,} {predictions.split} images were shown to the checkpoint "
+        f"of {predictions.chosen}. {predictions.wrong:,} of them were named wrongly."
+    )
+    caption = f"Drawn from the {predictions.split} images by seed {predictions.seed}"
+    yield Gallery(samples=predictions.samples, caption=caption)
+    if predictions.mistakes:
+        yield Gallery(samples=predictions.mistakes, caption="Its most confident mistakes")
+    if confusion is not None:
+        yield Text(text="Rows are true classes, columns what they were taken for.", note=True)
+        yield confusion
+
+
+def _headline(run: Run) -> Iterator[tuple[str, str, str]]:
+    results, split = run.results, run.reported
+    count = results.get("count")
+    if "top1" in results:
+        remark = f"of {count:,.0f} {split.name} images" if count is not None else ""
+        yield formatting.percent(results["top1"]), "Top-1 accuracy", remark
+    if "top5" in results:
+        yield formatting.percent(results["top5"]), "Top-5 accuracy", ""
+    if "loss" in results:
+        yield f"{results['loss']:.4f}", f"{formatting.first_upper(split.name)} loss", ""
+    steps = "" if run.steps is None else f"of {run.steps:,}"
+    yield f"{run.step:,}", "Steps", steps if run.step != run.steps else "finished"
+    rate = speed(run)
+    if rate is not None:
+        yield f"{rate:,.0f}", "Images per second", "median"
+    if run.seconds is not None:
+        yield logs.duration(run.seconds), "Training time", "evaluation not counted"
+
+
+def _state(run: Run) -> Iterator[str]:
+    """Yields what a reader has to know before believing the numbers."""
+    if not run.results:
+        yield "Nothing has been evaluated yet."
+    elif run.results_at != run.step:
+        yield f"The last evaluation was at step {run.results_at:,}."
+    yield from _measured_on(run)
+    yield from (f"{problem}." for problem in run.problems)
+
+
+def _measured_on(run: Run) -> Iterator[str]:
+    """Yields which split the numbers are of, and whether it chose what is reported."""
+    cfg, measured, test = run.cfg, run.evaluated, run.tested
+    if cfg is None or not run.results:
+        return
+    metric = run.metric
+    if metric and test is None and metric.removeprefix(f"{measured.name}/") in run.results:
+        yield f"These numbers are of step {run.reported_at:,}, the best by {metric}."
+    if measured.name != measured.split:
+        yield f"Metrics called {measured.name} are of the split {measured.split}."
+    times = len({line["step"] for line in run.lines if f"{measured.name}/count" in line})
+    if test is not None:
+        at = round(run.results.get("step", run.step))
+        how = f"the best checkpoint by {metric}" if metric else "the last state"
+        yield f"The test split {test.shown} was measured once, at step {at:,}, {how}."
+    elif measured.role == split_roles.TEST and times > 1 and metric:
+        yield f"The best checkpoint was chosen on the test split {measured.shown}, by {metric}."
+    elif measured.role == split_roles.TEST and times > 1:
+        yield (
+            f"The test split {measured.shown} was measured {times} times while training; no "
+            "checkpoint was chosen on it."
+        )
+    elif measured.role == split_roles.TRAIN:
+        yield f"The split {measured.shown} has images that were trained on."
+
+
+def _beside(run: Run) -> Table | None:
+    rows = []
+    for result, measure in formatting.printed(run.name):
+        if measure in run.results:
+            ours, paper = 100 * run.results[measure], formatting.in_percent(result.value)
+            rows.append(
+                (result.what, formatting.spread(paper, result.std), f"{ours:.2f}",
+                 f"{ours - paper:+.2f}", formatting.place(result.table))
+            )  # fmt: skip
+    header = ("in %", "paper", "here", "difference", "printed in")
+    printed = any("±" in row[1] for row in rows)
+    caption = "The paper's ± is a standard deviation over its runs." if printed else ""
+    return Table(header=header, rows=rows, caption=caption) if rows else None
+
+
+def _further(run: Run) -> Table | None:
+    known = ("top1", "top5", "loss", "count", "step")
+    rows = [
+        (formatting.title(key), formatting.measured(key, value))
+        for key, value in run.results.items()
+        if key not in known
+    ]
+    return Table(header=("measure", "value"), rows=rows) if rows else None
+
+
+def _machine(run: Run) -> Table:
+    record = run.record
+    versions = ", ".join(f"{name} {v}" for name, v in record.get("versions", {}).items())
+    waits = [value for _, value in run.points("data/wait_share")]
+    mfu = run.points("speed/mfu")
+    spent = goodput.read(run.directory / goodput.FILE)
+    rows = [
+        ("device", formatting.machine(record.get("device"), formatting.devices(record),
+                                      record.get("host"))),
+        ("versions", versions),
+        ("date", run.date),
+        ("waiting for data", f"{statistics.mean(waits):.1%} of the time" if waits else ""),
+        ("time", goodput.describe(goodput.summary(spent)) if spent else ""),
+        ("share of peak FLOP/s", f"{mfu[-1][1]:.1%}" if mfu else ""),
+        ("directory", str(run.directory)),
+    ]  # fmt: skip
+    return Table(header=("", ""), rows=[row for row in rows if row[1]])

@@ -1,0 +1,171 @@
+"""The figures with results, as cells: see `cells`. Points that are only plotted have no number."""
+
+import statistics
+
+from vit_jax import listing
+from vit_jax.config import paper
+from vit_jax.studies.reproduce.cells import (
+    EXAFLOPS,
+    FEW_SHOT,
+    FIVE,
+    PRETRAINED,
+    TARGETS,
+    Cell,
+    Table,
+    after_jft,
+    bit_vtab,
+    few_shot,
+    finetuning,
+    length_row,
+    spelled,
+    vtab,
+    vtab_tasks,
+)
+
+FIVE_SHOT = "5-shot ImageNet"
+
+
+def figure2() -> Table:
+    """Returns VTAB scores by task group for ViT-H/14 and its competitors."""
+    groups = {"VTAB": "", **{group: group for group in ("Natural", "Specialized", "Structured")}}
+    cells = []
+    for x, (column, group) in enumerate(groups.items()):
+        h14, bit = paper.TABLE_2["ViT-H/14", "jft"], paper.TABLE_2_BIT
+        scores = [paper.TABLE_9[task][0] for task in vtab_tasks(group)]
+        mean, std = h14.vtab if not group else (round(statistics.fmean(scores), 2), None)
+        cells.append(
+            Cell(row="ViT-H/14", column=column, steps=vtab("ViT-H/14", "jft", group),
+                 measure="top1", printed=mean, std=std, x=float(x))
+        )  # fmt: skip
+        mean, std = bit.vtab if not group else (None, None)
+        cells.append(
+            Cell(row="BiT-L (R152x4)", column=column, steps=bit_vtab(group),
+                 measure="top1", printed=mean, std=std, x=float(x))
+        )  # fmt: skip
+        cells += [
+            Cell(row=other, column=column, steps=(), measure="top1", x=float(x))
+            for other in paper.FIGURE_2_OTHERS
+        ]
+    return Table(
+        name="figure2",
+        title="VTAB-1k top-1 by group of tasks",
+        cells=tuple(sorted(cells, key=lambda cell: [c.row for c in cells].index(cell.row))),
+        x="tasks",
+        ticks=tuple((float(x), column) for x, column in enumerate(groups)),
+        log_x=False,
+        joined=False,
+        note="ViT-H/14's groups are means of Table 9's scores; the other bars are only drawn",
+    )
+
+
+def figure3() -> Table:
+    """Returns fine-tuned ImageNet top-1 by pre-training set."""
+    places = {pretrained: float(x) for x, pretrained in enumerate(PRETRAINED)}
+    cells = tuple(
+        Cell(row=pair[0], column=PRETRAINED[pair[1]], steps=(finetuning(*pair, "imagenet"),),
+             measure="top1", printed=scores.imagenet, x=places[pair[1]])
+        for pair, scores in paper.TABLE_5.items()
+    )  # fmt: skip
+    ticks = tuple((x, PRETRAINED[pretrained]) for pretrained, x in places.items())
+    title = "ImageNet top-1 by pre-training set; the paper's points are those of Table 5"
+    return Table(
+        name="figure3", title=title, cells=cells, x="pre-trained on", ticks=ticks, log_x=False
+    )
+
+
+def figure4() -> Table:
+    """Returns 5-shot ImageNet top-1 by number of JFT-300M images."""
+    cells = tuple(
+        Cell(row=model, column=label, measure=FEW_SHOT, best=True, x=float(images),
+             steps=(few_shot(f"figure4/{spelled(model)}-jft-{label}"),))
+        for model in paper.FIGURE_4
+        for label, images in paper.SUBSETS.items()
+    )  # fmt: skip
+    ticks = tuple((float(images), label) for label, images in paper.SUBSETS.items())
+    title = "5-shot ImageNet by images of JFT-300M; the paper draws its points and prints none"
+    return Table(
+        name="figure4", title=title, cells=cells, x="images of JFT-300M", ticks=ticks, y=FIVE_SHOT
+    )
+
+
+def figure5() -> Table:
+    """Returns fine-tuned top-1 by pre-training compute."""
+    cells = []
+    for (model, epochs), printed in paper.TABLE_6.items():
+        row, scores = length_row(model, epochs), paper.titled(printed.scores)
+        steps = {column: after_jft(model, epochs, TARGETS[column][0]) for column in FIVE}
+        average = statistics.fmean(scores[column] for column in FIVE)
+        cells += [
+            Cell(row=row, column="Average-5", steps=tuple(steps.values()), measure="top1",
+                 printed=round(average, 2), x=printed.exaflops),
+            Cell(row=row, column="ImageNet", steps=(steps["ImageNet"],), measure="top1",
+                 printed=scores["ImageNet"], x=printed.exaflops),
+        ]  # fmt: skip
+    title = "Top-1 by compute of pre-training; the paper's points are those of Table 6"
+    return Table(
+        name="figure5", title=title, cells=tuple(cells), x="exaFLOPs", apart=True, joined=False
+    )
+
+
+def figure8() -> Table:
+    """Returns 5-shot ImageNet top-1 of one network scaled along one or all dimensions."""
+    chosen = listing.entries(table="figure8")
+    compute = {entry.name: entry.exaflops or 0.0 for entry in chosen}
+    base = compute["scaling/base"]
+    cells = tuple(
+        Cell(row=name.removeprefix("scaling/"), column=FIVE_SHOT, measure=FEW_SHOT,
+             steps=(few_shot(name),), x=exaflops / base,
+             series=name.removeprefix("scaling/").partition("-")[0])
+        for name, exaflops in compute.items()
+    )  # fmt: skip
+    return Table(
+        name="figure8",
+        title="5-shot ImageNet by depth, width, MLP width and patch size; the paper draws its "
+        "points and prints none",
+        cells=cells,
+        x="compute, relative to 8 layers of width 1024",
+        y=FIVE_SHOT,
+        note="The paper's other panel is an average over 5-shot sets that it does not name",
+    )
+
+
+def figure9() -> Table:
+    """Returns 5-shot ImageNet top-1 by epoch, for class token and mean pooling."""
+    cells = tuple(
+        Cell(row=entry.about.row, column=f"epoch {epoch}", measure=FEW_SHOT,
+             steps=(few_shot(entry.name, every="1 epochs"),), epoch=epoch, x=float(epoch))
+        for entry in listing.entries(table="figure9")
+        for epoch in range(1, paper.FIGURE_9_EPOCHS + 1)
+    )  # fmt: skip
+    return Table(
+        name="figure9",
+        title="5-shot ImageNet by epoch, class token and mean token; the paper draws its curves "
+        "and prints no number",
+        cells=cells,
+        x="epochs of JFT-300M",
+        y=FIVE_SHOT,
+        log_x=False,
+    )
+
+
+def figure13() -> Table:
+    """Returns 5-shot ImageNet top-1 by compute for axial networks and their base networks."""
+    cells = []
+    for entry in listing.entries(table="figure13"):
+        step = few_shot(entry.name)
+        cells += [
+            Cell(row=entry.model, column=FIVE_SHOT, steps=(step,), measure=FEW_SHOT,
+                 x=entry.exaflops),
+            Cell(row=entry.model, column="exaFLOPs", steps=(step,), measure=EXAFLOPS,
+                 printed=entry.about.exaflops),
+        ]  # fmt: skip
+    return Table(
+        name="figure13",
+        title="5-shot ImageNet by compute, axial and not; the paper draws its points, Table 6 "
+        "prints the compute of the three that are not",
+        cells=tuple(cells),
+        x="exaFLOPs",
+        y=FIVE_SHOT,
+        joined=False,
+        note="The speeds of the paper's other panel are measured by `vit_jax bench infer`",
+    )

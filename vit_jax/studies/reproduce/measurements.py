@@ -1,0 +1,142 @@
+"""Reads the results of table cells from run directories."""
+
+import pathlib
+import statistics
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from vit_jax import config
+from vit_jax.runtime import logs
+from vit_jax.studies.report import formatting, run_data
+from vit_jax.studies.reproduce.cells import CORE_DAYS, EXAFLOPS, HELD_OUT, Cell, Step
+from vit_jax.utils import intervals
+
+
+class Number(NamedTuple):
+    """A measured number over seeds; fractions are in %.
+
+    Attributes:
+      mean: over seeds.
+      std: the sample standard deviation; None for one seed.
+      seeds: how many.
+      ci95: half the 95 % confidence interval of the mean; None for one seed.
+    """
+
+    mean: float
+    std: float | None
+    seeds: int
+    ci95: float | None = None
+
+
+class Where(NamedTuple):
+    """Where and when a step was run."""
+
+    directory: str
+    result: str
+    seeds: int
+    machine: str
+    date: str
+    time: str
+
+
+def read(step: Step, workdir: pathlib.Path) -> run_data.Run | run_data.Transfer | None:
+    """Returns the run or transfer of a step; None if it has not started."""
+    directory = workdir / step.directory
+    if step.kind == "transfer":
+        found = (directory / run_data.TRANSFER).is_file()
+        return run_data.transfer(directory) if found else None
+    return run_data.run(directory) if (directory / "config.json").is_file() else None
+
+
+def finished(found: run_data.Run | run_data.Transfer | None) -> bool:
+    """Returns whether a step is finished."""
+    if isinstance(found, run_data.Transfer):
+        return bool(found.results)
+    return found is not None and found.finished
+
+
+def number(
+    cell: Cell, found: Mapping[str, run_data.Run | run_data.Transfer | None], exaflops: float | None
+) -> Number | None:
+    """Returns the measured number of a cell; None while any of its steps is missing.
+
+    Args:
+      cell: a cell of a table.
+      found: existing runs by step directory.
+      exaflops: compute of its step.
+    """
+    if cell.measure == EXAFLOPS:
+        return None if exaflops is None else Number(exaflops, None, 1)
+    each = [_values(cell, found.get(step.directory)) for step in cell.steps]
+    if not all(each) or len({len(values) for values in each}) != 1:
+        return None
+    scale = 100 if cell.share else 1
+    seeds = [scale * statistics.fmean(one) for one in zip(*each, strict=True)]
+    std = statistics.stdev(seeds) if len(seeds) > 1 else None
+    return Number(statistics.fmean(seeds), std, len(seeds), intervals.half_width(seeds))
+
+
+def _values(cell: Cell, found: run_data.Run | run_data.Transfer | None) -> list[float]:
+    """Returns the value of each seed; empty if the step has not been measured."""
+    if isinstance(found, run_data.Transfer):
+        if cell.measure.startswith(HELD_OUT):
+            return _held_out(found, cell.measure.removeprefix(HELD_OUT))
+        return list((found.results.get(cell.measure) or {}).get("values", ()))
+    if found is None or not found.finished:
+        return []
+    if cell.measure == CORE_DAYS:
+        cores = formatting.devices(found.record)
+        return [] if found.seconds is None else [found.seconds * cores / 86_400]
+    if cell.epoch is not None:
+        results = _after(found, cell.epoch)
+    else:
+        results = found.best if cell.best else found.last  # the paper reports the end
+    return [results[cell.measure]] if cell.measure in results else []
+
+
+def _after(found: run_data.Run, epoch: int) -> dict[str, float]:
+    """Returns the results of the evaluation after an epoch; empty without such an evaluation."""
+    examples = found.record.get("examples")
+    if found.cfg is None or examples is None:
+        return {}
+    ends = config.Duration(epoch, "epochs").steps(found.cfg.train.batch_size, examples)
+    # Evaluations follow each epoch, rounded up to steps, and never come after the last step.
+    steps = range(ends, min(ends + epoch, found.steps or ends) + 1)
+    return next(filter(None, map(found.results_of, steps)), {})
+
+
+def _held_out(found: run_data.Transfer, rate: str) -> list[float]:
+    """Returns the held-out results of a learning rate with the config's own setup."""
+    return [
+        cell["results"]["top1"]
+        for cell in found.cells("choose")
+        if f"{cell['lr']:g}" == rate and cell["setup"] == "vit" and cell.get("results")
+    ]
+
+
+def where(step: Step, found: run_data.Run | run_data.Transfer) -> Where:
+    """Returns where a finished step was run."""
+    if isinstance(found, run_data.Run):
+        record = found.record
+        return Where(
+            directory=step.directory,
+            result=formatting.percent(found.results.get("top1")),
+            seeds=1,
+            machine=formatting.machine(
+                record.get("device"), formatting.devices(record), record.get("host")
+            ),
+            date=found.date,
+            time="" if found.seconds is None else logs.duration(found.seconds),
+        )
+    machine, top1 = found.values.get("machine") or {}, found.results.get("top1") or {}
+    seconds = sum(cell.get("seconds") or 0 for cell in found.values.get("cells", ()))
+    return Where(
+        directory=step.directory,
+        result=formatting.percent(top1.get("mean")),
+        seeds=len(top1.get("values", ())),
+        machine=formatting.machine(
+            machine.get("device"), machine.get("devices"), machine.get("host")
+        ),
+        date=str(found.values.get("date", "")),
+        time=logs.duration(seconds),
+    )

@@ -1,0 +1,216 @@
+"""The runs of a table in order: cost, state and missing requirements."""
+
+import dataclasses
+import functools
+import pathlib
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+
+from vit_jax import listing
+from vit_jax.config import catalog, components
+from vit_jax.data import availability, datasets, tasks
+from vit_jax.studies.report import run_data
+from vit_jax.studies.reproduce import measurements
+from vit_jax.studies.reproduce.cells import Step, Table
+from vit_jax.utils import limits, storage
+
+SEEDS = 3  # of the final runs of a transfer
+MFU, PEAK = 0.4, 61.5e12  # of a TPUv3 core; core-days are estimated as in `preflight`
+RECORDED = "preflight-table3.jsonl"
+DONE, BEGUN, READY, WAITS, LACKS = "done", "begun", "can run", "waits", "lacks"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A step with its cost and its state.
+
+    Attributes:
+      step: the run or transfer.
+      runs: number of runs: candidates and seeds of a transfer.
+      steps: training steps of all runs; None if that depends on the user's data.
+      exaflops: their compute.
+      core_days: TPUv3-core-days as printed, else estimated at 40 % of peak.
+      slices: slices it fits on, from stored preflight results.
+      state: `done`, `begun`, `can run`, `waits` for another step, or `lacks` a requirement.
+      why: the awaited step, the missing requirement, or the progress.
+      command: command that runs it or provides the requirement.
+    """
+
+    step: Step
+    runs: int
+    steps: int | None
+    exaflops: float | None
+    core_days: float | None
+    slices: tuple[str, ...]
+    state: str
+    why: str = ""
+    command: str = ""
+
+
+def plan(
+    table: Table, workdir: pathlib.Path, overrides: Mapping[str, str]
+) -> tuple[list[Planned], dict[str, run_data.Run | run_data.Transfer | None]]:
+    """Returns the steps of a table in the order to run them, and the existing runs.
+
+    Args:
+      table: a table or figure of the paper.
+      workdir: the folder of all runs.
+      overrides: options of the user's data, for runs whose own data is unavailable.
+
+    Compiles nothing and uses no device.
+    """
+    found = {step.directory: measurements.read(step, workdir) for step in table.steps}
+    slices = dict(_slices())
+    planned: dict[str, Planned] = {}
+    for step in table.steps:
+        about = catalog.about(step.name)
+        entry = _entry(step.name)
+        runs = _runs(about) if step.kind == "transfer" else 1
+        exaflops = None if entry.exaflops is None else runs * entry.exaflops
+        reckoned = None if exaflops is None else exaflops * 1e18 / (MFU * PEAK * 86_400)
+        state, why, command = _state(step, about, entry, workdir, overrides, found, planned)
+        planned[step.directory] = Planned(
+            step=step,
+            runs=runs,
+            steps=None if entry.steps is None else runs * entry.steps,
+            exaflops=exaflops,
+            core_days=about.core_days or reckoned,
+            slices=tuple(slices.get(_program(step.name), ())),
+            state=state,
+            why=why,
+            command=command,
+        )
+    return list(planned.values()), found
+
+
+def words(step: Step, workdir: pathlib.Path, options: Mapping[str, str]) -> list[str]:
+    """Returns the command that runs one step, as a list of words."""
+    flags = [f"--config.{key}={value}" for key, value in options.items()]
+    flags += [f"--plugins={module}" for module in components.plugins()]
+    return [step.kind, step.name, f"--workdir={workdir / step.directory}", *flags]
+
+
+def spelled(words: list[str]) -> str:
+    """Returns a command quoted for a shell."""
+    return f"vit_jax {shlex.join(words)}"
+
+
+def options(
+    step: Step,
+    workdir: pathlib.Path,
+    overrides: Mapping[str, str],
+    found: Mapping[str, run_data.Run | run_data.Transfer | None],
+) -> dict[str, str]:
+    """Returns the options of a step: initial weights, measurements, the user's data."""
+    chosen = dict(step.measured)
+    if catalog.about(step.name).needs:
+        chosen |= overrides
+    there = found.get(step.directory)
+    if isinstance(there, run_data.Transfer):  # resumes with its initial weights
+        began = (there.values.get("config") or {}).get("init_from")
+        return chosen | ({"init_from": began} if began else {})
+    if step.origin is not None and measurements.finished(found.get(step.origin.directory)):
+        chosen["init_from"] = str(workdir / step.origin.directory)
+    return chosen
+
+
+def _state(
+    step: Step,
+    about: catalog.About,
+    entry: listing.Entry,
+    workdir: pathlib.Path,
+    overrides: Mapping[str, str],
+    found: Mapping[str, run_data.Run | run_data.Transfer | None],
+    planned: Mapping[str, Planned],
+) -> tuple[str, str, str]:
+    """Returns the state of a step, the reason, and the command that helps."""
+    there = found[step.directory]
+    if measurements.finished(there):
+        return DONE, "", ""
+    ours = options(step, workdir, overrides, found)
+    run = spelled(words(step, workdir, ours))
+    lack = _lacks(step, about, entry, ours, planned)
+    if lack is not None:
+        return lack
+    if there is not None:
+        return BEGUN, _progress(there), run
+    return READY, "", run
+
+
+def _lacks(
+    step: Step,
+    about: catalog.About,
+    entry: listing.Entry,
+    ours: Mapping[str, str],
+    planned: Mapping[str, Planned],
+) -> tuple[str, str, str] | None:
+    """Returns why a step cannot run here, if it cannot."""
+    if step.origin is not None and "init_from" not in ours and entry.cfg.init_from is None:
+        origin = planned[step.origin.directory]
+        waits = origin.state in (READY, BEGUN, WAITS)
+        return WAITS if waits else LACKS, step.origin.directory, ""
+    if about.needs and not any(key in ours for key in about.lifted_by):
+        why = about.needs.partition(";")[0]
+        return LACKS, why, "--config.data.root=DIR --config.data.name=NAME"
+    root = ours.get("data.root", entry.cfg.data.root)
+    for task, dataset in _data(step, entry, ours):
+        if availability.find(dataset, root) is None:
+            why = f"{dataset.name} in {availability.directory(root)}"
+            return LACKS, why, availability.command(task, root) or ""
+    return None
+
+
+def _data(
+    step: Step, entry: listing.Entry, ours: Mapping[str, str]
+) -> Iterator[tuple[str, datasets.Dataset]]:
+    """Yields the data sets that a step trains or evaluates on, with a task of each."""
+    data = entry.cfg.data
+    name = ours.get("data.name", data.name)
+    if ours.get("data.source", data.source) == "tfds" and name is not None:
+        bare, _, version = name.partition(":")
+        for task in tasks.TASKS.values():
+            if task.dataset.tfds == bare:
+                yield task.name, dataclasses.replace(task.dataset, version=version)
+                break
+    for key, value in step.measured:
+        # The digits come with this package.
+        if key in ("evaluation.tasks", "evaluation.fewshot") and value != "digits":
+            task = tasks.find(value)
+            yield task.name, task.dataset
+
+
+def _progress(found: run_data.Run | run_data.Transfer) -> str:
+    if isinstance(found, run_data.Transfer):
+        cells = found.values.get("cells", ())
+        return f"{sum(cell.get('state') == 'done' for cell in cells)} of {len(cells)} cells"
+    return f"step {found.step:,}" + ("" if found.steps is None else f" of {found.steps:,}")
+
+
+@functools.cache
+def _entry(name: str) -> listing.Entry:
+    return listing.entry(name)
+
+
+def _runs(about: catalog.About) -> int:
+    """Returns the number of fine-tuning runs of a transfer: candidates, if several, and seeds."""
+    protocol = about.transfer or catalog.TransferSettings()
+    candidates = len(protocol.rates) + len(protocol.setups)
+    choosing = candidates * max(len(protocol.choose_seeds), 1)
+    return SEEDS + (choosing if candidates > 1 else 0)
+
+
+def _slices() -> Iterator[tuple[str, list[str]]]:
+    """Yields programs and the slices they fit on, from preflight results stored in a checkout."""
+    file = catalog.directory().parent / "docs" / "records" / RECORDED
+    fits: dict[str, list[str]] = {}
+    for _, line in storage.read_lines(file, limits.RECORD) if file.is_file() else ():
+        report = line["report"]
+        if report["fits"]:
+            fits.setdefault(_program(report["name"]), []).append(report["topology"])
+    yield from fits.items()
+
+
+def _program(name: str) -> str:
+    """Returns the common key of pre-training rows that differ only in epochs."""
+    return re.sub(r"-\d+ep$", "", name)

@@ -1,0 +1,229 @@
+"""Tables and figures of the paper as cells: runs, measures and printed numbers."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+
+from vit_jax.config import catalog, paper, table_names
+from vit_jax.studies.reproduce import figures
+from vit_jax.studies.reproduce.cells import (
+    BIT_ROW,
+    CORE_DAYS,
+    EXAFLOPS,
+    FEW_SHOT,
+    FIVE,
+    HELD_OUT,
+    TARGETS,
+    Cell,
+    Step,
+    Table,
+    after_jft,
+    bit_vtab,
+    few_shot,
+    finetuning,
+    length_row,
+    pretraining,
+    row_label,
+    spelled,
+    transfer,
+    vtab,
+)
+
+
+def table(name: str) -> Table:
+    """Returns a table or figure by any name that `exhibits` knows; raises ConfigError."""
+    return _TABLES[table_names.measured(name)]()
+
+
+def _table2() -> Table:
+    cells = []
+    for (model, pretrained), printed in paper.TABLE_2.items():
+        steps = {target: finetuning(model, pretrained, target) for target in paper.TABLE_4}
+        steps["imagenet"] = finetuning(model, pretrained, f"imagenet-{printed.imagenet_pixels}")
+        row = row_label(model, pretrained)
+        cells += _column_of_table2(row, printed, steps, vtab(model, pretrained))
+    bit = {target: transfer(f"bit/R152x4-jft-{target}") for target in paper.TABLE_4}
+    cells += _column_of_table2(BIT_ROW, paper.TABLE_2_BIT, bit, bit_vtab())
+    for column, value in paper.TABLE_2_NOISY_STUDENT.items():
+        measure = CORE_DAYS if column == "core-days" else TARGETS[column][1]
+        row = "Noisy Student (EfficientNet-L2)"
+        cells.append(Cell(row=row, column=column, steps=(), measure=measure, printed=value))
+    return Table(
+        name="table2",
+        title="Transfer beside the state of the art",
+        cells=tuple(cells),
+        note="Of Noisy Student's ImageNet 88.5 is printed besides, by Touvron et al. (2020)",
+    )
+
+
+def _column_of_table2(
+    row: str, printed: paper.TransferScores, steps: Mapping[str, Step], tasks: tuple[Step, ...]
+) -> Iterator[Cell]:
+    """Yields the column of a network in Table 2, which is a row here."""
+    for (column, (target, measure)), (mean, std) in zip(TARGETS.items(), printed[:6], strict=True):
+        yield Cell(row=row, column=column, steps=(steps[target],), measure=measure,
+                   printed=mean, std=std)  # fmt: skip
+    mean, std = printed.vtab
+    yield Cell(row=row, column="VTAB", steps=tasks, measure="top1", printed=mean, std=std)
+    origin = tasks[0].origin
+    assert origin is not None
+    yield Cell(row=row, column="core-days", steps=(origin,), measure=CORE_DAYS,
+               printed=printed.core_days)  # fmt: skip
+
+
+def _table4() -> Table:
+    """Held-out results of each learning rate; the paper prints only the grid."""
+    cells = [
+        Cell(row=f"{row_label(*pair)}: {target}", column=f"{lr:g}", measure=f"{HELD_OUT}{lr:g}",
+             steps=(finetuning(*pair, target),))
+        for target, grid in paper.TABLE_4.items()
+        for pair in paper.TABLE_5
+        for lr in grid.lrs
+    ]  # fmt: skip
+    cells += [  # a single rate needs no selection, so this is the test result
+        Cell(row=f"{row_label(*pair)}: vtab", column=f"{paper.VTAB_LR:g}", measure="top1",
+             steps=vtab(*pair))
+        for pair in paper.TABLE_2
+    ]  # fmt: skip
+    title = "Top-1 by learning rate: on held-out images, of VTAB on test images"
+    return Table(name="table4", title=title, cells=tuple(cells))
+
+
+def _table5() -> Table:
+    cells = tuple(
+        Cell(row=row_label(*pair), column=column, steps=(finetuning(*pair, TARGETS[column][0]),),
+             measure=TARGETS[column][1], printed=value)
+        for pair, scores in paper.TABLE_5.items()
+        for column, value in paper.titled(scores).items()
+    )  # fmt: skip
+    return Table(name="table5", title="Top-1 by network and pre-training set", cells=cells)
+
+
+def _table6() -> Table:
+    cells = []
+    for (model, epochs), printed in paper.TABLE_6.items():
+        row = length_row(model, epochs)
+        for column, value in paper.titled(printed.scores).items():
+            target, measure = TARGETS[column]
+            step = after_jft(model, epochs, target)
+            cells.append(
+                Cell(row=row, column=column, steps=(step,), measure=measure, printed=value)
+            )
+        origin = cells[-1].steps[0].origin
+        cells.append(
+            Cell(row=row, column="exaFLOPs", steps=(origin,), measure=EXAFLOPS,
+                 printed=printed.exaflops)
+        )  # fmt: skip
+    return Table(name="table6", title="Top-1 after JFT-300M, by compute", cells=tuple(cells))
+
+
+def _table7() -> Table:
+    cells = []
+    for (model, optimizer), printed in paper.TABLE_7.items():
+        row = f"{model}, {'Adam' if optimizer == 'adam' else 'SGD'}"
+        origin = f"pretrain/{model}-jft-7ep{'-sgd' * (optimizer == 'sgd')}"
+        steps = {c: after_jft(model, 7, TARGETS[c][0], origin) for c in FIVE}
+        for column, value in printed.items():
+            used = tuple(steps.values()) if column == "Average" else (steps[column],)
+            cells.append(Cell(row=row, column=column, steps=used, measure="top1", printed=value))
+    return Table(name="table7", title="Pre-training ResNets by Adam and by SGD", cells=tuple(cells))
+
+
+def _table8() -> Table:
+    kinds = {"none": "none", "learned_1d": "1d", "learned_2d": "2d", "relative": "relative"}
+    cells = tuple(
+        Cell(row=position.replace("_", " "), column=place, measure=FEW_SHOT,
+             steps=(few_shot("posemb/" + (kinds[position] if not position.startswith("learned")
+                                           else f"{kinds[position]}-{place}")),),
+             printed=round(100 * value, 3))
+        for (position, place), value in paper.TABLE_8.items()
+    )  # fmt: skip
+    return Table(name="table8", title="5-shot ImageNet by position embedding", cells=cells)
+
+
+def _table9() -> Table:
+    cells = []
+    for task, scores in paper.TABLE_9.items():
+        for (model, pretrained), value in zip(paper.TABLE_2, scores, strict=True):
+            step = transfer(f"vtab/{spelled(model)}-{pretrained}-{task}")
+            column = row_label(model, pretrained)
+            cells.append(
+                Cell(row=task, column=column, steps=(step,), measure="top1", printed=value)
+            )
+    return Table(name="table9", title="VTAB-1k by task", cells=tuple(cells))
+
+
+def _home() -> Table:
+    """The experiments of Figures 3 to 5 on the bundled digits: configs/home.py."""
+    cells, shares = [], {"-25": 0.25, "-50": 0.5, "": 1.0}
+    options = (("evaluation.fewshot", "digits"), ("evaluation.shots", "5"))
+    for model in ("ViT", "ResNet"):
+        whole = catalog.about(f"home/{model}-half").images or 0
+        for share, part in shares.items():
+            images = float(round(part * whole))
+            first = dataclasses.replace(pretraining(f"home/{model}-half{share}"), measured=options)
+            row = f"{model}, {images:.0f} images"
+            cells.append(
+                Cell(
+                    row=row,
+                    column="5-shot",
+                    steps=(first,),
+                    x=images,
+                    measure="fewshot/digits/5shot",
+                )
+            )
+            second = dataclasses.replace(transfer(f"home/{model}-digits", first.name), origin=first)
+            cells.append(
+                Cell(row=row, column="fine-tuned", steps=(second,), x=images, measure="top1")
+            )
+    return Table(
+        name="home",
+        title="All ten digits after pre-training on 0 to 4, by images and network",
+        cells=tuple(cells),
+        x="images of 0 to 4",
+        ticks=tuple((cell.x or 0.0, f"{cell.x:.0f}") for cell in cells[:6:2]),
+        apart=True,
+    )
+
+
+def _masked() -> Table:
+    """Section 4.6, and the same experiment on the bundled digits: configs/masked.py."""
+    cells = []
+    for name in catalog.names():
+        if name.startswith("masked/") and name.endswith("-to-imagenet"):
+            about = catalog.about(name)
+            printed = about.results[0].value if about.results else None
+            row = about.row.removesuffix(", ImageNet")
+            step = transfer(name)
+            cells.append(
+                Cell(row=row, column="ImageNet", steps=(step,), measure="top1", printed=printed)
+            )
+    scratch = Step(directory="masked/digits-scratch", name="masked/digits-scratch", kind="transfer")
+    rows = {
+        "digits, 10 % of the labels, after masked patches": transfer("masked/digits-tenth"),
+        "digits, 10 % of the labels, from random weights": scratch,
+    }
+    cells += [
+        Cell(row=row, column="digits", steps=(step,), measure="top1") for row, step in rows.items()
+    ]
+    return Table(name="masked", title="Top-1 after masked patch prediction", cells=tuple(cells))
+
+
+_TABLES: Mapping[str, Callable[[], Table]] = {
+    "table2": _table2,
+    "table4": _table4,
+    "table5": _table5,
+    "table6": _table6,
+    "table7": _table7,
+    "table8": _table8,
+    "table9": _table9,
+    "figure2": figures.figure2,
+    "figure3": figures.figure3,
+    "figure4": figures.figure4,
+    "figure5": figures.figure5,
+    "figure8": figures.figure8,
+    "figure9": figures.figure9,
+    "figure13": figures.figure13,
+    "home": _home,
+    "masked": _masked,
+}
+NAMES = tuple(_TABLES)

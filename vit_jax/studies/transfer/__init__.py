@@ -1,0 +1,26 @@
+"""The paper's transfer protocol: select a learning rate, train with three seeds, test once each.
+
+A cell is one fine-tuning run in its own directory. The cells of the selection stage differ in
+learning rate (ResNets also try Big Transfer's setup) and see no test image. Those of the final
+stage repeat the best one on the whole training set, each with a different seed.
+"""
+
+from vit_jax.studies.transfer.devices import shares
+from vit_jax.studies.transfer.plan import Cell, Plan, create
+from vit_jax.studies.transfer.protocol import preview, sweep
+from vit_jax.studies.transfer.tables import preview_table, spreads, table, time_left
+from vit_jax.studies.transfer.vtab import vtab_means
+
+__all__ = [
+    "Cell",
+    "Plan",
+    "create",
+    "preview",
+    "preview_table",
+    "shares",
+    "spreads",
+    "sweep",
+    "table",
+    "time_left",
+    "vtab_means",
+]

@@ -1,0 +1,208 @@
+"""The cells of a transfer: the candidates and the final runs."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vit_jax import config, run_config, run_directory, validation
+from vit_jax.config import ConfigError, catalog
+from vit_jax.data import split_roles
+
+CHOSEN_BY = "top1"
+HELD_OUT = 10  # percent, unless the config sets a split
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One fine-tuning run.
+
+    Attributes:
+      stage: `choose`, on held-out images, or `final`, on test images.
+      setup: `vit` for the config's own options, or the name of another setup, such as `bit`.
+      cfg: the whole run.
+      seeded: whether its directory names the seed, as for candidates with several seeds.
+    """
+
+    stage: str
+    setup: str
+    cfg: config.Config
+    seeded: bool = False
+
+    @property
+    def lr(self) -> float:
+        """The peak learning rate."""
+        return self.cfg.optimizer.lr
+
+    @property
+    def worker(self) -> tuple[str, ...]:
+        """The module that runs it."""
+        return ("vit_jax.studies.transfer.worker",)
+
+    @property
+    def directory(self) -> str:
+        """The run directory, below that of the transfer."""
+        if self.stage == "final":
+            return f"final/seed{self.cfg.seed}"
+        seed = f"-seed{self.cfg.seed}" if self.seeded else ""
+        return f"choose/{self.setup}-lr{self.lr:g}{seed}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The cells of a transfer.
+
+    Attributes:
+      name: of the config.
+      task: the target task.
+      results: the paper's, to compare with.
+      base: the config before selection, with the splits of the final stage.
+      candidates: each as the cell of its first seed; a single one is not trained for selection.
+      choose_seeds: seeds of each candidate, ranked by the mean over them.
+      seeds: seeds of the final cells.
+    """
+
+    name: str
+    task: str
+    results: tuple[catalog.Result, ...]
+    base: config.Config
+    candidates: tuple[Cell, ...]
+    choose_seeds: tuple[int, ...]
+    seeds: tuple[int, ...]
+
+    def choosing(self) -> tuple[Cell, ...]:
+        """Returns the cells to run before the selection: all candidates, seed by seed."""
+        if len(self.candidates) == 1:
+            return ()
+        return tuple(
+            self.with_seed(candidate, seed)
+            for seed in self.choose_seeds
+            for candidate in self.candidates
+        )
+
+    def with_seed(self, candidate: Cell, seed: int) -> Cell:
+        """Returns the cell of a candidate with one of the seeds of the choice."""
+        cfg = dataclasses.replace(candidate.cfg, seed=seed)
+        return dataclasses.replace(candidate, cfg=cfg, seeded=len(self.choose_seeds) > 1)
+
+    def final(self, chosen: Cell) -> tuple[Cell, ...]:
+        """Returns a candidate on the whole training set, measured once on the test images."""
+        data, evaluation = self.base.data, self.base.evaluation
+        cfg = dataclasses.replace(
+            _on_splits(chosen.cfg, data.train_split, data.test_split or data.eval_split),
+            evaluation=dataclasses.replace(evaluation, every=None),
+        )
+        return tuple(
+            Cell(stage="final", setup=chosen.setup, cfg=dataclasses.replace(cfg, seed=seed))
+            for seed in self.seeds
+        )
+
+
+def create(
+    reference: str,
+    overrides: Mapping[str, str],
+    *,
+    rates: Sequence[float] = (),
+    choose_seeds: Sequence[int] = (),
+    seeds: Sequence[int] = (),
+    tiny: bool = False,
+) -> Plan:
+    """Returns the plan of a catalog name or file.
+
+    Args:
+      reference: the config's name.
+      overrides: options of every cell, by dotted name, as on the command line.
+      rates: learning rates to try; (): those of the config.
+      choose_seeds: seeds to try each with; (): those of the config's protocol, else its seed.
+      seeds: seeds of the final runs; (): those of the config's protocol.
+      tiny: shrink every cell to two steps on random pixels.
+
+    Reads at most the metadata of the initial weights. Raises ConfigError.
+    """
+    about = catalog.about(reference)
+    protocol = about.transfer or catalog.TransferSettings()
+    values = catalog.load(reference)
+    _check(values["name"], overrides, protocol)
+
+    def resolve(values: Mapping[str, Any]) -> config.Config:
+        cfg = run_config.config_from_values(values, overrides, tiny=tiny)
+        validation.check_fixed(cfg, "a run")
+        return run_directory.as_in_weights(cfg, overrides)
+
+    base = resolve(values)
+    if base.masked.target is not None:
+        raise ConfigError(
+            f"masked.target={base.masked.target}: transfer chooses by top-1, and masked patch "
+            f"prediction has none; run `vit_jax train {base.name}`"
+        )
+    if protocol.train and not tiny:
+        splits = protocol.train, protocol.held_out
+    elif base.data.test_split and split_roles.evaluation(base.data).role == split_roles.VALIDATION:
+        splits = base.data.train_split, base.data.eval_split
+    else:
+        splits = _cut(base.data.train_split)
+    tried = [("vit", _at_rate(base, lr)) for lr in rates or protocol.rates]
+    tried += [
+        (name, resolve(_merged(values, options))) for name, options in protocol.setups.items()
+    ]
+    candidates = [_candidate(setup, cfg, *splits) for setup, cfg in tried]
+    if not candidates:
+        raise ConfigError(
+            f"transfer: {base.name} names no learning rates to try; set --rates=0.003,0.01,0.03"
+        )
+    return Plan(
+        name=base.name,
+        task=protocol.task or base.data.name or base.data.source,
+        results=about.results,
+        base=base,
+        candidates=tuple(candidates),
+        choose_seeds=tuple(choose_seeds) or protocol.choose_seeds or (base.seed,),
+        seeds=tuple(seeds) or protocol.seeds,
+    )
+
+
+def _check(name: str, overrides: Mapping[str, str], protocol: catalog.TransferSettings) -> None:
+    instead = {"optimizer.lr": "--rates=LR,...", "seed": "--seeds=N,... or --choose-seeds=N,..."}
+    for key, flag in instead.items():
+        if key in overrides:
+            raise ConfigError(f"{key}={overrides[key]}: differs between cells; set {flag}")
+    if protocol.train and "data.train_split" in overrides:
+        raise ConfigError(
+            f"data.train_split={overrides['data.train_split']}: {name} defines what is held out of "
+            f"its training images ({protocol.held_out}); leave it"
+        )
+
+
+def _cut(split: str) -> tuple[str, str]:
+    """Returns the training and held-out parts of a split for the selection stage."""
+    if "[" in split or "+" in split:
+        raise ConfigError(
+            f"data.train_split={split}: transfer holds out a part of it, so it must be a whole "
+            "split, such as train"
+        )
+    return f"{split}[:{100 - HELD_OUT}%]", f"{split}[{100 - HELD_OUT}%:]"
+
+
+def _merged(values: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns nested values updated with others given by dotted name."""
+    result = {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items()}
+    for key, value in options.items():
+        section, _, leaf = key.partition(".")
+        result[section] = result.get(section, {}) | {leaf: value}
+    return result
+
+
+def _at_rate(cfg: config.Config, lr: float) -> config.Config:
+    return dataclasses.replace(cfg, optimizer=dataclasses.replace(cfg.optimizer, lr=lr))
+
+
+def _on_splits(cfg: config.Config, train: str, evaluated: str) -> config.Config:
+    data = dataclasses.replace(cfg.data, train_split=train, eval_split=evaluated, test_split=None)
+    return dataclasses.replace(cfg, data=data)
+
+
+def _candidate(setup: str, cfg: config.Config, train: str, held_out: str) -> Cell:
+    # Measure only the held-out images: the additional sets contain test images too.
+    evaluation = config.Evaluation(batch_size=cfg.evaluation.batch_size, every=None)
+    cfg = dataclasses.replace(_on_splits(cfg, train, held_out), evaluation=evaluation)
+    validation.check_options(cfg)
+    return Cell(stage="choose", setup=setup, cfg=cfg)

@@ -1,0 +1,181 @@
+"""Runs cells as subprocesses, several at a time, each on its share of the devices."""
+
+import collections
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from vit_jax import config
+from vit_jax.config import components
+from vit_jax.runtime import signals
+from vit_jax.runtime.preemption import Preempted
+from vit_jax.studies.transfer.devices import Environment
+
+LOG = "log.txt"
+LOOK_EVERY = 0.1  # seconds
+
+
+class CellStopped(config.UserError):
+    """A cell ended for a reason unrelated to its learning rate."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+class Cell(Protocol):
+    """What is run: a config in a directory below that of the sweep."""
+
+    @property
+    def cfg(self) -> config.Config:
+        """The whole run."""
+        ...
+
+    @property
+    def directory(self) -> str:
+        """The run directory."""
+        ...
+
+    @property
+    def worker(self) -> tuple[str, ...]:
+        """The module to run, whose `main` calls `worker.serve`, and its additional arguments."""
+        ...
+
+
+C = TypeVar("C", bound=Cell)
+
+
+class Process(Generic[C]):
+    """A process that runs one cell; it ends with its parent and ignores terminal signals."""
+
+    def __init__(self, cell: C, workdir: pathlib.Path, environment: Environment) -> None:
+        self.cell, self._log = cell, workdir / cell.directory / LOG
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        module, *more = cell.worker
+        command = [sys.executable, "-m", module, str(workdir), cell.directory, *more]
+        values = config.to_dict(cell.cfg)
+        plugins = [*components.plugins()]
+        plugins += [name for name in values.get(config.PLUGINS, ()) if name not in plugins]
+        with self._log.open("ab") as log:
+            self._popen = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=os.environ | environment | (_module_path() if plugins else {}),
+                start_new_session=True,
+            )
+        self._began = time.monotonic()
+        assert self._popen.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it says why it ended at once
+            self._popen.stdin.write(json.dumps(values | {config.PLUGINS: plugins}) + "\n")
+            self._popen.stdin.flush()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._began
+
+    @property
+    def news(self) -> str:
+        """The newest line of its log."""
+        with self._log.open("rb") as log:
+            log.seek(-min(2000, self._log.stat().st_size), os.SEEK_END)
+            lines = log.read().decode(errors="replace").split("\n")
+        return next((line for line in reversed(lines[:-1]) if line.strip()), "")
+
+    def ended(self) -> bool:
+        """Returns whether the process has ended."""
+        return self._popen.poll() is not None
+
+    def stop(self) -> None:
+        """Asks it to save and exit."""
+        self._popen.terminate()
+
+    def kill(self) -> None:
+        """Kills it immediately."""
+        self._popen.kill()
+        self._popen.communicate()
+
+    def answer(self) -> dict[str, Any]:
+        """Returns the result of `worker.work`, or `stopped` with the reason."""
+        output, _ = self._popen.communicate()
+        code = self._popen.returncode
+        if code == 0:
+            return json.loads(output.splitlines()[-1])
+        by = "killed" if code == -signal.SIGKILL else f"ended with code {code}"
+        if code == -signal.SIGTERM:  # before it could save: nothing was lost that was saved
+            return {"state": "stopped", "why": "stopped", "exit_code": Preempted.exit_code}
+        why = f"{by}: {self.news}; see {self._log}; the same command resumes"
+        return {"state": "stopped", "why": why, "exit_code": 70}
+
+
+def _module_path() -> Environment:
+    """Returns the variable by which a process finds plug-ins where this one has found them."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def run(
+    cells: Sequence[C],
+    workdir: pathlib.Path,
+    places: Sequence[Environment],
+    *,
+    started: Callable[[C], None],
+    ended: Callable[[C, float, dict[str, Any]], None],
+    look: Callable[[dict[str, str]], None],
+) -> None:
+    """Runs cells, as many at a time as there are places.
+
+    Args:
+      cells: to run, in order.
+      workdir: the directory of the transfer.
+      places: environment variables that assign devices, one mapping per parallel process.
+      started: called with each cell that starts.
+      ended: called with a cell, its duration in seconds, and its result.
+      look: called periodically with the newest line of every running cell, by directory.
+
+    Raises Preempted if a signal asked to stop, CellStopped if a cell could not continue; both after
+    the running cells have saved their state.
+    """
+    waiting, free = collections.deque(cells), collections.deque(places)
+    running: list[tuple[Process[C], Environment]] = []
+    troubles: list[CellStopped] = []
+    told = False
+    with signals.Stop() as stop:
+        try:
+            while waiting or running:
+                if (stop.signal is not None or troubles) and not told:
+                    told = True
+                    waiting.clear()
+                    for process, _ in running:
+                        process.stop()
+                while waiting and free:
+                    process, place = Process(waiting.popleft(), workdir, free[0]), free.popleft()
+                    running.append((process, place))
+                    started(process.cell)
+                for process, place in [pair for pair in running if pair[0].ended()]:
+                    running.remove((process, place))
+                    free.append(place)
+                    answer = process.answer()
+                    ended(process.cell, process.seconds, answer)
+                    saved = answer.get("exit_code") == Preempted.exit_code
+                    if answer["state"] == "stopped" and not (told and saved):
+                        text = f"{process.cell.directory}: {answer['why']}"
+                        troubles.append(CellStopped(text, answer["exit_code"]))
+                look({process.cell.directory: process.news for process, _ in running})
+                time.sleep(LOOK_EVERY)
+        finally:
+            for process, _ in running:
+                process.kill()
+    if troubles:
+        raise troubles[0]
+    if stop.signal is not None:
+        raise Preempted("stopped; every cell has saved its state; the same command resumes")
