@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 import vit_jax
-from vit_jax.models.families.vit import ViTFamily
+from vit_jax.models.families import ViTFamily
 from vit_jax.models.layers import Attention, EncoderBlock
 from vit_jax.models.vit import ViT
 

@@ -33,9 +33,9 @@ TRAINING = ("schedules", "cooldown", "losses", "optimizer", "state", "step", "lo
 # Modules of vit_jax, and the files of tests that have to notice a fault in them.
 TARGETS = {
     ("training", "step loop state schedules"): [f"training/test_{one}.py" for one in TRAINING],
-    ("models", "vit layers patches positions"): [
+    ("models", "vit layers positions"): [
         f"models/test_{one}.py"
-        for one in ("patches", "positions", "layers", "vit", "variants", "backbone_parts", "macs")
+        for one in ("positions", "layers", "vit", "variants", "backbone_parts", "macs")
     ],
     ("data", "pipeline sampling"): [
         f"data/test_{one}.py" for one in ("sampling", "feed", "subset", "pipeline", "csv_source")

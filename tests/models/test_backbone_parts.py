@@ -13,7 +13,7 @@ import resnet_reference
 from vit_jax import cli, config, models, preflight, weights
 from vit_jax.config import catalog
 from vit_jax.inference import loading
-from vit_jax.models import layers, norms, rotary, variants
+from vit_jax.models import layers, positions, variants
 from vit_jax.utils import tree_utils
 
 TINY = config.Model(patch_size=(4, 4), width=16, depth=3, mlp_dim=24, heads=2, num_classes=5)
@@ -164,7 +164,7 @@ def test_rotary_positions_against_complex_numbers(span):
     """Pair (i, i + d/2) of a head is a complex number, times e^(i angle); DINOv3, section 3.2."""
     grid, d, base = (2, 3), 8, 10.0
     x = np.random.default_rng(0).normal(size=(2, 1 + 6, 3, d)).astype(np.float32)
-    turned = np.asarray(rotary.rotate(x, (grid, 1, d, base, span)))
+    turned = np.asarray(positions.Rotary(grid, 1, d, base, span).rotate(x))
     np.testing.assert_array_equal(turned[:, 0], x[:, 0])  # the class token stays
     for patch in range(6):
         places = np.array(divmod(patch, 3)) + 0.5
@@ -212,12 +212,12 @@ def test_rms_norm_is_that_of_its_paper():
     """x / sqrt(mean(x^2) + epsilon) * scale (Zhang and Sennrich 2019), of any type, in float32."""
     rng = np.random.default_rng(0)
     x, scale = rng.normal(3, 2, (4, 16)), rng.normal(1, 0.3, 16)
-    norm = norms.create(dataclasses.replace(TINY, norm="rms"), 16, rngs=nnx.Rngs(0))
+    norm = layers.create_norm(dataclasses.replace(TINY, norm="rms"), 16, rngs=nnx.Rngs(0))
     norm.scale[...] = scale.astype(np.float32)
     expected = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-6) * scale
-    found = norms.normalize(norm, x.astype(np.float32))
+    found = layers.normalize(norm, x.astype(np.float32))
     np.testing.assert_allclose(found, expected, rtol=3e-6)
-    half = norms.normalize(norm, jax.numpy.asarray(x, jax.numpy.bfloat16))
+    half = layers.normalize(norm, jax.numpy.asarray(x, jax.numpy.bfloat16))
     assert half.dtype == jax.numpy.bfloat16
     np.testing.assert_allclose(np.float64(half), expected, rtol=0.02)
 

@@ -8,7 +8,7 @@ import pytest
 from test_backbone_parts import IMAGES, TINY, random, tiny
 
 from vit_jax import config, models, unread_options, weights
-from vit_jax.models import attention, positions, rotary
+from vit_jax.models import layers, positions
 from vit_jax.utils import tree_utils
 
 EVA02 = {
@@ -69,7 +69,7 @@ def test_attention_with_a_bias_equals_float64():
     expected = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
     single = [np.float32(array) for array in (q, k, bias)]
     with jax.default_matmul_precision("highest"):
-        given = attention.attention_weights(single[0], single[1], bias=single[2])
+        given = layers.attention_weights(single[0], single[1], bias=single[2])
     np.testing.assert_allclose(given, expected, rtol=2e-6, atol=1e-7)
 
 
@@ -77,7 +77,7 @@ def test_rotary_positions_by_a_grid_of_reference():
     """EVA-02: radians are patches of 16 x 16, whatever the grid, times 10000^(-4 i / d)."""
     grid, d, base, reference = (2, 3), 8, 10000.0, (16, 12)
     x = np.random.default_rng(0).normal(size=(2, 1 + 6, 3, d)).astype(np.float32)
-    turned = np.asarray(rotary.rotate(x, (grid, 1, d, base, "separate", reference)))
+    turned = np.asarray(positions.Rotary(grid, 1, d, base, "separate", reference).rotate(x))
     np.testing.assert_array_equal(turned[:, 0], x[:, 0])
     for patch in range(6):
         row, column = divmod(patch, 3)

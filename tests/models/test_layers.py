@@ -6,20 +6,41 @@ from flax import nnx
 from scipy import special
 
 from vit_jax import config
-from vit_jax.models import attention, layers, norms
+from vit_jax.models import layers
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (3, 8, 12, 3), np.uint8)
+
+
+def test_patches_are_cut_in_raster_order():
+    found = np.asarray(layers.patchify(jnp.asarray(IMAGES), (4, 2)))
+    assert found.shape == (3, 2 * 6, 4, 2, 3)
+    for number in range(12):
+        row, column = divmod(number, 6)
+        expected = IMAGES[:, 4 * row : 4 * row + 4, 2 * column : 2 * column + 2]
+        np.testing.assert_array_equal(found[:, number], expected)
+
+
+def test_join_undoes_cut():
+    again = layers.unpatchify(layers.patchify(jnp.asarray(IMAGES), (4, 2)), (8, 12))
+    np.testing.assert_array_equal(again, IMAGES)
+
+
+def test_what_fills_no_patch_is_left_out():
+    found = layers.patchify(jnp.asarray(IMAGES), (3, 5))
+    np.testing.assert_array_equal(found, layers.patchify(jnp.asarray(IMAGES[:, :6, :10]), (3, 5)))
 
 
 def test_attention_weights_equal_float64():
     rng = np.random.default_rng(0)
     q, k = rng.normal(size=(2, 2, 7, 3, 5)).astype(np.float32) * 2
-    weights = attention.attention_weights(q, k)
+    weights = layers.attention_weights(q, k)
     logits = np.einsum("bqhd,bkhd->bhqk", q.astype(np.float64), k) / np.sqrt(5)
     np.testing.assert_allclose(weights, special.softmax(logits, -1), rtol=2e-5, atol=1e-7)
 
 
 def test_attention_weights_of_bfloat16_are_float32_and_sum_to_one():
     q = np.random.default_rng(0).normal(size=(2, 50, 2, 8)).astype(jnp.bfloat16)
-    weights = jax.jit(attention.attention_weights)(q, q)
+    weights = jax.jit(layers.attention_weights)(q, q)
     assert weights.dtype == jnp.float32
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
 
@@ -28,7 +49,7 @@ def test_layer_norm_of_bfloat16_is_rounded_once():
     """Statistics of bfloat16 numbers with a large mean would be useless in bfloat16."""
     norm = nnx.LayerNorm(64, epsilon=1e-6, rngs=nnx.Rngs(0))
     x = np.random.default_rng(1).normal(20, 1, (3, 64)).astype(jnp.bfloat16)
-    given = jax.jit(lambda x: norms.normalize(norm, x))(x)
+    given = jax.jit(lambda x: layers.normalize(norm, x))(x)
     assert given.dtype == jnp.bfloat16
     wide = np.asarray(x, np.float64)
     exact = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-6)
@@ -71,7 +92,7 @@ def test_relative_keys_are_added_to_the_logits_under_the_same_scale():
     rng = np.random.default_rng(0)
     q, k = rng.normal(size=(2, 2, 7, 3, 5)).astype(np.float32) * 2
     relative = rng.normal(size=(7, 7, 5)).astype(np.float32)
-    weights = attention.attention_weights(q, k, relative)
+    weights = layers.attention_weights(q, k, relative)
     logits = np.zeros((2, 3, 7, 7))
     for b, h, i, j in np.ndindex(2, 3, 7, 7):
         logits[b, h, i, j] = np.dot(q[b, i, h].astype(np.float64), k[b, j, h] + relative[i, j])

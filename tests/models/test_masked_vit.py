@@ -7,7 +7,7 @@ import pytest
 
 import vit_reference
 from vit_jax import config, models
-from vit_jax.models.masked_vit import take
+from vit_jax.models.vit import take_rows
 from vit_jax.utils import tree_utils
 from vit_reference import quick_jit
 
@@ -115,8 +115,8 @@ def test_rows_are_taken_exactly_and_so_are_their_gradients():
     x = np.random.default_rng(1).normal(size=(3, 5, 4)).astype(np.float32)
     index = np.array([[4, 4, 0], [1, 2, 3], [0, 0, 0]], np.int32)
     weight = np.arange(36, dtype=np.float32).reshape(3, 3, 4)
-    value, gradient = jax.value_and_grad(lambda x: jnp.sum(take(x, index) * weight))(x)
-    np.testing.assert_array_equal(take(x, index), np.take_along_axis(x, index[..., None], 1))
+    value, gradient = jax.value_and_grad(lambda x: jnp.sum(take_rows(x, index) * weight))(x)
+    np.testing.assert_array_equal(take_rows(x, index), np.take_along_axis(x, index[..., None], 1))
     expected = np.zeros_like(x)
     for row in range(3):
         np.add.at(expected[row], index[row], weight[row])

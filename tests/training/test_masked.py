@@ -314,7 +314,7 @@ def test_a_new_head_knows_nothing():
     corruption = masked_objective.corrupt(
         masked_objective.keys(0, jnp.asarray(0), 2), 4, cfg.masked
     )
-    outputs = model.predict_masked(params, images, **corruption)
+    outputs = model.predict_masked(params, images, corruption["source"], corruption["chosen"])
     found = masked_objective.measure(
         outputs, jnp.zeros((2, 8, 8, 3), jnp.uint8), corruption["chosen"], (4, 4), "color", RGB
     )

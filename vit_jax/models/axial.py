@@ -9,11 +9,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax import config
-from vit_jax.models.layers import EncoderBlock
-from vit_jax.models.norms import normalize
+from vit_jax.models.layers import EncoderBlock, normalize
 from vit_jax.models.positions import RelativePositions
 from vit_jax.models.resnet import GROUPS, Middle, ResNet, UnitShape
-from vit_jax.models.vit import ViT
+from vit_jax.models.vit import MaskedViT, ViT
 
 HEADS = 8  # of the attention in a ResNet
 NORM_EPSILON = 1e-4  # of its GroupNorm
@@ -35,7 +34,7 @@ class AxisBlock(EncoderBlock):
         self.grid, self.columns = grid, columns
 
     def attend(self, x: jax.Array, capture: bool, bias: jax.Array | None) -> tuple[jax.Array, None]:
-        """Returns what tokens x (B, N, D) attend to, and no weights: they fit no N x N."""
+        """Attention within lines, tokens (B, N, D), and no weights: they fit no N x N."""
         del capture, bias
         lines = x.reshape(x.shape[0], *self.grid, x.shape[2])
         if self.columns:
@@ -49,8 +48,8 @@ class AxisBlock(EncoderBlock):
 class AxialBlock(nnx.Module):
     """The layer of AxialViT: two encoder blocks, the first along rows, the second along columns.
 
-    So it has an MLP more than a layer of ViT. Dropout and stochastic depth, on which the paper says
-    nothing here, fall on both blocks as they do on one; positions of a layer are added once.
+    It therefore has one MLP more than a layer of ViT. The paper says nothing of dropout and
+    stochastic depth here; both blocks have them. Positions of a layer are added once.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class AxialBlock(nnx.Module):
     def __call__(
         self, x: jax.Array, key: jax.Array | None, share: jax.Array, capture: bool = False
     ) -> tuple[jax.Array, None]:
-        """Returns the tokens (B, N, D), and no weights; see `EncoderBlock`."""
+        """Applies both blocks to tokens x (B, N, D); see `EncoderBlock`."""
         keys = (None, None) if key is None else jax.random.split(key)
         x, _ = self.row(x, keys[0], share, capture)
         x, _ = self.column(x, keys[1], share, capture)
@@ -79,6 +78,10 @@ class AxialViT(ViT):
     def positioned_blocks(self) -> AxisBlock:
         """The blocks along rows: positions are added once per layer."""
         return self.encoder.row
+
+
+class MaskedAxialViT(MaskedViT, AxialViT):
+    """An AxialViT that predicts masked patches."""
 
 
 class LineAttention(nnx.Module):
@@ -97,7 +100,7 @@ class LineAttention(nnx.Module):
         self.value_offsets = RelativePositions(length, width, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns (B, lines, length, features) for the same."""
+        """Maps (B, lines, length, features) to the same shape."""
         features = x.shape[-1]
         projected = normalize(self.norm, self.project(x))
         query, key, value = (
@@ -142,7 +145,7 @@ class AxialLayer(nnx.Module):
         self.width = LineAttention(unit.features, width, dtype, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns (B, ceil(h / stride), ceil(w / stride), features) for (B, h, w, features)."""
+        """Maps (B, h, w, features) to (B, ceil(h / stride), ceil(w / stride), features)."""
         x = self.height(x.swapaxes(1, 2)).swapaxes(1, 2)
         x = self.width(x)
         if self.stride == 1:
@@ -163,5 +166,5 @@ class AxialResNet(ResNet):
     """
 
     def middle(self, image_size: tuple[int, int]) -> Middle:
-        """Returns what makes the axial layer of every unit, for images of this height and width."""
+        """The constructor of every unit's axial layer, for images of this height and width."""
         return functools.partial(AxialLayer, image_size)

@@ -6,6 +6,7 @@ functions; the NNX module exists only while a function is traced.
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import chex
@@ -15,10 +16,11 @@ from flax import nnx
 
 from vit_jax import config
 from vit_jax.config import Masked
-from vit_jax.models import adapters, masking, variants
+from vit_jax.models import variants
 from vit_jax.utils import tree_utils
 
-Params = dict[str, Any]
+Params = dict[str, Any]  # float32 arrays, nested by name
+LORA = "lora"  # the part of the parameters that holds adapters, under the path of their matrix
 
 
 class ParameterError(config.UserError):
@@ -27,7 +29,7 @@ class ParameterError(config.UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Classifier:
-    """A network as functions of its parameters; made by `create`.
+    """A network as functions of its parameters; see `create`.
 
     Equal and hashable by its fields, so it may be a static argument of `jax.jit`.
     """
@@ -36,9 +38,9 @@ class Classifier:
     image_size: tuple[int, int]
     channels: int
     dtype: str
-    masked: Masked = masking.OFF
+    masked: Masked = variants.UNMASKED
 
-    def _module(self, key: jax.Array) -> Any:
+    def _module(self, key: jax.Array) -> nnx.Module:
         return variants.family(self.config).network(
             self.config,
             self.image_size,
@@ -49,23 +51,23 @@ class Classifier:
         )
 
     def init(self, key: jax.Array) -> Params:
-        """Returns new float32 parameters, nested by name; works under `jit` and `eval_shape`."""
+        """New parameters; works under `jit` and `eval_shape`."""
         params = nnx.to_pure_dict(nnx.state(self._module(key), nnx.Param))
-        apart = jax.random.fold_in(key, 1)
-        return variants.family(self.config).initial(self.config, params, apart)
+        unused = jax.random.fold_in(key, 1)  # by the network
+        return variants.family(self.config).initial(self.config, params, unused)
 
     @functools.cached_property
     def _abstract(self) -> tuple[Any, Params]:
-        """The module's structure, and the shapes and types of its parameters by name."""
+        """The module's structure, and the ShapeDtypeStructs of its parameters."""
         module = nnx.eval_shape(lambda: self._module(jax.random.key(0)))
         shapes = nnx.to_pure_dict(nnx.state(module, nnx.Param))
-        # Rebuilt, so that they never remember the mesh that happened to be set on the first call.
+        # Rebuilt without shardings: the mesh set at the first call must not stick to the cache.
         plain = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), shapes)
         self._check_state(module, plain)
         return nnx.graphdef(module), plain
 
     def _check_state(self, module: Any, params: Params) -> None:
-        """Raises ConfigError unless the network, of a plug-in perhaps, has float32 parameters."""
+        """Raises ConfigError unless a network (of a plug-in) has only float32 parameters."""
         _, rest = nnx.state(module, nnx.Param, ...)
         wrong = [
             f"its parameter {name} is {leaf.dtype}; must be float32"
@@ -79,25 +81,23 @@ class Classifier:
             raise config.ConfigError(f"{variants.KEY}={self.config.architecture}: {wrong[0]}")
 
     def shapes(self) -> Params:
-        """Returns the parameters' ShapeDtypeStructs, nested by name; allocates nothing."""
-        return jax.tree.map(lambda leaf: leaf, self._abstract[1])
+        """ShapeDtypeStructs of the parameters, nested by name; allocates nothing."""
+        return jax.tree.map(lambda leaf: leaf, self._abstract[1])  # a copy
 
     def bind(self, params: Params) -> Any:
-        """Returns the module that holds `params`.
-
-        Its dense layers add their adapters, which `params` may hold under `lora`.
+        """The module that holds `params`, with the adapters of its dense layers under `lora`.
 
         Raises ParameterError, in one line with every difference, unless names, shapes and types
         are exactly those of `shapes()`, or of `cast` where it differs.
         """
         graphdef, shapes = self._abstract
-        own = {name: part for name, part in params.items() if name != adapters.PART}
+        own = {name: part for name, part in params.items() if name != LORA}
         given, expected = tree_utils.flatten(own), tree_utils.flatten(shapes)
         for name, cast in tree_utils.flatten(jax.eval_shape(self.cast, shapes)).items():
             if getattr(given.get(name), "dtype", None) == cast.dtype:
                 expected[name] = cast
         wrong = differences(expected, given)
-        added = tree_utils.flatten(params.get(adapters.PART, {}))
+        added = tree_utils.flatten(params.get(LORA, {}))
         wrong += [
             f"{name} is unknown" for name in added if name.rpartition("/")[0] not in self.dense
         ]
@@ -105,18 +105,23 @@ class Classifier:
             raise ParameterError(f"parameters do not fit the model: {'; '.join(wrong)}")
         # nnx.merge goes by position alone; with equal names the order is equal too.
         network = nnx.merge(graphdef, tree_utils.nest(given))
-        adapters.attach(network, added)
+        for name, parent, attribute, layer in _dense_layers(network):
+            if f"{name}/a" in added:
+                setattr(parent, attribute, Adapted(layer, added[f"{name}/a"], added[f"{name}/b"]))
         return network
 
     @functools.cached_property
     def dense(self) -> dict[str, tuple[int, int]]:
         """The inputs and outputs of every dense layer by the name of its matrix."""
-        return adapters.sizes(nnx.merge(*self._abstract))
+        return {
+            name: (math.prod(_axes(layer.in_features)), math.prod(_axes(layer.out_features)))
+            for name, _, _, layer in _dense_layers(nnx.merge(*self._abstract))
+        }
 
     def cast(self, params: Params) -> Params:
-        """Returns `params` with those in the compute type that the network reads only in it.
+        """Casts parameters that the network reads only in the compute dtype.
 
-        Its outputs stay the same; gathered from other devices, they are half the bytes.
+        Outputs stay the same, but gathering the parameters over devices moves half the bytes.
         """
         reads = variants.family(self.config).reads_in_compute_type
 
@@ -133,13 +138,13 @@ class Classifier:
         key: jax.Array | None = None,
         capture: bool = False,
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Returns logits (B, K) float32 and intermediates by name.
+        """Logits (B, K) float32 and intermediates by name.
 
-        Intermediates: `tokens` (B, N, D), what pooling sees, in the compute type, class token first
-        where there is one; `pre_logits` (B, D or R) float32, what the head sees; and with
-        `capture`, `attention` (L, B, H, N, N) float32, always from the explicit attention; an
-        axial_vit has no such weights and leaves it out. ResNets have `features` (B, h, w, F), their
-        last map in the compute type, and `pre_logits`. Under `jit` those not used cost nothing.
+        Intermediates: `tokens` (B, N, D), the input of pooling in the compute dtype, class token
+        first if any; `pre_logits` (B, D or R) float32, the input of the head; and with `capture`,
+        `attention` (L, B, H, N, N) float32, always from explicit attention (axial_vit has none).
+        ResNets have `features` (B, h, w, F), the last map in the compute dtype, and `pre_logits`.
+        Under `jit` unused ones cost nothing.
 
         Args:
           params: float32 arrays nested as in `shapes()`, and adapters under `lora` if there are
@@ -166,27 +171,27 @@ class Classifier:
         params: Params,
         images: jax.Array,
         source: jax.Array,
-        chosen: jax.Array,
+        masked: jax.Array,
         *,
         key: jax.Array | None = None,
     ) -> jax.Array:
-        """Returns the predictions for corrupted patches, (B, M, outputs) float32.
+        """Predictions for masked patches, (B, M, outputs) float32.
 
         Requires a model with `masked.target`, which defines the outputs.
 
         Args:
           params: as in `apply`.
           images: as in `apply`, uncorrupted.
-          source: (B, P) int32: the patch whose embedding stands in for each; P is the mask token.
-          chosen: (B, M) int32: the patches to predict.
+          source: (B, P) int32: the patch whose embedding replaces each one's; P is the mask token.
+          masked: (B, M) int32: the patches to predict.
           key: dropout key; None means no dropout.
         """
         self._check(images)
         chex.assert_shape(source, (images.shape[0], self.patches))
-        chex.assert_shape(chosen, (images.shape[0], None))
-        chex.assert_type([source, chosen], int)
-        outputs = self.bind(params).predict_masked(images, source, chosen, key)
-        chex.assert_shape(outputs, (*chosen.shape, None))
+        chex.assert_shape(masked, (images.shape[0], None))
+        chex.assert_type([source, masked], int)
+        outputs = self.bind(params).predict_masked(images, source, masked, key)
+        chex.assert_shape(outputs, (*masked.shape, None))
         chex.assert_type(outputs, jnp.float32)
         return outputs
 
@@ -228,16 +233,16 @@ def create(
     image_size: tuple[int, int],
     channels: int = 3,
     dtype: str = "float32",
-    masked: Masked = masking.OFF,
+    masked: Masked = variants.UNMASKED,
 ) -> Classifier:
-    """Returns the classifier that `model` describes.
+    """The classifier that `model` describes.
 
     Args:
       model: with a variant or all sizes, and num_classes set.
       image_size: height and width in pixels, multiples of the patch's unless `patch_remainder`
         drops the remainder.
       channels: of an image, at least 1.
-      dtype: compute type, `float32` or `bfloat16`; parameters are float32 either way.
+      dtype: compute dtype, `float32` or `bfloat16`; parameters are float32 either way.
       masked: where it has a target, the model predicts patches instead of classes.
 
     Raises ConfigError for sizes that are missing or do not fit each other.
@@ -254,7 +259,7 @@ def create(
 
 
 def differences(expected: dict[str, Any], given: dict[str, Any]) -> list[str]:
-    """Returns a phrase for each array of `given` that differs; empty if none does.
+    """A phrase for each array of `given` that differs from `expected`.
 
     Both are flat dicts by name, of arrays or ShapeDtypeStructs.
     """
@@ -271,3 +276,35 @@ def differences(expected: dict[str, Any], given: dict[str, Any]) -> list[str]:
         elif form(given[name]) != form(leaf):
             wrong.append(f"{name} is {form(given[name])}, not {form(leaf)}")
     return wrong + [f"{name} is unknown" for name in given if name not in expected]
+
+
+class Adapted(nnx.Module):
+    """A dense layer with a low-rank adapter (LoRA, Hu et al. 2021): x W + (x A) B.
+
+    The matrix W is only read, so a gradient with respect to adapters is never as large as W.
+    """
+
+    def __init__(self, dense: nnx.Linear | nnx.LinearGeneral, a: jax.Array, b: jax.Array):
+        self.dense, self.a, self.b = dense, nnx.Param(a), nnx.Param(b)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Applies the dense layer and adds the LoRA update in the layer's dtype."""
+        y = self.dense(x)
+        inputs = len(_axes(self.dense.in_features))
+        x = x.reshape(*x.shape[: x.ndim - inputs], -1).astype(y.dtype)
+        update = x @ self.a[...].astype(y.dtype) @ self.b[...].astype(y.dtype)
+        return y + update.reshape(y.shape)
+
+
+def _axes(features: int | tuple[int, ...]) -> tuple[int, ...]:
+    return features if isinstance(features, tuple) else (features,)
+
+
+def _dense_layers(network: nnx.Module) -> list[tuple[str, nnx.Module, str, Any]]:
+    """The name of each dense layer's matrix, its parent module, its attribute there, and itself."""
+    return [
+        ("/".join(map(str, (*path, attribute, "kernel"))), module, attribute, layer)
+        for path, module in nnx.iter_modules(network)
+        for attribute, layer in vars(module).items()
+        if isinstance(layer, (nnx.Linear, nnx.LinearGeneral))
+    ]

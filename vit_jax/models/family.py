@@ -1,13 +1,20 @@
-"""The protocol of a model: what the rest of the program asks of an architecture, without jax.
+"""The interface of an architecture, without jax.
 
 A plug-in subclasses `Family`, registers it with `components.register("model", NAME)` and is used
 with `model.architecture=NAME`, or `NAME(argument=value)` where its constructor takes arguments.
 Only `network` is required. It imports jax inside, so that listing models stays fast.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vit_jax import config
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+    from flax import nnx
+
+    from vit_jax.models.classifier import Params
 
 
 class Family:
@@ -26,25 +33,25 @@ class Family:
     unread: tuple[str, ...] = ()
 
     def complete(self, model: config.Model) -> config.Model:
-        """Returns `model` with sizes left at None filled in."""
+        """Fills in sizes left at None."""
         return model
 
     def check(self, model: config.Model, image_size: tuple[int, int]) -> None:
         """Raises ConfigError for options that do not fit each other or the images."""
 
     def multiple(self, model: config.Model) -> tuple[int, int]:
-        """Returns the height and width in pixels that image sides must be multiples of."""
+        """Height and width in pixels that image sides must be multiples of."""
         return 1, 1
 
     def grid(self, model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
-        """Returns the rows and columns of tokens, or of the last map; raises ConfigError if none.
+        """Rows and columns of patches, or of the last map; raises ConfigError if there is no grid.
 
         Needed for attention figures.
         """
         raise config.ConfigError(f"model.architecture={model.architecture}: has no grid of tokens")
 
     def covered(self, model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
-        """Returns the height and width of the pixels that the tokens cover."""
+        """Height and width of the pixels that patches cover."""
         return image_size
 
     def flops(
@@ -54,30 +61,30 @@ class Family:
         channels: int,
         masked: config.Masked,
     ) -> int | None:
-        """Returns the FLOPs of the forward pass of one image, two per multiply-accumulate.
+        """FLOPs of the forward pass of one image, two per multiply-accumulate.
 
-        None leaves out MFU and everything else that FLOPs tell.
+        None leaves out MFU and other numbers that need FLOPs.
         """
         return None
 
     def shrink(
         self, model: config.Model, image_size: tuple[int, int]
     ) -> tuple[config.Model, tuple[int, int]]:
-        """Returns a tiny model of the same parts, and an image size for it, for `--smoke`."""
+        """A tiny model of the same parts, and an image size for it, for `--smoke`."""
         return model, image_size
 
     def reads_in_compute_type(self, name: str) -> bool:
-        """Returns whether the network reads a parameter only after a cast to the compute type.
+        """Whether the network reads a parameter only after a cast to the compute dtype.
 
-        Devices then gather it in that type.
+        Devices then gather it in that dtype.
 
         Args:
           name: of the parameter, its keys joined by slashes.
         """
         return False
 
-    def initial(self, model: config.Model, params: Any, key: Any) -> Any:
-        """Returns initial parameters, nested by name, from those that the network begins with.
+    def initial(self, model: config.Model, params: "Params", key: "jax.Array") -> "Params":
+        """Initial parameters, nested by name, from those that the network begins with.
 
         Args:
           model: complete options.
@@ -87,7 +94,7 @@ class Family:
         return params
 
     def lacks(self, model: config.Model, figure: str) -> str | None:
-        """Returns why `inspect` cannot draw a figure; None if it can.
+        """Why `inspect` cannot draw a figure; None if it can.
 
         Args:
           model: complete options.
@@ -105,7 +112,7 @@ class Family:
         return f"model.architecture={model.architecture} declares no {nouns[figure]}"
 
     def filters(self, model: config.Model) -> tuple[str, ...]:
-        """Returns the path in the parameters of the filters (h, w, C, D) that see pixels."""
+        """Path in the parameters of the filters (h, w, C, D) that see pixels."""
         raise NotImplementedError
 
     def network(
@@ -113,12 +120,12 @@ class Family:
         model: config.Model,
         image_size: tuple[int, int],
         channels: int,
-        dtype: Any,
+        dtype: "jnp.dtype",
         masked: config.Masked,
         *,
-        rngs: Any,
-    ) -> Any:
-        """Returns the `nnx.Module`, whose only state is `nnx.Param`s of float32.
+        rngs: "nnx.Rngs",
+    ) -> "nnx.Module":
+        """The `nnx.Module`, whose only state is `nnx.Param`s of float32.
 
         It is called as `network(images, key=None, capture=False)` with images (B, H, W, C) and
         returns logits (B, model.num_classes) float32 and a dict with `pre_logits` (B, D) float32,

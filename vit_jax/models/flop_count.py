@@ -1,4 +1,4 @@
-"""Multiply-accumulates of a forward pass, counted from the config alone, without jax.
+"""Multiply-accumulates of parts of a forward pass, from the config alone, without jax.
 
 What counts is what the accelerator's matrix units do: matrix products and convolutions. Of a
 convolution only the products with pixels of the image count, not those with its padding; that is
@@ -9,33 +9,33 @@ import functools
 from collections.abc import Callable
 
 from vit_jax import config
-from vit_jax.models import masking
+from vit_jax.models import variants
 from vit_jax.models.variants import required
 
 Map = tuple[int, int]  # rows and columns of positions
 
 
 def head(model: config.Model, features: int) -> int:
-    """Returns the multiply-accumulates from `features` to the logits."""
+    """From pooled features to logits."""
     r, k = model.representation_size, required(model.num_classes)
     return features * k if r is None else features * r + r * k
 
 
 def patch_embedding(model: config.Model, grid: Map, channels: int) -> int:
-    """Returns those of the patch embedding, on a map of `channels`."""
+    """Of the patch embedding, on a map of `channels`."""
     patch = required(model.patch_size)
     return grid[0] * grid[1] * patch[0] * patch[1] * channels * required(model.width)
 
 
 def dense(model: config.Model, tokens: int) -> int:
-    """Returns those of the four projections of attention and of an MLP."""
+    """Of the four projections of attention and an MLP."""
     d, m = required(model.width), required(model.mlp_dim)
     products = 3 if model.mlp == "swiglu" else 2
     return 4 * tokens * d * d + products * tokens * d * m
 
 
 def pooling(model: config.Model, grid: Map) -> int:
-    """Returns those of attention pooling: keys and values of all patches, a query of one."""
+    """Of attention pooling: keys and values of all patches, one query."""
     if model.pooling != "map":
         return 0
     d, m = required(model.width), required(model.mlp_dim)
@@ -44,15 +44,15 @@ def pooling(model: config.Model, grid: Map) -> int:
 
 
 def prediction(model: config.Model, grid: Map, channels: int, masked: config.Masked) -> int:
-    """Returns those that corrupt the patches of an image and predict them."""
+    """Of corrupting the patches of an image and predicting them."""
     d, p, patch = required(model.width), grid[0] * grid[1], required(model.patch_size)
-    chosen = masking.corrupted(masked, p)
-    products = p * (p + 1) * d + chosen * p * d
-    return products + chosen * d * masking.outputs(masked, patch, channels)
+    predicted = variants.masked_patches(masked, p)
+    products = p * (p + 1) * d + predicted * p * d  # `take_rows` is a product with one-hot rows
+    return products + predicted * d * variants.masked_outputs(masked, patch, channels)
 
 
 def convolution_3x3(size: Map, features: int, stride: int) -> int:
-    """Returns those of a 3 x 3 convolution that keeps the number of features."""
+    """Of a 3 x 3 convolution that keeps the number of features."""
     return features * features * _taps(size, size=3, stride=stride)
 
 
@@ -62,7 +62,7 @@ def backbone(
     channels: int,
     middle: Callable[[Map, int, int], int] = convolution_3x3,
 ) -> tuple[int, int]:
-    """Returns those of a ResNet up to its last map, and the channels of that map.
+    """Of a ResNet up to its last map; and the channels of that map.
 
     Args:
       model: with units and width.
@@ -93,7 +93,7 @@ def _strided(place: Map, stride: int) -> Map:
 
 @functools.cache
 def _taps(place: Map, *, size: int, stride: int) -> int:
-    """Returns how often a square kernel's elements meet a position of the map, over all outputs."""
+    """How often a square kernel's elements meet a position of the map, over all outputs."""
     # Where v1 and v2 pad differently, one is the mirror image of the other.
     starts = [range(-(size // 2), length - size // 2, stride) for length in place]
     rows, columns = (

@@ -1,5 +1,9 @@
-"""Position embeddings (ViT, appendix D.4): learned, relative, and sinusoidal; relative biases."""
+"""Position encodings: learned and sinusoidal embeddings (ViT, appendix D.4), relative, rotary.
 
+Grids are (rows, columns) of patches in raster order.
+"""
+
+import dataclasses
 import functools
 import math
 
@@ -11,15 +15,14 @@ from flax import nnx
 from vit_jax import config
 from vit_jax.models.variants import placed_tokens, prefix_tokens, required
 
-normal = nnx.initializers.normal(0.02, dtype=jnp.float32)  # as BERT, says the released code
+normal = nnx.initializers.normal(0.02, dtype=jnp.float32)  # as in BERT and Google's ViT code
 
 
 class Positions(nnx.Module):
-    """A learned table: one row per token, or one half-width row per grid row and grid column.
+    """Learned embedding: one row per token, or one half-width row per grid row and grid column.
 
-    The class token has a row of its own in both, and so has a distillation token, unless
-    `model.class_position` is false: then nothing is added to them, and nothing learned. Nor is
-    anything added to registers.
+    In both, the class and distillation tokens have rows of their own unless `model.class_position`
+    is false. Tokens without a row, such as registers, have position zero.
     """
 
     def __init__(self, model: config.Model, grid: tuple[int, int], *, rngs: nnx.Rngs):
@@ -36,8 +39,14 @@ class Positions(nnx.Module):
             self.table = nnx.Param(normal(rngs.params(), (1, tokens, width)))
 
     def __call__(self) -> jax.Array:
-        """Returns the embedding of every token, (1, N, D) float32, class token first."""
-        table = self._of_patches() if self.two_d else self.table[...][0]
+        """The embedding of every token, (1, N, D) float32, class token first."""
+        if self.two_d:
+            shape = (*self.grid, self.rows.shape[1])
+            rows = jnp.broadcast_to(self.rows[...][:, None], shape)
+            columns = jnp.broadcast_to(self.columns[...][None], shape)
+            table = jnp.concatenate([columns, rows], axis=2).reshape(-1, 2 * shape[2])
+        else:
+            table = self.table[...][0]
         if self.two_d and self.placed:
             table = jnp.concatenate([self.cls[...], table])
         if self.bare:
@@ -45,68 +54,102 @@ class Positions(nnx.Module):
             table = jnp.concatenate([table[: self.placed], nothing, table[self.placed :]])
         return table[None]
 
-    def _of_patches(self) -> jax.Array:
-        """Returns the embedding of every patch of a `learned_2d`, (P, D) float32."""
-        height, width = self.grid
-        half = self.rows.shape[1]
-        rows = jnp.broadcast_to(self.rows[...][:, None], (height, width, half))
-        columns = jnp.broadcast_to(self.columns[...][None], (height, width, half))
-        return jnp.concatenate([columns, rows], axis=2).reshape(height * width, 2 * half)
-
 
 class RelativePositions(nnx.Module):
-    """Relative positions: a learned key per offset between two tokens, shared by all heads."""
+    """A learned key per offset between two tokens, shared by all heads (ViT, appendix D.4)."""
 
     def __init__(self, tokens: int, features: int, *, rngs: nnx.Rngs):
         self.tokens = tokens
         self.table = nnx.Param(normal(rngs.params(), (2 * tokens - 1, features)))
 
     def __call__(self) -> jax.Array:
-        """Returns the key of every query and key position, (N, N, d) float32."""
+        """The vector for every query and key position, (N, N, d) float32."""
         index = np.arange(self.tokens)
         return self.table[...][index[:, None] - index[None] + self.tokens - 1]
 
 
 class RelativeBias(nnx.Module):
-    """Relative position bias: a learned logit per head and offset between patches (BEiT).
-
-    The last three rows of the table are of the tokens before the patches: from them to any token,
-    from any to them, and among themselves. All are zero at first.
-    """
+    """A learned attention logit per head and offset between patches (BEiT), initially zero."""
 
     def __init__(self, model: config.Model, grid: tuple[int, int], *, rngs: nnx.Rngs):
-        self.grid, self.before = grid, prefix_tokens(model)
-        rows = int(relative_offsets(self.grid, self.before).max()) + 1
+        self.grid, self.prefix = grid, prefix_tokens(model)
+        rows = int(relative_offsets(self.grid, self.prefix).max()) + 1
         self.table = nnx.Param(jnp.zeros((rows, required(model.heads)), jnp.float32))
 
     def __call__(self) -> jax.Array:
-        """Returns what is added to the logits of attention, (H, N, N) float32."""
-        offsets = relative_offsets(self.grid, self.before)
+        """The bias of the attention logits, (H, N, N) float32."""
+        offsets = relative_offsets(self.grid, self.prefix)
         return self.table[...][offsets].transpose(2, 0, 1)
 
 
 @functools.cache
-def relative_offsets(grid: tuple[int, int], before: int) -> np.ndarray:
-    """Returns the row of `RelativeBias` for every query and key, (N, N) int32.
+def relative_offsets(grid: tuple[int, int], prefix: int) -> np.ndarray:
+    """Row of the `RelativeBias` table for every query and key, (N, N) int32.
 
-    Args:
-      grid: rows and columns of patches, in raster order.
-      before: tokens before the patches.
+    The last three rows belong to the `prefix` tokens before the patches: from them to any token,
+    from any token to them, and among themselves.
     """
-    places = np.indices(grid).reshape(2, -1)
-    down, right = places[:, :, None] - places[:, None] + np.reshape(grid, (2, 1, 1)) - 1
-    between = down * (2 * grid[1] - 1) + right
-    found = np.pad(between, ((before, 0), (before, 0))).astype(np.int32)
+    patches = np.indices(grid).reshape(2, -1)
+    down, right = patches[:, :, None] - patches[:, None] + np.reshape(grid, (2, 1, 1)) - 1
+    offsets = down * (2 * grid[1] - 1) + right
+    offsets = np.pad(offsets, ((prefix, 0), (prefix, 0))).astype(np.int32)
     count = (2 * grid[0] - 1) * (2 * grid[1] - 1)
-    found[:before], found[:, :before], found[:before, :before] = count, count + 1, count + 2
-    return found
+    offsets[:prefix], offsets[:, :prefix], offsets[:prefix, :prefix] = count, count + 1, count + 2
+    return offsets
+
+
+@dataclasses.dataclass(frozen=True)
+class Rotary:
+    """Rotary position embedding in two dimensions.
+
+    Half of a head's feature pairs turn with the row, half with the column; features i and i + d/2
+    are a pair.
+    DINOv3 scales rows and columns to -1 to 1 and turns the first pair by 2 pi per unit; EVA-02
+    counts patches of a reference grid, one radian each. Both carry over to any image size.
+
+    Attributes:
+      grid: rows and columns of patches.
+      prefix: tokens before the patches, which do not turn.
+      features: d, width of a head, a multiple of 4.
+      base: of d/4 frequencies, the i-th is base^(-4 i / d) times the first.
+      span: what -1 to 1 covers: each axis (`separate`), or the longer (`max`) or shorter (`min`).
+      reference: a grid whose patches are counted from 0, in place of -1 to 1.
+    """
+
+    grid: tuple[int, int]
+    prefix: int
+    features: int
+    base: float
+    span: str = "separate"
+    reference: tuple[int, int] | None = None
+
+    @functools.cached_property
+    def angles(self) -> np.ndarray:
+        """The angle of every token and pair of features, (N, d/2) float32."""
+        frequencies = self.base ** -(np.arange(self.features // 4) * 4 / self.features)
+        positions = np.indices(self.grid).reshape(2, -1).T
+        if self.reference is not None:
+            positions = positions / self.grid * self.reference
+        else:
+            spans = {"separate": np.array(self.grid), "max": max(self.grid), "min": min(self.grid)}
+            positions = 2 * (positions + 0.5) / spans[self.span] - 1
+            frequencies = 2 * math.pi * frequencies
+        angles = (positions[:, :, None] * frequencies).reshape(len(positions), -1)
+        return np.pad(angles, ((self.prefix, 0), (0, 0))).astype(np.float32)
+
+    def rotate(self, x: jax.Array) -> jax.Array:
+        """Rotates queries or keys (B, N, H, d), in float32, rounded once to their dtype."""
+        angles = self.angles[None, :, None]
+        cos, sin = np.cos(angles), np.sin(angles)
+        a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+        return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
 
 
 def sincos_1d(tokens: int, features: int, temperature: float = 10_000.0) -> jax.Array:
-    """Returns the Transformer's fixed positions of a sequence, (tokens, features) float32.
+    """Fixed embedding of a sequence (Vaswani et al. 2017, section 3.5), (tokens, features) float32.
 
-    Feature 2i is sin(p / temperature^(2i / features)), feature 2i + 1 its cosine (Vaswani et al.
-    2017, section 3.5); `features` must be even.
+    Feature 2i is sin(p / temperature^(2i / features)), feature 2i + 1 its cosine; `features` must
+    be even.
     """
     exponents = jnp.arange(0, features, 2, dtype=jnp.float32) / features
     angles = jnp.outer(
@@ -116,11 +159,10 @@ def sincos_1d(tokens: int, features: int, temperature: float = 10_000.0) -> jax.
 
 
 def sincos_2d(height: int, width: int, features: int, temperature: float = 10_000.0) -> jax.Array:
-    """Returns the fixed position embedding of a grid, (height * width, features) float32.
+    """Fixed embedding of a grid (MoCo v3, big_vision), (height * width, features) float32.
 
     A quarter of the features each for sin(x w), cos(x w), sin(y w), cos(y w), with frequencies w
-    falling geometrically from 1 to 1/temperature (MoCo v3, and big_vision's ViT); `features` must
-    be a multiple of 4. Patches are in raster order.
+    from 1 to 1/temperature in geometric steps; `features` must be a multiple of 4.
     """
     quarter = features // 4
     exponents = jnp.arange(quarter, dtype=jnp.float32) / max(quarter - 1, 1)

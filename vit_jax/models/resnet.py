@@ -14,8 +14,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from vit_jax import config
-from vit_jax.models.layers import WithHead, constrain_batch, rematerialize
-from vit_jax.models.norms import normalize
+from vit_jax.models.layers import WithHead, constrain_batch, normalize, rematerialize
 from vit_jax.models.variants import required
 
 EXPANSION = 4  # ratio of a unit's output channels to its inner channels
@@ -49,23 +48,23 @@ class Middle(Protocol):
     def __call__(
         self, model: config.Model, unit: UnitShape, dtype: jnp.dtype, *, rngs: nnx.Rngs
     ) -> Layer:
-        """Returns the layer, an nnx.Module that holds parameters only."""
+        """Creates the layer, an nnx.Module that holds only parameters."""
         ...
 
 
 def standardize(kernel: jax.Array, version: str, epsilons: str = "version") -> jax.Array:
-    """Returns a float32 kernel (h, w, inputs, features) with mean 0, variance 1 in each feature.
+    """Scales a float32 kernel (h, w, inputs, features) to mean 0 and variance 1 in each feature.
 
-    Released hybrids add to the deviation, Big Transfer and timm to the variance; all keep it from
-    0. Args are the model's `resnet_version` and `resnet_epsilons`.
+    An epsilon keeps the divisor from 0: released hybrids add it to the deviation, Big Transfer and
+    timm to the variance. Args are the model's `resnet_version` and `resnet_epsilons`.
     """
-    centerd = kernel - kernel.mean(axis=(0, 1, 2), keepdims=True)
-    variance = (centerd**2).mean(axis=(0, 1, 2), keepdims=True)
+    centered = kernel - kernel.mean(axis=(0, 1, 2), keepdims=True)
+    variance = (centered**2).mean(axis=(0, 1, 2), keepdims=True)
     if epsilons == "timm":
-        return centerd * jax.lax.rsqrt(variance + 1e-8)
+        return centered * jax.lax.rsqrt(variance + 1e-8)
     if version == "v1":
-        return centerd / (jnp.sqrt(variance) + 1e-5)
-    return centerd * jax.lax.rsqrt(variance + 1e-10)
+        return centered / (jnp.sqrt(variance) + 1e-5)
+    return centered * jax.lax.rsqrt(variance + 1e-10)
 
 
 class Convolution(nnx.Module):
@@ -87,9 +86,9 @@ class Convolution(nnx.Module):
         self.kernel = nnx.Param(lecun_normal(rngs.params(), (size, size, inputs, features)))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns (B, ceil(h / stride), ceil(w / stride), features) in the compute type."""
+        """Maps (B, h, w, C) to (B, ceil(h / stride), ceil(w / stride), features), compute dtype."""
         kernel = standardize(self.kernel[...], self.version, self.epsilons)
-        # They differ where a stride meets an even side: SAME pads that less at its start.
+        # They differ where a stride meets an even side: SAME pads less at its start.
         margin = kernel.shape[0] // 2
         x = jax.lax.conv_general_dilated(
             x.astype(self.dtype),
@@ -104,7 +103,7 @@ class Convolution(nnx.Module):
 def convolution_3x3(
     model: config.Model, unit: UnitShape, dtype: jnp.dtype, *, rngs: nnx.Rngs
 ) -> Layer:
-    """Returns the usual layer in the middle of a unit."""
+    """Creates the usual layer in the middle of a unit."""
     features, stride = unit.features, unit.stride
     return Convolution(model, features, features, size=3, stride=stride, dtype=dtype, rngs=rngs)
 
@@ -125,15 +124,15 @@ class GroupNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((features,), jnp.float32))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns the normalized map, (B, h, w, C) float32."""
+        """Normalizes x (B, h, w, C) in float32."""
         batch, channels = x.shape[0], x.shape[3]
 
-        def of_groups(each: jax.Array) -> jax.Array:
+        def group_mean(each: jax.Array) -> jax.Array:
             groups = each.reshape(batch, GROUPS, channels // GROUPS).mean(axis=2)
             return jnp.repeat(groups, channels // GROUPS, axis=1)
 
-        mean = of_groups(x.mean(axis=(1, 2)))
-        variance = jnp.maximum(of_groups((x * x).mean(axis=(1, 2))) - mean * mean, 0.0)
+        mean = group_mean(x.mean(axis=(1, 2)))
+        variance = jnp.maximum(group_mean((x * x).mean(axis=(1, 2))) - mean * mean, 0.0)
         factor = jax.lax.rsqrt(variance + self.epsilon) * self.scale[...][None]
         return (x - mean[:, None, None]) * factor[:, None, None] + self.bias[...][None, None, None]
 
@@ -172,7 +171,7 @@ class Unit(nnx.Module):
             self.gn3 = GroupNorm(model, features, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns (B, ceil(h / stride), ceil(w / stride), outputs) for (B, h, w, inputs)."""
+        """Maps (B, h, w, inputs) to (B, ceil(h / stride), ceil(w / stride), outputs)."""
         return self._post_activation(x) if self.post else self._pre_activation(x)
 
     def _post_activation(self, x: jax.Array) -> jax.Array:
@@ -212,7 +211,7 @@ class Stage(nnx.Module):
             )
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns the map after all units."""
+        """Applies all units to x (B, h, w, inputs)."""
 
         def apply(x: jax.Array, unit: Unit) -> tuple[jax.Array, None]:
             return constrain_batch(unit(constrain_batch(x))), None
@@ -270,13 +269,13 @@ class Backbone(nnx.Module):
             self.gn_final = GroupNorm(model, self.features, rngs=rngs)
 
     def __call__(self, images: jax.Array) -> jax.Array:
-        """Returns the last map (B, h, w, features) in the compute type, of images (B, H, W, C)."""
+        """The last map (B, h, w, features) in the compute dtype, of images (B, H, W, C)."""
         x = self.conv_root(images)
         if self.version == "v1":
             x = jax.nn.relu(normalize(self.gn_root, x))
             x = nnx.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")
         else:
-            # Nothing rectifies the root here: zeros count in the maximum.
+            # v2 has no ReLU before this pool, so padding with zeros would count in the maximum.
             value = 0.0 if self.zeros else -jnp.inf
             x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=value)
             x = nnx.max_pool(x, (3, 3), strides=(2, 2), padding="VALID")
@@ -309,16 +308,16 @@ class ResNet(WithHead):
         self.add_head(model, self.resnet.features, rngs=rngs)
 
     def middle(self, image_size: tuple[int, int]) -> Middle:
-        """Returns what makes the middle layer of every unit, for images of this height, width."""
+        """The constructor of every unit's middle layer, for images of this height and width."""
         del image_size  # a convolution fits any
         return convolution_3x3
 
     def __call__(
         self, images: jax.Array, *, key: jax.Array | None = None, capture: bool = False
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Returns logits (B, K) float32 and intermediates by name.
+        """Logits (B, K) float32 and intermediates by name.
 
-        Intermediates: `features` (B, h, w, F), the last map in the compute type, and `pre_logits`
+        Intermediates: `features` (B, h, w, F), the last map in the compute dtype, and `pre_logits`
         (B, F or R) float32, what the head sees. Nothing is random and nothing attends: `key` and
         `capture` change nothing.
         """

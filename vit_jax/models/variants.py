@@ -1,4 +1,4 @@
-"""Networks by name: `ViT-B/16` is the Base encoder on patches of 16 x 16 pixels."""
+"""Models by name, such as `ViT-B/16`, and what their options imply; without jax."""
 
 import dataclasses
 import difflib
@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from vit_jax import config
 from vit_jax.config import components
-from vit_jax.models import masking
 from vit_jax.models.family import Family
 
 T = TypeVar("T")
 
 KEY = "model.architecture"
+UNMASKED = config.Masked()
 
 
 class Size(NamedTuple):
@@ -48,11 +48,11 @@ _SIZE = r"([A-Za-z]+)[/_]([1-9][0-9]{0,3})"
 
 
 def parse(name: str) -> dict[str, Any]:
-    """Returns the options of `config.Model` that a name such as `ViT-B/16` or `R50x2` stands for.
+    """The options of `config.Model` that a name such as `ViT-B/16` or `R50x2` stands for.
 
     A hybrid's number is its total down-sampling: /32 takes the map of stage 4; /16 that of stage 3
-    with the units of stage 4 added to it (ViT, section 4.1). Raises ConfigError for a name that is
-    not of one of the FORMS, or an unknown size.
+    with the units of stage 4 added to it (ViT, section 4.1). Raises ConfigError for a name of
+    none of the FORMS, or an unknown size.
     """
     if match := re.fullmatch(r"(Axial)?ViT-" + _SIZE, name):
         if match[2] in SIZES:
@@ -119,7 +119,7 @@ def _nearest(name: str) -> str:
 
 
 def complete(model: config.Model) -> config.Model:
-    """Returns `model` with the sizes left at None taken from its variant; set ones win.
+    """Takes sizes left at None from the variant.
 
     Raises ConfigError for a wrong name.
     """
@@ -133,7 +133,7 @@ def complete(model: config.Model) -> config.Model:
 
 
 def reduction(model: config.Model) -> int:
-    """Returns what the ResNet of a model, or before its encoder, divides a side by; 1 without one.
+    """The spatial downsampling factor of the ResNet; 1 if the model has none.
 
     The stem divides by 4, every stage after the first by 2.
     """
@@ -141,13 +141,13 @@ def reduction(model: config.Model) -> int:
 
 
 def reduced(model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
-    """Returns the rows and columns of the ResNet's last map, or the pixels without a ResNet."""
+    """Rows and columns of the ResNet's last map, or of pixels without a ResNet."""
     factor = reduction(model)
     return -(-image_size[0] // factor), -(-image_size[1] // factor)  # a ResNet rounds up
 
 
 def family(model: config.Model) -> Family:
-    """Returns the family that `model.architecture` names; raises ConfigError."""
+    """The family that `model.architecture` names; raises ConfigError."""
     named = model.architecture or "vit"
     made = components.make("model", named, KEY)
     if not isinstance(made, Family):
@@ -156,14 +156,14 @@ def family(model: config.Model) -> Family:
 
 
 def grid(model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
-    """Returns the rows and columns of tokens of an encoder, or of the last map of a ResNet."""
+    """Rows and columns of an encoder's patches, or of a ResNet's last map."""
     return family(model).grid(model, image_size)
 
 
 def covered(model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
-    """Returns the height and width of the pixels that the tokens cover.
+    """Height and width of the pixels that patches cover.
 
-    That is the image itself unless `model.patch_remainder` drops pixels that fill no whole patch.
+    All of the image, unless `model.patch_remainder` drops pixels that fill no whole patch.
     """
     return family(model).covered(model, image_size)
 
@@ -173,47 +173,44 @@ def flops(
     model: config.Model,
     image_size: tuple[int, int],
     channels: int,
-    masked: config.Masked = masking.OFF,
+    masked: config.Masked = UNMASKED,
 ) -> int | None:
-    """Returns the FLOPs of the forward pass of one image, two per multiply-accumulate.
-
-    None if the family of the model does not count them.
-    """
+    """FLOPs of the forward pass of one image, two per multiply-accumulate; None: not counted."""
     return family(model).flops(model, image_size, channels, masked)
 
 
 def has_class_token(model: config.Model) -> bool:
-    """Returns whether a class token stands before the patches of an encoder."""
+    """Whether a class token precedes the patches of an encoder."""
     return default_class_token(model.pooling) if model.class_token is None else model.class_token
 
 
 def default_class_token(pooling: str) -> bool:
-    """Returns whether a kind of pooling reads the class token, which the model then has."""
+    """Whether a kind of pooling reads the class token, which the model then has."""
     return pooling in ("token", "token_gap", "distilled")
 
 
 def reads_one_token(model: config.Model) -> bool:
-    """Returns whether pooling reads the first token, alone or (token_gap, distilled) with more."""
+    """Whether pooling reads the first token, alone or (token_gap, distilled) with others."""
     return model.pooling in ("token", "first", "token_gap", "distilled")
 
 
 def prefix_tokens(model: config.Model) -> int:
-    """Returns the number of tokens before the patches: class, distillation and registers."""
+    """The number of tokens before the patches: class, distillation and registers."""
     return has_class_token(model) + model.distillation + model.registers
 
 
 def placed_tokens(model: config.Model) -> int:
-    """Returns how many of the tokens before the patches have a learned position: the first ones."""
+    """How many tokens before the patches, counted from the first, have a learned position."""
     return (1 + model.distillation) * has_class_position(model)
 
 
 def pooled_features(model: config.Model) -> int:
-    """Returns the width of what pooling makes of the tokens of a complete encoder."""
+    """The width of pooled tokens: D, or 2 D where pooling joins two vectors."""
     return required(model.width) * (2 if model.pooling in ("token_gap", "distilled") else 1)
 
 
 def has_class_position(model: config.Model) -> bool:
-    """Returns whether learned positions of an encoder have one for the class token."""
+    """Whether the class token has a learned position."""
     return has_class_token(model) and model.class_position
 
 
@@ -223,6 +220,29 @@ def check(model: config.Model, image_size: tuple[int, int]) -> None:
 
 
 def required(value: T | None) -> T:
-    """Returns a size of a complete model: `complete` and `check` leave none at None."""
+    """A size of a complete model, in which none is None (see `complete` and `check`)."""
     assert value is not None
     return value
+
+
+# Masked patch prediction (ViT, appendix B.1.2)
+
+COLOR_SIDES = {"color": 1, "color_4x4": 4}  # colors predicted along each side of a patch
+COLOR_BITS = 3  # per channel
+
+
+def masked_patches(masked: config.Masked, patches: int) -> int:
+    """How many patches of an image are corrupted and predicted."""
+    return round(masked.rate * patches)
+
+
+def color_count(channels: int) -> int:
+    """The number of colors: 512 for RGB."""
+    return 2 ** (COLOR_BITS * channels)
+
+
+def masked_outputs(masked: config.Masked, patch: tuple[int, int], channels: int) -> int:
+    """How many numbers are predicted per patch: logits of its colors, or its pixels."""
+    if masked.target not in COLOR_SIDES:
+        return patch[0] * patch[1] * channels
+    return COLOR_SIDES[masked.target] ** 2 * color_count(channels)

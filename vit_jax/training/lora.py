@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from vit_jax import config, models
 from vit_jax.config import patterns
-from vit_jax.models.adapters import PART
+from vit_jax.models.classifier import LORA
 from vit_jax.utils import tree_utils
 
 ENCODER = ("encoder/*/kernel",)
@@ -45,8 +45,8 @@ def shapes(options: config.Lora, model: models.Classifier) -> dict[str, jax.Shap
             continue
         inputs, outputs = model.dense[name]
         stack = (layers[name],) if patterns.STACKED.fullmatch(name) else ()
-        found[f"{PART}/{name}/a"] = (*stack, inputs, options.rank)
-        found[f"{PART}/{name}/b"] = (*stack, options.rank, outputs)
+        found[f"{LORA}/{name}/a"] = (*stack, inputs, options.rank)
+        found[f"{LORA}/{name}/b"] = (*stack, options.rank, outputs)
     return {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in found.items()}
 
 
@@ -76,7 +76,7 @@ def scaled(options: config.Lora, params: models.Params) -> models.Params:
     def one(name: str, leaf: jax.Array) -> jax.Array:
         return leaf * _scale(options) if name.endswith("/b") else leaf
 
-    return params | {PART: tree_utils.map_named(one, params[PART])}
+    return params | {LORA: tree_utils.map_named(one, params[LORA])}
 
 
 def merge(options: config.Lora, params: models.Params) -> models.Params:
@@ -89,9 +89,9 @@ def merge(options: config.Lora, params: models.Params) -> models.Params:
       options: of the run.
       params: parameters of the model and, under `lora`, the adapters; unchanged without them.
     """
-    if PART not in params:
+    if LORA not in params:
         return params
-    adapters = tree_utils.flatten(params[PART])
+    adapters = tree_utils.flatten(params[LORA])
 
     def merged(name: str, matrix: jax.Array) -> jax.Array:
         if f"{name}/a" not in adapters:
@@ -100,7 +100,7 @@ def merge(options: config.Lora, params: models.Params) -> models.Params:
         added = _scale(options) * jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
         return (matrix.astype(jnp.float32) + added.reshape(matrix.shape)).astype(matrix.dtype)
 
-    own = {name: part for name, part in params.items() if name != PART}
+    own = {name: part for name, part in params.items() if name != LORA}
     return tree_utils.map_named(merged, own)
 
 

@@ -16,13 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax import config
-from vit_jax.models import masking
-from vit_jax.models.layers import constrain_batch
-from vit_jax.models.patches import patchify
+from vit_jax.models import variants
+from vit_jax.models.layers import constrain_batch, patchify
 
 STREAM = 4  # of keys folded into the seed's; see `mixup.STREAM`
 
-LEVELS = 2 ** (8 - masking.BITS)  # gray levels that are one color
+LEVELS = 2 ** (8 - variants.COLOR_BITS)  # gray levels that are one color
 
 # What a step and an evaluation tell besides the loss, by target.
 MEASURES = {
@@ -58,7 +57,7 @@ def corrupt(keys: jax.Array, patches: int, masked: config.Masked) -> dict[str, j
       (B, M) int32: the corrupted ones, those with the mask token first, then those replaced, then
       those kept.
     """
-    count = masking.corrupted(masked, patches)
+    count = variants.masked_patches(masked, patches)
     token = round(masked.split[0] * count)
     other = round((masked.split[0] + masked.split[1]) * count) - token
 
@@ -100,7 +99,7 @@ def paint(classes: jax.Array, patch: tuple[int, int], channels: int) -> jax.Arra
     """
     side = round(classes.shape[-1] ** 0.5)
     places = jnp.asarray(_places(channels), jnp.int32).reshape(1, 1, 1, -1)
-    bits = classes[..., None] // places % 2**masking.BITS
+    bits = classes[..., None] // places % 2**variants.COLOR_BITS
     gray = (bits.astype(jnp.float32) + 0.5) * LEVELS - 0.5
     gray = gray.reshape(*classes.shape[:-1], side, side, channels)
     down, right = (jnp.asarray(_shares(side, n) / side, jnp.float32) for n in patch)
@@ -141,7 +140,7 @@ def measure(
         scale = 255 * np.asarray(data.std, np.float32)
         off = (guess - pixels) / scale.reshape(1, 1, 1, 1, -1)
         return found | {"loss": jnp.mean(off**2, axis=(1, 2, 3, 4))}
-    classes = colors(truth, masking.SIDES[target])
+    classes = colors(truth, variants.COLOR_SIDES[target])
     logits = jax.nn.log_softmax(_logits(outputs, target))
     own = jnp.take_along_axis(logits, classes[..., None], axis=-1)[..., 0]
     right = jnp.argmax(logits, axis=-1) == classes
@@ -167,12 +166,12 @@ def predictions(
 
 def _logits(outputs: jax.Array, target: str) -> jax.Array:
     """Returns outputs (B, M, outputs) with the parts of a patch apart, (B, M, T, 8^C)."""
-    return outputs.reshape(*outputs.shape[:2], masking.SIDES[target] ** 2, -1)
+    return outputs.reshape(*outputs.shape[:2], variants.COLOR_SIDES[target] ** 2, -1)
 
 
 def _places(channels: int) -> np.ndarray:
     """Returns what the bits of each channel count in the number of a color: 64, 8, 1 of RGB."""
-    return 2 ** (masking.BITS * np.arange(channels)[::-1])
+    return 2 ** (variants.COLOR_BITS * np.arange(channels)[::-1])
 
 
 def _shares(side: int, length: int) -> np.ndarray:

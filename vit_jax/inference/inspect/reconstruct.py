@@ -17,7 +17,7 @@ from vit_jax import config, models
 from vit_jax.inference import loading
 from vit_jax.inference.inspect import CannotAnswer
 from vit_jax.models import variants
-from vit_jax.models.patches import patchify, unpatchify
+from vit_jax.models.layers import patchify, unpatchify
 from vit_jax.models.variants import required
 from vit_jax.training import masked_objective, normalization
 

@@ -8,15 +8,15 @@ beit    BEiT and EVA: as DeiT, and what a layer adds to its input is divided by 
         its number, from 1; a head of normal(2e-5)
 
 Sources: timm 1.0.31 (vision_transformer, deit, beit, eva), facebookresearch/mae (models_mae.py,
-main_finetune.py). What they call a truncated normal is cut at 2, a hundred deviations. Biases are
-zero, norms, positions, LayerScale and biases of attention as everywhere.
+main_finetune.py). What they call a truncated normal is cut at 2, a hundred deviations, so a
+normal is the same. Biases are zero; norms, positions, LayerScale and relative biases stay.
 """
 
 import math
 import re
 import zlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from vit_jax import config
 from vit_jax.utils import tree_utils
 
+Params = dict[str, Any]
 Shape = tuple[int, ...]
 STANDARD = 0.02
 
@@ -49,13 +50,13 @@ DENSE = re.compile("(encoder|pooling|pre_logits)/.*kernel")
 LAST = re.compile("encoder/.*(out|fc2)/kernel")  # of a branch
 
 
-def drawn(model: config.Model, params: dict[str, object], key: jax.Array) -> dict[str, object]:
-    """Returns the parameters of an encoder, nested by name, drawn anew where `model.init` says so.
+def redraw(model: config.Model, params: Params, key: jax.Array) -> Params:
+    """Redraws the parameters of an encoder as the authors named by `model.init` do.
 
     Args:
       model: complete options.
-      params: as Google's code draws them.
-      key: for all arrays; each takes its own from its name.
+      params: nested by name, as Google's code draws them.
+      key: for all arrays; each folds in its name.
     """
     if model.init == "google":
         return params
@@ -72,7 +73,7 @@ Draw = Callable[[jax.Array, Shape], jax.Array]
 
 
 def _initializer(name: str, style: Style, flat: dict[str, jax.Array]) -> Draw | None:
-    """Returns what draws an array, None for one that stays."""
+    """The initializer of a parameter, or None to keep its value."""
     if TOKENS.fullmatch(name):
         return _normal(style.tokens)
     if HEADS.fullmatch(name):
@@ -94,7 +95,7 @@ def _initializer(name: str, style: Style, flat: dict[str, jax.Array]) -> Draw | 
 
 
 def _fans(name: str, shape: Shape) -> tuple[int, int]:
-    """Returns inputs and outputs of a dense layer, those of queries, keys and values as one."""
+    """Inputs and outputs of a dense layer; queries, keys and values count as one."""
     if re.search("(query|key|value)/kernel", name):
         return shape[-3], 3 * shape[-3]
     if name.endswith("out/kernel"):
@@ -113,6 +114,6 @@ def _uniform(bound: float) -> Draw:
 
 
 def _falling(key: jax.Array, shape: Shape) -> jax.Array:
-    """Returns kernels of stacked layers, in which those of later layers are smaller."""
+    """Kernels of stacked layers, in which later layers have smaller ones."""
     depth = jnp.arange(1, shape[0] + 1, dtype=jnp.float32).reshape(-1, *(1,) * (len(shape) - 1))
     return STANDARD * jax.random.normal(key, shape, jnp.float32) / jnp.sqrt(2 * depth)

@@ -1,12 +1,16 @@
-"""Vision Transformers, also hybrids on the map of a ResNet."""
+"""The built-in families of models, without jax until a network is created.
+
+Vision Transformers, also hybrids on the map of a ResNet; ResNets with GroupNorm and weight
+standardization, as in Big Transfer; and both with axial attention (ViT, appendix D.6).
+"""
 
 import dataclasses
 import re
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vit_jax import config
+from vit_jax.config import components
 from vit_jax.models import flop_count, variants
-from vit_jax.models.families.resnet import shrink_backbone
 from vit_jax.models.family import Family
 from vit_jax.models.variants import (
     default_class_token,
@@ -15,13 +19,26 @@ from vit_jax.models.variants import (
     required,
 )
 
-# Matrix products of the layers, and of patches; norms and the head compute in float32.
-IN_COMPUTE_TYPE = re.compile(
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+    from flax import nnx
+
+    from vit_jax.models.classifier import Params
+    from vit_jax.models.resnet import ResNet
+    from vit_jax.models.vit import MaskedViT, ViT
+
+# Matrix products of layers and patches; norms and the head compute in float32.
+IN_COMPUTE_DTYPE = re.compile(
     r"(embedding|(encoder|pooling)/.*(attention|mlp)/(?!\w+_norm).*)/(kernel|bias)"
 )
-DEPTH, WIDTH, MLP, HEADS = 2, 32, 64, 2  # of --smoke
+# Sizes for --smoke. Two ResNet stages: one that loops over its units, and one that changes size;
+# half of 64 channels is one for each group of GroupNorm.
+SMOKE_DEPTH, SMOKE_WIDTH, SMOKE_MLP, SMOKE_HEADS = 2, 32, 64, 2
+SMOKE_UNITS, SMOKE_RESNET_WIDTH = (2, 1), 0.5
 
 
+@components.register("model", "vit")
 class ViTFamily(Family):
     """ViT-B/16 and its kind."""
 
@@ -52,24 +69,24 @@ class ViTFamily(Family):
         """Raises ConfigError for positions and tokens that the layers cannot have."""
 
     def multiple(self, model: config.Model) -> tuple[int, int]:
-        """Returns the pixels of a patch."""
+        """Height and width of a patch in pixels."""
         factor, patch = variants.reduction(model), required(model.patch_size)
         return factor * patch[0], factor * patch[1]
 
     def grid(self, model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
-        """Returns the rows and columns of patches."""
+        """Rows and columns of patches."""
         rows, columns = variants.reduced(model, image_size)
         patch = required(model.patch_size)
         return rows // patch[0], columns // patch[1]
 
     def covered(self, model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
-        """Returns the pixels in whole patches, fewer if `model.patch_remainder` drops some."""
+        """Height and width of the pixels in whole patches."""
         (rows, columns), (height, width) = self.grid(model, image_size), self.multiple(model)
         return min(rows * height, image_size[0]), min(columns * width, image_size[1])
 
     def reads_in_compute_type(self, name: str) -> bool:
-        """Returns whether a parameter belongs to a matrix product of the layers or of patches."""
-        return bool(IN_COMPUTE_TYPE.fullmatch(name))
+        """Whether a parameter belongs to a matrix product of layers or patches."""
+        return bool(IN_COMPUTE_DTYPE.fullmatch(name))
 
     def flops(
         self,
@@ -78,7 +95,7 @@ class ViTFamily(Family):
         channels: int,
         masked: config.Masked,
     ) -> int | None:
-        """Returns the FLOPs of the forward pass of one image."""
+        """FLOPs of the forward pass of one image."""
         total, features, grid = 0, channels, self.grid(model, image_size)
         if model.resnet_units is not None:
             total, features = flop_count.backbone(model, image_size, channels)
@@ -91,7 +108,7 @@ class ViTFamily(Family):
         return 2 * total
 
     def layer_macs(self, model: config.Model, grid: tuple[int, int]) -> int:
-        """Returns the multiply-accumulates of one encoder layer."""
+        """Multiply-accumulates of one encoder layer."""
         n = grid[0] * grid[1] + prefix_tokens(model)
         # Attention multiplies with keys, values and, if relative, position keys.
         products = 3 if model.position == "relative" else 2
@@ -100,24 +117,24 @@ class ViTFamily(Family):
     def shrink(
         self, model: config.Model, image_size: tuple[int, int]
     ) -> tuple[config.Model, tuple[int, int]]:
-        """Returns two narrow layers on two by two patches."""
+        """Two narrow layers on two by two patches."""
         height, width = required(model.patch_size)
         most = 4 if model.resnet_units is None else 2
         small = dataclasses.replace(
-            shrink_backbone(model),
-            representation_size=None if model.representation_size is None else WIDTH,
+            _shrink_backbone(model),
+            representation_size=None if model.representation_size is None else SMOKE_WIDTH,
             patch_size=(min(height, most), min(width, most)),
-            width=WIDTH,
-            depth=DEPTH,
-            mlp_dim=MLP,
-            heads=HEADS,
-            unroll=min(model.unroll, DEPTH),
+            width=SMOKE_WIDTH,
+            depth=SMOKE_DEPTH,
+            mlp_dim=SMOKE_MLP,
+            heads=SMOKE_HEADS,
+            unroll=min(model.unroll, SMOKE_DEPTH),
         )
         height, width = self.multiple(small)
         return small, (2 * height, 2 * width)
 
     def lacks(self, model: config.Model, figure: str) -> str | None:
-        """Returns why `inspect` cannot draw a figure."""
+        """Why `inspect` cannot draw a figure, or None."""
         if figure == "posemb" and model.position == "none" and model.rotary is not None:
             return (
                 f"the model embeds no positions, it rotates by them (model.rotary={model.rotary:g})"
@@ -132,14 +149,14 @@ class ViTFamily(Family):
             return f"{relative} (model.position=relative)"
         return None
 
-    def initial(self, model: config.Model, params: Any, key: Any) -> Any:
-        """Returns the parameters as the authors in `model.init` draw them."""
-        from vit_jax.models import initial
+    def initial(self, model: config.Model, params: "Params", key: "jax.Array") -> "Params":
+        """Redraws parameters as the authors named by `model.init` do."""
+        from vit_jax.models import initializers
 
-        return initial.drawn(model, params, key)
+        return initializers.redraw(model, params, key)
 
     def filters(self, model: config.Model) -> tuple[str, ...]:
-        """Returns the path of the patch embedding, or of a hybrid's first convolution."""
+        """Path of the patch embedding, or of a hybrid's first convolution."""
         if model.resnet_units is not None:
             return "resnet", "conv_root", "kernel"
         return "embedding", "kernel"
@@ -149,23 +166,191 @@ class ViTFamily(Family):
         model: config.Model,
         image_size: tuple[int, int],
         channels: int,
-        dtype: Any,
+        dtype: "jnp.dtype",
         masked: config.Masked,
         *,
-        rngs: Any,
-    ) -> Any:
-        """Returns the network, with a head for patches if `masked` has a target."""
+        rngs: "nnx.Rngs",
+    ) -> "nnx.Module":
+        """The network, with a head for masked patches if `masked` has a target."""
         plain, for_patches = self.networks()
         if masked.target is not None:
             return for_patches(model, image_size, channels, dtype, masked, rngs=rngs)
         return plain(model, image_size, channels, dtype, rngs=rngs)
 
-    def networks(self) -> tuple[Any, Any]:
-        """Returns the network's class, and that of the one with a head for patches."""
-        from vit_jax.models.masked_vit import MaskedViT
-        from vit_jax.models.vit import ViT
+    def networks(self) -> tuple[type["ViT"], type["MaskedViT"]]:
+        """Classes of the network with a head for classes, and for masked patches."""
+        from vit_jax.models.vit import MaskedViT, ViT
 
         return ViT, MaskedViT
+
+
+@components.register("model", "axial_vit")
+class AxialViTFamily(ViTFamily):
+    """AxialViT-B/16 and its kind."""
+
+    weights = None
+    # It has no token but those of patches, and attends in lines.
+    unread = ("class_position", "registers", "distillation", "rotary", "rotary_span")
+    unread += ("rotary_grid", "relative_bias")
+
+    def check_positions(self, model: config.Model) -> None:
+        """Raises ConfigError for a class token, which has no row, and relative positions."""
+        if has_class_token(model):
+            read = default_class_token(model.pooling)
+            said = f"pooling={model.pooling}" if read else "class_token=true"
+            remedy = "gap" if read else "none"
+            raise config.ConfigError(
+                f"model.{said}: axial_vit keeps its tokens in rows and columns, without a "
+                f"class token; set {remedy}"
+            )
+        if model.position == "relative":
+            raise config.ConfigError(
+                "model.position=relative: axial_vit has no relative positions; set learned_1d"
+            )
+
+    def layer_macs(self, model: config.Model, grid: tuple[int, int]) -> int:
+        """Multiply-accumulates of two encoder blocks, one per axis."""
+        n = grid[0] * grid[1] + has_class_token(model)
+        return 2 * flop_count.dense(model, n) + 2 * n * sum(grid) * required(model.width)
+
+    def lacks(self, model: config.Model, figure: str) -> str | None:
+        """Why `inspect` cannot draw a figure, or None."""
+        if figure == "attention":
+            return "an axial_vit attends within rows and columns, never from any token to any other"
+        return super().lacks(model, figure)
+
+    def networks(self) -> tuple[type["ViT"], type["MaskedViT"]]:
+        """Classes of the network with a head for classes, and for masked patches."""
+        from vit_jax.models.axial import AxialViT, MaskedAxialViT
+
+        return AxialViT, MaskedAxialViT
+
+
+@components.register("model", "resnet")
+class ResNetFamily(Family):
+    """R50x1 and its kind."""
+
+    weights: str | None = "bit"
+    unread = (
+        "patch_size", "width", "depth", "mlp_dim", "heads", "mlp", "layer_scale", "registers",
+        "stem_norm", "qk_norm", "sub_norm", "biasless", "rotary", "rotary_span", "rotary_grid",
+        "relative_bias", "init",
+        "patch_remainder", "pooling", "class_token", "distillation", "position", "class_position",
+        "position_place", "position_resize", "activation", "gelu", "norm", "norm_epsilon",
+        "norm_place", "attention",
+    )  # fmt: skip
+
+    def check(self, model: config.Model, image_size: tuple[int, int]) -> None:
+        """Raises ConfigError for missing units and for regularization of encoders."""
+        if not model.resnet_units:
+            raise config.ConfigError(
+                f"model.resnet_units={config.show(model.resnet_units)}: {model.architecture} needs "
+                "the units of its stages; set 3,4,6,3, or name one with model.variant=R50x1"
+            )
+        if model.remat == "attention":
+            raise config.ConfigError(
+                f"model.remat=attention: {model.architecture} has no encoder whose attention could "
+                "be recomputed; set full, dots or none"
+            )
+        for key in ("dropout", "stochastic_depth"):
+            if getattr(model, key):
+                raise config.ConfigError(
+                    f"model.{key}={getattr(model, key):g}: {model.architecture} has none; set 0"
+                )
+
+    def grid(self, model: config.Model, image_size: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns of the last map."""
+        return variants.reduced(model, image_size)
+
+    def flops(
+        self,
+        model: config.Model,
+        image_size: tuple[int, int],
+        channels: int,
+        masked: config.Masked,
+    ) -> int | None:
+        """FLOPs of the forward pass of one image."""
+        total, features = flop_count.backbone(model, image_size, channels, self.middle_macs)
+        return 2 * (total + flop_count.head(model, features))
+
+    def middle_macs(self, size: flop_count.Map, features: int, stride: int) -> int:
+        """Multiply-accumulates of the middle layer of a unit, on a map of `size`."""
+        return flop_count.convolution_3x3(size, features, stride)
+
+    def shrink(
+        self, model: config.Model, image_size: tuple[int, int]
+    ) -> tuple[config.Model, tuple[int, int]]:
+        """Two short, narrow stages with a last map of two by two positions."""
+        size = None if model.representation_size is None else SMOKE_WIDTH
+        small = dataclasses.replace(
+            _shrink_backbone(model), representation_size=size, unroll=min(model.unroll, 2)
+        )
+        # A patch size that is set but not read still scales the images.
+        height, width = small.patch_size or (1, 1)
+        factor = variants.reduction(small)
+        return small, (2 * factor * height, 2 * factor * width)
+
+    def lacks(self, model: config.Model, figure: str) -> str | None:
+        """Why `inspect` cannot draw a figure, or None."""
+        return {
+            "posemb": "a ResNet has no position embedding",
+            "attention": "a ResNet has no tokens that attend to each other",
+            "features": "a ResNet has no tokens",
+        }.get(figure)
+
+    def filters(self, model: config.Model) -> tuple[str, ...]:
+        """Path of the first convolution."""
+        return "resnet", "conv_root", "kernel"
+
+    def network(
+        self,
+        model: config.Model,
+        image_size: tuple[int, int],
+        channels: int,
+        dtype: "jnp.dtype",
+        masked: config.Masked,
+        *,
+        rngs: "nnx.Rngs",
+    ) -> "nnx.Module":
+        """The network."""
+        return self.network_class()(model, image_size, channels, dtype, rngs=rngs)
+
+    def network_class(self) -> type["ResNet"]:
+        """Class of the network."""
+        from vit_jax.models.resnet import ResNet
+
+        return ResNet
+
+
+@components.register("model", "axial_resnet")
+class AxialResNetFamily(ResNetFamily):
+    """AxialResNet50."""
+
+    weights = None
+
+    def middle_macs(self, size: flop_count.Map, features: int, stride: int) -> int:
+        """Multiply-accumulates of attention along columns, then rows, before pooling.
+
+        Queries and keys have half the features of the values. Relative positions add a product
+        with the queries, one with the keys and one with the weights.
+        """
+        n, half = size[0] * size[1], features // 2
+        projections = n * features * (half + half + features)
+        return 2 * projections + n * (size[0] + size[1]) * (3 * half + 2 * features)
+
+    def network_class(self) -> type["ResNet"]:
+        """Class of the network."""
+        from vit_jax.models.axial import AxialResNet
+
+        return AxialResNet
+
+
+def _shrink_backbone(model: config.Model) -> config.Model:
+    """A model with few, narrow units in its ResNet, if it has one."""
+    if model.resnet_units is None:
+        return dataclasses.replace(model, resnet_width=None)
+    units = SMOKE_UNITS[: len(required(model.resnet_units))]
+    return dataclasses.replace(model, resnet_units=units, resnet_width=SMOKE_RESNET_WIDTH)
 
 
 def _check_encoder(model: config.Model) -> None:
