@@ -63,7 +63,7 @@ def test_a_lost_process_ends_the_others(tmp_path, sent):
     processes[1].communicate()
     assert code == 70, output
     assert "a process of this run is lost" in output
-    assert f"1 on {distributed.name(workdir, 1)}" in output
+    assert f"1 on {distributed.host_of(workdir, 1)}" in output
 
 
 @pytest.mark.slow

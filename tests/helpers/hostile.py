@@ -459,8 +459,7 @@ def beside_weights():
 def run_files():
     from vit_jax import config, run_directory
     from vit_jax.inference.inspect import figure_index as inspect_figures
-    from vit_jax.runtime import goodput, logs
-    from vit_jax.runtime.locking import holder
+    from vit_jax.runtime import goodput, locking, logs
     from vit_jax.studies.report import run_data
 
     sound = config.Config(name="x", model=config.Model(variant="ViT-B/16", num_classes=10))
@@ -481,7 +480,7 @@ def run_files():
         run_data.transfer(folder)
         inspect_figures.read(folder)
         goodput.read(folder / "goodput.json")
-        holder.Holder.parse(data)
+        locking.Holder.parse(data)
         with contextlib.suppress(limits.LimitError):
             logs.read_metrics(folder / "metrics.jsonl")
         if b'"model"' in data:

@@ -14,7 +14,7 @@ from unittest import mock
 import jax
 
 from vit_jax import config, run_config
-from vit_jax.runtime import phase_timer, preemption
+from vit_jax.runtime import preemption, watchdog
 from vit_jax.runtime import progress as progress_display
 from vit_jax.runtime import session as sessions
 from vit_jax.training import sharding
@@ -58,7 +58,7 @@ def session(workdir, *, stop=None, phases=None, progress=None):
     return sessions.Session(
         workdir=workdir,
         stop=stop or preemption.Stop(),
-        phases=phases or phase_timer.PhaseTimer("start", lambda: time.monotonic()),
+        phases=phases or watchdog.PhaseTimer("start", lambda: time.monotonic()),
         progress=progress or progress_display.Progress(active=False),
     )
 

@@ -10,7 +10,7 @@ import pytest
 import runs
 from vit_jax.checkpoints import manager
 from vit_jax.data import prefetch
-from vit_jax.runtime import phase_timer, preemption, progress
+from vit_jax.runtime import preemption, progress, watchdog
 from vit_jax.training import hooks, loop, plan
 
 
@@ -451,7 +451,7 @@ def test_an_evaluation_that_gets_on_is_not_stuck():
         return {"top1": 0.5}
 
     made = make(evaluators={"test": evaluator}, steps=2)
-    made.phases = phase_timer.PhaseTimer("start", lambda: clock[0])
+    made.phases = watchdog.PhaseTimer("start", lambda: clock[0])
     made.run(0, 0)
     assert idle == [("evaluate", 50.0)] * 3
 

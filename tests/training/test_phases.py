@@ -2,7 +2,7 @@
 
 import pytest
 
-from vit_jax.runtime.phase_timer import PhaseTimer
+from vit_jax.runtime.watchdog import PhaseTimer
 
 
 def test_time_goes_to_the_innermost_phase():

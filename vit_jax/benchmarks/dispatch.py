@@ -16,9 +16,9 @@ from vit_jax.config import catalog
 from vit_jax.data import prefetch
 from vit_jax.evaluation.evaluation import Evaluation
 from vit_jax.runtime import device, preemption
-from vit_jax.runtime.phase_timer import PhaseTimer
 from vit_jax.runtime.progress import Progress
 from vit_jax.runtime.session import Session
+from vit_jax.runtime.watchdog import PhaseTimer
 from vit_jax.training import hooks, inputs, loop, optimizers, schedules, state, step
 from vit_jax.training.plan import Plan
 

@@ -1,25 +1,41 @@
-"""The processes of one run: how they join, and what becomes of the others when one is lost."""
+"""The processes of one run: how they join, agree, and end when one of them is lost."""
 
 import contextlib
 import ctypes
+import functools
+import hashlib
+import json
 import os
 import pathlib
 import platform
+import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import jax
 
 from vit_jax import config
-from vit_jax.runtime import logs
+from vit_jax.runtime import collectives, logs
 from vit_jax.utils import messages, storage
 
-LOST = 70  # worth a retry
+LOST = 70  # exit code: worth a retry
 NAMING = 20.0  # seconds to look up the names of hosts, at most, when one is lost
 FOLDER = "hosts"  # of a run directory: a file for each process, which names its host
+
+
+# What all processes must share, and what to do where they do not.
+REMEDIES = {
+    "code": "install the same version everywhere",
+    "plugins": "give every process the same --plugins, of equal content",
+    "jax": "install the same version everywhere",
+    "config": "give every process the same command",
+    "data": "data.root must hold the same files on every host",
+    "workdir": "--workdir must be on storage that all hosts share",
+}
+MOST_BYTES = 2048  # of the facts of a process
 
 
 class PeerLost(config.UserError):
@@ -29,7 +45,7 @@ class PeerLost(config.UserError):
 
 
 class ProcessInfo(NamedTuple):
-    """What the environment says of this process: its number, how many there are, and where."""
+    """This process among those of its run, by the environment."""
 
     number: int
     count: int
@@ -37,7 +53,7 @@ class ProcessInfo(NamedTuple):
 
 
 def from_environment() -> ProcessInfo | None:
-    """Returns this process's place among several, or None where it is alone.
+    """This process among several, or None where it is alone.
 
     JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID name it explicitly; on a TPU slice
     of several hosts TPU_WORKER_HOSTNAMES and TPU_WORKER_ID do. Raises ConfigError.
@@ -56,7 +72,7 @@ def from_environment() -> ProcessInfo | None:
 
 
 def is_first() -> bool:
-    """Returns whether this process acts for all of its run: the first one, or the only one."""
+    """Whether this process acts for all of its run: the first one, or the only one."""
     me = from_environment()
     return me is None or me.number == 0
 
@@ -72,8 +88,8 @@ def initialize(workdir: pathlib.Path | None, *, wait: int, heartbeat: int) -> No
     """Joins the other processes where the environment names them; alone, does nothing.
 
     Args:
-      workdir: the run directory that all of them share, where each says that it is there.
-      wait: seconds until processes that have not come are named, and this one ends.
+      workdir: the run directory that all of them share, where each writes the name of its host.
+      wait: seconds until processes that have not joined are named, and this one ends.
       heartbeat: seconds without a sign of life after which a process counts as lost, and all others
         end.
 
@@ -83,8 +99,8 @@ def initialize(workdir: pathlib.Path | None, *, wait: int, heartbeat: int) -> No
     if me is None or jax.distributed.is_initialized():
         return
     if workdir is not None:
-        with contextlib.suppress(OSError):  # that it cannot be written is said soon enough
-            _say_here(workdir / FOLDER, me)
+        with contextlib.suppress(OSError):  # an unwritable directory is reported soon enough
+            _write_host(workdir / FOLDER, me)
     _end_with_code(me, workdir, wait)
     found = me.address is None  # by jax itself, on a TPU slice
     jax.distributed.initialize(
@@ -101,17 +117,17 @@ _joined: list[bool] = []
 _handlers: list[object] = []  # kept alive: C calls them
 
 
-def _say_here(folder: pathlib.Path, me: ProcessInfo) -> None:
+def _write_host(folder: pathlib.Path, me: ProcessInfo) -> None:
     with storage.os_errors():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / str(me.number)).write_text(platform.node())
 
 
 def _end_with_code(me: ProcessInfo, workdir: pathlib.Path | None, wait: int) -> None:
-    """Makes the end that jax gives a process, when another one is lost, an exit with code 70.
+    """Turns the abort by which jax ends a process when another one is lost into exit code 70.
 
-    jax logs which one is lost and calls abort(); that can only be caught as a signal, in C, for the
-    callback that jaxlib has in its place fails (0.10 to 0.12: std::bad_cast).
+    jax logs which one is lost and calls abort(), which can only be caught as a signal, in C: the
+    callback that jaxlib offers fails (0.10 to 0.12: std::bad_cast).
     """
     began = time.time()
 
@@ -134,7 +150,7 @@ def _end_with_code(me: ProcessInfo, workdir: pathlib.Path | None, wait: int) -> 
 def missing_processes(
     me: ProcessInfo, workdir: pathlib.Path | None, began: float, wait: int
 ) -> str:
-    """Returns the line about processes that did not come."""
+    """The line about processes that did not join."""
     present = {me.number} | (set() if workdir is None else _present(workdir / FOLDER, began - wait))
     missing = [str(number) for number in range(me.count) if number not in present]
     return (
@@ -144,7 +160,7 @@ def missing_processes(
 
 
 def _present(folder: pathlib.Path, since: float) -> set[int]:
-    """Returns the processes whose files are not older than a time."""
+    """The processes whose files are not older than a time."""
     with storage.os_errors():
         return {
             int(file.name)
@@ -154,16 +170,16 @@ def _present(folder: pathlib.Path, since: float) -> set[int]:
 
 
 def lost_process(me: ProcessInfo, workdir: pathlib.Path | None) -> str:
-    """Returns the line about a process that is lost, which jax has named by its number."""
-    hosts = [f"{number} on {name(workdir, number)}" for number in range(me.count)]
+    """The line about a process that is lost, which jax has named by its number."""
+    hosts = [f"{number} on {host_of(workdir, number)}" for number in range(me.count)]
     return (
         "a process of this run is lost, so the others end; jax names it above by its number "
         f"({', '.join(hosts)}); the same command goes on from the last checkpoint"
     )
 
 
-def name(workdir: pathlib.Path | None, number: int) -> str:
-    """Returns the host of a process, as far as it is known."""
+def host_of(workdir: pathlib.Path | None, number: int) -> str:
+    """The host of a process, or ?."""
     if workdir is None:
         return "?"
     try:
@@ -175,7 +191,7 @@ def name(workdir: pathlib.Path | None, number: int) -> str:
 
 @contextlib.contextmanager
 def failures(heartbeat: int) -> Iterator[None]:
-    """Waits, where a collective fails, for jax to say which process is lost; that ends this one.
+    """Waits, where a collective fails, for jax to name the lost process and end this one.
 
     On CPUs and GPUs the connection to a lost process breaks before its heartbeats are missed.
     """
@@ -188,3 +204,66 @@ def failures(heartbeat: int) -> Iterator[None]:
         logs.log.error("%s; waiting %d s to learn whether a process is lost", first, heartbeat)
         time.sleep(2 * heartbeat)
         raise PeerLost(f"no process is lost, but this one cannot go on: {first}") from error
+
+
+def check_consistency(workdir: pathlib.Path, facts: Mapping[str, str]) -> list[str]:
+    """Raises ConfigError in every process if one differs from process 0.
+
+    Args:
+      workdir: the run directory; whether all processes see the same one is checked too.
+      facts: what must be equal, as short texts by the keys of `REMEDIES`; `host` and `seconds`,
+        the time it took to come here, may differ.
+
+    Returns a line with those two for each process; none where this process is alone.
+    """
+    if jax.process_count() == 1:
+        return []
+    folder = workdir / FOLDER
+    token = collectives.broadcast_from_main(functools.partial(_write_token, folder))
+    everyone = _gather(dict(facts) | {"workdir": _read_token(folder, token)})
+    for number, other in enumerate(everyone):
+        for key, remedy in REMEDIES.items():
+            first = everyone[0].get(key)
+            if other.get(key) != first:
+                raise config.ConfigError(
+                    f"process {number} on {other['host']}: its {key} is {other.get(key)}, but "
+                    f"{first} on process 0, {everyone[0]['host']}; {remedy}"
+                )
+    return [
+        f"process {number} on {facts['host']}: ready after {facts['seconds']} s"
+        for number, facts in enumerate(everyone)
+    ]
+
+
+@functools.cache
+def code_digest() -> str:
+    """16 hex digits of this package's source."""
+    root = pathlib.Path(__file__).parents[1]
+    total = hashlib.sha256()
+    for file in sorted(root.rglob("*.py")):
+        total.update(f"{file.relative_to(root)}\n".encode() + file.read_bytes())
+    return total.hexdigest()[:16]
+
+
+def _write_token(folder: pathlib.Path) -> str:
+    token = secrets.token_hex(8)
+    with storage.os_errors():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "token").write_text(token)
+    return token
+
+
+def _read_token(folder: pathlib.Path, token: str) -> str:
+    try:
+        with storage.os_errors():
+            found = (folder / "token").read_text()
+    except OSError:
+        return "without what process 0 writes there"
+    return "shared" if found == token else "another directory of that name"
+
+
+def _gather(facts: Mapping[str, str]) -> list[dict[str, str]]:
+    """The facts of every process."""
+    text = json.dumps(facts)  # ASCII
+    assert len(text) <= MOST_BYTES, facts
+    return [json.loads(one) for one in collectives.gather(text, MOST_BYTES)]

@@ -9,7 +9,7 @@ import jax
 
 from vit_jax import config
 from vit_jax.runtime import goodput, logs
-from vit_jax.runtime.phase_timer import PhaseTimer
+from vit_jax.runtime.watchdog import PhaseTimer
 from vit_jax.utils import storage
 from vit_jax.utils.errors import LeaseLost
 

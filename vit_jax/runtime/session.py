@@ -13,14 +13,12 @@ from vit_jax import config
 from vit_jax.config import components
 from vit_jax.runtime import (
     collectives,
-    consistency,
     device,
     distributed,
     locking,
     preemption,
     watchdog,
 )
-from vit_jax.runtime.phase_timer import PhaseTimer
 from vit_jax.runtime.progress import Progress
 from vit_jax.runtime.run_files import RunFiles
 from vit_jax.utils.digests import digest
@@ -43,7 +41,7 @@ class Session:
 
     workdir: pathlib.Path
     stop: preemption.Stop
-    phases: PhaseTimer
+    phases: watchdog.PhaseTimer
     progress: Progress
     check_lease: Callable[[], None] = lambda: None
     began: float = dataclasses.field(default_factory=time.monotonic)
@@ -59,7 +57,7 @@ class Session:
         Returns a line for each process; none if there is one process.
         """
         own = {"host": platform.node(), "seconds": f"{self.age:.1f}"}
-        return consistency.check(self.workdir, own | facts)
+        return distributed.check_consistency(self.workdir, own | facts)
 
     def open_files(self, cfg: config.Config) -> RunFiles:
         """Opens the files of the run; from now on compiled programs are kept."""
@@ -90,7 +88,7 @@ def open_session(cfg: config.Config, workdir: pathlib.Path) -> Iterator[Session]
 @contextlib.contextmanager
 def _open(cfg: config.Config, workdir: pathlib.Path, stop: preemption.Stop) -> Iterator[Session]:
     device.keep_freed_memory()
-    began, phases = time.monotonic(), PhaseTimer("start")
+    began, phases = time.monotonic(), watchdog.PhaseTimer("start")
     with (
         locking.attempt(workdir, wanted=distributed.is_first()) as (refusal, check_lease),
         stop,
@@ -118,7 +116,7 @@ def _open(cfg: config.Config, workdir: pathlib.Path, stop: preemption.Stop) -> I
         # Options that do not change a result must be equal too, or a process would wait.
         whole = digest(repr(cfg).encode())
         plugins = digest(repr(components.digests(components.plugins())).encode())
-        code = consistency.code()
+        code = distributed.code_digest()
         session.compare(config=whole, code=code, plugins=plugins, jax=jax.__version__)
         with preemption.watch_maintenance():
             yield session

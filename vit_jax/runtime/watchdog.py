@@ -1,26 +1,61 @@
-"""Ends a process that is stuck, and says where: collectives and reads have no time-out."""
+"""Times the phases of a process, and ends one that is stuck: collectives have no time-out."""
 
+import collections
 import contextlib
 import faulthandler
 import os
 import platform
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 
 from vit_jax.runtime import logs
-from vit_jax.runtime.phase_timer import PhaseTimer
 
 EXIT_CODE = 70  # worth a retry
-STDERR = 2  # a capture of sys.stderr has no file
+STDERR = 2  # sys.stderr may be captured, and then has no file
 GRACE = 30.0  # seconds until the process is ended without this thread
+
+
+class PhaseTimer:
+    """Tracks time per phase and the last sign of progress; time goes to the innermost phase.
+
+    Attributes:
+      seconds: spent in each phase, up to the last change or beat.
+    """
+
+    def __init__(self, first: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._names, self._since = clock, [first], clock()
+        self.seconds: dict[str, float] = collections.defaultdict(float)
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Enters a phase until the `with` statement ends."""
+        self.beat()
+        self._names.append(name)
+        try:
+            yield
+        finally:
+            self.beat()
+            self._names.pop()
+
+    def beat(self) -> None:
+        """Notes progress: a step, a batch of an evaluation."""
+        now = self._clock()
+        self.seconds[self._names[-1]] += now - self._since
+        self._since = now
+
+    @property
+    def now(self) -> tuple[str, float]:
+        """The phase, and the seconds since its last progress."""
+        return self._names[-1], self._clock() - self._since
 
 
 class Watchdog:
     """Watches phases in a thread, between entering and leaving a `with` statement.
 
-    A phase that does not get on within its limit is named, with the stacks of all threads, and the
-    process ends with code 70. Where some code holds the interpreter's lock, so that no other thread
-    runs, a timer of `faulthandler` that needs no lock prints the stacks and ends it with code 1.
+    A phase without progress for its limit is logged, with the stacks of all threads, and the
+    process ends with code 70. Where some code holds the GIL, so that this thread cannot run, a
+    timer of `faulthandler`, which needs no GIL, prints the stacks and ends the process with code 1.
     """
 
     def __init__(
@@ -62,7 +97,7 @@ class Watchdog:
 
     def _say(self, phase: str, idle: float, limit: float) -> None:
         logs.log.error(
-            "stuck: %s has not got on for %.0f s on host %s (watchdog.%s=%g); raise that if it "
+            "watchdog: no progress in %s for %.0f s on host %s (watchdog.%s=%g); raise that if it "
             "was only slow; the stacks of all threads:",
             phase,
             idle,

@@ -10,8 +10,8 @@ import numpy as np
 
 from vit_jax.data import prefetch
 from vit_jax.runtime.goodput import STEP
-from vit_jax.runtime.phase_timer import PhaseTimer
 from vit_jax.runtime.preemption import Stop
+from vit_jax.runtime.watchdog import PhaseTimer
 
 Step = Callable[[Any, dict[str, jax.Array]], tuple[Any, dict[str, jax.Array]]]
 

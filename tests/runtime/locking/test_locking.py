@@ -18,12 +18,11 @@ import bucket
 import runs
 from vit_jax import cli, config, experiment
 from vit_jax.runtime import locking, logs
-from vit_jax.runtime.locking import disk, lock
-from vit_jax.runtime.locking.holder import Holder, machine
+from vit_jax.runtime.locking import Holder
 from vit_jax.training import hooks
 from vit_jax.utils import errors, storage
 
-ELSEWHERE = dataclasses.replace(Holder.me(), host="far", pid=7, machine="another boot")
+ELSEWHERE = dataclasses.replace(Holder.current(), host="far", pid=7, machine="another boot")
 HOLD = """
 import pathlib, sys
 from vit_jax.runtime import locking
@@ -37,11 +36,9 @@ with locking.exclusive(storage.as_path(sys.argv[1])):
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch):
     """Waits are cut to fractions of a second."""
-    for module, name, seconds in (
-        (lock, "NEAR", 0.2), (lock, "LOOK", 0.02), (lock, "RENEW", 0.1), (lock, "LEASE", 0.6),
-        (disk, "SETTLE", 0.05),
-    ):  # fmt: skip
-        monkeypatch.setattr(module, name, seconds)
+    waits = {"NEAR": 0.2, "POLL": 0.02, "RENEW": 0.1, "LEASE": 0.6, "SETTLE": 0.05}
+    for name, seconds in waits.items():
+        monkeypatch.setattr(locking, name, seconds)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +106,7 @@ def test_the_second_is_refused_in_one_line_until_the_first_ends(folder):
         began = time.time()
         line = refused(folder)
         assert line.startswith(
-            f"--workdir={folder}: in use by process {process.pid} on {Holder.me().host} for "
+            f"--workdir={folder}: in use by process {process.pid} on {Holder.current().host} for "
         )
         assert line.endswith("s; wait for its end, stop it, or choose another --workdir")
         assert "\n" not in line
@@ -123,7 +120,7 @@ def test_the_second_is_refused_in_one_line_until_the_first_ends(folder):
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_holder_is_followed_at_once(folder, sent, monkeypatch):
-    monkeypatch.setattr(lock, "LEASE", 1e9)
+    monkeypatch.setattr(locking, "LEASE", 1e9)
     with holding(folder) as process:
         process.send_signal(sent)
         process.wait()
@@ -156,7 +153,7 @@ def test_children_do_not_keep_the_lock(tmp_path):
 
 def test_many_at_once_and_one_at_a_time(folder, monkeypatch):
     """Locks come and go, their files deleted each time, and never are there two holders."""
-    monkeypatch.setattr(lock, "NEAR", 60.0)
+    monkeypatch.setattr(locking, "NEAR", 60.0)
     inside, most, rounds = [], [], 10
 
     def work():
@@ -179,16 +176,16 @@ def test_many_at_once_and_one_at_a_time(folder, monkeypatch):
 
 def held_elsewhere(folder):
     """Returns a lock that a process on another machine holds."""
-    other = (lock.BucketLock if storage.is_remote(folder) else disk.DiskLock)(
+    other = (locking.BucketLock if storage.is_remote(folder) else locking.DiskLock)(
         folder / locking.NAME, ELSEWHERE
     )
-    assert other.take()
+    assert other.acquire()
     return other
 
 
 def test_a_holder_elsewhere_that_renews_is_left_alone(folder):
     other = held_elsewhere(folder)
-    with lock._Renewal(lock.Lease(other, ELSEWHERE, folder)):
+    with locking._Renewal(locking.Lease(other, ELSEWHERE, folder)):
         assert "in use by process 7 on far for " in refused(folder)
     assert other.renew()
     other.release()
@@ -198,7 +195,7 @@ def test_a_holder_elsewhere_that_is_gone_is_followed_after_the_lease(folder, cap
     other = held_elsewhere(folder)
     began = time.monotonic()
     with locking.exclusive(folder):
-        assert time.monotonic() - began > lock.LEASE
+        assert time.monotonic() - began > locking.LEASE
         # If it was only asleep, it learns so, and does not touch what is another's now.
         assert not other.renew()
         other.release()
@@ -213,9 +210,9 @@ def test_a_holder_elsewhere_that_is_gone_is_followed_after_the_lease(folder, cap
 def test_who_was_overtaken_ends(folder, caplog):
     mine = held_elsewhere(folder)
     codes = []
-    with lock._Renewal(lock.Lease(mine, ELSEWHERE, folder), end=codes.append):
+    with locking._Renewal(locking.Lease(mine, ELSEWHERE, folder), end=codes.append):
         other = type(mine)(folder / locking.NAME, dataclasses.replace(ELSEWHERE, token="new"))
-        while not other.seize(other.look()[0]):
+        while not other.take_over(other.read()[0]):
             pass
         deadline = time.monotonic() + 30
         while not codes and time.monotonic() < deadline:
@@ -229,13 +226,13 @@ def test_who_was_overtaken_ends(folder, caplog):
 def test_two_that_take_over_at_once(folder):
     """Of many who have waited for the same dead holder one has the lock in the end."""
     other = held_elsewhere(folder)
-    version, _ = other.look()
+    version, _ = other.read()
     found = []
 
     def work():
         me = dataclasses.replace(ELSEWHERE, token=str(threading.get_ident()))
         one = type(other)(folder / locking.NAME, me)
-        if one.seize(version):
+        if one.take_over(version):
             found.append(one)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
@@ -251,10 +248,10 @@ def test_two_that_take_over_at_once(folder):
 
 def overtake(folder):
     """Another process takes a lock that this one holds; returns its lock."""
-    other = (lock.BucketLock if storage.is_remote(folder) else disk.DiskLock)(
+    other = (locking.BucketLock if storage.is_remote(folder) else locking.DiskLock)(
         folder / locking.NAME, dataclasses.replace(ELSEWHERE, token="new")
     )
-    while not other.seize(other.look()[0]):
+    while not other.take_over(other.read()[0]):
         pass
     return other
 
@@ -262,7 +259,7 @@ def overtake(folder):
 @pytest.fixture
 def suspended(monkeypatch):
     """The thread that renews does not run: only what asks for the lease can find it lost."""
-    monkeypatch.setattr(lock, "RENEW", 1e9)
+    monkeypatch.setattr(locking, "RENEW", 1e9)
 
 
 def test_a_lease_is_checked_where_something_is_saved(folder, suspended):
@@ -278,7 +275,7 @@ def test_a_lease_is_checked_where_something_is_saved(folder, suspended):
 def test_a_file_in_the_same_place_with_another_token_is_not_ours(tmp_path, suspended):
     """As on a file server that gives the new file the number of the old one."""
     with locking.exclusive(tmp_path) as lease:
-        holder = dataclasses.replace(Holder.me(), token="other")
+        holder = dataclasses.replace(Holder.current(), token="other")
         (tmp_path / locking.NAME).write_bytes(holder.dump())
         with pytest.raises(errors.LeaseLost, match=f"taken over by process {os.getpid()}"):
             lease.check()
@@ -300,7 +297,7 @@ def test_a_copied_directory_is_free(tmp_path):
         shutil.copytree(tmp_path / "run", tmp_path / "copy")
         began = time.monotonic()
         with locking.exclusive(tmp_path / "copy") as other:
-            assert time.monotonic() - began < lock.LEASE
+            assert time.monotonic() - began < locking.LEASE
             lease.check()
             other.check()
 
@@ -346,9 +343,9 @@ def contents(folder):
 def test_an_answer_that_was_lost_is_no_refusal(store):
     """gcsfs asks again when a connection breaks: the first request may have been granted."""
     folder = storage.as_path(f"gs://{bucket.NAME}/lost")
-    mine = lock.BucketLock(folder / locking.NAME, Holder.me())
+    mine = locking.BucketLock(folder / locking.NAME, Holder.current())
     store.put(f"lost/{locking.NAME}", mine._me.dump())
-    assert mine.take()
+    assert mine.acquire()
     assert mine.renew()
     mine.release()
     assert not store.names("lost/")
@@ -370,7 +367,7 @@ def test_a_bucket_that_is_away_for_a_while_ends_nothing(store, monkeypatch):
     folder = storage.as_path(f"gs://{bucket.NAME}/away")
     with locking.exclusive(folder):
         store.failing = lambda method, name: 403
-        time.sleep(5 * lock.RENEW)
+        time.sleep(5 * locking.RENEW)
         store.failing = lambda method, name: 0
         before = store.objects[f"away/{locking.NAME}"][1]
         deadline = time.monotonic() + 30
@@ -388,31 +385,31 @@ def test_what_a_lock_file_says_may_be_nonsense(tmp_path, content):
 
 
 def test_a_process_number_that_was_given_again_is_another_process():
-    me = Holder.me()
+    me = Holder.current()
     assert me == Holder.parse(me.dump())
-    assert (me.here(), me.ended()) == (True, False)
-    assert dataclasses.replace(me, started=me.started - 1).ended()
-    assert not dataclasses.replace(me, started=0, machine="another boot").ended()
-    assert not dataclasses.replace(me, started=0, machine="").ended()  # nothing is known
+    assert (me.is_local(), me.has_ended()) == (True, False)
+    assert dataclasses.replace(me, started=me.started - 1).has_ended()
+    assert not dataclasses.replace(me, started=0, machine="another boot").has_ended()
+    assert not dataclasses.replace(me, started=0, machine="").has_ended()  # nothing is known
 
 
 def test_remains_of_a_process_have_ended():
     child = subprocess.Popen(["sleep", "60"])
     began = int(pathlib.Path(f"/proc/{child.pid}/stat").read_text().split()[21])
-    holder = dataclasses.replace(Holder.me(), pid=child.pid, started=began)
-    assert not holder.ended()
+    holder = dataclasses.replace(Holder.current(), pid=child.pid, started=began)
+    assert not holder.has_ended()
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # and is not collected
-    assert holder.ended()
+    assert holder.has_ended()
     child.wait()
-    assert holder.ended()
+    assert holder.has_ended()
 
 
 def test_a_file_system_without_locks_is_warned_of(tmp_path, monkeypatch, caplog):
     def flock(*_):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(disk.fcntl, "flock", flock)
+    monkeypatch.setattr(locking.fcntl, "flock", flock)
     with locking.exclusive(tmp_path):
         pass
     assert "this file system has no locks (Operation not supported)" in caplog.text
@@ -430,7 +427,7 @@ def test_a_full_disk_is_worth_a_retry(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(disk.os, "open", full)
+    monkeypatch.setattr(locking.os, "open", full)
     with pytest.raises(logs.NotWritten, match="No space left"), locking.exclusive(tmp_path):
         pass
 
@@ -556,4 +553,4 @@ def test_processes_of_one_run_are_let_in_and_those_of_another_are_not(tmp_path):
 
 
 def test_this_machine_is_known():
-    assert machine()  # else a lease of a dead process here would be waited for
+    assert locking.machine_id()  # else a lease of a dead process here would be waited for

@@ -1,0 +1,468 @@
+"""An exclusive lock on a run directory, so that two processes do not destroy each other's saves.
+
+On a disk the lock is a file under `flock`, which the kernel frees as soon as the holder ends, for
+any reason. In a bucket it is a lease object. In both cases the holder renews it every `RENEW`
+seconds. A waiting process takes over a lock that it has not seen renewed for `LEASE` seconds: a
+machine that vanished releases neither a lease nor, on NFS 3, a file lock.
+
+Only commands that write runs take the lock; `evaluate`, `predict`, `report` and the like do not.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import functools
+import json
+import os
+import pathlib
+import platform
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from vit_jax import config
+from vit_jax.runtime import logs
+from vit_jax.utils import errors, limits, storage
+
+NAME = "run.lock"
+RENEW = 15.0  # seconds between renewals
+LEASE = 90.0  # seconds without renewal after which a lock is taken over
+NEAR = 3.0  # seconds to wait for a process on this machine to end, e.g. after its parent was killed
+POLL = 0.2  # seconds between attempts
+SETTLE = 2.0  # seconds until a lock file that was taken over is checked again
+ATTEMPTS = 100  # to create the folder and open the file in it
+
+NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
+ABSENT = 0  # generation of an object that does not exist
+PROC = pathlib.Path("/proc")
+
+# What each renewal changes: inode and modification time of a file, generation of an object.
+Version = object
+Check = Callable[[], None]
+
+
+class InUse(config.ConfigError):
+    """Another process holds the lock."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Holder:
+    """A process that holds a lock.
+
+    Attributes:
+      host: host name.
+      pid: process ID on that host.
+      began: when it took the lock, in seconds since the epoch by its own clock.
+      machine: boot ID and process namespace of `pid`; empty if unknown.
+      started: when the process was started, in ticks since that boot; a number alone is reused.
+      token: random, different each time a lock is taken.
+    """
+
+    host: str
+    pid: int
+    began: float
+    machine: str
+    started: int
+    token: str
+
+    @classmethod
+    def current(cls) -> "Holder":
+        """This process, with a new token."""
+        return cls(
+            host=platform.node(),
+            pid=os.getpid(),
+            began=time.time(),
+            machine=machine_id(),
+            started=_started(os.getpid()) or 0,
+            token=secrets.token_hex(8),
+        )
+
+    @classmethod
+    def parse(cls, content: bytes) -> "Holder | None":
+        """Parses the output of `dump`; None for other or incomplete text."""
+        try:
+            values = limits.load_json(content)
+            found = cls(**{field.name: values[field.name] for field in dataclasses.fields(cls)})
+            sound = (
+                all(isinstance(text, str) for text in (found.host, found.machine, found.token))
+                and all(isinstance(number, int) for number in (found.pid, found.started))
+                and isinstance(found.began, int | float)
+            )
+        except (ValueError, TypeError, KeyError):
+            return None
+        return found if sound else None
+
+    def dump(self) -> bytes:
+        """One line of JSON."""
+        return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
+
+    def is_local(self) -> bool:
+        """Whether its process ID is valid on this machine."""
+        return bool(self.machine) and self.machine == machine_id()
+
+    def has_ended(self) -> bool:
+        """Whether it is known to have ended; False if it is elsewhere."""
+        return self.is_local() and _started(self.pid) != self.started
+
+
+class Lease:
+    """A lock that this process has taken, and others may take over while it does not run."""
+
+    def __init__(self, lock: "DiskLock | BucketLock", me: Holder, workdir: pathlib.Path) -> None:
+        self._lock, self._me, self._workdir = lock, me, workdir
+
+    def check(self) -> None:
+        """Renews the lock; raises LeaseLost if another process has taken it over.
+
+        Call it before anything is committed: a process that was suspended cannot tell how long.
+        Raises OSError if the storage does not answer.
+        """
+        renewed, (_, holder) = self._lock.renew(), self._lock.read()
+        if not renewed or (holder is not None and holder.token != self._me.token):
+            raise errors.LeaseLost(
+                f"--workdir={self._workdir}: taken over by {_name(holder)}, so this process saves "
+                "nothing more"
+            )
+
+
+@contextlib.contextmanager
+def exclusive(workdir: pathlib.Path, name: str = NAME) -> Iterator[Lease]:
+    """Holds the lock on a directory; raises InUse if another process holds it.
+
+    Args:
+      workdir: the directory, on a disk or in a bucket; one on a disk is created if missing.
+      name: file or object name in it.
+
+    Waits `NEAR` seconds for a live holder on this machine, and for one elsewhere until its first
+    renewal, at most `LEASE` seconds.
+    """
+    me = Holder.current()
+    lock = (BucketLock if storage.is_remote(workdir) else DiskLock)(workdir / name, me)
+    lease = Lease(lock, me, workdir)
+    try:
+        with storage.readable_errors(f"--workdir={workdir}"):
+            _wait(lock, workdir)
+        with _Renewal(lease):
+            yield lease
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def attempt(workdir: pathlib.Path, *, wanted: bool) -> Iterator[tuple[str | None, Check]]:
+    """Holds the lock if available; otherwise reports the reason instead of raising.
+
+    In a multi-process run the first process takes the lock for all (`wanted`), and tells the
+    others once they have joined. Yields the reason, and `Lease.check`, which passes in the others.
+    """
+    with contextlib.ExitStack() as held:
+        refusal, check = None, lambda: None
+        if wanted:
+            try:
+                check = held.enter_context(exclusive(workdir)).check
+            except InUse as error:
+                refusal = str(error)
+        yield refusal, check
+
+
+def clear(workdir: pathlib.Path) -> None:
+    """Deletes the contents of a directory on a disk; raises InUse if a run is active there."""
+    if not workdir.is_dir():
+        return
+    with exclusive(workdir):
+        for path in workdir.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != NAME:
+                path.unlink(missing_ok=True)
+
+
+def _wait(lock: "DiskLock | BucketLock", workdir: pathlib.Path) -> None:
+    """Waits until the lock is this process's, or raises InUse."""
+    began = time.monotonic()
+    first: Version | None = None  # first version seen, and when
+    since, logged = began, False
+    while not _try(lock.acquire, workdir):
+        time.sleep(POLL)
+        now = time.monotonic()
+        version, holder = lock.read()
+        if version is None:  # released just now
+            continue
+        if holder is None and now - began <= NEAR:  # just taken: holder not written yet
+            continue
+        if holder is not None and holder.is_local() and not holder.has_ended():
+            if now - began > NEAR:
+                raise _refusal(workdir, holder)
+            continue
+        ended = holder is not None and holder.has_ended()
+        if first is None:
+            first, since = version, now
+        elif version != first and not ended:
+            raise _refusal(workdir, holder)
+        # The holder died on this machine: on a disk the kernel frees its lock in a moment.
+        if now - since > LEASE or (ended and storage.is_remote(workdir)):
+            if not _try(functools.partial(lock.take_over, version), workdir):
+                raise _refusal(workdir, lock.read()[1])
+            if not ended:
+                text = "%s: taken over: %s has not shown for %.0f s that it is alive"
+                logs.log.warning(text, workdir, _name(holder), LEASE)
+            return
+        if now - began > NEAR and not logged:
+            logged = True
+            text = "%s: locked by %s; waiting for its end or a sign of life, %.0f s at most"
+            logs.log.warning(text, workdir, _name(holder), LEASE)
+
+
+def _try(acquire: Callable[[], bool], workdir: pathlib.Path) -> bool:
+    if storage.is_remote(workdir):
+        return acquire()
+    with storage.writing("--workdir", workdir):
+        return acquire()
+
+
+def _name(holder: Holder | None) -> str:
+    if holder is None:
+        return "another process"
+    age = logs.duration(max(time.time() - holder.began, 0))
+    return f"process {holder.pid} on {holder.host} for {age}"
+
+
+def _refusal(workdir: pathlib.Path, holder: Holder | None) -> InUse:
+    return InUse(
+        f"--workdir={workdir}: in use by {_name(holder)}; wait for its end, stop it, or choose "
+        "another --workdir"
+    )
+
+
+class _Renewal:
+    """A thread that renews a lock every `RENEW` seconds.
+
+    If another process took the lock because this one was suspended or disconnected for longer than
+    the lease, this process ends at once: otherwise both would write the same files.
+    """
+
+    def __init__(self, lease: Lease, *, end: Callable[[int], None] | None = None) -> None:
+        self._lease, self._end = lease, end or os._exit
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="lock", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._done.wait(RENEW):
+            try:
+                self._lease.check()
+            except OSError:
+                continue  # the bucket or server is temporarily unreachable
+            except errors.LeaseLost as lost:
+                logs.log.error("%s", lost)
+                self._end(lost.exit_code)
+                return
+
+
+class DiskLock:
+    """A file under `flock`; its content names the holder.
+
+    The file is deleted when the lock is released. A process that locks a file therefore checks that
+    its name still exists. On a file system without locks, a warning says that the directory is
+    unprotected.
+    """
+
+    def __init__(self, path: pathlib.Path, me: Holder) -> None:
+        self._path, self._me = path, me
+        self._descriptor: int | None = None
+        self._made: list[pathlib.Path] = []
+
+    def acquire(self) -> bool:
+        """Takes the lock if it is free; raises OSError if the file cannot be created."""
+        descriptor = self._open()
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                os.close(descriptor)
+                if isinstance(error, BlockingIOError):
+                    return False
+                raise
+            logs.log.warning(
+                "%s: this file system has no locks (%s): nothing keeps a second process out",
+                self._path.parent,
+                error.strerror,
+            )
+        if self._inode() != os.fstat(descriptor).st_ino:  # its holder has just deleted it
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        with contextlib.suppress(OSError):  # a full disk: the lock holds, without a name
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, self._me.dump(), 0)
+        return True
+
+    def read(self) -> tuple[Version | None, Holder | None]:
+        """Version and holder; None if missing."""
+        try:
+            with self._path.open("rb") as file:  # opening avoids stale times
+                status = os.fstat(file.fileno())
+                return (status.st_ino, status.st_mtime_ns), Holder.parse(file.read(4096))
+        except OSError:
+            return None, None
+
+    def take_over(self, version: Version) -> bool:
+        """Takes a lock that has not been renewed since `version`, e.g. from a vanished machine."""
+        if self.read()[0] == version:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+        if not self.acquire():
+            return False
+        # Of two that read the version before either deleted, only the second one's file has a name.
+        time.sleep(SETTLE)
+        return self.renew()
+
+    def renew(self) -> bool:
+        """Renews the lock; False if another process holds it."""
+        assert self._descriptor is not None
+        os.utime(self._descriptor)
+        # Without a name it was deleted together with its folder: that is not another's lock.
+        return self._inode() in (None, os.fstat(self._descriptor).st_ino)
+
+    def release(self) -> None:
+        """Releases the lock and deletes the folders created only for it."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                if self._inode() == os.fstat(self._descriptor).st_ino:
+                    self._path.unlink()
+            os.close(self._descriptor)
+            self._descriptor = None
+        for folder in self._made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+    def _open(self) -> int:
+        """Opens the file after creating its folder, which another holder may delete meanwhile."""
+        attempts = 0
+        while True:
+            try:
+                self._make_folder()
+                return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except (FileExistsError, FileNotFoundError):
+                attempts += 1
+                if attempts == ATTEMPTS:
+                    raise
+
+    def _make_folder(self) -> None:
+        folder = self._path.parent
+        new = [one for one in (folder, *folder.parents) if not one.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        self._made = self._made or new
+
+    def _inode(self) -> int | None:
+        try:
+            return self._path.stat().st_ino
+        except OSError:
+            return None
+
+
+class BucketLock:
+    """An object that names its holder, which rewrites it every `RENEW` seconds."""
+
+    def __init__(self, path: pathlib.Path, me: Holder) -> None:
+        import fsspec
+
+        self._fs: Any = fsspec.filesystem("gcs")  # the instance that etils' paths have
+        self._path, self._me = path, me
+        self._bucket, _, self._name = str(path).removeprefix(storage.BUCKET).partition("/")
+        self._generation = ABSENT
+
+    def acquire(self) -> bool:
+        """Takes the lease if none exists."""
+        return self._write(ABSENT)
+
+    def read(self) -> tuple[Version | None, Holder | None]:
+        """Version and holder; None if missing."""
+        try:
+            with storage.os_errors():
+                about = self._fs.call("GET", "b/{}/o/{}", self._bucket, self._name, json_out=True)
+                return int(about["generation"]), Holder.parse(self._path.read_bytes())
+        except FileNotFoundError:
+            return None, None
+
+    def take_over(self, version: Version) -> bool:
+        """Takes a lease that has not been renewed since `version`."""
+        return self._write(version)
+
+    def renew(self) -> bool:
+        """Renews the lease; False if another process holds it."""
+        return self._write(self._generation)
+
+    def release(self) -> None:
+        """Releases the lease; if deletion fails, the lease expires."""
+        if self._generation == ABSENT:
+            return
+        only = {"ifGenerationMatch": str(self._generation)}
+        with contextlib.suppress(OSError), storage.os_errors():
+            self._fs.call("DELETE", "b/{}/o/{}", self._bucket, self._name, **only)
+        self._generation = ABSENT
+
+    def _write(self, expected: Version) -> bool:
+        """Writes the object if unchanged since seen; whether this process now owns it."""
+        try:
+            with storage.os_errors():
+                about = self._fs.call(
+                    "POST",
+                    self._fs.base.replace("/storage/", "/upload/storage/") + "b/{}/o",
+                    self._bucket,
+                    uploadType="media",
+                    name=self._name,
+                    ifGenerationMatch=str(expected),
+                    data=self._me.dump(),
+                    json_out=True,
+                )
+            self._generation = int(about["generation"])
+            return True
+        except OSError as error:
+            if not _is_precondition(error):
+                raise
+        # After a lost response gcsfs retries: the object found then may be our own.
+        found, holder = self.read()
+        if found is None or holder is None or holder.token != self._me.token:
+            return False
+        self._generation = found
+        return True
+
+
+def _is_precondition(error: OSError) -> bool:
+    """Whether GCS rejected the write because the object changed (HTTP 412)."""
+    cause = error.__cause__  # HttpError with a code, in releases of gcsfs before 2026
+    return isinstance(error, FileExistsError) or str(getattr(cause, "code", "")) == "412"
+
+
+@functools.cache
+def machine_id() -> str:
+    """A unique ID of this boot and process namespace; empty if unknown.
+
+    A host name is not unique: containers often share one.
+    """
+    try:
+        boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {(PROC / 'self/ns/pid').stat().st_ino}"
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> int | None:
+    """Start time of a process; None if it does not exist or is a zombie."""
+    try:
+        # The name, in parentheses, may contain any character; the state and numbers follow it.
+        fields = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
