@@ -149,7 +149,7 @@ def test_a_run_learns_and_answers(tmp_path, capsys):
         assert file["labels"].shape == (192, len(file["classes"]))
         assert file["labels"].sum() == 192  # none, one or two of a third each
     page = (tmp_path / "run" / "report.md").read_text()
-    assert "validation images were shown to the newest checkpoint" in page
+    assert "validation images were shown to the checkpoint of step" in page
 
 
 @pytest.mark.parametrize(
