@@ -7,7 +7,7 @@ import pytest
 
 import runs
 from vit_jax import cli, config, experiment, run_config
-from vit_jax.data import label_arrays
+from vit_jax.data.source import UNKNOWN
 from vit_jax.inference import loading
 from vit_jax.inference.inspect import CannotAnswer, reconstruct
 from vit_jax.runtime import preemption
@@ -249,4 +249,4 @@ def test_a_flat_folder_trains_and_is_loaded_by_every_command(tmp_path, capsys):
         assert cli.main(arguments) == 0, arguments
     assert "images without labels" in capsys.readouterr().out
     table = np.load(tmp_path / "features.npz")
-    assert set(table["labels"]) == {label_arrays.UNKNOWN}
+    assert set(table["labels"]) == {UNKNOWN}

@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from vit_jax import cli, config
-from vit_jax.data import folders, unlabeled_folder
+from vit_jax.data import folders
 from vit_jax.data.prepare import tasks
 from vit_jax.data.prepare.request import Request
 from vit_jax.data.source import DataError
@@ -183,7 +183,7 @@ def test_folders_that_are_not_utf8_are_refused_where_libraries_cannot_open_them(
 
 
 def test_listings_of_files_with_such_names_have_a_fingerprint(latin):
-    assert len(unlabeled_folder.Loose(latin, ("tea", "café"), "--images").fingerprint()) == 16
+    assert len(folders.Loose(latin, ("tea", "café"), "--images").fingerprint()) == 16
 
 
 def test_a_page_with_such_a_name_can_be_written(tmp_path):

@@ -8,13 +8,13 @@ import pytest
 import test_pipeline
 from PIL import Image, ImageFilter
 
-from vit_jax.data import three_augment, transforms
+from vit_jax.data import transforms
 
 SEEDS = range(300)
 
 
 def changed(image, seed, jitter):
-    return three_augment.ThreeAugment(jitter)(image, np.random.default_rng(seed))
+    return transforms.ThreeAugment(jitter)(image, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -58,7 +58,7 @@ def test_the_blur_has_the_deviation_that_is_drawn():
 
 def test_jitter_multiplies_what_it_is_called():
     image = np.full((4, 4, 3), 60, np.uint8)
-    with mock.patch.object(three_augment, "ENHANCED", three_augment.ENHANCED[:1]):
+    with mock.patch.object(transforms, "ENHANCED", transforms.ENHANCED[:1]):
         means = np.array([changed(image, seed, 0.3).mean() for seed in SEEDS])
     assert 0.69 * 60 - 1 < means.min() < 0.75 * 60
     assert 1.25 * 60 < means.max() < 1.31 * 60 + 1

@@ -8,8 +8,8 @@ import pytest
 
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import folder_check, label_arrays, pipeline, sources, split_roles, transforms
-from vit_jax.data.source import DataError
+from vit_jax.data import folder_check, pipeline, sources, split_roles, transforms
+from vit_jax.data.source import UNKNOWN, DataError, label_text
 
 TRAIN = "image,labels\na.png,cat;dog\nsub/b.png,dog\nc.png,\nd.png, cat ; bird \n"
 TEST = "image,labels\ne.png,bird\nf.png,\n"
@@ -240,7 +240,7 @@ def test_batches_have_a_one_for_each_class(tmp_path, workers):
 
 def test_names_of_labels():
     classes = ("bird", "cat", "dog")
-    assert [label_arrays.text(label, classes) for label in (1, (0, 2), (1,), ())] == [
+    assert [label_text(label, classes) for label in (1, (0, 2), (1,), ())] == [
         "cat", "bird; dog", "cat", "no class"
     ]  # fmt: skip
 
@@ -273,5 +273,5 @@ def test_without_labels_a_list_of_paths_is_enough(tmp_path):
     for split, expected in (("train", ["a.png", "sub/b.png"]), ("test", ["c.png"])):
         source = sources.open_source(data(tmp_path, multilabel=False), split, labels=False)
         assert [source.name(i) for i in range(len(source))] == [f"{tmp_path}/{n}" for n in expected]
-        assert (source.classes, source[0].label) == ((), label_arrays.UNKNOWN)
+        assert (source.classes, source[0].label) == ((), UNKNOWN)
     assert "needs a header and at least 2 columns" in refusal(tmp_path)

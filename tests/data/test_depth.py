@@ -14,7 +14,7 @@ import pytest
 import runs
 import tiffs
 from vit_jax import cli, config, experiment, models, weights
-from vit_jax.data import decoding, image_inputs, pipeline, random_erasing, sources, transforms
+from vit_jax.data import decoding, image_inputs, pipeline, sources, transforms
 from vit_jax.inference import loading
 from vit_jax.models import variants
 from vit_jax.runtime import preemption
@@ -138,7 +138,7 @@ def test_every_transform_treats_channels_alike(channels):
 
 
 def test_erasing_draws_from_the_whole_range_and_as_before():
-    step = random_erasing.RandomErasing(1.0)
+    step = transforms.RandomErasing(1.0)
     for kind, least in ((np.uint8, 250), (np.uint16, 64_000)):
         black = np.zeros((32, 32, 3), kind)
         assert least < step(black, np.random.default_rng(1)).max() <= np.iinfo(kind).max

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vit_jax import config
-from vit_jax.data import random_erasing, transforms
+from vit_jax.data import transforms
 
 
 class Fixed:
@@ -27,7 +27,7 @@ class Fixed:
 def test_a_rectangle_by_hand():
     image = np.full((20, 40, 3), 200, np.uint8)
     # Half of 2 to 33 % of 800 pixels is 140; height / width 1.8: 15.87 and 8.82 pixels.
-    erase = random_erasing.RandomErasing(0.5)
+    erase = transforms.RandomErasing(0.5)
     result = erase(image, Fixed(0.49, 0.5, 0.5, 0.9, 0.1, 0.5, 0.5, 0.2, 0.75))
     expected = image.copy()
     expected[4:20, 30:39] = 7  # of the first attempt row 18 was too low
@@ -38,7 +38,7 @@ def test_a_rectangle_by_hand():
 
 @pytest.mark.parametrize("shape", [(224, 224, 3), (60, 200, 1)])
 def test_statistics(shape):
-    erase, rng = random_erasing.RandomErasing(0.3), np.random.default_rng(0)
+    erase, rng = transforms.RandomErasing(0.3), np.random.default_rng(0)
     image = np.full(shape, 0, np.uint8)
     areas, aspects, erased = [], [], 0
     noise = np.zeros(256, np.int64)
@@ -67,7 +67,7 @@ def test_statistics(shape):
 def test_erased_areas_and_places_are_those_of_rejection():
     """The density that algorithm 1 gives: uniform draws, less those that stick out."""
     height = width = 300
-    erase, rng = random_erasing.RandomErasing(1.0), np.random.default_rng(1)
+    erase, rng = transforms.RandomErasing(1.0), np.random.default_rng(1)
     marked = np.zeros((height, width, 1), np.uint8)
     covered, areas = np.zeros((height, width)), []
     for _ in range(1500):
@@ -92,11 +92,11 @@ def test_erased_areas_and_places_are_those_of_rejection():
 
 def test_an_image_where_nothing_fits_stays():
     image = np.zeros((1, 1000, 3), np.uint8)
-    assert random_erasing.RandomErasing(1.0)(image, np.random.default_rng(0)) is image
+    assert transforms.RandomErasing(1.0)(image, np.random.default_rng(0)) is image
 
 
 def test_a_view_erases_last_and_only_if_asked():
     data = config.Data(image_size=(8, 8), train_crop="resize", randaugment=(2, 15), erase=0.25)
-    assert transforms.train_transforms(data)[-1] == random_erasing.RandomErasing(0.25)
-    assert random_erasing.RandomErasing not in map(type, transforms.train_transforms(config.Data()))
-    assert random_erasing.RandomErasing not in map(type, transforms.eval_transforms(data))
+    assert transforms.train_transforms(data)[-1] == transforms.RandomErasing(0.25)
+    assert transforms.RandomErasing not in map(type, transforms.train_transforms(config.Data()))
+    assert transforms.RandomErasing not in map(type, transforms.eval_transforms(data))

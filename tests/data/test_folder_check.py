@@ -141,17 +141,17 @@ def test_a_run_says_it_or_ends_before_it_has_written_anything(tmp_path, capsys):
 
 
 def test_images_for_embedding_and_prediction_are_counted_too(tmp_path, caplog):
-    from vit_jax.data import unlabeled_folder
+    from vit_jax.data import folders
     from vit_jax.inference import prediction
 
     caplog.set_level("INFO", "vit_jax")
     root = fill(tmp_path, "a/1.jpg", "a/2.heic", ".hidden.jpg")
-    unlabeled_folder.Loose(root, (), "--images")
+    folders.Loose(root, (), "--images")
     list(prediction.files([root]))
     said = "1 images; not used: 1 .heic (a format that is not read; save as .png), 1 hidden"
     assert caplog.messages == [f"--images={root}: {said}", f"{root}: {said}"]
     with pytest.raises(config.ConfigError, match=r"holds no .*; it holds 1 \.heic"):
-        unlabeled_folder.Loose(fill(tmp_path / "b", "2.heic"), (), "--images")
+        folders.Loose(fill(tmp_path / "b", "2.heic"), (), "--images")
 
 
 def test_folders_of_gifs_and_bitmaps_can_be_read(tmp_path):

@@ -14,8 +14,8 @@ import pytest
 
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import folder_check, folders, label_arrays
-from vit_jax.data.source import DataError
+from vit_jax.data import folder_check, folders
+from vit_jax.data.source import UNKNOWN, DataError
 from vit_jax.data.sources import Source, open_source
 from vit_jax.evaluation import linear_data
 
@@ -358,7 +358,7 @@ def test_without_labels_a_folder_needs_no_classes(tmp_path, files):
     train, held = (open_source(data, split, labels=False) for split in ("train", "validation"))
     assert sorted(names(train) + names(held)) == sorted(f for f in files if f.endswith("jpg"))
     assert 25 <= len(held) <= 55
-    assert (train.classes, train[0].label) == ((), label_arrays.UNKNOWN)
+    assert (train.classes, train[0].label) == ((), UNKNOWN)
     assert train.fingerprint() != held.fingerprint()
     assert pickle.loads(pickle.dumps(train)).name(3) == train.name(3)
     for path in map(tmp_path.joinpath, files):

@@ -11,7 +11,7 @@ import pytest
 import tfds_fakes
 from vit_jax import cli
 from vit_jax.config import UserError
-from vit_jax.data import availability, sources, task_tables
+from vit_jax.data import availability, sources
 from vit_jax.data.tasks import TASKS
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -87,7 +87,7 @@ def test_configs_and_real(tmp_path):
 
 def test_every_missing_task_has_a_command_that_the_command_line_takes(tmp_path):
     parser = cli.parser_of("prepare")
-    for entry in task_tables.entries(tmp_path):
+    for entry in availability.task_entries(tmp_path):
         assert not entry.here
         words = shlex.split(entry.command)
         assert words[:2] == ["vit_jax", "prepare"]
@@ -166,14 +166,14 @@ def test_it_is_light():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     loaded = set(run.stdout.splitlines()[-1].split())
-    assert "vit_jax.data.task_tables" in loaded
+    assert "vit_jax.data.availability" in loaded
     assert not loaded & {"jax", "numpy", "cv2", "tensorflow_datasets", "tensorflow"}
 
 
 def test_what_takes_more_packages_says_so(tmp_path):
     """Of the paper's own tasks none takes TensorFlow."""
-    chosen = task_tables.entries(tmp_path)
-    commands = [line for group in task_tables.groups(chosen) for line in group.commands]
+    chosen = availability.task_entries(tmp_path)
+    commands = [line for group in availability.task_groups(chosen) for line in group.commands]
     taking = {
         line.split()[2]: line for line in commands if "# takes " in line or "; takes " in line
     }

@@ -18,7 +18,7 @@ import pytest
 
 from vit_jax import config
 from vit_jax.data import pipeline, sampling, transforms
-from vit_jax.data.preprocessing import Randomness, Views
+from vit_jax.data.pipeline import Randomness, Views
 from vit_jax.data.source import DataError, Record, Source
 from vit_jax.data.sources import open_source
 

@@ -10,7 +10,7 @@ import PIL.Image
 import pytest
 
 from vit_jax import config
-from vit_jax.data import decoding, partial_jpeg, pipeline, preprocessing, transforms
+from vit_jax.data import decoding, partial_jpeg, pipeline, transforms
 from vit_jax.data.source import Record
 
 pytestmark = pytest.mark.skipif(
@@ -260,7 +260,7 @@ def test_batches_are_the_same_without_the_extension(monkeypatch, channels, more)
 def test_a_view_of_many_pixels_in_few_bytes_is_refused_by_both_decoders(monkeypatch, part):
     whole = pillow(np.zeros((5000, 6000), np.uint8), "L")
     data = config.Data(image_size=(31, 29))
-    make = preprocessing.Views(transforms.train_transforms(data), data, seed=5)
+    make = pipeline.Views(transforms.train_transforms(data), data, seed=5)
     if not part:
         monkeypatch.setattr(partial_jpeg, "_JPEG", None)
     with pytest.raises(decoding.BadImage, match="in 1,502 bytes and 1 scans, more than 10,000 pix"):
@@ -270,12 +270,12 @@ def test_a_view_of_many_pixels_in_few_bytes_is_refused_by_both_decoders(monkeypa
 def test_a_view_is_what_the_transforms_make_of_the_whole_image():
     data = config.Data(image_size=(31, 29), flip=True)
     source = Mixed()
-    make = preprocessing.Views(transforms.train_transforms(data), data, seed=5)
+    make = pipeline.Views(transforms.train_transforms(data), data, seed=5)
     row = np.zeros((31, 29, 3), np.uint8)
     for index, epoch in itertools.product((0, 1, 2), range(8)):
         make(source[index].image, epoch, index, row)
         pixels = decoding.decode(source[index].image, channels=3, max_pixels=10**6)
-        rng = preprocessing.Randomness(5).at(epoch, index)
+        rng = pipeline.Randomness(5).at(epoch, index)
         for transform in transforms.train_transforms(data):
             pixels = transform(pixels, rng)
         np.testing.assert_array_equal(row, pixels)

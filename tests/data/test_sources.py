@@ -9,7 +9,7 @@ import pytest
 from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import sources
-from vit_jax.data.source import Split
+from vit_jax.data.splits import Split
 from vit_jax.utils.digests import digest
 
 DIGITS = config.Data(source="digits", image_size=(8, 8), channels=1)

@@ -4,7 +4,7 @@ import pytest
 
 from vit_jax import config, run_config
 from vit_jax.config import ConfigError
-from vit_jax.data import split_roles
+from vit_jax.data import split_roles, splits
 
 
 def data(**options):
@@ -82,7 +82,7 @@ def test_with_a_test_split_the_other_one_chooses():
     ],
 )
 def test_overlap(one, other, common):
-    assert split_roles.overlap(one, other) is split_roles.overlap(other, one) is common
+    assert splits.overlap(one, other) is splits.overlap(other, one) is common
 
 
 def test_a_test_split_is_neither_trained_nor_chosen_on():

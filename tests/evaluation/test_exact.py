@@ -8,7 +8,7 @@ import runs
 import toys
 from vit_jax import config
 from vit_jax.data import real_labels, sources
-from vit_jax.data.real_source import NONE, Reassessed
+from vit_jax.data.real_labels import NONE, Reassessed
 from vit_jax.evaluation import (
     class_subset,
     classification,

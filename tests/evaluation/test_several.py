@@ -7,7 +7,7 @@ import pytest
 import toys
 from vit_jax.config import ConfigError
 from vit_jax.data import real_labels
-from vit_jax.data.real_source import Reassessed
+from vit_jax.data.real_labels import Reassessed
 from vit_jax.data.source import DataError
 from vit_jax.evaluation import class_subset, classification, multilabel
 

@@ -99,15 +99,15 @@ def _tasks(args: argparse.Namespace) -> int:
     for flag in ("table", "model", "weights", "augreg_index"):
         if getattr(args, flag):
             raise config.ConfigError(f"--{flag.replace('_', '-')}: does not go with --tasks")
-    from vit_jax.data import availability, task_tables
+    from vit_jax.data import availability
 
-    chosen = task_tables.entries(args.data_dir)
+    chosen = availability.task_entries(args.data_dir)
     if args.json:
-        print(json.dumps({entry.task.name: task_tables.to_dict(entry) for entry in chosen}))
+        print(json.dumps({entry.task.name: availability.to_dict(entry) for entry in chosen}))
         return 0
-    for group in task_tables.groups(chosen):
+    for group in availability.task_groups(chosen):
         print(group.title)
-        tables.table(task_tables.HEADER, group.rows)
+        tables.table(availability.HEADER, group.rows)
         for command in group.commands:
             print(command)
         print()

@@ -3,18 +3,24 @@
 import dataclasses
 import fnmatch
 import os
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from etils import epath
 
 from vit_jax.config import ConfigError
 from vit_jax.data.datasets import MANUAL, REAL, Dataset
-from vit_jax.data.tasks import TASKS
+from vit_jax.data.tasks import TASKS, Task
 from vit_jax.utils import limits, storage
 
 INFO = "dataset_info.json"
+HEADER = ("task", "title", "classes", "train", "held out", "test", "here")
+EXTRA = "pip install 'vit_jax[prepare]'"
+TOGETHER = "imagenet-c/"  # 95 similar tasks in one row
 READABLE = ("array_record", "parquet", "json")  # formats with random access
 REAL_FILE = "imagenet_real/real.json"  # where `vit_jax prepare imagenet-real` puts it
+
+Folder = str | os.PathLike[str]
 
 
 class PreparedDataset(NamedTuple):
@@ -31,7 +37,7 @@ class PreparedDataset(NamedTuple):
         return self.format in READABLE
 
 
-def directory(data_dir: str | os.PathLike[str] | None) -> Any:
+def directory(data_dir: Folder | None) -> Any:
     """Returns TFDS's data_dir: the one given, else $TFDS_DATA_DIR, else TFDS's default.
 
     Raises ConfigError for an address that is not read.
@@ -42,9 +48,7 @@ def directory(data_dir: str | os.PathLike[str] | None) -> Any:
     return epath.Path(storage.given_path(option, path or "~/tensorflow_datasets"))
 
 
-def find(
-    dataset: Dataset, data_dir: str | os.PathLike[str] | None = None
-) -> PreparedDataset | None:
+def find(dataset: Dataset, data_dir: Folder | None = None) -> PreparedDataset | None:
     """Returns the newest suitable prepared version, preferring a readable one; else None.
 
     Raises DataError if the data_dir is remote and cannot be read.
@@ -58,7 +62,7 @@ def find(
         return _find(dataset, data_dir)
 
 
-def _find(dataset: Dataset, data_dir: str | os.PathLike[str] | None) -> PreparedDataset | None:
+def _find(dataset: Dataset, data_dir: Folder | None) -> PreparedDataset | None:
     real = directory(data_dir) / REAL_FILE
     if dataset is REAL and real.is_file():
         return PreparedDataset(real, "", "json", dict(dataset.images))
@@ -76,7 +80,7 @@ def _find(dataset: Dataset, data_dir: str | os.PathLike[str] | None) -> Prepared
     return max(found)[2] if found else None
 
 
-def check(name: str, data_dir: str | os.PathLike[str] | None = None) -> None:
+def check(name: str, data_dir: Folder | None = None) -> None:
     """Raises ConfigError if the data set of a task is missing, before any download of weights.
 
     Accepts every other `data.name`, which TFDS may know.
@@ -96,7 +100,7 @@ def known(name: str) -> Dataset | None:
     return next((t.dataset for t in TASKS.values() if t.dataset.tfds == bare), None)
 
 
-def splits(name: str, data_dir: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
+def splits(name: str, data_dir: Folder | None = None) -> tuple[str, ...]:
     """Returns the splits of a prepared data set that probably have labels, from its metadata.
 
     Includes test splits only for data sets packed by `vit_jax prepare`, which are fully labeled.
@@ -109,7 +113,7 @@ def splits(name: str, data_dir: str | os.PathLike[str] | None = None) -> tuple[s
     return tuple(name for name in found.images if packed or not name.startswith("test"))
 
 
-def command(name: str, data_dir: str | os.PathLike[str] | None = None) -> str | None:
+def command(name: str, data_dir: Folder | None = None) -> str | None:
     """Returns the command that prepares a task or `data.name`; None if no task uses it."""
     bare = name.partition(":")[0]
     tasks = [t for t in TASKS.values() if name == t.name or bare == t.dataset.tfds]
@@ -138,3 +142,103 @@ def _read(path: Any) -> PreparedDataset | None:
         return PreparedDataset(path, path.name, info.get("fileFormat", "tfrecord"), images)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+class TaskGroup(NamedTuple):
+    """The tasks of one group: rows under HEADER, and the commands for missing ones."""
+
+    title: str
+    rows: list[tuple[str, ...]]
+    commands: list[str]
+
+
+class TaskEntry(NamedTuple):
+    """A task and its prepared data set, if any."""
+
+    task: Task
+    found: PreparedDataset | None
+    command: str
+
+    @property
+    def here(self) -> bool:
+        """Whether it can be used without preparation."""
+        return self.found is not None and self.found.readable
+
+
+def task_entries(data_dir: Folder | None = None) -> list[TaskEntry]:
+    """Returns every task with its availability in TFDS's data_dir."""
+    found: dict[str, PreparedDataset | None] = {}
+    entries = []
+    for task in TASKS.values():
+        name = task.dataset.tfds
+        if name not in found:
+            found[name] = find(task.dataset, data_dir)
+        here = found[name]
+        if here is not None and not here.readable:
+            todo = conversion(name, here.path)
+        else:
+            todo = command(task.name, data_dir)
+        assert todo is not None, "a task has a command"
+        entries.append(TaskEntry(task, here, todo))
+    return entries
+
+
+def to_dict(entry: TaskEntry) -> dict[str, Any]:
+    """Returns values for JSON."""
+    task, found, dataset = entry.task, entry.found, entry.task.dataset
+    return {
+        "title": task.title,
+        "group": task.group,
+        "classes": task.classes,
+        "splits": task.splits,
+        "images": {role: task.count(split) for role, split in task.splits.items()},
+        "labels": task.labels,
+        "mirrored": task.mirrored,
+        "cropped": task.cropped,
+        "data.name": dataset.name,
+        "obtained": dataset.obtained,
+        "files": dataset.files,
+        "packages": list(dataset.packages),
+        "here": entry.here,
+        "path": None if found is None else str(found.path),
+        "version": None if found is None else found.version,
+        "format": None if found is None else found.format,
+        "records": None if found is None else found.images,
+        "command": None if entry.here else entry.command,
+    }
+
+
+def task_groups(chosen: list[TaskEntry]) -> Iterator[TaskGroup]:
+    """Yields a table for every group of tasks, in order."""
+    for title in dict.fromkeys(entry.task.group for entry in chosen):
+        members = [entry for entry in chosen if entry.task.group == title]
+        missing = [entry for entry in members if not entry.here]
+        commands = [_with_files(entry) for entry in missing]
+        if members[0].task.name.startswith(TOGETHER):
+            task = members[0].task
+            here = f"{len(members) - len(missing)} of {len(members)}"
+            rows = [(f"{TOGETHER}*", "ImageNet-C", str(task.classes), "", "", task.test, here)]
+            more = [f"# and so on for the other {len(missing) - 1}"] if len(missing) > 1 else []
+            commands = commands[:1] + more
+        else:
+            rows = [_row(entry) for entry in members]
+        yield TaskGroup(title, rows, commands)
+
+
+def _row(entry: TaskEntry) -> tuple[str, ...]:
+    task, found = entry.task, entry.found
+    here = "no"
+    if found is not None:
+        here = (found.version or "yes") + ("" if found.readable else f" as {found.format}")
+    held_out = task.held_out
+    return (task.name, task.title, str(task.classes), task.train, held_out, task.test, here)
+
+
+def _with_files(entry: TaskEntry) -> str:
+    """Returns a command, with the files it needs as a comment."""
+    if entry.found is not None:
+        return entry.command
+    dataset = entry.task.dataset
+    packages = f"takes {', '.join(dataset.packages)}: {EXTRA}" if dataset.packages else ""
+    comment = "; ".join(part for part in (dataset.files, packages) if part)
+    return f"{entry.command}  # {comment}" if comment else entry.command

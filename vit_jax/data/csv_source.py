@@ -12,11 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax import config
-from vit_jax.data import decoding, split_names
-from vit_jax.data.folders import SUFFIXES
-from vit_jax.data.label_arrays import UNKNOWN
-from vit_jax.data.skipped_files import shown
-from vit_jax.data.source import DataError, Record, Split
+from vit_jax.data import decoding, splits
+from vit_jax.data.folders import SUFFIXES, shown
+from vit_jax.data.source import UNKNOWN, DataError, Record
+from vit_jax.data.splits import Split
 from vit_jax.utils import limits, messages, storage
 from vit_jax.utils.digests import digest
 
@@ -143,7 +142,7 @@ class CsvImages:
         )
 
 
-def splits(root: str | None) -> tuple[str, ...]:
+def list_splits(root: str | None) -> tuple[str, ...]:
     """Returns the names of the CSV files in a folder; raises DataError if it cannot be read."""
     with storage.errors_as(DataError, f"data.root={root}"):
         there = sorted(pathlib.Path(root).iterdir()) if root else []
@@ -152,8 +151,8 @@ def splits(root: str | None) -> tuple[str, ...]:
 
 def _file(root: pathlib.Path, name: str, key: str) -> pathlib.Path:
     """Returns the file of a split, or of the only one with a synonym of its name."""
-    there = splits(str(root))
-    found = split_names.find(name, there)
+    there = list_splits(str(root))
+    found = splits.find_folder(name, there)
     if found is not None:
         return root / f"{found}{SUFFIX}"
     listed = ", ".join(shown(f"{one}{SUFFIX}") for one in there[:10]) or "none"

@@ -14,13 +14,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
 from etils import epath
 
 from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import decoding
-from vit_jax.data.source import DataError, Record, Source
+from vit_jax.data.source import DataError, Record, Selection, Source
 from vit_jax.runtime import logs
 from vit_jax.utils import limits, storage
 from vit_jax.utils.digests import digest
@@ -153,28 +152,12 @@ def open_listed(data: config.Data, split: str, open_: Callable[[str], Source]) -
     return Listed(whole, listing, [at for at in positions if at is not None])
 
 
-class Listed:
+class Listed(Selection):
     """The images of a list, in its order, from anywhere in the source."""
 
     def __init__(self, source: Source, listing: Listing, positions: Sequence[int]) -> None:
-        self._source, self._sha256 = source, listing.sha256
-        self._positions = np.asarray(positions, np.int64)
-        self.classes = source.classes
-
-    def __len__(self) -> int:
-        return len(self._positions)
-
-    def __getitem__(self, index: int) -> Record:
-        return self._source[int(self._positions[index])]
-
-    def name(self, index: int) -> str:
-        """Returns the source's name of the example."""
-        return self._source.name(int(self._positions[index]))
-
-    @property
-    def source(self) -> Source:
-        """The complete source."""
-        return self._source
+        super().__init__(source, positions)
+        self._sha256 = listing.sha256
 
     def fingerprint(self) -> str:
         """Covers images, labels and order, by the digest of the list; and the classes."""

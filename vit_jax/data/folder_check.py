@@ -17,8 +17,7 @@ import numpy as np
 from vit_jax import config
 from vit_jax.data import image_headers, tiff
 from vit_jax.data.csv_source import CsvImages
-from vit_jax.data.folders import Folder
-from vit_jax.data.skipped_files import Skipped, shown
+from vit_jax.data.folders import Folder, Skipped, shown
 from vit_jax.data.source import DataError, Source
 
 SECONDS = 20.0  # per split; on slow storage, training checks the remaining files

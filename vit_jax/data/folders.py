@@ -3,20 +3,21 @@
 Without labels: `root/split/...`, or `root/...` with a holdout.
 """
 
+import collections
 import dataclasses
 import hashlib
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from vit_jax import config
 from vit_jax.config import ConfigError
-from vit_jax.data import decoding, split_names
-from vit_jax.data.label_arrays import UNKNOWN
-from vit_jax.data.skipped_files import Skipped, shown
-from vit_jax.data.source import DataError, Record, Split
+from vit_jax.data import decoding, splits
+from vit_jax.data.source import UNKNOWN, DataError, Record
+from vit_jax.data.splits import Split
+from vit_jax.runtime.logs import log
 from vit_jax.utils import messages, storage
 from vit_jax.utils.digests import digest
 
@@ -25,6 +26,83 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")  
 DEEPEST = 100  # folders within folders
 
 Path = pathlib.Path
+
+
+# Unsupported image formats: OpenCV has no decoder, or none that reports the size before allocating
+# the pixels.
+UNREAD = (
+    *(".heic", ".heif", ".avif", ".jp2", ".j2k", ".jxl", ".jfif", ".svg", ".psd"),
+    *(".dng", ".cr2", ".nef", ".arw", ".ppm", ".pgm", ".tga", ".exr", ".hdr", ".ico"),
+)
+MOST_KINDS = 4  # of suffixes listed
+
+
+@dataclasses.dataclass
+class Skipped:
+    """Counts made while a folder is listed.
+
+    Attributes:
+      ends: number of unsupported files by lower-case suffix.
+      loose: number of images outside of class folders.
+      first_loose: path of one of these.
+      hidden: number of files and folders whose name begins with a dot.
+    """
+
+    ends: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    loose: int = 0
+    first_loose: str = ""
+    hidden: int = 0
+
+    def note(self, name: str) -> None:
+        """Counts an unsupported file."""
+        self.ends[pathlib.PurePath(name).suffix.lower() or "without a suffix"] += 1
+
+    def note_loose(self, path: str) -> None:
+        """Counts an image outside of class folders."""
+        self.loose += 1
+        self.first_loose = self.first_loose or path
+
+    def add(self, other: "Skipped") -> None:
+        """Adds the counts of another folder."""
+        self.ends += other.ends
+        self.loose += other.loose
+        self.first_loose = self.first_loose or other.first_loose
+        self.hidden += other.hidden
+
+    def describe(self) -> str:
+        """Returns `3 .tif (a format that is not read; save as .png), 1 hidden`; empty for none."""
+        images = {end: count for end, count in self.ends.items() if end in UNREAD}
+        others = {end: count for end, count in self.ends.items() if end not in UNREAD}
+        parts = []
+        if images:
+            parts.append(f"{_listed(images)} (a format that is not read; save as .png)")
+        if self.loose:
+            parts.append(f"{_images(self.loose)} in no class folder ({shown(self.first_loose)})")
+        if others:
+            parts.append(f"{_listed(others)} (no image)")
+        if self.hidden:
+            parts.append(f"{self.hidden:,} hidden")
+        return ", ".join(parts)
+
+
+def shown(path: str) -> str:
+    """Returns the end of a path for a message, with unprintable characters escaped."""
+    text = path.encode(errors="backslashreplace").decode()
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return text if len(text) <= 80 else f"...{text[-77:]}"
+
+
+def _images(count: int) -> str:
+    return f"{count:,} image{'s' if count > 1 else ''}"
+
+
+def _listed(ends: dict[str, int]) -> str:
+    """Returns `12 .tif, 3 .heic`, the most first."""
+    ranked = sorted(ends.items(), key=lambda item: (-item[1], item[0]))
+    parts = [f"{count:,} {shown(end)[:20]}" for end, count in ranked[:MOST_KINDS]]
+    if more := sum(count for _, count in ranked[MOST_KINDS:]):
+        parts.append(f"{more:,} of other kinds")
+    return ", ".join(parts)
 
 
 class Folder:
@@ -201,7 +279,7 @@ def _check_names(classes: tuple[str, ...], folder: Path) -> None:
 def splits_there(data: config.Data) -> config.Data:
     """Returns the config with the names of its splits replaced by those of existing folders.
 
-    Finds `train/` with `val/`, `valid/` or `validation/` automatically; see `split_names.find`.
+    Finds `train/` with `val/`, `valid/` or `validation/` automatically; see `splits.find`.
     Other names stay unchanged: opening them reports the error.
     """
     if data.source != "folder" or data.root is None or data.holdout:
@@ -216,13 +294,13 @@ def splits_there(data: config.Data) -> config.Data:
         if text is None:
             continue
         name = text.partition("[")[0]
-        found = split_names.find(name, there)
+        found = splits.find_folder(name, there)
         if found is not None and found != name:
             changed[key] = found + text[len(name) :]
     return dataclasses.replace(data, **changed) if changed else data
 
 
-def splits(data: config.Data) -> tuple[str, ...]:
+def list_splits(data: config.Data) -> tuple[str, ...]:
     """Returns the names of possible split folders; raises DataError if the root is missing."""
     return tuple(_folders(Path(data.root))) if data.root else ()
 
@@ -252,11 +330,11 @@ def _split_folder(root: Path, name: str, key: str, inside: str) -> Path:
 
 def _remedy(key: str, there: list[str]) -> str:
     """Returns the remedy if the requested split is not among the folders of a root."""
-    splits = [name for name in there if split_names.is_split(name)]
-    train = split_names.find("train", there)
-    if not splits:
+    named = [name for name in there if splits.is_split(name)]
+    train = splits.find_folder("train", there)
+    if not named:
         return "if these are classes, set data.holdout=0.1"
-    others = [name for name in splits if name != train]
+    others = [name for name in named if name != train]
     if key == "data.train_split" and train is not None:
         return f"set {key}={train}"
     if key == "data.eval_split" and others:
@@ -337,3 +415,42 @@ def _side(files: list[File], data: config.Data, name: str, split: str, key: str)
         few = "there is" if UNKNOWN in by_class else "every class has"
         raise DataError(f"data.holdout={data.holdout:g}: {few} one image; none is left")
     return kept
+
+
+class Loose:
+    """All image files below a folder, in the order of their paths; hidden ones are skipped.
+
+    `name` is a path below the folder, with `/`. The label of a file is the class with the name of
+    its innermost folder, else UNKNOWN.
+    """
+
+    def __init__(self, root: pathlib.Path, classes: Sequence[str], key: str) -> None:
+        """Lists the files; raises ConfigError or DataError, which start with `key`."""
+        if not root.is_dir():
+            what = "not a folder" if root.exists() else "no such folder"
+            raise ConfigError(f"{key}={root}: {what}")
+        self._root, self.classes = root, tuple(classes)
+        skipped = Skipped()
+        self._paths = image_files(root, key, skipped=skipped)
+        left_out = skipped.describe()
+        if not self._paths:
+            held = left_out and f"; it holds {left_out}"
+            raise ConfigError(f"{key}={root}: holds no {', '.join(SUFFIXES)} files{held}")
+        if left_out:
+            log.info("%s=%s: %d images; not used: %s", key, root, len(self._paths), left_out)
+        self._labels = {name: label for label, name in enumerate(self.classes)}
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, index: int) -> Record:
+        path = pathlib.PurePosixPath(self._paths[index])
+        return Record(decoding.read(self._root / path), self._labels.get(path.parent.name, UNKNOWN))
+
+    def name(self, index: int) -> str:
+        """Returns the path of the file below the folder."""
+        return self._paths[index]
+
+    def fingerprint(self) -> str:
+        """Covers the classes and the paths."""
+        return digest(os.fsencode("\0".join((*self.classes, *self._paths))))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.data.real_source import NONE
+from vit_jax.data.real_labels import NONE
 from vit_jax.data.source import DataError
 from vit_jax.utils import limits
 

@@ -20,16 +20,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import absl.flags
+import cv2
 import grain
 import grain.experimental
 import numpy as np
 import numpy.typing as npt
 
 from vit_jax import config
-from vit_jax.data import decoding, label_arrays, native_aspect, sampling, worker_processes
-from vit_jax.data.preprocessing import Views
-from vit_jax.data.source import DataError, Source
-from vit_jax.data.transforms import Transform, eval_resampling
+from vit_jax.data import decoding, native_aspect, partial_jpeg, sampling
+from vit_jax.data.source import DataError, Source, empty_labels, encode_label
+from vit_jax.data.transforms import InceptionCrop, Transform, eval_resampling
+from vit_jax.runtime import signals
 
 log = logging.getLogger("vit_jax")
 
@@ -74,7 +75,7 @@ def batches(
     at once; `close()`, or the end of a `with`, stops it early. A batch is a dict of numpy arrays:
 
     - `image` uint8 `len(rows) H W C`, or uint16 for a `data.depth` of 16;
-    - `label` as `label_arrays` has them, `index` int64 (position in `source`), `mask` bool;
+    - `label` as `source.empty_labels` has them, `index` int64 (position in `source`), `mask` bool;
     - `bad` int64: the unreadable example that belongs in this row, else -1.
 
     Training (`train`) shuffles and never ends. Evaluation goes through the source once, in order;
@@ -110,6 +111,79 @@ def batches(
     return Batches(loader, start_step)
 
 
+class Randomness:
+    """Random numbers for preprocessing: a Philox stream for each (seed, epoch, index).
+
+    One generator moves between streams, which is ten times faster than creating new ones.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._bits = np.random.Philox(key=0)
+        self._start: Any = self._bits.state
+        self._seed = seed
+        self._generator = np.random.Generator(self._bits)
+
+    def at(self, epoch: int, index: int) -> np.random.Generator:
+        """Returns the generator at the start of the stream (seed x 2^32 + epoch, index)."""
+        key = self._start["state"]["key"]
+        key[0], key[1] = self._seed << 32 | epoch, index
+        self._bits.state = self._start
+        return self._generator
+
+
+class Views:
+    """Preprocesses images one after another; not thread-safe, because it reuses memory."""
+
+    def __init__(self, transforms: Sequence[Transform], data: config.Data, seed: int) -> None:
+        self._transforms, self._data = tuple(transforms), data
+        first = self._transforms[0] if self._transforms else None
+        partial = data.partial_decoding and isinstance(first, InceptionCrop)
+        self._crop = first if partial else None
+        self._randomness = Randomness(seed)
+        self._scratch = np.empty(0, np.uint8)
+        self._small = np.empty((*data.image_size, data.channels), data.pixel_type)
+
+    def __call__(self, image: bytes | np.ndarray, epoch: int, index: int, row: np.ndarray) -> None:
+        """Writes an image, preprocessed with the stream (epoch, index), into `row` `H W C`.
+
+        Raises `decoding.BadImage` before anything is written.
+        """
+        data, steps = self._data, self._transforms
+        rng = self._randomness.at(epoch, index)
+        part = self._rectangle(image, rng)
+        if part is not None:
+            assert self._crop is not None
+            steps = steps[1:]
+            pixels = self._crop.stretch(part, self._small if steps else row)
+        else:
+            rng = self._randomness.at(epoch, index)
+            pixels = decoding.load(
+                image, channels=data.channels, max_pixels=data.max_pixels, depth=data.depth
+            )
+        for step in steps:
+            pixels = step(pixels, rng)
+        if pixels.strides[1] < 0:  # mirrored; much faster than NumPy
+            cv2.flip(pixels[:, ::-1], 1, dst=row)
+        elif not np.may_share_memory(pixels, row):  # else it was made there
+            row[:] = pixels
+
+    def _rectangle(self, image: bytes | np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
+        """Returns the Inception crop of an image, decoding nothing else."""
+        if self._crop is None or not isinstance(image, bytes):
+            return None
+        size = partial_jpeg.size(image)
+        if size is None or size[0] * size[1] > self._data.max_pixels:
+            return None
+        rectangle = self._crop.rectangle(*size, rng)
+        needed = partial_jpeg.buffer_size(rectangle)
+        if self._scratch.size < needed:
+            self._scratch = np.empty(needed, np.uint8)
+        part = partial_jpeg.decode(image, rectangle, self._scratch)
+        if part is None:
+            return None
+        return decoding.with_channels(part, self._data.channels, self._data.depth)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Loader:
     """Makes any part of any batch; it is pickled to the loader processes."""
@@ -142,7 +216,7 @@ class Loader:
         size = data.image_size if self.plan is None else self.plan.shapes[step]
         return {
             "image": np.zeros((count, *size, data.channels), data.pixel_type),
-            "label": label_arrays.empty(count, classes, several=data.multilabel),
+            "label": empty_labels(count, classes, several=data.multilabel),
             "mask": np.zeros(count, bool),
             "index": np.full(count, NONE, np.int64),
             "bad": np.full(count, NONE, np.int64),
@@ -217,7 +291,7 @@ class Loader:
             if total <= self.data.max_bad_examples:
                 raise DataError(f"{notes[-1][1]}; no example of the source can be read")
             return  # the notes are more than the budget: `Batches` raises
-        batch["label"][slot] = label_arrays.encoded(label, len(self.source.classes))
+        batch["label"][slot] = encode_label(label, len(self.source.classes))
         batch["mask"][slot] = True
         batch["index"][slot] = index
 
@@ -279,9 +353,7 @@ class Batches(Iterator[Batch]):
         except BaseException as error:
             self.close()
             if "terminated unexpectedly" in str(error):
-                raise LoaderError(
-                    worker_processes.death(self._loader.data.workers, error)
-                ) from None
+                raise LoaderError(_death_of_loader(self._loader.data.workers, error)) from None
             raise
         self._step += 1
         if self._shared:
@@ -319,7 +391,7 @@ class Batches(Iterator[Batch]):
         if self._shared:
             self._shared.closed.set()
         # Grain waits for the current parts, which takes forever if a disk hangs.
-        killing = threading.Timer(PATIENCE, worker_processes.kill_loaders)
+        killing = threading.Timer(PATIENCE, _kill_loaders)
         if self._step < self._loader.stop_step:  # else there is nothing left to read
             killing.start()
         try:
@@ -363,4 +435,22 @@ def _parts(loader: Loader, make: Callable[[int], dict[str, Any]], start_step: in
 
 def _begin_process(index: int, count: int) -> None:
     """Leaves signals to the main process, which may still need batches."""
-    worker_processes.begin(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signals.follow_parent(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _kill_loaders() -> None:
+    """Kills all loaders, because abandoning one means that the run ends."""
+    for process in multiprocessing.active_children():
+        if process.name.startswith("grain-"):
+            process.kill()
+
+
+def _death_of_loader(workers: int, error: BaseException) -> str:
+    """Returns what to tell of a loader process that ended, from Grain's error."""
+    code = str(error).partition("exit code ")[2].partition(".")[0]
+    causes = {"-9": "killed, perhaps for lack of memory", "-7": "no room in /dev/shm"}
+    cause = causes.get(code, 'a script must start under if __name__ == "__main__"')
+    return (
+        f"data.workers={workers}: a loader process ended with exit code {code} ({cause}); try "
+        f"again, with fewer data.workers or a smaller data.prefetch"
+    )

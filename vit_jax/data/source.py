@@ -1,13 +1,14 @@
-"""The protocol of sources of labeled images, splits, and errors."""
+"""What every source of labeled images is: the protocol, its records, labels and errors."""
 
-import re
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from vit_jax.config import ConfigError, UserError
-from vit_jax.data.label_arrays import Label
-from vit_jax.utils.storage import reason as reason
+from vit_jax.config import UserError
+
+Label = int | tuple[int, ...]  # a tuple with data.multilabel
+UNKNOWN = -1  # label of an image without a class
 
 
 class DataError(UserError):
@@ -35,50 +36,54 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Record:
-        """Returns an example; raises `decoding.BadImage` or OSError if unreadable."""
+        """An example; raises `decoding.BadImage` or OSError if unreadable."""
         ...
 
     def name(self, index: int) -> str:
-        """Returns the file name or the id of an example, for messages."""
+        """The file name or the id of an example, for messages."""
         ...
 
     def fingerprint(self) -> str:
-        """Returns 16 hex digits that are equal for equal data, on any machine, under any root."""
+        """16 hex digits that are equal for equal data, on any machine, under any root."""
         ...
 
 
-class Split(NamedTuple):
-    """A split expression such as `train[:80%]`: its name and bounds."""
+class Selection:
+    """Some examples of a source, in the order of their positions (N,)."""
 
-    name: str
-    low: str
-    high: str
+    def __init__(self, source: Source, positions: Sequence[int] | np.ndarray) -> None:
+        self.source, self.classes = source, source.classes
+        self._positions = np.asarray(positions, np.int64)
 
-    @classmethod
-    def parse(cls, text: str, key: str) -> "Split":
-        """Reads `name`, or `name[low:high]` with bounds as counts or percentages, either empty.
+    def __len__(self) -> int:
+        return len(self._positions)
 
-        A negative bound counts from the end. Raises ConfigError, which names the option `key`.
-        """
-        match = re.fullmatch(r"([^\[\]]+)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?", text)
-        if not match:
-            raise ConfigError(f"{key}={text}: not a split; write train, train[:80%] or train[100:]")
-        return cls(*(part or "" for part in match.groups()))
+    def __getitem__(self, index: int) -> Record:
+        return self.source[int(self._positions[index])]
 
-    def select(self, length: int, key: str) -> range:
-        """Returns the chosen part of `length` examples; a percentage rounds to the nearest one."""
+    def name(self, index: int) -> str:
+        """The source's name of the example."""
+        return self.source.name(int(self._positions[index]))
 
-        def position(bound: str, default: int) -> int:
-            if not bound:
-                return default
-            number = int(bound.rstrip("%"))
-            number = round(number * length / 100) if bound.endswith("%") else number
-            return number + length if bound.startswith("-") else number
 
-        low, high = position(self.low, 0), position(self.high, length)
-        if not 0 <= low < high <= length:
-            raise ConfigError(
-                f"{key}={self.name}[{self.low}:{self.high}]: selects nothing, or more than the "
-                f"{length} examples of {self.name}"
-            )
-        return range(low, high)
+def empty_labels(count: int, classes: int, *, several: bool) -> np.ndarray:
+    """Labels of padding rows: (count,) int32, or for `several` classes (count, K) float32."""
+    return np.zeros((count, classes), np.float32) if several else np.zeros(count, np.int32)
+
+
+def encode_label(label: Label, classes: int) -> np.ndarray | int:
+    """A label as an element of such an array: a number, or (K,) with 1 for each of its classes."""
+    if not isinstance(label, tuple):
+        return label
+    return np.bincount(np.asarray(label, np.int64), minlength=classes)
+
+
+def label_names(label: Label, classes: Sequence[str]) -> tuple[str, ...]:
+    """The names of a label's classes."""
+    several = label if isinstance(label, tuple) else (label,)
+    return tuple(classes[one] for one in several if one != UNKNOWN)
+
+
+def label_text(label: Label, classes: Sequence[str]) -> str:
+    """The name of the class, or the names of several, separated by `; `."""
+    return "; ".join(label_names(label, classes)) or "no class"

@@ -9,11 +9,11 @@ import numpy as np
 from vit_jax import config
 from vit_jax.config import ConfigError, components
 from vit_jax.data import class_matching, decoding
-from vit_jax.data.class_filter import Subset
 from vit_jax.data.csv_source import CsvImages
 from vit_jax.data.example_lists import open_listed
 from vit_jax.data.folders import SUFFIXES, Folder
-from vit_jax.data.source import DataError, Record, Source, Split
+from vit_jax.data.source import DataError, Record, Selection, Source
+from vit_jax.data.splits import Split
 from vit_jax.data.tasks import Task
 from vit_jax.utils.digests import digest
 
@@ -238,3 +238,36 @@ class Synthetic:
 
 def _random(stream: int, number: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=np.array([stream, number], np.uint64)))
+
+
+class Subset(Selection):
+    """The examples of some classes, in the order of the source; a label is an index into `classes`.
+
+    Reads every example once at construction, for its label.
+    """
+
+    def __init__(self, source: Source, classes: Sequence[str], key: str) -> None:
+        """Takes the source of the split that the option `key` names; raises ConfigError."""
+        shown = f"data.classes={','.join(classes)}"
+        for name in classes:
+            if name not in source.classes:
+                raise ConfigError(
+                    f"{shown}: the data has no class {name}{config.suggest(name, source.classes)}"
+                )
+        if len(set(classes)) < max(len(classes), 1):
+            raise ConfigError(f"{shown}: must name some classes, each once; none keeps all")
+        labels = np.array([source[index].label for index in range(len(source))])
+        numbers = np.full(len(source.classes), -1)
+        numbers[[source.classes.index(name) for name in classes]] = np.arange(len(classes))
+        self._labels = numbers[labels]
+        super().__init__(source, np.flatnonzero(self._labels >= 0))
+        self.classes = tuple(classes)
+        if not len(self):
+            raise ConfigError(f"{shown}: no example of {key} is of these classes")
+
+    def __getitem__(self, index: int) -> Record:
+        return Record(super().__getitem__(index).image, int(self._labels[self._positions[index]]))
+
+    def fingerprint(self) -> str:
+        """Covers the source's fingerprint and the classes."""
+        return digest(self.source.fingerprint().encode(), repr(self.classes).encode())

@@ -10,13 +10,13 @@ import re
 from typing import NamedTuple
 
 from vit_jax import config
-from vit_jax.data import availability, split_names, tasks
+from vit_jax.data import availability, splits, tasks
 from vit_jax.data.source import DataError
 
 AUTO = "auto"
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 # Common split names by role; any other split counts as validation.
-VALIDATION_NAMES, TEST_NAMES = split_names.VALIDATION, split_names.TEST
+VALIDATION_NAMES, TEST_NAMES = splits.VALIDATION, splits.TEST
 # Groups of metrics without a split.
 RESERVED = {"train", "data", "speed", "fewshot", "probe", "knn", "imagenet-c", *tasks.TASKS}
 
@@ -45,7 +45,7 @@ def evaluation(data: config.Data) -> Role:
     split = data.eval_split
     name, role = _name_and_role(data, split)
     test = data.test_split
-    if test is not None and role != TRAIN and not overlap(split, test):
+    if test is not None and role != TRAIN and not splits.overlap(split, test):
         # The test split is another one, so this one may choose.
         role = VALIDATION
         if name == _name_and_role(data, test)[0]:  # two parts of one split
@@ -106,19 +106,11 @@ def check(data: config.Data) -> None:
     if data.test_split is None:
         return
     for key, other in (("train_split", data.train_split), ("eval_split", data.eval_split)):
-        if overlap(data.test_split, other):
+        if splits.overlap(data.test_split, other):
             raise config.ConfigError(
                 f"data.test_split={data.test_split}: has images of data.{key}={other}; "
                 "name a split of its own, or none"
             )
-
-
-def overlap(one: str, other: str) -> bool:
-    """Returns whether two expressions certainly have images in common.
-
-    Bounds in percent and in images cannot be compared, and count as disjoint.
-    """
-    return any(_parts_overlap(a, b) for a in _parts(one) for b in _parts(other))
 
 
 def resolved(data: config.Data) -> config.Data:
@@ -140,7 +132,7 @@ def resolved(data: config.Data) -> config.Data:
     if test == AUTO:
         apart = not data.holdout and data.source in ("folder", "csv", "tfds")
         tests = (there[name] for name in TEST_NAMES if apart and name in there)
-        free = (name for name in tests if not overlap(name, chosen))
+        free = (name for name in tests if not splits.overlap(name, chosen))
         choosing = dataclasses.replace(data, eval_split=chosen, test_split=None)
         test = next(free, None) if evaluation(choosing).role == VALIDATION else None
     return dataclasses.replace(data, eval_split=chosen, test_split=test)
@@ -156,11 +148,11 @@ def _there(data: config.Data) -> tuple[str, ...]:
         if data.source == "folder":
             from vit_jax.data import folders
 
-            return folders.splits(data)
+            return folders.list_splits(data)
         if data.source == "csv":
             from vit_jax.data import csv_source
 
-            return csv_source.splits(data.root)
+            return csv_source.list_splits(data.root)
         if data.source == "tfds" and data.name:
             dataset = availability.known(data.name)  # which lists only splits that have labels
             return (
@@ -173,7 +165,7 @@ def _there(data: config.Data) -> tuple[str, ...]:
 
 def _name_and_role(data: config.Data, split: str) -> tuple[str, str]:
     role = _role(data, split)
-    names = list(dict.fromkeys(name for name, _, _ in _parts(split)))
+    names = list(dict.fromkeys(name for name, _, _ in splits.parts(split)))
     if len(names) == 1 and (split == names[0] or role == TRAIN):
         name = names[0]
     elif role != TRAIN and (_by_task(data, split) or set(names) & _train_names(data)):
@@ -188,9 +180,9 @@ def _role(data: config.Data, split: str) -> str:
     known = _by_task(data, split)
     if known is not None:
         return known
-    if overlap(split, data.train_split):
+    if splits.overlap(split, data.train_split):
         return TRAIN
-    names = {name.lower() for name, _, _ in _parts(split)}
+    names = {name.lower() for name, _, _ in splits.parts(split)}
     return TEST if names & set(TEST_NAMES) else VALIDATION
 
 
@@ -206,36 +198,4 @@ def _by_task(data: config.Data, split: str) -> str | None:
 
 
 def _train_names(data: config.Data) -> set[str]:
-    return {name for name, _, _ in _parts(data.train_split)}
-
-
-Part = tuple[str, str, str]  # split name and bounds as written
-
-
-def _parts(split: str) -> list[Part]:
-    """Returns the parts of an expression; invalid parts become names of nonexistent splits."""
-    found = []
-    for part in split.split("+"):
-        name, _, bounds = part.partition("[")
-        low, _, high = bounds.rstrip("]").partition(":")
-        found.append((name.strip(), low, high))
-    return found
-
-
-def _parts_overlap(one: Part, other: Part) -> bool:
-    if one[0] != other[0]:
-        return False
-    (low, high), (from_, to) = one[1:], other[1:]
-    return _before(low, to) and _before(from_, high)
-
-
-def _before(low: str, high: str) -> bool:
-    """Returns whether a lower bound is certainly before an upper one."""
-    if low in ("", "0", "0%") or high in ("", "100%"):
-        return True
-    if low.endswith("%") != high.endswith("%") or low.startswith("-") != high.startswith("-"):
-        return False
-    try:
-        return int(low.rstrip("%")) < int(high.rstrip("%"))
-    except ValueError:
-        return False
+    return {name for name, _, _ in splits.parts(data.train_split)}

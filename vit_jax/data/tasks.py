@@ -9,7 +9,7 @@ import fnmatch
 import functools
 
 from vit_jax import config
-from vit_jax.data import datasets
+from vit_jax.data import datasets, splits
 from vit_jax.data.datasets import Dataset
 
 
@@ -62,13 +62,12 @@ class Task:
         None if `dataset.images` lacks a size.
         """
         total = 0
-        for part in split.split("+"):
-            name, _, bounds = part.partition("[")
-            low, _, high = bounds.rstrip("]").partition(":")
+        for name, low, high in splits.parts(split):
             length = self.dataset.images.get(name)
-            first, last = _position(low or "0", length), _position(high or "100%", length)
-            if first is None or last is None:
+            bounds = low or "0", high or "100%"
+            if length is None and not all(map(str.isdecimal, bounds)):
                 return None
+            first, last = (splits.position(bound, length or 0) for bound in bounds)
             total += last - first
         return total
 
@@ -107,16 +106,6 @@ def border(name: str) -> int:
     `name` is its TFDS name; data sets without a task have no known border.
     """
     return next((t.dataset.border for t in TASKS.values() if t.dataset.tfds == name), 0)
-
-
-def _position(bound: str, length: int | None) -> int | None:
-    """Returns a bound of a slice in images; percentages round to the nearest image."""
-    if bound == "0":
-        return 0
-    if length is None:
-        return None if bound.endswith("%") or bound.startswith("-") else int(bound)
-    number = round(int(bound[:-1]) * length / 100) if bound.endswith("%") else int(bound)
-    return number + length if bound.startswith("-") else number
 
 
 def _pretraining() -> list[Task]:

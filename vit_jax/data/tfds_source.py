@@ -14,9 +14,8 @@ from vit_jax import config
 from vit_jax.config import ConfigError
 from vit_jax.data import availability, decoding, tasks, tfds_metadata
 from vit_jax.data.decoding import BadImage
-from vit_jax.data.label_arrays import UNKNOWN
 from vit_jax.data.labels import RULES, LabelRule
-from vit_jax.data.source import DataError, Record
+from vit_jax.data.source import UNKNOWN, DataError, Record
 from vit_jax.utils import storage
 from vit_jax.utils.digests import digest
 

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import cv2
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from vit_jax import config
 from vit_jax.config import components
-from vit_jax.data import randaugment, random_erasing, three_augment
+from vit_jax.data import randaugment
 from vit_jax.data.source import DataError
 
 PILLOW = {
@@ -26,8 +26,10 @@ PILLOW = {
     "lanczos": Image.Resampling.LANCZOS,
 }
 
+SIGMAS = (0.1, 2.0)
+ENHANCED = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+
 Transform = Callable[[np.ndarray, np.random.Generator], np.ndarray]
-BUILT_IN = (three_augment.ThreeAugment,)  # registered by their import
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,6 +251,76 @@ class RandomAffine:
 
 
 @dataclasses.dataclass(frozen=True)
+class RandomErasing:
+    """Fills a random rectangle with noise, with `probability` (Zhong et al. 2020, algorithm 1).
+
+    Draws one number for the decision; then, until the rectangle lies in the image, its fraction of
+    the area, its aspect ratio, its top row and its left column, all uniform; then the pixels. After
+    100 attempts the image stays unchanged.
+    """
+
+    probability: float
+    area: tuple[float, float] = (0.02, 0.33)
+    aspect: tuple[float, float] = (0.3, 3.3)
+
+    ATTEMPTS = 100
+
+    def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Returns the image, or a copy with a part erased."""
+        if rng.random() >= self.probability:
+            return image
+        rows, columns, channels = image.shape
+        (least, most), (flattest, tallest) = self.area, self.aspect
+        for _ in range(self.ATTEMPTS):
+            share, aspect, down, right = rng.random(4).tolist()
+            size = (least + (most - least) * share) * rows * columns
+            aspect = flattest + (tallest - flattest) * aspect
+            height, width = round(math.sqrt(size * aspect)), round(math.sqrt(size / aspect))
+            top, left = int(rows * down), int(columns * right)
+            if top + height <= rows and left + width <= columns:
+                image = image.copy()
+                most = np.iinfo(image.dtype).max
+                shape = (height, width, channels)
+                noise = rng.integers(0, most, shape, image.dtype, endpoint=True)
+                image[top : top + height, left : left + width] = noise
+                return image
+        return image
+
+
+@components.register("transform", "three_augment")
+@dataclasses.dataclass(frozen=True)
+class ThreeAugment:
+    """3-Augment (Touvron et al. 2022, DeiT III): one of three simple changes, then color jitter.
+
+    As in the authors' code: gray, solarized from 128 on, or a Gaussian blur of deviation 0.1 to 2,
+    each with probability 1/3; then brightness, contrast and saturation in a random order, each by
+    a factor of 0.7 to 1.3, as in torchvision.
+
+    Draws which of the three, the deviation of the blur, the order of the jitter as a permutation,
+    and its three factors.
+    """
+
+    jitter: float = 0.3
+
+    def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Returns the changed image, of the same shape."""
+        gray = image.shape[2] == 1
+        changed = Image.fromarray(image[:, :, 0] if gray else np.ascontiguousarray(image))
+        which, sigma = rng.integers(3), rng.uniform(*SIGMAS)
+        if which == 0:
+            changed = ImageOps.grayscale(changed).convert(changed.mode)
+        elif which == 1:
+            changed = ImageOps.solarize(changed, 128)
+        else:
+            changed = changed.filter(ImageFilter.GaussianBlur(sigma))
+        order = rng.permutation(len(ENHANCED))
+        factors = rng.uniform(max(0.0, 1 - self.jitter), 1 + self.jitter, len(ENHANCED))
+        for index in order.tolist():
+            changed = ENHANCED[index](changed).enhance(float(factors[index]))
+        return np.asarray(changed).reshape(image.shape)
+
+
+@dataclasses.dataclass(frozen=True)
 class _PluggedIn:
     """A transform of a plug-in, which may return anything."""
 
@@ -283,7 +355,7 @@ def train_transforms(data: config.Data) -> tuple[Transform, ...]:
     if data.randaugment is not None:
         steps.append(randaugment.RandAugment(*data.randaugment))
     if data.erase:
-        steps.append(random_erasing.RandomErasing(data.erase))
+        steps.append(RandomErasing(data.erase))
     for text in data.transforms:
         steps.append(_PluggedIn(text, components.make("transform", text, "data.transforms")))
     return tuple(steps)

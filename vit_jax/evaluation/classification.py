@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax import config, models
-from vit_jax.data.real_source import NONE, Reassessed
+from vit_jax.data.real_labels import NONE, Reassessed
 from vit_jax.evaluation.multilabel import ranks
 from vit_jax.evaluation.runner import Batch, Inputs, SplitRunner, means, needed
 from vit_jax.training import losses, normalization

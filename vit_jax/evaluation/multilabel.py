@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax import config, models
-from vit_jax.data.real_source import NONE
+from vit_jax.data.real_labels import NONE
 from vit_jax.evaluation.runner import Batch, Inputs, SplitRunner, means
 from vit_jax.training import losses, normalization
 

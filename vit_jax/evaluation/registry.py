@@ -16,7 +16,7 @@ from vit_jax.data import (
     tasks,
 )
 from vit_jax.data.datasets import OBJECTNET
-from vit_jax.data.real_source import NONE, Reassessed
+from vit_jax.data.real_labels import NONE, Reassessed
 from vit_jax.data.source import DataError, Source
 from vit_jax.data.tasks import Task
 from vit_jax.evaluation.class_subset import ClassSubset

@@ -8,16 +8,9 @@ from typing import Any
 import numpy as np
 
 from vit_jax import config
-from vit_jax.data import (
-    class_matching,
-    decoding,
-    folders,
-    label_arrays,
-    sampling,
-    sources,
-    split_roles,
-)
-from vit_jax.data.skipped_files import Skipped
+from vit_jax.data import class_matching, decoding, folders, sampling, sources, split_roles
+from vit_jax.data.folders import Skipped
+from vit_jax.data.source import label_text
 from vit_jax.inference import loading
 from vit_jax.inference.loading import Prediction
 from vit_jax.runtime import logs
@@ -126,7 +119,7 @@ def read_examples(
     for index in drawn:
         record = source[index]
         name = messages.printable(source.name(index))
-        yield name, record.image, label_arrays.text(record.label, names)
+        yield name, record.image, label_text(record.label, names)
 
 
 def as_dict(prediction: Prediction) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ raises the interrupt again if it was lost, and ends the process if the main thre
 import atexit
 import contextlib
 import logging
+import multiprocessing
 import os
 import select
 import signal
@@ -346,3 +347,20 @@ def _without_interrupts(hook: Callable[[Any], Any]) -> Callable[[Any], None]:
             hook(unraisable)
 
     return filtered
+
+
+def follow_parent(*ignored: signal.Signals) -> None:
+    """Makes this child process ignore some signals and end with its parent.
+
+    A killed parent cannot notify its children, so they watch its sentinel.
+    """
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()

@@ -12,7 +12,7 @@ import pytest
 
 import runs
 from vit_jax import cli, config, run_config
-from vit_jax.data import decoding, sources, transforms, unlabeled_folder
+from vit_jax.data import decoding, folders, sources, transforms
 from vit_jax.data.source import DataError
 from vit_jax.inference import embedding, loading
 from vit_jax.inference.embedding import writers
@@ -163,7 +163,7 @@ def test_what_is_interrupted_leaves_nothing(suffix, tmp_path):
 def test_an_empty_folder_and_other_mistakes_are_one_line(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     with pytest.raises(config.ConfigError, match=r"--images=.*/empty: holds no \.jpg"):
-        unlabeled_folder.Loose(tmp_path / "empty", (), "--images")
+        folders.Loose(tmp_path / "empty", (), "--images")
     (tmp_path / "there.npz").touch()
     for flags, message in (
         ([f"--output={tmp_path}/x.csv"], "must end in .npz or .parquet"),

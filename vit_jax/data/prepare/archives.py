@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
 from vit_jax.data.decoding import BadImage
-from vit_jax.data.source import DataError, reason
+from vit_jax.data.source import DataError
+from vit_jax.utils.storage import reason
 
 Path = pathlib.Path
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from vit_jax.data import split_names
+from vit_jax.data import splits
 from vit_jax.data.folders import SUFFIXES
 from vit_jax.data.prepare.image_listing import Listing
 from vit_jax.data.source import DataError
 
-TRAIN = split_names.TRAIN
-EVALUATION = (*split_names.VALIDATION, *split_names.TEST)
+TRAIN = splits.TRAIN
+EVALUATION = (*splits.VALIDATION, *splits.TEST)
 HELD_OUT = "validation"  # the split made if there is none to evaluate on
 
 
@@ -132,9 +132,7 @@ def _depth(listing: Listing, named: str) -> tuple[int, bool]:
         fewest = min(fewest, len(parts))
         while parts[:common] != first[:common]:
             common -= 1
-    level = next(
-        (k for k in range(common) if fewest <= k + 2 or split_names.is_split(first[k])), common
-    )
+    level = next((k for k in range(common) if fewest <= k + 2 or splits.is_split(first[k])), common)
     below = len(os.fsencode("".join(f"{part}/" for part in first[:level])))
     tops: set[str] = set()
     deep = False  # nested folders
@@ -143,7 +141,7 @@ def _depth(listing: Listing, named: str) -> tuple[int, bool]:
         deep = deep or len(parts) == 3
         if len(parts) > 1:
             tops.add(parts[0])
-    split = bool(tops) and all(map(split_names.is_split, tops))
+    split = bool(tops) and all(map(splits.is_split, tops))
     if split and not deep and len(tops) > 1:
         raise DataError(
             f"{named}: images lie in {', '.join(sorted(tops))} without class folders; "

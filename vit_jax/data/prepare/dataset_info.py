@@ -9,7 +9,8 @@ from etils import epath
 
 from vit_jax.data import tfds_metadata
 from vit_jax.data.prepare.shards import features
-from vit_jax.data.source import DataError, reason
+from vit_jax.data.source import DataError
+from vit_jax.utils.storage import reason
 
 
 def read(folder: epath.PathLike) -> Any:

@@ -18,7 +18,8 @@ from vit_jax.data import tfds_metadata
 from vit_jax.data.prepare import dataset_info
 from vit_jax.data.prepare.official.recipe import Recipe
 from vit_jax.data.prepare.shards import PrepareError
-from vit_jax.data.source import DataError, reason
+from vit_jax.data.source import DataError
+from vit_jax.utils.storage import reason
 
 EXTRA = "pip install 'vit_jax[prepare]'"
 

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from vit_jax.data.folders import Skipped
 from vit_jax.data.prepare import (
     assignment,
     dataset_info,
@@ -21,7 +22,6 @@ from vit_jax.data.prepare import (
 )
 from vit_jax.data.prepare.shards import SHARD_BYTES, Outcome, Planned, Settings, Shard
 from vit_jax.data.prepare.staging import PLAN, WHOLE
-from vit_jax.data.skipped_files import Skipped
 from vit_jax.data.source import DataError
 from vit_jax.utils import storage
 

@@ -9,9 +9,8 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, Protocol
 
-from vit_jax.data import worker_processes as processes
 from vit_jax.data.prepare.shards import Outcome, Planned, PrepareError, outcome
-from vit_jax.runtime import logs
+from vit_jax.runtime import logs, signals
 from vit_jax.runtime.progress import Bar
 
 
@@ -117,7 +116,7 @@ _pack: Pack
 
 def _start(make: Make, images: Any, stop: Any) -> None:
     """Initializes a worker process."""
-    processes.begin(signal.SIGINT, signal.SIGHUP)  # the parent decides when to stop
+    signals.follow_parent(signal.SIGINT, signal.SIGHUP)  # the parent decides when to stop
 
     def count() -> None:
         with images:

@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 from etils import epath
 
 from vit_jax import config
-from vit_jax.data import availability, real_labels, split_names, tasks
+from vit_jax.data import availability, real_labels, splits, tasks
 from vit_jax.data.datasets import IMAGENET21K, MANUAL, OBJECTNET, PACKED
 from vit_jax.data.prepare import (
     dataset_info,
@@ -29,7 +29,8 @@ from vit_jax.data.prepare.official.recipe import Recipe
 from vit_jax.data.prepare.official.recipes import RECIPES
 from vit_jax.data.prepare.request import HOLDOUT, Request
 from vit_jax.data.prepare.verify import verify
-from vit_jax.data.source import DataError, Split
+from vit_jax.data.source import DataError
+from vit_jax.data.splits import Split
 from vit_jax.data.tasks import Task
 from vit_jax.utils import storage
 
@@ -334,12 +335,12 @@ def _report(name: str, packing: pack.Packing, facts: dict[str, Any]) -> Iterator
     yield f"{name}: in {packing.folder}; to train on it: {_training(packing, facts['splits'])}"
 
 
-def _training(packing: pack.Packing, splits: Collection[str]) -> str:
+def _training(packing: pack.Packing, names: Collection[str]) -> str:
     """Returns a command that trains and evaluates on the packed splits."""
     flags = [("name", packing.name), ("root", str(packing.data_dir))]
-    evaluation = split_names.for_evaluation(splits)
-    train = split_names.find("train", splits) or next(
-        (split for split in sorted(splits) if split != evaluation), evaluation
+    evaluation = splits.for_evaluation(names)
+    train = splits.find_folder("train", names) or next(
+        (split for split in sorted(names) if split != evaluation), evaluation
     )
     if evaluation is None or evaluation == train:  # its order is by hash: any part is a sample
         flags += [("train_split", f"{train}[:90%]"), ("eval_split", f"{train}[90%:]")]

@@ -14,9 +14,10 @@ from array_record.python import array_record_data_source
 from vit_jax.data import decoding, tfds_source
 from vit_jax.data.prepare import dataset_info
 from vit_jax.data.prepare.pack import FACTS
-from vit_jax.data.source import DataError, reason
+from vit_jax.data.source import DataError
 from vit_jax.runtime.progress import Bar
 from vit_jax.utils import limits, storage
+from vit_jax.utils.storage import reason
 
 CHUNK = 64
 

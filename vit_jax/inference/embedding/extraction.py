@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
-from vit_jax.data import native_aspect, pipeline, sources, transforms, unlabeled_folder
+from vit_jax.data import folders, native_aspect, pipeline, sources, transforms
 from vit_jax.evaluation import runner
 from vit_jax.inference import loading
 from vit_jax.inference.embedding import writers
@@ -165,7 +165,7 @@ class _Pour:
 def _source(opened: loading.LoadedModel, images: str | os.PathLike[str] | None) -> sources.Source:
     data = opened.config.data
     if images is not None:
-        return unlabeled_folder.Loose(pathlib.Path(images), opened.classes, "--images")
+        return folders.Loose(pathlib.Path(images), opened.classes, "--images")
     needed = opened.config.needs_labels
     return sources.open_source(data, data.eval_split, labels=needed, train=False)
 
@@ -193,7 +193,7 @@ def _pass(
 
 def _inputs(batch: runner.Batch) -> runner.Inputs:
     mask, label = batch["mask"], batch["label"].astype(np.int32)
-    label = np.where(_wide(mask, label), label, np.int32(unlabeled_folder.UNKNOWN))
+    label = np.where(_wide(mask, label), label, np.int32(folders.UNKNOWN))
     return {"image": batch["image"], "mask": mask, "label": label}
 
 

@@ -77,7 +77,8 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
     import numpy as np
 
     from vit_jax.data import decoding as pictures
-    from vit_jax.data import label_arrays, sampling, sources, split_roles
+    from vit_jax.data import sampling, sources, split_roles
+    from vit_jax.data.source import label_names, label_text
     from vit_jax.inference import loading
 
     with _quietly():
@@ -91,8 +92,8 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
     def examples() -> Iterator[tuple[str, bytes | np.ndarray, str]]:
         for index in drawn:
             record, key = source[index], str(index)
-            truths[key] = label_arrays.names(record.label, source.classes)
-            yield key, record.image, label_arrays.text(record.label, source.classes)
+            truths[key] = label_names(record.label, source.classes)
+            yield key, record.image, label_text(record.label, source.classes)
 
     seen = [one for one in predictor.classify(examples(), 3) if one.truth is not None and one.top]
 
