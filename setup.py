@@ -5,9 +5,9 @@ import setuptools
 # Decodes parts of JPEGs; it takes a compiler and libjpeg-turbo's headers (Debian and Ubuntu:
 # libjpeg62-turbo-dev, libjpeg-turbo8-dev). Where they are not, OpenCV decodes whole images.
 DECODER = setuptools.Extension(
-    "vit_jax.data._jpeg",
-    ["vit_jax/data/_jpeg.c"],
-    depends=["vit_jax/data/_huffman.h"],
+    "vit_jax.data.jpeg._jpeg",
+    ["vit_jax/data/jpeg/_jpeg.c"],
+    depends=["vit_jax/data/jpeg/_huffman.h"],
     libraries=["jpeg"],
     py_limited_api=True,
     optional=True,

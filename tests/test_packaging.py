@@ -64,7 +64,7 @@ esac
 def test_launchers_leave_byte_code_to_the_first_import_that_keeps_it(tmp_path, kept):
     (tmp_path / "launch").mkdir()
     (tmp_path / "vit_jax" / "data").mkdir(parents=True)
-    for name in ("pyproject.toml", "setup.py", "launch/setup.sh", "vit_jax/data/_jpeg.c"):
+    for name in ("pyproject.toml", "setup.py", "launch/setup.sh", "vit_jax/data/jpeg/_jpeg.c"):
         (tmp_path / name).write_text((runs.ROOT / name).read_text())
     python = tmp_path / "python"
     python.write_text(PYTHON)

@@ -10,11 +10,11 @@ import PIL.Image
 import pytest
 
 from vit_jax import config
-from vit_jax.data import decoding, partial_jpeg, pipeline, transforms
+from vit_jax.data import decoding, jpeg, pipeline, transforms
 from vit_jax.data.source import Record
 
 pytestmark = pytest.mark.skipif(
-    not partial_jpeg.has_parts(),
+    not jpeg.has_parts(),
     reason="the extension was not built: no compiler, or no headers of libjpeg-turbo",
 )
 
@@ -46,18 +46,18 @@ def pillow(pixels: np.ndarray, mode: str = "RGB", **options) -> bytes:
     return stream.getvalue()
 
 
-def decode(encoded: bytes, rectangle: partial_jpeg.Rectangle) -> np.ndarray | None:
+def decode(encoded: bytes, rectangle: jpeg.Rectangle) -> np.ndarray | None:
     """Decodes into a buffer of the size that is promised to do; nothing beyond it is written."""
-    room, guard = partial_jpeg.buffer_size(rectangle), 100
+    room, guard = jpeg.buffer_size(rectangle), 100
     scratch = np.full(room + guard, 77, np.uint8)
-    part = partial_jpeg.decode(encoded, rectangle, scratch[:room])
+    part = jpeg.decode(encoded, rectangle, scratch[:room])
     assert (scratch[room:] == 77).all()
     return part
 
 
 def assert_parts(encoded: bytes, rectangles) -> None:
     whole = decoding.decode(encoded, channels=3, max_pixels=10**8)
-    assert partial_jpeg.size(encoded) == whole.shape[:2]
+    assert jpeg.size(encoded) == whole.shape[:2]
     for top, left, height, width in rectangles:
         part = decode(encoded, (top, left, height, width))
         assert part is not None
@@ -120,10 +120,10 @@ def exif(orientation: int) -> PIL.Image.Exif:
 def test_what_is_left_to_the_other_decoder():
     pixels = picture(60, 80)
     plain = pillow(pixels)
-    assert partial_jpeg.size(plain) == (60, 80)
-    assert partial_jpeg.size(pillow(pixels, exif=exif(1))) == (60, 80)
+    assert jpeg.size(plain) == (60, 80)
+    assert jpeg.size(pillow(pixels, exif=exif(1))) == (60, 80)
     for orientation in range(2, 9):
-        assert partial_jpeg.size(pillow(pixels, exif=exif(orientation))) is None
+        assert jpeg.size(pillow(pixels, exif=exif(orientation))) is None
     for other in (
         pillow(pixels, progressive=True),
         pillow(pixels, "CMYK"),
@@ -133,9 +133,9 @@ def test_what_is_left_to_the_other_decoder():
         b"<html>",
         plain.replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x11\x0c"),  # 12 bits
     ):
-        assert partial_jpeg.size(other) is None
+        assert jpeg.size(other) is None
     for length in range(len(plain)):
-        assert partial_jpeg.size(plain[:length]) is None
+        assert jpeg.size(plain[:length]) is None
 
 
 def test_damage_above_or_in_the_rectangle_is_noticed():
@@ -154,7 +154,7 @@ def test_damage_above_or_in_the_rectangle_is_noticed():
 def test_rectangles_outside_the_image_or_the_buffer_are_refused(rectangle):
     encoded = encode(picture(60, 80)).tobytes()
     with pytest.raises(ValueError, match="the (rectangle is not in|buffer is smaller than)"):
-        partial_jpeg.decode(encoded, rectangle, np.empty(5 * 64 * 3, np.uint8))
+        jpeg.decode(encoded, rectangle, np.empty(5 * 64 * 3, np.uint8))
 
 
 def test_mutated_files_give_whole_decodings_or_nothing():
@@ -167,7 +167,7 @@ def test_mutated_files_give_whole_decodings_or_nothing():
         damaged = bytearray(sources[number % len(sources)])
         for place in rng.integers(2, len(damaged) if number % 2 else 700, rng.integers(1, 6)):
             damaged[place] = rng.integers(256)
-        size = partial_jpeg.size(bytes(damaged))
+        size = jpeg.size(bytes(damaged))
         if size is None or size[0] * size[1] > 10**5:
             refused += 1
             continue
@@ -236,19 +236,19 @@ def test_batches_are_the_same_without_the_extension(monkeypatch, channels, more)
             return list(made)
 
     seen = []
-    original = partial_jpeg.decode
+    original = jpeg.decode
 
     def decode(encoded, rectangle, scratch):
         seen.append(source.files.index(encoded))
         return original(encoded, rectangle, scratch)
 
-    monkeypatch.setattr(partial_jpeg, "decode", decode)
+    monkeypatch.setattr(jpeg, "decode", decode)
     some = batches()
     assert set(seen) == {0, 1, 2, 3, 9, 10}
     seen.clear()
     switched_off = batches(dataclasses.replace(data, partial_decoding=False))
     assert not seen
-    monkeypatch.setattr(partial_jpeg, "_JPEG", None)
+    monkeypatch.setattr(jpeg, "_JPEG", None)
     others = batches()
     for one, *rest in zip(some, switched_off, others, strict=True):
         for other, name in itertools.product(rest, one):
@@ -262,7 +262,7 @@ def test_a_view_of_many_pixels_in_few_bytes_is_refused_by_both_decoders(monkeypa
     data = config.Data(image_size=(31, 29))
     make = pipeline.Views(transforms.train_transforms(data), data, seed=5)
     if not part:
-        monkeypatch.setattr(partial_jpeg, "_JPEG", None)
+        monkeypatch.setattr(jpeg, "_JPEG", None)
     with pytest.raises(decoding.BadImage, match="in 1,502 bytes and 1 scans, more than 10,000 pix"):
         make(whole[:1500] + b"\xff\xd9", 0, 0, np.zeros((31, 29, 3), np.uint8))
 

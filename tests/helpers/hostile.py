@@ -87,7 +87,7 @@ OFFICIAL = (
 
 
 def images():
-    from vit_jax.data import decoding, partial_jpeg
+    from vit_jax.data import decoding, jpeg
 
     pixels = cv2.resize(np.random.default_rng(0).integers(0, 256, (5, 6, 3), np.uint8), (40, 30))
     kinds = [cv2.imencode(kind, pixels)[1].tobytes() for kind in (".jpg", ".png", ".webp", ".bmp")]
@@ -101,10 +101,10 @@ def images():
         with contextlib.suppress(decoding.BadImage):
             decoding.size(data)
         decoding.decode(data, channels=3, max_pixels=10**6)
-        size = partial_jpeg.size(data)
+        size = jpeg.size(data)
         if size and min(size) > 9:
             part = (1, 1, min(size[0], 100) - 2, min(size[1], 100) - 2)
-            partial_jpeg.decode(data, part, np.empty(partial_jpeg.buffer_size(part), np.uint8))
+            jpeg.decode(data, part, np.empty(jpeg.buffer_size(part), np.uint8))
 
     return [*kinds, slow, stream.getvalue()], read
 

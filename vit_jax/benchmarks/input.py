@@ -190,7 +190,7 @@ def record(options: Input, results: Sequence[Result], command: str) -> dict[str,
 
 def title(options: Input) -> list[str]:
     """Returns lines that describe the measurement, the machine and the versions."""
-    from vit_jax.data import partial_jpeg
+    from vit_jax.data import jpeg
 
     peer, augment = options.peer, options.randaugment
     without = "big_vision's RandAugment (--peer-path=CHECKOUT)" if augment else ""
@@ -203,7 +203,7 @@ def title(options: Input) -> list[str]:
             f"files of {options.data}" if options.data else f"{sample_images.COUNT} files made here"
         ),
         f"{turns.machine(_processor())}; Python {platform.python_version()}",
-        f"vit_jax decodes with {partial_jpeg.decoder()}; "
+        f"vit_jax decodes with {jpeg.decoder()}; "
         + (f"{PEER} of TensorFlow {peer}" if peer else f"no {without}"),
     ]
 

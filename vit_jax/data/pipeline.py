@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vit_jax import config
-from vit_jax.data import decoding, native_aspect, partial_jpeg, sampling
+from vit_jax.data import decoding, jpeg, native_aspect, sampling
 from vit_jax.data.source import DataError, Source, empty_labels, encode_label
 from vit_jax.data.transforms import InceptionCrop, Transform, eval_resampling
 from vit_jax.runtime import signals
@@ -171,14 +171,14 @@ class Views:
         """Returns the Inception crop of an image, decoding nothing else."""
         if self._crop is None or not isinstance(image, bytes):
             return None
-        size = partial_jpeg.size(image)
+        size = jpeg.size(image)
         if size is None or size[0] * size[1] > self._data.max_pixels:
             return None
         rectangle = self._crop.rectangle(*size, rng)
-        needed = partial_jpeg.buffer_size(rectangle)
+        needed = jpeg.buffer_size(rectangle)
         if self._scratch.size < needed:
             self._scratch = np.empty(needed, np.uint8)
-        part = partial_jpeg.decode(image, rectangle, self._scratch)
+        part = jpeg.decode(image, rectangle, self._scratch)
         if part is None:
             return None
         return decoding.with_channels(part, self._data.channels, self._data.depth)

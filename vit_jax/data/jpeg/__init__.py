@@ -1,8 +1,9 @@
-"""Decodes a rectangle of a JPEG without the rest of the image, if supported.
+"""Decodes a rectangle of a JPEG without the rest of the image.
 
-This needs a small extension (`_jpeg.c`), built if a compiler and libjpeg-turbo's headers are
-present; without it OpenCV decodes whole images. Only speed depends on it: the extension is used
-only if it decodes a test image to exactly OpenCV's pixels.
+This folder is optional: a C extension (`_jpeg.c`), built where a compiler and libjpeg-turbo's
+headers are present. Without it OpenCV decodes whole images, to the same pixels: the extension is
+used only if it decodes a test image exactly like OpenCV. Its only user is `pipeline.Views`, its
+only other mention the extension in setup.py.
 """
 
 import types
@@ -17,7 +18,7 @@ BESIDE = 96
 
 
 def size(encoded: bytes) -> tuple[int, int] | None:
-    """Returns `(height, width)` of a JPEG whose rectangles can be decoded; None for other data.
+    """The `(height, width)` of a JPEG whose rectangles can be decoded; None for other data.
 
     Supports upright, sequential, gray or three-color files that are not truncated.
     """
@@ -25,7 +26,7 @@ def size(encoded: bytes) -> tuple[int, int] | None:
 
 
 def buffer_size(rectangle: Rectangle) -> int:
-    """Returns the size in bytes of the buffer that `decode` needs for a rectangle."""
+    """Size in bytes of the buffer that `decode` needs for a rectangle."""
     _, _, height, width = rectangle
     return height * (width + BESIDE) * 3
 
@@ -46,12 +47,12 @@ def decode(encoded: bytes, rectangle: Rectangle, scratch: np.ndarray) -> np.ndar
 
 
 def has_parts() -> bool:
-    """Returns whether this installation can decode rectangles."""
+    """Whether this installation can decode rectangles."""
     return _JPEG is not None
 
 
 def decoder() -> str:
-    """Returns a description of the JPEG decoder in use."""
+    """Describes the JPEG decoder in use."""
     whole = f"OpenCV {cv2.__version__}"
     if not _JPEG:
         return f"{whole}, whole images (no extension)"
@@ -60,9 +61,9 @@ def decoder() -> str:
 
 
 def _load() -> types.ModuleType | None:
-    """Returns the extension if it is installed and decodes like OpenCV."""
+    """The extension, if it is installed and decodes like OpenCV."""
     try:
-        from vit_jax.data import _jpeg  # pyright: ignore[reportAttributeAccessIssue]
+        from vit_jax.data.jpeg import _jpeg  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError:
         return None
     blocks = np.random.default_rng(0).integers(0, 256, (12, 16, 3), np.uint8)
