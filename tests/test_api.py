@@ -49,7 +49,7 @@ def find_examples():
         api,
         components,
         conversion,
-        embedding.extraction,
+        embedding,
         loaded_model,
         loading,
         prediction,

@@ -18,8 +18,7 @@ import pytest
 import runs
 from vit_jax import cli, config
 from vit_jax.data import transforms
-from vit_jax.inference import export, loading
-from vit_jax.inference.export import program, resizing
+from vit_jax.inference import export, export_resizing, loading
 from vit_jax.training import normalization
 from vit_jax.utils import errors, tree_utils
 
@@ -216,7 +215,7 @@ EVEN = {"crop_rounding": "even", "crop_pct": 0.86}
 def test_a_view_of_any_size_is_that_of_evaluation(fields):
     data = config.Data(**{"image_size": (32, 32), **fields})
     shape = jax.export.symbolic_shape("b, h, w, 3")
-    traced = jax.export.export(jax.jit(lambda images: resizing.view(images, data)))(
+    traced = jax.export.export(jax.jit(lambda images: export_resizing.view(images, data)))(
         jax.ShapeDtypeStruct(shape, jnp.uint8)
     )
     random, off = rng(), []
@@ -241,7 +240,7 @@ def test_a_view_of_any_size_is_that_of_evaluation(fields):
 def test_sides_are_rounded_as_python_rounds():
     pairs = [(n, d) for d in (1, 2, 3, 4, 6, 40) for n in range(300)]
     numerators, denominators = (np.array(values, np.int32) for values in zip(*pairs, strict=True))
-    rounded = resizing._rounded_ratio(jnp.asarray(numerators), jnp.asarray(denominators))
+    rounded = export_resizing._rounded_ratio(jnp.asarray(numerators), jnp.asarray(denominators))
     assert rounded.tolist() == [round(n / d) for n, d in pairs]
 
 
@@ -307,12 +306,12 @@ def test_a_full_disk_leaves_nothing(digits, tmp_path, monkeypatch):
 
 def test_a_model_too_large_for_a_program_is_refused(digits, monkeypatch):
     size = 4 * digits.model.num_params
-    monkeypatch.setattr(program, "MAX_BYTES", size - 1)
+    monkeypatch.setattr(export, "MAX_BYTES", size - 1)
     said = f"unnamed: has {size / 1e9:.2f} GB of parameters, and a program holds at most 0.00 GB"
     with pytest.raises(config.ConfigError) as error:
         export.trace(digits, export.ExportOptions())
     assert str(error.value) == f"{said}; set --dtype=bfloat16, which takes half"
-    monkeypatch.setattr(program, "MAX_BYTES", 100)
+    monkeypatch.setattr(export, "MAX_BYTES", 100)
     with pytest.raises(config.ConfigError) as error:
         export.trace(digits, export.ExportOptions())
     assert str(error.value) == said

@@ -12,7 +12,7 @@ from jax import export
 import foreign
 from vit_jax import cli, models
 from vit_jax.inference import loading
-from vit_jax.inference.inspect import attention, attention_stats
+from vit_jax.inference.inspect import measures
 from vit_jax.models import variants
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
@@ -114,7 +114,7 @@ def test_figures_show_what_lies_in_patches(source, photos, tmp_path):
         assert file["attention"].shape[-2:] == grid
     with np.load(out / "attention-distance.npz") as file:
         # Neighbors are 8 pixels apart, whatever is left over at the edges.
-        far = attention_stats.distances(grid, covered, token=False)
+        far = measures.distances(grid, covered, prefix=False)
         assert file["pixels"].max() < far.max()
         assert far[0, 1] == 8
     arguments = [f"--checkpoint={path}", f"--images={photos}", f"--output={tmp_path / 'v.html'}"]
@@ -131,7 +131,7 @@ def test_what_the_output_looks_at():
 
     def seen(**changes):
         model = dataclasses.replace(cfg.model, **changes)
-        return attention.output_attention(rows, dataclasses.replace(cfg, model=model)).ravel()
+        return measures.output_attention(rows, dataclasses.replace(cfg, model=model)).ravel()
 
     np.testing.assert_array_equal(seen(), rows[0, 1:])
     np.testing.assert_array_equal(seen(pooling="first", class_token=True), rows[0, 1:])

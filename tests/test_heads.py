@@ -12,8 +12,7 @@ import pytest
 
 import runs
 from vit_jax import cli, config, experiment, teaching, weights
-from vit_jax.inference import conversion, loading, prediction
-from vit_jax.inference.export import program
+from vit_jax.inference import conversion, export, loading, prediction
 from vit_jax.studies import report
 from vit_jax.training import sharding
 from vit_jax.utils import tree_utils
@@ -388,9 +387,9 @@ def test_damaged_words_about_a_head(heads, tmp_path):
 def test_a_program_says_what_its_outputs_mean(heads):
     opened, form = (
         loading.load(heads / "sigmoid"),
-        program.ExportOptions(batch=1, platforms=("cpu",)),
+        export.ExportOptions(batch=1, platforms=("cpu",)),
     )
-    about = program._about(opened, form, program.trace(opened, form))
+    about = export._about(opened, form, export.trace(opened, form))
     assert about["outputs"]["probabilities"]["meaning"] == "sigmoid of the logits"
     assert about["classes"] == NAMES
 

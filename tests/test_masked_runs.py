@@ -9,7 +9,8 @@ import runs
 from vit_jax import cli, config, experiment, run_config
 from vit_jax.data.source import UNKNOWN
 from vit_jax.inference import loading
-from vit_jax.inference.inspect import CannotAnswer, reconstruct
+from vit_jax.inference.inspect import measures
+from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.runtime import preemption
 from vit_jax.utils import tree_utils
 
@@ -141,7 +142,7 @@ def test_what_it_fills_in_is_drawn(pretrained, tmp_path):
 def test_images_are_filled_in(pretrained):
     opened = loading.load(pretrained)
     images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1), np.uint8)
-    found = reconstruct.predict_masked(opened, images)
+    found = measures.predict_masked(opened, images)
     chosen = np.zeros((3, 16), bool)
     np.put_along_axis(chosen, found["chosen"], True, axis=1)
     pixels = chosen.reshape(3, 4, 4).repeat(2, axis=1).repeat(2, axis=2)
@@ -152,7 +153,7 @@ def test_images_are_filled_in(pretrained):
     assert set(np.unique(found["predicted"][pixels])) <= {*range(16, 256, 32)}
     other = loading.LoadedModel(config=runs.configure(), params={}, classes=(), kind="run")
     with pytest.raises(CannotAnswer, match="the model predicts no masked patches; train one"):
-        reconstruct.predict_masked(other, images)
+        measures.predict_masked(other, images)
 
 
 @pytest.mark.slow
@@ -166,7 +167,7 @@ def test_what_fills_no_patch_is_not_filled_in():
     params = loading.create_model(cfg).init(jax.random.key(0))
     opened = loading.LoadedModel(config=cfg, params=params, classes=(), kind="run")
     images = np.random.default_rng(0).integers(0, 256, (2, 9, 14, 1), np.uint8)
-    found = reconstruct.predict_masked(opened, images)
+    found = measures.predict_masked(opened, images)
     assert found["original"].shape == found["predicted"].shape == (2, 8, 12, 1)
     np.testing.assert_array_equal(found["original"], images[:, :8, :12])
     left = ~found["masked"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from vit_jax.evaluation.evaluation import Evaluation
 from vit_jax.inference import loading
-from vit_jax.inference.inspect import attention_stats, inputs, posemb
+from vit_jax.inference.inspect import inputs, measures
 from vit_jax.models import variants
 
 APART = 5  # patches: 5 is the only distance both along a row and, as (3, 4), across both
@@ -45,10 +45,10 @@ def attention(opened: loading.LoadedModel) -> dict[str, float]:
     cfg = opened.config
     token = variants.has_class_token(cfg.model)
     pictures = inputs.from_split(opened, 10**6)
-    seen = attention_stats.look(opened, pictures, maps=0)
+    seen = measures.attention_stats(opened, pictures, maps=0)
     heads = seen.distance.mean(axis=0)
-    far = attention_stats.distances(
-        variants.grid(cfg.model, cfg.data.image_size), cfg.data.image_size, token=token
+    far = measures.distances(
+        variants.grid(cfg.model, cfg.data.image_size), cfg.data.image_size, prefix=token
     )
     uniform = float(far.sum() / (len(far) - token) / len(far))  # a key may be the class token
     found = {f"distance/layer{n}": float(layer.mean()) for n, layer in enumerate(heads, 1)}
@@ -60,7 +60,7 @@ def attention(opened: loading.LoadedModel) -> dict[str, float]:
 
 def positions(opened: loading.LoadedModel) -> dict[str, float]:
     """Returns mean cosine similarities of position embeddings, as `similarities` does."""
-    return similarities(posemb.similarity(posemb.tables(opened)[0]))
+    return similarities(measures.position_similarity(measures.position_tables(opened)[0]))
 
 
 def similarities(similar: np.ndarray) -> dict[str, float]:

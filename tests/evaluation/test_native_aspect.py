@@ -137,13 +137,13 @@ def test_metrics_are_those_of_each_image_alone(trained, alone):
 
 @pytest.mark.slow
 def test_features_are_in_the_order_of_the_input(trained, alone, tmp_path, monkeypatch):
-    from vit_jax.inference.embedding import extraction
+    from vit_jax.inference import embedding
 
     _, features, labels, source = alone
     for suffix, window in ((".npz", 64), (".parquet", 1)):
-        monkeypatch.setattr(extraction, "WINDOW", window)
+        monkeypatch.setattr(embedding, "WINDOW", window)
         output = tmp_path / f"e{suffix}"
-        extraction.embed(trained, output, overrides=NATIVE, batch_size=8)
+        embedding.embed(trained, output, overrides=NATIVE, batch_size=8)
         if suffix == ".npz":
             with np.load(output) as file:
                 found, names, numbers = (file[key] for key in ("features", "names", "labels"))

@@ -109,7 +109,7 @@ def _view(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     from vit_jax.runtime import logs
 
     logs.setup()
-    viewer, pictures = view.open_(
+    viewer, pictures = view.open_viewer(
         args.checkpoint,
         overrides,
         at=args.step,

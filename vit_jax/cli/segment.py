@@ -52,7 +52,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         args.data,
         overrides,
         splits=(args.train, args.test),
-        at=args.step,
+        step=args.step,
         say=logs.log.info,
     )
     found = result.as_dict()

@@ -14,8 +14,7 @@ import runs
 from vit_jax import cli, config, run_config
 from vit_jax.data import decoding, folders, sources, transforms
 from vit_jax.data.source import DataError
-from vit_jax.inference import embedding, loading
-from vit_jax.inference.embedding import writers
+from vit_jax.inference import embedding, feature_files, loading
 from vit_jax.training import normalization
 
 FIXTURE = pathlib.Path(__file__).parents[2] / "fixtures" / "vit_tiny_token.npz"
@@ -124,12 +123,12 @@ def test_an_unreadable_image_is_an_error_or_a_row_of_nan(opened, folder, tmp_pat
         assert file["labels"].tolist() == [-1, -1, 1, 1, -1, 0]
 
 
-@pytest.mark.parametrize("suffix", writers.SUFFIXES)
+@pytest.mark.parametrize("suffix", feature_files.SUFFIXES)
 def test_many_rows_are_written_without_keeping_them(suffix, tmp_path):
     path, rows, batch = tmp_path / f"many{suffix}", 6400, 64
     facts = {"checkpoint": "c", "features": "pre_logits", "classes": ("a",)}
     tracemalloc.start()
-    with writers.Writer(path, rows, (640,), facts) as writer:
+    with feature_files.Writer(path, rows, (640,), facts) as writer:
         for start in range(0, rows, batch):
             values = np.full((batch, 640), start, np.float32)
             names = [f"{start + i}.png" for i in range(batch)]
@@ -147,10 +146,10 @@ def test_many_rows_are_written_without_keeping_them(suffix, tmp_path):
     np.testing.assert_array_equal(first, np.arange(rows) // batch * batch)
 
 
-@pytest.mark.parametrize("suffix", writers.SUFFIXES)
+@pytest.mark.parametrize("suffix", feature_files.SUFFIXES)
 def test_what_is_interrupted_leaves_nothing(suffix, tmp_path):
     def interrupted():
-        with writers.Writer(tmp_path / f"x{suffix}", 4, (3,), facts) as writer:
+        with feature_files.Writer(tmp_path / f"x{suffix}", 4, (3,), facts) as writer:
             writer.write(np.zeros((2, 3), np.float32), ["a", "b"], np.zeros(2, np.int32))
             raise KeyboardInterrupt
 

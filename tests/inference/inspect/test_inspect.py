@@ -17,7 +17,7 @@ from vit_jax import cli, experiment
 from vit_jax.cli import inspect as inspect_command
 from vit_jax.data import sampling
 from vit_jax.inference import loading
-from vit_jax.inference.inspect import figures, outputs, posemb
+from vit_jax.inference.inspect import figures, measures, outputs
 from vit_jax.models import positions
 from vit_jax.studies import report
 
@@ -296,7 +296,7 @@ def test_no_words_overlap(depth, heads, side, words):
 def test_colors_of_positions_span_what_differs(side):
     """Sin-cos embeddings are all alike (0.6 and more): of -1 to 1 they took a fifth of the map."""
     table = np.asarray(positions.sincos_2d(side, side, 64)).reshape(side, side, 64)
-    cosines = posemb.similarity(table)[None]
+    cosines = measures.position_similarity(table)[None]
     flat = cosines.reshape(side**2, side**2).astype(float)
     others = [flat[a, b] for a in range(side**2) for b in range(side**2) if a != b]
     figure = figures.posemb(cosines)
@@ -319,12 +319,12 @@ def test_positions_that_are_all_alike_are_drawn(value, words):
 
 def test_light_follows_the_mask():
     view = np.full((4, 4, 1), 200, np.uint8)
-    flat = figures.lit(view, np.full((2, 2), 0.25, np.float32))
+    flat = figures.shade(view, np.full((2, 2), 0.25, np.float32))
     assert flat.shape == (224, 224, 3)
     assert (flat == 200).all()
     mask = np.zeros((4, 4), np.float32)
     mask[:, :2] = 0.1
-    left_lit = figures.lit(view, mask)
+    left_lit = figures.shade(view, mask)
     assert left_lit[:, 0].min() > 190
     assert left_lit[:, -1].max() < 10
     assert (np.diff(left_lit[100, :, 0].astype(int)) <= 0).all()

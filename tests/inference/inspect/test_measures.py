@@ -10,7 +10,8 @@ import pytest
 import vit_reference
 from vit_jax import config, models, run_config
 from vit_jax.inference import loading
-from vit_jax.inference.inspect import CannotAnswer, attention, attention_stats, filters, posemb
+from vit_jax.inference.inspect import measures
+from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.utils import tree_utils
 
 ROOT2 = math.sqrt(2)
@@ -28,8 +29,8 @@ def of(weights):
 
 
 def reach(weights, grid, size, token):
-    far = attention_stats.distances(grid, size, token=token)
-    return attention_stats.mean_distance(weights, far, token=token)
+    far = measures.distances(grid, size, prefix=token)
+    return measures.mean_distance(weights, far, prefix=token)
 
 
 def test_uniform_attention_reaches_the_mean_distance():
@@ -74,18 +75,18 @@ def test_distance_equals_loops_in_float64(token):
 
 def test_rollout_of_uniform_attention_and_of_the_identity():
     depth, tokens = 3, 5
-    rolled = attention_stats.rollout(np.full((depth, 1, 2, tokens, tokens), 1 / tokens, np.float32))
+    rolled = measures.rollout(np.full((depth, 1, 2, tokens, tokens), 1 / tokens, np.float32))
     kept = 0.5**depth  # half of every layer is the residual connection
     expected = kept * np.eye(tokens) + (1 - kept) / tokens
     np.testing.assert_allclose(rolled[0], expected, rtol=1e-6)
     same = np.broadcast_to(np.eye(tokens, dtype=np.float32), (depth, 1, 2, tokens, tokens))
-    np.testing.assert_array_equal(attention_stats.rollout(same)[0], np.eye(tokens))
+    np.testing.assert_array_equal(measures.rollout(same)[0], np.eye(tokens))
 
 
 def test_rollout_of_a_shift_is_binomial():
     tokens, depth = 8, 4
     shift = np.roll(np.eye(tokens, dtype=np.float32), 1, axis=1)
-    layers = attention_stats.rollout_layers(np.broadcast_to(shift, (depth, 1, 1, tokens, tokens)))
+    layers = measures.rollout_layers(np.broadcast_to(shift, (depth, 1, 1, tokens, tokens)))
     assert layers.shape == (depth, 1, tokens, tokens)
     for number, layer in enumerate(layers, start=1):
         row = [math.comb(number, k) / 2**number for k in range(number + 1)]
@@ -101,7 +102,7 @@ def test_rollout_multiplies_the_last_layer_from_the_left():
             mean = sum(weights[layer, image, head] for head in range(4)) / 4
             product = (mean + np.eye(6)) / 2 @ product
         expected.append(product)
-    found = attention_stats.rollout(weights.astype(np.float32))
+    found = measures.rollout(weights.astype(np.float32))
     np.testing.assert_allclose(found, expected, rtol=2e-6)
     np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-6)
 
@@ -113,7 +114,7 @@ def test_components_are_the_directions_of_most_variance():
     places = np.linalg.qr(rng.normal(size=(40, 4)) - 0.0)[0]
     places = np.linalg.qr(places - places.mean(0))[0][:, :3]  # uncorrelated, with mean 0
     points = axes @ np.diag([3.0, 2.0, 1.0]) @ places.T + 50
-    found, shares = filters.components(points.reshape(2, 3, 3, 40).astype(np.float32), 3)
+    found, shares = measures.filter_components(points.reshape(2, 3, 3, 40).astype(np.float32), 3)
     assert found.shape == (3, 2, 3, 3)
     np.testing.assert_allclose(shares, np.array([9, 4, 1]) / 14, rtol=1e-4)
     for one, axis in zip(found, axes.T, strict=True):
@@ -124,7 +125,7 @@ def test_components_are_the_directions_of_most_variance():
 def test_components_equal_those_of_the_covariance():
     kernel = np.random.default_rng(1).normal(size=(3, 3, 3, 64)).astype(np.float32)
     values, vectors = np.linalg.eigh(np.cov(kernel.reshape(27, 64).astype(np.float64)))
-    found, shares = filters.components(kernel)
+    found, shares = measures.filter_components(kernel)
     assert found.shape == (27, 3, 3, 3)  # fewer than 28: there are no more pixels
     np.testing.assert_allclose(shares, values[::-1] / values.sum(), rtol=1e-5)
     cosines = np.abs(np.sum(found.reshape(27, 27) * vectors.T[::-1], axis=1))
@@ -134,12 +135,12 @@ def test_components_equal_those_of_the_covariance():
 def test_similarity_of_known_positions():
     rows, columns = np.indices((2, 3))
     table = np.stack([np.eye(2)[rows], 0 * np.eye(2)[rows]], -1).reshape(2, 3, 4)
-    found = posemb.similarity(table.astype(np.float32))
+    found = measures.position_similarity(table.astype(np.float32))
     for r, c, i, j in np.ndindex(2, 3, 2, 3):
         assert found[r, c, i, j] == (r == i)
     signed = np.where(columns == 1, -2.0, 1.0)[..., None] * np.ones((2, 3, 4))
     signed[1, 2] = 0  # an embedding of zeros is like nothing
-    found = posemb.similarity(signed.astype(np.float32))
+    found = measures.position_similarity(signed.astype(np.float32))
     assert found[0, 0].tolist() == [[1, -1, 1], [1, -1, 0]]
     assert not found[1, 2].any()
 
@@ -176,7 +177,7 @@ def opened(image_size=(8, 12), **options):
 )
 def test_tables_are_the_patches_embeddings(options, layers):
     one = opened(**options)
-    tables = posemb.tables(one)
+    tables = measures.position_tables(one)
     assert tables.shape == (layers, 2, 3, 8)
     place = options.get("position_place", "stem")
     flat = tree_utils.flatten(one.params)
@@ -205,7 +206,7 @@ def test_tables_are_the_patches_embeddings(options, layers):
 )
 def test_models_without_positions_say_so(options, words):
     with pytest.raises(CannotAnswer, match=words):
-        posemb.tables(opened(**options))
+        measures.position_tables(opened(**options))
 
 
 @pytest.mark.parametrize(
@@ -218,7 +219,7 @@ def test_models_without_positions_say_so(options, words):
 )
 def test_models_without_attention_between_all_tokens_say_so(options, words):
     with pytest.raises(CannotAnswer, match=words):
-        attention.check(opened(**options).config.model)
+        measures.require(opened(**options).config.model, "attention")
 
 
 @pytest.mark.slow
@@ -234,10 +235,10 @@ def test_models_without_attention_between_all_tokens_say_so(options, words):
 def test_batches_of_attention_are_those_of_the_model(options):
     one = opened(**options)
     views = np.random.default_rng(0).integers(0, 256, (5, 8, 12, 3), np.uint8)
-    size = attention.bytes_per_image(one.config)
+    size = measures.bytes_per_image(one.config)
     tokens = 6 + (one.config.model.pooling == "token")
     assert size == 4 * 2 * 2 * tokens**2
-    batches = list(attention.weights(one, views, at_most=2 * size + 1))
+    batches = list(measures.attention_weights(one, views, at_most=2 * size + 1))
     assert [batch.shape[1] for batch in batches] == [2, 2, 1]
     found = np.concatenate(batches, axis=1)
     assert found.dtype == np.float32
@@ -249,22 +250,22 @@ def test_batches_of_attention_are_those_of_the_model(options):
 
 def test_the_output_looks_from_the_class_token_or_from_everywhere():
     rows = np.arange(49, dtype=np.float32).reshape(1, 7, 7)
-    seen = attention.output_attention(rows, opened().config)
+    seen = measures.output_attention(rows, opened().config)
     assert seen.tolist() == [[[1, 2, 3], [4, 5, 6]]]
     rows = np.arange(36, dtype=np.float32).reshape(1, 6, 6)
-    seen = attention.output_attention(rows, opened(pooling="gap").config)
+    seen = measures.output_attention(rows, opened(pooling="gap").config)
     assert seen.tolist() == [[[15, 16, 17], [18, 19, 20]]]
 
 
 def test_filters_are_of_the_layer_that_sees_pixels():
     one = opened()
-    np.testing.assert_array_equal(filters.kernel(one), one.params["embedding"]["kernel"])
+    np.testing.assert_array_equal(measures.filter_kernel(one), one.params["embedding"]["kernel"])
     for options in (
         {"resnet_units": (), "patch_size": (1, 1)},
         {"architecture": "resnet", "resnet_units": (1,)},
     ):
         one = opened(**options)
-        found = filters.kernel(one)
+        found = measures.filter_kernel(one)
         assert found.shape == (7, 7, 3, 64)
         np.testing.assert_array_equal(found, one.params["resnet"]["conv_root"]["kernel"])
 
@@ -273,6 +274,6 @@ def test_distances_of_a_hybrid_are_in_pixels_of_the_image():
     one = opened((8, 12), resnet_units=(), patch_size=(1, 1))
     grid = models.grid(one.config.model, one.config.data.image_size)
     assert grid == (2, 3)
-    far = attention_stats.distances(grid, one.config.data.image_size, token=False)
+    far = measures.distances(grid, one.config.data.image_size, prefix=False)
     assert far[0].tolist() == pytest.approx([0, 4, 8, 4, 4 * ROOT2, math.hypot(4, 8)])
     assert jax.numpy.asarray(far).dtype == np.float32

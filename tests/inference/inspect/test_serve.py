@@ -77,7 +77,7 @@ def test_an_image_is_looked_at_and_nothing_is_written(server, viewer, tmp_path, 
     monkeypatch.chdir(tmp_path)
     status, headers, content = ask(server, "POST", "/look", png(), **KIND)
     assert (status, headers["Content-Type"]) == (200, "application/json")
-    found, same = json.loads(content), json.loads(json.dumps(viewer.look(("x", png(), None))))
+    found, same = json.loads(content), json.loads(json.dumps(viewer.show(("x", png(), None))))
     assert found | {"name": "x"} == same
     assert list(tmp_path.iterdir()) == []
 
@@ -201,7 +201,7 @@ def test_few_images_are_in_memory_at_once(viewer, monkeypatch):
         return {}
 
     monkeypatch.setattr(serve.Handler, "_body", body)
-    monkeypatch.setattr(type(viewer), "look", look)
+    monkeypatch.setattr(type(viewer), "show", look)
     found = []
     with running(viewer, "") as server:
         send = lambda: found.append(ask(server, "POST", "/look", bytes(9), **KIND)[0])  # noqa: E731
@@ -268,7 +268,7 @@ def test_what_fails_in_a_request_is_one_line(viewer, monkeypatch, capfd):
         monkeypatch.setattr(logs.log, name, getattr(logs.log, name))
     logs.setup()
     with running(viewer, "") as server:
-        monkeypatch.setattr(type(viewer), "look", lambda self, picture: fail(picture))
+        monkeypatch.setattr(type(viewer), "show", lambda self, picture: fail(picture))
         with pytest.raises((http.client.HTTPException, OSError)):
             ask(server, "POST", "/look", png(), **KIND)
     assert capfd.readouterr().err == "a request failed: RuntimeError: of the\\nmodel\n"

@@ -17,15 +17,8 @@ import pages
 import runs
 from vit_jax import cli, run_config
 from vit_jax.inference import loading, prediction
-from vit_jax.inference.inspect import (
-    CannotAnswer,
-    attention,
-    attention_stats,
-    encoding,
-    patch_features,
-    posemb,
-    view,
-)
+from vit_jax.inference.inspect import measures, view
+from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.utils import messages
 
 HEADS = browsing.HEADS
@@ -68,8 +61,8 @@ def test_weights_come_back_from_a_few_bytes():
     logits = 4 * rng.standard_normal((3, 4, 50, 50))
     weights = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
     weights = weights.astype(np.float32)
-    rolled = attention_stats.rollout_layers(weights[:, None])[:, 0]
-    text = encoding.pack(weights, rolled)
+    rolled = measures.rollout_layers(weights[:, None])[:, 0]
+    text = view.pack_attention(weights, rolled)
     assert len(text) < 1.4 * (weights.size + rolled.size) + 6 * weights.shape[0] * 5 * 50
     found = unpacked(text, 3, 4, 50)
     for ours, exact in ((found[:, :4], weights), (found[:, 4], rolled)):
@@ -79,7 +72,7 @@ def test_weights_come_back_from_a_few_bytes():
 
 def test_cosines_come_back_too():
     cosines = np.array([-1.0, -0.5, 0.0, 0.25, 1.0], np.float32)
-    content = zlib.decompress(base64.b64decode(encoding.pack_cosines(cosines)))
+    content = zlib.decompress(base64.b64decode(view.pack_cosines(cosines)))
     np.testing.assert_allclose(np.frombuffer(content, np.uint8) / 127 - 1, cosines, atol=0.004)
 
 
@@ -93,8 +86,8 @@ def test_a_page_holds_what_the_model_does(opened, viewer):
     assert known["token"] is True
     assert known["leftOut"] == 0
     views = np.stack([picture for _, picture, _ in pictures])
-    (exact,) = attention.weights(opened, views)
-    rolled = attention_stats.rollout_layers(exact)
+    (exact,) = measures.attention_weights(opened, views)
+    rolled = measures.rollout_layers(exact)
     for i, one in enumerate(known["images"]):
         found = unpacked(one["attention"], *SHAPE)
         np.testing.assert_allclose(found[:, :HEADS], exact[:, i], atol=0.005)
@@ -109,7 +102,7 @@ def test_a_page_holds_what_the_model_does(opened, viewer):
         )
         assert one["truth"] == other.truth
     content = zlib.decompress(base64.b64decode(known["positions"]))
-    cosines = posemb.similarity(posemb.tables(opened)[0]).reshape(-1)
+    cosines = measures.position_similarity(measures.position_tables(opened)[0]).reshape(-1)
     others = cosines.reshape(4, 4)[~np.eye(4, dtype=bool)]
     assert known["cosineRange"] == pytest.approx([others.min(), others.max()], abs=1e-6)
     np.testing.assert_allclose(np.frombuffer(content, np.uint8) / 127 - 1, cosines, atol=0.004)
@@ -119,9 +112,9 @@ def test_features_of_a_page_are_those_of_the_encoder(opened, viewer):
     pictures = digits(opened)
     known = facts(view.page(viewer, pictures))
     views = np.stack([picture for _, picture, _ in pictures])
-    exact = patch_features.of(opened, views)
-    projected, _ = patch_features.components(exact)
-    colors = patch_features.colors(projected)
+    exact = measures.patch_features(opened, views)
+    projected, _ = measures.feature_components(exact)
+    colors = measures.feature_colors(projected)
     assert known["width"] == exact.shape[-1]
     for one, own, shades in zip(known["images"], exact, colors, strict=True):
         found = np.frombuffer(zlib.decompress(base64.b64decode(one["features"])), "<i2") / 32767
@@ -135,8 +128,8 @@ def test_features_of_a_page_are_those_of_the_encoder(opened, viewer):
 def test_an_image_of_later_has_the_colors_of_the_page(opened):
     viewer, pictures = view.Viewer(opened), digits(opened)
     page = facts(view.page(viewer, pictures))
-    assert viewer.look(pictures[2])["colors"] == page["images"][2]["colors"]
-    alone = view.Viewer(opened).look(pictures[2])["colors"]
+    assert viewer.show(pictures[2])["colors"] == page["images"][2]["colors"]
+    alone = view.Viewer(opened).show(pictures[2])["colors"]
     assert alone != page["images"][2]["colors"]
 
 
@@ -154,7 +147,7 @@ def test_a_page_needs_nothing_besides_itself(opened, viewer):
 def test_what_a_page_has_no_room_for_is_said(opened, viewer, monkeypatch, caplog):
     caplog.set_level("INFO")
     pictures = digits(opened)
-    size = max(len(viewer.look(one)["attention"]) for one in pictures) + 500
+    size = max(len(viewer.show(one)["attention"]) for one in pictures) + 500
     monkeypatch.setattr(view, "LIMIT", 2 * size)
     known = facts(view.page(viewer, pictures))
     assert 1 <= len(known["images"]) < 5
@@ -279,7 +272,7 @@ def test_a_person_sees_features_and_matches(opened, viewer, tmp_path):
     pictures = digits(opened)
     page = view.page(viewer, pictures)
     known = facts(page)["images"]
-    exact = patch_features.of(opened, np.stack([picture for _, picture, _ in pictures[:3]]))
+    exact = measures.patch_features(opened, np.stack([picture for _, picture, _ in pictures[:3]]))
     patches = exact.reshape(3, 4, -1).astype(np.float64)
     patches /= np.linalg.norm(patches, axis=2, keepdims=True)
     script = """

@@ -12,7 +12,8 @@ from PIL import Image
 from vit_jax import cli
 from vit_jax.config import ConfigError
 from vit_jax.data import decoding
-from vit_jax.inference.segmentation import linear, masks, scores
+from vit_jax.inference import segmentation
+from vit_jax.inference import segmentation_masks as masks
 
 GOOGLE = pathlib.Path(__file__).parents[2] / "fixtures" / "vit_tiny_token.npz"
 COLORS = np.array([[200, 30, 30], [30, 200, 30], [30, 30, 200]], np.uint8)
@@ -53,12 +54,12 @@ def draw(folder, names, layout="plain", seed=0):
 @pytest.mark.parametrize("layout", ["plain", "ade", "voc"])
 def test_layouts(layout, tmp_path):
     draw(tmp_path, ["train/b", "train/a", "val/c"], layout)
-    found = masks.find(tmp_path, "train")
+    found = masks.find_images(tmp_path, "train")
     assert [one.image.stem for one in found] == (["b", "a"] if layout == "voc" else ["a", "b"])
     mask = masks.read_mask(found[0], max_pixels=10_000)
     assert mask.shape == (80, 96)
     assert (mask[:3] == masks.NO_CLASS).all()
-    image = decoding.decode(masks.read(found[0].image), channels=3, max_pixels=10_000)
+    image = decoding.decode(masks.read_image(found[0].image), channels=3, max_pixels=10_000)
     lossless = layout != "voc"
     nearest = np.abs(image[:, :, None].astype(int) - COLORS - 10).sum(-1).argmin(-1)
     assert (nearest[3:] == mask[3:]).mean() > (0.999 if lossless else 0.9)
@@ -69,7 +70,7 @@ def test_patches_have_the_class_of_most_pixels():
     rng = np.random.default_rng(0)
     mask = rng.choice([0, 1, 2, masks.NO_CLASS], (30, 50), p=[0.3, 0.2, 0.2, 0.3]).astype(np.uint8)
     mask[:10, :25] = masks.NO_CLASS
-    found = scores.of_patches(mask, (3, 2))
+    found = segmentation.patch_classes(mask, (3, 2))
     for row in range(3):
         for column in range(2):
             part = mask[10 * row : 10 * row + 10, 25 * column : 25 * column + 25]
@@ -81,17 +82,19 @@ def test_patches_have_the_class_of_most_pixels():
     # Half of the pixels are enough, fewer are not; of equals the lower class counts.
     n = masks.NO_CLASS
     for pixels, expected in (([7, n], 7), ([7, n, n], n), ([9, 4], 4), ([4, 9], 4), ([n, n], n)):
-        assert scores.of_patches(np.array([pixels], np.uint8), (1, 1)) == expected
+        assert segmentation.patch_classes(np.array([pixels], np.uint8), (1, 1)) == expected
     # A patch without pixels, of an image smaller than the grid, has no class.
-    assert scores.of_patches(np.array([[3]], np.uint8), (1, 2)).tolist() == [[n, 3]]
+    assert segmentation.patch_classes(np.array([[3]], np.uint8), (1, 2)).tolist() == [[n, 3]]
     # Parts that do not divide: a pixel belongs to the patch that holds its center.
-    assert scores.of_patches(np.array([[1, 1, 2, 3, 3]], np.uint8), (1, 2)).tolist() == [[1, 3]]
+    assert segmentation.patch_classes(np.array([[1, 1, 2, 3, 3]], np.uint8), (1, 2)).tolist() == [
+        [1, 3]
+    ]
 
 
 def test_scores_are_interpolated_and_compared():
     rng = np.random.default_rng(1)
     field = rng.normal(size=(2, 3, 5))
-    predicted = scores.predict(field, (4, 9))
+    predicted = segmentation.pixel_classes(field, (4, 9))
     y, x = (np.arange(4) + 0.5) / 2 - 0.5, (np.arange(9) + 0.5) / 3 - 0.5
     y, x = np.clip(y, 0, 1), np.clip(x, 0, 2)
     y0, x0 = np.minimum(y.astype(int), 0), np.minimum(x.astype(int), 1)
@@ -101,9 +104,9 @@ def test_scores_are_interpolated_and_compared():
     np.testing.assert_array_equal(predicted, (top * (1 - wy) + low * wy).argmax(-1))
 
     truth = rng.choice([0, 1, 3, masks.NO_CLASS], (4, 9)).astype(np.uint8)
-    pixels = scores.confusion(truth, predicted, 5)
+    pixels = segmentation.confusion(truth, predicted, 5)
     assert pixels.sum() == (truth != masks.NO_CLASS).sum()
-    ious = scores.intersection_over_union(pixels)
+    ious = segmentation.intersection_over_union(pixels)
     known = truth != masks.NO_CLASS
     for number in range(5):
         a, b = (truth == number) & known, (predicted == number) & known
@@ -133,12 +136,12 @@ def test_a_whole_measurement(tmp_path, capsys):
 def test_a_class_that_only_test_images_have_counts(monkeypatch):
     truth = np.array([[5, 0], [masks.NO_CLASS, 1]], np.uint8)
     features = np.eye(3)[[[0, 0], [1, 1]]]
-    monkeypatch.setattr(linear, "_mask", lambda opened, one: truth)
-    monkeypatch.setattr(linear, "_features", lambda opened, test: [(1, None, features)])
-    monkeypatch.setattr(linear.figures, "segments", lambda *drawn: None)
+    monkeypatch.setattr(segmentation, "_mask", lambda opened, one: truth)
+    monkeypatch.setattr(segmentation, "_features", lambda opened, test: [(1, None, features)])
+    monkeypatch.setattr(segmentation.figures, "segments", lambda *drawn: None)
     probe = types.SimpleNamespace(mean=0.0, scale=1.0, weights=np.eye(3), bias=0.0)
     opened = types.SimpleNamespace(step=1)
-    found = linear._measured(opened, [1], (probe, 0.1), 3, 1, 1)
+    found = segmentation._measured(opened, [1], (probe, 0.1), 3, 1, 1)
     assert found.pixels.shape == (6, 6)
     assert (found.pixels[5, 0], found.pixels[0, 0], found.pixels[1, 1]) == (1, 1, 1)
 
@@ -150,7 +153,7 @@ def test_a_list_of_names_that_is_none(tmp_path):
     for data, line in ((b"\xff\xfe", "is no list of names"), (b"a" * 1000, "File name too long")):
         names.write_bytes(data)
         with pytest.raises(ConfigError, match=line):
-            masks.find(tmp_path, "val")
+            masks.find_images(tmp_path, "val")
 
 
 def test_mistakes_are_one_line(tmp_path, capsys):
@@ -177,6 +180,6 @@ def test_mistakes_are_one_line(tmp_path, capsys):
     Image.new("L", (96, 80), masks.NO_CLASS).save(mask)
     assert "no patch of train has a class" in said(f"--data={tmp_path / 'plain'}")
     with pytest.raises(ConfigError, match="more than data.max_pixels=50"):
-        masks.read_mask(masks.find(tmp_path / "plain", "train")[0], max_pixels=50)
+        masks.read_mask(masks.find_images(tmp_path / "plain", "train")[0], max_pixels=50)
     mask.unlink()
     assert "train/masks/a.png is missing" in said(f"--data={tmp_path / 'plain'}")

@@ -18,10 +18,13 @@ FLAT = 1e-4  # rounding error of a constant mask
 PAIRS = 4  # images side by side
 LINES = 24  # matches between two images
 ITSELF = "0.75"  # gray of the reference patch
+MASKED = (86, 180, 233)  # Okabe and Ito's sky blue, distinct from gray patches
+RECONSTRUCTED = 112  # pixels of a reconstructed image, at least
+ROWS, COLUMNS = 6, 3  # of reconstructed images
 
 
-def filters(components: np.ndarray, shares: np.ndarray, of: str) -> Figure:
-    """Returns filters (n, h, w, C) as images, gray where a filter is zero, 7 in a row."""
+def filters(components: np.ndarray, shares: np.ndarray, layer: str) -> Figure:
+    """Draws filters (n, h, w, C) as images, gray where a filter is zero, 7 in a row."""
     scale = np.abs(components).max(axis=(1, 2, 3), keepdims=True)
     colors = 0.5 + components / np.maximum(2 * scale, np.finfo(np.float32).tiny)
     columns = min(7, len(colors))
@@ -33,17 +36,17 @@ def filters(components: np.ndarray, shares: np.ndarray, of: str) -> Figure:
     framed = np.pad(_finer(grid), [(0, 0)] * 2 + [(1, 1)] * 2 + [(0, 0)])
     sheet = _sheet(framed, fill=1.0)
     axes.imshow(np.broadcast_to(sheet, (*sheet.shape[:2], 3)), interpolation="antialiased")
-    axes.set_title(f"{of}\n(first {len(colors)} principal components)")
+    axes.set_title(f"{layer}\n(first {len(colors)} principal components)")
     axes.set_xlabel(f"together {100 * shares.sum():.0f} % of the variance")
     return figure
 
 
 def posemb(similarities: np.ndarray) -> Figure:
-    """Returns tiles (T, rows, columns, rows, columns) of cosines; T > 1 is one sheet per layer.
+    """Draws tiles (T, rows, columns, rows, columns) of cosines; T > 1 is one sheet per layer.
 
     Colors span the cosines of different patches; a patch itself, always 1, is gray.
     """
-    low, high = between_patches(similarities)
+    low, high = cosine_range(similarities)
     colors = colormaps[MAP].with_extremes(over=ITSELF)
     count, (rows, columns) = len(similarities), similarities.shape[1:3]
     across = min(4, count)
@@ -66,8 +69,8 @@ def posemb(similarities: np.ndarray) -> Figure:
     return figure
 
 
-def between_patches(similarities: np.ndarray) -> tuple[float, float]:
-    """Returns the least and the greatest cosine of different patches, apart even if all are equal.
+def cosine_range(similarities: np.ndarray) -> tuple[float, float]:
+    """The least and the greatest cosine of different patches, apart even if all are equal.
 
     Args:
       similarities: tiles (T, rows, columns, rows, columns).
@@ -116,7 +119,7 @@ def rollout(views: np.ndarray, masks: np.ndarray) -> Figure:
 
     Masks (B, rows, columns) set the brightness of the copy (ViT, figures 6 and 14).
     """
-    shaded = [lit(view, mask) for view, mask in zip(views, masks, strict=True)]
+    shaded = [shade(view, mask) for view, mask in zip(views, masks, strict=True)]
     return _pairs(views, shaded, "Attention", "Attention rollout")
 
 
@@ -237,8 +240,42 @@ def attention(view: np.ndarray, maps: np.ndarray) -> Figure:
     return figure
 
 
-def lit(view: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Returns an image (H, W, 3) uint8, dark where a mask (rows, columns) is low.
+def reconstruction(found: dict[str, np.ndarray]) -> Figure:
+    """Draws original, corrupted and predicted images, as many as fit; see `predict_masked`."""
+    corrupted = np.array(np.broadcast_to(found["corrupted"], (*found["masked"].shape, 3)))
+    corrupted[found["masked"]] = MASKED
+    triples = [
+        np.stack([_large(image, RECONSTRUCTED) for image in triple])
+        for triple in zip(found["original"], corrupted, found["predicted"], strict=True)
+    ][: ROWS * COLUMNS]
+    across = -(-len(triples) // ROWS)
+    down = -(-len(triples) // across)
+    height, width = triples[0].shape[1:3]
+    gap = width // 16
+    size = (across * 3.7 + 0.1, down * 1.2 * height / width + 0.4)
+    figure = Figure(figsize=size)
+    figure.set_layout_engine("constrained", wspace=0.05)
+    FigureCanvasAgg(figure)
+    for column, axes in enumerate(figure.subplots(1, across, squeeze=False).flat):
+        sheet = np.full((down * (height + gap) - gap, 3 * (width + gap) - gap, 3), 255, np.uint8)
+        for row, triple in enumerate(triples[column * down : (column + 1) * down]):
+            for place, image in enumerate(triple):
+                top, left = row * (height + gap), place * (width + gap)
+                sheet[top : top + height, left : left + width] = image
+        axes.imshow(sheet, interpolation="antialiased")
+        axes.set_xticks(
+            [width / 2 + place * (width + gap) for place in range(3)],
+            ["Original", "Corrupted", "Predicted"],
+        )
+        axes.set_yticks([])
+        axes.tick_params(length=0)
+        axes.xaxis.tick_top()
+        axes.spines[:].set_visible(False)
+    return figure
+
+
+def shade(view: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Shades an image (H, W, C) uint8 where a mask (rows, columns) is low; (H, W, 3) uint8.
 
     Follows the paper's author (google-research/vision_transformer#27): the mask is resized with
     Lanczos, blurred by a Gaussian as wide as a patch, scaled to 0 to 1, and multiplied with the
@@ -256,17 +293,17 @@ def lit(view: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return np.rint(image * ((light - light.min()) / spread)[:, :, None]).astype(np.uint8)
 
 
-def _large(view: np.ndarray) -> np.ndarray:
-    """Returns an image as (H, W, 3) of at least SIDE pixels on its shorter side."""
+def _large(view: np.ndarray, least: int = SIDE) -> np.ndarray:
+    """An image as (H, W, 3), whole pixels repeated to `least` on its shorter side."""
     image = decoding.for_display(view)
     height, width, channels = image.shape
-    factor = max(1, -(-SIDE // min(height, width)))
+    factor = max(1, -(-least // min(height, width)))
     image = np.repeat(image, 3 // channels, axis=2)
     return image if factor == 1 else image.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
 def _sheet(tiles: np.ndarray, *, fill: float) -> np.ndarray:
-    """Returns tiles (R, C, h, w, ...) side by side, with gaps of `fill` between them."""
+    """Tiles (R, C, h, w, ...) side by side, with gaps of `fill` between them."""
     rows, columns, height, width = tiles.shape[:4]
     gap = _gap(height, width)
     margin = [(0, 0), (0, 0), (0, gap), (0, gap)] + [(0, 0)] * (tiles.ndim - 4)
@@ -277,7 +314,7 @@ def _sheet(tiles: np.ndarray, *, fill: float) -> np.ndarray:
 
 
 def _finer(tiles: np.ndarray) -> np.ndarray:
-    """Returns tiles (R, C, h, w, ...) of at least TILE pixels, so that gaps can be thin."""
+    """Tiles (R, C, h, w, ...) of at least TILE pixels, so that gaps can be thin."""
     factor = -(-TILE // min(tiles.shape[2:4]))
     return tiles.repeat(factor, axis=2).repeat(factor, axis=3)
 
@@ -298,7 +335,7 @@ def _number(axes: Axes, tiles: np.ndarray) -> None:
 
 
 def _few(count: int) -> range:
-    """Returns numbers from 1 to `count`, at most 16 of them."""
+    """Numbers from 1 to `count`, at most 16 of them."""
     return range(1, count + 1, -(-count // 16))
 
 

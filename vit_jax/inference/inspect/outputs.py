@@ -14,18 +14,13 @@ from matplotlib.figure import Figure
 
 from vit_jax import validation
 from vit_jax.inference import loading
-from vit_jax.inference.inspect import (
-    CannotAnswer,
-    attention,
-    attention_stats,
-    figures,
-    filters,
-    inputs,
-    patch_features,
-    posemb,
-    reconstruct,
-)
 from vit_jax.inference.inspect import figure_index as index
+from vit_jax.inference.inspect import (
+    figures,
+    inputs,
+    measures,
+)
+from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.models import variants
 from vit_jax.runtime import logs
 from vit_jax.utils import storage
@@ -71,12 +66,11 @@ class Subject:
         raise CannotAnswer("needs images; set --images=FILE_OR_FOLDER")
 
     @functools.cached_property
-    def seen(self) -> attention_stats.Seen:
+    def attention(self) -> measures.AttentionStats:
         """Attention statistics of the images; raises CannotAnswer without attention."""
-        attention.check(self.opened.config.model)
-        return attention_stats.look(
-            self.opened, self.pictures, maps=self.counts.get("attention", 0)
-        )
+        measures.require(self.opened.config.model, "attention")  # before images are read
+        maps = self.counts.get("attention", 0)
+        return measures.attention_stats(self.opened, self.pictures, maps=maps)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -84,7 +78,7 @@ class Subject:
         return variants.grid(self.opened.config.model, self.opened.config.data.image_size)
 
     @property
-    def viewer(self) -> str:
+    def reader(self) -> str:
         """The token that the output reads, in words."""
         model = self.opened.config.model
         if variants.reads_one_token(model):
@@ -94,7 +88,7 @@ class Subject:
         return "the mean of all tokens (there is no class token)"
 
     def under_patches(self, shown: inputs.Pictures) -> np.ndarray:
-        """Returns photos (B, H, W, C) without the pixels that fill no whole patch."""
+        """Photos (B, H, W, C) without the pixels that fill no whole patch."""
         size = self.opened.config.data.image_size
         height, width = variants.covered(self.opened.config.model, size)
         factor = shown.photos.shape[1] // size[0]
@@ -156,10 +150,10 @@ def inspect(
 
 
 def _filters(subject: Subject) -> Answer:
-    kernel = filters.kernel(subject.opened)
+    kernel = measures.filter_kernel(subject.opened)
     if kernel.shape[2] not in (1, 3):
         raise CannotAnswer(f"filters of {kernel.shape[2]} channels have no colors to show")
-    components, shares = filters.components(kernel)
+    components, shares = measures.filter_components(kernel)
     height, width, channels, number = kernel.shape
     color = "RGB" if channels == 3 else "Gray"
     first = subject.opened.config.model.resnet_units is None
@@ -176,8 +170,8 @@ def _filters(subject: Subject) -> Answer:
 
 
 def _posemb(subject: Subject) -> Answer:
-    tables = posemb.tables(subject.opened)
-    similarity = np.stack([posemb.similarity(table) for table in tables])
+    tables = measures.position_tables(subject.opened)
+    similarity = np.stack([measures.position_similarity(table) for table in tables])
     caption = (
         "Tile (r, c) shows how alike the position embedding of the patch in row r and column c is "
         "to those of the other patches; gray is the patch itself."
@@ -189,13 +183,12 @@ def _posemb(subject: Subject) -> Answer:
 
 
 def _attention_distance(subject: Subject) -> Answer:
-    cfg, distances = subject.opened.config, subject.seen.distance
+    cfg, distances = subject.opened.config, subject.attention.distance
     mean = distances.mean(axis=0, dtype=np.float64)
-    token = variants.prefix_tokens(cfg.model)
-    far = attention_stats.distances(
-        subject.grid, variants.covered(cfg.model, cfg.data.image_size), token=token
-    )
-    uniform = float(far.sum(dtype=np.float64) / (len(far) * (len(far) - token)))
+    prefix = variants.prefix_tokens(cfg.model)
+    covered = variants.covered(cfg.model, cfg.data.image_size)
+    far = measures.distances(subject.grid, covered, prefix=prefix)
+    uniform = float(far.sum(dtype=np.float64) / (len(far) * (len(far) - prefix)))
     caption = (
         f"How many pixels away each head attends, on average over all patches of {len(distances)} "
         f"images of {cfg.data.image_size[0]} x {cfg.data.image_size[1]}; a dot is a head."
@@ -218,9 +211,9 @@ def _attention_distance(subject: Subject) -> Answer:
 
 
 def _rollout(subject: Subject) -> Answer:
-    masks = subject.seen.rollout[: subject.counts["rollout"]]
+    masks = subject.attention.rollout[: subject.counts["rollout"]]
     shown = subject.pictures.first(len(masks))
-    caption = f"Images, and what {subject.viewer} is made of, through all layers."
+    caption = f"Images, and what {subject.reader} is made of, through all layers."
     return Answer(
         figures={"rollout": (figures.rollout(subject.under_patches(shown), masks), caption)},
         arrays={"rollout": masks, "images": np.array(shown.names)},
@@ -228,22 +221,22 @@ def _rollout(subject: Subject) -> Answer:
 
 
 def _attention(subject: Subject) -> Answer:
-    maps = subject.seen.maps
+    maps = subject.attention.maps
     shown = subject.pictures.first(len(maps))
     drawn = {}
     views = subject.under_patches(shown)
     for number, (name, view) in enumerate(zip(shown.names, views, strict=True), start=1):
         short = pathlib.PurePath(name).name
-        caption = f"What {subject.viewer} attends to in {short}, by layer and head."
+        caption = f"What {subject.reader} attends to in {short}, by layer and head."
         drawn[f"attention-{number}"] = (figures.attention(view, maps[number - 1]), caption)
     return Answer(figures=drawn, arrays={"attention": maps, "images": np.array(shown.names)})
 
 
 def _features(subject: Subject) -> Answer:
     shown = subject.pictures.first(subject.counts["features"])
-    found = patch_features.of(subject.opened, shown.views)
-    projected, shares = patch_features.components(found)
-    colors = patch_features.colors(projected)
+    features = measures.patch_features(subject.opened, shown.views)
+    projected, shares = measures.feature_components(features)
+    colors = measures.feature_colors(projected)
     caption = (
         "Images, and the first three principal components of the features of their patches as "
         "red, green and blue, the same in all images."
@@ -263,8 +256,8 @@ def _matches(subject: Subject) -> Answer:
     shown = subject.pictures.first(2)
     if len(shown.views) < 2:
         raise CannotAnswer("needs two images; set --images FIRST SECOND")
-    first, second = patch_features.of(subject.opened, shown.views)
-    pairs, cosines = patch_features.matches(first, second)
+    first, second = measures.patch_features(subject.opened, shown.views)
+    pairs, cosines = measures.mutual_matches(first, second)
     names = [pathlib.PurePath(name).name for name in shown.names]
     caption = f"Patches of {names[0]} and {names[1]} that are each other's most similar."
     figure = figures.matches(subject.under_patches(shown), subject.grid, pairs)
@@ -277,12 +270,12 @@ def _matches(subject: Subject) -> Answer:
 
 
 def _reconstruct(subject: Subject) -> Answer:
-    reconstruct.check(subject.opened)
+    measures.require_masked(subject.opened)
     shown = subject.pictures.first(subject.counts["reconstruct"])
-    found = reconstruct.predict_masked(subject.opened, shown.views)
+    found = measures.predict_masked(subject.opened, shown.views)
     caption = "Images, what the model was shown of them (blue: masked), and what it predicts there."
     return Answer(
-        figures={"reconstruct": (reconstruct.draw(found), caption)},
+        figures={"reconstruct": (figures.reconstruction(found), caption)},
         arrays=found | {"images": np.array(shown.names)},
     )
 
@@ -300,7 +293,7 @@ KINDS: Mapping[str, Callable[[Subject], Answer]] = {
 
 
 def _folder(checkpoint: str) -> pathlib.Path:
-    """Returns the output folder: in the run directory of a checkpoint, else in the current one."""
+    """The output folder: in the run directory of a checkpoint, else in the current one."""
     if not loading.is_run(checkpoint):
         return pathlib.Path("inspect", pathlib.PurePath(checkpoint).stem)
     directory, _, _ = loading.find_checkpoint(storage.as_path(checkpoint))
@@ -333,7 +326,7 @@ def _write(
 
 
 def encode(figure: Figure, form: str) -> bytes:
-    """Returns a figure as a PNG or SVG file; deterministic."""
+    """A figure as a PNG or SVG file; deterministic."""
     file = io.BytesIO()
     dateless = {"Date": None} if form == "svg" else {"Software": None}
     with matplotlib.rc_context({"svg.hashsalt": "vit_jax"}):

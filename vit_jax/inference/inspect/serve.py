@@ -144,7 +144,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 with self.server.images:
                     encoded = self._body(length)
                     with self.server.one_at_a_time:
-                        seen = self.server.viewer.look(("your image", encoded, None))
+                        seen = self.server.viewer.show(("your image", encoded, None))
             except decoding.BadImage as error:
                 raise RejectedError(HTTPStatus.BAD_REQUEST, f"the file {error}") from error
         except RejectedError as error:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import pathlib
 import string
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,15 +20,11 @@ from vit_jax import __version__, config, models, validation
 from vit_jax.data import decoding
 from vit_jax.inference import loading, prediction
 from vit_jax.inference.inspect import (
-    CannotAnswer,
-    attention,
-    attention_stats,
-    encoding,
     figures,
     inputs,
-    patch_features,
-    posemb,
+    measures,
 )
+from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.models import variants
 from vit_jax.models.variants import required
 from vit_jax.pages import html
@@ -56,47 +53,47 @@ class Viewer:
     """
 
     opened: loading.LoadedModel
-    palette: tuple[patch_features.Axes, np.ndarray, np.ndarray] | None = None
+    palette: tuple[measures.PrincipalAxes, np.ndarray, np.ndarray] | None = None
 
     def __post_init__(self) -> None:
-        attention.check(self.opened.config.model)
+        measures.require(self.opened.config.model, "attention")
 
-    def look(self, picture: Picture) -> Fields:
-        """Returns the data of an image for the page; raises BadImage."""
+    def show(self, picture: Picture) -> Fields:
+        """Data of an image for the page; raises BadImage."""
         fields, features = self.examine(picture)
         return fields | self.colors(features)
 
     def learn(self, features: np.ndarray) -> None:
-        """Takes the colors of all images from the features (B, P, D) of some."""
-        axes = patch_features.principal_axes(features)
-        self.palette = axes, *patch_features.spread(axes.project(features))
+        """Sets the colors of all images by the features (B, P, D) of some."""
+        axes = measures.principal_axes(features)
+        self.palette = axes, *measures.spread(axes.project(features))
 
     def colors(self, features: np.ndarray) -> Fields:
-        """Returns the colors of an image's patches, from features (P, D)."""
+        """Colors of an image's patches, from features (P, D)."""
         if self.palette is None:
             self.learn(features[None])
         assert self.palette is not None
         axes, low, high = self.palette
-        shown = patch_features.stretched(axes.project(features), low, high)
-        return {"colors": encoding.pack_colors(shown)}
+        shown = measures.stretched(axes.project(features), low, high)
+        return {"colors": pack_colors(shown)}
 
     def examine(self, picture: Picture) -> tuple[Fields, np.ndarray]:
-        """Returns the data of an image without colors, and its features (P, D)."""
+        """Data of an image without colors, and its features (P, D)."""
         name, encoded, truth = picture
         cfg = self.opened.config
         pixels = inputs.load(encoded, cfg.data)
         view, photo = inputs.seen(pixels, cfg.data), inputs.photo(pixels, cfg.data)
         height, width = (len(photo) // len(view) * side for side in self._side)
-        found = _look(self._model, cfg.data, cfg.train.loss, self.opened.params, view[None])
+        found = _compute(self._model, cfg.data, cfg.train.loss, self.opened.params, view[None])
         probabilities, weights, tokens = map(np.asarray, found)
         features = tokens[0, variants.prefix_tokens(cfg.model) :]
-        rolled = attention_stats.rollout_layers(weights)[:, 0]
+        rolled = measures.rollout_layers(weights)[:, 0]
         seen = {
             "name": messages.printable(name),
             "picture": _png(photo[:height, :width]),
             "top": self._top(probabilities[0]),
-            "attention": encoding.pack(weights[:, 0], rolled),
-            "features": encoding.pack_vectors(patch_features.unit(features)),
+            "attention": pack_attention(weights[:, 0], rolled),
+            "features": pack_vectors(measures.unit_rows(features)),
         }
         return seen | ({} if truth is None else {"truth": messages.printable(truth)}), features
 
@@ -117,13 +114,13 @@ class Viewer:
             "width": required(model.width),
         }
         try:
-            tables = posemb.tables(self.opened)
+            tables = measures.position_tables(self.opened)
         except CannotAnswer:
             return facts  # the page leaves them out
-        cosines = posemb.similarity(tables[0])
+        cosines = measures.position_similarity(tables[0])
         return facts | {
-            "positions": encoding.pack_cosines(cosines),
-            "cosineRange": figures.between_patches(cosines[None]),
+            "positions": pack_cosines(cosines),
+            "cosineRange": figures.cosine_range(cosines[None]),
             "positionTables": len(tables),
         }
 
@@ -150,10 +147,10 @@ class Viewer:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _look(
-    model: models.Classifier, data: config.Data, loss: str, params: Any, view: jax.Array
+def _compute(
+    model: models.Classifier, data: config.Data, loss: str, params: models.Params, view: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns probabilities (1, K), attention weights (L, 1, H, N, N) and tokens (1, N, D)."""
+    """Probabilities (1, K), attention weights (L, 1, H, N, N) and tokens (1, N, D)."""
     logits, out = model.apply(
         params, normalization.normalize_pixels(jnp.asarray(view), data), capture=True
     )
@@ -161,7 +158,7 @@ def _look(
     return losses.probabilities(logits, loss), out["attention"], tokens
 
 
-def open_(
+def open_viewer(
     checkpoint: str,
     overrides: Mapping[str, str],
     *,
@@ -171,7 +168,7 @@ def open_(
     seed: int = 0,
     needed: bool = True,
 ) -> tuple[Viewer, Iterable[Picture]]:
-    """Returns a viewer and initial images from files and folders, else from a run's split.
+    """A viewer and initial images from files and folders, else from a run's split.
 
     If there are more than `count` images, `seed` selects among them. Raises CannotAnswer without
     images if they are `needed`.
@@ -189,7 +186,7 @@ def open_(
 
 
 def page(viewer: Viewer, pictures: Iterable[Picture], *, live: bool = False) -> str:
-    """Returns the page as one self-contained HTML document.
+    """The page as one self-contained HTML document.
 
     Includes images up to a size of LIMIT, the first one always, and logs how many it omits. With
     `live`, the page can send images to its server. Raises BadImage.
@@ -233,8 +230,42 @@ def page(viewer: Viewer, pictures: Iterable[Picture], *, live: bool = False) -> 
     return html.PAGE.substitute(policy=policy(), title=text(title), style=style, body=body)
 
 
+def pack_attention(weights: np.ndarray, rolled: np.ndarray) -> str:
+    """Weights (L, H, N, N) and their rollout (L, N, N) as base64 of deflated bytes.
+
+    The rollout follows the heads as an additional head. The data are the maxima of all rows,
+    float32 (L, H + 1, N), then the rows, uint8 (L, H + 1, N, N): a weight w becomes
+    255 sqrt(w / maximum), rounded, which preserves small weights. Decoded weights are within 1/250
+    of the maximum.
+    """
+    heads = np.concatenate([weights, rolled[:, None]], axis=1)
+    maxima = heads.max(axis=-1)
+    share = heads / np.maximum(maxima, np.finfo(np.float32).tiny)[..., None]
+    rows = np.rint(255 * np.sqrt(share)).astype(np.uint8)
+    return _deflated(maxima.astype("<f4").tobytes() + rows.tobytes())
+
+
+def pack_cosines(cosines: np.ndarray) -> str:
+    """Numbers in [-1, 1] as base64 of deflated bytes, uint8: 0 is -1, 254 is 1."""
+    return _deflated(np.rint(127 * (cosines + 1)).astype(np.uint8).tobytes())
+
+
+def pack_vectors(vectors: np.ndarray) -> str:
+    """Numbers in [-1, 1] as base64 of deflated bytes, little-endian int16: 32767 is 1."""
+    return _deflated(np.rint(32767 * vectors).astype("<i2").tobytes())
+
+
+def pack_colors(colors: np.ndarray) -> str:
+    """Numbers from 0 to 1 as base64 of deflated bytes, uint8: 255 is 1."""
+    return _deflated(np.rint(255 * colors).astype(np.uint8).tobytes())
+
+
+def _deflated(content: bytes) -> str:
+    return base64.b64encode(zlib.compress(content, 6)).decode()
+
+
 def policy() -> str:
-    """Returns the Content-Security-Policy of the page: its own script, and nothing from outside."""
+    """Content-Security-Policy of the page: its own script, and nothing from outside."""
     # Everything between the tags of view.html counts, the newline before the script as well.
     script = hashlib.sha256(f"\n{_file('view.js')}".encode()).digest()
     return (

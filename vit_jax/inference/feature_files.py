@@ -19,7 +19,7 @@ Facts = Mapping[str, Any]
 SUFFIXES = (".npz", ".parquet")
 
 
-def check(path: pathlib.Path) -> None:
+def check_output(path: pathlib.Path) -> None:
     """Raises ConfigError unless a feature file can be created at `path`."""
     if path.suffix not in SUFFIXES:
         raise config.ConfigError(f"--output={path}: must end in {' or '.join(SUFFIXES)}")
@@ -161,7 +161,7 @@ class Parquet:
 
 
 def _label(label: np.ndarray) -> int | list[int] | None:
-    """Returns the class of a label, the classes of (K,) ones, or None if it is not known."""
+    """The class of a label, the classes of a (K,) one, or None if it is not known."""
     if (label < 0).any():
         return None
     return np.flatnonzero(label).tolist() if label.ndim else label.item()

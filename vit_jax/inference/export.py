@@ -15,19 +15,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import export
+from jax import export as jax_export
 
 from vit_jax import __version__, config, models
 from vit_jax.data import transforms
-from vit_jax.inference import loading
-from vit_jax.inference.export import resizing
+from vit_jax.inference import export_resizing, loading
 from vit_jax.training import losses, normalization
 from vit_jax.utils import storage, tree_utils
 from vit_jax.utils.messages import size_text
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 MAX_BYTES = 2**31 - 2**20  # of a FlatBuffer, minus 1 MiB for all but parameters
-# Parameters that layers only use in the compute type: nearly all of a Vision Transformer.
+# Parameters that layers only use in the compute dtype: nearly all of a Vision Transformer.
 CAST_BEFORE_USE = re.compile(r"encoder/.*kernel")
 
 
@@ -38,7 +37,7 @@ class ExportOptions:
     platforms: tuple[str, ...] = ("cpu", "cuda", "tpu")
     batch: int | None = None  # images at a time; None: any number
     any_size: bool = False  # resizes the images itself, as evaluation does
-    dtype: str = "float32"  # compute type
+    dtype: str = "float32"  # compute dtype
 
     def __post_init__(self) -> None:
         for name in self.platforms:
@@ -61,73 +60,73 @@ def check_output(path: pathlib.Path) -> None:
 
 
 def description(path: pathlib.Path) -> pathlib.Path:
-    """Returns the path of a program's description: next to it, with the suffix `.json`."""
+    """Path of a program's description: next to it, with the suffix `.json`."""
     return path.with_name(f"{path.name}.json")
 
 
-def trace(predictor: loading.LoadedModel, form: ExportOptions) -> export.Exported:
-    """Returns the program of a checkpoint.
+def trace(loaded: loading.LoadedModel, options: ExportOptions) -> jax_export.Exported:
+    """The program of a checkpoint.
 
     It maps pixels (B, H, W, C) to a dict of float32 `logits` and `probabilities`, both (B, K).
     Float32 programs compute in full float32: matrix products request the highest precision, which
     a TPU or GPU would otherwise lower. Raises ConfigError for a checkpoint that is too large.
     """
-    cfg, model = predictor.config, _portable(predictor, form)
-    _check_size(predictor, form)
-    params = _constants(predictor.params, form.dtype)
+    cfg, model = loaded.config, _portable(loaded, options)
+    _check_size(loaded, options)
+    params = _constants(loaded.params, options.dtype)
     loss = cfg.train.loss
 
     def vit_jax(images: jax.Array) -> dict[str, jax.Array]:
-        if form.any_size:
-            images = resizing.view(images, cfg.data)
+        if options.any_size:
+            images = export_resizing.view(images, cfg.data)
         # Cast inside the program, so that its constants keep the stored type.
         whole = {name: jnp.asarray(x).astype(jnp.float32) for name, x in params.items()}
-        precision = "highest" if form.dtype == "float32" else "default"
+        precision = "highest" if options.dtype == "float32" else "default"
         with jax.default_matmul_precision(precision):
             logits, _ = model.apply(
                 tree_utils.nest(whole), normalization.normalize_pixels(images, cfg.data)
             )
         return {"logits": logits, "probabilities": losses.probabilities(logits, loss)}
 
-    batch = "b" if form.batch is None else str(form.batch)
-    height, width = ("h", "w") if form.any_size else cfg.data.image_size
-    shape = export.symbolic_shape(f"{batch}, {height}, {width}, {cfg.data.channels}")
+    batch = "b" if options.batch is None else str(options.batch)
+    height, width = ("h", "w") if options.any_size else cfg.data.image_size
+    shape = jax_export.symbolic_shape(f"{batch}, {height}, {width}, {cfg.data.channels}")
     pixels = jax.ShapeDtypeStruct(shape, jnp.dtype(cfg.data.pixel_type))
-    return export.export(jax.jit(vit_jax), platforms=form.platforms)(pixels)
+    return jax_export.export(jax.jit(vit_jax), platforms=options.platforms)(pixels)
 
 
-def _check_size(predictor: loading.LoadedModel, form: ExportOptions) -> None:
+def _check_size(loaded: loading.LoadedModel, options: ExportOptions) -> None:
     """Raises ConfigError unless the parameters fit into a program file."""
 
     def stored(dtype: str) -> int:
         return sum(
             leaf.size * jnp.dtype(_type(name, dtype)).itemsize
-            for name, leaf in tree_utils.flatten(predictor.params).items()
+            for name, leaf in tree_utils.flatten(loaded.params).items()
         )
 
-    if stored(form.dtype) <= MAX_BYTES:
+    if stored(options.dtype) <= MAX_BYTES:
         return
-    cfg = predictor.config
+    cfg = loaded.config
     smaller = "; set --dtype=bfloat16, which takes half" if stored("bfloat16") <= MAX_BYTES else ""
     raise config.ConfigError(
-        f"{cfg.model.variant or cfg.name}: has {stored(form.dtype) / 1e9:.2f} GB of parameters, "
+        f"{cfg.model.variant or cfg.name}: has {stored(options.dtype) / 1e9:.2f} GB of parameters, "
         f"and a program holds at most {MAX_BYTES / 1e9:.2f} GB{smaller}"
     )
 
 
-def _portable(predictor: loading.LoadedModel, form: ExportOptions) -> models.Classifier:
-    """Returns the model in the program's compute type, with attention that runs anywhere."""
-    cfg = predictor.config
+def _portable(loaded: loading.LoadedModel, options: ExportOptions) -> models.Classifier:
+    """The model in the program's compute dtype, with attention that runs anywhere."""
+    cfg = loaded.config
     model = cfg.model
     if model.attention == "cudnn":
         model = dataclasses.replace(model, attention="explicit")
     return models.create(
-        model, image_size=cfg.data.image_size, channels=cfg.data.channels, dtype=form.dtype
+        model, image_size=cfg.data.image_size, channels=cfg.data.channels, dtype=options.dtype
     )
 
 
 def _constants(params: models.Params, dtype: str) -> dict[str, np.ndarray]:
-    """Returns the parameters by name as a program of this compute type stores them."""
+    """The parameters by name as a program of this compute dtype stores them."""
     return {
         name: np.asarray(leaf).astype(_type(name, dtype), copy=False)
         for name, leaf in tree_utils.flatten(params).items()
@@ -135,12 +134,12 @@ def _constants(params: models.Params, dtype: str) -> dict[str, np.ndarray]:
 
 
 def _type(name: str, dtype: str) -> str:
-    """Returns the stored type of a parameter: the compute type if that gives the same results."""
+    """Stored dtype of a parameter: the compute dtype if that gives the same results."""
     return dtype if CAST_BEFORE_USE.fullmatch(name) else "float32"
 
 
 def write(
-    predictor: loading.LoadedModel, form: ExportOptions, path: pathlib.Path
+    loaded: loading.LoadedModel, options: ExportOptions, path: pathlib.Path
 ) -> dict[str, Any]:
     """Writes the program of a checkpoint to `path` and its description next to it.
 
@@ -148,9 +147,9 @@ def write(
     that exist or cannot be written.
     """
     check_output(path)
-    exported = trace(predictor, form)
+    exported = trace(loaded, options)
     content = exported.serialize()
-    about = _about(predictor, form, exported)
+    about = _about(loaded, options, exported)
     about["file"] = {
         "name": path.name,
         "bytes": len(content),
@@ -168,7 +167,7 @@ def write(
 
 
 def lines(about: dict[str, Any]) -> list[tuple[str, str]]:
-    """Returns the description of a program as rows for people."""
+    """The description of a program as rows for people."""
 
     def shown(array: dict[str, Any]) -> str:
         return f"{array['dtype']} ({', '.join(map(str, array['shape']))})"
@@ -188,13 +187,13 @@ def lines(about: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _about(
-    predictor: loading.LoadedModel, form: ExportOptions, exported: export.Exported
+    loaded: loading.LoadedModel, options: ExportOptions, exported: jax_export.Exported
 ) -> dict[str, Any]:
-    """Returns what the users of a program need to know, as JSON-able values."""
-    data, loss = predictor.config.data, predictor.config.train.loss
+    """What users of a program need to know, as JSON-able values."""
+    data, loss = loaded.config.data, loaded.config.train.loss
     (pixels,), (logits, probabilities) = exported.in_avals, exported.out_avals
     most = jnp.iinfo(pixels.dtype).max
-    seen = "of any size, resized inside as `view` says" if form.any_size else "as `view` says"
+    seen = "of any size, resized inside as `view` says" if options.any_size else "as `view` says"
     return {
         "format": "StableHLO; in Python: jax.export.deserialize(bytearray(content)).call(images)",
         "input": {
@@ -218,11 +217,11 @@ def _about(
             "logits": _array(logits),
             "probabilities": {**_array(probabilities), "meaning": f"{loss} of the logits"},
         },
-        "classes": predictor.classes,
-        "checkpoint": {"step": predictor.step, "chosen": predictor.chosen},
+        "classes": loaded.classes,
+        "checkpoint": {"step": loaded.step, "chosen": loaded.chosen},
         "platforms": exported.platforms,
-        "dtype": form.dtype,
-        "config": config.to_dict(predictor.config),
+        "dtype": options.dtype,
+        "config": config.to_dict(loaded.config),
         "versions": {
             "vit_jax": __version__,
             "jax": jax.__version__,
@@ -232,7 +231,7 @@ def _about(
 
 
 def _array(aval: Any) -> dict[str, Any]:
-    """Returns shape and type; variable sides are letters, equal sides the same letter."""
+    """Shape and dtype; variable sides are letters, equal sides the same letter."""
     return {
         "shape": [side if isinstance(side, int) else str(side) for side in aval.shape],
         "dtype": str(aval.dtype),

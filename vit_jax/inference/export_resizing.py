@@ -27,7 +27,7 @@ class _Axis:
 
 
 def view(images: jax.Array, data: config.Data) -> jax.Array:
-    """Returns images preprocessed as in evaluation, (B, *image_size, C) of their type.
+    """Images preprocessed as in evaluation, (B, *image_size, C) of their type.
 
     Results are within one gray level of evaluation and prediction, with two exceptions: if the
     longer side of a resize falls exactly between two integers, it may be rounded the other way, and
@@ -107,13 +107,13 @@ def _first(margin: jax.Array, *, even: bool) -> jax.Array:
 
 
 def _rounded_ratio(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
-    """Returns the ratio of two integers, rounded half to even like Python's `round`."""
+    """The ratio of two integers, rounded half to even like Python's `round`."""
     upper, rest = jnp.divmod(2 * numerator + denominator, 2 * denominator)
     return jnp.where((rest == 0) & (upper % 2 == 1), upper - 1, upper)
 
 
 def _weights(axis: _Axis, length: int, resampling: str) -> jax.Array:
-    """Returns the weight of each input pixel in each output pixel, (view, length) float32.
+    """The weight of each input pixel in each output pixel, (view, length) float32.
 
     Positions are integers, `2 * resized` per pixel of the original image; int32 holds them for any
     image within `data.max_pixels`.

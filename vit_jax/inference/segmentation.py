@@ -1,4 +1,4 @@
-"""A linear classifier of frozen patch features, and its segmentation of test images.
+"""`vit_jax segment`: a linear classifier of frozen patch features segments test images.
 
 Each patch of a training image has the class of most of its pixels. The classifier is that of the
 linear probe: softmax regression by L-BFGS, with the l2 that is best on a fifth of the patches. Its
@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import cv2
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -19,8 +20,9 @@ from vit_jax.config import ConfigError
 from vit_jax.evaluation import probe
 from vit_jax.evaluation.fewshot import Linear
 from vit_jax.inference import loading
-from vit_jax.inference.inspect import figures, inputs, patch_features
-from vit_jax.inference.segmentation import masks, scores
+from vit_jax.inference import segmentation_masks as masks
+from vit_jax.inference.inspect import figures, inputs, measures
+from vit_jax.inference.segmentation_masks import NO_CLASS
 from vit_jax.models import variants
 from vit_jax.training import sharding
 
@@ -30,14 +32,14 @@ SHOWN = 8  # test images in the figure
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Result:
+class Segmentation:
     """What was measured.
 
     Attributes:
       train, test: numbers of images.
-      patches: that were learned from.
-      l2: that was chosen.
-      pixels: of each class (rows) that were taken for each (columns), (K, K).
+      patches: patches learned from.
+      l2: strength with the best validation accuracy.
+      pixels: confusion matrix (K, K): pixels of each class (rows) predicted as each (columns).
       figure: of the first test images: the truth and the prediction.
       step: of the checkpoint, where it is a run's.
     """
@@ -53,10 +55,10 @@ class Result:
     @property
     def by_class(self) -> np.ndarray:
         """The IoU of every class, NaN for one that is nowhere."""
-        return scores.intersection_over_union(self.pixels)
+        return intersection_over_union(self.pixels)
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the numbers for JSON."""
+        """The numbers for JSON."""
         each = self.by_class
         return {
             **({} if self.step is None else {"step": self.step}),
@@ -77,9 +79,9 @@ def measure(
     overrides: Mapping[str, str],
     *,
     splits: tuple[str, str] = ("train", "val"),
-    at: int | str | None = None,
+    step: int | str | None = None,
     say: Callable[[str], None] = lambda line: None,
-) -> Result:
+) -> Segmentation:
     """Trains a linear classifier on patches of one split, and measures it on another.
 
     Args:
@@ -87,21 +89,21 @@ def measure(
       root: a folder as in `masks`.
       overrides: options by dotted name.
       splits: names of the training and the test split.
-      at: step of a run.
+      step: of a run.
       say: called with a line about what is done.
 
     Raises a UserError.
     """
-    train, test = (masks.find(root, split) for split in splits)
-    opened = _squashing(loading.load(checkpoint, overrides, step=at))
+    train, test = (masks.find_images(root, split) for split in splits)
+    opened = _squashing(loading.load(checkpoint, overrides, step=step))
     validation.check_fixed(opened.config, "segment")
     say(f"{len(train):,} images to learn from, {len(test):,} to measure")
     grid = _grid(opened)
     share = min(1.0, MOST / (len(train) * math.prod(grid)))
     features, labels, rng = [], [], np.random.default_rng(0)
     for one, _, found in _features(opened, train):
-        truth = scores.of_patches(_mask(opened, one), grid).ravel()
-        kept = (truth != masks.NO_CLASS) & (rng.random(len(truth)) < share)
+        truth = patch_classes(_mask(opened, one), grid).ravel()
+        kept = (truth != NO_CLASS) & (rng.random(len(truth)) < share)
         features.append(found.reshape(-1, found.shape[-1])[kept])
         labels.append(truth[kept])
     x, y = np.concatenate(features), np.concatenate(labels)
@@ -117,41 +119,41 @@ def measure(
 
 def _measured(
     opened: loading.LoadedModel,
-    test: Sequence[masks.Labeled],
+    test: Sequence[masks.LabeledImage],
     learned: tuple[Linear, float],
     classes: int,
     train: int,
     patches: int,
-) -> Result:
+) -> Segmentation:
     linear, l2 = learned
     pixels, shown = np.zeros((0, 0), np.int64), []
     for one, view, found in _features(opened, test):
         truth = _mask(opened, one)
-        labeled = truth[truth != masks.NO_CLASS]
+        labeled = truth[truth != NO_CLASS]
         most = max(classes, int(labeled.max(initial=0)) + 1)  # a class that was never learned
         scored = (found - linear.mean) / linear.scale @ linear.weights + linear.bias
-        predicted = scores.predict(scored, truth.shape)
+        predicted = pixel_classes(scored, truth.shape)
         size = max(most, len(pixels))
         pixels = np.pad(pixels, (0, size - len(pixels)))
-        pixels += scores.confusion(truth, predicted, size)
+        pixels += confusion(truth, predicted, size)
         if len(shown) < SHOWN:
             shown.append((view, truth, predicted))
     if not pixels.sum():
         raise ConfigError("no pixel of the test images has a class")
     views, truths, predictions = zip(*shown, strict=True)
-    return Result(
+    return Segmentation(
         step=opened.step,
         train=train,
         test=len(test),
         patches=patches,
         l2=l2,
         pixels=pixels,
-        figure=figures.segments(views, truths, predictions, masks.NO_CLASS),
+        figure=figures.segments(views, truths, predictions, NO_CLASS),
     )
 
 
 def _squashing(opened: loading.LoadedModel) -> loading.LoadedModel:
-    """Returns the model with whole images as its input, so that patches cover all pixels."""
+    """The model with whole images as its input, so that patches cover all pixels."""
     data = dataclasses.replace(
         opened.config.data, eval_crop="resize", resize_to=None, crop_pct=None
     )
@@ -169,15 +171,61 @@ def _grid(opened: loading.LoadedModel) -> tuple[int, int]:
 
 
 def _features(
-    opened: loading.LoadedModel, labeled: Sequence[masks.Labeled]
-) -> Iterator[tuple[masks.Labeled, np.ndarray, np.ndarray]]:
+    opened: loading.LoadedModel, labeled: Sequence[masks.LabeledImage]
+) -> Iterator[tuple[masks.LabeledImage, np.ndarray, np.ndarray]]:
     """Yields each image's files, its view (H, W, C) uint8, and its features (rows, columns, D)."""
     for start in range(0, len(labeled), BATCH):
         part = labeled[start : start + BATCH]
-        files = ((str(one.image), masks.read(one.image), None) for one in part)
+        files = ((str(one.image), masks.read_image(one.image), None) for one in part)
         views = inputs.preprocessed(opened.config.data, files).views
-        yield from zip(part, views, patch_features.of(opened, views), strict=True)
+        yield from zip(part, views, measures.patch_features(opened, views), strict=True)
 
 
-def _mask(opened: loading.LoadedModel, one: masks.Labeled) -> np.ndarray:
+def _mask(opened: loading.LoadedModel, one: masks.LabeledImage) -> np.ndarray:
     return masks.read_mask(one, max_pixels=opened.config.data.max_pixels)
+
+
+def patch_classes(mask: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """The class that most pixels of each patch have, (rows, columns) int64.
+
+    A patch is NO_CLASS where fewer than half of its pixels have one; of equals the lower counts.
+
+    Args:
+      mask: (H, W) uint8.
+      grid: rows and columns of patches that together cover the image.
+    """
+    rows, columns = (
+        (2 * np.arange(length) + 1) * parts // (2 * length)  # of the centers of pixels
+        for length, parts in zip(mask.shape, grid, strict=True)
+    )
+    place = rows[:, None] * grid[1] + columns[None]
+    counts = np.zeros((grid[0] * grid[1], NO_CLASS + 1), np.int64)
+    np.add.at(counts, (place.ravel(), mask.ravel()), 1)
+    labeled = counts[:, :NO_CLASS]
+    enough = 2 * labeled.sum(axis=1) >= counts.sum(axis=1)
+    enough &= labeled.any(axis=1)
+    return np.where(enough, labeled.argmax(axis=1), NO_CLASS).reshape(grid)
+
+
+def pixel_classes(scores: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """The best class of every pixel (H, W), for scores of patches (rows, columns, K).
+
+    Scores are interpolated bilinearly.
+    """
+    height, width = size
+    large = cv2.resize(scores.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR)
+    return large.reshape(height, width, -1).argmax(axis=2)
+
+
+def confusion(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
+    """How many pixels of each class (rows) were taken for each (columns), (K, K) int64."""
+    labeled = truth < classes
+    pairs = truth[labeled].astype(np.int64) * classes + predicted[labeled]
+    return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+
+
+def intersection_over_union(pixels: np.ndarray) -> np.ndarray:
+    """IoU of every class, (K,), for a confusion matrix; NaN for one that is nowhere."""
+    both = pixels.diagonal()
+    either = pixels.sum(axis=0) + pixels.sum(axis=1) - both
+    return np.where(either > 0, both / np.maximum(either, 1), np.nan)

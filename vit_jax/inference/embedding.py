@@ -1,4 +1,4 @@
-"""Runs every image of a source through a model and writes the features, batch by batch."""
+"""Features of a folder or a data set as a file: the input of the head, or every token."""
 
 import functools
 import os
@@ -15,15 +15,14 @@ from jax.sharding import PartitionSpec as P
 from vit_jax import config, models
 from vit_jax.data import folders, native_aspect, pipeline, sources, transforms
 from vit_jax.evaluation import runner
-from vit_jax.inference import loading
-from vit_jax.inference.embedding import writers
+from vit_jax.inference import feature_files, loading
 from vit_jax.runtime import device, distributed, logs
 from vit_jax.training import normalization, sharding
 from vit_jax.utils import messages, storage
 
 AT_ONCE = 32  # images on a device
 WINDOW = 64  # batches whose images are grouped by shape, so that few wait for others to be written
-SAY_SECONDS = 10.0
+LOG_SECONDS = 10.0
 
 Arrays = dict[str, jax.Array]
 
@@ -64,7 +63,7 @@ def embed(
     device.keep_freed_memory()
     # What can be known to be wrong before a checkpoint is opened.
     output = storage.given_path("--output", output, remote=False)
-    writers.check(output)
+    feature_files.check_output(output)
     folder = None if images is None else storage.given_path("--images", images, remote=False)
     if folder is None:
         loading.check_images(reference, overrides or {})
@@ -106,7 +105,9 @@ def write(
     writes = jax.process_index() == 0
     with (
         device.memory_errors(),
-        writers.Writer(pathlib.Path(output), len(source), shape, facts, active=writes) as writer,
+        feature_files.Writer(
+            pathlib.Path(output), len(source), shape, facts, active=writes
+        ) as writer,
     ):
         pour = _Pour(writer, source, plan)
         split.outputs(lambda batch: pour(function(batch)), stop=lambda: False, inputs=_inputs)
@@ -118,13 +119,13 @@ class _Pour:
     """Writes batches with a delay of one, so that the devices always have work."""
 
     def __init__(
-        self, writer: writers.Writer, source: sources.Source, plan: native_aspect.Plan | None
+        self, writer: feature_files.Writer, source: sources.Source, plan: native_aspect.Plan | None
     ) -> None:
         self._writer, self._source = writer, source
         self._order = None if plan is None else iter(plan.rows)
         self._ahead: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # of images after missing ones
         self._waiting: Arrays | None = None
-        self._done, self._said = 0, time.monotonic()
+        self._done, self._logged = 0, time.monotonic()
 
     def __call__(self, computed: Arrays) -> None:
         """Accepts the next batch and writes the previous one."""
@@ -151,8 +152,8 @@ class _Pour:
                 ready.append(self._ahead.pop(self._done + len(ready)))
             if ready:
                 self._write(*(np.stack(parts) for parts in zip(*ready, strict=True)))
-        if time.monotonic() - self._said > SAY_SECONDS:
-            self._said = time.monotonic()
+        if time.monotonic() - self._logged > LOG_SECONDS:
+            self._logged = time.monotonic()
             logs.log.info("%d of %d images", self._done, len(self._source))
 
     def _write(self, values: np.ndarray, labels: np.ndarray) -> None:
@@ -198,13 +199,13 @@ def _inputs(batch: runner.Batch) -> runner.Inputs:
 
 
 def _wide(mask: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Returns a mask of rows, broadcastable to their values."""
+    """A mask of rows, broadcastable to their values."""
     return mask.reshape(-1, *(1,) * (values.ndim - 1))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _features(
-    model: models.Classifier, data: config.Data, kind: str, params: Any, batch: Arrays
+    model: models.Classifier, data: config.Data, kind: str, params: models.Params, batch: Arrays
 ) -> Arrays:
     _, out = model.apply(params, normalization.normalize_pixels(batch["image"], data))
     values = out[kind].astype(jnp.float32)

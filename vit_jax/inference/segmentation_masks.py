@@ -25,25 +25,25 @@ NO_CLASS = 255
 IMAGES = {".jpg", ".jpeg", ".png", ".webp"}
 
 
-class Labeled(NamedTuple):
-    """The files of an image, and what its mask's numbers are ahead of the classes'."""
+class LabeledImage(NamedTuple):
+    """The files of an image, and the number in its mask that is class 0."""
 
     image: pathlib.Path
     mask: pathlib.Path
-    ahead: int
+    offset: int
 
 
-def find(root: pathlib.Path, split: str) -> list[Labeled]:
-    """Returns the images of a split in order of their names.
+def find_images(root: pathlib.Path, split: str) -> list[LabeledImage]:
+    """The images of a split in order of their names.
 
     Raises ConfigError if there are none, or an image without a mask.
     """
     if (root / "ImageSets" / "Segmentation").is_dir():
         found = _voc(root, split)
     elif (root / "annotations").is_dir():
-        found = _beside(root / "images" / split, root / "annotations" / split, ahead=1)
+        found = _beside(root / "images" / split, root / "annotations" / split, offset=1)
     else:
-        found = _beside(root / split / "images", root / split / "masks", ahead=0)
+        found = _beside(root / split / "images", root / split / "masks", offset=0)
     for one in found:
         for path in (one.image, one.mask):
             with storage.errors_as(ConfigError, f"--data={root}"):
@@ -53,7 +53,7 @@ def find(root: pathlib.Path, split: str) -> list[Labeled]:
     return found
 
 
-def _voc(root: pathlib.Path, split: str) -> list[Labeled]:
+def _voc(root: pathlib.Path, split: str) -> list[LabeledImage]:
     names = root / "ImageSets" / "Segmentation" / f"{split}.txt"
     if not names.is_file():
         there = ", ".join(sorted(path.stem for path in names.parent.glob("*.txt")))
@@ -63,29 +63,31 @@ def _voc(root: pathlib.Path, split: str) -> list[Labeled]:
     except (OSError, limits.LimitError, UnicodeDecodeError) as error:
         raise ConfigError(f"{names}: is no list of names: {error}") from None
     return [
-        Labeled(root / "JPEGImages" / f"{name}.jpg", root / "SegmentationClass" / f"{name}.png", 0)
+        LabeledImage(
+            root / "JPEGImages" / f"{name}.jpg", root / "SegmentationClass" / f"{name}.png", 0
+        )
         for name in map(pathlib.PurePath, listed.split())
         if name.name == str(name)  # never a path
     ]
 
 
-def _beside(images: pathlib.Path, masks: pathlib.Path, *, ahead: int) -> list[Labeled]:
+def _beside(images: pathlib.Path, masks: pathlib.Path, *, offset: int) -> list[LabeledImage]:
     files = sorted(path for path in images.glob("*") if path.suffix.lower() in IMAGES)
     if not files:
         raise ConfigError(f"{images}: holds no images; see `vit_jax segment --help` for layouts")
-    return [Labeled(path, masks / f"{path.stem}.png", ahead) for path in files]
+    return [LabeledImage(path, masks / f"{path.stem}.png", offset) for path in files]
 
 
-def read(path: pathlib.Path) -> bytes:
-    """Returns the bytes of a file; raises ConfigError for one that cannot be read."""
+def read_image(path: pathlib.Path) -> bytes:
+    """The bytes of a file; raises ConfigError for one that cannot be read."""
     try:
         return decoding.read(path)
     except (decoding.BadImage, OSError) as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def read_mask(one: Labeled, *, max_pixels: int) -> np.ndarray:
-    """Returns the class of every pixel, (H, W) uint8, NO_CLASS where there is none.
+def read_mask(one: LabeledImage, *, max_pixels: int) -> np.ndarray:
+    """The class of every pixel, (H, W) uint8, NO_CLASS where there is none.
 
     Raises ConfigError for a file that is no such mask.
     """
@@ -108,7 +110,7 @@ def read_mask(one: Labeled, *, max_pixels: int) -> np.ndarray:
     ) as error:  # fmt: skip
         raise ConfigError(f"{one.mask}: is no readable PNG ({error})") from error
     values = values.astype(np.uint8)
-    if not one.ahead:
+    if not one.offset:
         return values
-    outside = (values < one.ahead) | (values == NO_CLASS)
-    return np.where(outside, NO_CLASS, values - one.ahead).astype(np.uint8)
+    outside = (values < one.offset) | (values == NO_CLASS)
+    return np.where(outside, NO_CLASS, values - one.offset).astype(np.uint8)
