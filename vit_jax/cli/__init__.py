@@ -267,7 +267,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _flush() -> bool:
-    """Returns whether everything printed could be written."""
+    """Whether everything printed could be written."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()

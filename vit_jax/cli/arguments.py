@@ -1,9 +1,13 @@
 """Argument types for argparse, and the arguments that several commands share."""
 
 import argparse
+import fnmatch
 import math
 import pathlib
+from collections.abc import Sequence
 
+from vit_jax import config
+from vit_jax.config import catalog
 from vit_jax.utils import messages, storage
 
 CHECKPOINT = (
@@ -39,8 +43,29 @@ def add_seed(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def reference(name: str | None, file: str | None) -> str | None:
+    """The config that NAME or --config names, or None."""
+    if name and file:
+        raise config.ConfigError(f"--config={file}: {name} is given already; keep one of them")
+    return name or file
+
+
+def matching_names(patterns: Sequence[str]) -> list[str]:
+    """Config names, with patterns such as `vtab/*` replaced by the names they match."""
+    names = []
+    for pattern in patterns:
+        if not set("*?[") & set(pattern):
+            names.append(pattern)
+            continue
+        found = [name for name in catalog.names() if fnmatch.fnmatchcase(name, pattern)]
+        if not found:
+            raise config.ConfigError(f"{pattern}: no config has such a name; see `vit_jax list`")
+        names += found
+    return names
+
+
 def profile(text: str) -> tuple[int, int]:
-    """Returns the first and last step of FIRST:LAST."""
+    """The first and last step of FIRST:LAST."""
     first, colon, last = text.partition(":")
     if not (colon and first.isdigit() and last.isdigit()):
         raise argparse.ArgumentTypeError(f"{text}: must be FIRST:LAST, such as 10:15")
@@ -48,12 +73,12 @@ def profile(text: str) -> tuple[int, int]:
 
 
 def local_path(text: str) -> pathlib.Path:
-    """Returns a path on a disk."""
+    """A path on a disk."""
     return _path(text, remote=False)
 
 
 def path(text: str) -> pathlib.Path:
-    """Returns a path on a disk or in a bucket."""
+    """A path on a disk or in a bucket."""
     return _path(text, remote=True)
 
 
@@ -64,12 +89,12 @@ def _path(text: str, *, remote: bool) -> pathlib.Path:
 
 
 def local_output_path(text: str) -> pathlib.Path:
-    """Returns a path on a disk to write to."""
+    """A path on a disk to write to."""
     return local_path(_check_utf8(text))
 
 
 def output_path(text: str) -> pathlib.Path:
-    """Returns a path on a disk or in a bucket to write to."""
+    """A path on a disk or in a bucket to write to."""
     return path(_check_utf8(text))
 
 
@@ -83,7 +108,7 @@ def _check_utf8(text: str) -> str:
 
 
 def step(text: str) -> int | str:
-    """Returns a step number, `best` or `newest`."""
+    """A step number, `best` or `newest`."""
     if text in ("best", "newest"):
         return text
     if text.isdecimal():
@@ -92,14 +117,14 @@ def step(text: str) -> int | str:
 
 
 def positive(text: str) -> int:
-    """Returns a number that is at least 1."""
+    """A number that is at least 1."""
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text}: must be a number, at least 1")
     return int(text)
 
 
 def holdout(text: str) -> float:
-    """Returns a fraction to hold out: at least 0, below 1."""
+    """A fraction to hold out: at least 0, below 1."""
     try:
         value = float(text)
     except ValueError:
@@ -110,14 +135,14 @@ def holdout(text: str) -> float:
 
 
 def port(text: str) -> int:
-    """Returns the number of a TCP port."""
+    """The number of a TCP port."""
     if not text.isdigit() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text}: must be a port, 1 to 65535")
     return int(text)
 
 
 def learning_rates(text: str) -> tuple[float, ...]:
-    """Returns learning rates, each once."""
+    """Learning rates, each once."""
     try:
         found = tuple(float(word) for word in text.split(","))
     except ValueError:
@@ -128,7 +153,7 @@ def learning_rates(text: str) -> tuple[float, ...]:
 
 
 def seeds(text: str) -> tuple[int, ...]:
-    """Returns seeds, each once."""
+    """Seeds, each once."""
     words = text.split(",")
     if not all(word.isdigit() and int(word) < 2**32 for word in words):
         raise argparse.ArgumentTypeError(f"{text}: must be seeds, such as 0,1,2")
@@ -136,7 +161,7 @@ def seeds(text: str) -> tuple[int, ...]:
 
 
 def seed(text: str) -> int:
-    """Returns one seed."""
+    """One seed."""
     found = seeds(text)
     if len(found) != 1:
         raise argparse.ArgumentTypeError(f"{text}: must be one seed, such as 0")
@@ -144,12 +169,12 @@ def seed(text: str) -> int:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Returns words, each once."""
+    """Words, each once."""
     return tuple(dict.fromkeys(word for word in text.split(",") if word))
 
 
 def image_sizes(text: str) -> tuple[int, ...]:
-    """Returns sides of square images in pixels, each once."""
+    """Sides of square images in pixels, each once."""
     words = text.split(",")
     if not all(word.isdigit() and 0 < int(word) <= 4096 for word in words):
         raise argparse.ArgumentTypeError(f"{text}: must be sides in pixels, such as 64,224")
@@ -157,7 +182,7 @@ def image_sizes(text: str) -> tuple[int, ...]:
 
 
 def fraction(text: str) -> float:
-    """Returns a number above 0 and at most 1."""
+    """A number above 0 and at most 1."""
     try:
         value = float(text)
     except ValueError:
@@ -168,7 +193,7 @@ def fraction(text: str) -> float:
 
 
 def amount(text: str) -> float:
-    """Returns a finite number above 0, such as a price or hours."""
+    """A finite number above 0, such as a price or hours."""
     try:
         value = float(text)
     except ValueError:

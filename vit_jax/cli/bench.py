@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from vit_jax import config
-from vit_jax.cli import bench_flags, tables
+from vit_jax.cli import arguments, tables
 
 HELP = "measure speed on this machine, as ratios to a named alternative"
 TAKES_CONFIG = False
@@ -35,14 +35,131 @@ dispatch: steps/s of a run of digits, its loop and hooks, in turns with its comp
 """
 
 
+# What can be measured, and the flags of each.
+KINDS = {
+    "attention": (),
+    "startup": (),
+    "input": (
+        "data", "threads", "peer_python", "peer_path", "randaugment", "rounds", "feed", "topology",
+        "output",
+    ),
+    "infer": ("models", "sizes", "output", "rounds", "topology"),
+    "train": (
+        "models", "sizes", "batch", "dtype", "attention", "peer", "peer_python", "peer_path",
+        "rounds", "output",
+    ),
+    "checkpoint": ("models", "workdir", "rounds", "output"),
+    "evaluate": ("models", "sizes", "batch", "data", "rounds", "output"),
+    "dispatch": ("rounds", "output"),
+}  # fmt: skip
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    bench_flags.add(parser)
+    parser.add_argument("what", choices=KINDS, help="what to measure; see below")
+    parser.add_argument(
+        "--data",
+        type=arguments.local_path,
+        metavar="FOLDER|TAR",
+        help="input, evaluate: JPEG files to load (default: generated ones, similar to ImageNet's)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="input: loader threads to try (default: one per core)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=arguments.positive,
+        metavar="N",
+        help="turns of each; infer: passes of each (default: 5)",
+    )
+    parser.add_argument(
+        "--peer-python",
+        metavar="PATH",
+        help="input: an interpreter that has TensorFlow; train: one that has the peer's packages "
+        "(default: this one)",
+    )
+    parser.add_argument(
+        "--randaugment",
+        metavar="N,M",
+        help="input: RandAugment of N operations at magnitude M (default: none)",
+    )
+    parser.add_argument(
+        "--feed",
+        metavar="MODEL",
+        help="input: print how many cores a model needs, such as ViT-B/32, with --topology",
+    )
+    parser.add_argument(
+        "--topology",
+        metavar="SLICE",
+        help="input: the slice to feed; infer: the one to compile for: v3-8, v5e:2x2, ...",
+    )
+    parser.add_argument(
+        "--models",
+        type=arguments.words,
+        metavar="MODEL,...",
+        help="infer: models by name (default: the paper's eight; on a CPU four small ones); "
+        "others: ViTs by name (default: ViT-S/16)",
+    )
+    parser.add_argument(
+        "--sizes",
+        type=arguments.image_sizes,
+        metavar="PIXELS,...",
+        help="infer: sides of the images, rounded to a multiple of a model's patch "
+        "(default: 64,128,224,384,512; others: 224)",
+    )
+    parser.add_argument(
+        "--output",
+        type=arguments.local_output_path,
+        metavar="PATH",
+        help="a file of JSON lines to add to; infer: a folder to write infer.csv and infer.png to",
+    )
+    parser.add_argument(
+        "--workdir",
+        type=arguments.local_path,
+        metavar="FOLDER",
+        help="checkpoint: a folder of the file system to measure (default: that of temporary "
+        "files); nothing stays there",
+    )
+    _add_train_arguments(parser)
+
+
+def _add_train_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--batch",
+        type=arguments.positive,
+        metavar="N",
+        help="train: images of a step (default: the largest power of two to 1024 that fits; on a "
+        "CPU 16); evaluate: images of a batch (default: 256; on a CPU 32)",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        help="train: compute type (default: bfloat16, on a CPU float32)",
+    )
+    parser.add_argument(
+        "--attention",
+        type=arguments.words,
+        metavar="KIND,...",
+        help="train: kinds of model.attention to try (default: explicit)",
+    )
+    parser.add_argument(
+        "--peer", choices=("timm", "big_vision"), help="train: whom to take turns with"
+    )
+    parser.add_argument(
+        "--peer-path",
+        type=arguments.local_path,
+        metavar="CHECKOUT",
+        help="train: a checkout of big_vision; input: one whose RandAugment tf.data takes",
+    )
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prints measurements of this machine."""
-    bench_flags.check(args)
+    _check_flags(args)
     kinds = {
         "input": _input,
         "infer": _fitting_batches if args.topology else _infer,
@@ -123,7 +240,7 @@ def _train(args: argparse.Namespace) -> int:
     measured = []
     for one in train.measure(works, given, rounds=rounds, say=_print_progress):
         measured.append(one)
-        _keep(args, train_results.record(one, _command()))  # after each: a later one may not fit
+        _record(args, train_results.record(one, _command()))  # after each: a later one may not fit
     for line in train_results.title(measured[0], rounds):
         print(line)
     tables.table(*train_results.table(measured))
@@ -143,7 +260,7 @@ def _checkpoint(args: argparse.Namespace) -> int:
         given = {"rounds": args.rounds or checkpoint.ROUNDS, "where": args.workdir}
         compared = checkpoint.measure(name, live, target, **given)
         work = {"model": name, "file_system": checkpoint.file_system(args.workdir)}
-        _keep_compared(args, compared, work, ("orbax-checkpoint", "safetensors"))
+        _record_compared(args, compared, work, ("orbax-checkpoint", "safetensors"))
         every += compared
     for line in checkpoint.title(args.workdir):
         print(line)
@@ -166,7 +283,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         rounds=args.rounds or evaluate.ROUNDS,
         say=_print_progress,
     ):
-        _keep_compared(args, compared, {"batch": batch})
+        _record_compared(args, compared, {"batch": batch})
         every += compared
     for line in evaluate.title(batch):
         print(line)
@@ -178,22 +295,22 @@ def _dispatch(args: argparse.Namespace) -> int:
     from vit_jax.benchmarks import dispatch, turns
 
     compared = [dispatch.measure(args.rounds or dispatch.ROUNDS)]
-    _keep_compared(args, compared, {"config": dispatch.NAME})
+    _record_compared(args, compared, {"config": dispatch.NAME})
     for line in dispatch.title():
         print(line)
     tables.table(*turns.table(compared))
     return 0
 
 
-def _keep_compared(
+def _record_compared(
     args: argparse.Namespace, compared: Any, work: dict[str, Any], packages: tuple[str, ...] = ()
 ) -> None:
     from vit_jax.benchmarks import turns
 
-    _keep(args, turns.record(compared, work, _command(), packages))
+    _record(args, turns.record(compared, work, _command(), packages))
 
 
-def _keep(args: argparse.Namespace, line: dict[str, Any]) -> None:
+def _record(args: argparse.Namespace, line: dict[str, Any]) -> None:
     """Adds a record to the file of --output, if there is one."""
     from vit_jax.utils import storage
 
@@ -229,7 +346,7 @@ def _input(args: argparse.Namespace) -> int:
     for line in input.title(chosen):
         print(line)
     results = input.measure(chosen)
-    _keep(args, input.record(chosen, results, _command()))
+    _record(args, input.record(chosen, results, _command()))
     tables.table(*input.table(results))
     if args.feed:
         print()
@@ -237,3 +354,18 @@ def _input(args: argparse.Namespace) -> int:
         per_core = last.rate / last.cores
         tables.table(("host", ""), host_cores.needs(args.feed, args.topology, per_core))
     return 0
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    """Raises ConfigError for a flag that the chosen measurement does not have."""
+    for key in dict.fromkeys(flag for flags in KINDS.values() for flag in flags):
+        value = getattr(args, key)
+        if value is not None and key not in KINDS[args.what]:
+            having = ", ".join(f"bench {kind}" for kind, flags in KINDS.items() if key in flags)
+            raise config.ConfigError(
+                f"--{key.replace('_', '-')}={_shown(value)}: is a flag of {having} only"
+            )
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)

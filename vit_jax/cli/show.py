@@ -5,7 +5,7 @@ import dataclasses
 import json
 
 from vit_jax import config
-from vit_jax.cli import arguments, launch, tables
+from vit_jax.cli import arguments, tables
 from vit_jax.config import catalog
 
 HELP = "print every option of a config: value, meaning"
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prints every option of a config, and the choices that its source left open."""
-    reference = launch.reference(args.name, args.config)
+    reference = arguments.reference(args.name, args.config)
     if reference is None:
         raise config.ConfigError("show: name a config; see `vit_jax list`")
     from vit_jax import listing, models, unread_options

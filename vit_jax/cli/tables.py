@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def metric(key: str, value: float | str) -> str:
-    """Returns the value of a metric as text; split names stay as they are."""
+    """The value of a metric as text; split names stay as they are."""
     if isinstance(value, str):
         return value
     return f"{value:,.0f}" if key.endswith(("count", "step")) else f"{value:.4f}"

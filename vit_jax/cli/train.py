@@ -3,7 +3,7 @@
 import argparse
 
 from vit_jax import config
-from vit_jax.cli import arguments, launch, tables
+from vit_jax.cli import arguments, tables
 from vit_jax.runtime import logs
 
 HELP = "train a model, or resume a run"
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Trains or resumes a run, and prints its results."""
-    reference = launch.reference(args.name, args.config)
+    reference = arguments.reference(args.name, args.config)
     if reference is None and args.workdir is None:
         raise config.ConfigError(
             "train: name a config (see `vit_jax list`), or a --workdir to resume"

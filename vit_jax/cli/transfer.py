@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from vit_jax import config
-from vit_jax.cli import arguments, launch, tables
+from vit_jax.cli import arguments, tables
 
 HELP = "fine-tune by the paper's protocol: choose a learning rate, train with it, test once"
 TAKES_CONFIG = True
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         raise config.ConfigError("--dry-run: does not go with --smoke, which always starts over")
     from vit_jax import run_config
 
-    names = launch.matching_names(args.names)
+    names = arguments.matching_names(args.names)
     starts = []
     for name in names:  # a mistake in the last one is reported before the first one runs
         given = args.workdir / name if args.workdir and len(names) > 1 else args.workdir

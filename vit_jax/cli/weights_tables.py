@@ -11,7 +11,7 @@ from vit_jax.weights import augreg, download, zoo
 
 
 def published(model: str | None) -> list[zoo.Entry]:
-    """Returns the published checkpoints; raises ConfigError where none is of this model."""
+    """The published checkpoints; raises ConfigError where none is of this model."""
     chosen = zoo.entries(model)
     if not chosen:
         listed = ", ".join(sorted({entry.model for entry in zoo.entries()}))
@@ -20,7 +20,7 @@ def published(model: str | None) -> list[zoo.Entry]:
 
 
 def to_dict(entry: zoo.Entry) -> dict[str, Any]:
-    """Returns plain values that JSON holds."""
+    """Plain values for JSON."""
     values = dataclasses.asdict(entry) | {"reported_by": entry.reported_by}
     return {key: value for key, value in values.items() if key not in ("name", "optional")}
 
@@ -56,7 +56,7 @@ def groups(chosen: Sequence[zoo.Entry]) -> Iterator[listing.Group]:
 
 
 def augreg_best(index: str, model: str | None) -> list[augreg.Upstream]:
-    """Returns the best of every model in an index of How to train your ViT; raises UserError.
+    """The best of every model in an index of How to train your ViT; raises UserError.
 
     Args:
       index: path or address of index.csv.
@@ -76,7 +76,7 @@ def augreg_best(index: str, model: str | None) -> list[augreg.Upstream]:
 
 
 def augreg_group(chosen: Sequence[augreg.Upstream]) -> listing.Group:
-    """Returns the best models of an index as a table, two lines each: upstream, fine-tuned."""
+    """The best models of an index as a table, two lines each: upstream, fine-tuned."""
     rows = []
     for one in chosen:
         rows.append((one.file, one.model, zoo.DATA.get(one.data, one.data), f"{one.val:.4f}"))
