@@ -24,7 +24,7 @@ from vit_jax import config
 from vit_jax.data import csv_source, decoding, example_lists, image_headers, tiff
 from vit_jax.data.prepare import assignment, image_listing, tfrecords
 from vit_jax.data.prepare.official import archives as official_archives
-from vit_jax.data.prepare.official import large, mat, pickles
+from vit_jax.data.prepare.official import mat, pickles, scene_sets
 from vit_jax.runtime import logs
 from vit_jax.utils import limits
 from vit_jax.utils.errors import UserError
@@ -167,7 +167,7 @@ def unpacked_members(count):
         (folder / "dmlab.zip").write_bytes(data)
         place = official_archives.Archives([folder / "dmlab.zip"], (), folder / "out", 2**20)
         for found in place.files():
-            assert not list(large._records(place, found))
+            assert not list(scene_sets._records(place, found))
         place._read.close()
 
     return read
@@ -175,7 +175,7 @@ def unpacked_members(count):
 
 def tf_records(count):
     record = _record(b"x" * 100)
-    return lambda folder: list(tfrecords.read(io.BytesIO(record * count), "x"))
+    return lambda folder: list(tfrecords.read_records(io.BytesIO(record * count), "x"))
 
 
 def _record(body):

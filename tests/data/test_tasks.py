@@ -80,9 +80,9 @@ def test_names_titles_and_roles():
         ("imagenet21k", "full[25600:51200]", 25_600),
         ("pets", "train[90%:]", 368),
         ("vtab/kitti-distance", "train[-10:]+validation[:200]+test", 921),
-        ("imagenet-v2", "test", None),
+        ("objectnet", "test", None),
         ("imagenet-v2", "test[:100]", 100),
-        ("imagenet-v2", "train[:100]+test", None),
+        ("objectnet", "train[:100]+test", None),
     ],
 )
 def test_counts(name, split, images):

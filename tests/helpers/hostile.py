@@ -244,7 +244,7 @@ def records():
         return head + check[0] + body + check[1]
 
     def read(data, folder):
-        for _ in tfrecords.read(io.BytesIO(data), "x"):
+        for _ in tfrecords.read_records(io.BytesIO(data), "x"):
             pass
 
     return [record(b"abc") + record(b"") + record(b"z" * 300)], read
@@ -352,7 +352,7 @@ def official():
     import PIL.Image
 
     import official_fakes
-    from vit_jax.data.prepare.official import build, recipes, records
+    from vit_jax.data.prepare.official import build
 
     PIL.Image.init()  # or it imports its formats when it meets a file of none
     place = pathlib.Path(tempfile.mkdtemp(prefix="official_"))
@@ -361,7 +361,7 @@ def official():
         getattr(official_fakes, name)(place / name)
         files += [(name, path) for path in sorted((place / name).rglob("*")) if path.is_file()]
     files = [(name, path, path.read_bytes()) for name, path in files]
-    by_name = {name.partition("/")[0]: recipe for name, recipe in recipes.RECIPES.items()}
+    by_name = {name.partition("/")[0]: recipe for name, recipe in build.RECIPES.items()}
 
     def read(data, folder):
         name, path, sound = files[int.from_bytes(data[:2], "little") % len(files)]
@@ -371,12 +371,12 @@ def official():
         job = build.Job(
             name=name, recipe=recipe, builder=None, sources=[place / name], partial=True
         )
-        packer = packers.setdefault(name, records.Packer(recipe.dataset, lambda: None))
+        packer = packers.setdefault(name, build.Packer(recipe.dataset.tfds, lambda: None))
         try:
             for split, examples in build.find_examples(job, scratch).splits.items():
                 chosen = build.order(split, examples).tolist()[:2]
                 examples = [examples[one] for one in chosen]
-                for _ in packer._examples(records.Shard(scratch, examples)):
+                for _ in packer._examples(build.Shard(scratch, examples)):
                     pass
         finally:
             for one in packer._open.values():

@@ -3,6 +3,7 @@
 Each writes its files below `root` and returns how many images of each split are in them.
 """
 
+import dataclasses
 import gzip
 import io
 import json
@@ -18,9 +19,16 @@ import scipy.io
 import tensorflow_datasets as tfds
 from tensorflow_datasets.proto import tf_example_pb2
 
+from vit_jax.data.prepare import tfrecords
+
 IMAGENET = pathlib.Path(str(tfds.core.tfds_path("datasets/imagenet2012")))
 WORDNET = IMAGENET.joinpath("labels.txt").read_text().split()
 VALIDATION = IMAGENET.joinpath("validation_labels.txt").read_text().split()
+
+
+def resized(recipe, splits):
+    """A recipe that expects other numbers of images than the official ones."""
+    return dataclasses.replace(recipe, dataset=dataclasses.replace(recipe.dataset, images=splits))
 
 
 def pixels(*seed, height=12, width=10):
@@ -488,7 +496,9 @@ def dmlab(root):
                 feature["filename"].bytes_list.value.append(one["filename"])
                 feature["label"].int64_list.value.append(one["label"])
                 record = example.SerializeToString()
-                data += struct.pack("<QI", len(record), 0) + record + struct.pack("<I", 0)
+                length = struct.pack("<Q", len(record))
+                for part in (length, record):
+                    data += part + struct.pack("<I", tfrecords.masked(part))
             files[f"dmlab-{split}.tfrecord-{shard:05d}-of-00002"] = data
     write(root, {"dmlab.tar.gz": tar(files, "w:gz")})
     return {split: len(examples) for split, examples in dmlab_examples().items()}

@@ -1,8 +1,9 @@
-"""The data sets of the tasks: TFDS names, image counts and origins.
+"""The datasets of the tasks: TFDS names, image counts and origins.
 
-Sizes are TFDS's. `images` may be incomplete: only splits that a task slices by percentage or from
-the end need a number. References: the paper, google-research/task_adaptation at
-d7630d3 (versions, sizes), the builders of tensorflow_datasets 4.9.10 (the rest).
+Sizes are TFDS's. `images` has the splits of official archives and those that a task slices by
+percentage or from the end; it may lack others. References: the paper,
+google-research/task_adaptation at d7630d3 (versions, sizes), the builders of tensorflow_datasets
+4.9.10 (the rest).
 """
 
 import dataclasses
@@ -185,10 +186,10 @@ OBJECTNET = Dataset(
     files="objectnet-1.0.zip from objectnet.dev, unpacked: it has images/CLASS and mappings",
     border=2,
 )
-IMAGENET_V2 = Dataset(tfds="imagenet_v2/matched-frequency", classes=1000)
-IMAGENET_A = Dataset(tfds="imagenet_a", classes=1000)
-IMAGENET_R = Dataset(tfds="imagenet_r", classes=1000)
-IMAGENET_SKETCH = Dataset(tfds="imagenet_sketch", classes=1000)
+IMAGENET_V2 = Dataset(tfds="imagenet_v2/matched-frequency", classes=1000, images={"test": 10_000})
+IMAGENET_A = Dataset(tfds="imagenet_a", classes=1000, images={"test": 7_500})
+IMAGENET_R = Dataset(tfds="imagenet_r", classes=1000, images={"test": 30_000})
+IMAGENET_SKETCH = Dataset(tfds="imagenet_sketch", classes=1000, images={"test": 50_889})
 IMAGENET_C = {
     f"{corruption}_{severity}": Dataset(
         tfds=f"imagenet2012_corrupted/{corruption}_{severity}",
@@ -201,5 +202,5 @@ IMAGENET_C = {
     for corruption in CORRUPTIONS
     for severity in SEVERITIES
 }
-CARS = Dataset(tfds="cars196", version="2.1.0", classes=196)
+CARS = Dataset(tfds="cars196", version="2.1.0", classes=196, images={"train": 8_144, "test": 8_041})
 UC_MERCED = Dataset(tfds="uc_merced", classes=21, images={"train": 2_100})

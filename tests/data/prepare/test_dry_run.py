@@ -1,6 +1,5 @@
 """`vit_jax prepare --dry-run`: the same checks, a plan instead of the work, and nothing written."""
 
-import dataclasses
 import json
 import pathlib
 import re
@@ -14,7 +13,7 @@ import tfds_fakes
 from commands import woe
 from vit_jax.data import datasets, tasks
 from vit_jax.data.prepare import download, preview, staging
-from vit_jax.data.prepare.official import recipes
+from vit_jax.data.prepare.official import build
 
 FREE = r"; [\d.,]+ (GB|MB|TB) of disk space is free"
 
@@ -80,8 +79,8 @@ def test_test_sets_for_deduplication_are_named(dry_run, photos, tmp_path):
 def test_official_archives_are_counted_in_place(dry_run, monkeypatch, tmp_path):
     """Tars are counted; one image less is the same error as without --dry-run."""
     splits = official_fakes.imagenet2012(tmp_path / "tars")
-    small = dataclasses.replace(recipes.RECIPES["imagenet2012"], splits=splits)
-    monkeypatch.setitem(recipes.RECIPES, "imagenet2012", small)
+    small = official_fakes.resized(build.RECIPES["imagenet2012"], splits)
+    monkeypatch.setitem(build.RECIPES, "imagenet2012", small)
     code, lines, errors = dry_run("imagenet", f"--from={tmp_path}/tars")
     assert (code, errors) == (0, [])
     number = len(list((tmp_path / "tars").iterdir()))
@@ -89,8 +88,8 @@ def test_official_archives_are_counted_in_place(dry_run, monkeypatch, tmp_path):
     for line, (split, count) in zip(lines[1:-1], splits.items(), strict=True):
         assert line.startswith(f"imagenet: {split}: {count} of {count} images, ")
     assert re.search(f"would write {tmp_path}/data/imagenet2012/5.1.0: about .*{FREE}", lines[-1])
-    more = dataclasses.replace(small, splits={k: v + 1 for k, v in splits.items()})
-    monkeypatch.setitem(recipes.RECIPES, "imagenet2012", more)
+    more = official_fakes.resized(small, {k: v + 1 for k, v in splits.items()})
+    monkeypatch.setitem(build.RECIPES, "imagenet2012", more)
     code, _, errors = dry_run("imagenet", f"--from={tmp_path}/tars")
     assert code == 2
     assert "to pack the available images, add --partial" in errors[0]
@@ -101,8 +100,8 @@ def test_official_archives_are_counted_in_place(dry_run, monkeypatch, tmp_path):
 
 def test_small_archives_are_unpacked_elsewhere_and_counted(dry_run, monkeypatch, tmp_path):
     splits = official_fakes.cifar10(tmp_path / "archives")
-    small = dataclasses.replace(recipes.RECIPES["cifar10"], splits=splits)
-    monkeypatch.setitem(recipes.RECIPES, "cifar10", small)
+    small = official_fakes.resized(build.RECIPES["cifar10"], splits)
+    monkeypatch.setitem(build.RECIPES, "cifar10", small)
     code, lines, errors = dry_run("cifar10", f"--from={tmp_path}/archives")
     assert (code, errors) == (0, [])
     assert lines[1].startswith("cifar10: train: 20 of 20 images, ")

@@ -19,7 +19,7 @@ from official_fakes import VALIDATION, WORDNET
 from vit_jax import config
 from vit_jax.data import real_labels
 from vit_jax.data.prepare import download
-from vit_jax.data.prepare.official import build, imagenet, recipes
+from vit_jax.data.prepare.official import build, imagenet
 from vit_jax.data.sources import open_source
 
 TRAIN, VALID = official_fakes.imagenet_files()
@@ -30,8 +30,8 @@ CSV = "LOC_val_solution.csv"
 @pytest.fixture
 def small(monkeypatch):
     """Has the recipe expect the images of the fakes."""
-    one = dataclasses.replace(imagenet.RECIPE, splits=COUNTS)
-    monkeypatch.setitem(recipes.RECIPES, "imagenet2012", one)
+    one = official_fakes.resized(imagenet.RECIPE, COUNTS)
+    monkeypatch.setitem(build.RECIPES, "imagenet2012", one)
 
 
 @pytest.fixture
@@ -302,8 +302,8 @@ def test_cmyk_and_png_become_rgb_jpegs(prepare, tmp_path):
 
 def job(tmp_path, data_dir, encode=imagenet.encode):
     """A job of several shards."""
-    recipe = dataclasses.replace(imagenet.RECIPE, splits=COUNTS, encode=encode)
-    recipes.RECIPES["imagenet2012"] = recipe
+    recipe = dataclasses.replace(official_fakes.resized(imagenet.RECIPE, COUNTS), encode=encode)
+    build.RECIPES["imagenet2012"] = recipe
     return build.Job(
         name="imagenet",
         recipe=recipe,

@@ -1,6 +1,5 @@
 """Data sets packed from official archives against those that TFDS's own builders make of them."""
 
-import dataclasses
 import io
 
 import cv2
@@ -11,7 +10,7 @@ import tensorflow_datasets as tfds
 import official_fakes
 import tfds_reference
 from vit_jax.data.prepare import vtab_lists
-from vit_jax.data.prepare.official import recipes
+from vit_jax.data.prepare.official import build
 
 SETS = {
     "imagenet": "imagenet2012",
@@ -61,8 +60,8 @@ def sized(monkeypatch):
 
     def change(task, splits):
         name = SETS[task]
-        small = dataclasses.replace(recipes.RECIPES[name], splits=splits)
-        monkeypatch.setitem(recipes.RECIPES, name, small)
+        small = official_fakes.resized(build.RECIPES[name], splits)
+        monkeypatch.setitem(build.RECIPES, name, small)
 
     return change
 
@@ -120,7 +119,7 @@ def test_is_what_tfds_makes_of_the_same_archives(task, prepare, sized, tmp_path,
             split: [(one["filename"], one | {"image": io.BytesIO(one["image"])}) for one in some]
             for split, some in official_fakes.dmlab_examples().items()
         }
-    full_name = recipes.RECIPES[name].builder
+    full_name = build.RECIPES[name].builder
     theirs = tfds_reference.build(
         monkeypatch, name, tmp_path / "archives", tmp_path / "reference", by_hand
     )

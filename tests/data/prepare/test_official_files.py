@@ -1,6 +1,5 @@
 """The files of official archives read with care: pickles, .mat files, archives in archives."""
 
-import dataclasses
 import functools
 import gzip
 import hashlib
@@ -24,7 +23,7 @@ from tensorflow_datasets.core.download import checksums
 import official_fakes
 from commands import woe
 from vit_jax.data.prepare import download
-from vit_jax.data.prepare.official import cifar, hdf5, mat, pickles, recipes
+from vit_jax.data.prepare.official import array_sets, build, cifar, mat, pickles
 from vit_jax.data.prepare.official.archives import Archives
 from vit_jax.data.source import DataError
 
@@ -321,7 +320,7 @@ def test_only_archives_that_are_asked_for_are_opened(tmp_path):
     }
     official_fakes.write(tmp_path / "mine", files)
     found = archives(tmp_path, "a.tar.gz", "a.zip", "*.mat.gz")
-    table = found.table(lambda path: True)
+    table = {one.path: one for one in found.files()}
     assert sorted(table) == [
         "a/a/b/1.jpg", "a/a/b/2.txt", "a/b/1.jpg", "a/b/2.txt", "c/plain.txt", "numbers.mat",
         "other.tar",
@@ -417,8 +416,8 @@ def test_archives_are_downloaded_checked_and_packed(prepare, server, tmp_path, m
     """By TFDS's downloader, without TensorFlow; a file that is another is refused."""
     folder, url = server
     splits = official_fakes.oxford_flowers102(folder)
-    one = dataclasses.replace(recipes.RECIPES["oxford_flowers102"], splits=splits)
-    monkeypatch.setitem(recipes.RECIPES, "oxford_flowers102", one)
+    one = official_fakes.resized(build.RECIPES["oxford_flowers102"], splits)
+    monkeypatch.setitem(build.RECIPES, "oxford_flowers102", one)
     infos = {
         url + path.name: checksums.UrlInfo(
             size=tfds.core.units.Size(path.stat().st_size),
@@ -485,15 +484,15 @@ def test_dsprites_of_hdf5_are_those_of_numpy(tmp_path):
     pytest.importorskip("h5py")
     for name in ("numpy", "hdf5", "tar"):
         official_fakes.dsprites(tmp_path / name / "mine")
-    (tmp_path / "hdf5/mine" / f"{hdf5.SPRITES}.npz").unlink()
-    whole = (tmp_path / "tar/mine" / f"{hdf5.SPRITES}.hdf5").read_bytes()
+    (tmp_path / "hdf5/mine" / f"{array_sets.SPRITES}.npz").unlink()
+    whole = (tmp_path / "tar/mine" / f"{array_sets.SPRITES}.hdf5").read_bytes()
     shutil.rmtree(tmp_path / "tar/mine")
-    packed = official_fakes.tar({f"{hdf5.SPRITES}.hdf5": whole})
+    packed = official_fakes.tar({f"{array_sets.SPRITES}.hdf5": whole})
     official_fakes.write(tmp_path / "tar/mine", {"a.tar": packed})
     found = []
     for name in ("numpy", "hdf5", "tar"):
         (split,) = looked(
-            tmp_path / name, hdf5.look_for_dsprites, patterns=("*.npz", "a.tar")
+            tmp_path / name, array_sets.find_dsprites, patterns=("*.npz", "a.tar")
         ).splits.values()
         places = [example.places[0] for example in split]
         pixels = [pathlib.Path(p.file).read_bytes()[p.offset :][: p.size] for p in places]
@@ -558,8 +557,8 @@ def test_what_an_hdf5_file_declares_is_checked_before_it_is_read(tmp_path):
     import h5py  # pyright: ignore[reportMissingImports]
 
     official_fakes.dsprites(tmp_path / "mine")
-    (tmp_path / "mine" / f"{hdf5.SPRITES}.npz").unlink()
-    path = tmp_path / "mine" / f"{hdf5.SPRITES}.hdf5"
+    (tmp_path / "mine" / f"{array_sets.SPRITES}.npz").unlink()
+    path = tmp_path / "mine" / f"{array_sets.SPRITES}.hdf5"
     sound = path.read_bytes()
     for change, line in changes.items():
         path.write_bytes(sound)
@@ -567,7 +566,7 @@ def test_what_an_hdf5_file_declares_is_checked_before_it_is_read(tmp_path):
             change(file)
         tracemalloc.start()
         with pytest.raises(DataError) as caught:
-            looked(tmp_path, hdf5.look_for_dsprites)
+            looked(tmp_path, array_sets.find_dsprites)
         assert tracemalloc.get_traced_memory()[1] < 2**25
         tracemalloc.stop()
         assert line in str(caught.value)
@@ -590,11 +589,11 @@ def test_a_npz_that_is_not_dsprites(changes, line, tmp_path):
     official_fakes.write(tmp_path / "mine", {})
     (tmp_path / "mine").mkdir()
     np.savez(
-        tmp_path / "mine" / f"{hdf5.SPRITES}.npz",
+        tmp_path / "mine" / f"{array_sets.SPRITES}.npz",
         **{name: array for name, array in arrays.items() if array is not None},
     )
     with pytest.raises(DataError) as caught:
-        looked(tmp_path, hdf5.look_for_dsprites, patterns=("*.npz",))
+        looked(tmp_path, array_sets.find_dsprites, patterns=("*.npz",))
     assert line in str(caught.value)
 
 
@@ -603,28 +602,30 @@ def test_a_header_that_declares_gigabytes(tmp_path):
     np.lib.format.write_array_header_1_0(
         stream, {"descr": "<i8", "fortran_order": False, "shape": (3 * 2**30, 6)}
     )
-    files = {f"{name}.npy": stream.getvalue() for name in hdf5.SPRITES_PARTS}
+    files = {f"{name}.npy": stream.getvalue() for name in array_sets.SPRITES_PARTS}
     image = io.BytesIO()
     np.save(image, np.zeros((7, 64, 64), np.uint8))
     files["imgs.npy"] = image.getvalue()
-    official_fakes.write(tmp_path / "mine", {f"{hdf5.SPRITES}.npz": official_fakes.zipped(files)})
+    official_fakes.write(
+        tmp_path / "mine", {f"{array_sets.SPRITES}.npz": official_fakes.zipped(files)}
+    )
     with pytest.raises(DataError, match="has 128 bytes for 3221225472 x 6 values"):
-        looked(tmp_path, hdf5.look_for_dsprites, patterns=("*.npz",))
+        looked(tmp_path, array_sets.find_dsprites, patterns=("*.npz",))
 
 
 def test_labels_of_camelyon_are_0_and_1(tmp_path):
     pytest.importorskip("h5py")
     official_fakes.patch_camelyon(tmp_path / "mine")
     labels = np.full((3, 1, 1, 1), 2, np.uint8)
-    name = hdf5.CAMELYON.format("valid", "y")
+    name = array_sets.CAMELYON.format("valid", "y")
     packed = official_fakes.compressed(official_fakes.hdf5({"y": labels}))
     official_fakes.write(tmp_path / "mine", {f"{name}.gz": packed})
     with pytest.raises(DataError, match="has labels other than 0 and 1"):
-        looked(tmp_path, hdf5.look_for_camelyon, patterns=("*.gz",))
+        looked(tmp_path, array_sets.find_camelyon, patterns=("*.gz",))
     packed = official_fakes.compressed(official_fakes.hdf5({"y": labels[:2] // 2}))
     official_fakes.write(tmp_path / "mine", {f"{name}.gz": packed})
     with pytest.raises(DataError, match="has 3 images for 2 labels"):
-        looked(tmp_path, hdf5.look_for_camelyon, patterns=("*.gz",))
+        looked(tmp_path, array_sets.find_camelyon, patterns=("*.gz",))
 
 
 def test_a_list_that_stands_for_more_values_than_fit(tmp_path):
@@ -650,7 +651,7 @@ def test_a_recipe_for_every_data_set_of_the_paper():
     papers = {"imagenet", "cifar10", "cifar100", "pets", "flowers"}
     for name, task in TASKS.items():
         if name in papers or name.startswith("vtab/"):
-            recipe = recipes.RECIPES[task.dataset.tfds]
+            recipe = build.RECIPES[task.dataset.tfds]
             assert recipe.splits == task.dataset.images
             assert "tensorflow" not in task.dataset.packages
             builder = tfds.builder(recipe.builder)

@@ -37,7 +37,7 @@ def mask(data):
 def test_reads_what_tensorflow_wrote():
     assert google_crc32c.value(b"123456789") == 0xE3069283  # RFC 3720's polynomial
     with THREE.open("rb") as file:
-        assert list(tfrecords.read(file, "three")) == RECORDS
+        assert [one for _, one in tfrecords.read_records(file, "three")] == RECORDS
     assert framed(RECORDS) == THREE.read_bytes()
 
 
@@ -48,7 +48,7 @@ def test_every_damaged_byte_is_named():
         damaged = bytearray(data)
         damaged[place] ^= 1 << place % 8
         number = int(np.searchsorted(starts, place, "right")) - 1
-        reading = tfrecords.read(io.BytesIO(damaged), "file")
+        reading = tfrecords.read_records(io.BytesIO(damaged), "file")
         with pytest.raises(DataError, match=f"^file: record {number}: .* damaged; copy it again"):
             list(reading)
 
@@ -56,7 +56,9 @@ def test_every_damaged_byte_is_named():
 @pytest.mark.parametrize("length", [2**30 + 1, 2**63, 2**64 - 1])
 def test_a_record_without_bound_is_named(length):
     head = struct.pack("<Q", length)
-    reading = tfrecords.read(io.BytesIO(head + struct.pack("<I", mask(head)) + b"rest"), "file")
+    reading = tfrecords.read_records(
+        io.BytesIO(head + struct.pack("<I", mask(head)) + b"rest"), "file"
+    )
     with pytest.raises(DataError, match=f"^file: record 0: has {length:,} bytes, more than 1,073"):
         list(reading)
 
@@ -68,7 +70,7 @@ def test_a_length_takes_no_memory_that_the_file_does_not_have():
             return super().read(size)
 
     head = struct.pack("<Q", 2**30)
-    reading = tfrecords.read(Short(head + struct.pack("<I", mask(head)) + b"rest"), "file")
+    reading = tfrecords.read_records(Short(head + struct.pack("<I", mask(head)) + b"rest"), "file")
     with pytest.raises(DataError, match="^file: record 0: is cut off; copy it again"):
         list(reading)
 
@@ -81,7 +83,7 @@ def test_every_truncation_is_named():
             continue  # whole records: their number is compared with the metadata
         number = int(np.searchsorted(starts, length, "right")) - 1
         with pytest.raises(DataError, match=f"^file: record {number}: .*; copy it again"):
-            list(tfrecords.read(io.BytesIO(data[:length]), "file"))
+            list(tfrecords.read_records(io.BytesIO(data[:length]), "file"))
 
 
 @pytest.fixture(scope="module")

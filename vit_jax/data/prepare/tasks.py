@@ -25,8 +25,8 @@ from vit_jax.data.prepare import (
     vtab_lists,
 )
 from vit_jax.data.prepare.official import build
+from vit_jax.data.prepare.official.build import RECIPES
 from vit_jax.data.prepare.official.recipe import Recipe
-from vit_jax.data.prepare.official.recipes import RECIPES
 from vit_jax.data.prepare.request import HOLDOUT, Request
 from vit_jax.data.prepare.verify import verify
 from vit_jax.data.source import DataError

@@ -93,7 +93,7 @@ def _counted(path: epath.Path, length: int, done: int, progress: Bar) -> Iterato
         file = path.open("rb")
     count = 0
     with file:
-        for record in read(file, str(path)):
+        for _, record in read_records(file, str(path)):
             count += 1
             progress.update(done + count)
             yield record
@@ -101,32 +101,46 @@ def _counted(path: epath.Path, length: int, done: int, progress: Bar) -> Iterato
         raise DataError(f"{path}: has {count} records, but {INFO} lists {length}; copy it again")
 
 
-def read(file: IO[bytes], name: str) -> Iterator[bytes]:
-    """Yields the records of a TFRecord file.
+def read_records(
+    file: IO[bytes], name: str, *, most: int = MOST_BYTES, end: int | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """Yields where each record of a TFRecord file begins, and its bytes.
 
     A record is its length (uint64), the checksum of those 8 bytes, its bytes, and their checksum;
-    the checksums are CRC-32C, masked, uint32, all little-endian.
+    the checksums are CRC-32C, masked, uint32, all little-endian. Grain's reader checks neither
+    checksum, and allocates whatever the length says.
 
-    Raises DataError that names the file and the number of a record that is damaged or cut off.
+    Args:
+      file: the file, at its first record.
+      name: what to call it in messages.
+      most: bytes of a record.
+      end: where the records end; None: with the file.
+
+    Raises DataError with the number of a record that is damaged or cut off.
     """
-    number = 0
-    while head := file.read(12):
+    number, at = 0, file.tell()
+    while end is None or at < end:
+        head = file.read(12)
+        if not head and end is None:
+            return
         try:
             length, check = struct.unpack("<QI", head)
             if check != masked(head[:8]):
                 raise DataError(f"{name}: record {number}: its length is damaged; copy it again")
-            if length > MOST_BYTES:
+            if length > most:
                 raise DataError(
-                    f"{name}: record {number}: has {length:,} bytes, more than {MOST_BYTES:,}"
+                    f"{name}: record {number}: has {length:,} bytes, more than {most:,}"
                 )
+            if end is not None and at + 16 + length > end:
+                raise DataError(f"{name}: record {number}: is cut off; copy it again")
             record = b"".join(_chunks(file, length))
             (check,) = struct.unpack("<I", file.read(4))
         except struct.error:
             raise DataError(f"{name}: record {number}: is cut off; copy it again") from None
         if check != masked(record):
             raise DataError(f"{name}: record {number}: its bytes are damaged; copy it again")
-        yield record
-        number += 1
+        yield at + 12, record
+        number, at = number + 1, at + 16 + length
 
 
 def _chunks(file: IO[bytes], length: int) -> Iterator[bytes]:
@@ -136,6 +150,6 @@ def _chunks(file: IO[bytes], length: int) -> Iterator[bytes]:
 
 
 def masked(data: bytes) -> int:
-    """Returns the checksum of a TFRecord: CRC-32C rotated right by 15 bits plus a constant."""
+    """The checksum of a TFRecord: CRC-32C rotated right by 15 bits plus a constant."""
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -7,8 +7,9 @@ import gzip
 import hashlib
 import os
 import pathlib
+import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO
 
 from vit_jax.data import folders
@@ -75,9 +76,23 @@ class Archives:
                 found = Found(path, str(given), image_listing.PLAIN, size)
                 yield from self._expanded(found, Path(entry.path))
 
-    def table(self, wanted: Callable[[str], bool]) -> dict[str, Found]:
-        """Returns the files with a `wanted` path by path; the last of equal paths wins."""
-        return {one.path: one for one in self.files() if wanted(one.path)}
+    def sort(self, *patterns: str) -> list[dict[str, Found]]:
+        """The files that fit each pattern, by its first group; the last of equal ones wins.
+
+        A pattern fits the end of a path, from some folder on. A file goes to the first that fits.
+        """
+        compiled = [re.compile(f"(?:.*/)?{pattern}") for pattern in patterns]
+        sorted_ = [dict[str, Found]() for _ in patterns]
+        for found in self.files():
+            for pattern, members in zip(compiled, sorted_, strict=True):
+                if match := pattern.fullmatch(found.path):
+                    members[match[1]] = found
+                    break
+        return sorted_
+
+    def by_name(self, names: Iterable[str]) -> dict[str, Found]:
+        """The files of some names, from any folder."""
+        return self.sort(f"({'|'.join(map(re.escape, names))})")[0]
 
     def read(self, found: Found, most: int = SMALL) -> bytes:
         """Returns the bytes of a file; raises DataError for more than `most`."""

@@ -4,19 +4,21 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 import pathlib
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import splits as splits_lib
 
-from vit_jax.data.prepare import processes, shards, staging
-from vit_jax.data.prepare.official import records
+from vit_jax.data.decoding import BadImage
+from vit_jax.data.prepare import image_listing, processes, shards, staging
+from vit_jax.data.prepare.official import array_sets, cifar, image_sets, imagenet, scene_sets
 from vit_jax.data.prepare.official.archives import Archives
-from vit_jax.data.prepare.official.recipe import Contents, Examples, Recipe
+from vit_jax.data.prepare.official.recipe import Contents, Example, Examples, Location, Recipe, Span
 from vit_jax.data.prepare.pack import FACTS
 from vit_jax.data.prepare.shards import SHARD_BYTES, Outcome, Planned
 from vit_jax.data.source import DataError
@@ -27,6 +29,18 @@ Path = pathlib.Path
 FORM = 1  # incremented when the same files would be packed to different bytes
 UNPACKED = "unpacked"
 ORDER = "TFDS's: MD5 of the split's name and the example's key"
+
+
+RECIPES: dict[str, Recipe] = {
+    one.dataset.tfds: one
+    for one in (
+        imagenet.RECIPE,
+        *cifar.RECIPES,
+        *image_sets.RECIPES,
+        *array_sets.RECIPES,
+        *scene_sets.RECIPES,
+    )
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,6 +71,13 @@ class Job:
         return Path(self.builder.data_path)
 
 
+class Shard(NamedTuple):
+    """The examples of a shard in order, and the file they go to."""
+
+    path: pathlib.Path
+    examples: list[Example]
+
+
 def build(job: Job) -> dict[str, Any]:
     """Builds a data set and returns the contents of its `vit_jax.json`.
 
@@ -75,7 +96,7 @@ def build(job: Job) -> dict[str, Any]:
             list(_planned(job, part, contents, orders)),
             functools.partial(_check_room, part, contents),
             functools.partial(_shard, contents),
-            functools.partial(records.Packer, job.recipe.dataset),
+            functools.partial(Packer, job.recipe.dataset.tfds),
             job.workers,
         )
         facts = _finish(job, part, contents, packed)
@@ -132,7 +153,7 @@ def find_examples(job: Job, scratch: Path, limit: int | None = None) -> Contents
     """
     recipe = job.recipe
     archives = Archives(job.sources, recipe.archives, scratch, recipe.unpacked, limit)
-    contents = recipe.look(archives)
+    contents = recipe.find(archives)
     there = {split: len(contents.splits.get(split, ())) for split in recipe.splits}
     if not any(there.values()):
         raise DataError(
@@ -184,10 +205,10 @@ def _planned(
         yield from shards.divide(path, split, positions, size, job.shard_bytes)
 
 
-def _shard(contents: Contents, one: Planned) -> records.Shard:
+def _shard(contents: Contents, one: Planned) -> Shard:
     """Returns a shard with its examples."""
     examples = contents.splits[one.split]
-    return records.Shard(one.path, [examples[at] for at in one.positions.tolist()])
+    return Shard(one.path, [examples[at] for at in one.positions.tolist()])
 
 
 def _check_room(part: Path, contents: Contents, missing: Sequence[Planned]) -> None:
@@ -234,3 +255,43 @@ def _write_metadata(
     ]
     info.set_splits(splits_lib.SplitDict(splits))
     info.write_to_directory(whole)
+
+
+class Packer:
+    """Packs shards of a data set, one after another; every process has one."""
+
+    def __init__(self, dataset: str, each: Callable[[], None]) -> None:
+        self._recipe, self._each = RECIPES[dataset], each
+        self._features: Any = tfds.builder(self._recipe.builder).info.features
+        self._write = shards.Writer(self._features)
+        self._files = image_listing.Reader()
+        self._open: dict[str, int] = {}
+
+    def __call__(self, shard: Shard) -> Outcome:
+        """Writes a shard, then its outcome; calls `each` for every example.
+
+        Raises PrepareError if the disk is full, and DataError if a source is missing or an example
+        is invalid.
+        """
+        return self._write(shard.path, self._examples(shard), Outcome())
+
+    def _examples(self, shard: Shard) -> Iterator[shards.Named]:
+        for example in shard.examples:
+            self._each()
+            try:
+                data = [self._read(location) for location in example.locations]
+                values = self._features.encode_example(self._recipe.encode(data, example.values))
+            except (BadImage, ValueError) as error:  # of TFDS, for a value out of its range
+                reason = str(error).strip().rpartition("\n")[2][:200]
+                raise DataError(f"{example.name}: {reason}; download it again") from None
+            yield example.name, values
+
+    def _read(self, location: Location) -> bytes:
+        if not isinstance(location, Span):
+            return self._files(location)
+        if location.file not in self._open:
+            self._open[location.file] = os.open(location.file, os.O_RDONLY)
+        data = os.pread(self._open[location.file], location.size, location.offset)
+        if len(data) != location.size:
+            raise DataError(f"{location.file}: changed while it was packed")
+        return data

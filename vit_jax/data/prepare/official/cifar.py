@@ -14,9 +14,16 @@ from vit_jax.data import datasets
 from vit_jax.data.datasets import Dataset
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.prepare.image_listing import Found
-from vit_jax.data.prepare.official import encoded_images, pickles
+from vit_jax.data.prepare.official import pickles
 from vit_jax.data.prepare.official.archives import Archives
-from vit_jax.data.prepare.official.recipe import Contents, Example, Few, Recipe, Span
+from vit_jax.data.prepare.official.recipe import (
+    Contents,
+    Example,
+    ExampleList,
+    Recipe,
+    Span,
+    as_png,
+)
 from vit_jax.data.source import DataError
 
 SIDE = 32
@@ -71,15 +78,12 @@ CIFAR100 = Layout(
 )
 
 
-def look(layout: Layout, archives: Archives) -> Contents:
+def find(layout: Layout, archives: Archives) -> Contents:
     """Finds the images of both splits in their order, and the names of the classes."""
     stems = [stem for files in layout.splits.values() for stem in files]
     wanted = {layout.meta, *stems, *(f"{stem}.bin" for stem in stems)}
     wanted |= {label.names for label in layout.labels}
-    files = {
-        path.rpartition("/")[2]: found
-        for path, found in archives.table(lambda path: path.rpartition("/")[2] in wanted).items()
-    }
+    files = archives.by_name(wanted)
     if not any(stem in files or f"{stem}.bin" in files for stem in stems):
         return Contents({})
     splits = {}
@@ -90,7 +94,7 @@ def look(layout: Layout, archives: Archives) -> Contents:
             for span in spans:
                 name = f"{split}_{len(examples):05d}"
                 examples.append(Example(len(examples), name, (span,), (name,)))
-        splits[split] = Few(examples)
+        splits[split] = ExampleList(examples)
     return Contents(splits, _names(layout, archives, files))
 
 
@@ -105,20 +109,17 @@ def encode(layout: Layout, data: Sequence[bytes], values: tuple[Any, ...]) -> di
             raise BadImage(f"has {label.feature} {value}, of {number} classes")
         found[label.feature] = value
     channels = pixels.reshape(3, SIDE, SIDE)
-    return found | {
-        "image": encoded_images.as_png(np.ascontiguousarray(channels.transpose(1, 2, 0)))
-    }
+    return found | {"image": as_png(np.ascontiguousarray(channels.transpose(1, 2, 0)))}
 
 
 def _recipe(layout: Layout, number: int) -> Recipe:
     binary, python = f"cifar-{number}-binary.tar.gz", f"cifar-{number}-python.tar.gz"
     return Recipe(
-        dataset=layout.dataset.tfds,
+        dataset=layout.dataset,
         files=f"{binary} or {python} from www.cs.toronto.edu/~kriz/cifar.html",
-        splits=layout.dataset.images,
         archives=tuple(f"cifar-{number}-{kind}*.tar*" for kind in ("binary", "python")),
         unpacked=UNPACKED,
-        look=functools.partial(look, layout),
+        find=functools.partial(find, layout),
         encode=functools.partial(encode, layout),
         downloads=(binary,),
     )
@@ -160,7 +161,7 @@ def _records(layout: Layout, archives: Archives, pickle: Found) -> Iterator[byte
 def _names(
     layout: Layout, archives: Archives, files: Mapping[str, Found]
 ) -> dict[str, Sequence[str]]:
-    """Returns the class names by feature."""
+    """The class names by feature."""
     if layout.meta in files:
         meta = pickles.load(archives.read(files[layout.meta]), layout.meta)
     else:

@@ -19,9 +19,9 @@ import tensorflow_datasets as tfds
 
 from vit_jax.data import datasets
 from vit_jax.data.prepare.image_listing import Found, Listing
-from vit_jax.data.prepare.official import encoded_images, mat
+from vit_jax.data.prepare.official import mat
 from vit_jax.data.prepare.official.archives import Archives
-from vit_jax.data.prepare.official.recipe import Contents, Example, Recipe
+from vit_jax.data.prepare.official.recipe import Contents, Example, Recipe, as_jpeg
 from vit_jax.data.source import DataError
 
 TRAIN = re.compile(r"(n\d{8})_\d+\.JPEG")
@@ -67,11 +67,11 @@ class Images:
         return (self._listing.path(at).rpartition("/")[2] for at in range(len(self)))
 
     def sizes(self) -> np.ndarray:
-        """Returns the bytes of every image (N,), int64."""
+        """The bytes of every image (N,), int64."""
         return self._listing.sizes()
 
 
-def look(archives: Archives) -> Contents:
+def find(archives: Archives) -> Contents:
     """Finds the images of both splits, each with its class."""
     classes = {name: number for number, name in enumerate(_classes())}
     train, validation = Images(), Images()
@@ -95,19 +95,18 @@ def look(archives: Archives) -> Contents:
 
 
 def encode(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
-    """Makes an example; a CMYK image or a PNG becomes an RGB JPEG, as TFDS has them."""
+    """An example; a CMYK image or a PNG becomes an RGB JPEG, as TFDS has them."""
     name, label = values
     return {
-        "image": encoded_images.as_jpeg(data[0], CMYK_QUALITY),
+        "image": as_jpeg(data[0], CMYK_QUALITY),
         "label": label,
         "file_name": name,
     }
 
 
 RECIPE = Recipe(
-    dataset=datasets.IMAGENET.tfds,
+    dataset=datasets.IMAGENET,
     files=datasets.IMAGENET.files,
-    splits=datasets.IMAGENET.images,
     archives=(
         "ilsvrc2012_img_train.tar",  # not the tar with the dogs of task 3
         "ilsvrc2012_img_val.tar",
@@ -119,14 +118,14 @@ RECIPE = Recipe(
         "imagenet_object_localization*.tar",
     ),
     unpacked=2**38,
-    look=look,
+    find=find,
     encode=encode,
 )
 
 
 @functools.cache
 def _classes() -> tuple[str, ...]:
-    """Returns the WordNet ids of the classes in the order of the labels."""
+    """The WordNet ids of the classes in the order of the labels."""
     return _lines("labels.txt")
 
 
@@ -163,7 +162,7 @@ def _validation_class(
 def _validation_classes(
     archives: Archives, others: dict[str, Found], classes: dict[str, int]
 ) -> list[int]:
-    """Returns the class of every validation image, indexed by the number in its name minus 1."""
+    """The class of every validation image, indexed by the number in its name minus 1."""
     known = [classes[name] for name in _lines("validation_labels.txt")]
     if TRUTH in others:
         if META not in others:
@@ -186,7 +185,7 @@ def _validation_classes(
 
 
 def _of_devkit(archives: Archives, truth: Found, meta: Found, classes: dict[str, int]) -> list[int]:
-    """Returns classes from the devkit: one number per line, and the table of class numbers."""
+    """Classes from the devkit: one number per line, and the table of class numbers."""
     table = mat.load(archives.read(meta), ["synsets"], meta.path, META_BYTES)["synsets"]
     try:
         meaning = {int(row["ILSVRC2012_ID"].item()): classes.get(row["WNID"]) for row in table}
@@ -202,7 +201,7 @@ def _of_devkit(archives: Archives, truth: Found, meta: Found, classes: dict[str,
 
 
 def _of_kaggle(archives: Archives, solution: Found, classes: dict[str, int]) -> list[int]:
-    """Returns classes from Kaggle's table of images with objects of a single class."""
+    """Classes from Kaggle's table of images with objects of a single class."""
     found: dict[int, int] = {}
     for row in csv.reader(io.StringIO(archives.text(solution))):
         match = VALIDATION.fullmatch(f"{row[0]}.JPEG") if len(row) == 2 else None

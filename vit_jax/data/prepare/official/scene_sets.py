@@ -1,26 +1,31 @@
-"""CLEVR and KITTI: images of scenes with all their objects."""
+"""Datasets of rendered and driven scenes: CLEVR, KITTI and DMLab."""
 
 import csv
 import io
 import json
-import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
+from tensorflow_datasets.proto import tf_example_pb2
 
 from vit_jax.data import datasets
 from vit_jax.data.decoding import BadImage
+from vit_jax.data.prepare import tfrecords
 from vit_jax.data.prepare.image_listing import Found
-from vit_jax.data.prepare.official import encoded_images
 from vit_jax.data.prepare.official.archives import Archives
-from vit_jax.data.prepare.official.recipe import Contents, Example, Few, Recipe
+from vit_jax.data.prepare.official.recipe import (
+    Contents,
+    Example,
+    ExampleList,
+    Recipe,
+    Span,
+    checked,
+)
 from vit_jax.data.source import DataError
 
-CLEVR_IMAGE = re.compile(r"(?:.*/)?CLEVR_(train|val)_(\d{6})\.png")
-CLEVR_SCENES = re.compile(r"(?:.*/)?CLEVR_(train|val)_scenes\.json")
 CLEVR_SPLITS = {"train": "train", "validation": "val"}
 CLEVR_BYTES = 2**29  # limit for the scene table
 CLEVR_VALUES = (
@@ -32,48 +37,44 @@ CLEVR_VALUES = (
     "pixel_coords",
     "3d_coords",
 )
-KITTI_FILE = re.compile(r"(?:.*/)?training/(image_2|label_2)/(\d{6})\.(png|txt)")
 KITTI_LISTS = ("train_rand.txt", "train_mapping.txt")
 KITTI_PERCENT, KITTI_SEED = 10, 123  # share of videos for test and for validation, as in TFDS
 KITTI_COLUMNS = 15
 PNG_HEAD = 24
+DMLAB_RECORD = 2**22  # bytes
 
 
-def look_for_clevr(archives: Archives) -> Contents:
+def find_clevr(archives: Archives) -> Contents:
     """Finds the scenes of the two splits that have objects; the test split has none."""
-    images: dict[str, dict[str, Found]] = {name: {} for name in CLEVR_SPLITS.values()}
-    tables: dict[str, Found] = {}
-    for found in archives.files():
-        if match := CLEVR_IMAGE.fullmatch(found.path):
-            images[match[1]][found.path.rpartition("/")[2]] = found
-        elif match := CLEVR_SCENES.fullmatch(found.path):
-            tables[match[1]] = found
+    shorts = CLEVR_SPLITS.values()
+    tables, *images = archives.sort(
+        r"CLEVR_(train|val)_scenes\.json",
+        *(rf"(CLEVR_{short}_\d{{6}}\.png)" for short in shorts),
+    )
     splits = {}
-    for split, short in CLEVR_SPLITS.items():
-        if not images[short]:
+    for (split, short), there in zip(CLEVR_SPLITS.items(), images, strict=True):
+        if not there:
             continue
         if short not in tables:
             raise DataError(f"{archives.named}: lacks scenes/CLEVR_{short}_scenes.json")
         scenes = _clevr_scenes(archives, tables[short])
         examples = []
-        for name, found in sorted(images[short].items()):
+        for name, found in sorted(there.items()):
             if name not in scenes:
                 raise DataError(f"{tables[short].path}: lacks {name}")
             examples.append(Example(name, name, (found,), (name, scenes[name])))
-        splits[split] = Few(examples)
+        splits[split] = ExampleList(examples)
     return Contents(splits)
 
 
-def look_for_kitti(archives: Archives) -> Contents:
+def find_kitti(archives: Archives) -> Contents:
     """Finds the training images, split by video as in TFDS; the others have no labels."""
-    files: dict[str, dict[int, Found]] = {"image_2": {}, "label_2": {}}
-    lists: dict[str, Found] = {}
-    for found in archives.files():
-        if match := KITTI_FILE.fullmatch(found.path):
-            files[match[1]][int(match[2])] = found
-        elif (name := found.path.rpartition("/")[2]) in KITTI_LISTS:
-            lists[name] = found
-    if not files["image_2"]:
+    images, labels, lists = archives.sort(
+        r"training/image_2/(\d{6})\.png",
+        r"training/label_2/(\d{6})\.txt",
+        f"({'|'.join(KITTI_LISTS)})",
+    )
+    if not images:
         return Contents({})
     for name in KITTI_LISTS:
         if name not in lists:
@@ -83,28 +84,27 @@ def look_for_kitti(archives: Archives) -> Contents:
         *(archives.text(lists[name]) for name in KITTI_LISTS)
     ).items():
         examples = []
-        for number in numbers:
-            if number not in files["image_2"]:
+        for number in (f"{one:06d}" for one in numbers):
+            if number not in images:
                 continue
-            if number not in files["label_2"]:
-                raise DataError(f"{archives.named}: lacks training/label_2/{number:06d}.txt")
-            name = f"{number:06d}.png"
-            places = files["image_2"][number], files["label_2"][number]
-            examples.append(Example(name, name, places, (name,)))
-        splits[split] = Few(examples)
+            if number not in labels:
+                raise DataError(f"{archives.named}: lacks training/label_2/{number}.txt")
+            name = f"{number}.png"
+            examples.append(Example(name, name, (images[number], labels[number]), (name,)))
+        splits[split] = ExampleList(examples)
     return Contents(splits)
 
 
 def encode_clevr(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
-    """Makes an example."""
+    """An example."""
     name, scene = values
     objects = [dict(zip(CLEVR_VALUES, one, strict=True)) for one in scene]
-    return {"image": encoded_images.checked(data[0]), "file_name": name, "objects": objects}
+    return {"image": checked(data[0]), "file_name": name, "objects": objects}
 
 
 def encode_kitti(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
-    """Makes an example; TFDS measures bounding boxes from the bottom."""
-    image, labels = encoded_images.checked(data[0]), data[1]
+    """An example; TFDS measures bounding boxes from the bottom."""
+    image, labels = checked(data[0]), data[1]
     if image[12:16] != b"IHDR" or len(image) < PNG_HEAD:
         raise BadImage("is not a PNG")
     width, height = struct.unpack_from(">II", image, 16)
@@ -119,7 +119,7 @@ def encode_kitti(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, An
 
 
 def _clevr_scenes(archives: Archives, found: Found) -> dict[str, tuple[tuple[Any, ...], ...]]:
-    """Returns the objects of each image by file name."""
+    """The objects of each image by file name."""
     try:
         scenes = json.loads(archives.read(found, CLEVR_BYTES))["scenes"]
         return {
@@ -134,7 +134,7 @@ def _clevr_scenes(archives: Archives, found: Found) -> dict[str, tuple[tuple[Any
 
 
 def _kitti_splits(order: str, mapping: str) -> dict[str, list[int]]:
-    """Returns image numbers by split; all images of a video are in the same split.
+    """Image numbers by split; all images of a video are in the same split.
 
     `order` lists the line of each image in `mapping`; the second word of a line is the video.
     """
@@ -178,28 +178,77 @@ def _kitti_object(row: list[str], height: int, width: int) -> dict[str, Any]:
     }
 
 
+def find_dmlab(archives: Archives) -> Contents:
+    """Finds the records of the three splits in TFRecord files."""
+    names = ("train", "validation", "test")
+    files = archives.sort(*(rf"(dmlab-{name}\.tfrecord[^/]*)" for name in names))
+    splits = {}
+    for split, members in zip(names, files, strict=True):
+        examples = []
+        for found in members.values():
+            for span, data in _records(archives, found):
+                name = str(_dmlab_features(data)["filename"], "utf-8", "replace")
+                examples.append(Example(name, name, (span,), ()))
+        splits[split] = ExampleList(examples)
+    return Contents(splits)
+
+
+def encode_dmlab(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
+    """An example: the same values in another file format."""
+    return _dmlab_features(data[0])
+
+
+def _records(archives: Archives, found: Found) -> Iterator[tuple[Span, bytes]]:
+    """Yields the records of a TFRecord file, each with its location."""
+    with archives.opened(found) as (path, start, file):
+        end = start + found.size
+        for at, record in tfrecords.read_records(file, found.path, most=DMLAB_RECORD, end=end):
+            yield Span(str(path), at, len(record)), record
+
+
+def _dmlab_features(data: bytes) -> dict[str, Any]:
+    """Image, name and label of a record."""
+    example: Any = tf_example_pb2.Example()  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        example.ParseFromString(data)
+        feature = example.features.feature
+        (image,) = feature["image"].bytes_list.value
+        (name,) = feature["filename"].bytes_list.value
+        (label,) = feature["label"].int64_list.value
+    except Exception as error:  # protobuf's own, or ValueError
+        raise DataError(f"a record is not from DMLab: {type(error).__name__}") from None
+    return {"image": image, "filename": name, "label": label}
+
+
 RECIPES = (
     Recipe(
         # As in task_adaptation; 3.1.0 only adds questions about the images.
-        dataset=datasets.CLEVR.tfds,
+        dataset=datasets.CLEVR,
         version="3.0.0",
         files="CLEVR_v1.0.zip from cs.stanford.edu/people/jcjohns/clevr",
-        splits=datasets.CLEVR.images,
         archives=("clevr_v1.0*.zip",),
         unpacked=2**36,
-        look=look_for_clevr,
+        find=find_clevr,
         encode=encode_clevr,
         downloads=("CLEVR_v1.0.zip",),
     ),
     Recipe(
-        dataset=datasets.KITTI.tfds,
+        dataset=datasets.KITTI,
         files="data_object_image_2.zip, data_object_label_2.zip and devkit_object.zip from "
         "www.cvlibs.net/datasets/kitti",
-        splits=datasets.KITTI.images,
         archives=("data_object_image_2*.zip", "data_object_label_2*.zip", "devkit_object*.zip"),
         unpacked=2**36,
-        look=look_for_kitti,
+        find=find_kitti,
         encode=encode_kitti,
         downloads=("data_object_image_2.zip", "data_object_label_2.zip", "devkit_object.zip"),
+    ),
+    Recipe(
+        dataset=datasets.DMLAB,
+        files="dmlab.tar.gz from storage.googleapis.com/dmlab-vtab/dmlab.tar.gz",
+        archives=("dmlab*.tar*",),
+        unpacked=2**33,
+        find=find_dmlab,
+        encode=encode_dmlab,
+        downloads=("dmlab.tar.gz",),
     ),
 )

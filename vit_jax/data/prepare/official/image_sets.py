@@ -1,0 +1,555 @@
+"""Datasets of one image file per example, its class in a folder's name or in a list: TFDS's rules.
+
+Where images stay as they are, an example is their file; DTD's splits are lists of files (the first
+of its ten), as are those of most sets here.
+"""
+
+import csv
+import functools
+import io
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+import PIL.Image
+import tensorflow_datasets as tfds
+
+from vit_jax.data import datasets, decoding
+from vit_jax.data.datasets import Dataset
+from vit_jax.data.decoding import BadImage
+from vit_jax.data.prepare.image_listing import Found
+from vit_jax.data.prepare.official import mat
+from vit_jax.data.prepare.official.archives import Archives
+from vit_jax.data.prepare.official.recipe import (
+    FORMATS,
+    Contents,
+    Example,
+    ExampleList,
+    Location,
+    Recipe,
+    as_jpeg,
+    as_png,
+    check_pixels,
+    checked,
+    class_numbers,
+    encode_file,
+)
+from vit_jax.data.source import DataError
+
+DTD_LISTS = {"train": "train1.txt", "validation": "val1.txt", "test": "test1.txt"}
+
+CALTECH_TRAIN, CALTECH_SEED = 30, 1234  # images of a class to train on, as in TFDS
+
+FLOWERS_LABELS, FLOWERS_SPLITS = "imagelabels.mat", "setid.mat"
+# As TFDS has them, and the authors name them: many papers swap the first and the last.
+FLOWERS_NAMES = {"train": "trnid", "validation": "valid", "test": "tstid"}
+FLOWERS_BYTES = 2**20
+
+PETS_LISTS = {"train": "trainval.txt", "test": "test.txt"}
+# Damaged images, and images whose suffix is not their format; TFDS encodes them again since version
+# 4.0.0, with TensorFlow's quality.
+PETS_AGAIN = frozenset({
+    "beagle_116", "chihuahua_121", "Abyssinian_5", "Abyssinian_34", "Egyptian_Mau_14",
+    "Egyptian_Mau_139", "Egyptian_Mau_145", "Egyptian_Mau_156", "Egyptian_Mau_167",
+    "Egyptian_Mau_177", "Egyptian_Mau_186", "Egyptian_Mau_191",
+})  # fmt: skip
+PETS_QUALITY, PETS_XML_BYTES = 95, 2**16
+
+CARS_LISTS = {"train": "cars_train_annos.mat", "test": "cars_test_annos_withlabels.mat"}
+CARS_BYTES = 2**24
+
+SUN_LISTS = {"train": "tr", "validation": "va", "test": "te"}
+SUN_PIXELS = 120_000  # maximum per image, as in TFDS
+
+EYES_SPLITS = {"train": None, "validation": "Public", "test": "Private"}
+EYES_LISTS = ("trainLabels.csv", "retinopathy_solution.csv")
+EYES_RADIUS, EYES_QUALITY, EYES_BLUR, EYES_MASK = 300, 72, 30, 0.9
+
+
+def find_in_folders(
+    split: str,
+    classes: Dataset | None,
+    suffixes: tuple[str, ...],
+    archives: Archives,
+    *,
+    key: str = "{folder}_{file}",
+    name: str = "{folder}/{file}",
+    feature: str = "{file}",
+) -> Contents:
+    """Finds `CLASS/FILE`, all in one split.
+
+    Args:
+      split: the split.
+      classes: dataset whose classes are the folders; None: the numbers of ImageNet's.
+      suffixes: ends of the files.
+      archives: the archives.
+      key: form of the sort key.
+      name: form of the example's name.
+      feature: form of the file name that the example has as a feature.
+    """
+    labels = {str(k): k for k in range(1000)} if classes is None else class_numbers(classes)
+    examples = []
+    for found in archives.files():
+        above, _, file = found.path.rpartition("/")
+        folder = above.rpartition("/")[2]
+        if file.endswith(suffixes) and folder in labels:
+            values = (feature.format(folder=folder, file=file), labels[folder])
+            own_key, own_name = (form.format(folder=folder, file=file) for form in (key, name))
+            examples.append(Example(own_key, own_name, (found,), values))
+    return Contents({split: ExampleList(examples)})
+
+
+def find_caltech101(archives: Archives) -> Contents:
+    """Finds the images by class, and draws 30 of each for training; the others are the test split.
+
+    By TFDS's rule: seed 1234, class after class, `numpy.random.choice` of the files. TFDS draws
+    from the files in the order in which the file system of its machine lists them, which no one
+    else can repeat; here they are in the order of their names. So the split is by TFDS's rule and
+    the same everywhere, but not the one in TFDS's own copy.
+    """
+    labels = class_numbers(datasets.CALTECH101)
+    classes: dict[str, dict[str, Found]] = {}
+    for path, found in archives.sort(r"([^/]+/image_\d{4}\.jpg)")[0].items():
+        folder, _, file = path.partition("/")
+        if folder.lower() in labels:
+            classes.setdefault(folder, {})[file] = found
+    splits: dict[str, list[Example]] = {"train": [], "test": []}
+    draw = np.random.RandomState(CALTECH_SEED)
+    for name, files in sorted(classes.items()):
+        if len(files) < CALTECH_TRAIN:
+            raise DataError(
+                f"{archives.named}: class {name} has {len(files)} images, fewer than the "
+                f"{CALTECH_TRAIN} to train on"
+            )
+        drawn = set(draw.choice(sorted(files), CALTECH_TRAIN, replace=False).tolist())
+        for file, found in sorted(files.items()):
+            key = f"{name}/{file}"
+            example = Example(key, key, (found,), (file, labels[name.lower()]))
+            splits["train" if file in drawn else "test"].append(example)
+    return Contents({split: ExampleList(examples) for split, examples in splits.items()})
+
+
+def find_dtd(archives: Archives) -> Contents:
+    """Finds the textures of the first of the ten partitions."""
+    labels = class_numbers(datasets.DTD)
+    lists, images = archives.sort(_any_of(DTD_LISTS.values()), r"([a-z-]+/[^/]+\.jpg)")
+    if not images:
+        return Contents({})
+    splits = {}
+    for split, file in DTD_LISTS.items():
+        if file not in lists:
+            raise DataError(f"{archives.named}: has images, but lacks dtd/labels/{file}")
+        examples = []
+        for name in archives.text(lists[file]).split():
+            label = labels.get(name.partition("/")[0])
+            if label is None:
+                raise DataError(
+                    f"{lists[file].path}: {name[:60]!r} has a class that DTD does not have"
+                )
+            if name in images:
+                examples.append(Example(name, name, (images[name],), (name, label)))
+        splits[split] = ExampleList(examples)
+    return Contents(splits)
+
+
+def find_sun397(archives: Archives) -> Contents:
+    """Finds the images in TFDS's lists for the three splits."""
+    labels = class_numbers(datasets.SUN397)
+    (images,) = archives.sort(r"SUN397(/[a-z]/.+\.jpg)")
+    folder = pathlib.Path(str(tfds.core.tfds_path("image_classification")))
+    splits = {}
+    for split, short in SUN_LISTS.items():
+        names = (folder / f"sun397_tfds_{short}.txt").read_text().split("\n")
+        splits[split] = ExampleList(
+            [
+                Example(name, name, (images[name],), (name, labels[name.rpartition("/")[0]]))
+                for name in map(str.strip, names)
+                if name in images
+            ]
+        )
+    return Contents(splits)
+
+
+def find_flowers(archives: Archives) -> Contents:
+    """Finds the images, their labels and the three splits that `setid.mat` defines."""
+    images, tables = archives.sort(r"image_(\d{5})\.jpg", _any_of((FLOWERS_LABELS, FLOWERS_SPLITS)))
+    if not images:
+        return Contents({})
+    for name in (FLOWERS_LABELS, FLOWERS_SPLITS):
+        if name not in tables:
+            raise DataError(f"{archives.named}: has images, but lacks {name}")
+
+    def rows(file: str, names: list[str]) -> dict[str, np.ndarray]:
+        """The rows of whole numbers in a file."""
+        found = tables[file]
+        arrays = mat.load(archives.read(found, FLOWERS_BYTES), names, found.path, FLOWERS_BYTES)
+        for name, array in arrays.items():
+            row = isinstance(array, np.ndarray) and array.ndim == 2 and len(array) == 1
+            if not row or not (array == np.round(array)).all():
+                raise DataError(f"{found.path}: {name} is not a row of whole numbers")
+        return {name: array[0].astype(np.int64) for name, array in arrays.items()}
+
+    labels = rows(FLOWERS_LABELS, ["labels"])["labels"]
+
+    def example(number: int) -> Example:
+        found = images[f"{number:05d}"]
+        if not 1 <= number <= len(labels):
+            raise DataError(f"{found.path}: has no label: {FLOWERS_LABELS} has {len(labels):,}")
+        label = int(labels[number - 1]) - 1
+        if not 0 <= label < datasets.FLOWERS.classes:
+            raise DataError(f"{found.path}: label {label + 1} of {datasets.FLOWERS.classes}")
+        name = f"image_{number:05d}.jpg"
+        return Example(name, name, (found,), (name, label))
+
+    members = rows(FLOWERS_SPLITS, list(FLOWERS_NAMES.values()))
+    return Contents({
+        split: ExampleList([example(k) for k in members[name].tolist() if f"{k:05d}" in images])
+        for split, name in FLOWERS_NAMES.items()
+    })  # fmt: skip
+
+
+def find_pets(archives: Archives) -> Contents:
+    """Finds the images of the two lists, each with its trimap and optional bounding box.
+
+    A line of a list has name, class, species and breed.
+    """
+    lists, images, trimaps, boxes = archives.sort(
+        _any_of(PETS_LISTS.values()),
+        *(rf"([A-Za-z_]+_\d+)\.{suffix}" for suffix in ("jpg", "png", "xml")),
+    )
+    if not images:
+        return Contents({})
+
+    def examples(found: Found) -> Iterator[Example]:
+        for number, line in enumerate(archives.text(found).splitlines(), start=1):
+            parts = line.split()
+            if not parts or parts[0].startswith("#"):
+                continue
+            where = f"{found.path}: line {number}: {line[:60]!r}"
+            name = parts[0]
+            if len(parts) != 4 or not all(each.isdecimal() and len(each) < 4 for each in parts[1:]):
+                raise DataError(f"{where} is not NAME and 3 numbers")
+            label, species = int(parts[1]) - 1, int(parts[2]) - 1
+            if not (0 <= label < datasets.PETS.classes and species in (0, 1)):
+                raise DataError(f"{where} has no such class")
+            if name not in images:
+                continue
+            if name not in trimaps:
+                raise DataError(f"{archives.named}: lacks annotations/trimaps/{name}.png")
+            locations: list[Location] = [images[name], trimaps[name]]
+            locations += [boxes[name]] if name in boxes else []
+            file = f"{name}.jpg"
+            yield Example(file, file, tuple(locations), (name, label, species))
+
+    splits = {}
+    for split, name in PETS_LISTS.items():
+        if name not in lists:
+            raise DataError(f"{archives.named}: has images, but lacks annotations/{name}")
+        splits[split] = ExampleList(list(examples(lists[name])))
+    return Contents(splits)
+
+
+def find_cars(archives: Archives) -> Contents:
+    """Finds the cars of both lists, each with its bounding box."""
+    lists, *images = archives.sort(
+        _any_of(CARS_LISTS.values()), *(rf"cars_{split}/(\d{{5}})\.jpg" for split in CARS_LISTS)
+    )
+    splits = {}
+    for (split, file), there in zip(CARS_LISTS.items(), images, strict=True):
+        if not there:
+            continue
+        if file not in lists:
+            raise DataError(f"{archives.named}: has images, but lacks {file}")
+        table = mat.load(archives.read(lists[file]), ["annotations"], file, CARS_BYTES)
+        splits[split] = ExampleList(
+            [
+                Example(name, name, (there[name],), (name, *values))
+                for name, values in _read_cars(table["annotations"], file)
+                if name in there
+            ]
+        )
+    return Contents(splits)
+
+
+def _read_cars(rows: Any, file: str) -> Iterator[tuple[str, tuple[float, ...]]]:
+    """Yields the number of each car, with left, top, right, bottom and the zero-based class."""
+    for row in rows if isinstance(rows, list) else ():
+        *numbers, image = row.values()
+        ok = len(numbers) == 5 and all(isinstance(n, np.ndarray) and n.size == 1 for n in numbers)
+        if not ok or not isinstance(image, str):
+            raise DataError(f"{file}: is not a list of cars")
+        *box, label = (float(number.item()) for number in numbers)
+        if not 1 <= label <= datasets.CARS.classes:
+            raise DataError(f"{file}: {image[:40]}: class {label:g} of {datasets.CARS.classes}")
+        yield image.partition(".")[0], (*box, int(label) - 1)
+
+
+def find_retinopathy(archives: Archives) -> Contents:
+    """Finds the images of the three lists; the test images have a public and a private part."""
+    lists, images = archives.sort(
+        _any_of(EYES_LISTS), r"((?:train|test)/\d{1,6}_(?:left|right))\.jpeg"
+    )
+    if not images:
+        return Contents({})
+    splits = {}
+    for split, usage in EYES_SPLITS.items():
+        name = EYES_LISTS[usage is not None]
+        if name not in lists:
+            raise DataError(f"{archives.named}: has images, but lacks {name}")
+        examples = []
+        for row in csv.DictReader(io.StringIO(archives.text(lists[name]))):
+            if usage is not None and row.get("Usage") != usage:
+                continue
+            image, level = row.get("image") or "", row.get("level") or ""
+            if level not in ("0", "1", "2", "3", "4"):
+                raise DataError(f"{lists[name].path}: {image[:40]!r} has no level from 0 to 4")
+            found = images.get(f"{'test' if usage else 'train'}/{image}")
+            if found is not None:
+                examples.append(Example(image, f"{image}.jpeg", (found,), (image, int(level))))
+        splits[split] = ExampleList(examples)
+    return Contents(splits)
+
+
+def _any_of(names: Iterable[str]) -> str:
+    """A pattern of file names."""
+    return f"({'|'.join(map(re.escape, names))})"
+
+
+def encode_tiff(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
+    """An example from a TIFF, converted to PNG."""
+    name, label = values
+    check_pixels(*decoding.size(data[0]))
+    pixels = cv2.imdecode(np.frombuffer(data[0], np.uint8), cv2.IMREAD_COLOR_RGB)
+    if pixels is None:
+        raise BadImage("is not a valid TIFF")
+    return {"image": as_png(pixels), "label": label, "filename": name}
+
+
+def encode_pet(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
+    """An example with trimap and the relative bounding box of the head."""
+    name, label, species = values
+    image, trimap, *boxes = data
+    return {
+        "image": as_jpeg(image, PETS_QUALITY, again=True) if name in PETS_AGAIN else checked(image),
+        "label": label,
+        "species": species,
+        "file_name": f"{name}.jpg",
+        "segmentation_mask": checked(trimap),
+        "head_bbox": _parse_box(boxes[0]) if boxes else tfds.features.BBox(0.0, 0.0, 0.0, 0.0),
+    }
+
+
+def _parse_box(data: bytes) -> tfds.features.BBox:
+    """The relative bounding box of the head in a VOC annotation with one object."""
+    if len(data) > PETS_XML_BYTES:
+        raise BadImage(f"its annotation has {len(data):,} bytes")
+    sides = []
+    for tag in ("height", "width", "ymin", "xmin", "ymax", "xmax"):
+        match = re.search(rf"<{tag}>\s*(\d{{1,6}}(?:\.\d{{1,6}})?)\s*</{tag}>".encode(), data)
+        if match is None or (tag in ("height", "width") and not float(match[1])):
+            raise BadImage(f"its annotation has no {tag}")
+        sides.append(float(match[1]))
+    height, width, ymin, xmin, ymax, xmax = sides
+    return tfds.features.BBox(ymin / height, xmin / width, ymax / height, xmax / width)
+
+
+def encode_car(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
+    """An example whose bounding box is relative to the image size in the header."""
+    name, left, top, right, bottom, label = values
+    try:
+        with PIL.Image.open(io.BytesIO(checked(data[0])), formats=FORMATS) as opened:
+            width, height = opened.size
+    except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError) as error:
+        raise BadImage(f"cannot be read: {error}") from None
+    box = tfds.features.BBox(top / height, left / width, bottom / height, right / width)
+    return {"image": data[0], "label": label, "bbox": box, "id": name}
+
+
+def encode_sun397(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
+    """An example as a JPEG of at most 120,000 pixels, from any format."""
+    name, label = values
+    image = _decode(data[0])
+    pixels = image.shape[0] * image.shape[1]
+    if pixels > SUN_PIXELS:
+        factor = float(np.sqrt(SUN_PIXELS / pixels))
+        image = cv2.resize(image, None, fx=factor, fy=factor)
+    return {"image": cv2.imencode(".jpg", image)[1].tobytes(), "label": label, "file_name": name}
+
+
+def encode_retinopathy(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
+    """An example like B. Graham's, who won the competition: all eyes have the same radius.
+
+    An eye is scaled to a radius of 300 pixels, its local average is taken to gray, and what is
+    outside of 90 % of the radius is cut off.
+    """
+    name, label = values
+    image = _decode(data[0])
+    across = image[image.shape[0] // 2].sum(axis=1)
+    radius = (across > across.mean() / 10).sum() / 2
+    factor = float(EYES_RADIUS / (radius if radius >= 1 else image.shape[0] / 2))
+    check_pixels(factor * image.shape[0], factor * image.shape[1])
+    image = cv2.resize(image, None, fx=factor, fy=factor)
+    average = cv2.GaussianBlur(image, (0, 0), EYES_RADIUS / EYES_BLUR)
+    image = cv2.addWeighted(image, 4, average, -4, 128)
+    kept, (height, width) = int(EYES_RADIUS * EYES_MASK), image.shape[:2]
+    mask = np.zeros(image.shape)
+    cv2.circle(mask, (width // 2, height // 2), kept, (1, 1, 1), -1)
+    image = image * mask + (1 - mask) * 128
+    rows = slice(max(height // 2 - kept, 0), min(height // 2 + kept, height))
+    columns = slice(max(width // 2 - kept, 0), min(width // 2 + kept, width))
+    encoded = cv2.imencode(".jpg", image[rows, columns], [cv2.IMWRITE_JPEG_QUALITY, EYES_QUALITY])
+    return {"image": encoded[1].tobytes(), "label": label, "name": name}
+
+
+def _decode(data: bytes) -> np.ndarray:
+    """BGR pixels; some files called .jpg are in formats that OpenCV may not have."""
+    check_pixels(*decoding.size(checked(data)))
+    image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR)
+    if image is not None:
+        return image
+    try:
+        with PIL.Image.open(io.BytesIO(data), formats=FORMATS) as file:
+            return cv2.cvtColor(np.array(file.convert("RGB")), cv2.COLOR_RGB2BGR)
+    except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError) as error:
+        raise BadImage(f"cannot be decoded: {error}") from None
+
+
+def _variant_of_imagenet(dataset: Dataset, archive: str, source: str, **forms: str) -> Recipe:
+    numbered = dataset is datasets.IMAGENET_V2
+    classes = None if numbered else datasets.IMAGENET
+    suffixes = (".jpeg",) if numbered else (".jpg", ".JPEG")
+    stem = archive.partition(".")[0].lower()
+    return Recipe(
+        dataset=dataset,
+        files=f"{archive} from {source}",
+        archives=(f"{stem}*.tar*", f"{stem}*.zip"),
+        unpacked=2**34,
+        find=functools.partial(find_in_folders, "test", classes, suffixes, **forms),
+        encode=functools.partial(encode_file, "file_name"),
+        downloads=(archive,),
+    )
+
+
+RECIPES = (
+    Recipe(
+        dataset=datasets.EUROSAT,
+        files="EuroSAT.zip (EuroSAT_RGB.zip) from github.com/phelber/eurosat",
+        archives=("eurosat*.zip",),
+        unpacked=2**30,
+        find=functools.partial(find_in_folders, "train", datasets.EUROSAT, (".jpg",)),
+        encode=functools.partial(encode_file, "filename"),
+        downloads=("EuroSAT.zip",),
+    ),
+    Recipe(
+        dataset=datasets.RESISC45,
+        files=datasets.RESISC45.files,
+        archives=("nwpu-resisc45*.zip", "nwpu-resisc45*.tar*"),
+        unpacked=2**30,
+        find=functools.partial(find_in_folders, "train", datasets.RESISC45, (".jpg",)),
+        encode=functools.partial(encode_file, "filename"),
+    ),
+    Recipe(
+        dataset=datasets.UC_MERCED,
+        files="UCMerced_LandUse.zip from weegee.vision.ucmerced.edu/datasets/landuse.html",
+        archives=("ucmerced_landuse*.zip",),
+        unpacked=2**30,
+        find=functools.partial(
+            find_in_folders, "train", datasets.UC_MERCED, (".tif",), key="{file}"
+        ),
+        encode=encode_tiff,
+        downloads=("UCMerced_LandUse.zip",),
+    ),
+    Recipe(
+        dataset=datasets.CALTECH101,
+        files="caltech-101.zip, or its 101_ObjectCategories.tar.gz, from doi.org/10.22002/D1.20086",
+        archives=("caltech-101*.zip", "caltech101*.zip", "101_objectcategories*.tar*"),
+        unpacked=2**29,
+        find=find_caltech101,
+        encode=functools.partial(encode_file, "image/file_name"),
+        downloads=("caltech-101.zip",),
+    ),
+    Recipe(
+        dataset=datasets.DTD,
+        files="dtd-r1.0.1.tar.gz from www.robots.ox.ac.uk/~vgg/data/dtd",
+        archives=("dtd-r1.0.1*.tar*",),
+        unpacked=2**31,
+        find=find_dtd,
+        encode=functools.partial(encode_file, "file_name"),
+        downloads=("dtd-r1.0.1.tar.gz",),
+    ),
+    Recipe(
+        dataset=datasets.SUN397,
+        files="SUN397.tar.gz from vision.princeton.edu/projects/2010/SUN",
+        archives=("sun397*.tar*",),
+        unpacked=2**36,
+        find=find_sun397,
+        encode=encode_sun397,
+        downloads=("SUN397.tar.gz",),
+    ),
+    Recipe(
+        dataset=datasets.FLOWERS,
+        files=f"102flowers.tgz, {FLOWERS_LABELS} and {FLOWERS_SPLITS} from "
+        "www.robots.ox.ac.uk/~vgg/data/flowers/102",
+        archives=("102flowers*.tgz", "102flowers*.tar*"),
+        unpacked=2**30,
+        find=find_flowers,
+        encode=functools.partial(encode_file, "file_name"),
+        downloads=("102flowers.tgz", FLOWERS_LABELS, FLOWERS_SPLITS),
+    ),
+    Recipe(
+        dataset=datasets.PETS,
+        files="images.tar.gz and annotations.tar.gz from www.robots.ox.ac.uk/~vgg/data/pets",
+        archives=("images*.tar*", "annotations*.tar*"),
+        unpacked=2**31,
+        find=find_pets,
+        encode=encode_pet,
+        downloads=("images.tar.gz", "annotations.tar.gz"),
+    ),
+    Recipe(
+        dataset=datasets.CARS,
+        files="cars_train.tgz, cars_test.tgz, car_devkit.tgz and cars_test_annos_withlabels.mat "
+        "of Stanford's cars",
+        archives=("cars_train*.tgz", "cars_test*.tgz", "car_devkit*.tgz"),
+        unpacked=2**31,
+        find=find_cars,
+        encode=encode_car,
+        downloads=("cars_train.tgz", "cars_test.tgz", "car_devkit.tgz", CARS_LISTS["test"]),
+    ),
+    Recipe(
+        dataset=datasets.RETINOPATHY,
+        files=datasets.RETINOPATHY.files,
+        archives=(),
+        unpacked=0,
+        find=find_retinopathy,
+        encode=encode_retinopathy,
+    ),
+    _variant_of_imagenet(
+        datasets.IMAGENET_V2,
+        "imagenetv2-matched-frequency.tar.gz",
+        "huggingface.co/datasets/vaishaal/ImageNetV2",
+        feature="{folder}/{file}",
+    ),
+    _variant_of_imagenet(
+        datasets.IMAGENET_A,
+        "imagenet-a.tar",
+        "github.com/hendrycks/natural-adv-examples",
+        key="{file}",
+        name="{file}",
+    ),
+    _variant_of_imagenet(
+        datasets.IMAGENET_R,
+        "imagenet-r.tar",
+        "github.com/hendrycks/imagenet-r",
+        feature="{folder}/{file}",
+    ),
+    _variant_of_imagenet(
+        datasets.IMAGENET_SKETCH,
+        "ImageNet-Sketch.zip",
+        "github.com/HaohanWang/ImageNet-Sketch",
+        key="{folder}/{file}",
+        feature="{folder}/{file}",
+    ),
+)
