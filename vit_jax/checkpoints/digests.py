@@ -30,7 +30,7 @@ SECOND = np.uint32(0x7FEB352D)
 
 
 def compute(leaves: dict[str, jax.Array]) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Returns `{name: {"dtype", "shape", "digest"}}` and the names of non-finite leaves.
+    """Digests `{name: {"dtype", "shape", "digest"}}`, and the names of non-finite leaves.
 
     Blocks until the arrays are ready and the pass is done. All processes must call it, from the
     thread that runs the other collectives; all get the same result.
@@ -61,7 +61,7 @@ def compute(leaves: dict[str, jax.Array]) -> tuple[dict[str, dict[str, Any]], li
 
 
 def lanes(x: jax.Array) -> jax.Array:
-    """Returns the digest of an array on one device, (2,) uint32, within a program.
+    """The digest of an array on one device, (2,) uint32, within a program.
 
     Raises TypeError as `compute` does.
     """
@@ -69,14 +69,14 @@ def lanes(x: jax.Array) -> jax.Array:
 
 
 def _shards(x: jax.Array) -> tuple[int, ...]:
-    """Returns into how many shards each axis is cut."""
+    """The number of shards along each axis."""
     pairs = zip(x.shape, x.sharding.shard_shape(x.shape), strict=True)
     return tuple(size // part if part else 1 for size, part in pairs)
 
 
 @functools.cache
 def _program(whole: NamedSharding | None, shards: tuple[tuple[int, ...], ...]) -> Any:
-    """Returns the compiled pass; its small result is replicated on every device, hence host."""
+    """The compiled pass; its small result is replicated, so that every host has it."""
 
     def sums(arrays: Sequence[jax.Array]) -> jax.Array:
         return jnp.stack([_sums(x, cut) for x, cut in zip(arrays, shards, strict=True)])
@@ -85,7 +85,7 @@ def _program(whole: NamedSharding | None, shards: tuple[tuple[int, ...], ...]) -
 
 
 def _sums(x: jax.Array, shards: tuple[int, ...]) -> jax.Array:
-    """Returns the two lanes, and a number that is not 0 if an element is not finite, (3,) uint32.
+    """The two lanes, and a number that is not 0 if an element is not finite, (3,) uint32.
 
     Every shard is summed by one reduction of three operands. XLA's CPU compiler turns a reduction
     of one operand into a tree for accuracy, which integers do not need, and for which it finds no
@@ -115,12 +115,12 @@ def _sums(x: jax.Array, shards: tuple[int, ...]) -> jax.Array:
 
 
 def _add(some: Sequence[jax.Array], others: Sequence[jax.Array]) -> list[jax.Array]:
-    """Returns the sums of two lists, modulo 2**32."""
+    """The sums of two lists, modulo 2**32."""
     return [a + b for a, b in zip(some, others, strict=True)]
 
 
 def _words(x: jax.Array) -> jax.Array:
-    """Returns every element's bits as uint32; 8-byte elements add a last axis of two."""
+    """Every element's bits as uint32; 8-byte elements add a last axis of two."""
     if x.dtype == jnp.bool_:
         return x.astype(jnp.uint32)
     kinds = (jnp.floating, jnp.integer)
@@ -133,7 +133,7 @@ def _words(x: jax.Array) -> jax.Array:
 
 
 def _mix(h: jax.Array) -> jax.Array:
-    """Returns MurmurHash3's fmix32 (A. Appleby, public domain)."""
+    """MurmurHash3's fmix32 (A. Appleby, public domain)."""
     h = (h ^ (h >> 16)) * np.uint32(0x85EBCA6B)
     h = (h ^ (h >> 13)) * np.uint32(0xC2B2AE35)
     return h ^ (h >> 16)

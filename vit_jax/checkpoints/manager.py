@@ -168,7 +168,7 @@ class Manager:
                 raise error
 
     def wait(self) -> None:
-        """Returns once the last save is committed; raises SaveFailed, in every process."""
+        """Waits until the last save is committed; raises SaveFailed, in every process."""
         pending, self._pending = self._pending, None
         if pending is None:
             return
@@ -180,7 +180,7 @@ class Manager:
             raise SaveFailed(problem)
 
     def steps(self) -> list[int]:
-        """Returns the committed steps in the directory, ascending."""
+        """The committed steps in the directory, ascending."""
         return records.steps(self._directory)
 
     def best_step(self) -> int | None:
@@ -188,7 +188,7 @@ class Manager:
         return records.best(records.readable(self._directory), self._metric)
 
     def is_best(self, metrics: Mapping[str, float] | None) -> bool:
-        """Returns whether the metrics beat those of every state saved so far."""
+        """Whether the metrics beat those of every state saved so far."""
         score = records.score(metrics, self._metric)
         return score is not None and (self._score is None or score > self._score)
 

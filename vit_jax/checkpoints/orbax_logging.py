@@ -65,7 +65,7 @@ class _Hook:
 
 
 def _called_a_closed_loop(unraisable: Any) -> bool:
-    """Returns whether one of tensorstore's threads came back to an event loop that is gone."""
+    """Whether one of tensorstore's threads called an event loop that is closed."""
     frames = list(traceback.walk_tb(unraisable.exc_traceback))
     # Such a thread has no Python of its own: asyncio's function is the outermost frame.
     return (

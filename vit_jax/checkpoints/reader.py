@@ -22,7 +22,7 @@ PASSING = (
 
 
 def restore_subtree(directory: epath.PathLike, step: int, target: Any) -> Any:
-    """Returns part of a checkpoint, such as `{"params": ...}`, verified by its digests.
+    """Part of a checkpoint, such as `{"params": ...}`, verified by its digests.
 
     Args:
       directory: the folder of checkpoints; it is only read.
@@ -38,7 +38,7 @@ def restore_subtree(directory: epath.PathLike, step: int, target: Any) -> Any:
 def restore_exactly(
     directory: epath.Path, step: int, target: Any, *, whole: bool
 ) -> tuple[Any, dict[str, Any]]:
-    """Does what `restore` does, or raises a CheckpointError that names the alternatives."""
+    """Like `restore`, but damage raises a CheckpointError that names the alternatives."""
     try:
         return restore(directory, step, target, whole=whole)
     except DamagedCheckpoint as problem:
@@ -51,9 +51,10 @@ def restore_exactly(
 def restore(
     directory: epath.Path, step: int, target: Any, *, whole: bool
 ) -> tuple[Any, dict[str, Any]]:
-    """Returns the verified state, or the part of it that `target` names, and the public record.
+    """The verified state, or the part of it that `target` names, and the public record.
 
-    Raises Damaged; CheckpointError if the target does not fit or nothing can be said for now.
+    Raises DamagedCheckpoint; CheckpointError if the target does not fit, or if the checkpoint
+    cannot be read for now.
     """
     path = records.folder(directory, step)
     commit = collectives.broadcast_from_main(lambda: records.read(path))

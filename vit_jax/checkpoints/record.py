@@ -38,18 +38,18 @@ log = logging.getLogger("vit_jax")
 
 
 def absolute(directory: epath.PathLike) -> epath.Path:
-    """Returns a directory as orbax wants it."""
+    """A directory as an absolute path, which orbax requires."""
     path = epath.Path(directory)
     return path if storage.is_remote(path) else path.absolute()
 
 
 def folder(directory: epath.PathLike, step: int) -> epath.Path:
-    """Returns the folder of a step's checkpoint."""
+    """The folder of a step's checkpoint."""
     return epath.Path(directory) / f"{step:08d}"
 
 
 def steps(directory: epath.PathLike) -> list[int]:
-    """Returns the committed steps in a directory, ascending; raises CheckpointError."""
+    """The committed steps in a directory, ascending; raises CheckpointError."""
     return sorted(
         int(match["step"])
         for path, match in own(directory)
@@ -74,7 +74,7 @@ def is_committed(path: epath.Path) -> bool:
 
 
 def own(directory: epath.PathLike) -> list[tuple[epath.Path, re.Match[str]]]:
-    """Returns the folders in a directory that are named as this module names them."""
+    """Checkpoint folders of a directory, whole or not, with the match of their name."""
     directory = epath.Path(directory)
     try:
         with storage.os_errors():
@@ -116,7 +116,7 @@ def write(path: epath.Path, commit: Mapping[str, Any]) -> None:
 
 
 def read(path: epath.Path) -> dict[str, Any]:
-    """Returns the commit record in folder `path`; raises Damaged if anything about it is off."""
+    """The commit record in folder `path`; raises DamagedCheckpoint unless it is intact."""
     try:
         with storage.os_errors():
             text = limits.read(path / COMMIT, limits.RECORD)
@@ -168,7 +168,7 @@ def check_files(path: epath.Path, commit: Mapping[str, Any], share: slice = slic
 
 
 def bad(directory: epath.PathLike) -> list[int]:
-    """Returns the steps of checkpoints that were set aside because they are damaged."""
+    """The steps of checkpoints that were set aside because they are damaged."""
     return [int(match["step"]) for _, match in own(directory) if match["suffix"].startswith(".bad")]
 
 
@@ -262,7 +262,7 @@ def score(metrics: Mapping[str, Any] | None, metric: str | None) -> tuple[float,
 
 
 def readable(directory: epath.PathLike) -> dict[int, dict[str, Any]]:
-    """Returns the commit records of a directory by step, leaving out damaged ones."""
+    """The commit records of a directory by step, leaving out damaged ones."""
     commits = {}
     for step in steps(directory):
         with contextlib.suppress(DamagedCheckpoint):
@@ -271,7 +271,7 @@ def readable(directory: epath.PathLike) -> dict[int, dict[str, Any]]:
 
 
 def public(commit: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what callers see of a commit record: the run's facts, `step` and `metrics`."""
+    """The public part of a commit record: the run's facts, `step` and `metrics`."""
     return {**commit["facts"], "step": commit["step"], "metrics": commit["metrics"]}
 
 
@@ -334,12 +334,12 @@ def choose(
 
 
 def read_record(directory: epath.PathLike, step: int | None = None) -> dict[str, Any]:
-    """Returns the run's facts, `step` and `metrics` of a checkpoint; raises CheckpointError."""
+    """The run's facts, `step` and `metrics` of a checkpoint; raises CheckpointError."""
     return find(directory, step)[1]
 
 
 def first_line(error: BaseException) -> str:
-    """Returns an error in one line: the system's message if there is one."""
+    """An error in one line: the system's message if there is one."""
     text = str(error) or type(error).__name__
     for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO):
         if os.strerror(code) in text:

@@ -111,7 +111,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 
 
 def _teachers(cfgs: Iterable[config.Config]) -> dict[str, config.Config]:
-    """Returns what the checkpoints of teachers say of their models."""
+    """Model metadata of the teachers' checkpoints."""
     names = {cfg.distill.teacher for cfg in cfgs if cfg.distill.teacher is not None}
     if not names:
         return {}
@@ -122,7 +122,7 @@ def _teachers(cfgs: Iterable[config.Config]) -> dict[str, config.Config]:
 
 
 def _run(name: str, overrides: dict[str, str], examples: int | None) -> tuple[config.Config, int]:
-    """Returns a config and the images of its epoch."""
+    """A config and the images of its epoch."""
     from vit_jax import preflight, unread_options
 
     cfg = config.build(config.override(catalog.load(name), overrides))

@@ -46,7 +46,7 @@ __all__ = [
     "plan_native",
 ]
 
-EVALUATED_AT_ONCE = 128  # images, of weights whose config says nothing
+BATCH_SIZE = 128  # of evaluation, for weights that come without a config
 
 
 def load(
@@ -56,7 +56,7 @@ def load(
     *,
     wanted: config.Config | None = None,
 ) -> LoadedModel:
-    """Returns the model of any checkpoint, with its parameters, classes and preprocessing.
+    """Loads any checkpoint: model, parameters, classes and preprocessing.
 
     Never imports a module that a run directory names.
 
@@ -113,7 +113,7 @@ def load(
 
 
 def describe(reference: str, wanted: config.Config | None = None) -> weights.Facts:
-    """Returns what a checkpoint says of its model, without reading its arrays; raises likewise.
+    """Reads a checkpoint's model metadata without its arrays. Raises the same errors as `load`.
 
     Args:
       reference: as in `load`.
@@ -131,7 +131,7 @@ def describe(reference: str, wanted: config.Config | None = None) -> weights.Fac
 
 
 def is_run(reference: str | os.PathLike[str]) -> bool:
-    """Returns whether a reference is a run directory, its `checkpoints`, or one step of those."""
+    """Whether a reference is a run directory, its `checkpoints`, or one step of those."""
     path = storage.as_path(reference)
     if storage.is_remote(reference) and path.suffix in (".npz", ".safetensors"):
         return False  # weights, downloaded as they are
@@ -144,13 +144,13 @@ def is_run(reference: str | os.PathLike[str]) -> bool:
 
 
 def has_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) -> bool:
-    """Returns whether images are named, as a run does; weights of other projects bring none."""
+    """Whether the config names images; weights of other projects name none."""
     own = is_run(reference) or adapter_file.recognizes(storage.as_path(reference))
     return own or bool({"data.source", "data.name", "data.root"} & set(overrides))
 
 
 def check_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) -> None:
-    """Raises ConfigError where no images are named, WeightsError where this is no checkpoint."""
+    """Raises ConfigError if no images are named, WeightsError if this is no checkpoint."""
     if not str(reference).startswith("https://"):
         storage.given_path("checkpoint", reference)
     if not storage.as_path(reference).exists() and "://" not in str(reference):
@@ -168,7 +168,7 @@ def check_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]
 def find_checkpoint(
     checkpoint: pathlib.Path, at: int | str | None = None
 ) -> tuple[pathlib.Path, int, dict[str, Any]]:
-    """Returns the checkpoint folder, step and commit record of a run.
+    """The checkpoint folder, step and commit record of a run.
 
     Args:
       checkpoint: a run directory, its `checkpoints` folder, or one step of that.
@@ -194,7 +194,7 @@ def find_checkpoint(
 
 
 def load_params(directory: pathlib.Path, step_number: int, cfg: config.Config) -> Any:
-    """Returns the parameters to evaluate (the average where the run kept one), verified.
+    """The parameters to evaluate (the average where the run kept one), verified.
 
     Adapters are added to their matrices.
     """
@@ -203,9 +203,9 @@ def load_params(directory: pathlib.Path, step_number: int, cfg: config.Config) -
 
 
 def load_held(directory: pathlib.Path, step_number: int, cfg: config.Config) -> dict[str, Any]:
-    """Returns the parameters of a state as it holds them: `params` and, if it has one, `ema`.
+    """The parameters of a training state: `params`, and `ema` if there is one.
 
-    Where all of the parameters have an average, that alone.
+    Only `ema` if it covers all parameters.
     """
     mesh, model = sharding.create_mesh(cfg.mesh.fsdp), create_model(cfg)
     chosen, params = trainable.of(model, cfg), trainable.parameters(model, cfg)
@@ -218,7 +218,7 @@ def load_held(directory: pathlib.Path, step_number: int, cfg: config.Config) -> 
 def initial_params(
     cfg: config.Config, model: models.Classifier, classes: Sequence[str]
 ) -> tuple[models.Params, list[str]]:
-    """Returns the parameters that `model` takes from `init_from`, and a line on every difference.
+    """Initial parameters from `init_from`, and a line on every difference.
 
     Args:
       cfg: the run.
@@ -243,7 +243,7 @@ def initial_params(
 def _head_of(
     opened: LoadedModel, cfg: config.Config, classes: Sequence[str]
 ) -> tuple[list[str], LoadedModel]:
-    """Returns lines about the head that a run keeps, and the model with its rows for `classes`."""
+    """Lines about the head that a run keeps, and the model with its rows for `classes`."""
     remedy, had = "set init_head=new", len(opened.classes)
     if len(classes) < len(wanted := class_names(classes, cfg)):
         remedy = f"set model.num_classes={len(classes)}, as many as the data has, or init_head=new"
@@ -260,7 +260,7 @@ def _head_of(
 def adapter_base(
     cfg: config.Config, classes: Sequence[str]
 ) -> tuple[models.Params, str, dict[str, Any]]:
-    """Returns what an adapter of a run leaves to its base, and what it holds itself.
+    """Splits the parameters of a LoRA run into base and adapter.
 
     Args:
       cfg: the run.
@@ -291,7 +291,7 @@ def adapter_base(
 
 
 def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> LoadedModel:
-    """Returns the model of an adapter folder on its base."""
+    """The model of an adapter folder on its base."""
     fields = adapter_file.read_fields(path)
     cfg = run_config.config_from_values(fields["config"], overrides)
     classes = tuple(map(str, fields["classes"]))
@@ -317,8 +317,8 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> LoadedMod
 
 
 def _config(name: str, facts: weights.Facts, overrides: Mapping[str, str]) -> config.Config:
-    """Returns a config around a model whose own is not known."""
-    rows = max(EVALUATED_AT_ONCE // jax.device_count(), 1) * jax.device_count()
+    """A config for weights that come without one."""
+    rows = max(BATCH_SIZE // jax.device_count(), 1) * jax.device_count()
     # Such a file names no images. The default, the digits, are gray or RGB.
     source = facts.data.source if facts.data.channels in (1, 3) else "synthetic"
     data = dataclasses.replace(facts.data, source=source)

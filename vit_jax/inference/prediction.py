@@ -1,4 +1,4 @@
-"""Classes of images: of files and folders, or of examples of a split."""
+"""Predicted classes of image files and folders, or of examples of a split."""
 
 import os
 import pathlib
@@ -27,7 +27,7 @@ def predict(
     examples: int = 0,
     seed: int = 0,
 ) -> Iterator[Prediction]:
-    """Returns an iterator of the `top` classes of image files, or of examples of a split.
+    """The `top` classes of image files, or of examples of a split.
 
     For arrays use `load(reference).predict(images)`.
 
@@ -123,7 +123,7 @@ def read_examples(
 
 
 def as_dict(prediction: Prediction) -> Mapping[str, Any]:
-    """Returns a prediction as JSON-able values."""
+    """A prediction as JSON-able values."""
     top = [{"class": name, "probability": value} for name, value in prediction.top]
     extra = {"truth": prediction.truth, "error": prediction.error}
     return {"image": prediction.image, "top": top} | {

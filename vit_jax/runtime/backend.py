@@ -1,4 +1,4 @@
-"""Which backend jax is to use, decided before jax is imported."""
+"""The backend that jax uses, chosen before jax is imported."""
 
 import importlib.util
 import os
@@ -15,8 +15,8 @@ GOOGLE = "0x1ae0"  # PCI vendor
 def choose() -> None:
     """Keeps jax from looking for TPUs where libtpu is installed only to compile for them.
 
-    Without this every command on such a machine would begin with libtpu's complaints of a missing
-    TPU. A JAX_PLATFORMS that is set already is left alone; raises ConfigError if none of its
+    Otherwise every command on such a machine would print libtpu's complaints of a missing TPU.
+    Leaves a JAX_PLATFORMS that is already set alone; raises ConfigError if none of its
     platforms is installed.
     """
     asked = [name for name in os.environ.get("JAX_PLATFORMS", "").lower().split(",") if name]
@@ -31,9 +31,10 @@ def choose() -> None:
 
 
 def ask(code: str) -> list[str]:
-    """Returns the words that a program about devices prints, in a process of its own.
+    """Runs a program about devices in a process of its own; the words that it prints.
 
-    Whoever opens devices keeps them: a TPU has one owner, and jax takes most of a GPU's memory.
+    A process that opens devices keeps them: a TPU has one owner, and jax takes most of a GPU's
+    memory.
     Raises ConfigError.
     """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -46,7 +47,7 @@ def ask(code: str) -> list[str]:
 
 
 def problem(error: BaseException) -> str | None:
-    """Returns the line for an error that jax raised as it found no device of JAX_PLATFORMS."""
+    """The line for an error that jax raised as it found no device of JAX_PLATFORMS."""
     if not os.environ.get("JAX_PLATFORMS"):
         return None
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
@@ -67,7 +68,7 @@ def _may_exist(platform: str) -> bool:
 
 
 def is_cpu_only() -> bool:
-    """Returns whether jax can only choose the CPU; does not make it choose."""
+    """Whether jax can only choose the CPU; does not initialize a backend."""
     platforms = os.environ.get("JAX_PLATFORMS")
     if platforms:
         return platforms == "cpu"

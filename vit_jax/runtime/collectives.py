@@ -12,7 +12,7 @@ from vit_jax.utils.errors import CheckpointError, DamagedCheckpoint
 
 
 def broadcast_from_main(function: Callable[[], Any]) -> Any:
-    """Returns process 0's result, passed as JSON, in every process, or raises its error."""
+    """Process 0's result, passed as JSON, in every process, or raises its error."""
     if jax.process_count() == 1:
         return function()
     outcome, error = {}, None
@@ -37,14 +37,14 @@ def broadcast_from_main(function: Callable[[], Any]) -> Any:
 
 
 def first_problem(problem: str | None) -> str | None:
-    """Returns the first problem of any process, in every process."""
+    """The first problem of any process, in every process."""
     if jax.process_count() == 1:
         return problem
     return next((text for text in gather(problem or "", 512) if text), None)
 
 
 def gather(text: str, most: int) -> list[str]:
-    """Returns the text of every process, in every process, cut to `most` bytes of UTF-8."""
+    """The text of every process, in every process, cut to `most` bytes of UTF-8."""
     if jax.process_count() == 1:
         return [text]
     padded = np.zeros(most, np.uint8)

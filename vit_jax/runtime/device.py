@@ -1,4 +1,4 @@
-"""What a process arranges with its machine: memory, compiled programs."""
+"""Memory and compiled programs of a process on its machine."""
 
 import contextlib
 import ctypes
@@ -29,10 +29,10 @@ class OutOfMemory(config.UserError):
 
 
 def cache_programs() -> None:
-    """Keeps compiled programs in a folder of the user's, so that a resumed run starts at once.
+    """Caches compiled programs in the user's home, so that a resumed run starts at once.
 
-    jax executes what it finds there: a run directory, which others may have written or damaged,
-    holds none. Without a private folder nothing is kept.
+    Not in the run directory: jax executes what it finds there, and others may have written it.
+    Without a private folder nothing is cached.
     """
     if jax.config.values["jax_compilation_cache_dir"]:
         return  # chosen by the user, through JAX_COMPILATION_CACHE_DIR
@@ -50,7 +50,7 @@ def cache_programs() -> None:
     except (OSError, RuntimeError) as error:
         log.info("compiled programs are not kept: %s", error)
         return
-    # A full disk keeps no program, and is for what the run writes to tell.
+    # A full disk caches nothing, and is reported by what the run writes.
     warnings.filterwarnings("ignore", "Error writing persistent compilation cache entry")
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
@@ -85,10 +85,10 @@ def keep_freed_memory() -> None:
 
 @contextlib.contextmanager
 def memory_errors() -> Iterator[None]:
-    """Turns an allocation that failed on a device, or no device, into a line with the remedies.
+    """Turns a failed allocation on a device, or a missing device, into a line with the remedies.
 
-    Within it jax has its default types, also with JAX_ENABLE_X64: what optax and jax make without
-    naming a type would not fit to the parameters.
+    JAX_ENABLE_X64 is off inside: arrays that optax and jax create without a dtype would not fit the
+    parameters.
     """
     try:
         with jax.enable_x64(False):

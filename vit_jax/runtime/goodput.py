@@ -1,4 +1,4 @@
-"""What each process of a run spent its time on, over all restarts: goodput.
+"""Goodput: what the processes of a run spent time on, over all restarts.
 
 Goodput is the share of time, from the first start to the end, that went into training steps which
 were not lost. The rest is start, compilation, waits for data, evaluation, saves, steps that were
@@ -46,7 +46,7 @@ class Summary:
 
 
 class GoodputLog:
-    """Keeps `sessions.json` of a run directory: a line for each process, the last one growing."""
+    """Writes `sessions.json` of a run directory: an entry per process, the last one growing."""
 
     def __init__(self, workdir: pathlib.Path, step: int, *, age: float) -> None:
         """Begins a session of a process that began `age` seconds ago and goes on from a step."""
@@ -69,21 +69,22 @@ class GoodputLog:
             mine["failed"] = True
         self._last = step, seconds
         sessions = [*self._before, mine]
-        # Without it a run is as good: a full disk is for the checkpoints to tell.
+        # Not worth ending a run: a full disk is reported by the checkpoints.
         with contextlib.suppress(OSError):
             storage.write_atomically(self._file, json.dumps(sessions, indent=1) + "\n")
         return summary(sessions)
 
     def failed(self) -> None:
-        """Notes that this process ends by a failure of its own."""
+        """Records that this process ends by a failure of its own."""
         self._failed = True
         self.update(*self._last)
 
 
 def suspects(sessions: Sequence[Mapping[str, Any]]) -> set[int]:
-    """Returns the steps from which the newest processes failed twice, none between them got on.
+    """Steps from which the newest processes failed twice, without progress in between.
 
-    Their checkpoints are sound but lead nowhere, as one saved by a machine that miscalculates.
+    Their checkpoints are intact but cannot be continued, such as one from a machine that
+    miscalculates.
     """
     failed = itertools.takewhile(lambda session: session.get("failed"), reversed(sessions))
     counts = collections.Counter(session["first_step"] for session in failed)
@@ -91,7 +92,7 @@ def suspects(sessions: Sequence[Mapping[str, Any]]) -> set[int]:
 
 
 def read(file: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the sessions of a run, oldest first; none where the file is missing or damaged."""
+    """The sessions of a run, oldest first; none where the file is missing or damaged."""
     try:
         sessions = limits.read_json(file, limits.TABLE)
         summary(sessions)
@@ -101,12 +102,12 @@ def read(file: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def earlier(run: pathlib.Path) -> float:
-    """Returns the seconds of all processes of a run but the newest."""
+    """Seconds of all processes of a run but the newest."""
     return sum(sum(session["seconds"].values()) for session in read(run / FILE)[:-1])
 
 
 def summary(sessions: Sequence[Mapping[str, Any]]) -> Summary:
-    """Returns where the time of a run went."""
+    """Summarizes the time of a run."""
     seconds: dict[str, float] = {}
     repeated = 0
     for number, session in enumerate(sessions):
@@ -136,7 +137,7 @@ def summary(sessions: Sequence[Mapping[str, Any]]) -> Summary:
 
 
 def describe(time: Summary) -> str:
-    """Returns a summary as one line, what took most first."""
+    """A summary as one line, the largest share first."""
     shares = sorted(time.shares.items(), key=lambda item: -item[1])
     parts = [f"{name} {share:.0%}" for name, share in shares if share >= 0.005 and name != STEP]
     restarts = ""

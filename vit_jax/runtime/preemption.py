@@ -1,4 +1,4 @@
-"""Requests to stop: signals, and maintenance of a Cloud TPU host, which becomes a SIGTERM."""
+"""Requests to stop: signals, and maintenance of a Cloud TPU host, handled as a SIGTERM."""
 
 import contextlib
 import http.client
@@ -15,7 +15,7 @@ from vit_jax.runtime import logs, signals
 # cloud.google.com/compute/docs/metadata/getting-live-migration-notice
 KEY = "/computeMetadata/v1/instance/maintenance-event"
 WAIT = 60  # seconds until the server answers without news
-PAUSE = 10.0  # seconds after a question that failed
+PAUSE = 10.0  # seconds after a failed request
 
 
 class Preempted(config.UserError):
@@ -29,12 +29,12 @@ class Stop(signals.Stop):
 
     def noted(self, number: int) -> None:
         """Tells the other processes."""
-        # Not process_count: a signal may come while that waits for the devices, and holds a lock.
+        # Not jax.process_count(): it may be waiting for the devices, and hold a lock.
         if number != signal.SIGTERM and jax.distributed.is_initialized():
             os.kill(os.getpid(), signal.SIGTERM)  # the one that jax passes on to all processes
 
     def __call__(self, step: int | None = None) -> bool:
-        """Returns whether to stop; with several processes all learn it at the same `step`."""
+        """Whether to stop; with several processes all learn it at the same `step`."""
         if jax.process_count() == 1:
             return self.signal is not None
         if step is None:
@@ -62,7 +62,7 @@ def watch_maintenance() -> Iterator[None]:
 
 
 def start(server: str, notify: Callable[[], object]) -> threading.Event:
-    """Asks a metadata server in a thread, until it announces maintenance or the event is set."""
+    """Polls a metadata server in a thread, until it announces maintenance or the event is set."""
     done = threading.Event()
     threading.Thread(target=_ask, args=(server, notify, done), name="notices", daemon=True).start()
     return done

@@ -113,7 +113,7 @@ class Progress:
         self.total, self._reached = total, step
 
     def due(self, step: int) -> bool:
-        """Returns whether to show the state of the run at `step`, the newest one.
+        """Whether to show the state of the run at `step`, the newest one.
 
         True for the first step, then periodically.
         """

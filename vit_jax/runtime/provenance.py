@@ -11,7 +11,7 @@ from vit_jax import __version__
 
 
 def fields(device: str, versions: Mapping[str, str | None]) -> dict[str, Any]:
-    """Returns what every record says about its origin.
+    """The origin of a record.
 
     Args:
       device: what computed it.
@@ -27,7 +27,7 @@ def fields(device: str, versions: Mapping[str, str | None]) -> dict[str, Any]:
 
 
 def commit(package: pathlib.Path = pathlib.Path(__file__).parents[1]) -> str | None:
-    """Returns the commit of the package's checkout, followed by `+` where its code was changed.
+    """The commit of the package's checkout, followed by `+` where its code was changed.
 
     None where git does not track the package: an environment may lie in the checkout of another
     project. Pages and records below docs/ are no code.

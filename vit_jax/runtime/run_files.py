@@ -77,12 +77,12 @@ class RunFiles:
             self._goodput = goodput.GoodputLog(self.folder, step, age=age)
 
     def spent(self, step: int) -> goodput.Summary | None:
-        """Writes what the time went into up to `step`; returns it in process 0."""
+        """Writes the time spent up to `step`; returns its summary in process 0."""
         self._phases.beat()
         return self._goodput and self._goodput.update(step, self._phases.seconds)
 
     def suspects(self) -> list[int]:
-        """Returns the steps from which this run has failed twice; process 0 knows them."""
+        """Steps from which this run has failed twice; for process 0."""
         assert self.folder is not None
         return sorted(goodput.suspects(goodput.read(self.folder / goodput.FILE)))
 
@@ -95,7 +95,7 @@ def _write_config(workdir: pathlib.Path, cfg: config.Config) -> None:
 
 
 def _from_state(error: Exception) -> bool:
-    """Returns whether a failure may come from the state, and not from a disk, data or a peer."""
+    """Whether a failure may come from the state, and not from a disk, data or a peer."""
     if isinstance(error, config.UserError):
         return error.from_state
     return jax.process_count() == 1

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP: heard from a command's first line, whatever its main thread does.
+"""SIGINT, SIGTERM and SIGHUP, handled from a command's first line, whatever its main thread does.
 
 Python runs signal handlers in the main thread, between two instructions. That alone loses signals:
 a thread in C++ (compiling, waiting for a device) runs no handler, and an exception raised in one
@@ -86,7 +86,7 @@ class Stop:
         """Runs in the main thread for each signal that does not raise."""
 
     def note(self, number: int) -> bool:
-        """Returns whether a signal was noted; if not, it must raise."""
+        """Whether a signal was noted; if not, it must raise."""
         insisting = number == signal.SIGINT == self.signal
         self.signal = number
         if not self.holding or insisting:
@@ -164,13 +164,13 @@ class _Listener(threading.Thread):
                     self._see_to_it(time.monotonic())
 
     def code(self) -> int:
-        """Returns the exit code of a command that was stopped before it could answer."""
+        """The exit code of a command that was stopped before it could answer."""
         if self.resumable and not self.insisted():
             return SAVED
         return 128 + (self.heard[0] if self.heard else self._number or signal.SIGINT)
 
     def insisted(self) -> bool:
-        """Returns whether SIGINT came twice: nothing is to be waited for."""
+        """Whether SIGINT came twice: the user does not want to wait."""
         return self.heard.count(signal.SIGINT) > 1
 
     def _hear(self, number: int) -> None:
@@ -258,12 +258,12 @@ def _forget() -> None:
 
 
 def interrupted() -> bool:
-    """Returns whether a signal has interrupted the command: its errors are consequences."""
+    """Whether a signal has interrupted the command: its errors are consequences."""
     return _listener is not None and _listener.raised is not None
 
 
 def unwound() -> bool:
-    """Returns whether an interrupt was raised: C++ that it came through may crash at exit."""
+    """Whether an interrupt was raised: C++ that it came through may crash at exit."""
     return _listener is not None and _listener.unwound
 
 
@@ -274,7 +274,7 @@ def answered() -> None:
 
 
 def stopped() -> int:
-    """Returns the exit code of an interrupted command, which is thereby answered."""
+    """The exit code of an interrupted command, which is thereby answered."""
     if _listener is None:
         return 128 + signal.SIGINT
     code = _listener.code()
@@ -283,14 +283,14 @@ def stopped() -> int:
 
 
 def last_line() -> str:
-    """Returns the line that ends an interrupted command."""
+    """The line that ends an interrupted command."""
     if _listener is None or _listener.code() != SAVED:
         return "interrupted"
     return "stopped before there was anything to save; the same command goes on"
 
 
 def finish(code: int) -> int:
-    """Returns the exit code of a command that ends with `code`: no signal was in vain.
+    """The exit code of a command that ends with `code`: no signal was in vain.
 
     From here on a signal ends the process at once, also while Python waits for threads.
     """

@@ -4,7 +4,7 @@ import hashlib
 
 
 def digest(*parts: bytes) -> str:
-    """Returns 16 hex digits of SHA-256 over the parts and their lengths."""
+    """16 hex digits of SHA-256 over the parts and their lengths."""
     total = hashlib.sha256()
     for part in parts:
         total.update(len(part).to_bytes(8, "little") + part)

@@ -19,7 +19,7 @@ class UserError(Exception):
     from_state = False
 
     def __str__(self) -> str:
-        """Returns the message as one line of bounded length, whatever values it quotes."""
+        """The message as one line of bounded length, whatever values it quotes."""
         return messages.one_line(super().__str__())
 
 

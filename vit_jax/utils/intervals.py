@@ -9,7 +9,7 @@ LEVEL = 0.95
 
 
 def half_width(values: Sequence[float]) -> float | None:
-    """Returns half the width of the 95 % confidence interval of the mean.
+    """Half the width of the 95 % confidence interval of the mean.
 
     The values are taken as independent and about normal, their deviation as unknown (Student's t
     with n - 1 degrees of freedom). None for fewer than two: one run says nothing of its spread.
@@ -20,13 +20,13 @@ def half_width(values: Sequence[float]) -> float | None:
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Returns the standard error of the mean of two or more values."""
+    """The standard error of the mean of two or more values."""
     return statistics.stdev(values) / math.sqrt(len(values))
 
 
 @functools.cache
 def quantile(freedom: int) -> float:
-    """Returns how many standard errors half of a 95 % interval is, by degrees of freedom."""
+    """How many standard errors half of a 95 % interval is, by degrees of freedom."""
     from scipy import special  # jax brings it; a report without intervals need not wait for it
 
     return float(special.stdtrit(freedom, (1 + LEVEL) / 2))

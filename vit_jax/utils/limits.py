@@ -30,7 +30,7 @@ class LimitError(ValueError):
 
 
 def read(path: Any, most: int) -> bytes:
-    """Returns the bytes of a file, on a disk or in a bucket; raises OSError or LimitError.
+    """The bytes of a file, on a disk or in a bucket; raises OSError or LimitError.
 
     A text is the name of a file on a disk. A pipe of that name would otherwise block the reader
     forever.
@@ -62,7 +62,7 @@ def _open(path: str, flags: int) -> int:
 
 
 def load_json(data: bytes | str) -> Any:
-    """Returns the values in JSON; raises ValueError for others, also if nested too deep."""
+    """Parses JSON; raises ValueError for other text, and for values nested too deep."""
     text = data.decode("utf-8") if isinstance(data, bytes) else data
     if text.count("[") + text.count("{") > CONTAINERS:
         raise LimitError(f"has more than {CONTAINERS:,} lists and objects")
@@ -76,7 +76,7 @@ def load_json(data: bytes | str) -> Any:
 
 
 def read_json(path: Any, most: int) -> Any:
-    """Returns the values in a JSON file; raises OSError, or ValueError for another file."""
+    """Parses a JSON file; raises OSError, or ValueError for another file."""
     return load_json(read(path, most))
 
 

@@ -28,7 +28,7 @@ SHORTEST = 8  # characters of the value of a variable that is a secret
 
 
 def without_secrets(text: str) -> str:
-    """Returns text without passwords, tokens and signatures, and values of such variables."""
+    """Text without passwords, tokens and signatures, and values of such variables."""
     for name, value in os.environ.items():
         if len(value) >= SHORTEST and value in text and name.endswith(NAMES):
             text = text.replace(value, "***")
@@ -36,7 +36,7 @@ def without_secrets(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Returns text as valid Unicode on one line: everything else becomes an escape.
+    r"""Text as valid Unicode on one line: everything else becomes an escape.
 
     Python reads a non-UTF-8 byte in a file name or argument as a lone surrogate; that byte becomes
     `\xe9`; a newline becomes `\n`.
@@ -50,7 +50,7 @@ def printable(text: str) -> str:
 
 
 def is_utf8(name: str) -> bool:
-    """Returns whether a name is valid UTF-8, so that C++ libraries can open the file."""
+    """Whether a name is valid UTF-8, so that C++ libraries can open the file."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -59,7 +59,7 @@ def is_utf8(name: str) -> bool:
 
 
 def one_line(text: str, *, limit: int = TEXT, encoding: str = "utf-8") -> str:
-    """Returns `printable` text of at most `limit` characters; the middle of longer text is cut.
+    """`printable` text of at most `limit` characters; the middle of longer text is cut.
 
     Characters outside `encoding` become escapes, which count toward the limit.
     """
@@ -75,7 +75,7 @@ def one_line(text: str, *, limit: int = TEXT, encoding: str = "utf-8") -> str:
 
 
 def size_text(number: int) -> str:
-    """Returns a number of bytes as text, such as `80.9 kB`."""
+    """A number of bytes as text, such as `80.9 kB`."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if number >= scale:
             return f"{number / scale:,.1f} {unit}"

@@ -33,7 +33,7 @@ class BucketError(OSError):
 
 
 def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Returns a local path, or a remote one that begins with gs://.
+    """A local path, or a remote one that begins with gs://.
 
     A remote path is an etils Path, which provides the pathlib methods that run directories need.
     """
@@ -68,12 +68,12 @@ def not_here(text: str, *, remote: bool) -> str:
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
-    """Returns whether a path is in a bucket."""
+    """Whether a path is in a bucket."""
     return os.fspath(path).startswith(BUCKET)
 
 
 def reason(error: BaseException) -> str:
-    """Returns a library error's message as one line of at most 300 characters."""
+    """A library error's message as one line of at most 300 characters."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
@@ -255,13 +255,13 @@ def sync(path: str | os.PathLike[str]) -> None:
 
 
 def sha256(path: pathlib.Path) -> str:
-    """Returns the SHA-256 of a file."""
+    """The SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def modified(path: pathlib.Path) -> float:
-    """Returns a file's modification time in seconds since the epoch."""
+    """A file's modification time in seconds since the epoch."""
     found: Any = path.stat()
     return found.mtime if is_remote(path) else found.st_mtime
 

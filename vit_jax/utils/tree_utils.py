@@ -10,24 +10,24 @@ T = TypeVar("T")
 
 
 def name_of(path: tuple[Any, ...]) -> str:
-    """Returns the slash-joined name of a jax key path."""
+    """The slash-joined name of a jax key path."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def flatten(tree: Any) -> dict[str, Any]:
-    """Returns `{name: leaf}` in jax's leaf order."""
+    """Leaves by slash-joined name, in jax's leaf order."""
     return {name_of(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
 def map_named(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """Returns the tree of `function(name, leaf, *leaves of rest)`."""
+    """The tree of `function(name, leaf, *leaves of rest)`."""
     return jax.tree_util.tree_map_with_path(
         lambda path, *leaves: function(name_of(path), *leaves), tree, *rest
     )
 
 
 def nest(flat: dict[str, Any]) -> dict[str, Any]:
-    """Returns nested dicts from slash-joined names; the inverse of `flatten` on dicts."""
+    """Nested dicts from slash-joined names; the inverse of `flatten` on dicts."""
     tree: dict[str, Any] = {}
     for name, leaf in flat.items():
         *parents, last = name.split("/")
@@ -39,7 +39,7 @@ def nest(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def first_match(name: str, rules: Sequence[tuple[str, T]]) -> T:
-    """Returns the value of the first rule whose regular expression matches the whole name.
+    """The value of the first rule whose regular expression matches the whole name.
 
     Raises KeyError if none does: rules must cover every parameter, on purpose or by a final `.*`.
     """
@@ -50,5 +50,5 @@ def first_match(name: str, rules: Sequence[tuple[str, T]]) -> T:
 
 
 def count(tree: Any) -> int:
-    """Returns the number of scalars in all leaves, which may be shapes only."""
+    """The number of scalars in all leaves, which may be shapes only."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree))

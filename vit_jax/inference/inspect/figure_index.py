@@ -32,7 +32,7 @@ class Figure:
 
 
 def listed(folder: pathlib.Path) -> list[Figure]:
-    """Returns what the index of a folder says; raises ValueError for a damaged one."""
+    """The index of a folder; raises ValueError for a damaged one."""
     if not (folder / INDEX).exists():
         return []
     try:
@@ -46,7 +46,7 @@ def listed(folder: pathlib.Path) -> list[Figure]:
 
 
 def read(run: pathlib.Path) -> tuple[list[Picture], list[str]]:
-    """Returns the pictures of a run directory, and what is wrong with those that are not there."""
+    """The pictures of a run directory, and a line on each that is missing or damaged."""
     folder = run / FOLDER
     try:
         figures = listed(folder)

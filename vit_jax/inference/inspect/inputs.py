@@ -30,7 +30,7 @@ class Pictures:
     photos: np.ndarray
 
     def first(self, count: int) -> "Pictures":
-        """Returns the first `count` images."""
+        """The first `count` images."""
         return Pictures(
             names=self.names[:count], views=self.views[:count], photos=self.photos[:count]
         )
@@ -39,7 +39,7 @@ class Pictures:
 def from_files(
     opened: loading.LoadedModel, paths: Sequence[pathlib.Path], count: int, seed: int = 0
 ) -> Pictures:
-    """Returns the images in files and folders, `count` of them by seed if there are more.
+    """The images in files and folders, `count` of them by seed if there are more.
 
     Raises ConfigError.
     """
@@ -50,12 +50,12 @@ def from_files(
 
 
 def from_split(opened: loading.LoadedModel, count: int, seed: int = 0) -> Pictures:
-    """Returns at most `count` images of the evaluation split, drawn by seed."""
+    """At most `count` images of the evaluation split, drawn by seed."""
     return preprocessed(opened.config.data, prediction.read_examples(opened, count, seed))
 
 
 def preprocessed(data: config.Data, pictures: Iterable[tuple[str, Any, Any]]) -> Pictures:
-    """Returns images, given by name with their bytes or pixels; raises ConfigError."""
+    """Images, given by name with their bytes or pixels; raises ConfigError."""
     names, views, photos = [], [], []
     for name, picture, _ in pictures:
         try:
@@ -71,21 +71,21 @@ def preprocessed(data: config.Data, pictures: Iterable[tuple[str, Any, Any]]) ->
 
 
 def load(picture: bytes | np.ndarray, data: config.Data) -> np.ndarray:
-    """Returns the pixels of an image, (H, W, C); raises BadImage."""
+    """The pixels of an image, (H, W, C); raises BadImage."""
     return decoding.load(
         picture, channels=data.channels, max_pixels=data.max_pixels, depth=data.depth
     )
 
 
 def seen(pixels: np.ndarray, data: config.Data) -> np.ndarray:
-    """Returns what the model sees of an image, (H, W, C) uint8."""
+    """What the model sees of an image, (H, W, C) uint8."""
     for step in transforms.eval_transforms(data):
         pixels = step(pixels, np.random.default_rng(0))
     return pixels
 
 
 def photo(pixels: np.ndarray, data: config.Data) -> np.ndarray:
-    """Returns the same part of an image in 1, 2, 4, ... times as many rows and columns."""
+    """The same part of an image in 1, 2, 4, ... times as many rows and columns."""
     height, width = data.image_size
     factor = 1
     while (

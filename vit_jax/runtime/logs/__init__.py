@@ -38,7 +38,7 @@ PEAK_FLOPS = {
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Returns a device's dense bfloat16 peak in FLOP/s, or None if unknown."""
+    """A device's dense bfloat16 peak in FLOP/s, or None if unknown."""
     matches = [kind for kind in PEAK_FLOPS if kind in device_kind]
     return PEAK_FLOPS[max(matches, key=len)] if matches else None
 
@@ -203,7 +203,7 @@ class Metrics:
 
 
 def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the lines of a metrics.jsonl in step order.
+    """The lines of a metrics.jsonl in step order.
 
     A resumed run repeats the steps after its checkpoint, so the last of several lines with equal
     step and keys wins. Truncated or damaged lines are skipped.
@@ -232,19 +232,19 @@ class Timer:
         self.paused += seconds
 
     def now(self) -> tuple[float, float]:
-        """Returns the window's steps per second and its fraction of time spent waiting."""
+        """The window's steps per second and its fraction of time spent waiting."""
         seconds = max(time.monotonic() - self.window - self.paused, 1e-9)
         return self.steps / seconds, min(self.waited / seconds, 1.0)
 
     def lap(self) -> tuple[float, float]:
-        """Returns the same values and starts a new window."""
+        """Like `now`, then starts a new window."""
         result = self.now()
         self.window, self.waited, self.paused, self.steps = time.monotonic(), 0.0, 0.0, 0
         return result
 
 
 def duration(seconds: float) -> str:
-    """Returns `42s`, `3m07s`, `5h02m` or `3d04h`."""
+    """A duration as text: `42s`, `3m07s`, `5h02m` or `3d04h`."""
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds}s"

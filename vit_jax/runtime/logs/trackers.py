@@ -1,7 +1,7 @@
-"""Loggers that hand the metrics of a run to a tracking service: Weights & Biases, and MLflow.
+"""Loggers of tracking services: Weights & Biases, and MLflow.
 
-Both are optional packages, imported once a run names them. A run directory remembers what its run
-is called there, so that a resumed run continues it.
+Both are optional packages, imported once a run names them. The run directory keeps the id of the
+run there, so that a resumed run continues it.
 """
 
 import importlib
@@ -50,7 +50,7 @@ class WandB:
           mode: `online`, `offline` or `disabled`; None: as `WANDB_MODE` says.
         """
         wandb = _installed("wandb")
-        run = _remembered(directory, "wandb", lambda: secrets.token_hex(4))
+        run = _run_id(directory, "wandb", lambda: secrets.token_hex(4))
         self._run = wandb.init(
             project=project,
             entity=entity,
@@ -91,7 +91,7 @@ class MLflow:
         self._mlflow = _installed("mlflow")
         uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or (directory / "mlruns").as_uri()
         self._client = self._mlflow.MlflowClient(tracking_uri=uri)
-        self._id = _remembered(directory, "mlflow", lambda: self._create(directory, experiment))
+        self._id = _run_id(directory, "mlflow", lambda: self._create(directory, experiment))
         self._client.update_run(self._id, status="RUNNING")
         self._again = 0.0  # when to try again after a failure
 
@@ -128,7 +128,7 @@ class MLflow:
 
 
 def _installed(package: str) -> Any:
-    """Returns a package that the extra of its name installs; raises ConfigError without it."""
+    """A package that the extra of its name installs; raises ConfigError without it."""
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
@@ -139,8 +139,8 @@ def _installed(package: str) -> Any:
         ) from None
 
 
-def _remembered(directory: pathlib.Path, name: str, make: Callable[[], str]) -> str:
-    """Returns what a run is called elsewhere: as `tracking.json` says, else newly made."""
+def _run_id(directory: pathlib.Path, name: str, make: Callable[[], str]) -> str:
+    """The run's id in a tracking service, from `tracking.json` or new."""
     file = directory / storage.TRACKING
     try:
         known = limits.read_json(file, limits.CONFIG)
@@ -155,7 +155,7 @@ def _remembered(directory: pathlib.Path, name: str, make: Callable[[], str]) -> 
 
 
 def _config_of(directory: pathlib.Path) -> dict[str, Any]:
-    """Returns the options of a run by dotted name; empty where its config is elsewhere."""
+    """The options of a run by dotted name; empty if it has no config here."""
     try:
         values = limits.read_json(directory / "config.json", limits.CONFIG)
     except (OSError, ValueError):
