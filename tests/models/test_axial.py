@@ -8,7 +8,6 @@ import pytest
 from flax import nnx
 from scipy import special
 
-import resnet_reference
 import vit_reference
 from vit_jax import config, models
 from vit_jax.models import axial, resnet
@@ -270,18 +269,6 @@ def test_parameters_of_axial_resnet50_by_hand():
             offsets = (2 * length - 1) * (f // 16 + f // 16 + f // 8)
             difference += 2 * (2 * f * f + 2 * 2 * f + offsets) - 9 * f * f
     assert axial_model.num_params == plain.num_params + difference
-
-
-def test_axial_macs_are_those_of_the_program():
-    for classifier in (
-        tiny(pooling="map"),
-        tiny(RESNET, (45, 70)),
-        tiny(RESNET, (16, 16), resnet_units=(1,), resnet_version="v2"),
-    ):
-        images = inputs(classifier, batch=1)
-        program = jax.make_jaxpr(lambda p, x, c=classifier: c.apply(p, x)[0])
-        jaxpr = program(classifier.shapes(), images).jaxpr
-        assert classifier.flops == 2 * resnet_reference.macs(jaxpr)
 
 
 # However they run

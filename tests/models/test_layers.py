@@ -1,3 +1,5 @@
+"""Parts of a Vision Transformer against float64 formulas."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,11 +32,20 @@ def test_what_fills_no_patch_is_left_out():
     np.testing.assert_array_equal(found, layers.patchify(jnp.asarray(IMAGES[:, :6, :10]), (3, 5)))
 
 
-def test_attention_weights_equal_float64():
+@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_attention_weights_equal_float64(relative, biased):
+    """Relative keys join the logits under the same scale, biases after it."""
     rng = np.random.default_rng(0)
     q, k = rng.normal(size=(2, 2, 7, 3, 5)).astype(np.float32) * 2
-    weights = layers.attention_weights(q, k)
-    logits = np.einsum("bqhd,bkhd->bhqk", q.astype(np.float64), k) / np.sqrt(5)
+    keys = rng.normal(size=(7, 7, 5)).astype(np.float32) if relative else None
+    bias = rng.normal(size=(3, 7, 7)).astype(np.float32) if biased else None
+    weights = layers.attention_weights(q, k, keys, bias)
+    logits = np.zeros((2, 3, 7, 7))
+    for b, h, i, j in np.ndindex(2, 3, 7, 7):
+        key = k[b, j, h] + (keys[i, j] if relative else 0)
+        logits[b, h, i, j] = np.dot(q[b, i, h].astype(np.float64), key)
+    logits = logits / np.sqrt(5) + (bias if biased else 0)
     np.testing.assert_allclose(weights, special.softmax(logits, -1), rtol=2e-5, atol=1e-7)
 
 
@@ -83,24 +94,6 @@ def test_dropout_without_key_or_rate_is_the_identity():
     x = jnp.arange(6.0)
     np.testing.assert_array_equal(layers.dropout(x, 0.5, None), x)
     np.testing.assert_array_equal(layers.dropout(x, 0.0, jax.random.key(0)), x)
-
-
-# Relative attention
-
-
-def test_relative_keys_are_added_to_the_logits_under_the_same_scale():
-    rng = np.random.default_rng(0)
-    q, k = rng.normal(size=(2, 2, 7, 3, 5)).astype(np.float32) * 2
-    relative = rng.normal(size=(7, 7, 5)).astype(np.float32)
-    weights = layers.attention_weights(q, k, relative)
-    logits = np.zeros((2, 3, 7, 7))
-    for b, h, i, j in np.ndindex(2, 3, 7, 7):
-        logits[b, h, i, j] = np.dot(q[b, i, h].astype(np.float64), k[b, j, h] + relative[i, j])
-    expected = special.softmax(logits / np.sqrt(5), -1)
-    np.testing.assert_allclose(weights, expected, rtol=2e-5, atol=1e-7)
-
-
-# Stochastic depth
 
 
 def test_drop_path_skips_whole_images_and_scales_the_others():

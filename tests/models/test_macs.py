@@ -1,3 +1,5 @@
+"""Counted FLOPs: those of the paper's table 6, and of the compiled program."""
+
 import dataclasses
 
 import jax
@@ -12,6 +14,24 @@ ENCODER = config.Model(
 )
 RESNET = config.Model(architecture="resnet", resnet_width=0.5, num_classes=5)
 HYBRID = dataclasses.replace(ENCODER, patch_size=(1, 1), resnet_width=0.5)
+
+AXIAL = dataclasses.replace(ENCODER, architecture="axial_vit", pooling="gap")
+AXIAL_RESNET = config.Model(
+    architecture="axial_resnet", resnet_units=(1, 2), resnet_width=0.5, num_classes=5
+)
+PARTS = [
+    {"distillation": True, "pooling": "distilled"},
+    {"layer_scale": 0.1},
+    {"registers": 2},
+    {"mlp": "swiglu"},
+    {"pooling": "token_gap"},
+    {"stem_norm": True, "biasless": ("patches", "head"), "gelu": "quick"},
+    {"rotary": 100.0, "position": "none", "registers": 2, "biasless": ("key",)},
+    {"rotary": 10000.0, "rotary_grid": (16, 16), "sub_norm": ("attention", "mlp")},
+    {"relative_bias": "layers", "mlp": "swiglu", "sub_norm": ("mlp",)},
+    {"relative_bias": "shared", "position": "none", "registers": 1},
+    {"norm": "rms", "qk_norm": True, "stem_norm": True, "pooling": "map"},
+]
 
 
 def macs(model, image_size, channels):
@@ -108,6 +128,11 @@ def test_both_versions_cost_the_same(variant):
             {"resnet_units": (), "patch_size": (2, 3), "patch_remainder": "drop"},
             (33, 50),
         ),
+        *((ENCODER, part, (8, 6)) for part in PARTS),
+        (AXIAL, {}, (8, 12)),
+        (AXIAL, {"pooling": "map"}, (8, 12)),
+        (AXIAL_RESNET, {}, (45, 70)),
+        (AXIAL_RESNET, {"resnet_units": (1,), "resnet_version": "v2"}, (16, 16)),
     ],
 )
 def test_counts_are_those_of_the_program(model, changes, image_size):

@@ -301,6 +301,57 @@ def test_fitting_models_pass(changes):
             {"variant": "AxialResNet50", "stochastic_depth": 0.25},
             "model.stochastic_depth=0.25: axial_resnet has none; set 0",
         ),
+        (
+            {"pooling": "token_gap", "class_token": False},
+            "model.class_token=false: model.pooling token_gap is what the class token becomes; set "
+            "none, or model.pooling=gap",
+        ),
+        (
+            {"pooling": "first", "registers": 2},
+            "model.pooling=first: the first of 2 registers, which stand before the patches, is not "
+            "made for that; set token or gap",
+        ),
+        (
+            {"pooling": "token_gap", "norm_place": "pooled"},
+            "model.norm_place=pooled: model.pooling token_gap puts two vectors side by side, which "
+            "are normalized apart; set tokens",
+        ),
+        (
+            {"pooling": "distilled"},
+            "model.distillation=false: model.pooling distilled reads that token; set true, or "
+            "model.pooling=token",
+        ),
+        (
+            {"pooling": "gap", "distillation": True},
+            "model.distillation=true: the token follows a class token; set model.class_token=true",
+        ),
+        (
+            {"biasless": ("head",), "head_bias": -10.0},
+            "model.head_bias=-10: model.biasless leaves the head without one; set 0",
+        ),
+        (
+            {"rotary": 100.0, "heads": 8},
+            "model.rotary=100: turns pairs of features by row and column, so heads must be "
+            "multiples of 4 wide, not 2; set model.heads or model.width",
+        ),
+        (
+            {"distillation": True, "pooling": "distilled", "representation_size": 4},
+            "model.representation_size=4: model.pooling distilled has two heads, without a layer "
+            "before them; set none",
+        ),
+        (
+            {"pooling": "token_gap", "architecture": "axial_vit"},
+            "model.pooling=token_gap: axial_vit keeps its tokens in rows and columns, without a "
+            "class token; set gap",
+        ),
+        (
+            {"relative_bias": "layers", "attention": "xla"},
+            "model.attention=xla: relative positions need explicit",
+        ),
+        (
+            {"rotary": 100.0, "rotary_grid": (4, 4), "rotary_span": "max"},
+            "model.rotary_span=max: spans -1 to 1, which model.rotary_grid replaces; set separate",
+        ),
     ],
 )
 def test_models_that_do_not_fit(changes, message):
