@@ -16,8 +16,8 @@ import pytest
 
 from vit_jax import cli, config
 from vit_jax.data import folders
-from vit_jax.data.prepare import tasks
-from vit_jax.data.prepare.request import Request
+from vit_jax.data.prepare import command
+from vit_jax.data.prepare.command import Request
 from vit_jax.data.source import DataError
 from vit_jax.inference import loading
 from vit_jax.runtime import logs
@@ -179,7 +179,7 @@ def test_folders_that_are_not_utf8_are_refused_where_libraries_cannot_open_them(
     folder = tmp_path / os.fsdecode(b"r\xe9sultat")
     request = Request(data_dir=str(folder), sources=(str(tmp_path),))
     with pytest.raises(config.ConfigError, match=r"r\\xe9sultat: is not UTF-8; choose another"):
-        list(tasks.prepare("mine", request))
+        list(command.prepare("mine", request))
 
 
 def test_listings_of_files_with_such_names_have_a_fingerprint(latin):

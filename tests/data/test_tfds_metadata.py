@@ -11,7 +11,8 @@ from etils import epath
 
 from vit_jax import config
 from vit_jax.data import availability, tfds_metadata
-from vit_jax.data.prepare import dataset_info, tasks, tfrecords
+from vit_jax.data.prepare import command, tfrecords
+from vit_jax.data.prepare.shards import write_info
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
 
@@ -24,7 +25,7 @@ def folder(tmp_path):
     made = tmp_path / "data/mine/1.0.0"
     made.mkdir(parents=True)
     (made / "mine-train.array_record-00000-of-00001").touch()
-    dataset_info.write(made, "mine", "1.0.0", CLASSES, {"train": [(3, 100)]})
+    write_info(made, "mine", "1.0.0", CLASSES, {"train": [(3, 100)]})
     return made
 
 
@@ -81,8 +82,8 @@ def converted(folder):
 
 
 def verified(folder):
-    request = tasks.Request(data_dir=str(folder.parents[1]), verify=True)
-    list(tasks.prepare("mine", request))
+    request = command.Request(data_dir=str(folder.parents[1]), verify=True)
+    list(command.prepare("mine", request))
 
 
 @pytest.mark.parametrize("edit", [in_class, in_snake_case, in_old_form, in_text_in_text])

@@ -202,7 +202,7 @@ def metadata():
     from etils import epath
 
     from vit_jax.data import availability, tfds_metadata
-    from vit_jax.data.prepare import dataset_info
+    from vit_jax.data.prepare.shards import read_info
 
     image = "tensorflow_datasets.core.features.image_feature.Image"
     label = "tensorflow_datasets.core.features.class_label_feature.ClassLabel"
@@ -230,7 +230,7 @@ def metadata():
         availability._read(epath.Path(place))
         with contextlib.suppress(ValueError, KeyError, TypeError):
             tfds_metadata.check(place)
-        dataset_info.read(place)
+        read_info(place)
 
     return [json.dumps(features).encode(), json.dumps(info).encode()], read
 

@@ -95,8 +95,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prepares data sets one after another and prints the results."""
-    from vit_jax.data.prepare import tasks
-    from vit_jax.data.prepare.request import Request
+    from vit_jax.data.prepare import command
+    from vit_jax.data.prepare.command import Request
     from vit_jax.runtime import logs
 
     logs.setup()
@@ -113,9 +113,9 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         workers=args.workers or len(os.sched_getaffinity(0)),
     )
     code = 0
-    for name in tasks.names(args.tasks, request):
+    for name in command.names(args.tasks, request):
         try:
-            for line in tasks.prepare(name, request):
+            for line in command.prepare(name, request):
                 print(line, flush=True)
         except config.UserError as error:  # the other tasks can still be prepared
             messages.print_error(str(error))

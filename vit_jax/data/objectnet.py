@@ -7,7 +7,8 @@ each class in WordNet order, the order of model heads. In total, 113 of the 313 
 more ImageNet classes.
 """
 
-from collections.abc import Sequence
+import pathlib
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,13 @@ def right_classes(folder: Any, classes: Sequence[str]) -> np.ndarray:
     for number, row in enumerate(rows):
         table[number, : len(row)] = row
     return table
+
+
+def find_mappings(sources: Iterable[pathlib.Path]) -> pathlib.Path | None:
+    """The folder `mappings` that is in a source or next to it, or None."""
+    folders = [folder / FOLDER for one in sources for folder in (one, one.parent)]
+    complete = (f for f in folders if all((f / name).is_file() for name in FILES))
+    return next(complete, None)
 
 
 def _read(path: Any) -> str:

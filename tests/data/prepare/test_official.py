@@ -9,7 +9,7 @@ import tensorflow_datasets as tfds
 
 import official_fakes
 import tfds_reference
-from vit_jax.data.prepare import vtab_lists
+from vit_jax.data.prepare import command
 from vit_jax.data.prepare.official import build
 
 SETS = {
@@ -51,7 +51,7 @@ def fake(task, root):
 @pytest.fixture(autouse=True)
 def _few_images(monkeypatch):
     """The fakes have too few images for the list of VTAB's 1,000."""
-    monkeypatch.setattr(vtab_lists, "check", lambda task, data_dir: f"{task.name}: listed")
+    monkeypatch.setattr(command, "_list_examples", lambda task, data_dir: f"{task.name}: listed")
 
 
 @pytest.fixture

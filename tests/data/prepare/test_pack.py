@@ -18,7 +18,7 @@ from vit_jax import config
 from vit_jax.data import decoding
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.folders import Folder
-from vit_jax.data.prepare import dedup, pack, processes, shards
+from vit_jax.data.prepare import dedup, pack, shards, staging
 from vit_jax.data.prepare.verify import verify
 from vit_jax.data.source import DataError
 from vit_jax.data.sources import open_source
@@ -149,7 +149,7 @@ def die(shard):
 
 @pytest.mark.slow
 def test_a_killed_worker_is_one_line_and_the_command_goes_on(photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "_work", die)
+    monkeypatch.setattr(staging, "_work", die)
     with pytest.raises(shards.PrepareError) as caught:
         pack.pack(packing(photos, tmp_path, workers=2))
     assert str(caught.value).startswith("a worker process was killed")
@@ -163,7 +163,7 @@ def test_other_settings_do_not_go_on_with_what_was_begun(photos, tmp_path, monke
     def stop(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pack, "_finish", stop)
+    monkeypatch.setattr(staging, "publish", stop)
     with pytest.raises(KeyboardInterrupt):
         pack.pack(packing(photos, tmp_path))
     monkeypatch.undo()
@@ -339,7 +339,7 @@ def test_prints_are_kept_for_the_next_try(photos, picture, tmp_path, monkeypatch
     def stop(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pack, "_finish", stop)
+    monkeypatch.setattr(staging, "publish", stop)
     with pytest.raises(KeyboardInterrupt):
         pack.pack(chosen)
     monkeypatch.undo()

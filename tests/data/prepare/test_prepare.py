@@ -18,7 +18,8 @@ import tfds_fakes
 from commands import woe
 from vit_jax import cli, config
 from vit_jax.data import availability, example_lists
-from vit_jax.data.prepare import dataset_info, download, tfrecords
+from vit_jax.data.prepare import download, tfrecords
+from vit_jax.data.prepare.shards import read_info
 from vit_jax.data.sources import open_source
 from vit_jax.data.tasks import TASKS
 
@@ -352,9 +353,7 @@ def test_what_tfds_prepares_is_array_record_and_is_prepared_once(prepare, monkey
     assert prepare("mnist")[:2] == (0, [prepared])
     again = f"mnist: is prepared already, in {data_dir}/mnist/3.0.1"
     assert prepare("mnist") == (0, [again], [])
-    assert (
-        dataset_info.read(data_dir / "mnist/3.0.1").file_format == tfds.core.FileFormat.ARRAY_RECORD
-    )
+    assert read_info(data_dir / "mnist/3.0.1").file_format == tfds.core.FileFormat.ARRAY_RECORD
 
 
 def test_no_network_is_said_at_once(prepare, monkeypatch):

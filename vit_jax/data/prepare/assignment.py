@@ -18,7 +18,7 @@ HELD_OUT = "validation"  # the split made if there is none to evaluate on
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class Assignment:
     """The classes, and the images of every split in their final order.
 
     Images are ordered by the first 64 bits of the SHA-256 of their path below the split,
@@ -34,10 +34,10 @@ class Layout:
     held_out: bool = False  # whether HELD_OUT was cut from the training split
 
 
-def arrange(listing: Listing, unsplit: str, named: str, holdout: float = 0.0) -> Layout:
-    """Returns the layout of a listing: `SPLIT/CLASS/...` if all top folders are named like splits.
+def arrange(listing: Listing, unsplit: str, named: str, holdout: float = 0.0) -> Assignment:
+    """Assigns the images of a listing by `SPLIT/CLASS/...`, if all top folders are called splits.
 
-    Otherwise the layout is `CLASS/...`, with all images in the split `unsplit`. Common parent
+    Otherwise by `CLASS/...`, with all images in the split `unsplit`. Common parent
     folders are ignored. `named` are the sources, for messages. Raises DataError for fewer than two
     classes.
 
@@ -67,7 +67,7 @@ def arrange(listing: Listing, unsplit: str, named: str, holdout: float = 0.0) ->
         found.setdefault(at, {})[name] = 1
         digest = hashlib.sha256(os.fsencode(inside)).digest()
         hashes[index] = int.from_bytes(digest[:8], "big")
-    classes = _classes({at: set(of) for at, of in found.items()}, named)
+    classes = _classes({at: set(members) for at, members in found.items()}, named)
     place = {name: number for number, name in enumerate(classes)}
     table = np.array([place[name] for name in names], np.int32)
     order, repeated = {}, []
@@ -81,7 +81,7 @@ def arrange(listing: Listing, unsplit: str, named: str, holdout: float = 0.0) ->
     held_out = bool(holdout) and len(order) == 1 and min(order).lower() in TRAIN
     if held_out:
         held_out = _hold_out(order, min(order), holdout, labels, hashes)
-    return Layout(
+    return Assignment(
         classes,
         order,
         labels,
@@ -101,9 +101,9 @@ def _hold_out(
 ) -> bool:
     """Moves a fraction of each class from `order[train]` to HELD_OUT; returns whether any moved."""
     held = np.zeros(len(order[train]), bool)
-    of = labels[order[train]]
-    by_class = np.argsort(of, kind="stable")  # stable: ordered by hash within a class
-    for places in np.split(by_class, np.flatnonzero(np.diff(of[by_class])) + 1):
+    classes = labels[order[train]]
+    by_class = np.argsort(classes, kind="stable")  # stable: ordered by hash within a class
+    for places in np.split(by_class, np.flatnonzero(np.diff(classes[by_class])) + 1):
         # As a Python integer: a float of 2**64 would round.
         below = sum(int(one) < holdout * 2**64 for one in hashes[order[train][places]])
         count = min(max(below, 1), len(places) - 1)

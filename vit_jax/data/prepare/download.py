@@ -15,9 +15,8 @@ import tensorflow_datasets as tfds
 
 from vit_jax.config import NO_ROOM
 from vit_jax.data import tfds_metadata
-from vit_jax.data.prepare import dataset_info
 from vit_jax.data.prepare.official.recipe import Recipe
-from vit_jax.data.prepare.shards import PrepareError
+from vit_jax.data.prepare.shards import PrepareError, read_info
 from vit_jax.data.source import DataError
 from vit_jax.utils.storage import reason
 
@@ -40,7 +39,7 @@ def prepared(one: Any) -> str | None:
     """Returns the format a data set is prepared in, such as `array_record`, or None."""
     if not (one.data_path / "dataset_info.json").exists():
         return None
-    found = dataset_info.read(one.data_path).file_format
+    found = read_info(one.data_path).file_format
     return found.value if found else "tfrecord"
 
 

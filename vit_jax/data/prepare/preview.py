@@ -6,9 +6,10 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from vit_jax.data import availability, example_lists
-from vit_jax.data.prepare import dataset_info, dedup_index, objectnet_mapping, pack, shards, staging
+from vit_jax.data import availability, example_lists, objectnet
+from vit_jax.data.prepare import dedup, pack, shards, staging
 from vit_jax.data.prepare.official import archives, build
+from vit_jax.data.prepare.shards import read_info, shard_files
 from vit_jax.data.source import DataError
 from vit_jax.data.tasks import Task
 from vit_jax.utils.messages import size_text
@@ -27,7 +28,7 @@ def packing(
     planned = list(pack.plan_shards(job, listing, layout))
     sizes = listing.sizes()
     yield _reads(name, job.sources, f"{len(listing):,} images", int(sizes.sum()))
-    for source in dedup_index.open_test_sets(against, data_dir):
+    for source in dedup.open_test_sets(against, data_dir):
         title = source.name(0).rpartition(" example")[0]
         yield f"{name}: would read {len(source):,} images: {title}, to leave out duplicates"
     for split, order in layout.order.items():
@@ -36,7 +37,7 @@ def packing(
     if listing.ignored or layout.ignored:
         yield f"{name}: would skip {pack.why_ignored(listing, layout)}"
     missing = [one for one in planned if shards.outcome(one.path) is None]
-    needed = sum(int(sizes[one.positions].sum()) for one in missing)
+    needed = sum(one.size for one in missing)
     total = f"{len(planned):,} shards, "
     if job.max_side is None:
         total += f"about {size_text(int(sizes.sum()))}"
@@ -99,8 +100,8 @@ def sizes_of_downloads(one: Any, wanted: Sequence[str] = ()) -> dict[str, int]:
 
 def conversion(name: str, copy: Any, folder: pathlib.Path) -> Iterator[str]:
     """Yields the plan for converting a copy of a data set in TFRecord files to array_record."""
-    info = dataset_info.read(copy)
-    files = list(dataset_info.shards(info))
+    info = read_info(copy)
+    files = list(shard_files(info))
     total = sum(path.stat().length for path, _ in files)
     yield _reads(name, [copy], f"{len(files):,} TFRecord files", total)
     for split, one in info.splits.items():
@@ -117,8 +118,8 @@ def one_file(name: str, source: pathlib.Path, images: int, target: pathlib.Path)
 
 def verification(name: str, folder: pathlib.Path) -> Iterator[str]:
     """Yields what `--verify` would read."""
-    info = dataset_info.read(folder)
-    files = list(dataset_info.shards(info))
+    info = read_info(folder)
+    files = list(shard_files(info))
     total = sum(path.stat().length for path, _ in files if path.exists())
     examples = f"{info.splits.total_num_examples:,} examples in {len(files):,} shards"
     yield _reads(name, [folder], examples, total)
@@ -134,7 +135,7 @@ def example_list(task: Task, data_dir: str | None) -> str:
 
 def mapping(sources: Sequence[pathlib.Path], folder: pathlib.Path) -> str:
     """Returns a line about ObjectNet's mapping to the classes of ImageNet."""
-    found = objectnet_mapping.find(sources)
+    found = objectnet.find_mappings(sources)
     if found is None:
         return (
             "objectnet: no mapping to ImageNet's classes in or next to the source; it is needed "

@@ -5,20 +5,22 @@ import itertools
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 import tensorflow_datasets as tfds
 from array_record.python import array_record_module  # pyright: ignore
+from etils import epath
 
 from vit_jax.config import NO_ROOM
-from vit_jax.data import decoding
+from vit_jax.data import decoding, tfds_metadata
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.prepare import dedup, image_listing
 from vit_jax.data.source import DataError
 from vit_jax.utils import storage
+from vit_jax.utils.storage import reason
 
 # One record per chunk, for random access; riegeli stores and checks a hash of every chunk.
 # JPEG does not compress any more.
@@ -187,22 +189,33 @@ class Writer:
 
 
 class Planned(NamedTuple):
-    """A shard as positions in a split, which become examples when it is its turn."""
+    """A shard as positions in a split, of `size` bytes, which become examples in its turn."""
 
     path: pathlib.Path
     split: str
     positions: np.ndarray
+    size: int
 
 
 def divide(
-    path: pathlib.Path, split: str, positions: np.ndarray, size: int, shard_bytes: int
+    path: pathlib.Path, split: str, positions: np.ndarray, sizes: np.ndarray, shard_bytes: int
 ) -> Iterator[Planned]:
-    """Yields the shards of a split of `size` bytes; the names of their files begin with `path`."""
-    number = min(max(1, round(size / shard_bytes)), MOST_SHARDS, len(positions))
+    """Yields the shards of a split; the names of their files begin with `path`.
+
+    Args:
+      path: the folder and the name of the dataset.
+      split: name of the split.
+      positions: its examples (N,) in order.
+      sizes: bytes of the example at each position.
+      shard_bytes: approximate bytes of a shard.
+    """
+    number = round(int(sizes[positions].sum()) / shard_bytes)
+    number = min(max(1, number), MOST_SHARDS, len(positions))
     bounds = [len(positions) * k // number for k in range(number + 1)]
     for k, (low, high) in enumerate(itertools.pairwise(bounds)):
         name = f"{path.name}-{split}.array_record-{k:05d}-of-{number:05d}"
-        yield Planned(path.with_name(name), split, positions[low:high])
+        mine = positions[low:high]
+        yield Planned(path.with_name(name), split, mine, int(sizes[mine].sum()))
 
 
 def join_names(file: pathlib.Path, packed: Sequence[tuple[Planned, Outcome]]) -> dict[str, Any]:
@@ -266,3 +279,52 @@ class disk_errors:  # noqa: N801 (read as a statement: with disk_errors(path))
             remedy = "; free some space and run the same command again to resume" if full else ""
             kind_ = PrepareError if full else DataError
             raise kind_(f"{self._path.parent}: cannot write: {reason}{remedy}") from None
+
+
+def read_info(folder: epath.PathLike) -> Any:
+    """Returns the TFDS info of a prepared data set; raises DataError if it is damaged."""
+    try:
+        return tfds_metadata.builder_of_folder(folder).info
+    except DataError:
+        raise
+    except Exception as error:  # JSON, protobuf and TFDS raise many types
+        raise DataError(f"{folder}: its metadata cannot be read_info: {reason(error)}") from None
+
+
+def shard_files(info: Any) -> Iterator[tuple[epath.Path, int]]:
+    """Yields the files of a data set, split by split, each with the number of its records."""
+    for split in info.splits.values():
+        paths = split.filename_template.sharded_filepaths(len(split.shard_lengths))
+        yield from zip(paths, split.shard_lengths, strict=True)
+
+
+def write_info(
+    folder: pathlib.Path,
+    name: str,
+    version: str,
+    classes: tuple[str, ...],
+    splits: Mapping[str, Sequence[tuple[int, int]]],
+) -> None:
+    """Writes the TFDS metadata; `splits` lists (examples, bytes) of each shard."""
+    template = tfds.core.ShardedFileTemplate(
+        data_dir=epath.Path(folder), dataset_name=name, filetype_suffix="array_record"
+    )
+    infos = [
+        tfds.core.SplitInfo(
+            name=split,
+            shard_lengths=[examples for examples, _ in shards],
+            num_bytes=sum(size for _, size in shards),
+            filename_template=template.replace(split=split),
+        )
+        for split, shards in splits.items()
+    ]
+    tfds.folder_dataset.write_metadata(
+        data_dir=folder,
+        version=version,
+        features=features(classes),
+        split_infos=infos,
+        filename_template=template,
+        supervised_keys=("image", "label"),
+        description="Packed by vit_jax prepare; vit_jax.json says from what.",
+        check_data=False,
+    )

@@ -11,7 +11,8 @@ import google_crc32c
 import tensorflow_datasets as tfds
 from etils import epath
 
-from vit_jax.data.prepare import dataset_info, shards, staging
+from vit_jax.data.prepare import shards, staging
+from vit_jax.data.prepare.shards import read_info, shard_files
 from vit_jax.data.source import DataError
 from vit_jax.runtime.progress import Bar
 from vit_jax.utils import limits, storage
@@ -39,7 +40,7 @@ def check(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Path
 
     Raises DataError if `source` is another data set or format, or the folder exists.
     """
-    info = dataset_info.read(source)
+    info = read_info(source)
     found = info.full_name.rpartition("/")[0]
     if found != name.partition(":")[0]:
         raise DataError(f"--from={source}: is a copy of {found}, not of {name}")
@@ -58,13 +59,13 @@ def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Pa
     Raises DataError for a damaged record, by file and number, and like `check`.
     """
     folder = check(source, name, data_dir)
-    info = dataset_info.read(source)
+    info = read_info(source)
     part = folder.with_name(f".{folder.name}.part")
     with shards.disk_errors(folder):
         part.mkdir(parents=True, exist_ok=True)
     with Bar(f"converting {info.full_name}", info.splits.total_num_examples) as progress:
         done = 0
-        for path, length in dataset_info.shards(info):
+        for path, length in shard_files(info):
             target = part / path.name.replace(f".{SUFFIX}", ".array_record")
             if not target.exists():
                 shards.write_records(target, _counted(path, length, done, progress))

@@ -12,8 +12,8 @@ import tensorflow_datasets as tfds
 from array_record.python import array_record_data_source
 
 from vit_jax.data import decoding, tfds_source
-from vit_jax.data.prepare import dataset_info
-from vit_jax.data.prepare.pack import FACTS
+from vit_jax.data.prepare.shards import read_info, shard_files
+from vit_jax.data.prepare.staging import FACTS
 from vit_jax.data.source import DataError
 from vit_jax.runtime.progress import Bar
 from vit_jax.utils import limits, storage
@@ -29,7 +29,7 @@ def verify(folder: pathlib.Path, *, workers: int, max_pixels: int) -> Iterator[s
     number of records with the metadata. For data sets packed by `vit_jax prepare`, also compares
     the SHA-256 of shards and example names.
     """
-    info = dataset_info.read(folder)
+    info = read_info(folder)
     if info.file_format != tfds.core.FileFormat.ARRAY_RECORD:
         raise DataError(f"{folder}: is {info.file_format.value}, not array_record")
     facts = folder / FACTS
@@ -49,7 +49,7 @@ def verify(folder: pathlib.Path, *, workers: int, max_pixels: int) -> Iterator[s
         futures.ThreadPoolExecutor(workers) as pool,
     ):
         done = 0
-        for path, length in dataset_info.shards(info):
+        for path, length in shard_files(info):
             try:
                 with array_record_data_source.ArrayRecordDataSource(str(path)) as source:
                     there = len(source)

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import pathlib
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,14 +14,12 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core import splits as splits_lib
 
 from vit_jax.data.decoding import BadImage
-from vit_jax.data.prepare import image_listing, processes, shards, staging
+from vit_jax.data.prepare import image_listing, shards, staging
 from vit_jax.data.prepare.official import array_sets, cifar, image_sets, imagenet, scene_sets
 from vit_jax.data.prepare.official.archives import Archives
 from vit_jax.data.prepare.official.recipe import Contents, Example, Examples, Location, Recipe, Span
-from vit_jax.data.prepare.pack import FACTS
 from vit_jax.data.prepare.shards import SHARD_BYTES, Outcome, Planned
 from vit_jax.data.source import DataError
-from vit_jax.utils import storage
 
 Path = pathlib.Path
 
@@ -79,35 +76,37 @@ class Shard(NamedTuple):
 
 
 def build(job: Job) -> dict[str, Any]:
-    """Builds a data set and returns the contents of its `vit_jax.json`.
+    """Builds a dataset and returns the contents of its `vit_jax.json`.
 
-    Keeps the shards that an earlier attempt with the same files finished; the result is identical
-    to an uninterrupted build, byte for byte. Raises DataError for files that are not the official
-    ones, and for missing images unless the job is `partial`.
+    Raises DataError for files that are not the official ones, and for missing images unless the
+    job is `partial`.
     """
-    part = staging.folder(job.folder)
-    with staging.alone(part):
-        with staging.nothing_left(part):
-            contents = find_examples(job, part / UNPACKED)
-            orders = {name: order(name, one) for name, one in contents.splits.items()}
-        staging.begin(part, _fingerprint(job, contents, orders))
-        packed = processes.finish(
-            job.name,
-            list(_planned(job, part, contents, orders)),
-            functools.partial(_check_room, part, contents),
-            functools.partial(_shard, contents),
-            functools.partial(Packer, job.recipe.dataset.tfds),
-            job.workers,
-        )
-        facts = _finish(job, part, contents, packed)
-    shutil.rmtree(part, ignore_errors=True)
-    return facts
+    return staging.write_dataset(job.name, job.folder, functools.partial(_plan, job), job.workers)
+
+
+def _plan(job: Job, part: Path) -> staging.Work:
+    contents = find_examples(job, part / UNPACKED)
+    orders = {name: order(name, one) for name, one in contents.splits.items()}
+    path = part / staging.WHOLE / job.builder.name
+    return staging.Work(
+        fingerprint=_fingerprint(job, contents, orders),
+        planned=[
+            planned
+            for split, one in orders.items()
+            for planned in shards.divide(
+                path, split, one, contents.splits[split].sizes(), job.shard_bytes
+            )
+        ],
+        shard=functools.partial(_shard, contents),
+        packer=functools.partial(Packer, job.recipe.dataset.tfds),
+        finish=functools.partial(_finish, job, contents),
+    )
 
 
 def held(folder: Path) -> dict[str, Any] | None:
     """Returns the facts of a data set built by this module, or None."""
     try:
-        facts = json.loads((folder / FACTS).read_text())
+        facts = json.loads((folder / staging.FACTS).read_text())
     except (OSError, ValueError):
         return None
     return facts if isinstance(facts, dict) and "official" in facts else None
@@ -196,65 +195,33 @@ def _fingerprint(job: Job, contents: Contents, orders: Mapping[str, np.ndarray])
     return total.hexdigest()
 
 
-def _planned(
-    job: Job, part: Path, contents: Contents, orders: Mapping[str, np.ndarray]
-) -> Iterator[Planned]:
-    for split, positions in orders.items():
-        size = int(contents.splits[split].sizes().sum())
-        path = part / staging.WHOLE / job.builder.name
-        yield from shards.divide(path, split, positions, size, job.shard_bytes)
-
-
 def _shard(contents: Contents, one: Planned) -> Shard:
     """Returns a shard with its examples."""
     examples = contents.splits[one.split]
     return Shard(one.path, [examples[at] for at in one.positions.tolist()])
 
 
-def _check_room(part: Path, contents: Contents, missing: Sequence[Planned]) -> None:
-    needed = sum(int(contents.splits[p.split].sizes()[p.positions].sum()) for p in missing)
-    staging.check_free(part, needed, "make room, or choose another --data-dir")
-
-
-def _finish(
-    job: Job, part: Path, contents: Contents, packed: list[tuple[Planned, Outcome]]
-) -> dict[str, Any]:
-    """Writes the metadata and gives the folder its final name."""
-    whole = part / staging.WHOLE
-    facts: dict[str, Any] = {
-        "name": job.builder.info.full_name,
-        "official": dict(job.recipe.splits),
-        "splits": {},
-        "order": ORDER,
-        "shards": {one.path.name: outcome.sha256 for one, outcome in packed},
-    }
-    with shards.disk_errors(job.folder):
-        for split in contents.splits:
-            mine = [each for each in packed if each[0].split == split]
-            facts["splits"][split] = shards.join_names(whole / f"{split}.txt", mine)
-        _write_metadata(job, whole, contents, packed)
-        storage.write_atomically(whole / FACTS, json.dumps(facts, indent=1) + "\n")
-        staging.publish(whole, job.folder)
-    return facts
-
-
-def _write_metadata(
-    job: Job, whole: Path, contents: Contents, packed: list[tuple[Planned, Outcome]]
-) -> None:
-    """Writes the builder's TFDS metadata, with the actual splits."""
+def _finish(job: Job, contents: Contents, whole: Path, packed: staging.Packed) -> dict[str, Any]:
+    """Writes the builder's TFDS metadata, with the actual splits, and returns the facts."""
     info = job.builder.info
     for feature, names in contents.names.items():
         info.features[feature].names = list(names)
-    splits = [
-        tfds.core.SplitInfo(
-            name=split,
-            shard_lengths=[outcome.examples for one, outcome in packed if one.split == split],
-            num_bytes=sum(outcome.bytes for one, outcome in packed if one.split == split),
-        )
-        for split in contents.splits
-    ]
+    facts, splits = {}, []
+    for split in contents.splits:
+        mine = [each for each in packed if each[0].split == split]
+        facts[split] = shards.join_names(whole / f"{split}.txt", mine)
+        lengths = [outcome.examples for _, outcome in mine]
+        size = sum(outcome.bytes for _, outcome in mine)
+        splits.append(tfds.core.SplitInfo(name=split, shard_lengths=lengths, num_bytes=size))
     info.set_splits(splits_lib.SplitDict(splits))
     info.write_to_directory(whole)
+    return {
+        "name": info.full_name,
+        "official": dict(job.recipe.splits),
+        "splits": facts,
+        "order": ORDER,
+        "shards": {one.path.name: outcome.sha256 for one, outcome in packed},
+    }
 
 
 class Packer:

@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 import re
 import shlex
+import shutil
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -11,30 +12,104 @@ import tensorflow_datasets as tfds
 from etils import epath
 
 from vit_jax import config
-from vit_jax.data import availability, real_labels, splits, tasks
-from vit_jax.data.datasets import IMAGENET21K, MANUAL, OBJECTNET, PACKED
-from vit_jax.data.prepare import (
-    dataset_info,
-    dedup_index,
-    download,
-    objectnet_mapping,
-    pack,
-    preview,
-    shards,
-    tfrecords,
-    vtab_lists,
+from vit_jax.data import (
+    availability,
+    example_lists,
+    objectnet,
+    real_labels,
+    sources,
+    splits,
+    tasks,
 )
+from vit_jax.data.datasets import IMAGENET21K, MANUAL, OBJECTNET, PACKED
+from vit_jax.data.decoding import BadImage
+from vit_jax.data.prepare import dedup, download, pack, preview, shards, staging, tfrecords
 from vit_jax.data.prepare.official import build
-from vit_jax.data.prepare.official.build import RECIPES
 from vit_jax.data.prepare.official.recipe import Recipe
-from vit_jax.data.prepare.request import HOLDOUT, Request
+from vit_jax.data.prepare.shards import read_info
 from vit_jax.data.prepare.verify import verify
 from vit_jax.data.source import DataError
 from vit_jax.data.splits import Split
 from vit_jax.data.tasks import Task
-from vit_jax.utils import storage
+from vit_jax.utils import messages, storage
 
 REAL_TASK = "imagenet-real"
+HOLDOUT = 0.1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to do with a name; the fields are the flags of the command.
+
+    Attributes:
+      data_dir: where data sets are; None: TFDS's default.
+      sources: what to make it of; none: it is downloaded.
+      verify: read what is prepared again.
+      holdout: share of each class of images that becomes a validation split where a data set of the
+        user's has none; None: HOLDOUT.
+      max_side: longest side of packed images, or None.
+      against: tasks whose test images must not be packed.
+      distance: most bits, of 64, in which the hash of a near duplicate differs.
+      partial: pack official archives also where images are missing.
+      dry_run: report what would be read and written, and write nothing.
+      workers: processes or threads.
+    """
+
+    data_dir: str | None = None
+    sources: Sequence[str] = ()
+    verify: bool = False
+    holdout: float | None = None
+    max_side: int | None = None
+    against: Sequence[str] = ()
+    distance: int = dedup.THRESHOLD
+    partial: bool = False
+    dry_run: bool = False
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for sources at addresses that are not read."""
+        for source in self.sources:
+            storage.given_path("--from", source)
+
+    def directory(self) -> pathlib.Path:
+        """Returns the folder of data sets; raises ConfigError unless it is on this machine."""
+        folder = str(availability.directory(self.data_dir))
+        if not messages.is_utf8(folder):  # array_record could not open a file there
+            raise config.ConfigError(f"--data-dir={folder}: is not UTF-8; choose another folder")
+        return _local(folder, "--data-dir")
+
+    def paths(self) -> list[pathlib.Path]:
+        """Returns the sources; raises ConfigError unless they are on this machine."""
+        return [_local(source, "--from") for source in self.sources]
+
+    def refuse_packing(self, name: str) -> None:
+        """Raises ConfigError for flags of packing if `name` is not packed from folders and tars."""
+        for flag, value in (
+            ("holdout", self.holdout),
+            ("max-side", self.max_side),
+            ("dedup-against", self.against),
+        ):
+            if value:
+                raise config.ConfigError(
+                    f"--{flag}: is for folders and tars that are packed, and {name} is not"
+                )
+
+    def refuse_partial(self, name: str) -> None:
+        """Raises ConfigError for --partial if `name` has no official number of images."""
+        if self.partial:
+            raise config.ConfigError(
+                "--partial: is for data sets with an official number of images, and "
+                f"{name} has none"
+            )
+
+
+def _local(path: str, key: str) -> pathlib.Path:
+    if "://" in path:
+        raise config.ConfigError(
+            f"{key}={path}: only a folder of this machine can be written to or packed from; "
+            f"prepare it here, then: gcloud storage cp -r FOLDER gs://BUCKET"
+        )
+    return pathlib.Path(path).expanduser()
 
 
 def names(given: Sequence[str], request: Request) -> list[str]:
@@ -78,7 +153,7 @@ def prepare(name: str, request: Request) -> Iterator[str]:
         if request.dry_run:
             yield preview.example_list(task, request.data_dir)
             return
-        yield vtab_lists.check(task, request.data_dir)
+        yield _list_examples(task, request.data_dir)
 
 
 def _tfds_name(name: str, task: Task | None) -> str:
@@ -119,7 +194,7 @@ def _verify(name: str, task: Task | None, request: Request) -> Iterator[str]:
         yield f"{name}: {line}"
     if bad:
         raise DataError(f"{name}: {bad} faults in {folder}; remove it and prepare it again")
-    count = dataset_info.read(folder).splits.total_num_examples
+    count = read_info(folder).splits.total_num_examples
     yield f"{name}: {count:,} examples in {folder}, all good"
 
 
@@ -176,13 +251,11 @@ def _from_sources(name: str, task: Task | None, request: Request) -> Iterator[st
         if task is not None and task.dataset is OBJECTNET and not request.dry_run:
             folder = availability.find(task.dataset, request.data_dir)
             assert folder is not None, "it is packed"
-            yield objectnet_mapping.copy(
-                map(pathlib.Path, request.sources), pathlib.Path(folder.path)
-            )
+            yield _copy_mappings(request.paths(), pathlib.Path(folder.path))
 
 
 def _recipe(task: Task | None) -> Recipe | None:
-    return None if task is None else RECIPES.get(task.dataset.tfds)
+    return None if task is None else build.RECIPES.get(task.dataset.tfds)
 
 
 def _build(name: str, recipe: Recipe, request: Request) -> Iterator[str]:
@@ -304,7 +377,7 @@ def _pack(name: str, task: Task | None, request: Request) -> Iterator[str]:
     if chosen:
         pack.check_sources(packing)  # before minutes are spent on the others
         prints = pack.kept_prints(packing)
-        prints = prints or dedup_index.prints(chosen, request.data_dir, request.workers)
+        prints = prints or dedup.collect_prints(chosen, request.data_dir, request.workers)
         packing = dataclasses.replace(packing, prints=prints)
     facts = pack.pack(packing)
     if request.holdout and not facts["holdout"]:
@@ -321,7 +394,7 @@ def _pack(name: str, task: Task | None, request: Request) -> Iterator[str]:
 def _report(name: str, packing: pack.Packing, facts: dict[str, Any]) -> Iterator[str]:
     for split, about in facts["splits"].items():
         yield f"{name}: {split}: {about['examples']:,} images of {facts['classes']:,} classes"
-    report = packing.folder / pack.FACTS
+    report = packing.folder / staging.FACTS
     for key, what in (
         ("resized", f"were larger than {packing.max_side} pixels and are resized"),
         ("corrupt", f"cannot be read and are left out; {report} names them"),
@@ -349,3 +422,58 @@ def _training(packing: pack.Packing, names: Collection[str]) -> str:
         flags += [("eval_split", evaluation)]
     words = (f"--config.data.{key}={value}" for key, value in flags)
     return shlex.join(["vit_jax", "train", "tfds", *words])
+
+
+def _list_examples(task: Task, data_dir: str | None) -> str:
+    """Writes the list of a task's images, or checks an existing list; returns a line for the user.
+
+    Raises DataError if an image of the list is missing, or cannot be read.
+    """
+    root = availability.directory(data_dir)
+    path = example_lists.path(root, task.name)
+    if path.exists():
+        data = config.Data(
+            source="tfds",
+            name=task.dataset.name,
+            root=str(root),
+            labels=task.labels,
+            examples=str(path),
+        )
+        sources.open_source(data, task.whole, train=True)
+        return f"{task.name}: the images of {path} are all there"
+    source = sources.open_task(task, task.whole, str(root))
+    try:
+        sha256 = example_lists.write(
+            source,
+            path,
+            task=task.name,
+            dataset=source.dataset,
+            version=source.version,
+            split=task.whole,
+        )
+    except BadImage as error:
+        raise DataError(f"{task.name}: {task.whole}: an image {error}") from None
+    return f"{task.name}: its {len(source):,} images are listed in {path}, SHA-256 {sha256[:16]}"
+
+
+def _copy_mappings(given: Sequence[pathlib.Path], folder: pathlib.Path) -> str:
+    """Copies the folder `mappings`, in or next to a source, to a packed data set.
+
+    Returns a line for the user.
+    """
+    found = objectnet.find_mappings(given)
+    target = folder / objectnet.FOLDER
+    if found is None:
+        if target.is_dir():
+            return f"objectnet: its mapping to ImageNet's classes is in {target}"
+        return (
+            "objectnet: cannot be evaluated without its mapping to ImageNet's classes, which is "
+            f"neither in {given[0] / objectnet.FOLDER} nor next to it; run this again with "
+            "--from=objectnet-1.0, as unpacked"
+        )
+    with shards.disk_errors(target):
+        target.mkdir(exist_ok=True)
+        for name in objectnet.FILES:
+            with storage.replacing(target / name) as part:
+                shutil.copyfile(found / name, part)
+    return f"objectnet: its mapping to ImageNet's classes: in {target}"
