@@ -131,4 +131,4 @@ def test_a_number_of_400_digits_is_no_count_of_steps(tmp_path):
     file = tmp_path / "goodput.json"
     session = {"first_step": 10**400, "last_step": 3, "seconds": {"train": 1.5}}
     file.write_text(json.dumps([session]))
-    assert goodput.read(file) == []
+    assert goodput.read_sessions(file) == []

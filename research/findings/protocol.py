@@ -104,7 +104,7 @@ def _run(
         left -= 1
         about = planning.as_values(job.cell)
         (workdir / job.directory / "finished").touch()
-        seconds += goodput.earlier(workdir / job.directory)
+        seconds += goodput.earlier_seconds(workdir / job.directory)
         record = records.made(about, study.size.name, seconds, answer)
         study.records.add(record)
         shown = ", ".join(f"{key} {value:.4f}" for key, value in record["measures"].items())

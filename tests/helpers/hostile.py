@@ -478,8 +478,8 @@ def run_files():
         (inspect / inspect_figures.INDEX).write_bytes(data)
         run_data.run(folder)
         run_data.transfer(folder)
-        inspect_figures.read(folder)
-        goodput.read(folder / "goodput.json")
+        inspect_figures.read_pictures(folder)
+        goodput.read_sessions(folder / "goodput.json")
         locking.Holder.parse(data)
         with contextlib.suppress(limits.LimitError):
             logs.read_metrics(folder / "metrics.jsonl")

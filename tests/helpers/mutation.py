@@ -82,8 +82,8 @@ OTHERS = {
     "evaluation/corruptions": "evaluation/corruptions",
     "evaluation/linear_data": "evaluation/pairs evaluation/fewshot",
     "evaluation/test_split": "evaluation/final",
-    "inference/segmentation_masks": "inference/segmentation/segmentation",
-    "inference/segmentation": "inference/segmentation/segmentation",
+    "inference/segmentation_masks": "inference/segmentation",
+    "inference/segmentation": "inference/segmentation",
     "research/findings/verdicts": "research/findings/findings_verdicts",
     "research/findings/measures": "research/findings/findings_declarations "
     "research/findings/findings_protocol",

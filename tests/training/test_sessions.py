@@ -12,14 +12,14 @@ def session(began, first, last, **seconds):
 
 
 def test_one_process():
-    time = goodput.summary([session(1000, 0, 50, start=10, compile=20, step=60, save=10)])
+    time = goodput.summarize([session(1000, 0, 50, start=10, compile=20, step=60, save=10)])
     assert time.shares == {"start": 0.1, "compile": 0.2, "step": 0.6, "save": 0.1}
     assert (time.seconds, time.goodput, time.restarts, time.repeated) == (100, 0.6, 0, 0)
 
 
 def test_lost_steps_and_the_time_between_are_no_goodput():
     # Killed at step 50 with 40 saved; begun again 30 s later; killed before its first save.
-    time = goodput.summary(
+    time = goodput.summarize(
         [
             session(0, 0, 50, start=10, step=100),
             session(140, 40, 45, start=5, step=10),
@@ -42,7 +42,7 @@ def test_the_file_grows_by_a_process(tmp_path):
     first.update(5, {"step": 1.0})
     first.update(9, {"step": 2.0, "save": 0.5})
     goodput.GoodputLog(tmp_path, 8, age=1).update(20, {"step": 3.0})
-    stored = goodput.read(tmp_path / goodput.FILE)
+    stored = goodput.read_sessions(tmp_path / goodput.FILE)
     assert [(one["first_step"], one["last_step"]) for one in stored] == [(0, 9), (8, 20)]
     assert stored[0]["seconds"] == {"step": 2.0, "save": 0.5}
 
@@ -52,4 +52,4 @@ def test_a_damaged_file_is_begun_anew(tmp_path, text):
     (tmp_path / goodput.FILE).write_text(text)
     time = goodput.GoodputLog(tmp_path, 3, age=1).update(4, {"step": 1.0})
     assert time.restarts == 0
-    assert len(goodput.read(tmp_path / goodput.FILE)) == 1
+    assert len(goodput.read_sessions(tmp_path / goodput.FILE)) == 1

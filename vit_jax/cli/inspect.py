@@ -89,7 +89,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         args.what,
         args.checkpoint,
         overrides,
-        at=args.step,
+        step=args.step,
         images=args.images,
         count=args.count,
         seed=args.seed,
@@ -112,7 +112,7 @@ def _view(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     viewer, pictures = view.open_viewer(
         args.checkpoint,
         overrides,
-        at=args.step,
+        step=args.step,
         paths=args.images,
         count=args.count,
         seed=args.seed,

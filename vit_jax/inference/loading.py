@@ -193,7 +193,7 @@ def find_checkpoint(
     return directory, number, record
 
 
-def load_params(directory: pathlib.Path, step_number: int, cfg: config.Config) -> Any:
+def load_params(directory: pathlib.Path, step_number: int, cfg: config.Config) -> models.Params:
     """The parameters to evaluate (the average where the run kept one), verified.
 
     Adapters are added to their matrices.

@@ -51,7 +51,7 @@ class GoodputLog:
     def __init__(self, workdir: pathlib.Path, step: int, *, age: float) -> None:
         """Begins a session of a process that began `age` seconds ago and goes on from a step."""
         self._file = workdir / FILE
-        self._before = read(self._file)
+        self._before = read_sessions(self._file)
         self._began = time.time() - age
         self._first = step
         self._last: tuple[int, Mapping[str, float]] = step, {}
@@ -72,7 +72,7 @@ class GoodputLog:
         # Not worth ending a run: a full disk is reported by the checkpoints.
         with contextlib.suppress(OSError):
             storage.write_atomically(self._file, json.dumps(sessions, indent=1) + "\n")
-        return summary(sessions)
+        return summarize(sessions)
 
     def failed(self) -> None:
         """Records that this process ends by a failure of its own."""
@@ -91,22 +91,22 @@ def suspects(sessions: Sequence[Mapping[str, Any]]) -> set[int]:
     return {step for step, count in counts.items() if count >= TWICE}
 
 
-def read(file: pathlib.Path) -> list[dict[str, Any]]:
+def read_sessions(file: pathlib.Path) -> list[dict[str, Any]]:
     """The sessions of a run, oldest first; none where the file is missing or damaged."""
     try:
         sessions = limits.read_json(file, limits.TABLE)
-        summary(sessions)
+        summarize(sessions)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return []
     return sessions
 
 
-def earlier(run: pathlib.Path) -> float:
+def earlier_seconds(run: pathlib.Path) -> float:
     """Seconds of all processes of a run but the newest."""
-    return sum(sum(session["seconds"].values()) for session in read(run / FILE)[:-1])
+    return sum(sum(session["seconds"].values()) for session in read_sessions(run / FILE)[:-1])
 
 
-def summary(sessions: Sequence[Mapping[str, Any]]) -> Summary:
+def summarize(sessions: Sequence[Mapping[str, Any]]) -> Summary:
     """Summarizes the time of a run."""
     seconds: dict[str, float] = {}
     repeated = 0

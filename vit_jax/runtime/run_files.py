@@ -84,7 +84,7 @@ class RunFiles:
     def suspects(self) -> list[int]:
         """Steps from which this run has failed twice; for process 0."""
         assert self.folder is not None
-        return sorted(goodput.suspects(goodput.read(self.folder / goodput.FILE)))
+        return sorted(goodput.suspects(goodput.read_sessions(self.folder / goodput.FILE)))
 
 
 def _write_config(workdir: pathlib.Path, cfg: config.Config) -> None:

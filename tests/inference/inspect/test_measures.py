@@ -1,20 +1,23 @@
-"""Measures of attention, positions and filters: closed forms, and float64 reimplementations."""
+"""Measures of attention, positions, filters and features: closed forms, and float64 references."""
 
 import dataclasses
 import math
+import pathlib
 
+import cv2
 import jax
 import numpy as np
 import pytest
 
 import vit_reference
-from vit_jax import config, models, run_config
+from vit_jax import cli, config, models, run_config
 from vit_jax.inference import loading
-from vit_jax.inference.inspect import measures
+from vit_jax.inference.inspect import inputs, measures
 from vit_jax.inference.inspect.measures import CannotAnswer
 from vit_jax.utils import tree_utils
 
 ROOT2 = math.sqrt(2)
+GOOGLE = pathlib.Path(__file__).parents[2] / "fixtures" / "vit_tiny_token.npz"
 
 
 def softmax(shape, seed=0):
@@ -45,21 +48,6 @@ def test_uniform_attention_reaches_the_mean_distance():
 
 
 @pytest.mark.parametrize("token", [False, True])
-def test_attention_to_itself_reaches_nowhere(token):
-    assert reach(of(np.eye(6 + token)), (2, 3), (24, 36), token) == 0
-
-
-def test_attention_to_a_neighbor_reaches_one_patch():
-    # Rows of 3 patches 12 x 8 pixels each; all look right, the last ones at themselves.
-    right = np.zeros((6, 6))
-    right[range(6), [1, 2, 2, 4, 5, 5]] = 1
-    assert reach(of(right), (2, 3), (24, 24), False) == pytest.approx(8 * 4 / 6)
-    down = np.zeros((6, 6))
-    down[range(6), [3, 4, 5, 3, 4, 5]] = 1
-    assert reach(of(down), (2, 3), (24, 24), False) == pytest.approx(12 * 3 / 6)
-
-
-@pytest.mark.parametrize("token", [False, True])
 def test_distance_equals_loops_in_float64(token):
     grid, size = (3, 4), (24, 64)
     weights = softmax((2, 3, 2, 12 + token, 12 + token))
@@ -71,16 +59,6 @@ def test_distance_equals_loops_in_float64(token):
             expected[one] += weights[one][q + token, k + token] * far / 12
     found = reach(weights.astype(np.float32), grid, size, token)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
-def test_rollout_of_uniform_attention_and_of_the_identity():
-    depth, tokens = 3, 5
-    rolled = measures.rollout(np.full((depth, 1, 2, tokens, tokens), 1 / tokens, np.float32))
-    kept = 0.5**depth  # half of every layer is the residual connection
-    expected = kept * np.eye(tokens) + (1 - kept) / tokens
-    np.testing.assert_allclose(rolled[0], expected, rtol=1e-6)
-    same = np.broadcast_to(np.eye(tokens, dtype=np.float32), (depth, 1, 2, tokens, tokens))
-    np.testing.assert_array_equal(measures.rollout(same)[0], np.eye(tokens))
 
 
 def test_rollout_of_a_shift_is_binomial():
@@ -120,16 +98,6 @@ def test_components_are_the_directions_of_most_variance():
     for one, axis in zip(found, axes.T, strict=True):
         assert abs(one.ravel() @ axis) == pytest.approx(1, abs=1e-4)
         assert one.ravel()[np.abs(one).argmax()] > 0
-
-
-def test_components_equal_those_of_the_covariance():
-    kernel = np.random.default_rng(1).normal(size=(3, 3, 3, 64)).astype(np.float32)
-    values, vectors = np.linalg.eigh(np.cov(kernel.reshape(27, 64).astype(np.float64)))
-    found, shares = measures.filter_components(kernel)
-    assert found.shape == (27, 3, 3, 3)  # fewer than 28: there are no more pixels
-    np.testing.assert_allclose(shares, values[::-1] / values.sum(), rtol=1e-5)
-    cosines = np.abs(np.sum(found.reshape(27, 27) * vectors.T[::-1], axis=1))
-    np.testing.assert_allclose(cosines, 1, rtol=1e-5)
 
 
 def test_similarity_of_known_positions():
@@ -277,3 +245,139 @@ def test_distances_of_a_hybrid_are_in_pixels_of_the_image():
     far = measures.distances(grid, one.config.data.image_size, prefix=False)
     assert far[0].tolist() == pytest.approx([0, 4, 8, 4, 4 * ROOT2, math.hypot(4, 8)])
     assert jax.numpy.asarray(far).dtype == np.float32
+
+
+# Features of patches
+
+
+def test_components_are_those_of_a_singular_value_decomposition():
+    rng = np.random.default_rng(0)
+    features = (rng.normal(size=(3, 4, 5, 7)) * np.arange(1, 8) + 2).astype(np.float32)
+    found, shares = measures.feature_components(features)
+    patches = features.reshape(-1, 7).astype(np.float64)
+    patches -= patches.mean(axis=0)
+    left, values, _ = np.linalg.svd(patches, full_matrices=False)
+    expected = left[:, :3] * values[:3]
+    expected *= np.sign(np.take_along_axis(expected, np.abs(expected).argmax(0)[None], axis=0))
+    np.testing.assert_allclose(found.reshape(-1, 3), expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(shares, (values**2 / (values**2).sum())[:3], rtol=1e-12)
+
+
+def test_components_of_few_or_equal_numbers():
+    found, shares = measures.feature_components(np.arange(8.0).reshape(1, 2, 2, 2))
+    np.testing.assert_allclose(shares, [1, 0, 0], atol=1e-12)
+    np.testing.assert_allclose(np.abs(found[0, :, :, 0]).ravel() / np.sqrt(2), [3, 1, 1, 3])
+    assert (found[..., 2] == 0).all()
+    same, shares = measures.feature_components(np.ones((2, 3, 3, 4)))
+    assert (same == 0).all()
+    assert (shares == 0).all()
+    assert (measures.feature_colors(same) == 0.5).all()
+
+
+def test_colors_stretch_over_all_images():
+    line = np.linspace(-3, 5, 202).reshape(2, 101, 1, 1)  # neither image spans them alone
+    found = measures.feature_colors(line * np.array([1.0, -2.0, 0.0]))
+    low, high = np.percentile(line, measures.SPREAD)
+    np.testing.assert_allclose(found[..., :1], np.clip((line - low) / (high - low), 0, 1))
+    np.testing.assert_allclose(found[..., 1], 1 - found[..., 0], atol=1e-12)
+    assert (found[..., 2] == 0.5).all()
+
+
+def test_matches_are_mutual_and_the_best_come_first():
+    rng = np.random.default_rng(1)
+    first, noise = rng.normal(size=(3, 4, 16)), rng.normal(size=(12, 16))
+    order = rng.permutation(12)
+    second = (first.reshape(12, 16)[order] * 7 + 0.3 * noise).reshape(4, 3, 16)
+    pairs, cosines = measures.mutual_matches(first, second)
+    one, other = first.reshape(12, 16), second.reshape(12, 16)
+    table = (one @ other.T) / np.linalg.norm(one, axis=1)[:, None] / np.linalg.norm(other, axis=1)
+    expected = [
+        (table[i, j], *divmod(i, 4), *divmod(j, 3))
+        for i in range(12)
+        for j in range(12)
+        if table[i, j] == table[i].max() == table[:, j].max()
+    ]
+    expected.sort(reverse=True)
+    assert len(expected) == 12
+    np.testing.assert_array_equal(pairs, [place for _, *place in expected])
+    np.testing.assert_allclose(cosines, [value for value, *_ in expected], rtol=1e-12)
+    back = sorted(pairs.tolist(), key=lambda pair: pair[2:])
+    assert [4 * row + column for row, column, _, _ in back] == order.tolist()
+
+
+def test_features_of_a_model_are_its_tokens_of_patches(tmp_path):
+    opened = loading.load(str(GOOGLE))
+    size = opened.config.data.image_size
+    views = np.random.default_rng(2).integers(0, 256, (3, *size, 3), np.uint8)
+    found = measures.patch_features(opened, views)
+    mean, std = (np.asarray(v) for v in (opened.config.data.mean, opened.config.data.std))
+    images = (views / 255 - mean) / std
+    _, _, tokens, _ = vit_reference.forward(opened.config.model, opened.params, images)
+    np.testing.assert_allclose(found.reshape(3, -1, found.shape[-1]), tokens[:, 1:], atol=2e-5)
+
+    for name, view in zip("ab", views, strict=False):
+        cv2.imwrite(str(tmp_path / f"{name}.png"), view[:, :, ::-1])
+    files = "--images", str(tmp_path / "a.png"), str(tmp_path / "b.png")
+    out = tmp_path / "out"
+    for what in ("features", "matches"):
+        command = ["inspect", what, f"--checkpoint={GOOGLE}", *files, f"--output={out}"]
+        assert cli.main(command) == 0
+    written = np.load(out / "features.npz")
+    expected, shares = measures.feature_components(tokens[:2, 1:].reshape(2, *found.shape[1:]))
+    np.testing.assert_allclose(written["share_of_variance"], shares, rtol=1e-4)
+    np.testing.assert_allclose(written["components"], expected, rtol=0, atol=1e-3)
+    pairs, cosines = measures.mutual_matches(found[0], found[1])
+    matched = np.load(out / "matches.npz")
+    np.testing.assert_array_equal(matched["pairs"], pairs)
+    np.testing.assert_allclose(matched["cosine"], cosines, rtol=1e-6)
+    assert len((out / "matches.csv").read_text().splitlines()) == len(pairs) + 1
+
+
+# Images as people see them
+
+
+def gradient(height, width, channels=3):
+    """Returns a smooth image, of which every resizing keeps the colors."""
+    rows, columns = np.linspace(20, 220, height), np.linspace(0, 30, width)
+    return np.repeat((rows[:, None] + columns)[:, :, None], channels, axis=2).astype(np.uint8)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    ("data", "size", "factor"),
+    [
+        ({}, (300, 451), 8),
+        ({}, (200, 451), 4),  # 8 times 32 are more rows than there are
+        ({}, (32, 32), 1),
+        ({}, (20, 500), 1),
+        ({"eval_crop": "central"}, (300, 451), 8),
+        ({"eval_crop": "central", "resize_to": 40}, (300, 451), 8),
+        ({"resampling": "antialiased_bilinear"}, (300, 451), 8),
+        ({"channels": 1}, (300, 451), 8),
+        ({"image_size": (48, 24)}, (300, 451), 4),  # 8 times 48 are more than 256
+        ({"image_size": (224, 224)}, (3000, 4000), 1),
+    ],
+)
+def test_a_photo_is_the_same_part_of_the_image(data, size, factor):
+    data = config.Data(**({"image_size": (32, 32)} | data))
+    pixels = gradient(*size, data.channels)
+    view, photo = inputs.seen(pixels, data), inputs.photo(pixels, data)
+    height, width = data.image_size
+    assert view.shape == (height, width, data.channels)
+    assert photo.shape == (factor * height, factor * width, data.channels)
+    blocks = photo.reshape(height, factor, width, factor, data.channels)
+    # A crop starts at a whole pixel: the view's may be half of one away from the photo's.
+    half = 0.5 * np.ptp(pixels) / height if data.eval_crop == "central" else 0.0
+    np.testing.assert_allclose(blocks.mean(axis=(1, 3)), view, atol=1.5 + half)
+
+
+def test_photos_of_files_of_several_sizes_are_of_one_size():
+    small, large = gradient(32, 32), gradient(64, 100)
+    encoded = cv2.imencode(".png", large)[1].tobytes()
+    data = config.Data(image_size=(32, 32))
+    shown = inputs.preprocessed(data, [("small", small, None), ("large", encoded, None)])
+    assert shown.photos.shape == (2, 64, 64, 3)
+    np.testing.assert_array_equal(shown.photos[0], small.repeat(2, axis=0).repeat(2, axis=1))
+    np.testing.assert_array_equal(shown.photos[1], inputs.photo(large, data))
+    np.testing.assert_array_equal(shown.views[0], small)
+    assert shown.first(1).photos.shape == (1, 64, 64, 3)

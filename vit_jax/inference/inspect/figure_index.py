@@ -31,7 +31,7 @@ class Figure:
     step: int | None = None
 
 
-def listed(folder: pathlib.Path) -> list[Figure]:
+def read_index(folder: pathlib.Path) -> list[Figure]:
     """The index of a folder; raises ValueError for a damaged one."""
     if not (folder / INDEX).exists():
         return []
@@ -45,11 +45,11 @@ def listed(folder: pathlib.Path) -> list[Figure]:
     return figures
 
 
-def read(run: pathlib.Path) -> tuple[list[Picture], list[str]]:
+def read_pictures(run: pathlib.Path) -> tuple[list[Picture], list[str]]:
     """The pictures of a run directory, and a line on each that is missing or damaged."""
     folder = run / FOLDER
     try:
-        figures = listed(folder)
+        figures = read_index(folder)
     except (OSError, ValueError) as error:
         return [], [f"{FOLDER}/{INDEX}: cannot be read ({type(error).__name__})"]
     pictures, problems = [], []
@@ -72,7 +72,7 @@ def add(folder: pathlib.Path, new: Sequence[Figure]) -> None:
     """Puts figures into the index of a folder, in the place of older ones of their kinds."""
     kinds = {one.what for one in new}
     try:
-        kept = [one for one in listed(folder) if one.what not in kinds]
+        kept = [one for one in read_index(folder) if one.what not in kinds]
     except ValueError:
         kept = []
     values = [dataclasses.asdict(one) for one in [*kept, *new]]

@@ -100,7 +100,7 @@ def inspect(
     checkpoint: str,
     overrides: Mapping[str, str],
     *,
-    at: int | str | None = None,
+    step: int | str | None = None,
     images: Sequence[pathlib.Path] = (),
     count: int | None = None,
     seed: int = 0,
@@ -113,7 +113,7 @@ def inspect(
       what: one of KINDS, or `all`, which logs the kinds it skips.
       checkpoint: a checkpoint, as in `loading.load`.
       overrides: options by dotted name.
-      at: which checkpoint of a run, as in `loading.load`.
+      step: which checkpoint of a run, as in `loading.load`.
       images: files and folders; empty: the evaluation split of a run.
       count: largest number of images; None: COUNTS.
       seed: seed that selects among more images.
@@ -122,7 +122,7 @@ def inspect(
 
     Raises CannotAnswer if the model does not support the figure; UserError for other mistakes.
     """
-    opened = loading.load(checkpoint, overrides, step=at)
+    opened = loading.load(checkpoint, overrides, step=step)
     validation.check_fixed(opened.config, "inspect")
     asked = list(KINDS) if what == "all" else [what]
     counts = {kind: count or COUNTS[kind] for kind in asked if kind in COUNTS}

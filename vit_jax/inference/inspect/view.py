@@ -162,7 +162,7 @@ def open_viewer(
     checkpoint: str,
     overrides: Mapping[str, str],
     *,
-    at: int | str | None = None,
+    step: int | str | None = None,
     paths: Sequence[pathlib.Path] = (),
     count: int | None = None,
     seed: int = 0,
@@ -173,7 +173,7 @@ def open_viewer(
     If there are more than `count` images, `seed` selects among them. Raises CannotAnswer without
     images if they are `needed`.
     """
-    opened = loading.load(checkpoint, overrides, step=at)
+    opened = loading.load(checkpoint, overrides, step=step)
     validation.check_fixed(opened.config, "inspect")
     viewer = Viewer(opened)
     if paths:

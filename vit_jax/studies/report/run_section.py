@@ -83,7 +83,7 @@ def sections(run: Run, predictions: Predictions | None, *, level: int = 2) -> It
     yield Section(title="Curves", blocks=[curves], level=level)
     if predictions is not None:
         yield Section(title="Predictions", blocks=list(shown(predictions)), level=level)
-    pictures, problems = figure_index.read(run.directory)
+    pictures, problems = figure_index.read_pictures(run.directory)
     if pictures or problems:
         notes = [Text(text=f"{problem}.", note=True) for problem in problems]
         yield Section(title="Inside the model", blocks=[*pictures, *notes], level=level)
@@ -212,14 +212,14 @@ def _machine(run: Run) -> Table:
     versions = ", ".join(f"{name} {v}" for name, v in record.get("versions", {}).items())
     waits = [value for _, value in run.points("data/wait_share")]
     mfu = run.points("speed/mfu")
-    spent = goodput.read(run.directory / goodput.FILE)
+    spent = goodput.read_sessions(run.directory / goodput.FILE)
     rows = [
         ("device", formatting.machine(record.get("device"), formatting.devices(record),
                                       record.get("host"))),
         ("versions", versions),
         ("date", run.date),
         ("waiting for data", f"{statistics.mean(waits):.1%} of the time" if waits else ""),
-        ("time", goodput.describe(goodput.summary(spent)) if spent else ""),
+        ("time", goodput.describe(goodput.summarize(spent)) if spent else ""),
         ("share of peak FLOP/s", f"{mfu[-1][1]:.1%}" if mfu else ""),
         ("directory", str(run.directory)),
     ]  # fmt: skip

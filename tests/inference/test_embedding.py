@@ -17,7 +17,7 @@ from vit_jax.data.source import DataError
 from vit_jax.inference import embedding, feature_files, loading
 from vit_jax.training import normalization
 
-FIXTURE = pathlib.Path(__file__).parents[2] / "fixtures" / "vit_tiny_token.npz"
+FIXTURE = pathlib.Path(__file__).parents[1] / "fixtures" / "vit_tiny_token.npz"
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from vit_jax.data import decoding
 from vit_jax.inference import segmentation
 from vit_jax.inference import segmentation_masks as masks
 
-GOOGLE = pathlib.Path(__file__).parents[2] / "fixtures" / "vit_tiny_token.npz"
+GOOGLE = pathlib.Path(__file__).parents[1] / "fixtures" / "vit_tiny_token.npz"
 COLORS = np.array([[200, 30, 30], [30, 200, 30], [30, 30, 200]], np.uint8)
 
 pytestmark = pytest.mark.usefixtures("one_device")
