@@ -24,7 +24,7 @@ def test_a_home_directory_is_expanded_and_a_relative_root_recorded_whole(tmp_pat
     assert config.fingerprint(again) == config.fingerprint(cfg)
     assert storage.as_path("~/run") == tmp_path / "run"
     assert storage.as_path("~nobody-of-this-name/run").name == "run"
-    parsed = cli.parser_of("train").parse_all(["digits", "--workdir=~/run"])
+    parsed = cli.command_parser("train").parse_all(["digits", "--workdir=~/run"])
     assert parsed.workdir == tmp_path / "run"
 
 

@@ -122,7 +122,7 @@ def commands() -> str:
     os.environ["COLUMNS"] = "80"  # read by argparse, which leaves two free
     text = "# Commands\n\nWhat `vit_jax COMMAND --help` prints.\n"
     for name in cli.COMMANDS:
-        text += f"\n## {name}\n\n```text\n{cli.parser_of(name).format_help().rstrip()}\n```\n"
+        text += f"\n## {name}\n\n```text\n{cli.command_parser(name).format_help().rstrip()}\n```\n"
     return text
 
 

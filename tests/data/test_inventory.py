@@ -86,7 +86,7 @@ def test_configs_and_real(tmp_path):
 
 
 def test_every_missing_task_has_a_command_that_the_command_line_takes(tmp_path):
-    parser = cli.parser_of("prepare")
+    parser = cli.command_parser("prepare")
     for entry in availability.task_entries(tmp_path):
         assert not entry.here
         words = shlex.split(entry.command)

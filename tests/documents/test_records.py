@@ -147,7 +147,7 @@ def test_a_printed_command_is_whole(command, monkeypatch):
         cli._parse(cli._split_plugins(cli._split_overrides(words)[0])[0])
     elif words[:2] == ["-m", "research.findings"]:
         command = importlib.import_module("research.findings.__main__")
-        cli.parser_for(command).parse_all(cli._split_overrides(words[2:])[0])
+        cli.create_parser(command).parse_all(cli._split_overrides(words[2:])[0])
     elif program == "python":
         name = words[0].removeprefix("tests/helpers/").removesuffix(".py")
         parses(importlib.import_module(name), words, monkeypatch)

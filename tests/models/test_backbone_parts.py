@@ -137,7 +137,7 @@ def test_quick_gelu_and_the_norm_of_the_stem():
     seen = []
     module.encode = lambda x, keys, capture: (seen.append(x), (x, None))[1]
     module(IMAGES)
-    placed = np.asarray(module.place(module.patches(IMAGES)))
+    placed = np.asarray(module.add_positions(module.patches(IMAGES)))
     centered = placed - placed.mean(axis=-1, keepdims=True)
     normed = centered / np.sqrt(centered.var(axis=-1, keepdims=True) + 1e-6)
     expected = normed * module.stem_norm.scale[...] + module.stem_norm.bias[...]

@@ -216,7 +216,7 @@ class Manager:
         if step is not None:
             return reader.restore_exactly(self._directory, step, target, whole=True)
         steps, spoilt = collectives.broadcast_from_main(
-            lambda: (self.steps(), records.bad(self._directory))
+            lambda: (self.steps(), records.bad_steps(self._directory))
         )
         for candidate in reversed([one for one in steps if one not in avoid] or steps):
             try:
@@ -319,7 +319,7 @@ class Manager:
 
     def _retire(self, step: int) -> None:
         """Deletes bad steps and committed steps that are neither among the newest nor the best."""
-        for path, match in records.own(self._directory):
+        for path, match in records.checkpoint_folders(self._directory):
             if int(match["step"]) == step and match["suffix"]:
                 path.rmtree(missing_ok=True)
         commits = records.readable(self._directory)

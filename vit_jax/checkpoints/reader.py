@@ -106,7 +106,7 @@ def restore(
     if wrong:
         raise DamagedCheckpoint(f"{wrong[0]}{messages.more(wrong)} differs from its digest")
     state = jax.tree.unflatten(jax.tree.structure(target), list(arrays.values()))
-    return state, records.public(commit)
+    return state, records.public_record(commit)
 
 
 def _check_fits(

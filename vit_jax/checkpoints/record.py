@@ -52,7 +52,7 @@ def steps(directory: epath.PathLike) -> list[int]:
     """The committed steps in a directory, ascending; raises CheckpointError."""
     return sorted(
         int(match["step"])
-        for path, match in own(directory)
+        for path, match in checkpoint_folders(directory)
         if not match["suffix"] and is_committed(path)
     )
 
@@ -73,7 +73,7 @@ def is_committed(path: epath.Path) -> bool:
     return True
 
 
-def own(directory: epath.PathLike) -> list[tuple[epath.Path, re.Match[str]]]:
+def checkpoint_folders(directory: epath.PathLike) -> list[tuple[epath.Path, re.Match[str]]]:
     """Checkpoint folders of a directory, whole or not, with the match of their name."""
     directory = epath.Path(directory)
     try:
@@ -167,9 +167,13 @@ def check_files(path: epath.Path, commit: Mapping[str, Any], share: slice = slic
             raise DamagedCheckpoint(f"{name} has changed")
 
 
-def bad(directory: epath.PathLike) -> list[int]:
+def bad_steps(directory: epath.PathLike) -> list[int]:
     """The steps of checkpoints that were set aside because they are damaged."""
-    return [int(match["step"]) for _, match in own(directory) if match["suffix"].startswith(".bad")]
+    return [
+        int(match["step"])
+        for _, match in checkpoint_folders(directory)
+        if match["suffix"].startswith(".bad")
+    ]
 
 
 def set_aside(path: epath.Path) -> epath.Path | None:
@@ -202,7 +206,7 @@ def move(path: epath.Path, to: epath.Path) -> None:
 def tidy(directory: epath.Path) -> list[epath.Path]:
     """Removes what interrupted and failed saves left; returns what it removed."""
     removed = []
-    for path, match in own(directory):
+    for path, match in checkpoint_folders(directory):
         committed = is_committed(path)
         if match["suffix"] == ".old":
             # A save over this step was under way: if it got there, this one is superseded.
@@ -270,7 +274,7 @@ def readable(directory: epath.PathLike) -> dict[int, dict[str, Any]]:
     return commits
 
 
-def public(commit: Mapping[str, Any]) -> dict[str, Any]:
+def public_record(commit: Mapping[str, Any]) -> dict[str, Any]:
     """The public part of a commit record: the run's facts, `step` and `metrics`."""
     return {**commit["facts"], "step": commit["step"], "metrics": commit["metrics"]}
 
@@ -292,7 +296,7 @@ def find(directory: epath.PathLike, at: int | str | None = None) -> tuple[int, d
             commit = read(path)
         except DamagedCheckpoint as problem:
             raise CheckpointError(f"{path}: damaged: {problem}") from problem
-        return commit["step"], {**public(commit), "chosen": f"step {commit['step']:,}"}
+        return commit["step"], {**public_record(commit), "chosen": f"step {commit['step']:,}"}
     commits = readable(path)
     for step in steps(path):
         if step not in commits:
@@ -303,7 +307,7 @@ def find(directory: epath.PathLike, at: int | str | None = None) -> tuple[int, d
         step, chosen = choose(commits, at)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}; choose {_list(commits)}") from None
-    return step, {**public(commits[step]), "chosen": chosen}
+    return step, {**public_record(commits[step]), "chosen": chosen}
 
 
 def choose(

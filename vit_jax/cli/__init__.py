@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None, command: ModuleType | None = None) -
         arguments, plugins = _split_plugins(arguments)
         if plugins and (command or (arguments and arguments[0] in COMMANDS)):
             components.load_plugins(plugins)
-        args = parser_for(command).parse_all(arguments) if command else _parse(arguments)
+        args = create_parser(command).parse_all(arguments) if command else _parse(arguments)
         if overrides and not args.command.TAKES_CONFIG:
             raise config.ConfigError(
                 f"--config.{next(iter(overrides))}: {args.name_of_command} takes no config options"
@@ -221,12 +221,12 @@ class Parser(argparse.ArgumentParser):
         return ""
 
 
-def parser_of(name: str) -> Parser:
+def command_parser(name: str) -> Parser:
     """The parser of one of our commands."""
-    return parser_for(_module(name), f"vit_jax {name}")
+    return create_parser(_module(name), f"vit_jax {name}")
 
 
-def parser_for(command: ModuleType, prog: str = "") -> Parser:
+def create_parser(command: ModuleType, prog: str = "") -> Parser:
     """The parser of a command; `prog` is how it is called, by default its `PROG`."""
     prog = prog or command.PROG
     epilog = (command.EPILOG + "\n" if command.EPILOG else "") + (
@@ -250,7 +250,7 @@ def _module(name: str) -> ModuleType:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parses the arguments by the parser of the command they begin with."""
     if arguments and arguments[0] in COMMANDS:
-        return parser_of(arguments[0]).parse_all(arguments[1:])
+        return command_parser(arguments[0]).parse_all(arguments[1:])
     width = max(map(len, COMMANDS)) + 2
     listed = "".join(f"  {name:{width}}{_module(name).HELP}\n" for name in COMMANDS)
     top = Parser(

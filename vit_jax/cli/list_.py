@@ -58,11 +58,11 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         )
     if args.weights or args.augreg_index:
         return _weights(args)
-    chosen = listing.entries(table=args.table, model=args.model)
+    entries = listing.entries(table=args.table, model=args.model)
     if args.json:
-        print(json.dumps({entry.name: listing.to_dict(entry) for entry in chosen}))
+        print(json.dumps({entry.name: listing.to_dict(entry) for entry in entries}))
         return 0
-    _print_groups(listing.groups(chosen))
+    _print_groups(listing.groups(entries))
     return 0
 
 
@@ -101,16 +101,16 @@ def _tasks(args: argparse.Namespace) -> int:
             raise config.ConfigError(f"--{flag.replace('_', '-')}: does not go with --tasks")
     from vit_jax.data import availability
 
-    chosen = availability.task_entries(args.data_dir)
+    entries = availability.task_entries(args.data_dir)
     if args.json:
-        print(json.dumps({entry.task.name: availability.to_dict(entry) for entry in chosen}))
+        print(json.dumps({entry.task.name: availability.to_dict(entry) for entry in entries}))
         return 0
-    for group in availability.task_groups(chosen):
+    for group in availability.task_groups(entries):
         print(group.title)
         tables.table(availability.HEADER, group.rows)
         for command in group.commands:
             print(command)
         print()
-    here = sum(entry.here for entry in chosen)
-    print(f"{here} of {len(chosen)} are in {availability.directory(args.data_dir)}")
+    here = sum(entry.here for entry in entries)
+    print(f"{here} of {len(entries)} are in {availability.directory(args.data_dir)}")
     return 0

@@ -12,11 +12,11 @@ from vit_jax.weights import augreg, download, zoo
 
 def published(model: str | None) -> list[zoo.Entry]:
     """The published checkpoints; raises ConfigError where none is of this model."""
-    chosen = zoo.entries(model)
-    if not chosen:
+    entries = zoo.entries(model)
+    if not entries:
         listed = ", ".join(sorted({entry.model for entry in zoo.entries()}))
         raise config.ConfigError(f"--model={model}: nobody publishes such a model; known: {listed}")
-    return chosen
+    return entries
 
 
 def to_dict(entry: zoo.Entry) -> dict[str, Any]:
@@ -25,12 +25,12 @@ def to_dict(entry: zoo.Entry) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in ("name", "optional")}
 
 
-def groups(chosen: Sequence[zoo.Entry]) -> Iterator[listing.Group]:
+def groups(entries: Sequence[zoo.Entry]) -> Iterator[listing.Group]:
     """Yields a table per collection of published checkpoints."""
     header = ("name", "model", "pixels", "MiB", "top-1", "reported by", "trained on")
     header += ("license", "access")
-    for collection in dict.fromkeys(entry.collection for entry in chosen):
-        members = [entry for entry in chosen if entry.collection == collection]
+    for collection in dict.fromkeys(entry.collection for entry in entries):
+        members = [entry for entry in entries if entry.collection == collection]
         rows = [
             (
                 entry.name,
@@ -65,20 +65,20 @@ def augreg_best(index: str, model: str | None) -> list[augreg.Upstream]:
     path = pathlib.Path(index).expanduser()
     best = augreg.every(download.fetch(index) if "://" in index else path)
     pattern = zoo.variant(model or "*").lower()
-    chosen = [
+    entries = [
         one for name, one in sorted(best.items()) if fnmatch.fnmatchcase(name.lower(), pattern)
     ]
-    if not chosen:
+    if not entries:
         raise config.ConfigError(
             f"--model={model}: not in {index}; known: {', '.join(sorted(best))}"
         )
-    return chosen
+    return entries
 
 
-def augreg_group(chosen: Sequence[augreg.Upstream]) -> listing.Group:
+def augreg_group(entries: Sequence[augreg.Upstream]) -> listing.Group:
     """The best models of an index as a table, two lines each: upstream, fine-tuned."""
     rows = []
-    for one in chosen:
+    for one in entries:
         rows.append((one.file, one.model, zoo.DATA.get(one.data, one.data), f"{one.val:.4f}"))
         if one.tuned_val is not None:
             adapted = f"ImageNet, {one.resolution} pixels"

@@ -428,9 +428,9 @@ class WithHead(nnx.Module):
 
     def add_head(self, model: config.Model, features: int, *, rngs: nnx.Rngs) -> None:
         """Creates the layers for pooled features (B, features)."""
-        self.represents = model.representation_size is not None
-        self.twice = model.pooling == "distilled"
-        features = features // 2 if self.twice else features
+        self.has_representation = model.representation_size is not None
+        self.two_heads = model.pooling == "distilled"
+        features = features // 2 if self.two_heads else features
         self.representation_activation = model.representation_activation
         if model.representation_size is not None:
             self.pre_logits = nnx.Linear(features, model.representation_size, rngs=rngs)
@@ -445,15 +445,15 @@ class WithHead(nnx.Module):
             rngs=rngs,
         )
         self.head = linear()
-        if self.twice:
+        if self.two_heads:
             self.head_dist = linear()
 
     def classify(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Logits (B, K), and the input of the last layer, for x (B, features); all float32."""
         x = constrain_batch(x)
-        if self.represents:
+        if self.has_representation:
             x = ACTIVATIONS[self.representation_activation](self.pre_logits(x))
-        if self.twice:  # DeiT averages a head on the class and one on the distillation token
+        if self.two_heads:  # DeiT averages a head on the class and one on the distillation token
             classes, distilled = jnp.split(x, 2, axis=1)
             return (self.head(classes) + self.head_dist(distilled)) / 2, x
         return self.head(x), x

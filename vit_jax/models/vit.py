@@ -112,11 +112,11 @@ class ViT(layers.WithHead):
         if key is not None:
             keys = jax.random.split(key, 1 + required(self.model.depth))
             first, rest = keys[0], keys[1:]
-        x = dropout(self.place(patches), self.model.dropout, first)
+        x = dropout(self.add_positions(patches), self.model.dropout, first)
         x = normalize(self.stem_norm, x) if self.model.stem_norm else x
         return self.encode(x, rest, capture)
 
-    def place(self, x: jax.Array) -> jax.Array:
+    def add_positions(self, x: jax.Array) -> jax.Array:
         """Adds positions and the tokens before the patches: (B, P, D) to (B, N, D)."""
         model = self.model
         # Fixed positions are added before the class token joins, whose position is zero.

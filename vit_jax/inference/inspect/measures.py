@@ -370,7 +370,7 @@ def predict_masked(opened: loading.LoadedModel, images: np.ndarray) -> dict[str,
 
     `original`, `corrupted` and `predicted` are (B, H, W, C) uint8, cropped to whole patches. For
     patches with the mask token, `corrupted` is 127 and `masked` (B, H, W) is True. `predicted`
-    copies uncorrupted patches. `chosen` (B, M) int32 lists the corrupted patches.
+    copies uncorrupted patches. `indices` (B, M) int32 lists the corrupted patches.
 
     Args:
       opened: a run of masked patch prediction; raises CannotAnswer for others.
@@ -422,5 +422,5 @@ def _predict_masked(
         "corrupted": whole(pool[rows, corruption["source"]]),
         "predicted": whole(filled),
         "masked": whole(shown)[..., 0],
-        "chosen": corruption["chosen"],
+        "indices": corruption["chosen"],
     }

@@ -288,7 +288,7 @@ def _checkpoints(
     file = storage.as_path(records.folder(folder, newest)) / records.COMMIT
     date = datetime.datetime.fromtimestamp(storage.modified(file), datetime.UTC)
     return (
-        records.public(sound[newest]),
+        records.public_record(sound[newest]),
         records.best(sound, sound[newest].get("best")),
         sum(map(math.prod, shapes)) or None,
         date.strftime("%Y-%m-%d"),
