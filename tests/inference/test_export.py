@@ -22,7 +22,7 @@ from vit_jax.inference import export, export_resizing, loading
 from vit_jax.training import normalization
 from vit_jax.utils import errors, tree_utils
 
-FIXTURES = pathlib.Path(__file__).parent / "fixtures"
+FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 
 # Runs programs on images, all batches asked for, as somebody without vit_jax would.
 ELSEWHERE = """

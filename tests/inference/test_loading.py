@@ -16,7 +16,7 @@ from vit_jax.utils import tree_utils
 from vit_jax.utils.errors import AssumptionWarning
 from vit_jax.weights import writers
 
-FIXTURES = pathlib.Path(__file__).parent / "fixtures"
+FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 TOKEN = FIXTURES / "vit_tiny_token.npz"
 # The network of TOKEN, on images of another shape and with another head.
 BEGIN = {

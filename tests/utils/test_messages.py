@@ -205,7 +205,7 @@ def run(*words, **environment):
     done = subprocess.run(
         [sys.executable, "-c", script, *words],
         env=os.environ | {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"} | environment,
-        cwd=pathlib.Path(__file__).parent.parent,
+        cwd=pathlib.Path(__file__).parents[2],
         capture_output=True,
     )
     assert done.returncode == 0, done.stderr.decode()
