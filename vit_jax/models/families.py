@@ -135,19 +135,18 @@ class ViTFamily(Family):
 
     def lacks(self, model: config.Model, figure: str) -> str | None:
         """Why `inspect` cannot draw a figure, or None."""
-        if figure == "posemb" and model.position == "none" and model.rotary is not None:
-            return (
-                f"the model embeds no positions, it rotates by them (model.rotary={model.rotary:g})"
-            )
-        if figure == "posemb" and model.position == "none" and model.relative_bias != "none":
+        if figure != "posemb" or model.position not in ("none", "relative"):
+            return None
+        if model.position == "relative":
+            away = "the model embeds no positions, only how far they are apart"
+            return f"{away} (model.position=relative)"
+        if model.rotary is not None:
+            rotary = f"model.rotary={model.rotary:g}"
+            return f"the model embeds no positions, it rotates by them ({rotary})"
+        if model.relative_bias != "none":
             bias = f"model.relative_bias={model.relative_bias}"
             return f"the model embeds no positions, it only has a bias of attention ({bias})"
-        if figure == "posemb" and model.position == "none":
-            return "the model has no position embedding (model.position=none)"
-        if figure == "posemb" and model.position == "relative":
-            relative = "the model embeds no positions, only how far they are apart"
-            return f"{relative} (model.position=relative)"
-        return None
+        return "the model has no position embedding (model.position=none)"
 
     def initial(self, model: config.Model, params: "Params", key: "jax.Array") -> "Params":
         """Redraws parameters as the authors named by `model.init` do."""

@@ -171,6 +171,7 @@ class Mlp(nnx.Module):
         self.activation = f"gelu_{model.gelu}" if gelu else model.activation
         self.rate, self.gated = model.dropout, model.mlp == "swiglu"
         width, hidden = required(model.width), required(model.mlp_dim)
+        # Google's code draws biases as normal(1e-6); SwiGLU's begin at zero, as in timm.
         bias = nnx.initializers.zeros if self.gated else nnx.initializers.normal(1e-6)
         linear = functools.partial(
             nnx.Linear,
@@ -212,6 +213,7 @@ def attention_weights(
       relative: further keys (Q, N, d), one per offset (ViT, appendix D.4): q r^T joins q k^T.
       bias: (H, Q, N) float32, added to the logits.
     """
+    # Scaled here, d numbers per query, not in the logits, N numbers per query.
     query = query * (1 / math.sqrt(query.shape[-1]))
     # The product leaves the matmul in the compute dtype: asking for float32 there costs memory
     # traffic, while the softmax itself is fused and free to be exact.
@@ -380,6 +382,7 @@ class EncoderBlock(nnx.Module):
         Returns:
           (B, N, D), and the weights (B, H, N, N) float32 or None.
         """
+        # The order is part of what a resumed run repeats: three dropouts, then two drop paths.
         keys = (None,) * 5 if key is None else jax.random.split(key, 5)
         if self.positioned:
             x = x + self.position().astype(x.dtype)
@@ -421,9 +424,10 @@ class AttentionPooling(nnx.Module):
 
 
 class WithHead(nnx.Module):
-    """A network that ends in a zero-initialized linear head, after a representation layer if any.
+    """A network that ends in a linear head, after a representation layer if any.
 
-    Both compute in float32: a thousandth of the arithmetic, and every digit of the logits.
+    Both compute in float32: a thousandth of the arithmetic, and every digit of the logits. The head
+    begins at zero (ViT, section 3.2), so the first gradients leave pretrained layers as they are.
     """
 
     def add_head(self, model: config.Model, features: int, *, rngs: nnx.Rngs) -> None:

@@ -48,7 +48,7 @@ class ViT(layers.WithHead):
             rngs=rngs,
         )
         self.token = variants.has_class_token(model)
-        if self.token:
+        if self.token:  # begins at zero, as in Google's code
             self.cls = nnx.Param(jnp.zeros((1, 1, width), jnp.float32))
         if model.distillation:  # initialized as in DeiT
             normal = nnx.initializers.truncated_normal(0.02, dtype=jnp.float32)
@@ -64,6 +64,7 @@ class ViT(layers.WithHead):
             self.relative_bias = positions.RelativeBias(model, self.grid, rngs=rngs)
         if model.stem_norm:
             self.stem_norm = layers.create_norm(model, width, rngs=rngs)
+        # Stacked on one leading axis, so that a scan compiles one layer, whatever the depth.
         keys = jax.random.split(rngs.params(), required(model.depth))
         self.encoder = jax.vmap(
             lambda key: self.block(model, self.grid, dtype, rngs=nnx.Rngs(key))
