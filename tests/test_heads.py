@@ -17,7 +17,7 @@ from vit_jax.studies import report
 from vit_jax.training import sharding
 from vit_jax.utils import tree_utils
 from vit_jax.utils.errors import AssumptionWarning
-from vit_jax.weights import huggingface_config, timm_config
+from vit_jax.weights.families import huggingface, timm
 
 NAMES = ("cat", "dog", "emu", "fox")
 ORDER = (2, 0, 3, 1)
@@ -38,7 +38,7 @@ def facts(classes=NAMES, **more):
         },
         data={"channels": 3},
     )
-    return weights.Facts(model=cfg.model, data=cfg.data, classes=classes, **more)
+    return weights.ModelSpec(model=cfg.model, data=cfg.data, classes=classes, **more)
 
 
 def images(root, names, *, seed=0, count=6):
@@ -316,7 +316,7 @@ def test_probabilities_are_those_of_transformers(tmp_path, fields, expected):
     ],
 )  # fmt: skip
 def test_where_names_of_classes_stand(kind, fields, names):
-    read = timm_config.classes if kind == "timm" else huggingface_config.classes
+    read = timm.classes if kind == "timm" else huggingface.read_classes
     assert read(fields, 4) == tuple(names)
 
 
@@ -358,7 +358,7 @@ def test_what_a_file_cannot_say_is_said(heads, tmp_path):
         heads / "sigmoid", "google", tmp_path / "x.npz", {"model.gelu": "tanh"}
     )
     assert (
-        "train.loss=sigmoid: is not said by the file, which reads back as softmax; set "
+        "train.loss=sigmoid: not stored in this format, and reads back as softmax; set "
         "--config.train.loss=sigmoid then"
     ) in lines
     with pytest.warns(AssumptionWarning, match="train.loss=softmax: as in Google's code; the fil"):

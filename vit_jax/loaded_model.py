@@ -16,7 +16,7 @@ from vit_jax.data.source import Source
 from vit_jax.models import variants
 from vit_jax.training import losses, normalization
 from vit_jax.utils import messages, tree_utils
-from vit_jax.weights import any_size
+from vit_jax.weights import adapting
 
 BATCH = 32  # images at a time in `predict` and `embed`
 WAITING = 8  # batches of images of several shapes that wait for others of theirs
@@ -245,10 +245,10 @@ class LoadedModel:
             yield Prediction(image=name, top=best, truth=truth)
 
     @property
-    def facts(self) -> weights.Facts:
+    def spec(self) -> weights.ModelSpec:
         """The model as `weights` describes one."""
         numbered = self.classes == class_names((), self.config)
-        return weights.Facts(
+        return weights.ModelSpec(
             model=self.config.model,
             data=self.config.data,
             classes=() if numbered else self.classes,
@@ -322,7 +322,7 @@ def create_model(cfg: config.Config) -> models.Classifier:
         dtype=dtype,
         masked=cfg.masked,
     )
-    return any_size.of(model) if cfg.data.aspect == "native" else model
+    return adapting.any_size(model) if cfg.data.aspect == "native" else model
 
 
 def native_shapes(model: models.Classifier) -> tuple[native_aspect.Shape, ...]:
@@ -368,7 +368,7 @@ def check_features(model: models.Classifier, features: str) -> tuple[int, ...]:
     _, out = jax.eval_shape(model.apply, model.shapes(), images)
     if features not in ("pre_logits", "tokens"):
         raise config.ConfigError(f"features={features}: must be pre_logits or tokens")
-    if features == "tokens" and isinstance(model, any_size.AnySize):
+    if features == "tokens" and isinstance(model, adapting.AnySize):
         raise config.ConfigError(
             "--features=tokens: with data.aspect=native every shape has other ones; set pre_logits"
         )

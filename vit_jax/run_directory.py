@@ -27,10 +27,10 @@ def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Co
     """
     if cfg.init_from is None:
         return cfg
-    facts, keep = loading.describe(cfg.init_from, cfg), cfg.init_head == "keep"
-    found = weights.numerics(facts, keep_head=keep, channels=cfg.data.channels)
+    spec, keep = loading.describe(cfg.init_from, cfg), cfg.init_head == "keep"
+    found = weights.numerics(spec, keep_head=keep, channels=cfg.data.channels)
     taken = _with_options(cfg, found, overrides)
-    logs.warn_of_assumptions(cfg.init_from, weights.assumptions(facts, wanted=taken))
+    logs.warn_of_assumptions(cfg.init_from, weights.assumptions(spec, wanted=taken))
     return taken
 
 
@@ -89,9 +89,9 @@ def reconcile(
     if new.model.num_classes is None:  # the data's, which the stored config knows already
         new = config.with_classes(new, old.model.num_classes)
     if new.init_from is not None and new.init_from == old.init_from:
-        facts = weights.Facts(model=old.model, data=old.data)
+        spec = weights.ModelSpec(model=old.model, data=old.data)
         keep = new.init_head == "keep"
-        found = weights.numerics(facts, keep_head=keep, channels=new.data.channels)
+        found = weights.numerics(spec, keep_head=keep, channels=new.data.channels)
         new = _with_options(new, found, overrides)
     changed = _changes(old, new, record)
     if not changed or "config" in accept:

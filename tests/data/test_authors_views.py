@@ -11,7 +11,8 @@ import pytest
 
 from vit_jax import config
 from vit_jax.data import transforms
-from vit_jax.weights import huggingface_config, mapping, timm_config
+from vit_jax.weights import family
+from vit_jax.weights.families import huggingface, timm
 
 with np.load(pathlib.Path(__file__).parents[1] / "fixtures/data/authors_views.npz") as file:
     STORED = dict(file)
@@ -27,9 +28,9 @@ def seen(data, image):
 def options(kind, size, fields):
     """The options that the importer sets."""
     if kind == "timm":
-        return timm_config.data({"pretrained_cfg": fields}, tuple(size), 3)
-    hints = mapping.Hints(files={"preprocessor_config.json": fields})
-    return huggingface_config.data(hints, huggingface_config.seen_size(hints), 3)
+        return timm.data({"pretrained_cfg": fields}, tuple(size), 3)
+    hints = family.Hints(files={"preprocessor_config.json": fields})
+    return huggingface.read_data(hints, huggingface.seen_size(hints), 3)
 
 
 @pytest.mark.parametrize("number", range(len(SPECS)))

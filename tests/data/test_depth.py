@@ -19,7 +19,7 @@ from vit_jax.inference import loading
 from vit_jax.models import variants
 from vit_jax.runtime import preemption
 from vit_jax.training import normalization
-from vit_jax.weights import finetune_init
+from vit_jax.weights import adapting
 
 DEEP = {"channels": 13, "depth": 16}
 
@@ -290,10 +290,10 @@ def test_weights_of_rgb_take_other_channels_as_timm_has_them():
         return (repeated * (3 / float(channels))).transpose(2, 3, 1, 0)
 
     for channels in (1, 2, 4, 6, 13):
-        found = finetune_init.for_channels(kernel, (4, 4, channels, 5))
+        found = adapting.for_channels(kernel, (4, 4, channels, 5))
         np.testing.assert_allclose(found, timm(channels), rtol=1e-6)
-    assert finetune_init.for_channels(kernel, (4, 4, 6, 8)) is None
-    assert finetune_init.for_channels(np.ones((4, 4, 13, 5)), (4, 4, 3, 5)) is None
+    assert adapting.for_channels(kernel, (4, 4, 6, 8)) is None
+    assert adapting.for_channels(np.ones((4, 4, 13, 5)), (4, 4, 3, 5)) is None
 
 
 @pytest.mark.slow
@@ -303,7 +303,7 @@ def test_a_run_of_13_channels_begins_with_weights_of_rgb():
     )
     rgb = models.create(model, image_size=(8, 8))
     data = config.Data(image_size=(8, 8), mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
-    facts = weights.Facts(model=model, data=data, classes=(), fresh={})
+    facts = weights.ModelSpec(model=model, data=data, classes=(), fresh={})
     params = jax.device_get(rgb.init(jax.random.key(0)))
     target = models.create(model, image_size=(8, 8), channels=6)
     fitted, report = weights.fit(params, facts, target, keep_head=True)

@@ -19,7 +19,7 @@ from vit_jax.data import decoding, native_aspect, sources
 from vit_jax.evaluation.evaluation import Evaluation
 from vit_jax.inference import loading
 from vit_jax.models import variants
-from vit_jax.weights import any_size
+from vit_jax.weights import adapting
 
 NATIVE = {"data.aspect": "native"}
 GRID, PATCH = (4, 4), (4, 4)
@@ -285,11 +285,11 @@ def test_any_size_is_a_model_of_that_size(options, size):
     drawn = [jax.random.normal(jax.random.key(i), x.shape) / 4 for i, x in enumerate(leaves)]
     params = jax.tree.unflatten(tree, drawn)
     images = np.random.default_rng(0).standard_normal((2, *size, 3)).astype(np.float32)
-    facts = weights.Facts(model=cfg, data=config.Data(image_size=(16, 16)), classes=(), fresh={})
+    facts = weights.ModelSpec(model=cfg, data=config.Data(image_size=(16, 16)))
     other = models.create(cfg, image_size=size)
     fitted, _ = weights.fit(jax.device_get(params), facts, other, keep_head=True)
     expected, _ = jax.jit(other.apply)(fitted, images)
-    found, _ = jax.jit(any_size.of(model).apply)(params, images)
+    found, _ = jax.jit(adapting.any_size(model).apply)(params, images)
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 

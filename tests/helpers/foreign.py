@@ -9,7 +9,7 @@ import numpy as np
 from safetensors import numpy as safetensors
 
 from containers import FIXTURES
-from vit_jax.weights import mapping
+from vit_jax.weights import exporting, mapping
 
 FOLDER = FIXTURES / "weights"
 
@@ -66,6 +66,12 @@ def write(folder, described, **changes):
     return folder
 
 
+def exported(params, spec, project):
+    """Returns the arrays that an export to a project holds."""
+    family = exporting.find_family(spec, project)
+    return mapping.write_arrays(params, family.rules(None, spec), spec)
+
+
 def changed(described, drop=(), **more):
     """Returns a model with some arrays more (by name, dots as double underscores) or left out."""
     kept = {name: shape for name, shape in described["arrays"].items() if name not in drop}
@@ -75,14 +81,14 @@ def changed(described, drop=(), **more):
 
 def logits(loaded, pictures):
     """Returns what a loaded model gives for pictures, at the highest precision."""
-    classifier = mapping.create_classifier(loaded.facts)
+    classifier = mapping.create_classifier(loaded.spec)
     with jax.default_matmul_precision("highest"):
         return np.asarray(jax.jit(classifier.apply)(loaded.params, pictures)[0])
 
 
 def pre_logits(loaded, pictures):
     """Returns what the head of a loaded model sees."""
-    classifier = mapping.create_classifier(loaded.facts)
+    classifier = mapping.create_classifier(loaded.spec)
     with jax.default_matmul_precision("highest"):
         return np.asarray(jax.jit(classifier.apply)(loaded.params, pictures)[1]["pre_logits"])
 

@@ -153,7 +153,7 @@ def trained(cfg, start=None):
     live = jax.jit(lambda: state.create(model, tx, cfg))()
     if start is not None:
         cfg_before, params = start
-        facts = weights.Facts(model=cfg_before.model, data=cfg_before.data)
+        facts = weights.ModelSpec(model=cfg_before.model, data=cfg_before.data)
         fitted, _ = weights.fit(params, facts, model, keep_head=False)
         live = state.begin_with(live, fitted)
     steps = int(cfg.train.duration.amount)

@@ -48,7 +48,8 @@ TARGETS = {
         for one in ("evaluation", "classification", "exact", "fewshot", "knn", "probe", "several",
                     "further", "final")
     ],
-    ("weights", "mapping google readers timm huggingface position_grid"): [
+    ("weights", "mapping readers families/google families/timm_vit families/hf_vit "
+     "families/huggingface families/hf_towers families/bit families/torch_rules"): [
         f"weights/test_{one}.py"
         for one in ("files", "layout", "bit", "google", "timm", "huggingface", "targets", "unsaid",
                     "backbones")

@@ -106,7 +106,7 @@ def exported(path, options, params):
     pixels = np.random.default_rng(0).integers(0, 256, (2, *data.image_size, 3), np.uint8)
     again = jax_export.deserialize(program.serialize())
     given = jax.jit(again.call)(pixels)["logits"]
-    facts = mapping.Facts(model=predictor.config.model, data=data)
+    facts = mapping.ModelSpec(model=predictor.config.model, data=data)
     scaled = normalization.normalize_pixels(jnp.asarray(pixels), data)
     return np.abs(answers(params, facts, np.asarray(scaled), "logits") - given).max()
 
@@ -117,8 +117,8 @@ def measured(name):
         folder = pathlib.Path(place)
         path, options, pictures, wanted, output = opened(name, folder)
         loaded = weights.load(path, options)
-        params, facts = loaded.params, loaded.facts
-        kind = {"bit": "google", "tips": "google"}.get(loaded.kind, loaded.kind)
+        params, facts = loaded.params, loaded.spec
+        kind = loaded.kind
         out = folder / ("out.npz" if kind == "google" else "out")
         weights.save(params, facts, kind, out)
         back = weights.load(out, options if kind == "google" else {})
@@ -126,7 +126,7 @@ def measured(name):
         whole = headed(params, facts)
         return {
             "in": np.abs(answers(params, facts, pictures, output) - wanted).max(),
-            "out": np.abs(answers(back.params, back.facts, pictures, output) - wanted).max(),
+            "out": np.abs(answers(back.params, back.spec, pictures, output) - wanted).max(),
             "same": same,
             "train": trained(whole, facts, pictures),
             "export": exported(path, options, whole),

@@ -125,7 +125,7 @@ def test_what_belongs_to_the_weights_is_taken_over(tmp_path):
     other = runs.configure(
         model={"gelu": "erf", "norm_epsilon": 1e-12}, data={"mean": (0.3,), "std": (1.0,)}
     )
-    facts = weights.Facts(model=other.model, data=other.data)
+    facts = weights.ModelSpec(model=other.model, data=other.data)
     assert weights.numerics(facts, keep_head=False)["model.gelu"] == "erf"
     cfg = run_config.resolve("digits", BEGIN)
     with pytest.MonkeyPatch.context() as patch:

@@ -224,7 +224,7 @@ def test_every_norm_of_a_network_is_the_chosen_one(tmp_path):
     assert {name for name in plain if "norm" in name and name.endswith("bias")} == plain - rms
     classifier = tiny(norm="rms", **parts)
     params = random(classifier)
-    facts = weights.Facts(
+    facts = weights.ModelSpec(
         model=classifier.config, data=config.Data(image_size=(8, 12)), classes=tuple("abcde")
     )
     for kind, name in (("timm", "timm"), ("hf", "Hugging Face"), ("google", "Google")):
@@ -359,7 +359,7 @@ def test_norms_stand_before_the_last_dense_layers(mlp):
 
 def test_relative_biases_are_resized_by_offset():
     """A table that is linear in the offsets stays so; the rows of other tokens are copied."""
-    facts = weights.Facts(
+    facts = weights.ModelSpec(
         model=models.complete(dataclasses.replace(TINY, **BEIT)),
         data=config.Data(image_size=(12, 16)),
     )

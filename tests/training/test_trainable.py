@@ -275,7 +275,7 @@ def base(tmp_path_factory):
     params = jax.device_get(classifier.init(jax.random.key(7)))
     path = tmp_path_factory.mktemp("base") / "base.npz"
     data = config.Data(image_size=(8, 8), channels=1)
-    weights.save(params, weights.Facts(model=model, data=data), "google", path)
+    weights.save(params, weights.ModelSpec(model=model, data=data), "google", path)
     return path
 
 

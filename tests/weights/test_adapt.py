@@ -9,7 +9,7 @@ import scipy.ndimage
 import foreign
 from vit_jax import config, models, weights
 from vit_jax.utils import tree_utils
-from vit_jax.weights import finetune_init, importing, mapping
+from vit_jax.weights import adapting, mapping
 
 FOLDER = pathlib.Path(__file__).parents[1] / "fixtures/weights"
 
@@ -20,7 +20,7 @@ MODEL = config.Model(
 
 def facts(image_size=(16, 16), **model):
     model = models.complete(dataclasses.replace(MODEL, **model))
-    return weights.Facts(model=model, data=config.Data(image_size=image_size))
+    return weights.ModelSpec(model=model, data=config.Data(image_size=image_size))
 
 
 def parameters(of):
@@ -33,7 +33,7 @@ def parameters(of):
 
 def fitted(source, target, *, keep_head=False):
     params = parameters(source)
-    adapted, report = finetune_init.fit(
+    adapted, report = adapting.fit(
         params, source, mapping.create_classifier(target), keep_head=keep_head
     )
     return tree_utils.flatten(params), tree_utils.flatten(adapted), report
@@ -44,7 +44,7 @@ def fitted(source, target, *, keep_head=False):
 def test_grids_are_resized_corner_on_corner(old, new):
     """As the released code does, with scipy."""
     table = np.random.default_rng(0).normal(size=(1, old[0] * old[1], 6)).astype(np.float32)
-    given = finetune_init.resize_grid(table, old, new)
+    given = adapting.resize_grid(table, old, new)
     zoom = (new[0] / old[0], new[1] / old[1], 1)
     expected = scipy.ndimage.zoom(table.reshape(*old, 6).astype(float), zoom, order=1)
     assert given.dtype == np.float32
@@ -62,10 +62,10 @@ def test_grids_are_resized_as_their_authors_do(number):
     """timm's resample_abs_pos_embed and resize_rel_pos_bias_table, and torch's interpolate."""
     old, new = (tuple(size) for size in AUTHORS[f"sizes{number}"].tolist())
     for way in WAYS:
-        given = finetune_init.resize_grid(AUTHORS[f"table{number}"], old, new, way)
+        given = adapting.resize_grid(AUTHORS[f"table{number}"], old, new, way)
         np.testing.assert_allclose(given, AUTHORS[f"{way}{number}"], rtol=0, atol=5e-6)
     spans = [tuple(2 * side - 1 for side in size) for size in (old, new)]
-    given = finetune_init.resize_grid(AUTHORS[f"biases{number}"][:-3], *spans, "geometric")
+    given = adapting.resize_grid(AUTHORS[f"biases{number}"][:-3], *spans, "geometric")
     np.testing.assert_allclose(given, AUTHORS[f"geometric{number}"][:-3], rtol=0, atol=5e-6)
 
 
@@ -89,9 +89,9 @@ def test_grids_are_resized_as_their_authors_do(number):
 )
 def test_weights_say_how_their_authors_resize_positions(tmp_path, name, way):
     described = foreign.record(name)
-    facts = importing.look(foreign.write(tmp_path, described))
+    facts = weights.read_spec(foreign.write(tmp_path, described))
     assert facts.model.position_resize == way
-    assert finetune_init.numerics(facts, keep_head=False)["model.position_resize"] == way
+    assert adapting.numerics(facts, keep_head=False)["model.position_resize"] == way
 
 
 def test_positions_of_another_size_are_resized_as_the_option_says(tmp_path):
@@ -101,9 +101,9 @@ def test_positions_of_another_size_are_resized_as_the_option_says(tmp_path):
     for way in ("antialiased_bicubic", "aligned"):
         more = {"model.position_resize": way} if way == "aligned" else {}
         given = weights.load(folder, size | more)
-        expected = finetune_init.resize_grid(table, (4, 4), (6, 6), way)
+        expected = adapting.resize_grid(table, (4, 4), (6, 6), way)
         np.testing.assert_array_equal(given.params["position"]["table"], expected)
-        assert given.facts.model.position_resize == way
+        assert given.spec.model.position_resize == way
 
 
 def test_fine_tuning_takes_all_but_the_head_and_keeps_the_class_row():
@@ -171,7 +171,7 @@ def test_tables_of_every_layer_are_resized():
     given, adapted, _ = fitted(facts(**kind), facts((8, 8), **kind))
     old, new = given["encoder/position/table"], adapted["encoder/position/table"]
     for layer in range(2):
-        one = finetune_init.resize_grid(old[layer][:, 1:], (4, 4), (2, 2))
+        one = adapting.resize_grid(old[layer][:, 1:], (4, 4), (2, 2))
         np.testing.assert_array_equal(new[layer][:, 1:], one)
         np.testing.assert_array_equal(new[layer][:, :1], old[layer][:, :1])
 
@@ -206,7 +206,7 @@ def test_what_is_not_the_same_network_is_refused_in_one_line():
 def test_a_resnet_takes_any_image_size():
     kind = {"architecture": "resnet", "resnet_units": (1, 1), "resnet_width": 0.5}
     model = config.Model(num_classes=3, **kind)
-    source = weights.Facts(model=models.complete(model), data=config.Data(image_size=(32, 32)))
+    source = weights.ModelSpec(model=models.complete(model), data=config.Data(image_size=(32, 32)))
     target = dataclasses.replace(source, data=config.Data(image_size=(48, 64)))
     given, adapted, report = fitted(source, target, keep_head=True)
     assert set(given) == set(adapted)

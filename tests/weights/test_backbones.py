@@ -12,7 +12,8 @@ from safetensors import numpy as safetensors
 import foreign
 from vit_jax import cli, config, models, run_directory, weights
 from vit_jax.utils import tree_utils
-from vit_jax.weights import exporting, huggingface_config, mapping, readers, timm
+from vit_jax.weights import exporting, family, importing, mapping, readers
+from vit_jax.weights.families import huggingface
 
 NAMES = sorted(path.stem for path in (foreign.FOLDER / "backbones").glob("*.json"))
 
@@ -41,7 +42,7 @@ def answers(loaded, described):
 
 def function(loaded):
     """Returns the model and its input shape: with equal parameters, equal logits."""
-    return loaded.facts.model, loaded.facts.data.image_size, loaded.facts.data.channels
+    return loaded.spec.model, loaded.spec.data.image_size, loaded.spec.data.channels
 
 
 @pytest.mark.sampled(8)
@@ -58,9 +59,9 @@ def test_answers_are_those_of_its_library(tmp_path, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_it_comes_out_as_it_went_in(tmp_path, name):
     described, loaded = load(tmp_path / "in", name)
-    kind = {"open_clip": "timm", "tips": "google"}.get(loaded.kind, loaded.kind)
+    kind = {"open_clip": "timm"}.get(loaded.kind, loaded.kind)
     out = tmp_path / ("out.npz" if kind == "google" else "out")
-    weights.save(loaded.params, loaded.facts, kind, out)
+    weights.save(loaded.params, loaded.spec, kind, out)
     again = weights.load(out)
     if kind != "google":
         assert not [line for line in again.assumed if "model." in line]
@@ -72,7 +73,7 @@ def test_it_comes_out_as_it_went_in(tmp_path, name):
         )
     if foreign_names:
         return  # written under timm's names, or under those of ViT
-    assert exporting._normal(again.facts.model) == exporting._normal(loaded.facts.model)
+    assert exporting.normal(again.spec.model) == exporting.normal(loaded.spec.model)
     foreign.equal(again.params, loaded.params)
     if kind == "google":
         with np.load(out) as file:
@@ -96,7 +97,7 @@ DINOV2 = [name for name in NAMES if name.startswith("hf_dinov2") and "none" not 
 @pytest.mark.parametrize("name", DINOV2)  # that without registers is written as one without
 def test_what_transformers_needs_to_build_it_is_written(tmp_path, name):
     described, loaded = load(tmp_path / "in", name)
-    weights.save(loaded.params, loaded.facts, "hf", tmp_path / "out")
+    weights.save(loaded.params, loaded.spec, "hf", tmp_path / "out")
     fields = json.loads((tmp_path / "out" / "config.json").read_text())
     given = described["files"]["config.json"]
     for key in (
@@ -109,7 +110,7 @@ def test_what_transformers_needs_to_build_it_is_written(tmp_path, name):
     side = given["image_size"]
     assert fields["image_size"] == (side[0] if isinstance(side, list) else side)
     if not given["use_swiglu_ffn"]:
-        names = huggingface_config.ACTIVATIONS
+        names = huggingface.ACTIVATIONS
         assert names[fields["hidden_act"]] == names[given["hidden_act"]]
 
 
@@ -140,7 +141,7 @@ def test_backbones_go_from_one_library_to_the_other(tmp_path, name, kind):
     assert (
         described["output"] == "pre_logits"
     )  # a head of DINOv2 in transformers reads the mean too
-    weights.save(loaded.params, loaded.facts, kind, tmp_path / "out")
+    weights.save(loaded.params, loaded.spec, kind, tmp_path / "out")
     again = weights.load(tmp_path / "out")
     assert again.kind == kind
     np.testing.assert_allclose(answers(again, described), described["logits"], rtol=0, atol=1e-5)
@@ -174,11 +175,11 @@ def test_figures_and_features_leave_registers_out(tmp_path, photos, name):
     with np.load(out / "posemb.npz") as file:
         assert file["similarity"].shape[-2:] == (rows, columns)
     assert cli.main(["inspect", "view", *arguments, f"--output={tmp_path / 'v.html'}"]) == 0
-    assert f'"before":{1 + loaded.facts.model.registers}' in (tmp_path / "v.html").read_text()
+    assert f'"before":{1 + loaded.spec.model.registers}' in (tmp_path / "v.html").read_text()
     given = [*arguments, f"--output={tmp_path / 'f.npz'}", "--features=tokens"]
     assert cli.main(["embed", *given]) == 0
     with np.load(tmp_path / "f.npz") as file:
-        assert file["features"].shape[1] == 1 + loaded.facts.model.registers + rows * columns
+        assert file["features"].shape[1] == 1 + loaded.spec.model.registers + rows * columns
 
 
 def test_a_run_that_starts_from_dinov2_has_its_parts(tmp_path):
@@ -195,13 +196,13 @@ def test_a_run_that_starts_from_dinov2_has_its_parts(tmp_path):
     assert (model.mlp, model.layer_scale, model.registers) == ("swiglu", 1.0, 3)
     assert (model.gelu, model.pooling) == ("tanh", "token")
     target = models.create(model, image_size=(21, 21))
-    params, report = weights.fit(loaded.params, loaded.facts, target, keep_head=False)
+    params, report = weights.fit(loaded.params, loaded.spec, target, keep_head=False)
     assert set(report.fresh) == {"head/kernel", "head/bias"}
     assert list(report.resized) == ["position/table"]
     np.testing.assert_array_equal(params["registers"], loaded.params["registers"])
     without = dataclasses.replace(model, registers=0)
     plain = models.create(without, image_size=(28, 28))
-    report = weights.fit(loaded.params, loaded.facts, plain, keep_head=False)[1]
+    report = weights.fit(loaded.params, loaded.spec, plain, keep_head=False)[1]
     assert report.dropped["registers"] == "the model has no registers"
 
 
@@ -225,7 +226,7 @@ def test_a_run_that_starts_from_others_has_their_parts_and_a_head_with_a_bias(
     model = run_directory.as_in_weights(recipe, {}).model
     assert {key: getattr(model, key) for key in expected} == expected
     target = models.create(model, image_size=(14, 35))
-    _, report = weights.fit(loaded.params, loaded.facts, target, keep_head=False)
+    _, report = weights.fit(loaded.params, loaded.spec, target, keep_head=False)
     assert set(report.fresh) == {"head/kernel", "head/bias"}
     assert list(report.resized) == ([] if name == "hf_dinov3" else ["position/table"])
 
@@ -236,13 +237,11 @@ def test_a_run_that_starts_from_others_has_their_parts_and_a_head_with_a_bias(
 )
 def test_deit_takes_both_heads_along(tmp_path, name, kind):
     _, loaded = load(tmp_path / "in", name)
-    model = dataclasses.replace(
-        loaded.facts.model, gelu="erf", activation="gelu", norm_epsilon=1e-6
-    )
-    facts = dataclasses.replace(loaded.facts, model=model)
+    model = dataclasses.replace(loaded.spec.model, gelu="erf", activation="gelu", norm_epsilon=1e-6)
+    facts = dataclasses.replace(loaded.spec, model=model)
     weights.save(loaded.params, facts, kind, tmp_path / "out")
     again = weights.load(tmp_path / "out")
-    assert (again.kind, again.facts.model.pooling) == (kind, "distilled")
+    assert (again.kind, again.spec.model.pooling) == (kind, "distilled")
     foreign.equal(again.params, loaded.params)
     plain = models.create(
         dataclasses.replace(model, distillation=False, pooling="token"), image_size=(28, 28)
@@ -284,11 +283,12 @@ def test_dinov3_of_every_published_size(size):
         shapes |= {f"{block}.mlp.{name}.bias": shape[:1] for name, shape in inner.items()}
         shapes |= {f"{block}.attn.qkv.weight": (3 * width, width)}
         shapes |= {f"{block}.attn.proj.weight": (width, width), f"{block}.attn.proj.bias": (width,)}
-    specs = {name: readers.Spec(shape, np.dtype(np.float32)) for name, shape in shapes.items()}
-    arrays = readers.Arrays(specs, lambda name: np.empty(specs[name].shape))
+    specs = {name: readers.ArraySpec(shape, np.dtype(np.float32)) for name, shape in shapes.items()}
     given = {"architecture": f"vit_{size}_patch16_dinov3", "global_pool": "token",
              "num_classes": 0, "pretrained_cfg": {"input_size": [3, 256, 256]}}  # fmt: skip
-    facts = timm.facts(arrays, mapping.Hints(files={"config.json": given}))
+    files = {"config.json": given}
+    found = importing.find(readers.Arrays(specs, lambda name: np.empty(specs[name].shape)), files)
+    facts = found.family.read_spec(specs, family.Hints(files=files))
     model = facts.model
     assert (model.heads, model.depth, model.mlp_dim) == (heads, depth, hidden)
     assert (model.rotary, model.norm_epsilon, model.registers) == (100, 1e-5, 4)

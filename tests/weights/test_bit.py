@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from containers import FIXTURES, read, refusal, write
-from foreign import equal
+from foreign import equal, exported
 from vit_jax import models, weights
-from vit_jax.weights import bit, mapping
 
 LEGACY = FIXTURES / "bit_tiny_legacy.npz"
 NOTHING = {"model.resnet_pool": "nothing"}
@@ -15,7 +14,7 @@ UNITS = (1, 2, 1, 1)
 
 
 def written(loaded):
-    return mapping.write(loaded.params, bit.LAYOUT.rules(None, loaded.facts), loaded.facts)
+    return exported(loaded.params, loaded.spec, "google")
 
 
 def paper_name(name):
@@ -52,7 +51,7 @@ def numbered(arrays):
 
 
 def logits(loaded, images):
-    classifier = models.create(loaded.facts.model, image_size=images.shape[1:3])
+    classifier = models.create(loaded.spec.model, image_size=images.shape[1:3])
     with jax.default_matmul_precision("highest"):
         return jax.jit(classifier.apply)(loaded.params, images)[0]
 
@@ -63,11 +62,11 @@ def test_parity_and_round_trips(tmp_path):
     assert expected["images"].shape == (2, 64, 64, 3)
     # The fixture was run by big_vision's bit_paper, whose pooling is padded with nothing.
     loaded = weights.load(LEGACY, NOTHING)
-    assert loaded.kind == "bit"
-    assert loaded.facts.model.resnet_units == UNITS
-    assert loaded.facts.model.resnet_width == 0.5
-    assert loaded.facts.data.image_size == (224, 224)
-    assert set(loaded.facts.assumed) == {
+    assert loaded.kind == "google"
+    assert loaded.spec.model.resnet_units == UNITS
+    assert loaded.spec.model.resnet_width == 0.5
+    assert loaded.spec.data.image_size == (224, 224)
+    assert set(loaded.spec.assumed) == {
         *("data.image_size", "data.mean", "data.std", "data.resampling", "data.eval_crop"),
         "model.resnet_epsilons",
     }
@@ -78,11 +77,11 @@ def test_parity_and_round_trips(tmp_path):
     source = read(LEGACY)
     # A model is written as who computes the same would store it.
     legacy = weights.load(LEGACY)
-    assert legacy.facts.model.resnet_pool == "zeros"
+    assert legacy.spec.model.resnet_pool == "zeros"
     equal(written(legacy), source)
     equal(written(loaded), paper(source))
     again = weights.load(write(tmp_path / "again.npz", written(loaded)))
-    assert again.facts == loaded.facts
+    assert again.spec == loaded.spec
     equal(again.params, loaded.params)
 
 
@@ -91,8 +90,8 @@ def test_names_of_bit_paper(tmp_path):
     assert arrays["norm-pre-head/scale"].shape == (1, 1, 1, 1024)
     path = write(tmp_path / "paper.npz", {f"params/{name}": a for name, a in arrays.items()})
     loaded = weights.load(path)
-    assert loaded.facts.model.resnet_pool == "nothing"
-    assert loaded.facts.model.resnet_version == "v2"
+    assert loaded.spec.model.resnet_pool == "nothing"
+    assert loaded.spec.model.resnet_version == "v2"
     equal(loaded.params, weights.load(LEGACY).params)
     equal(written(loaded), arrays)
 
@@ -131,8 +130,8 @@ def test_names_of_bit(tmp_path, spread):
         for part in ("scale", "bias"):
             arrays[f"{norm}/{part}"] = rng.random(shape, np.float32)
     loaded = weights.load(write(tmp_path / "post.npz", arrays))
-    assert loaded.facts.model.resnet_version == "v1"
-    assert loaded.facts.model.resnet_units == UNITS
+    assert loaded.spec.model.resnet_version == "v1"
+    assert loaded.spec.model.resnet_units == UNITS
     unit = loaded.params["resnet"]["stage2"]["rest"]
     np.testing.assert_array_equal(unit["conv2"]["kernel"][0], arrays["block2/unit2/conv2/kernel"])
     np.testing.assert_array_equal(unit["gn3"]["scale"][0], arrays["block2/unit2/gn3/scale"].ravel())

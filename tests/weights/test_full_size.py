@@ -10,18 +10,11 @@ import sys
 import numpy as np
 import pytest
 
+import foreign
 from containers import FIXTURES, write
 from vit_jax import config, models
 from vit_jax.utils import tree_utils
-from vit_jax.weights import (
-    bit,
-    google,
-    huggingface,
-    huggingface_config,
-    mapping,
-    timm,
-    timm_document,
-)
+from vit_jax.weights import exporting, mapping
 
 ROOT = pathlib.Path(__file__).parents[2]
 CLASSES = 21_843
@@ -60,21 +53,21 @@ def cases():
     found = []
     for name, model in VITS.items():
         bare = dataclasses.replace(model, **torch)
-        found += [(google, name, model), (timm, name, bare)]
-        found += [(huggingface, name, dataclasses.replace(bare, norm_epsilon=1e-12))]
+        found += [("google", name, model), ("timm", name, bare)]
+        found += [("hf", name, dataclasses.replace(bare, norm_epsilon=1e-12))]
     bare = dataclasses.replace(HYBRID, **torch, resnet_epsilons="timm")
-    found += [(google, "R50+ViT-B/16", HYBRID), (timm, "R50+ViT-B/16", bare)]
+    found += [("google", "R50+ViT-B/16", HYBRID), ("timm", "R50+ViT-B/16", bare)]
     nothing = dataclasses.replace(BIT, resnet_pool="nothing")
-    found += [(bit, "R152x2", BIT), (bit, "R152x2 of big_vision", nothing)]
-    found += [(timm, "R152x2", BIT), (huggingface, "R152x2", BIT)]
+    found += [("google", "R152x2", BIT), ("google", "R152x2 of big_vision", nothing)]
+    found += [("timm", "R152x2", BIT), ("hf", "R152x2", BIT)]
     return [
         pytest.param(
-            module,
+            project,
             model,
-            id=f"{module.LAYOUT.name}-{name}",
+            id=f"{project}-{name}",
             marks=pytest.mark.long if name in LARGE else pytest.mark.slow,
         )
-        for module, name, model in found
+        for project, name, model in found
     ]
 
 
@@ -85,26 +78,22 @@ def numbers(shapes):
     return tree_utils.map_named(lambda n, leaf: np.resize(block[names[n] :], leaf.shape), shapes)
 
 
-@pytest.mark.parametrize(("module", "model"), cases())
-def test_cost(tmp_path, capsys, module, model):
+@pytest.mark.parametrize(("project", "model"), cases())
+def test_cost(tmp_path, capsys, project, model):
     model = models.complete(dataclasses.replace(model, num_classes=CLASSES))
-    facts = mapping.Facts(model=model, data=config.Data(image_size=(224, 224)))
+    facts = mapping.ModelSpec(model=model, data=config.Data(image_size=(224, 224)))
     shapes = mapping.create_classifier(facts).shapes()
     size = 4 * tree_utils.count(shapes)
     if shutil.disk_usage(tmp_path).free < 2 * size:
         pytest.skip(f"{tmp_path} has no room for {2 * size / 2**30:.0f} GiB")
     params = numbers(shapes)
-    arrays = mapping.write(params, module.LAYOUT.rules(None, facts), facts)
+    arrays = foreign.exported(params, facts, project)
     try:
-        if module in (google, bit):
+        if project == "google":
             path = file = write(tmp_path / "model.npz", arrays)
         else:
             path, file = tmp_path, write(tmp_path / "model.safetensors", arrays)
-            documents = (
-                {"config.json": timm_document.document(facts)}
-                if module is timm
-                else (huggingface_config.config_files(facts))
-            )
+            documents = exporting.find_family(facts, project).files(facts)
             for name, fields in documents.items():
                 (tmp_path / name).write_text(json.dumps(fields))
         del arrays
@@ -119,7 +108,7 @@ def test_cost(tmp_path, capsys, module, model):
     memory, seconds, busy, sums = json.loads(given.stdout)
     with capsys.disabled():
         print(
-            f"\n{module.LAYOUT.name} {model.variant}: file {length / 1e6:.0f} MB, memory "
+            f"\n{project} {model.variant}: file {length / 1e6:.0f} MB, memory "
             f"{memory / length:.2f} times that, {seconds:.2f} s, {busy:.2f} of them busy"
         )
     assert memory < 2.5 * length

@@ -20,24 +20,17 @@ import jax
 import numpy as np
 import pytest
 
+import foreign
 from containers import FIXTURES, write
 from vit_jax import config, models, weights
 from vit_jax.utils import tree_utils
-from vit_jax.weights import (
-    google,
-    huggingface,
-    huggingface_config,
-    mapping,
-    readers,
-    timm,
-    timm_document,
-)
+from vit_jax.weights import exporting, mapping, readers
 
 MODEL = config.Model(
     patch_size=(4, 4), width=8, depth=1, mlp_dim=8, heads=2, num_classes=3, pooling="gap",
     patch_remainder="drop",
 )  # fmt: skip
-FACTS = mapping.Facts(model=MODEL, data=config.Data(image_size=(8, 8)))
+FACTS = mapping.ModelSpec(model=MODEL, data=config.Data(image_size=(8, 8)))
 FORBIDDEN = ("exec", "compile", "pickle", "os.", "subprocess", "ctypes", "socket", "shutil")
 HARMLESS = ("os.listdir", "os.scandir", "os.truncate")
 INTERESTING = [0, 1, 2**7, 2**8 - 1, 2**15, 2**16 - 1, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1]
@@ -167,7 +160,7 @@ def params(monkeypatch):
 
 @pytest.fixture
 def arrays(params):
-    return mapping.write(params, google.LAYOUT.rules(None, FACTS), FACTS)
+    return foreign.exported(params, FACTS, "google")
 
 
 def same(one, other):
@@ -191,7 +184,7 @@ def check(path, params, *, exact):
         return False
     given, expected = tree_utils.flatten(loaded.params), tree_utils.flatten(params)
     assert {n: a.shape for n, a in given.items()} == {n: a.shape for n, a in expected.items()}
-    assert loaded.facts.model == models.complete(MODEL)
+    assert loaded.spec.model == models.complete(MODEL)
     assert all(np.isfinite(array).all() for array in given.values())
     assert not exact or same(given, expected)
     return True
@@ -265,35 +258,28 @@ def sizes(params):
     return {name: array.size for name, array in tree_utils.flatten(params).items()}
 
 
-def documents(module, facts):
-    if module is timm:
-        return {"config.json": timm_document.document(facts)}
-    return huggingface_config.config_files(facts)
-
-
 @pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("module", [timm, huggingface], ids=["timm", "hf"])
-def test_documents(tmp_path, params, module, count):
+@pytest.mark.parametrize("project", ["timm", "hf"])
+def test_documents(tmp_path, params, project, count):
     """What stands in config.json is believed where it fits the arrays, and nothing else is."""
     names = ("tench", "goldfish", "great white shark")
-    epsilon = 1e-6 if module is timm else 1e-12
-    resize = "antialiased_bicubic" if module is timm else "bicubic"
+    epsilon = 1e-6 if project == "timm" else 1e-12
+    resize = "antialiased_bicubic" if project == "timm" else "bicubic"
     known = dataclasses.replace(HEADS, norm_epsilon=epsilon, position_resize=resize)
     model = models.complete(known)
     facts = dataclasses.replace(FACTS, model=model, classes=names)
     rng = np.random.default_rng(4)
     shapes = mapping.create_classifier(facts).shapes()
     expected = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape, np.float32), shapes)
-    arrays = mapping.write(expected, module.LAYOUT.rules(None, facts), facts)
+    arrays = foreign.exported(expected, facts, project)
     write(tmp_path / "model.safetensors", arrays)
-    contents = {
-        name: json.dumps(fields).encode() for name, fields in documents(module, facts).items()
-    }
+    documents = exporting.find_family(facts, project).files(facts)
+    contents = {name: json.dumps(fields).encode() for name, fields in documents.items()}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     loaded = weights.load(tmp_path)
-    assert loaded.facts.model == facts.model
-    assert loaded.facts.classes == names
+    assert loaded.spec.model == facts.model
+    assert loaded.spec.classes == names
     assert same(tree_utils.flatten(loaded.params), tree_utils.flatten(expected))
     accepted = 0
     with bounded(), nothing_runs():
@@ -356,6 +342,6 @@ def test_shapes(tmp_path, monkeypatch, name, count):
             write(file, {key: np.zeros(shape, np.float32) for key, shape in given.items()})
             loaded = load(path)
             if loaded is not None:
-                mapping.create_classifier(loaded.facts).bind(loaded.params)
+                mapping.create_classifier(loaded.spec).bind(loaded.params)
                 accepted += 1
     assert accepted < 0.2 * count

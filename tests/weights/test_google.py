@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from containers import FIXTURES, read, refusal, write
-from foreign import equal
+from foreign import equal, exported
 from vit_jax import config, models, weights
 from vit_jax.utils import tree_utils
-from vit_jax.weights import google, mapping
 
 TOKEN = FIXTURES / "vit_tiny_token.npz"
 
@@ -29,7 +28,7 @@ def linen(name):
 
 
 def written(loaded):
-    return mapping.write(loaded.params, google.LAYOUT.rules(None, loaded.facts), loaded.facts)
+    return exported(loaded.params, loaded.spec, "google")
 
 
 @pytest.mark.sampled(3)
@@ -74,13 +73,13 @@ def test_parity_and_round_trip(tmp_path, name, overrides, model):
     source = FIXTURES / f"{name}.npz"
     loaded = weights.load(source, overrides)
     assert loaded.kind == "google"
-    assert loaded.facts.model == models.complete(model)
+    assert loaded.spec.model == models.complete(model)
     assert loaded.report.lines() == [f"used: {len(read(source))} arrays"]
 
     expected = read(FIXTURES / f"{name}.io.npz")
-    assert loaded.facts.data.image_size == expected["images"].shape[1:3]
+    assert loaded.spec.data.image_size == expected["images"].shape[1:3]
     classifier = models.create(
-        loaded.facts.model, image_size=loaded.facts.data.image_size, channels=3
+        loaded.spec.model, image_size=loaded.spec.data.image_size, channels=3
     )
     with jax.default_matmul_precision("highest"):
         logits, out = jax.jit(classifier.apply)(loaded.params, expected["images"])
@@ -91,7 +90,7 @@ def test_parity_and_round_trip(tmp_path, name, overrides, model):
     arrays = written(loaded)
     equal(arrays, read(source))
     again = weights.load(write(tmp_path / "again.npz", arrays), overrides)
-    assert again.facts == loaded.facts
+    assert again.spec == loaded.spec
     equal(again.params, loaded.params)
 
 
@@ -102,7 +101,7 @@ def test_the_image_tower_of_two(tmp_path):
     text = {"txt/Encoder_0/encoder_norm/scale": (8,), "txt/head/bias": (4,), "t": (1,), "b": (1,)}
     arrays |= {f"params/{name}": np.ones(shape, np.float32) for name, shape in text.items()}
     loaded = weights.load(write(tmp_path / "both.npz", arrays))
-    assert loaded.facts.model.pooling == "map"
+    assert loaded.spec.model.pooling == "map"
     names = [f"params/{name}" for name in text]
     assert loaded.report.dropped == dict.fromkeys(names, "of the text tower and the loss")
     equal(loaded.params, weights.load(FIXTURES / "bv_vit_map.npz").params)
@@ -136,7 +135,7 @@ def test_newer_names_and_prefixes(tmp_path, rename, prefix, container):
     arrays = {prefix + rename(name): array for name, array in read(TOKEN).items()}
     given = weights.load(write(tmp_path / container, arrays))
     expected = weights.load(TOKEN)
-    assert given.facts == expected.facts
+    assert given.spec == expected.spec
     equal(given.params, expected.params)
 
 
@@ -196,7 +195,7 @@ def test_image_size_comes_from_the_file_or_the_caller(tmp_path):
     give = "; give the image size: --config.data.image_size=HEIGHT,WIDTH"
     assert refusal(path) == "contains positions of 6 patches, which is not a square" + give
     wide = weights.load(path, {"data.image_size": "16,24"})
-    assert wide.facts.data.image_size == (16, 24)
+    assert wide.spec.data.image_size == (16, 24)
     np.testing.assert_array_equal(wide.params["position"]["table"], arrays[name])
     assert refusal(path, overrides={"data.image_size": "16,16"}) == (
         f"{name} is (1, 7, 24), not (1, 5, 24)"

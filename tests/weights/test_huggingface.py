@@ -7,7 +7,8 @@ from safetensors import numpy as safetensors
 import foreign
 from containers import refusal
 from vit_jax import weights
-from vit_jax.weights import huggingface_config, mapping
+from vit_jax.weights import family
+from vit_jax.weights.families import huggingface
 
 NAMES = ("hf_sharded", "hf_model", "hf_bit", "hf_bit_post")
 SIZE = {"hf_bit_post": {"data.image_size": "48,48"}}
@@ -79,7 +80,7 @@ def test_models_are_told_by_arrays_and_config(tmp_path):
     facts = {}
     for name in NAMES:
         (tmp_path / name).mkdir()
-        facts[name] = weights.look(foreign.write(tmp_path / name, foreign.record(name)))
+        facts[name] = weights.read_spec(foreign.write(tmp_path / name, foreign.record(name)))
     vit = facts["hf_sharded"].model
     assert (vit.gelu, vit.norm_epsilon, vit.heads, vit.patch_size) == ("tanh", 1e-6, 3, (8, 8))
     pooled = facts["hf_model"].model
@@ -91,7 +92,7 @@ def test_models_are_told_by_arrays_and_config(tmp_path):
 
 
 def test_patches_may_be_higher_than_wide(tmp_path):
-    facts = weights.look(
+    facts = weights.read_spec(
         tiny(
             tmp_path,
             config={"patch_size": [8, 4]},
@@ -112,7 +113,7 @@ def test_patches_may_be_higher_than_wide(tmp_path):
     ],
 )
 def test_activations(tmp_path, activation, kind):
-    assert weights.load(tiny(tmp_path, config={"hidden_act": activation})).facts.model.gelu == kind
+    assert weights.load(tiny(tmp_path, config={"hidden_act": activation})).spec.model.gelu == kind
 
 
 def test_what_belongs_to_other_heads_is_dropped_with_the_reason(tmp_path):
@@ -128,15 +129,15 @@ def test_what_belongs_to_other_heads_is_dropped_with_the_reason(tmp_path):
 
 
 def test_classes_come_in_the_order_of_their_numbers(tmp_path):
-    facts = load(tmp_path, "hf_sharded").facts
+    facts = load(tmp_path, "hf_sharded").spec
     assert facts.classes == (
         *("zebra", "ant", "mole", "cow", "bee", "yak", "emu", "rat", "hen", "cat", "dog"),
     )
-    assert weights.load(VIT).facts.classes == ()  # LABEL_0, LABEL_1, ... are no names
+    assert weights.load(VIT).spec.classes == ()  # LABEL_0, LABEL_1, ... are no names
 
 
 def test_preprocessing_of_a_vit(tmp_path):
-    facts = load(tmp_path, "hf_sharded").facts
+    facts = load(tmp_path, "hf_sharded").spec
     data = facts.data
     assert facts.assumed == {}
     np.testing.assert_allclose(data.mean, [0.4, 0.5, 0.6], rtol=1e-12)
@@ -146,7 +147,7 @@ def test_preprocessing_of_a_vit(tmp_path):
 
 
 def test_preprocessing_of_a_bit(tmp_path):
-    facts = load(tmp_path, "hf_bit").facts
+    facts = load(tmp_path, "hf_bit").spec
     data = facts.data
     assert facts.assumed == {}
     assert (data.image_size, data.eval_crop, data.resize_to) == ((48, 48), "central", 64)
@@ -180,10 +181,10 @@ def test_preprocessing_of_a_bit(tmp_path):
          {"eval_crop": "central", "resize_to": 30, "fill": (0.0,)}, set()),
         # As DINOv2, of 518 pixels, whose processor makes 224: the same part of the image.
         ({"size": {"shortest_edge": 18}, "do_center_crop": True, "crop_size": 16},
-         {"eval_crop": "central", "resize_to": 36}, {mapping.OWN_SIZE}),
+         {"eval_crop": "central", "resize_to": 36}, {huggingface.OWN_SIZE}),
         ({"size": 20, "do_center_crop": True, "crop_size": 16},
-         {"eval_crop": "squash", "resize_to": 40}, {mapping.OWN_SIZE}),
-        ({"size": 36}, {"eval_crop": "resize"}, {mapping.OWN_SIZE}),
+         {"eval_crop": "squash", "resize_to": 40}, {huggingface.OWN_SIZE}),
+        ({"size": 36}, {"eval_crop": "resize"}, {huggingface.OWN_SIZE}),
         ({"size": {"longest_edge": 32}}, {"eval_crop": "resize"}, {"data.eval_crop"}),
         ({"size": {"max_height": 32, "max_width": 32}}, {}, {"data.eval_crop"}),
         ({"size": {"height": 32}}, {}, {"data.eval_crop"}),
@@ -198,7 +199,7 @@ def test_preprocessing_of_a_bit(tmp_path):
     ],
 )  # fmt: skip
 def test_preprocessing(tmp_path, fields, expected, assumed):
-    facts = load(tmp_path, "hf_sharded", preprocessor_config=fields).facts
+    facts = load(tmp_path, "hf_sharded", preprocessor_config=fields).spec
     for key, value in expected.items():
         assert getattr(facts.data, key) == (
             pytest.approx(value, rel=1e-12) if key in ("mean", "std") else value
@@ -210,8 +211,8 @@ def test_processors_have_the_defaults_of_their_class():
     """As transformers 5.24 sets them, for fields that its older versions did not write."""
 
     def read(files):
-        hints = mapping.Hints(files=files)
-        data, assumed = huggingface_config.data(hints, huggingface_config.seen_size(hints), 3)
+        hints = family.Hints(files=files)
+        data, assumed = huggingface.read_data(hints, huggingface.seen_size(hints), 3)
         assert not assumed
         return data
 
@@ -236,40 +237,40 @@ def test_a_folder_of_transformers_5_tells_its_pixels_in_processor_config(tmp_pat
                "crop_size": {"height": 32, "width": 32}}  # fmt: skip
     described = foreign.record("hf_sharded")
     folder = foreign.write(tmp_path, described, processor_config={"image_processor": section})
-    data = weights.load(folder).facts.data
+    data = weights.load(folder).spec.data
     assert (data.eval_crop, data.before_crop) == ("central", (36, 36))
-    assert data.mean == huggingface_config.CLIP["image_mean"]
+    assert data.mean == huggingface.CLIP["image_mean"]
 
 
 def test_a_view_of_the_size_that_the_user_sets_is_the_same_part_of_an_image(tmp_path):
     fields = {"size": {"shortest_edge": 18}, "do_center_crop": True, "crop_size": 16}
     path = foreign.write(tmp_path, foreign.record("hf_sharded"), preprocessor_config=fields)
     loaded = weights.load(path, {"data.image_size": "16"})
-    assert (loaded.facts.data.resize_to, loaded.assumed) == (18, ())
+    assert (loaded.spec.data.resize_to, loaded.assumed) == (18, ())
 
 
 @pytest.mark.parametrize(
     ("model_type", "expected"),
     [
         ("vit", ("resize", (0.5,), "antialiased_bilinear")),
-        ("vit_mae", ("resize", huggingface_config.IMAGENET, "antialiased_bilinear")),
-        ("deit", ("squash", huggingface_config.IMAGENET, "antialiased_bicubic")),
-        ("dinov2", ("central", huggingface_config.IMAGENET, "antialiased_bicubic")),
-        ("dinov3_vit", ("resize", huggingface_config.IMAGENET, "antialiased_bilinear")),
-        ("clip", ("central", huggingface_config.CLIP, "antialiased_bicubic")),
+        ("vit_mae", ("resize", huggingface.IMAGENET, "antialiased_bilinear")),
+        ("deit", ("squash", huggingface.IMAGENET, "antialiased_bicubic")),
+        ("dinov2", ("central", huggingface.IMAGENET, "antialiased_bicubic")),
+        ("dinov3_vit", ("resize", huggingface.IMAGENET, "antialiased_bilinear")),
+        ("clip", ("central", huggingface.CLIP, "antialiased_bicubic")),
         ("siglip", ("resize", (0.5,), "antialiased_bicubic")),
     ],
 )
 def test_what_is_assumed_of_pixels_follows_from_the_model_type(model_type, expected):
-    hints = mapping.Hints(files={"config.json": {"model_type": model_type}})
-    data, assumed = huggingface_config.data(hints, (224, 224), 3)
+    hints = family.Hints(files={"config.json": {"model_type": model_type}})
+    data, assumed = huggingface.read_data(hints, (224, 224), 3)
     crop, mean, resampling = expected
     mean = mean if isinstance(mean, tuple) else mean["image_mean"]
     assert (data.eval_crop, data.mean, data.resampling) == (crop, mean, resampling)
     assert set(assumed.values()) == {
         f"as of {model_type} by default; there is no preprocessor_config.json"
     }
-    assert huggingface_config.data(hints, (224, 224), 1)[0].mean == (0.5,)  # nobody says three
+    assert huggingface.read_data(hints, (224, 224), 1)[0].mean == (0.5,)  # nobody says three
 
 
 @pytest.mark.parametrize("field", ["layer_norm_eps", "hidden_act", "qkv_bias", "id2label"])
@@ -277,19 +278,19 @@ def test_a_field_that_is_null_is_as_one_that_is_missing(tmp_path, field):
     described = foreign.record("hf_model")
     described["files"]["config.json"].pop(field, None)
     missing = foreign.write(tmp_path, described)
-    expected = weights.load(missing).facts
-    assert weights.load(foreign.write(tmp_path, described, config={field: None})).facts == expected
+    expected = weights.load(missing).spec
+    assert weights.load(foreign.write(tmp_path, described, config={field: None})).spec == expected
 
 
 def test_without_a_preprocessor_its_defaults_are_assumed():
-    facts = weights.load(VIT).facts
+    facts = weights.load(VIT).spec
     assert set(facts.assumed) == {f"data.{k}" for k in ("mean", "std", "resampling", "eval_crop")}
     assert (facts.data.mean, facts.data.resampling) == ((0.5,), "antialiased_bilinear")
 
 
 def test_one_channel_without_a_preprocessor_has_one_mean(tmp_path):
     path = tiny(tmp_path, vit__embeddings__patch_embeddings__projection__weight=(24, 1, 8, 8))
-    data = weights.load(path).facts.data
+    data = weights.load(path).spec.data
     assert (data.channels, data.mean, data.std) == (1, (0.5,), (0.5,))
 
 
@@ -301,13 +302,13 @@ def test_one_channel_without_a_preprocessor_has_one_mean(tmp_path):
     [
         (
             {"hidden_act": "mish"},
-            f"hidden_act=mish: only {', '.join(huggingface_config.ACTIVATIONS)} are supported",
+            f"hidden_act=mish: only {', '.join(huggingface.ACTIVATIONS)} are supported",
         ),
         (
             {"model_type": "siglip2"},
-            "model_type=siglip2: of the Hugging Face models, only vit, deit, vit_mae, vit_msn, "
-            "dinov2, dinov2_with_registers, dinov3_vit, clip, clip_vision_model, siglip, "
-            "siglip_vision_model, beit, bit are supported",
+            "model_type=siglip2: of the Hugging Face models, only bit, beit, dinov3_vit, clip, "
+            "clip_vision_model, siglip, siglip_vision_model, dinov2, dinov2_with_registers, vit, "
+            "deit, vit_mae, vit_msn are supported",
         ),
         (
             {"model_type": "dinov3_vit"},
@@ -323,7 +324,8 @@ def test_one_channel_without_a_preprocessor_has_one_mean(tmp_path):
         ({"image_size": [32]}, "image_size=[32]: must be a height and a width"),
         (
             {"model_type": "beit"},
-            "model_type=beit: there is no beit.encoder.layer.0; name another type",
+            "model_type=beit: there is no beit.embeddings.patch_embeddings.projection.weight in "
+            "the file",
         ),
         ({"id2label": {"0": "ant"}}, "id2label: names 1 classes; the head has 6"),
         (

@@ -8,11 +8,11 @@ import pytest
 
 from vit_jax import config, weights
 from vit_jax.utils import messages
-from vit_jax.weights import mapping, position_grid
+from vit_jax.weights import mapping
 from vit_jax.weights.mapping import Report, Rule, linear
-from vit_jax.weights.readers import Arrays, Spec
+from vit_jax.weights.readers import Arrays, ArraySpec
 
-FACTS = mapping.Facts(model=config.Model(), data=config.Data())
+FACTS = mapping.ModelSpec(model=config.Model(), data=config.Data())
 # A model of three layers and a ResNet of 1 and 3 units, far smaller than there are.
 SHAPES = {
     "cls": (1, 1, 2),
@@ -67,7 +67,7 @@ def theirs(flat):
 
 def held(arrays, reads=None):
     """Returns arrays as if they were in a file; the names of those read are put on a list."""
-    specs = {name: Spec(array.shape, array.dtype) for name, array in arrays.items()}
+    specs = {name: ArraySpec(array.shape, array.dtype) for name, array in arrays.items()}
 
     def read(name):
         if reads is not None:
@@ -78,7 +78,7 @@ def held(arrays, reads=None):
 
 
 def read(arrays, rules=RULES, dropped=(), facts=FACTS):
-    params, report = mapping.read(held(arrays), rules, dropped, facts)
+    params, report = mapping.read_params(held(arrays), rules, dropped, facts)
     return mapping.tree_utils.flatten(params), report
 
 
@@ -98,11 +98,11 @@ def equal(given, expected):
 
 def test_in_and_out(flat, theirs):
     reads = []
-    params, report = mapping.read(held(theirs, reads), RULES, (), FACTS)
+    params, report = mapping.read_params(held(theirs, reads), RULES, (), FACTS)
     equal(mapping.tree_utils.flatten(params), flat)
     assert report == Report(used=9)
     assert sorted(reads) == sorted(theirs), "an array of several parts is read once"
-    out = mapping.write(params, RULES, FACTS)
+    out = mapping.write_arrays(params, RULES, FACTS)
     equal(out, theirs)
     assert all(array.flags.c_contiguous for array in out.values())
 
@@ -119,7 +119,7 @@ def test_arrays_of_several_parts_are_not_kept(theirs):
         return array
 
     arrays = Arrays(held(theirs).specs, read)
-    mapping.read(arrays, RULES, (), FACTS)
+    mapping.read_params(arrays, RULES, (), FACTS)
     assert len(alive) == 3
 
 
@@ -140,7 +140,7 @@ def test_of_several_rules_the_first_that_is_there_holds(flat, theirs):
     for name in ("newest", "token", "older"):
         del given[name]
     assert refusal(given, rules) == "older is missing"
-    assert "older" in mapping.write(mapping.tree_utils.nest(flat), rules, FACTS)
+    assert "older" in mapping.write_arrays(mapping.tree_utils.nest(flat), rules, FACTS)
 
 
 def test_what_is_wrong_with_arrays(theirs):
@@ -185,16 +185,16 @@ def test_parameters_that_the_source_lacks(flat, theirs):
     params, report = read(theirs, facts=facts)
     equal(params, flat | {"head/kernel": np.zeros((4, 5), np.float32)})
     assert report == Report(used=8, fresh={"head/kernel": "it has no head"})
-    equal(mapping.write(mapping.tree_utils.nest(flat), RULES, facts), theirs)
+    equal(mapping.write_arrays(mapping.tree_utils.nest(flat), RULES, facts), theirs)
 
 
 def test_parameters_that_the_layout_has_no_place_for(flat, theirs):
     message = "^this layout has no place for head/kernel$"
-    rules = [rule for rule in RULES if rule.ours != "head/kernel"]
+    rules = [rule for rule in RULES if rule.target != "head/kernel"]
     with pytest.raises(weights.WeightsError, match=message):
         read(theirs, rules)
     with pytest.raises(weights.WeightsError, match=message):
-        mapping.write(mapping.tree_utils.nest(flat), rules, FACTS)
+        mapping.write_arrays(mapping.tree_utils.nest(flat), rules, FACTS)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, "bfloat16"])
@@ -279,7 +279,7 @@ def test_very_many_problems_are_counted():
 
 def test_facts_from_shapes():
     specs = {
-        name: Spec(shape, np.dtype(np.float32))
+        name: ArraySpec(shape, np.dtype(np.float32))
         for name, shape in {"a": (2, 3), "b": (0, 3), "layer9/a": (1,), "layer11/b": (1,)}.items()
     }
     assert mapping.array_shape(specs, "a", 2) == (2, 3)
@@ -291,11 +291,11 @@ def test_facts_from_shapes():
 
 
 def test_square():
-    assert position_grid.square(196) == (14, 14)
-    assert position_grid.square(1) == (1, 1)
+    assert mapping.square(196) == (14, 14)
+    assert mapping.square(1) == (1, 1)
     for patches in (-1, 0, 2, 195):
         with pytest.raises(weights.WeightsError, match=f"^contains positions of {patches} patches"):
-            position_grid.square(patches)
+            mapping.square(patches)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from safetensors import numpy as safetensors
 import foreign
 from containers import FIXTURES, read, refusal, write
 from vit_jax import weights
-from vit_jax.weights import open_clip, prefixes, readers
+from vit_jax.weights import family, importing, readers
 
 HEADS = {"model.heads": "3"}
 PLAIN = foreign.FOLDER / "timm_vit_tiny.safetensors"
@@ -100,9 +100,9 @@ def test_a_tower_of_timm_in_open_clip_tells_its_name_and_pixels(tmp_path):
     (tmp_path / "open_clip_config.json").write_text(json.dumps(fields))
     renamed(tmp_path, lambda name: f"visual.trunk.{name}", text__tokens=2)
     loaded = weights.load(tmp_path, HEADS)
-    data = loaded.facts.data
+    data = loaded.spec.data
     assert (data.mean, data.resampling) == ((0.1, 0.2, 0.3), "antialiased_bilinear")
-    assert (data.std, data.eval_crop) == (open_clip.STD, "resize")
+    assert (data.std, data.eval_crop) == (family.CLIP[1], "resize")
     assert loaded.assumed == ()
 
 
@@ -126,7 +126,7 @@ def test_two_names_for_one_array_are_refused(tmp_path):
 
 def test_many_prefixes_are_no_more_work():
     """Only a few are tried, however many a file has."""
-    spec = readers.Spec((2, 2), np.dtype(np.float32))
+    spec = readers.ArraySpec((2, 2), np.dtype(np.float32))
     names = {f"m{i}.patch_embed.proj.weight": spec for i in range(15_000)}
     with pytest.raises(weights.WeightsError, match="not one of the supported model layouts"):
-        prefixes.find(readers.Arrays(names, lambda name: None))
+        importing.find(readers.Arrays(names, lambda name: None), {})

@@ -13,7 +13,8 @@ import foreign
 from containers import FIXTURES, read
 from vit_jax import config, models, weights
 from vit_jax.utils import errors
-from vit_jax.weights import mapping, timm_document
+from vit_jax.weights import mapping
+from vit_jax.weights.families import timm
 
 HEADS = {"model.heads": "3"}
 TINY = config.Model(
@@ -34,8 +35,8 @@ def stored(path):
 def same(one, other):
     """Asserts that two sources give the same numbers to the same function at the stored size."""
     foreign.equal(one.params, other.params)
-    way = other.facts.model.position_resize  # which belongs to a format, and is told
-    assert dataclasses.replace(one.facts.model, position_resize=way) == other.facts.model
+    way = other.spec.model.position_resize  # which belongs to a format, and is told
+    assert dataclasses.replace(one.spec.model, position_resize=way) == other.spec.model
 
 
 WAYS = {"timm": "antialiased_bicubic", "hf": "bicubic"}  # of resizing positions
@@ -43,7 +44,7 @@ WAYS = {"timm": "antialiased_bicubic", "hf": "bicubic"}  # of resizing positions
 
 def made(size=(16, 24), channels=3, classes=(), data=None, **changes):
     """Returns random parameters of a model, and its facts."""
-    facts = weights.Facts(
+    facts = weights.ModelSpec(
         model=models.complete(dataclasses.replace(TINY, **changes)),
         data=config.Data(image_size=size, channels=channels, **(data or {})),
         classes=classes,
@@ -105,11 +106,11 @@ def test_out_and_in_again_is_lossless(tmp_path, name, kind, suffix):
     path, options = source(tmp_path / "in", name)
     loaded = weights.load(path, options)
     out = tmp_path / f"out{suffix}"
-    weights.save(loaded.params, loaded.facts, kind, out)
+    weights.save(loaded.params, loaded.spec, kind, out)
     again = weights.load(out, options if suffix else {})
     assert again.kind == kind
     same(loaded, again)
-    assert again.facts.classes == loaded.facts.classes
+    assert again.spec.classes == loaded.spec.classes
     if kind == loaded.kind and name != "timm_no_embed_class":  # whose table gains a row of zeros
         # Byte by byte, though the sharded ones come as one file.
         described, written = foreign.record(name), stored(out)
@@ -136,7 +137,7 @@ def test_out_and_in_again_is_lossless(tmp_path, name, kind, suffix):
 def test_what_was_published_comes_out_as_it_went_in(tmp_path, path, options, kind, suffix):
     loaded = weights.load(path, options)
     out = tmp_path / f"out{suffix}"
-    weights.save(loaded.params, loaded.facts, kind, out)
+    weights.save(loaded.params, loaded.spec, kind, out)
     before, after = stored(path), stored(out)
     assert before.keys() == after.keys()
     for name, array in before.items():
@@ -156,20 +157,20 @@ def test_what_was_published_comes_out_as_it_went_in(tmp_path, path, options, kin
 def test_google_there_and_back(tmp_path, name, kind):
     path = FIXTURES / f"{name}.npz"
     first = weights.load(path)
-    weights.save(first.params, first.facts, kind, tmp_path / "there")
+    weights.save(first.params, first.spec, kind, tmp_path / "there")
     there = weights.load(tmp_path / "there")
     same(first, there)
-    weights.save(there.params, there.facts, "google", tmp_path / "back.npz")
+    weights.save(there.params, there.spec, "google", tmp_path / "back.npz")
     for array, numbers in read(path).items():
         np.testing.assert_array_equal(read(tmp_path / "back.npz")[array], numbers, strict=True)
 
 
 def test_timm_to_hugging_face_and_back(tmp_path):
     first = weights.load(TIMM, HEADS)
-    weights.save(first.params, first.facts, "hf", tmp_path / "hf")
+    weights.save(first.params, first.spec, "hf", tmp_path / "hf")
     there = weights.load(tmp_path / "hf")
     same(first, there)
-    weights.save(there.params, there.facts, "timm", tmp_path / "timm")
+    weights.save(there.params, there.spec, "timm", tmp_path / "timm")
     same(first, weights.load(tmp_path / "timm"))
 
 
@@ -188,7 +189,7 @@ def test_other_positions_are_written_as_a_table(tmp_path, position, pooling, kin
     path = tmp_path / ("w.npz" if kind == "google" else "w")
     weights.save(params, facts, kind, path)
     again = weights.load(path)
-    assert again.facts.model.position == "learned_1d"
+    assert again.spec.model.position == "learned_1d"
     pictures = np.random.default_rng(1).uniform(-1, 1, (2, 16, 16, 3)).astype(np.float32)
     ours = weights.Weights(kind="", params=params, facts=facts, report=weights.Report())
     expected = foreign.logits(ours, pictures)
@@ -218,7 +219,7 @@ def test_biases_that_a_form_has_are_written_as_zeros(tmp_path, biasless, kind, z
         "and would be trained"
     ] * bool(zeros)
     again = weights.load(path)
-    assert set(again.facts.model.biasless) == set(biasless) - set(zeros)
+    assert set(again.spec.model.biasless) == set(biasless) - set(zeros)
     pictures = np.random.default_rng(1).uniform(-1, 1, (2, 16, 16, 3)).astype(np.float32)
     ours = weights.Weights(kind="", params=params, facts=facts, report=weights.Report())
     expected = foreign.logits(ours, pictures)
@@ -243,9 +244,9 @@ def test_timm_has_registers_without_positions(tmp_path, position, pooling):
 def test_a_norm_of_the_class_token_alone_is_the_same_before_it_is_picked(tmp_path):
     params, facts = made(norm_place="pooled")
     weights.save(params, facts, "hf", tmp_path / "hf")
-    assert weights.load(tmp_path / "hf").facts.model.norm_place == "tokens"
+    assert weights.load(tmp_path / "hf").spec.model.norm_place == "tokens"
     weights.save(params, facts, "timm", tmp_path / "timm")
-    assert weights.load(tmp_path / "timm").facts.model.norm_place == "pooled"
+    assert weights.load(tmp_path / "timm").spec.model.norm_place == "pooled"
 
 
 # Pixels and classes
@@ -271,7 +272,7 @@ def test_pixels_and_classes_come_back(tmp_path, kind, data):
     more = {"classes": ("zebra", "ant", "Fuß", "cow"), "position_resize": WAYS[kind]}
     params, facts = made(size=(24, 24), data=data, **more)
     assert weights.save(params, facts, kind, tmp_path / "w") == ()
-    again = weights.load(tmp_path / "w").facts
+    again = weights.load(tmp_path / "w").spec
     assert (again.data, again.classes) == (facts.data, facts.classes)
 
 
@@ -281,7 +282,7 @@ def test_a_short_side_left_open_is_written_as_its_number(tmp_path, kind):
     params, facts = made(size=(24, 24), data=data, position_resize=WAYS[kind])
     told = weights.save(params, facts, kind, tmp_path / "w")
     assert told == (("data.crop_rounding=down: reads back as even",) if kind == "timm" else ())
-    assert weights.load(tmp_path / "w").facts.data.before_crop == (27, 27)  # 24 * 8 / 7
+    assert weights.load(tmp_path / "w").spec.data.before_crop == (27, 27)  # 24 * 8 / 7
 
 
 @pytest.mark.parametrize("fill", [None, (0.25,)])
@@ -291,7 +292,7 @@ def test_a_border_is_said_where_a_format_has_none(tmp_path, fill):
     params, facts = made(size=(24, 24), data=data, position_resize=way)
     told = weights.save(params, facts, "timm", tmp_path / "timm")
     assert told == (() if fill is None else ("data.fill=0.25: reads back as 0.5",))
-    assert weights.load(tmp_path / "timm").facts.data.eval_crop == "border"
+    assert weights.load(tmp_path / "timm").spec.data.eval_crop == "border"
     told = weights.save(params, facts, "hf", tmp_path / "hf")
     assert {
         "model.position_resize=antialiased_bicubic: reads back as bicubic",
@@ -304,13 +305,13 @@ def test_what_a_file_cannot_say_of_pixels_is_told(tmp_path):
     params, facts = made(data=data, classes=("a", "b", "c", "d"))
     told = weights.save(params, facts, "google", tmp_path / "w.npz")
     assert told == (
-        "data.image_size=16,24: is not said by the file",
+        "data.image_size=16,24: not stored in this format",
         "data.mean=0.25: reads back as 0.5",
         "data.resampling=antialiased_bicubic: reads back as bilinear",
-        "the names of the classes are not said by the file",
+        "the names of the classes are not stored in this format",
     )
     odd = weights.save(*made(gelu="erf", size=(16, 16)), "timm", tmp_path / "w.safetensors")
-    assert odd[0] == "model.heads=3: is not said by the file"
+    assert odd[0] == "model.heads=3: not stored in this format"
     model = made(data={"resampling": "bilinear"}, position_resize="bicubic")
     folder = weights.save(*model, "hf", tmp_path / "hf")
     assert folder == ("data.resampling=bilinear: reads back as antialiased_bilinear",)
@@ -320,17 +321,17 @@ def test_the_share_timm_is_told_gives_the_same_short_side():
     for side in (32, 224, 384):
         for wanted in range(side, 2 * side):
             data = config.Data(image_size=(side, side), eval_crop="central", resize_to=wanted)
-            share = timm_document.share(data)
+            share = timm.crop_share(data)
             assert math.floor(side / share) == wanted
-    assert timm_document.share(config.Data(eval_crop="central", resize_to=248)) == 0.9
-    assert timm_document.share(config.Data(eval_crop="central")) == 0.875
+    assert timm.crop_share(config.Data(eval_crop="central", resize_to=248)) == 0.9
+    assert timm.crop_share(config.Data(eval_crop="central")) == 0.875
 
 
 def test_a_gray_model_says_its_channels(tmp_path):
     params, facts = made(channels=1, size=(16, 16))
     for kind in ("timm", "hf"):
         weights.save(params, facts, kind, tmp_path / kind)
-        assert weights.load(tmp_path / kind).facts.data.channels == 1
+        assert weights.load(tmp_path / kind).spec.data.channels == 1
 
 
 # Refusals
@@ -341,23 +342,23 @@ def test_a_gray_model_says_its_channels(tmp_path):
     ("changes", "kind", "name", "message"),
     [
         ({"gelu": "erf"}, "google", "w.npz",
-         "model.gelu=erf: is not said by a .npz file, which reads back as tanh; "
+         "model.gelu=erf: not stored in a .npz file, which reads back as tanh; "
          "set --config.model.gelu=tanh to write another function"),
         ({"norm_epsilon": 1e-12}, "google", "w.npz",
-         "model.norm_epsilon=1e-12: is not said by a .npz file, which reads back as 1e-06; "
+         "model.norm_epsilon=1e-12: not stored in a .npz file, which reads back as 1e-06; "
          "set --config.model.norm_epsilon=1e-06 to write another function"),
         ({"norm_epsilon": 1e-12}, "timm", "w",
-         "model.norm_epsilon=1e-12: is not said by timm's form, which reads back as 1e-06; "
+         "model.norm_epsilon=1e-12: not stored in timm's form, which reads back as 1e-06; "
          "set --config.model.norm_epsilon=1e-06 to write another function"),
         ({"pooling": "gap", "norm_place": "pooled"}, "google", "w.npz",
-         "model.norm_place=pooled: is not said by a .npz file, which reads back as tokens; "
+         "model.norm_place=pooled: not stored in a .npz file, which reads back as tokens; "
          "set --config.model.norm_place=tokens to write another function"),
         ({"width": 64, "heads": 1}, "timm", "w.safetensors",
-         "model.gelu=tanh: is not said by a .safetensors file alone, which reads back as erf; "
+         "model.gelu=tanh: not stored in a .safetensors file alone, which reads back as erf; "
          "write a folder, a path without that suffix, "
          "or set --config.model.gelu=erf to write another function"),
         ({"width": 1280, "heads": 20, "gelu": "erf"}, "timm", "w.safetensors",
-         "model.heads=20: is not said by a .safetensors file alone, which reads back as 16; "
+         "model.heads=20: not stored in a .safetensors file alone, which reads back as 16; "
          "write a folder, a path without that suffix, "
          "or set --config.model.heads=16 to write another function"),
         ({"representation_size": 8}, "timm", "w",
@@ -370,7 +371,7 @@ def test_a_gray_model_says_its_channels(tmp_path):
          "model.pooling=map: in Hugging Face's SigLIP no head follows this pooling; a classifier "
          "there reads the mean of all patches (gap)"),
         ({"stem_norm": True}, "hf", "w",
-         "model.biasless=(): is not said by Hugging Face's form, which reads back as "
+         "model.biasless=(): not stored in Hugging Face's form, which reads back as "
          "head,patches"),
         ({"stem_norm": True}, "timm", "w",
          "model.biasless=(): timm has no bias of patches before model.stem_norm"),
@@ -431,33 +432,33 @@ def test_resnets_of_other_epsilons_or_units_are_refused(tmp_path):
     loaded = weights.load(FIXTURES / "bit_tiny_legacy.npz")
     for kind, there in (("timm", "a .safetensors file alone"), ("hf", "Hugging Face's form")):
         path = tmp_path / ("w.safetensors" if kind == "timm" else "w")
-        text = refusal(loaded.params, loaded.facts, kind, path)
-        assert text.startswith(f"model.resnet_epsilons=version: is not said by {there}, ")
+        text = refusal(loaded.params, loaded.spec, kind, path)
+        assert text.startswith(f"model.resnet_epsilons=version: not stored in {there}, ")
         assert text.endswith("set --config.model.resnet_epsilons=timm to write another function")
 
 
 def test_the_option_that_a_refusal_names_does_it(tmp_path):
     loaded = weights.load(FIXTURES / "bit_tiny_legacy.npz", {"model.resnet_epsilons": "timm"})
-    weights.save(loaded.params, loaded.facts, "hf", tmp_path / "w")
+    weights.save(loaded.params, loaded.spec, "hf", tmp_path / "w")
     foreign.equal(weights.load(tmp_path / "w").params, loaded.params)
     vit = weights.load(HF, {"model.gelu": "tanh", "model.norm_epsilon": "1e-6"})
-    weights.save(vit.params, vit.facts, "google", tmp_path / "w.npz")
+    weights.save(vit.params, vit.spec, "google", tmp_path / "w.npz")
     same(vit, weights.load(tmp_path / "w.npz"))
 
 
 def test_resnets_whose_units_timm_cannot_be_told_are_refused_but_for_a_file(tmp_path):
     path, options = source(tmp_path / "in", "timm_hybrid")
     loaded = weights.load(path, options)
-    assert refusal(loaded.params, loaded.facts, "timm", tmp_path / "w") == (
+    assert refusal(loaded.params, loaded.spec, "timm", tmp_path / "w") == (
         "model.resnet_units=1,2: timm cannot create this model from a config.json; "
         "write the weights alone, to a path that ends in .safetensors"
     )
-    assert refusal(loaded.params, loaded.facts, "hf", tmp_path / "w") == (
+    assert refusal(loaded.params, loaded.spec, "hf", tmp_path / "w") == (
         "model.resnet_units=1,2: Hugging Face transformers dropped hybrid models"
     )
     path, options = source(tmp_path / "stem", "timm_hybrid_stem")
     stem = weights.load(path, options)
-    assert refusal(stem.params, stem.facts, "timm", tmp_path / "w").startswith(
+    assert refusal(stem.params, stem.spec, "timm", tmp_path / "w").startswith(
         "model.resnet_width=0.5: timm cannot create this model from a config.json; "
     )
     units = {"architecture": "resnet", "resnet_units": (1,), "resnet_width": 0.5}
@@ -466,7 +467,7 @@ def test_resnets_whose_units_timm_cannot_be_told_are_refused_but_for_a_file(tmp_
     assert text == "contains a ResNet with post-activation units, which timm uses only in hybrids"
     odd = made(**units, resnet_version="v2", resnet_epsilons="timm", resnet_pool="nothing")
     assert refusal(*odd, "hf", tmp_path / "w") == (
-        "model.resnet_pool=nothing: is not said by Hugging Face's form, which reads back as zeros; "
+        "model.resnet_pool=nothing: not stored in Hugging Face's form, which reads back as zeros; "
         "set --config.model.resnet_pool=zeros to write another function"
     )
 
@@ -475,7 +476,7 @@ def test_weights_without_a_head_are_written_without(tmp_path):
     path, _ = source(tmp_path / "in", "hf_model")
     as_google = {"model.gelu": "tanh", "model.norm_epsilon": "1e-6"}
     loaded = weights.load(path, as_google)
-    weights.save(loaded.params, loaded.facts, "google", tmp_path / "w.npz")
+    weights.save(loaded.params, loaded.spec, "google", tmp_path / "w.npz")
     assert not [name for name in read(tmp_path / "w.npz") if name.startswith("head")]
     again = weights.load(tmp_path / "w.npz")
     same(loaded, again)

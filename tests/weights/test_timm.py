@@ -7,7 +7,7 @@ from safetensors import numpy as safetensors
 import foreign
 from containers import refusal
 from vit_jax import weights
-from vit_jax.weights import timm_config
+from vit_jax.weights.families import timm_vit
 
 HEADS = {"model.heads": "3"}
 OPTIONS = {
@@ -61,8 +61,8 @@ def test_models_are_told_by_names_and_shapes(tmp_path):
     def model(name):
         (tmp_path / name).mkdir()
         if name == "timm_wide":
-            return load(tmp_path / name, name).facts.model
-        return weights.look(foreign.write(tmp_path / name, foreign.record(name))).model
+            return load(tmp_path / name, name).spec.model
+        return weights.read_spec(foreign.write(tmp_path / name, foreign.record(name))).model
 
     token, mean, query = (model(f"timm_{k}") for k in ("no_embed_class", "fc_norm", "map"))
     assert (token.pooling, mean.pooling, query.pooling) == ("token", "gap", "map")
@@ -79,7 +79,7 @@ def test_models_are_told_by_names_and_shapes(tmp_path):
 
 
 def test_a_file_without_config_says_what_is_assumed(tmp_path):
-    facts = weights.look(foreign.write(tmp_path, foreign.record("timm_bit")))
+    facts = weights.read_spec(foreign.write(tmp_path, foreign.record("timm_bit")))
     assert facts.data.mean == facts.data.std == (0.5,)
     assert facts.data.resampling == "antialiased_bicubic"
     assert set(facts.assumed) == {
@@ -94,7 +94,7 @@ def test_a_file_without_config_says_what_is_assumed(tmp_path):
 
 def test_a_resnet_without_a_head_gets_one_of_a_class(tmp_path):
     bare = foreign.changed(foreign.record("timm_bit"), drop=("head.fc.weight", "head.fc.bias"))
-    facts = weights.look(foreign.write(tmp_path, bare))
+    facts = weights.read_spec(foreign.write(tmp_path, bare))
     assert facts.model.num_classes == 1
     assert set(facts.fresh) == {"head/kernel", "head/bias"}
 
@@ -103,15 +103,15 @@ def test_a_resnet_without_a_head_gets_one_of_a_class(tmp_path):
     ("width", "heads"), [(192, 3), (768, 12), (1280, 16), (1152, 16), (1408, 16), (24, None)]
 )
 def test_heads_are_64_wide_but_in_the_largest_models(width, heads):
-    found, assumed = timm_config.heads({}, width)
+    found, assumed = timm_vit.read_heads({}, width)
     assert found == heads
     assert set(assumed) == ({"model.heads"} if heads else set())
 
 
 def test_named_heads_and_activations():
     test_vit = {"architecture": "test_vit"}
-    assert timm_config.heads(test_vit, 64) == (2, {})
-    assert timm_config.heads({"model_args": {"num_heads": 7}}, 768) == (7, {})
+    assert timm_vit.read_heads(test_vit, 64) == (2, {})
+    assert timm_vit.read_heads({"model_args": {"num_heads": 7}}, 768) == (7, {})
     named = {
         "vit_so400m_patch16_siglip_384": "tanh",
         "vit_large_patch16_siglip_gap_512": "tanh",
@@ -120,9 +120,9 @@ def test_named_heads_and_activations():
         "vit_base_patch16_224": "erf",
     }
     for name, kind in named.items():
-        assert timm_config.activation({"architecture": name}) == {"gelu": kind}
+        assert timm_vit.read_activation({"architecture": name}) == {"gelu": kind}
         said = {"architecture": name, "model_args": {"act_layer": "gelu"}}
-        assert timm_config.activation(said) == {"gelu": "erf"}
+        assert timm_vit.read_activation(said) == {"gelu": "erf"}
 
 
 def test_a_model_without_head_gets_a_fresh_one(tmp_path):
@@ -145,14 +145,14 @@ def test_a_class_token_may_be_normalized_after_it_is_picked(tmp_path):
     }
     (tmp_path / "config.json").write_text(json.dumps(fields))
     loaded = weights.load(tmp_path)
-    assert (loaded.facts.model.pooling, loaded.facts.model.norm_place) == ("token", "pooled")
+    assert (loaded.spec.model.pooling, loaded.spec.model.norm_place) == ("token", "pooled")
     with np.load(foreign.FOLDER / "timm_vit_tiny.io.npz") as stored:
         given = foreign.logits(loaded, stored["images"])
         np.testing.assert_allclose(given, stored["logits"], rtol=0, atol=1e-5)
     (tmp_path / "config.json").unlink()
     loaded = weights.load(tmp_path, HEADS)  # which the mean of patches is more likely to come from
-    assert (loaded.facts.model.pooling, loaded.facts.model.class_token) == ("gap", True)
-    assert "model.pooling" in loaded.facts.assumed
+    assert (loaded.spec.model.pooling, loaded.spec.model.class_token) == ("gap", True)
+    assert "model.pooling" in loaded.spec.assumed
     loaded = weights.load(tmp_path, {**HEADS, "model.pooling": "token"})
     with np.load(foreign.FOLDER / "timm_vit_tiny.io.npz") as stored:
         given = foreign.logits(loaded, stored["images"])
@@ -163,7 +163,7 @@ def test_a_class_token_may_be_normalized_after_it_is_picked(tmp_path):
 
 
 def test_a_folder_tells_heads_pixels_and_classes(tmp_path):
-    facts = load(tmp_path, "timm_folder").facts
+    facts = load(tmp_path, "timm_folder").spec
     assert facts.model.heads == 3
     assert facts.assumed == {}
     assert facts.classes == ("tench", "goldfish", "shark")
@@ -195,7 +195,7 @@ def test_a_folder_tells_heads_pixels_and_classes(tmp_path):
 )
 def test_preprocessing(tmp_path, fields, expected, assumed):
     given = foreign.record("timm_folder")["files"]["config.json"]["pretrained_cfg"]
-    facts = load(tmp_path, "timm_folder", config={"pretrained_cfg": {**given, **fields}}).facts
+    facts = load(tmp_path, "timm_folder", config={"pretrained_cfg": {**given, **fields}}).spec
     assert {key: getattr(facts.data, key) for key in expected} == expected
     assert set(facts.assumed) == assumed
 
@@ -330,7 +330,7 @@ def test_positions_may_be_missing(tmp_path):
         "--config.data.image_size=HEIGHT,WIDTH"
     )
     loaded = weights.load(path, {**HEADS, "data.image_size": "32,32"})
-    assert loaded.facts.model.position == "none"
+    assert loaded.spec.model.position == "none"
 
 
 def test_every_array_is_used_or_refused(tmp_path):
@@ -350,4 +350,4 @@ def test_config_of_something_else_beside_a_file_is_left_alone(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_args": {"num_heads": 99}}))
     described = foreign.record("timm_fc_norm")
     safetensors.save_file(foreign.arrays(described), tmp_path / "model.safetensors")
-    assert weights.load(tmp_path / "model.safetensors", HEADS).facts.model.heads == 3
+    assert weights.load(tmp_path / "model.safetensors", HEADS).spec.model.heads == 3

@@ -18,10 +18,12 @@ import pytest
 import foreign
 from vit_jax import config, weights
 from vit_jax.utils import tree_utils
-from vit_jax.weights import mapping, readers, timm, timm_config
+from vit_jax.weights import family, importing, mapping, readers
+from vit_jax.weights.families import timm, timm_vit
 
 TABLE = foreign.FOLDER / "timm_names.csv"
-OPEN = {"model.rotary", timm_config.NORMS_FIRST}  # by which look-alikes differ
+WHOLE = "resnetv2_50x1_bit"
+OPEN = {"model.rotary", timm_vit.NORMS_FIRST}  # by which look-alikes differ
 
 
 @functools.cache
@@ -41,7 +43,12 @@ def specs(model):
         layers = range(model["depth"]) if ".N." in name else [0]
         every |= {name.replace(".N.", f".{layer}."): shape for layer in layers}
     dtype = np.dtype(np.float32)
-    return {name: readers.Spec(tuple(shape), dtype) for name, shape in every.items()}
+    return {name: readers.ArraySpec(tuple(shape), dtype) for name, shape in every.items()}
+
+
+def recognized(arrays, files):
+    """Returns the family of a file with these arrays."""
+    return importing.find(readers.Arrays(arrays, lambda name: None), files).family
 
 
 def facts(name, *, alone):
@@ -49,9 +56,9 @@ def facts(name, *, alone):
     model = models()[name]
     fields = {"architecture": name, "pretrained_cfg": model["cfg"]}
     size = tuple(model["cfg"]["input_size"][1:])
-    hints = mapping.Hints(files={} if alone else {"config.json": fields}, image_size=size)
+    hints = family.Hints(files={} if alone else {"config.json": fields}, image_size=size)
     try:
-        return timm.facts(readers.Arrays(specs(model), lambda name: None), hints)
+        return recognized(specs(model), hints.files).read_spec(specs(model), hints)
     except weights.WeightsError as error:
         return str(error).replace(name, "NAME")
 
@@ -85,17 +92,18 @@ def test_look_alikes_are_refused_by_name(name):
 )
 def test_a_tag_of_the_weights_is_no_other_architecture(tagged, name):
     fields = {"architecture": tagged, "pretrained_cfg": models()[name]["cfg"]}
-    hints = mapping.Hints(files={"config.json": fields})
-    found = timm.facts(readers.Arrays(specs(models()[name]), lambda name: None), hints)
-    assert dataclasses.replace(found, kind="") == facts(name, alone=False)
+    hints = family.Hints(files={"config.json": fields})
+    arrays = specs(models()[name])
+    found = recognized(arrays, hints.files).read_spec(arrays, hints)
+    assert found == facts(name, alone=False)
 
 
 def test_pixels_that_a_config_leaves_out_are_those_of_timm_itself():
     name = {"architecture": "vit_base_patch16_224"}
     said = {"crop_pct": None, "std": [0.4, 0.5, 0.6], "interpolation": "bilinear"}
     for fields in (name | {"pretrained_cfg": said}, name | said):  # the latter before timm 0.9
-        given = timm_config.read(mapping.Hints(files={"config.json": fields}))
-        data, assumed = timm_config.data(given, (224, 224), 3)
+        given = timm.read_fields({"config.json": fields})
+        data, assumed = timm.data(given, (224, 224), 3)
         assert (data.crop_pct, data.std, assumed) == (0.875, (0.4, 0.5, 0.6), {})
         assert (data.mean, data.resampling) == ((0.485, 0.456, 0.406), "antialiased_bilinear")
 
@@ -110,7 +118,7 @@ def test_a_name_decides_what_arrays_leave_open():
         if found.model.architecture == "resnet":
             continue
         assert found.model.heads == model["heads"], name
-        pools = {"distilled": "token"} | {ours: its for its, ours in timm_config.POOLING.items()}
+        pools = {"distilled": "token"} | {ours: its for its, ours in timm_vit.POOLING.items()}
         assert pools[found.model.pooling] == model["pool"], name
         assert found.data.image_size == tuple(model["cfg"]["input_size"][1:]), name
 
@@ -122,7 +130,7 @@ def test_a_file_alone_assumes_nothing_in_silence():
         assert verdict(alone) == row["alone"], name
         if isinstance(alone, str) or alone.model.architecture == "resnet":
             continue
-        assert timm_config.NORMS_FIRST in alone.assumed, name
+        assert timm_vit.NORMS_FIRST in alone.assumed, name
         if row["named"] != "built":
             assert alone.assumed.keys() >= OPEN, name
             continue
@@ -139,16 +147,20 @@ def test_a_file_alone_assumes_nothing_in_silence():
 @pytest.mark.slow
 def test_every_array_of_every_model_that_is_built_has_its_place():
     for name, row in verdicts().items():
-        if row["named"] == "built":
+        part = name.startswith("resnetv2") and name != WHOLE  # not all arrays are on record
+        if row["named"] == "built" and not part:
             given, found = specs(models()[name]), facts(name, alone=False)
             shapes = tree_utils.flatten(mapping.create_classifier(found).shapes())
-            places = list(mapping._places(shapes, timm.LAYOUT.rules(given, found), given))
-            wanted = {place.theirs for place in places if place.ours not in found.fresh}
+            rules = recognized(given, {"config.json": {"architecture": name}}).rules(given, found)
+            places = list(mapping.locate(shapes, rules, given))
+            wanted = {place.source for place in places if place.target not in found.fresh}
             assert wanted <= given.keys(), name
             rest = given.keys() - wanted
-            assert all(any(re.fullmatch(p, n) for p, _ in timm.DROPPED) for n in rest), name
+            assert all(any(re.fullmatch(p, n) for p, _ in timm.Timm.dropped) for n in rest), name
             for place in places:
-                assert not mapping._misfit(given[place.theirs], place), f"{name}: {place}"
+                if place.target in found.fresh:
+                    continue
+                assert not mapping.misfit(given[place.source], place), f"{name}: {place}"
 
 
 if __name__ == "__main__":

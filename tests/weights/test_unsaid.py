@@ -14,7 +14,7 @@ from containers import FIXTURES, read, refusal, write
 from vit_jax import cli, run_config, run_directory, weights
 from vit_jax.inference import loading
 from vit_jax.utils.errors import AssumptionWarning
-from vit_jax.weights import exporting, google, mapping, readers
+from vit_jax.weights import exporting, mapping, readers
 
 HEADS = {"model.heads": "3"}
 # What config.json would say of timm's, if there were one; those of transformers have it.
@@ -60,7 +60,7 @@ def test_what_is_not_said_is_told(tmp_path, name):
     loaded = weights.load(foreign.write(tmp_path, described), HEADS)
     assert error(loaded, described) > 1e-4
     for key in SAID[name]:
-        value = getattr(loaded.facts.model, key.partition(".")[2])
+        value = getattr(loaded.spec.model, key.partition(".")[2])
         assert [line for line in loaded.assumed if f"{key}={value}" in line]
 
 
@@ -79,9 +79,9 @@ def test_models_come_out_and_in_again(tmp_path, name):
     described = foreign.record(name)
     overrides = HEADS | SAID[name] if name in SAID else {}
     loaded = weights.load(foreign.write(tmp_path / "in", described), overrides)
-    weights.save(loaded.params, loaded.facts, loaded.kind, tmp_path / "out")
+    weights.save(loaded.params, loaded.spec, loaded.kind, tmp_path / "out")
     again = weights.load(tmp_path / "out")
-    assert exporting._normal(again.facts.model) == exporting._normal(loaded.facts.model)
+    assert exporting.normal(again.spec.model) == exporting.normal(loaded.spec.model)
     foreign.equal(again.params, loaded.params)
     assert not [line for line in again.assumed if "model." in line]
     given = files_of(tmp_path / "out")
@@ -99,23 +99,23 @@ def files_of(folder):
     ("name", "kind", "suffix", "message"),
     [
         ("timm_max", "google", ".npz",
-         "model.pooling=max: is not said by a .npz file, which reads back as gap"),
+         "model.pooling=max: not stored in a .npz file, which reads back as gap"),
         ("timm_avg_with_token", "google", ".npz",
-         "model.pooling=gap: is not said by a .npz file, which reads back as token"),
+         "model.pooling=gap: not stored in a .npz file, which reads back as token"),
         ("timm_silu", "google", ".npz",
-         "model.activation=silu: is not said by a .npz file, which reads back as gelu; "
+         "model.activation=silu: not stored in a .npz file, which reads back as gelu; "
          "set --config.model.activation=gelu to write another function"),
         ("hf_pooler_relu", "google", ".npz",
-         "model.representation_activation=relu: is not said by a .npz file, which reads back as "
+         "model.representation_activation=relu: not stored in a .npz file, which reads back as "
          "tanh; set --config.model.representation_activation=tanh to write another function"),
         ("timm_relu", "timm", ".safetensors",
-         "model.activation=relu: is not said by a .safetensors file alone, which reads back as "
+         "model.activation=relu: not stored in a .safetensors file alone, which reads back as "
          "gelu; write a folder, a path without that suffix, or set "
          "--config.model.activation=gelu to write another function"),
         ("timm_max", "hf", "",
          "model.pooling=max: in Hugging Face transformers the head reads only the class token"),
         ("timm_avg_with_token", "timm", ".safetensors",
-         "model.pooling=gap: is not said by a .safetensors file alone, which reads back as token; "
+         "model.pooling=gap: not stored in a .safetensors file alone, which reads back as token; "
          "write a folder, a path without that suffix"),
     ],
 )  # fmt: skip
@@ -126,16 +126,16 @@ def test_what_a_form_cannot_say_is_refused(tmp_path, name, kind, suffix, message
         overrides = {"model.gelu": "tanh", "model.norm_epsilon": "1e-6"}
     loaded = weights.load(foreign.write(tmp_path / "in", foreign.record(name)), overrides)
     with pytest.raises(weights.WeightsError) as raised:
-        weights.save(loaded.params, loaded.facts, kind, tmp_path / f"out{suffix}")
+        weights.save(loaded.params, loaded.spec, kind, tmp_path / f"out{suffix}")
     assert str(raised.value) == message
 
 
 def test_the_first_token_is_no_pooling_of_timm(tmp_path):
     loaded = weights.load(GAP, SIZE | {"model.pooling": "first"})
     with pytest.raises(weights.WeightsError, match=r"^model.pooling=first: timm has no equivalent"):
-        weights.save(loaded.params, loaded.facts, "timm", tmp_path / "out")
+        weights.save(loaded.params, loaded.spec, "timm", tmp_path / "out")
     with pytest.raises(weights.WeightsError, match=r"which reads back as gap$"):
-        weights.save(loaded.params, loaded.facts, "google", tmp_path / "out.npz")
+        weights.save(loaded.params, loaded.spec, "google", tmp_path / "out.npz")
 
 
 # Grids of positions
@@ -148,7 +148,7 @@ def oblong(tmp_path):
     described = foreign.record("timm_4_by_9")
     overrides = HEADS | SAID["timm_4_by_9"]
     loaded = weights.load(foreign.write(tmp_path / "in", described), overrides)
-    told = weights.save(loaded.params, loaded.facts, "google", tmp_path / "w.npz")
+    told = weights.save(loaded.params, loaded.spec, "google", tmp_path / "w.npz")
     assert "data.image_size=32,72: reads back as 48,48" in told
     return tmp_path / "w.npz", described
 
@@ -200,7 +200,7 @@ def test_a_run_begins_with_the_grid_of_its_own_images(oblong):
         cfg = run_directory.as_in_weights(run_config.resolve("digits", overrides), overrides)
     opened = loading.load(str(path), wanted=cfg)
     params, report = weights.fit(
-        opened.params, opened.facts, loading.create_model(cfg), keep_head=False
+        opened.params, opened.spec, loading.create_model(cfg), keep_head=False
     )
     assert report.resized == {}
     foreign.equal(
@@ -229,12 +229,12 @@ def test_positions_that_may_have_a_class_token_or_not(tmp_path):
     described = foreign.record("timm_no_embed_class")
     path = foreign.write(tmp_path, described)
     loaded = weights.load(path, HEADS)
-    assert loaded.facts.model.class_position is False
+    assert loaded.spec.model.class_position is False
     assert [line for line in loaded.assumed if "model.class_position=False" in line]
     loaded = weights.load(path, HEADS | {"data.image_size": "24,40"})
-    assert (loaded.facts.model.class_position, loaded.report.resized) == (True, {})
+    assert (loaded.spec.model.class_position, loaded.report.resized) == (True, {})
     loaded = weights.load(path, HEADS | SIZE)
-    assert loaded.facts.model.class_position is False
+    assert loaded.spec.model.class_position is False
     assert not [line for line in loaded.assumed if "class_position" in line]
 
 
@@ -248,10 +248,10 @@ def test_tok_trains_as_the_reference_does(tmp_path):
     images = rng.uniform(-1, 1, (20, 8, 32, 32, 3)).astype(np.float32)
     labels = rng.integers(0, 6, (20, 8))
     loaded = weights.load(TOK)
-    classifier = mapping.create_classifier(loaded.facts)
+    classifier = mapping.create_classifier(loaded.spec)
     ours = train(lambda p, x: classifier.apply(p, x)[0], loaded.params, images, labels)
     theirs = train(lambda p, x: big_vision_reference.forward(p, x, "tok"), arrays, images, labels)
-    given = mapping.write(ours, google.LAYOUT.rules(None, loaded.facts), loaded.facts)
+    given = foreign.exported(ours, loaded.spec, "google")
     assert given.keys() == arrays.keys()
     for name, array in theirs.items():
         np.testing.assert_allclose(given[name], array, rtol=0, atol=1e-5, err_msg=name)
@@ -290,15 +290,15 @@ def test_a_run_that_begins_with_tok_has_no_position_for_the_class_token():
 def test_tok_reaches_hugging_face_with_zeros_that_are_told(tmp_path):
     arrays = {n: a for n, a in read(TOK).items() if not n.startswith("pre_logits")}
     loaded = weights.load(write(tmp_path / "w.npz", arrays))
-    told = weights.save(loaded.params, loaded.facts, "hf", tmp_path / "hf")
+    told = weights.save(loaded.params, loaded.spec, "hf", tmp_path / "hf")
     assert [line for line in told if line.startswith("model.class_position=false: Hugging Face")]
     again = weights.load(tmp_path / "hf")
     table = again.params["position"]["table"]
     np.testing.assert_array_equal(table[:, 0], 0)
     np.testing.assert_array_equal(table[:, 1:], arrays["pos_embedding"])
-    weights.save(loaded.params, loaded.facts, "timm", tmp_path / "timm")
+    weights.save(loaded.params, loaded.spec, "timm", tmp_path / "timm")
     kept = weights.load(tmp_path / "timm")
-    assert kept.facts.model.class_position is False
+    assert kept.spec.model.class_position is False
     foreign.equal(kept.params, loaded.params)
 
 
@@ -320,9 +320,9 @@ def test_layers_in_one_array(tmp_path, name):
     arrays = read(FIXTURES / f"{name}.npz")
     path = write(tmp_path / "scan.npz", big_vision_reference.stacked(arrays))
     loaded, expected = weights.load(path, SIZE), weights.load(FIXTURES / f"{name}.npz", SIZE)
-    assert loaded.facts == expected.facts
+    assert loaded.spec == expected.spec
     foreign.equal(loaded.params, expected.params)
-    weights.save(loaded.params, loaded.facts, "google", tmp_path / "out.npz")
+    weights.save(loaded.params, loaded.spec, "google", tmp_path / "out.npz")
     again = read(tmp_path / "out.npz")
     assert again.keys() == arrays.keys()
     for key, array in arrays.items():
@@ -353,7 +353,7 @@ def test_files_without_a_head(tmp_path, name):
     assert weights.load(tmp_path / "w.npz", {"model.num_classes": "5"}).params["head"][
         "bias"
     ].shape == (5,)
-    weights.save(loaded.params, loaded.facts, "google", tmp_path / "out.npz")
+    weights.save(loaded.params, loaded.spec, "google", tmp_path / "out.npz")
     assert read(tmp_path / "out.npz").keys() == arrays.keys()
 
 
@@ -371,7 +371,8 @@ def test_commands_tell_what_is_assumed(tmp_path, capsys, command):
     text = capsys.readouterr().err
     said = text.splitlines()
     assert "AssumptionWarning" not in text
-    assert [line for line in said if line.endswith(google.CODE) and "model.norm_epsilon" in line]
+    code = "as in Google's code; the file does not say"
+    assert [line for line in said if line.endswith(code) and "model.norm_epsilon" in line]
     assert [line for line in said if "data.image_size=32,32: 16 positions as a square" in line]
     assert not [line for line in said if "model.gelu" in line]
 

@@ -99,20 +99,20 @@ def load(
     if adapter_file.recognizes(path):
         return _load_adapter(path, overrides or {})
     found = weights.load(path, overrides, wanted=wanted)
-    cfg = _config(str(reference), found.facts, overrides or {})
+    cfg = _config(str(reference), found.spec, overrides or {})
     logs.warn_of_assumptions(reference, found.assumed)
     return LoadedModel(
         config=cfg,
         params=found.params,
-        classes=class_names(found.facts.classes, cfg),
+        classes=class_names(found.spec.classes, cfg),
         kind=found.kind,
         notes=tuple(found.report.lines()),
         assumed=found.assumed,
-        fresh=found.facts.fresh,
+        fresh=found.spec.fresh,
     )
 
 
-def describe(reference: str, wanted: config.Config | None = None) -> weights.Facts:
+def describe(reference: str, wanted: config.Config | None = None) -> weights.ModelSpec:
     """Reads a checkpoint's model metadata without its arrays. Raises the same errors as `load`.
 
     Args:
@@ -122,12 +122,12 @@ def describe(reference: str, wanted: config.Config | None = None) -> weights.Fac
     if is_run(reference):
         _, _, record = find_checkpoint(storage.as_path(reference))
         cfg = run_config.complete(config.build(record["config"]))
-        return weights.Facts(model=cfg.model, data=cfg.data)
+        return weights.ModelSpec(model=cfg.model, data=cfg.data)
     path = weights.resolve(reference)
     if adapter_file.recognizes(path):
         cfg = run_config.complete(config.build(adapter_file.read_fields(path)["config"]))
-        return weights.Facts(model=cfg.model, data=cfg.data)
-    return weights.look(path, wanted)
+        return weights.ModelSpec(model=cfg.model, data=cfg.data)
+    return weights.read_spec(path, wanted)
 
 
 def is_run(reference: str | os.PathLike[str]) -> bool:
@@ -158,7 +158,7 @@ def check_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]
     if not has_images(reference, overrides):
         path = storage.as_path(reference)
         if not storage.is_remote(path) and path.exists():
-            weights.look(path)  # so is a folder or file that is no checkpoint
+            weights.read_spec(path)  # so is a folder or file that is no checkpoint
         raise config.ConfigError(
             f"{reference} brings no images; set --config.data.source=folder and "
             "--config.data.root=DIR, or --config.data.source=tfds and --config.data.name=NAME"
@@ -235,7 +235,7 @@ def initial_params(
         opened.check_whole()
     if keep and cfg.needs_labels and "head/kernel" not in opened.fresh:
         told, opened = _head_of(opened, cfg, classes)
-    params, report = weights.fit(jax.device_get(opened.params), opened.facts, model, keep_head=keep)
+    params, report = weights.fit(jax.device_get(opened.params), opened.spec, model, keep_head=keep)
     # The notes on a file of another project count its arrays; a second count would puzzle.
     return params, [*opened.notes, *report.lines()[bool(opened.notes) :], *told]
 
@@ -316,17 +316,17 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> LoadedMod
     )
 
 
-def _config(name: str, facts: weights.Facts, overrides: Mapping[str, str]) -> config.Config:
+def _config(name: str, spec: weights.ModelSpec, overrides: Mapping[str, str]) -> config.Config:
     """A config for weights that come without one."""
     rows = max(BATCH_SIZE // jax.device_count(), 1) * jax.device_count()
     # Such a file names no images. The default, the digits, are gray or RGB.
-    source = facts.data.source if facts.data.channels in (1, 3) else "synthetic"
-    data = dataclasses.replace(facts.data, source=source)
+    source = spec.data.source if spec.data.channels in (1, 3) else "synthetic"
+    data = dataclasses.replace(spec.data, source=source)
     cfg = config.Config(
         name=name,
-        model=facts.model,
+        model=spec.model,
         data=data,
-        train=config.Train(loss=facts.loss or "softmax"),
+        train=config.Train(loss=spec.loss or "softmax"),
         evaluation=config.Evaluation(batch_size=rows),
     )
     return run_config.config_from_values(config.to_dict(cfg), overrides)

@@ -18,7 +18,7 @@ from vit_jax import config, models
 from vit_jax.config import patterns
 from vit_jax.training import lora, optimizers
 from vit_jax.utils import tree_utils
-from vit_jax.weights.finetune_init import HEAD
+from vit_jax.weights.adapting import HEAD
 
 # Parts after the layers, which train at the full rate, as in the code of BEiT and MAE; others stand
 # before them, shared relative biases too, which BEiT's code has at the full rate. (timm counts the

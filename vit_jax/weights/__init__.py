@@ -1,15 +1,17 @@
 """Imports and exports weights of other projects, without TensorFlow or PyTorch."""
 
+from vit_jax.weights.adapting import fit, numerics
 from vit_jax.weights.exporting import KINDS, save
-from vit_jax.weights.finetune_init import fit, numerics
-from vit_jax.weights.importing import Weights, assumptions, load, look
-from vit_jax.weights.mapping import Facts, Report
+from vit_jax.weights.family import Family, register
+from vit_jax.weights.importing import Weights, assumptions, load, read_spec
+from vit_jax.weights.mapping import ModelSpec, Report
 from vit_jax.weights.readers import WeightsError
 from vit_jax.weights.zoo import find, resolve
 
 __all__ = [
     "KINDS",
-    "Facts",
+    "Family",
+    "ModelSpec",
     "Report",
     "Weights",
     "WeightsError",
@@ -17,8 +19,9 @@ __all__ = [
     "find",
     "fit",
     "load",
-    "look",
     "numerics",
+    "read_spec",
+    "register",
     "resolve",
     "save",
 ]

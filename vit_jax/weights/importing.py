@@ -1,26 +1,51 @@
-"""Imports weights of other projects, recognized by their contents."""
+"""Imports weights of other projects, recognized by their contents.
+
+Training programs nest a model in others (`model.module.`, `teacher.backbone.`, `opt/target/`),
+wrappers add a part to names (torch.compile's `_orig_mod.`), and DINOv2 groups layers in chunks
+(`blocks.1.7.`, where 7 counts all layers). The model is found below such names.
+"""
 
 import dataclasses
+import heapq
+import itertools
+import json
 import pathlib
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from vit_jax import config, models
-from vit_jax.weights import finetune_init, mapping, open_clip, prefixes, readers
+from vit_jax.weights import adapting, json_fields, mapping, readers
+from vit_jax.weights.families import google, huggingface, timm
+from vit_jax.weights.family import FAMILIES, Family, Files, Hints
 from vit_jax.weights.readers import Arrays, WeightsError
 
-BESIDE = ("config.json", "preprocessor_config.json", "processor_config.json", open_clip.CONFIG)
+BESIDE = ("config.json", huggingface.PREPROCESSOR, huggingface.PROCESSOR, timm.OPEN_CLIP)
 WHOLE = ("model.safetensors", "pytorch_model.safetensors", "open_clip_model.safetensors")
 INDEX = "model.safetensors.index.json"
+HEAD = "vit_jax.head"  # in the metadata of a .safetensors file that has no config.json
+ONE_OUTPUT = "the head has one output, of which softmax always makes 1"
+WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+BLOCK = re.compile(r"((?:^|.*\.)blocks\.)\d+\.")
+CHUNK = re.compile(r"((?:^|.*\.)blocks\.)\d+\.(\d+\.)")
+# Of several models in a file: what is evaluated rather than what is trained, its moments last.
+BETTER = {"params", "target", "teacher", "ema"}  # or a word of it, as in model_ema
+WORSE = re.compile(r"(?:^|[./])(?:student|mu|nu|opt_state|optimizer|state|exp_avg\w*)(?=[./])")
+TRIED = 16  # prefixes
+OUTER = 8  # modules around a backbone that may hold its head
+# Layers outside a backbone that belong to it; the first three are one, by its own name.
+HEADS = re.compile(
+    r"(?:(head|classifier|fc)|head_dist|fc_norm|norm|pooler\.dense)\.(?:weight|bias)"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Weights:
     """A model from any project with its parameters (NumPy float32)."""
 
-    kind: str  # the layout it came in
+    kind: str  # the project it came from
     params: models.Params
-    facts: mapping.Facts
+    spec: mapping.ModelSpec
     report: mapping.Report
     assumed: tuple[str, ...] = ()  # a line for each reason
 
@@ -31,7 +56,7 @@ def load(
     *,
     wanted: config.Config | None = None,
 ) -> Weights:
-    """Returns the weights in a file or folder, their model inferred.
+    """Loads the weights in a file or folder, their model inferred.
 
     Args:
       path: a .npz or .safetensors file, or a folder with one and its config.json.
@@ -44,32 +69,30 @@ def load(
     """
     overrides = overrides or {}
     try:
-        found, own = _recognize(path, overrides, wanted)
+        found, inferred = _recognize(path, overrides, wanted)
         sizeless = {key: text for key, text in overrides.items() if key != "data.image_size"}
-        facts = _override(own, sizeless)
-        arrays, layout = found.arrays, found.layout
-        params, report = mapping.read(
-            arrays, layout.rules(arrays.specs, facts), layout.dropped, facts
-        )
+        spec = _override(inferred, sizeless)
+        rules = found.family.rules(found.arrays.specs, spec)
+        params, report = mapping.read_params(found.arrays, rules, found.family.dropped, spec)
         dropped = dict(sorted({**report.dropped, **found.beside}.items()))
         report = dataclasses.replace(report, dropped=dropped, prefix=found.prefix)
-        final = _override(own, overrides)
-        if final.data.image_size != facts.data.image_size:
-            params, change = finetune_init.resized(facts, params, final.data.image_size)
+        final = _override(inferred, overrides)
+        if final.data.image_size != spec.data.image_size:
+            params, change = adapting.resized(spec, params, final.data.image_size)
             report = dataclasses.replace(report, resized=change.resized)
     except config.UserError as error:
         raise _at(path, error) from error
     return Weights(
-        kind=layout.name,
+        kind=found.family.project,
         params=params,
-        facts=final,
+        spec=final,
         report=report,
-        assumed=assumptions(own, overrides, wanted=wanted),
+        assumed=assumptions(inferred, overrides, wanted=wanted),
     )
 
 
-def look(path: pathlib.Path, wanted: config.Config | None = None) -> mapping.Facts:
-    """Returns the model in a file or folder, its arrays not read; raises WeightsError.
+def read_spec(path: pathlib.Path, wanted: config.Config | None = None) -> mapping.ModelSpec:
+    """Describes the model in a file or folder without reading its arrays; raises WeightsError.
 
     Args:
       path: as in `load`.
@@ -82,17 +105,17 @@ def look(path: pathlib.Path, wanted: config.Config | None = None) -> mapping.Fac
 
 
 def assumptions(
-    own: mapping.Facts,
+    inferred: mapping.ModelSpec,
     overrides: Mapping[str, str] | None = None,
     *,
     wanted: config.Config | None = None,
 ) -> tuple[str, ...]:
     """What a source leaves open and `load` assumes, one line per reason; arguments as in `load`."""
-    settled = _settled(own, overrides or {}, wanted)
+    settled = _settled(inferred, overrides or {}, wanted)
     reasons: dict[str, list[str]] = {}
-    for key, why in own.assumed.items():
+    for key, why in inferred.assumed.items():
         if key not in settled:
-            value = f"={config.show(config.get(own, key))}" if _is_option(key) else ""
+            value = f"={config.show(config.get(inferred, key))}" if _is_option(key) else ""
             reasons.setdefault(why, []).append(f"{key}{value}")
     return tuple(f"assumed {', '.join(set_)}: {why}" for why, set_ in reasons.items())
 
@@ -102,43 +125,26 @@ def _is_option(key: str) -> bool:
 
 
 def _settled(
-    own: mapping.Facts, overrides: Mapping[str, str], wanted: config.Config | None
+    inferred: mapping.ModelSpec, overrides: Mapping[str, str], wanted: config.Config | None
 ) -> set[str]:
-    """Returns the options that need no assumptions, or none that matter."""
+    """The options that need no assumptions, or none that matter."""
     others = set(overrides)
     if "train.loss" in overrides or (wanted is not None and wanted.init_head != "keep"):
-        others |= {key for key, why in own.assumed.items() if why == mapping.ONE_OUTPUT}
-        others.add(mapping.SOFTMAX)
+        others |= {key for key, why in inferred.assumed.items() if why == ONE_OUTPUT}
+        others.add(google.SOFTMAX)
     if wanted is not None or "data.image_size" in overrides:
-        others.add(mapping.OWN_SIZE)
+        others.add(huggingface.OWN_SIZE)
     if overrides.get("model.activation", "gelu") != "gelu":
         others.add("model.gelu")
     if wanted is not None:  # which has its own where it differs, and of some options always
         keep = wanted.init_head == "keep"
-        known = finetune_init.numerics(own, keep_head=keep, channels=wanted.data.channels)
-        taken = {*known, "model.heads", "model.position"}
-        options = set(filter(_is_option, own.assumed))
-        others |= options - taken
-        others |= {key for key in options if config.get(wanted, key) != config.get(own, key)}
+        known = adapting.numerics(inferred, keep_head=keep, channels=wanted.data.channels)
+        fixed = {*known, "model.heads", "model.position"}
+        options = set(filter(_is_option, inferred.assumed))
+        others |= options - fixed
+        others |= {key for key in options if config.get(wanted, key) != config.get(inferred, key)}
     # If an image size could determine the grid of positions, it already has.
     return others - {"data.image_size"}
-
-
-def _recognize(
-    path: pathlib.Path, overrides: Mapping[str, str], wanted: config.Config | None
-) -> tuple[prefixes.Found, mapping.Facts]:
-    """Returns the arrays with their layout, and the model at its stored image size."""
-    arrays, beside = _open(path)
-    found = prefixes.find(arrays)
-    size, heads = (wanted.data.image_size, wanted.model.heads) if wanted else (None, None)
-    given = config.build(config.override({}, overrides))
-    if "data.image_size" in overrides:
-        size = given.data.image_size
-    if "model.heads" in overrides:
-        heads = given.model.heads
-    hints = mapping.Hints(files=beside, image_size=size, heads=heads)
-    own = mapping.with_head(found.layout.facts(found.arrays, hints), arrays.metadata)
-    return found, dataclasses.replace(own, assumed={**own.assumed, **found.assumed})
 
 
 def _at(path: pathlib.Path, error: config.UserError) -> WeightsError:
@@ -146,8 +152,60 @@ def _at(path: pathlib.Path, error: config.UserError) -> WeightsError:
     return WeightsError(text if text.startswith(str(path)) else f"{path}: {text}")
 
 
-def _open(path: pathlib.Path) -> tuple[Arrays, dict[str, dict[str, Any]]]:
-    """Returns the arrays of a file or folder, and the JSON files next to them."""
+def _override(spec: mapping.ModelSpec, overrides: Mapping[str, str]) -> mapping.ModelSpec:
+    """The description with the options that the user sets."""
+    if not overrides:
+        return spec
+    values = config.to_dict(config.Config(model=spec.model, data=spec.data))
+    if "model.pooling" in overrides:  # an existing class token stays, whatever the pooling
+        token, pooling = models.has_class_token(spec.model), overrides["model.pooling"]
+        own = models.default_class_token(pooling)
+        values["model"]["class_token"] = None if token == own else token
+    for one, other in (("resize_to", "crop_pct"), ("crop_pct", "resize_to")):
+        if f"data.{one}" in overrides and f"data.{other}" not in overrides:
+            values["data"][other] = None  # they say the same
+    if "data.image_size" in overrides and spec.data.resize_to is not None:
+        # A crop of the same share of the image, unless the user says otherwise.
+        sides = config.build(config.override(values, overrides)).data.image_size
+        values["data"]["resize_to"] = round(
+            spec.data.resize_to * max(sides) / max(spec.data.image_size)
+        )
+    cfg = config.build(config.override(values, overrides))
+    return dataclasses.replace(spec, model=models.complete(cfg.model), data=cfg.data)
+
+
+# Recognition
+
+
+class Found(NamedTuple):
+    """The arrays of a model by its family's names, and where they were."""
+
+    arrays: Arrays
+    family: Family
+    prefix: str = ""
+    beside: Mapping[str, str] = {}  # other arrays, each with why it is left out
+    assumed: Mapping[str, str] = {}
+
+
+def _recognize(
+    path: pathlib.Path, overrides: Mapping[str, str], wanted: config.Config | None
+) -> tuple[Found, mapping.ModelSpec]:
+    """The arrays with their family, and the model at its stored image size."""
+    arrays, files = _open(path)
+    found = find(arrays, files)
+    size, heads = (wanted.data.image_size, wanted.model.heads) if wanted else (None, None)
+    given = config.build(config.override({}, overrides))
+    if "data.image_size" in overrides:
+        size = given.data.image_size
+    if "model.heads" in overrides:
+        heads = given.model.heads
+    hints = Hints(files=files, image_size=size, heads=heads)
+    spec = with_head(found.family.read_spec(found.arrays.specs, hints), arrays.metadata)
+    return found, dataclasses.replace(spec, assumed={**spec.assumed, **found.assumed})
+
+
+def _open(path: pathlib.Path) -> tuple[Arrays, Files]:
+    """The arrays of a file or folder, and the JSON files next to them."""
     if path.is_dir():
         folder = path
         file = next((folder / n for n in (*WHOLE, INDEX) if (folder / n).is_file()), None)
@@ -162,29 +220,122 @@ def _open(path: pathlib.Path) -> tuple[Arrays, dict[str, dict[str, Any]]]:
         arrays = readers.open_shards(file) if file.name == INDEX else readers.open_arrays(file)
     else:
         folder, arrays = path.parent, readers.open_arrays(path)
-    beside = {}
+    files = {}
     if path.suffix != ".npz":  # these need no other file
-        beside = {n: readers.read_json(folder / n) for n in BESIDE if (folder / n).is_file()}
-    return arrays, beside
+        files = {n: readers.read_json(folder / n) for n in BESIDE if (folder / n).is_file()}
+    return arrays, files
 
 
-def _override(facts: mapping.Facts, overrides: Mapping[str, str]) -> mapping.Facts:
-    """Returns the facts with the options that the user sets."""
-    if not overrides:
-        return facts
-    values = config.to_dict(config.Config(model=facts.model, data=facts.data))
-    if "model.pooling" in overrides:  # an existing class token stays, whatever the pooling
-        token, pooling = models.has_class_token(facts.model), overrides["model.pooling"]
-        own = models.default_class_token(pooling)
-        values["model"]["class_token"] = None if token == own else token
-    for one, other in (("resize_to", "crop_pct"), ("crop_pct", "resize_to")):
-        if f"data.{one}" in overrides and f"data.{other}" not in overrides:
-            values["data"][other] = None  # they say the same
-    if "data.image_size" in overrides and facts.data.resize_to is not None:
-        # A crop of the same share of the image, unless the user says otherwise.
-        sides = config.build(config.override(values, overrides)).data.image_size
-        values["data"]["resize_to"] = round(
-            facts.data.resize_to * max(sides) / max(facts.data.image_size)
+def with_head(spec: mapping.ModelSpec, metadata: Mapping[str, str]) -> mapping.ModelSpec:
+    """Adds what a file's metadata says of its head, where nothing else did; raises WeightsError."""
+    if spec.headless:
+        return spec
+    if HEAD in metadata:
+        try:
+            said = json.loads(metadata[HEAD])
+        except (ValueError, RecursionError):
+            said = None
+        if not isinstance(said, dict):
+            raise WeightsError(f"__metadata__: {HEAD}: must be a JSON object")
+        count = spec.model.num_classes or 0
+        names = spec.classes or json_fields.labels(said, "label_names", count)
+        sigmoid = spec.loss is None and said.get("problem_type") == json_fields.SEVERAL
+        loss = "sigmoid" if sigmoid else spec.loss
+        spec = dataclasses.replace(spec, classes=names, loss=loss)
+    if spec.loss is None and spec.model.num_classes == 1:
+        assumed = {key: why for key, why in spec.assumed.items() if key != google.SOFTMAX}
+        assumed["sigmoid for softmax"] = ONE_OUTPUT
+        spec = dataclasses.replace(spec, loss="sigmoid", assumed=assumed)
+    return spec
+
+
+def find(arrays: Arrays, files: Files) -> Found:
+    """Finds the model in a file; raises WeightsError where there is none that is known."""
+    arrays = _renamed(arrays, _unwrapped(arrays.specs))
+    if family := _family(arrays, files):
+        return Found(arrays, family)
+    found = []
+    for prefix in heapq.nsmallest(TRIED, _prefixes(arrays.specs), key=_rank):
+        inside = any(prefix.startswith(outer.prefix) for outer in found)
+        below, beside = _below(arrays, prefix)
+        if not inside and (family := _family(below, files)):
+            reasons = {
+                name: mapping.reason(name, family.dropped, arrays.specs) or f"not under {prefix}"
+                for name in beside
+            }
+            found.append(Found(below, family, prefix, reasons))
+    if not found:
+        names = ", ".join(sorted(arrays.specs)[:3]) or "no arrays at all"
+        projects = ", ".join(dict.fromkeys(family.project for family in FAMILIES))
+        raise WeightsError(
+            f"is not one of the supported model layouts ({projects}); it contains {names}, ..."
         )
-    cfg = config.build(config.override(values, overrides))
-    return dataclasses.replace(facts, model=models.complete(cfg.model), data=cfg.data)
+    first, *others = found
+    if others:
+        told = f"the model under {first.prefix}, not that under {others[0].prefix}"
+        first = first._replace(assumed={told: "the file holds several"})
+    return first
+
+
+def _family(arrays: Arrays, files: Files) -> Family | None:
+    return next((one for one in FAMILIES if one.recognizes(arrays.specs, files)), None)
+
+
+def _unwrapped(names: Iterable[str]) -> dict[str, str]:
+    """Names without wrappers and chunks, by the names in the file."""
+    plain = {name: WRAPPERS.sub("", name) for name in names}
+    blocks = {short: found[1] for short in plain.values() if (found := BLOCK.match(short))}
+    whole = {blocks[short] for short in blocks if not CHUNK.match(short)}  # models without chunks
+
+    def one(short: str) -> str:
+        found = CHUNK.match(short)
+        if found is None or found[1] in whole:
+            return short
+        return f"{found[1]}{found[2]}{short[found.end() :]}"
+
+    return {name: one(short) for name, short in plain.items()}
+
+
+def _renamed(arrays: Arrays, names: Mapping[str, str]) -> Arrays:
+    """The arrays under other names, by their names; raises WeightsError where two are the same."""
+    long: dict[str, str] = {}
+    for name, short in names.items():
+        if short in long:
+            raise WeightsError(f"{long[short]} and {name} are the same array")
+        long[short] = name
+    specs = {short: arrays.specs[name] for short, name in long.items()}
+    return Arrays(specs, lambda short: arrays.read(long[short]), arrays.metadata)
+
+
+def _prefixes(names: Iterable[str]) -> Iterator[str]:
+    """The prefixes below which models could be, each once."""
+    anchors = dict.fromkeys(anchor for family in FAMILIES for anchor in family.anchors)
+    seen: set[str] = set()
+    for name in names:
+        for anchor in anchors:
+            prefix = name.removesuffix(anchor)
+            if prefix != name and prefix.endswith((".", "/")) and prefix not in seen:
+                seen.add(prefix)
+                yield prefix
+
+
+def _rank(prefix: str) -> tuple[bool, bool, int, str]:
+    better = BETTER & set(re.split(r"[./_]", prefix))
+    return bool(WORSE.search(prefix)), not better, len(prefix), prefix
+
+
+def _below(arrays: Arrays, prefix: str) -> tuple[Arrays, list[str]]:
+    """The arrays below a prefix and a head beside it; the names of all others."""
+    names = {name: name.removeprefix(prefix) for name in arrays.specs if name.startswith(prefix)}
+    known = set(names.values())
+    head = next((f.head for f in FAMILIES if not known.isdisjoint(f.anchors)), Family.head)
+    ends = (i for i in range(len(prefix) - 1, -1, -1) if not i or prefix[i - 1] in "./")
+    for end in itertools.islice(ends, OUTER):
+        outer = [name for name in arrays.specs if name not in names]
+        for name in (name for name in outer if name.startswith(prefix[:end])):
+            if found := HEADS.fullmatch(name, end):
+                short = f"{head}{name[found.end(1) :]}" if found[1] else name[end:]
+                if short not in known:
+                    names[name] = short
+                    known.add(short)
+    return _renamed(arrays, names), [name for name in arrays.specs if name not in names]

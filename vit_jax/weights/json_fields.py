@@ -13,6 +13,7 @@ Given = Mapping[str, Any]  # the fields of a file
 
 LARGEST = 10**6  # of the whole numbers in configurations of models
 MOST = 80  # characters of a value in a message
+SEVERAL = "multi_label_classification"  # transformers' `problem_type` of outputs by sigmoid
 
 
 def shown(value: Any) -> str:
@@ -97,3 +98,8 @@ def labels(values: Given, key: str, count: int) -> tuple[str, ...]:
     if len(value) != count:
         raise WeightsError(f"{key}: names {len(value)} classes; the head has {count}")
     return tuple(value)
+
+
+def each_channel(values: tuple[float, ...], channels: int) -> list[float]:
+    """One value for each channel."""
+    return list(values) if len(values) == channels else list(values) * channels

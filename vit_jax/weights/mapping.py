@@ -1,75 +1,69 @@
-"""Layouts: names and shapes of arrays in other projects' files, as tables of rules.
+"""Rules that map arrays in other projects' files to parameters, in both directions.
 
-A rule maps one of our parameters to its location in the other project's files, for import and
-export. Our layers are stacked on a leading axis, theirs are not, so one rule covers an array of
-every layer: `{layer}` counts encoder layers, `{stage}` and `{unit}` those of a ResNet, all from 0;
-`{stage1}` and `{unit1}` count from 1.
+Parameters of layers are stacked on a leading axis, arrays in most files are not, so one rule covers
+an array of every layer: `{layer}` counts encoder layers, `{stage}` and `{unit}` those of a ResNet,
+all from 0; `{stage1}` and `{unit1}` count from 1.
 """
 
 import dataclasses
 import itertools
-import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
+import jax
 import ml_dtypes
 import numpy as np
 
 from vit_jax import config, models
 from vit_jax.utils import tree_utils
-from vit_jax.weights import json_fields
-from vit_jax.weights.readers import Arrays, Spec, WeightsError
+from vit_jax.weights.readers import Arrays, ArraySpec, WeightsError
 
 Shape = tuple[int, ...]
-PORTION = 2**20  # numbers
-LAYER = re.compile(r"(?<=[._])\d+(?=[./])")  # its number in the name of an array
-HEADLESS = "the file contains no head; it starts at zero"
-SEVERAL = "multi_label_classification"  # transformers' `problem_type` of outputs by sigmoid
-HEAD = "vit_jax.head"  # in the metadata of a .safetensors file that has no config.json
-OWN_SIZE = "views of the model's size"  # assumed where a processor makes others
-SOFTMAX = "train.loss=softmax"  # as an assumption
-ONE_OUTPUT = "the head has one output, of which softmax always makes 1"
+Size = tuple[int, int]  # height and width
+ArraySpecs = Mapping[str, ArraySpec]  # names, shapes and types of the arrays in a file
+PORTION = 2**20  # numbers checked at a time
+LAYER = re.compile(r"(?<=[._])\d+(?=[./])")  # the number of a layer in the name of an array
 
 
-class Form(NamedTuple):
-    """The layout of one of our arrays in a file."""
+class ArrayLayout(NamedTuple):
+    """How a file stores a parameter."""
 
-    shape: Callable[[Shape], Shape]  # shape in the file, from our shape
-    read: Callable[[np.ndarray, Shape], np.ndarray]  # theirs, and the shape of ours, to ours
-    write: Callable[[np.ndarray], np.ndarray]  # ours to theirs
+    shape: Callable[[Shape], Shape]  # shape in the file, from that of the parameter
+    read: Callable[[np.ndarray, Shape], np.ndarray]  # from the file, to a parameter of this shape
+    write: Callable[[np.ndarray], np.ndarray]  # to the file
 
 
-SAME = Form(lambda shape: shape, lambda array, _: array, lambda array: array)
+SAME = ArrayLayout(lambda shape: shape, lambda array, _: array, lambda array: array)
 # GroupNorm parameters with the axes of a feature map.
-SPREAD = Form(
+SPREAD = ArrayLayout(
     lambda shape: (1, 1, 1, *shape),
     lambda array, shape: array.reshape(shape),
     lambda array: array.reshape(1, 1, 1, -1),
 )
-# Without our leading axis of one.
-ROWS = Form(lambda shape: shape[1:], lambda array, _: array[None], lambda array: array[0])
-FLAT = Form(
+# Without the parameter's leading axis of one.
+ROWS = ArrayLayout(lambda shape: shape[1:], lambda array, _: array[None], lambda array: array[0])
+FLAT = ArrayLayout(
     lambda shape: (math.prod(shape),),
     lambda array, shape: array.reshape(shape),
     lambda array: array.reshape(-1),
 )
 # torch's kernels: features before inputs.
-CONVOLUTION = Form(
+CONVOLUTION = ArrayLayout(
     lambda shape: (shape[3], shape[2], shape[0], shape[1]),
     lambda array, _: array.transpose(2, 3, 1, 0),
     lambda array: array.transpose(3, 2, 0, 1),
 )
 
 
-def linear(inputs: int = 1) -> Form:
-    """Returns torch's layout (out, in) of a dense kernel with leading input axes."""
+def linear(inputs: int = 1) -> ArrayLayout:
+    """The layout (out, in) in torch of a dense kernel with this number of leading input axes."""
 
     def two(shape: Shape) -> Shape:
         return math.prod(shape[inputs:]), math.prod(shape[:inputs])
 
-    return Form(
+    return ArrayLayout(
         two,
         lambda array, shape: array.T.reshape(shape),
         lambda array: array.reshape(two(array.shape)[::-1]).T,
@@ -77,33 +71,33 @@ def linear(inputs: int = 1) -> Form:
 
 
 class Rule(NamedTuple):
-    """The location of the parameter `ours`: the array `theirs`, or one part of it.
+    """The location of the parameter `target` in a file: the array `source`, or one part of it.
 
-    `ours` is a name in `Classifier.shapes()`, where `resnet/unit/` covers every unit of a ResNet.
+    `target` is a name in `Classifier.shapes()`, where `resnet/unit/` covers every unit of a ResNet.
     If several rules match a parameter, the first whose array is in the file applies.
     """
 
-    theirs: str
-    ours: str
-    form: Form = SAME
+    source: str
+    target: str
+    layout: ArrayLayout = SAME
     part: int = 0  # of equal parts along an axis
     parts: int = 1
     axis: int = 0
 
 
-class Place(NamedTuple):
-    """One of our arrays, for one layer, and its location in the file."""
+class Location(NamedTuple):
+    """A parameter, or one layer of it, and its array in the file."""
 
-    ours: str
-    index: int | None  # on our leading axis
-    shape: Shape  # of ours, without that axis
-    theirs: str
+    target: str
+    index: int | None  # on the parameter's leading axis
+    shape: Shape  # of the parameter, without that axis
+    source: str
     rule: Rule
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """The arrays used, dropped and fresh, the latter two with a reason."""
+    """The arrays used, dropped, fresh and resized, the latter three with a reason."""
 
     used: int = 0
     dropped: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -112,7 +106,7 @@ class Report:
     prefix: str = ""  # of the names in the file
 
     def lines(self) -> list[str]:
-        """Returns the report as text, one line per category and reason."""
+        """The report as text, one line per category and reason."""
         lines = [f"used: {self.used} arrays{f' under {self.prefix}' if self.prefix else ''}"]
         for use in ("dropped", "fresh", "resized"):
             reasons: dict[str, list[str]] = {}
@@ -125,10 +119,10 @@ class Report:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Facts:
-    """Facts about a model from its source, in addition to the arrays.
+class ModelSpec:
+    """What a source says of its model beside the parameters.
 
-    `data` describes the preprocessing of its training, image size to resampling, not its source.
+    `data` describes the preprocessing of its training, image size to resampling, not its dataset.
     """
 
     model: config.Model
@@ -136,85 +130,81 @@ class Facts:
     classes: tuple[str, ...] = ()
     # How outputs become probabilities: `softmax`, `sigmoid`, a loss of a plug-in; None: not said.
     loss: str | None = None
-    kind: str = ""  # Hugging Face's model_type, which decides the rules to read by
     # What names, shapes and config files leave open, with the reason for each choice: options by
     # dotted name, and in words what is no option.
     assumed: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    # Parameters that the source lacks and that start at zero, and why; `write` omits them.
+    # Parameters that the source lacks and that start at zero, and why; exports omit them.
     fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Hints:
-    """Other information: JSON files next to the arrays by name, and the user's config.
-
-    The config only provides what the files leave open, such as `image_size` for learned positions
-    if it has equally many patches.
-    """
-
-    files: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    image_size: tuple[int, int] | None = None
-    heads: int | None = None
+    @property
+    def headless(self) -> bool:
+        """Whether the source has no classification layer."""
+        return "head/kernel" in self.fresh
 
 
-def head_metadata(facts: Facts) -> dict[str, str]:
-    """What a .safetensors file alone says of its head: the names of its classes, and their loss."""
-    said: dict[str, Any] = {"label_names": facts.classes} if facts.classes else {}
-    said |= {"problem_type": SEVERAL} if facts.loss == "sigmoid" else {}
-    return {HEAD: json.dumps(said)} if said and "head/kernel" not in facts.fresh else {}
-
-
-def with_head(facts: Facts, metadata: Mapping[str, str]) -> Facts:
-    """Adds what `head_metadata` has said, where nothing else did; raises WeightsError."""
-    if "head/kernel" in facts.fresh:
-        return facts
-    if HEAD in metadata:
-        try:
-            said = json.loads(metadata[HEAD])
-        except (ValueError, RecursionError):
-            said = None
-        if not isinstance(said, dict):
-            raise WeightsError(f"__metadata__: {HEAD}: must be a JSON object")
-        count = facts.model.num_classes or 0
-        names = facts.classes or json_fields.labels(said, "label_names", count)
-        sigmoid = facts.loss is None and said.get("problem_type") == SEVERAL
-        loss = "sigmoid" if sigmoid else facts.loss
-        facts = dataclasses.replace(facts, classes=names, loss=loss)
-    if facts.loss is None and facts.model.num_classes == 1:
-        assumed = {key: why for key, why in facts.assumed.items() if key != SOFTMAX}
-        assumed["sigmoid for softmax"] = ONE_OUTPUT
-        facts = dataclasses.replace(facts, loss="sigmoid", assumed=assumed)
-    return facts
-
-
-class Layout(NamedTuple):
-    """A file format for models, for import and export."""
-
-    name: str
-    recognizes: Callable[[Arrays], bool]  # by the names of the arrays
-    facts: Callable[[Arrays, Hints], Facts]  # raises WeightsError
-    rules: Callable[[Mapping[str, Spec] | None, Facts], list[Rule]]  # None: those to write by
-    dropped: tuple[tuple[str, str], ...] = ()  # other names, and why they are left out
-
-
-def array_shape(specs: Mapping[str, Spec], name: str, axes: int) -> Shape:
-    """Returns the shape of an array that a model of this kind must have; raises WeightsError."""
-    shape = specs[name].shape if name in specs else ()
+def array_shape(arrays: ArraySpecs, name: str, axes: int) -> Shape:
+    """The shape of an array that every model of a family has; raises WeightsError without it."""
+    shape = arrays[name].shape if name in arrays else ()
     if len(shape) != axes or 0 in shape:
         raise WeightsError(f"contains no model of this kind: no {name} with {axes} axes")
     return shape
 
 
-def read(
-    arrays: Arrays, rules: Sequence[Rule], dropped: Sequence[tuple[str, str]], facts: Facts
+def depth(arrays: ArraySpecs, pattern: str) -> int:
+    """The number of layers in a file: 1 + the largest number that the pattern finds."""
+    found = [int(m[1]) for name in arrays if (m := re.match(pattern, name))]
+    return 1 + max(found, default=-1)
+
+
+def square(patches: int) -> Size:
+    """Rows and columns of a square grid; raises WeightsError if it is not square."""
+    side = math.isqrt(max(patches, 0))
+    if side * side != patches or not patches:
+        raise WeightsError(
+            f"contains positions of {patches} patches, which is not a square; "
+            "give the image size: --config.data.image_size=HEIGHT,WIDTH"
+        )
+    return side, side
+
+
+def size_of_positions(
+    model: config.Model, patches: int, given: Size | None
+) -> tuple[Size, dict[str, str]]:
+    """The image size of learned positions, and the assumptions made.
+
+    Args:
+      model: complete, with its patch size.
+      patches: number of positions.
+      given: image size from another source, used if it has equally many patches; otherwise the grid
+        is assumed to be square.
+
+    Raises WeightsError for a non-square number of patches without an image size.
+    """
+    fits = given is not None and math.prod(models.grid(model, given)) == patches
+    if given is not None and (fits or math.isqrt(patches) ** 2 != patches):
+        return given, {}  # the shape check reports one that does not fit
+    (rows, columns), patch = square(patches), model.patch_size or (1, 1)
+    factor = models.reduction(model)
+    why = f"{patches} positions as a square of {rows} x {columns}; the file does not say"
+    size = rows * patch[0] * factor, columns * patch[1] * factor
+    return size, {"data.image_size": why}
+
+
+def create_classifier(spec: ModelSpec) -> models.Classifier:
+    """The float32 classifier of a source's model."""
+    return models.create(spec.model, image_size=spec.data.image_size, channels=spec.data.channels)
+
+
+def read_params(
+    arrays: Arrays, rules: Iterable[Rule], dropped: Sequence[tuple[str, str]], spec: ModelSpec
 ) -> tuple[models.Params, Report]:
-    """Returns float32 parameters, nested by name, and a report on every array.
+    """Reads float32 parameters, nested by name, and reports on every array.
 
     Args:
       arrays: arrays of the file.
-      rules: rules of its layout for this model.
+      rules: where its family stores this model.
       dropped: regular expressions of other names, each with the reason to leave it out.
-      facts: facts about the model.
+      spec: describes the model.
 
     Allocates only arrays with the model's own shapes, plus one array of the file at a time; if
     anything is wrong, only the latter.
@@ -222,26 +212,27 @@ def read(
     Raises WeightsError, in one line with every problem: an array that is unknown, missing, of the
     wrong shape or type, or not finite.
     """
-    shapes = tree_utils.flatten(create_classifier(facts).shapes())
+    rules = list(rules)  # first, as they refuse what cannot even be built
+    shapes = tree_utils.flatten(create_classifier(spec).shapes())
     left = set(arrays.specs)
     flat: dict[str, np.ndarray] = {}
     # Grouped, so that an array with several parts is read once and freed.
-    wanted: dict[str, list[Place]] = {}
-    for place in _places(shapes, rules, arrays.specs):
-        if place.ours not in facts.fresh:
-            wanted.setdefault(place.theirs, []).append(place)
-    wrong = {theirs: _wrong(arrays, theirs, places) for theirs, places in wanted.items()}
+    wanted: dict[str, list[Location]] = {}
+    for place in locate(shapes, rules, arrays.specs):
+        if place.target not in spec.fresh:
+            wanted.setdefault(place.source, []).append(place)
+    wrong = {source: _wrong(arrays, source, places) for source, places in wanted.items()}
     left -= wanted.keys()
     sound = not any(wrong.values()) and all(reason(name, dropped, arrays.specs) for name in left)
     problems: list[str] = []
-    for theirs, places in wanted.items():
-        if wrong[theirs]:
-            problems.append(f"{theirs} is {wrong[theirs]}")
+    for source, places in wanted.items():
+        if wrong[source]:
+            problems.append(f"{source} is {wrong[source]}")
             continue
         with np.errstate(over="ignore"):  # what is too large becomes infinite
-            array = arrays.read(theirs).astype(np.float32, copy=False)
+            array = arrays.read(source).astype(np.float32, copy=False)
         if not all(np.isfinite(part).all() for part in _portions(array)):
-            problems.append(f"{theirs} is not finite")
+            problems.append(f"{source} is not finite")
         elif sound and not problems:
             _put(array, places, shapes, flat)
         del array  # before the next is read
@@ -254,46 +245,41 @@ def read(
             reasons[name] = why
     if problems:
         raise WeightsError(summary(_by_layer(problems)))
-    flat |= {name: np.zeros(shapes[name].shape, np.float32) for name in facts.fresh}
+    flat |= {name: np.zeros(shapes[name].shape, np.float32) for name in spec.fresh}
     params = tree_utils.nest({name: flat[name] for name in shapes})
     used = len(arrays.specs) - len(left)
-    return params, Report(used=used, dropped=reasons, fresh=facts.fresh)
+    return params, Report(used=used, dropped=reasons, fresh=spec.fresh)
 
 
-def write(params: models.Params, rules: Sequence[Rule], facts: Facts) -> dict[str, np.ndarray]:
-    """Returns the arrays of a layout, by name, float32, in C order; the inverse of `read`.
+def write_arrays(
+    params: models.Params, rules: Iterable[Rule], spec: ModelSpec
+) -> dict[str, np.ndarray]:
+    """The arrays to write, by name, float32, in C order; the inverse of `read_params`.
 
-    Raises WeightsError if the layout does not support a parameter.
+    Raises WeightsError for a parameter that no rule covers.
     """
-    shapes = tree_utils.flatten(create_classifier(facts).shapes())
+    shapes = tree_utils.flatten(create_classifier(spec).shapes())
     flat = tree_utils.flatten(params)
     found: dict[str, np.ndarray] = {}
     parts: dict[str, dict[int, np.ndarray]] = {}
-    for place in _places(shapes, rules, None):
-        if place.ours in facts.fresh:
+    for place in locate(shapes, rules, None):
+        if place.target in spec.fresh:
             continue
-        array = np.asarray(flat[place.ours], np.float32)
-        array = place.rule.form.write(array if place.index is None else array[place.index])
+        array = np.asarray(flat[place.target], np.float32)
+        array = place.rule.layout.write(array if place.index is None else array[place.index])
         if place.rule.parts == 1:
-            found[place.theirs] = np.ascontiguousarray(array)
+            found[place.source] = np.ascontiguousarray(array)
             continue
-        some = parts.setdefault(place.theirs, {})
+        some = parts.setdefault(place.source, {})
         some[place.rule.part] = array
         if len(some) == place.rule.parts:
             whole = np.concatenate([some[i] for i in range(len(some))], place.rule.axis)
-            found[place.theirs] = np.ascontiguousarray(whole)
+            found[place.source] = np.ascontiguousarray(whole)
     return found
 
 
-def create_classifier(facts: Facts) -> models.Classifier:
-    """Returns the float32 classifier of a source's model."""
-    return models.create(
-        facts.model, image_size=facts.data.image_size, channels=facts.data.channels
-    )
-
-
 def summary(problems: Sequence[str], length: int = 350) -> str:
-    """Returns the first problems, in about `length` characters, and the number of the others.
+    """The first problems, in about `length` characters, and the number of the others.
 
     This leaves space for a path in the message, which is not truncated.
     """
@@ -314,39 +300,36 @@ def _by_layer(problems: Sequence[str]) -> list[str]:
     ]
 
 
-def depth(specs: Mapping[str, Spec], pattern: str) -> int:
-    """Returns the number of layers in a file: 1 + the largest number in its names."""
-    found = [int(m[1]) for name in specs if (m := re.match(pattern, name))]
-    return 1 + max(found, default=-1)
-
-
-def _places(
-    shapes: Mapping[str, Any], rules: Sequence[Rule], present: Mapping[str, Spec] | None
-) -> Iterator[Place]:
-    by_ours: dict[str, list[Rule]] = {}
+def locate(
+    shapes: Mapping[str, jax.ShapeDtypeStruct],
+    rules: Iterable[Rule],
+    present: ArraySpecs | None,
+) -> Iterator[Location]:
+    """The array of every parameter: of those present in a file, or (None) those to write."""
+    by_target: dict[str, list[Rule]] = {}
     for rule in rules:
-        by_ours.setdefault(rule.ours, []).append(rule)
-    for ours, leaf in shapes.items():
-        own = by_ours.get(ours, [])
-        stacked = ours.startswith("encoder/") and own and all("{" not in r.theirs for r in own)
-        layers = _layers(ours, tuple(leaf.shape))
+        by_target.setdefault(rule.target, []).append(rule)
+    for target, leaf in shapes.items():
+        own = by_target.get(target, [])
+        stacked = target.startswith("encoder/") and own and all("{" not in r.source for r in own)
+        layers = _layers(target, tuple(leaf.shape))
         if stacked:  # in the file too
-            layers = iter([(None, ours, {}, tuple(leaf.shape))])
+            layers = iter([(None, target, {}, tuple(leaf.shape))])
         for index, general, counts, shape in layers:
-            if general not in by_ours:
-                raise WeightsError(f"this layout has no place for {ours}")
-            options = [Place(ours, index, shape, r.theirs.format(**counts), r)
-                       for r in by_ours[general]]  # fmt: skip
-            here = [p for p in options if present is not None and p.theirs in present]
+            if general not in by_target:
+                raise WeightsError(f"this layout has no place for {target}")
+            options = [Location(target, index, shape, r.source.format(**counts), r)
+                       for r in by_target[general]]  # fmt: skip
+            here = [p for p in options if present is not None and p.source in present]
             yield (here or options)[0]
 
 
-def _layers(ours: str, shape: Shape) -> Iterator[tuple[int | None, str, dict[str, int], Shape]]:
-    """Yields index, rule name, counts and shape of every layer stacked in a parameter."""
-    if ours.startswith("encoder/"):
+def _layers(target: str, shape: Shape) -> Iterator[tuple[int | None, str, dict[str, int], Shape]]:
+    """Index, rule name, counts and shape of every layer stacked in a parameter."""
+    if target.startswith("encoder/"):
         for layer in range(shape[0]):
-            yield layer, ours, {"layer": layer}, shape[1:]
-    elif match := re.fullmatch(r"resnet/stage(\d+)/(first|rest)/(.+)", ours):
+            yield layer, target, {"layer": layer}, shape[1:]
+    elif match := re.fullmatch(r"resnet/stage(\d+)/(first|rest)/(.+)", target):
         stage, general = int(match[1]) - 1, f"resnet/unit/{match[3]}"
         count = 1 if match[2] == "first" else shape[0]
         for index in range(count):
@@ -355,53 +338,53 @@ def _layers(ours: str, shape: Shape) -> Iterator[tuple[int | None, str, dict[str
             first = match[2] == "first"
             yield (None if first else index), general, counts, shape if first else shape[1:]
     else:
-        yield None, ours, {}, shape
+        yield None, target, {}, shape
 
 
-def _wrong(arrays: Arrays, theirs: str, places: Sequence[Place]) -> str:
-    """Returns the error in the name, shape or type of an array; empty if there is none."""
-    if theirs not in arrays.specs:
+def _wrong(arrays: Arrays, source: str, places: Sequence[Location]) -> str:
+    """The error in the name, shape or type of an array; empty if there is none."""
+    if source not in arrays.specs:
         return "missing"
-    return next(filter(None, (_misfit(arrays.specs[theirs], place) for place in places)), "")
+    return next(filter(None, (misfit(arrays.specs[source], place) for place in places)), "")
 
 
-def reason(name: str, dropped: Sequence[tuple[str, str]], specs: Mapping[str, Spec]) -> str | None:
-    """Returns why an array is left out; None if it should not be there."""
-    if 0 in specs[name].shape:  # as transformers writes no registers
-        return "it is empty"
-    return next((why for pattern, why in dropped if re.fullmatch(pattern, name)), None)
-
-
-def _portions(array: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields an array in small pieces, to bound the memory of checks."""
-    flat = array.reshape(-1) if array.flags.c_contiguous else array.T.reshape(-1)
-    yield from (flat[i : i + PORTION] for i in range(0, flat.size, PORTION))
-
-
-def _put(
-    array: np.ndarray,
-    places: Sequence[Place],
-    shapes: Mapping[str, Any],
-    flat: dict[str, np.ndarray],
-) -> None:
-    """Stores an array of a file in our parameters, without a copy if it is a whole parameter."""
-    for ours, index, shape, _, rule in places:
-        part = np.split(array, rule.parts, rule.axis)[rule.part] if rule.parts > 1 else array
-        part = rule.form.read(part, shape)
-        if index is None and rule.parts == 1:
-            flat[ours] = part
-            continue
-        if ours not in flat:
-            flat[ours] = np.empty(shapes[ours].shape, np.float32)
-        flat[ours][() if index is None else index] = part
-
-
-def _misfit(spec: Spec, place: Place) -> str:
-    """Returns why an array does not fit its location; empty if it fits."""
-    one, rule = place.rule.form.shape(place.shape), place.rule
+def misfit(spec: ArraySpec, place: Location) -> str:
+    """Why an array does not fit its location; empty if it fits."""
+    one, rule = place.rule.layout.shape(place.shape), place.rule
     shape = (*one[: rule.axis], one[rule.axis] * rule.parts, *one[rule.axis + 1 :])
     if spec.shape != shape:
         return f"{spec.shape}, not {shape}"
     if spec.dtype not in (np.float32, np.float16, ml_dtypes.bfloat16, np.float64):
         return f"{spec.dtype}, not a type of weights"
     return ""
+
+
+def reason(name: str, dropped: Sequence[tuple[str, str]], arrays: ArraySpecs) -> str | None:
+    """Why an array is left out; None if it should not be there."""
+    if 0 in arrays[name].shape:  # as transformers writes no registers
+        return "it is empty"
+    return next((why for pattern, why in dropped if re.fullmatch(pattern, name)), None)
+
+
+def _portions(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Small pieces of an array, to bound the memory of checks."""
+    flat = array.reshape(-1) if array.flags.c_contiguous else array.T.reshape(-1)
+    yield from (flat[i : i + PORTION] for i in range(0, flat.size, PORTION))
+
+
+def _put(
+    array: np.ndarray,
+    places: Sequence[Location],
+    shapes: Mapping[str, jax.ShapeDtypeStruct],
+    flat: dict[str, np.ndarray],
+) -> None:
+    """Stores an array of a file in parameters, without a copy if it is a whole parameter."""
+    for target, index, shape, _, rule in places:
+        part = np.split(array, rule.parts, rule.axis)[rule.part] if rule.parts > 1 else array
+        part = rule.layout.read(part, shape)
+        if index is None and rule.parts == 1:
+            flat[target] = part
+            continue
+        if target not in flat:
+            flat[target] = np.empty(shapes[target].shape, np.float32)
+        flat[target][() if index is None else index] = part

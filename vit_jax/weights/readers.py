@@ -59,7 +59,7 @@ class WeightsError(config.UserError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Spec:
+class ArraySpec:
     """Shape and dtype of an array."""
 
     shape: tuple[int, ...]
@@ -78,7 +78,7 @@ class Arrays:
     `read` raises WeightsError, which names the array, if it is damaged.
     """
 
-    specs: Mapping[str, Spec]
+    specs: Mapping[str, ArraySpec]
     read: Callable[[str], np.ndarray]
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -184,7 +184,7 @@ def _explained(damage: str) -> Iterator[None]:
         raise WeightsError(f"{damage}; download it again") from error
 
 
-def _fill(source: Any, spec: Spec) -> np.ndarray:
+def _fill(source: Any, spec: ArraySpec) -> np.ndarray:
     """Reads the values of an array from a file; raises EOFError if the file ends too early."""
     data = np.empty(spec.nbytes, np.uint8)
     start = 0
@@ -262,8 +262,8 @@ def _npz(file: _File) -> Arrays:
     size = sum(member.file_size for member in members)
     _check_size(size)
     _check_ratio(size, file.size)
-    specs: dict[str, Spec] = {}
-    headers: dict[str, tuple[int, Spec, bool]] = {}
+    specs: dict[str, ArraySpec] = {}
+    headers: dict[str, tuple[int, ArraySpec, bool]] = {}
     for member in members:
         name = member.filename.removesuffix(".npy")
         if name == member.filename:
@@ -282,13 +282,13 @@ def _npz(file: _File) -> Arrays:
         with _explained(f"{name} is damaged"), archive.open(f"{name}.npy") as source:
             source.read(length)
             if transposed:
-                return _fill(source, Spec(spec.shape[::-1], spec.dtype)).T
+                return _fill(source, ArraySpec(spec.shape[::-1], spec.dtype)).T
             return _fill(source, spec)
 
     return Arrays(specs, read)
 
 
-def npy_header(name: str, source: IO[bytes]) -> tuple[int, Spec, bool]:
+def npy_header(name: str, source: IO[bytes]) -> tuple[int, ArraySpec, bool]:
     """Reads the header of a .npy file: its length, the array, whether it is in Fortran order.
 
     Raises ValueError, or WeightsError if the header is too large.
@@ -308,7 +308,7 @@ def npy_header(name: str, source: IO[bytes]) -> tuple[int, Spec, bool]:
     shape = tuple(int(n) for n in match[3].split(",") if n.strip())
     if len(shape) > MAX_AXES:
         raise WeightsError(f"{name} has {len(shape)} axes; the limit is {MAX_AXES}")
-    return len(magic) + len(size) + length, Spec(shape, dtype), match[2] == "True"
+    return len(magic) + len(size) + length, ArraySpec(shape, dtype), match[2] == "True"
 
 
 # .safetensors: the length of a JSON header in 8 bytes, the header, then the values of all arrays
@@ -327,7 +327,7 @@ def _safetensors(file: _File) -> Arrays:
     if not all(isinstance(text, str) for text in metadata.values()):
         raise ValueError("__metadata__ must be text by name")
     _check_names(header)
-    specs: dict[str, Spec] = {}
+    specs: dict[str, ArraySpec] = {}
     starts: dict[str, int] = {}
     end = 8 + length
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
@@ -337,7 +337,7 @@ def _safetensors(file: _File) -> Arrays:
             raise ValueError(f"{name} has shape {shape} and offsets {begin}, {finish}")
         if entry["dtype"] not in TYPES:
             raise WeightsError(f"{name} has the unsupported type {str(entry['dtype'])[:20]!r}")
-        specs[name] = Spec(tuple(shape), np.dtype(TYPES[entry["dtype"]]))
+        specs[name] = ArraySpec(tuple(shape), np.dtype(TYPES[entry["dtype"]]))
         starts[name] = end
         if 8 + length + begin != end or finish - begin != specs[name].nbytes:
             raise ValueError(

@@ -61,7 +61,7 @@ def folder(tmp_path_factory):
 def base(tmp_path_factory):
     """A Google file with random weights of a tiny model."""
     model = config.build(config.override({}, {k: v for k, v in TINY.items() if "model." in k}))
-    facts = weights.Facts(
+    facts = weights.ModelSpec(
         model=models.complete(config.with_classes(model, 4).model),
         data=config.Data(image_size=(8, 8)),
     )

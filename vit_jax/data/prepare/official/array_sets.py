@@ -217,7 +217,9 @@ def encode_camelyon(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str,
     return {"image": as_png(pixels), "label": label, "id": name}
 
 
-def _npy(archives: Archives, found: Found, kinds: tuple[str, ...]) -> tuple[Any, int, readers.Spec]:
+def _npy(
+    archives: Archives, found: Found, kinds: tuple[str, ...]
+) -> tuple[Any, int, readers.ArraySpec]:
     """The file with an array of the .npz, where its values begin, and what they are.
 
     What the header says is compared with the length of the file before it is used; it is not

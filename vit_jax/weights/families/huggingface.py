@@ -1,17 +1,17 @@
-"""Reads and writes Hugging Face's config.json and preprocessor_config.json."""
+"""What transformers' models share: config.json and preprocessor_config.json, read and written.
 
-from typing import Any
+Folders hold these beside safetensors. config.json names the type of a model, by which its family is
+found: their arrays alone look alike.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 from vit_jax import config, models
-from vit_jax.weights import (
-    huggingface_beit,
-    huggingface_dinov2,
-    huggingface_dinov3,
-    huggingface_towers,
-    json_fields,
-)
-from vit_jax.weights.json_fields import Given
-from vit_jax.weights.mapping import OWN_SIZE, SEVERAL, Facts, Hints
+from vit_jax.weights import family, json_fields
+from vit_jax.weights.family import ANY_SIZE, FAMILIES, NO_HEAD, Family, Fields, Files, Hints
+from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Rule, Size, array_shape
 from vit_jax.weights.readers import WeightsError
 
 # Activations by transformers' name.
@@ -29,6 +29,7 @@ ACTIVATIONS = {
 }
 POOLER = {"tanh": "tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 SINGLE = "single_label_classification"  # problem_type
+OWN_SIZE = "views of the model's size"  # assumed where a processor makes others
 RESAMPLING = {  # by Pillow's numbers
     0: "nearest",
     1: "lanczos",
@@ -41,10 +42,10 @@ PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 ABSENT = f"there is no {PREPROCESSOR}"
 # Defaults of transformers' processors, by how their names begin.
 STANDARD = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
-IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
+IMAGENET: dict[str, Any] = {"image_mean": family.IMAGENET[0], "image_std": family.IMAGENET[1]}
 CLIP = {
-    "image_mean": (0.48145466, 0.4578275, 0.40821073),
-    "image_std": (0.26862954, 0.26130258, 0.27577711),
+    "image_mean": family.CLIP[0],
+    "image_std": family.CLIP[1],
     "size": {"shortest_edge": 224},
     "do_center_crop": True,
     "crop_size": {"height": 224, "width": 224},
@@ -61,36 +62,159 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "Siglip": STANDARD | {"resample": 3},
     "ViT": STANDARD | {"resample": 2},
 }
-# The processor of a model_type, where it is not ViT's, and what published weights have otherwise.
-TYPES: dict[str, tuple[str, dict[str, Any]]] = {
-    "deit": ("DeiT", IMAGENET),
-    "beit": ("Beit", {}),
-    "bit": ("Bit", STANDARD | {"resample": 2}),
-    "dinov2": ("Bit", IMAGENET | {"size": {"shortest_edge": 256}}),
-    "dinov2_with_registers": ("Bit", IMAGENET | {"size": {"shortest_edge": 256}}),
-    "dinov3_vit": ("DINOv3", {}),
-    "clip": ("CLIP", {}),
-    "clip_vision_model": ("CLIP", {}),
-    "siglip": ("Siglip", {}),
-    "siglip_vision_model": ("Siglip", {}),
-    "vit_mae": ("ViT", IMAGENET),
-    "vit_msn": ("ViT", IMAGENET),
-}
 # Fields that change pixels as nothing here does; so does another `do_...` that is true.
 FOREIGN = ("crop_pct", "offset", "rescale_offset", "ensure_multiple_of", "size_divisor")
 DONE = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb", "do_pad",
         "do_reduce_labels")  # fmt: skip
 
 
-def transformer(
-    given: Given, width: int, *, pooler: bool, epsilon: float = 1e-12
+class HuggingFace(Family):
+    """The folders of transformers' models.
+
+    Attributes:
+      types: the values of model_type in config.json; of each the processor, by how its name begins,
+        and which of that one's defaults published weights have otherwise.
+      anchors: the array that a file begins with, below each prefix of the network, the last none.
+    """
+
+    project = "hf"
+    types: ClassVar[Mapping[str, tuple[str, Fields]]] = {}
+
+    def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:
+        """Whether config.json names one of its types, and the arrays can be one."""
+        return self._anchor(arrays) is not None and _model_type(arrays, files) in self.types
+
+    def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
+        """Infers the model from names, shapes and config.json; raises WeightsError."""
+        return self.model_spec(arrays, _config_json(hints.files), hints)
+
+    def model_spec(self, arrays: ArraySpecs, given: Fields, hints: Hints) -> ModelSpec:
+        """Infers the model from names, shapes and the fields of config.json."""
+        raise NotImplementedError
+
+    def rules(self, arrays: ArraySpecs | None, spec: ModelSpec) -> Iterator[Rule]:
+        """Yields the rules to read a folder with these arrays, or to write one (None)."""
+        prefix = self.written_prefix(spec) if arrays is None else self.prefix(arrays)
+        yield from self.rules_below(prefix, spec.model)
+
+    def rules_below(self, prefix: str, model: config.Model) -> Iterator[Rule]:
+        """Yields the rules of a network below a prefix, and of its head."""
+        raise NotImplementedError
+
+    def _anchor(self, arrays: ArraySpecs) -> str | None:
+        return next((name for name in self.anchors if name in arrays), None)
+
+    def prefix(self, arrays: ArraySpecs) -> str:
+        """The name prefix of the network below the head."""
+        return (self._anchor(arrays) or "").removesuffix(self.anchors[-1])
+
+    def written_prefix(self, spec: ModelSpec) -> str:
+        """The prefix in an export."""
+        return "" if spec.headless else f"{self.fields(spec)[1]}."
+
+    def check(self, spec: ModelSpec) -> None:
+        """Raises WeightsError for what no model of transformers has."""
+        model = spec.model
+        if model.representation_size is not None and not spec.headless:
+            raise WeightsError(
+                f"model.representation_size={model.representation_size}: Hugging Face has no layer "
+                "before the head"
+            )
+        if models.family(model).weights == "bit":
+            return
+        if model.resnet_units is not None:
+            units = f"model.resnet_units={config.show(model.resnet_units)}"
+            raise WeightsError(f"{units}: Hugging Face transformers dropped hybrid models")
+        if model.sub_norm:
+            norms = config.show(model.sub_norm)
+            raise WeightsError(f"model.sub_norm={norms}: Hugging Face has no norms inside layers")
+        if model.rotary_grid is not None:
+            grid = config.show(model.rotary_grid)
+            raise WeightsError(f"model.rotary_grid={grid}: Hugging Face has no EVA-02; timm has")
+        if model.rotary is not None and model.relative_bias != "none":
+            raise WeightsError(
+                f"model.relative_bias={model.relative_bias}: Hugging Face has none with "
+                "model.rotary"
+            )
+
+    def fields(self, spec: ModelSpec) -> tuple[str, str, dict[str, Any]]:
+        """The name of the class, the model_type, and the other fields of config.json."""
+        raise NotImplementedError
+
+    def files(self, spec: ModelSpec) -> Files:
+        """The fields of both files from which transformers builds this model."""
+        named, model_type, known = self.fields(spec)
+        made = {
+            "architectures": [named],
+            "model_type": model_type,
+            "num_channels": spec.data.channels,
+            "dtype": "float32",
+            **known,
+        }
+        if not spec.headless and "projection_dim" not in known:
+            names = spec.classes or tuple(f"LABEL_{i}" for i in range(spec.model.num_classes or 0))
+            made["id2label"] = {str(i): name for i, name in enumerate(names)}
+            made["label2id"] = {name: i for i, name in enumerate(names)}
+            made |= {"problem_type": json_fields.SEVERAL} if spec.loss == "sigmoid" else {}
+        return {"config.json": made, PREPROCESSOR: _written_processor(spec.data)}
+
+    def bias_groups(self, spec: ModelSpec) -> tuple[frozenset[str], ...]:
+        """Queries, keys and values lack biases together."""
+        return (frozenset(("query", "key", "value")),)
+
+    def class_rows(self, model: config.Model) -> tuple[bool, ...]:
+        """Positions have a row for the class token."""
+        return (True,)
+
+
+class Unknown(HuggingFace):
+    """A model of transformers of no known type, or whose config.json names another."""
+
+    def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:
+        """Whether the arrays are those of any type."""
+        return any(name in arrays for one in _known() for name in one.anchors)
+
+    def model_spec(self, arrays: ArraySpecs, given: Fields, hints: Hints) -> ModelSpec:
+        """Raises WeightsError."""
+        kind = _model_type(arrays, hints.files)
+        if named := next((one for one in _known() if kind in one.types), None):
+            raise WeightsError(f"model_type={kind}: there is no {named.anchors[0]} in the file")
+        known = ", ".join(kind for one in _known() for kind in one.types)
+        raise WeightsError(
+            f"model_type={kind}: of the Hugging Face models, only {known} are supported"
+        )
+
+
+def _known() -> list[HuggingFace]:
+    return [one for one in FAMILIES if isinstance(one, HuggingFace)]
+
+
+def _config_json(files: Files) -> Fields:
+    if "config.json" not in files:
+        raise WeightsError(
+            "contains a Hugging Face model; its config.json defines heads and epsilons; "
+            "put that file next to it"
+        )
+    return files["config.json"]
+
+
+def _model_type(arrays: ArraySpecs, files: Files) -> str:
+    vit = any(name.endswith("embeddings.patch_embeddings.projection.weight") for name in arrays)
+    return json_fields.text(files.get("config.json", {}), "model_type", "vit" if vit else "bit")
+
+
+# Read
+
+
+def encoder_options(
+    given: Fields, width: int, *, pooler: bool, epsilon: float = 1e-12
 ) -> dict[str, Any]:
-    """Returns the options of a ViT that its arrays do not reveal; raises WeightsError.
+    """The options of a ViT that its arrays do not reveal; raises WeightsError.
 
     Args:
       given: the fields of config.json.
       width: width of the model.
-      pooler: whether it has a pooler, our layer before the head.
+      pooler: whether it has a pooler, the layer before the head.
       epsilon: that of transformers, where config.json says nothing.
     """
     heads = json_fields.whole(given, "num_attention_heads", 12)
@@ -116,36 +240,31 @@ def transformer(
     }
 
 
-def resnet(given: Given, units: tuple[int, ...]) -> dict[str, Any]:
-    """Returns the options of a BiT that its arrays do not reveal; raises WeightsError."""
-    kind = json_fields.text(given, "layer_type", "preactivation")
-    padding = (json_fields.text(given, "global_padding", "") or "none").lower()
-    dynamic = given.get("embedding_dynamic_padding", False) is True
-    wanted = {"preactivation": ("none", False), "bottleneck": ("same", True)}
-    if kind not in wanted:
-        raise WeightsError(f"layer_type={kind}: only preactivation and bottleneck are supported")
-    if (padding, dynamic) != wanted[kind]:
-        raise WeightsError(
-            f"global_padding={padding} with embedding_dynamic_padding={str(dynamic).lower()}: "
-            f"{kind} units pad by {wanted[kind][0]} and {str(wanted[kind][1]).lower()} here"
-        )
-    least = 4 * 2 ** max(len(units) - 1, 0)
-    fixed = {"num_groups": 32, "hidden_act": "relu"}
-    for key, value in fixed.items():
-        if given.get(key, value) != value:
-            raise WeightsError(f"{key}={str(given[key])[:80]}: only {value} is supported")
-    if json_fields.whole(given, "output_stride", 32) < least:
-        raise WeightsError(
-            f"output_stride={given['output_stride']}: dilated units are not supported"
-        )
-    return {
-        "resnet_version": "v2" if kind == "preactivation" else "v1",
-        "resnet_epsilons": "timm",
-    }
+def describe(
+    arrays: ArraySpecs,
+    model: config.Model,
+    size: Size | None,
+    channels: int,
+    hints: Hints,
+    head: str,
+) -> ModelSpec:
+    """Describes a model, its head the array of that name, where there is one."""
+    given = hints.files["config.json"]
+    count = array_shape(arrays, head, 2)[0] if head in arrays else None
+    classed = head != "visual_projection.weight"  # whose outputs are embeddings
+    data, assumed = read_data(hints, size or (224, 224), channels)
+    return ModelSpec(
+        model=models.complete(dataclasses.replace(model, num_classes=count or 1)),
+        data=data,
+        classes=read_classes(given, count) if count and classed else (),
+        loss=read_loss(given, count if classed else None),
+        assumed=assumed if size else assumed | ANY_SIZE,
+        fresh={} if count else NO_HEAD,
+    )
 
 
-def classes(given: Given, count: int) -> tuple[str, ...]:
-    """Returns the names of the classes in order; none for the placeholders LABEL_0, LABEL_1, ..."""
+def read_classes(given: Fields, count: int) -> tuple[str, ...]:
+    """The names of the classes in order; none for the placeholders LABEL_0, LABEL_1, ..."""
     numbers = json_fields.section(given, "label2id")
     if not given.get("id2label") and sorted(numbers.values(), key=str) == sorted(
         range(count), key=str
@@ -155,34 +274,35 @@ def classes(given: Given, count: int) -> tuple[str, ...]:
     return () if names == tuple(f"LABEL_{k}" for k in range(count)) else names
 
 
-def loss(given: Given, count: int | None) -> str | None:
-    """Returns how transformers' pipeline makes probabilities of the outputs; None: by softmax.
+def read_loss(given: Fields, count: int | None) -> str | None:
+    """How transformers' pipeline makes probabilities of the outputs; None: by softmax.
 
     Args:
       given: the fields of config.json.
       count: outputs of the head; None: there is none.
     """
     kind = json_fields.text(given, "problem_type", "")
-    if count and kind not in ("", SINGLE, SEVERAL):
+    if count and kind not in ("", SINGLE, json_fields.SEVERAL):
         raise WeightsError(
             f"problem_type={json_fields.shown(kind)}: the outputs are no classes; of heads, only "
-            f"{SINGLE} and {SEVERAL} are supported"
+            f"{SINGLE} and {json_fields.SEVERAL} are supported"
         )
-    return "sigmoid" if count and kind == SEVERAL else None
+    return "sigmoid" if count and kind == json_fields.SEVERAL else None
 
 
-def _processor(hints: Hints) -> tuple[Given, dict[str, str]]:
+def _processor(hints: Hints) -> tuple[Fields, dict[str, str]]:
     """The fields of the image processor, with the defaults of its class, and the assumptions made.
 
     transformers prefers the section that its version 5 writes to processor_config.json.
     """
     model_type = json_fields.text(hints.files.get("config.json", {}), "model_type", "vit")
-    usual, published = TYPES.get(model_type, ("ViT", {}))
+    types = {kind: processor for one in _known() for kind, processor in one.types.items()}
+    usual, published = types.get(model_type, ("ViT", {}))
     given = _written(hints)
     if not given:
         keys = ("mean", "std", "resampling", "eval_crop")
         why = f"as of {model_type} by default; {ABSENT}"
-        return DEFAULTS[usual] | published, {f"data.{key}": why for key in keys}
+        return {**DEFAULTS[usual], **published}, {f"data.{key}": why for key in keys}
     keys = ("image_processor_type", "feature_extractor_type")
     named = next((given[key] for key in keys if isinstance(given.get(key), str)), usual)
     known = next((prefix for prefix in DEFAULTS if named.startswith(prefix)), None)
@@ -200,18 +320,18 @@ def _processor(hints: Hints) -> tuple[Given, dict[str, str]]:
     return made, assumed
 
 
-def _written(hints: Hints) -> Given:
+def _written(hints: Hints) -> Fields:
     section = json_fields.section(hints.files.get(PROCESSOR, {}), "image_processor")
     return section or hints.files.get(PREPROCESSOR, {})
 
 
-def seen_size(hints: Hints) -> tuple[int, int] | None:
-    """Returns height and width of preprocessed images, if given."""
+def seen_size(hints: Hints) -> Size | None:
+    """Height and width of preprocessed images, if given."""
     return _made(_processor(hints)[0]) if _written(hints) else None
 
 
-def _sides(size: Any) -> tuple[int, int] | None:
-    """Returns height and width; None where only a short side is given."""
+def _sides(size: Any) -> Size | None:
+    """Height and width; None where only a short side is given."""
     if size is None:
         return None
     if not isinstance(size, dict):
@@ -221,8 +341,8 @@ def _sides(size: Any) -> tuple[int, int] | None:
     return json_fields.whole(size, "height"), json_fields.whole(size, "width")
 
 
-def data(hints: Hints, size: tuple[int, int], channels: int) -> tuple[config.Data, dict[str, str]]:
-    """Returns the preprocessing options and the assumptions made; raises WeightsError.
+def read_data(hints: Hints, size: Size, channels: int) -> tuple[config.Data, dict[str, str]]:
+    """The preprocessing options and the assumptions made; raises WeightsError.
 
     Args:
       hints: contains the preprocessor's fields.
@@ -258,12 +378,12 @@ def data(hints: Hints, size: tuple[int, int], channels: int) -> tuple[config.Dat
     ), assumed
 
 
-def _made(given: Given) -> tuple[int, int] | None:
+def _made(given: Fields) -> Size | None:
     """Height and width that the processor makes, where the fields say so."""
     return _sides(given.get("crop_size" if given.get("do_center_crop") else "size"))
 
 
-def _view(given: Given, size: tuple[int, int]) -> dict[str, Any] | None:
+def _view(given: Fields, size: Size) -> dict[str, Any] | None:
     """The options of an evaluation view of this size; None if the fields make no such view.
 
     A view of another size shows the same part of an image.
@@ -297,8 +417,8 @@ def _keys(size: Any) -> tuple[str, ...]:
     return tuple(k for k, v in size.items() if v is not None) if isinstance(size, dict) else ()
 
 
-def _normalization(given: Given, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Returns mean and deviation of pixels from 0 to 1."""
+def _normalization(given: Fields, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of pixels from 0 to 1."""
     mean, std = (0.0,), (1.0,)
     if given.get("do_normalize", True):
         mean, std = (json_fields.reals(given, key) for key in ("image_mean", "image_std"))
@@ -321,44 +441,7 @@ def _shortest(values: Any) -> tuple[float, ...]:
     return many if len(set(many)) > 1 else many[:1]
 
 
-# Out
-
-
-def config_files(facts: Facts) -> dict[str, dict[str, Any]]:
-    """Returns the fields of both files from which transformers builds this model."""
-    model, data = facts.model, facts.data
-    headless = "head/kernel" in facts.fresh
-    kind, model_type, known = "ViT", "vit", {}
-    if models.family(model).weights == "bit":
-        kind, model_type, known = "Bit", "bit", _bit(model)
-    elif huggingface_dinov2.expresses(model):
-        kind, model_type, known = huggingface_dinov2.fields(model)
-    elif huggingface_beit.expresses(model):
-        kind, model_type, known = huggingface_beit.fields(model)
-    elif model.distillation:
-        kind, model_type = "DeiT", "deit"
-    task = "ForImageClassification" + "WithTeacher" * (model.pooling == "distilled")
-    named = f"{kind}{'Model' if headless else task}"
-    if kind != "Bit":
-        known = _vit(facts) | known
-    if kind != "Bit" and model.rotary is not None:
-        named, model_type, known = huggingface_dinov3.fields(model, known)
-    elif kind != "Bit" and huggingface_towers.expresses(model):
-        known["num_channels"] = data.channels
-        named, model_type, known = huggingface_towers.fields(model, known, headless=headless)
-    made = {
-        "architectures": [named],
-        "model_type": model_type,
-        "num_channels": data.channels,
-        "dtype": "float32",
-        **known,
-    }
-    if not headless and "projection_dim" not in known:
-        names = facts.classes or tuple(f"LABEL_{i}" for i in range(model.num_classes or 0))
-        made["id2label"] = {str(i): name for i, name in enumerate(names)}
-        made["label2id"] = {name: i for i, name in enumerate(names)}
-        made |= {"problem_type": SEVERAL} if facts.loss == "sigmoid" else {}
-    return {"config.json": made, PREPROCESSOR: _written_processor(data)}
+# Written
 
 
 def _written_processor(data: config.Data) -> dict[str, Any]:
@@ -379,20 +462,22 @@ def _written_processor(data: config.Data) -> dict[str, Any]:
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": _each(data.mean, data.channels),
-        "image_std": _each(data.std, data.channels),
+        "image_mean": json_fields.each_channel(data.mean, data.channels),
+        "image_std": json_fields.each_channel(data.std, data.channels),
     }
 
 
-def _vit(facts: Facts) -> dict[str, Any]:
-    model, (height, width) = facts.model, facts.data.image_size
+def encoder_fields(spec: ModelSpec) -> dict[str, Any]:
+    """The fields of an encoder in config.json."""
+    model, (height, width) = spec.model, spec.data.image_size
     patch = model.patch_size or (1, 1)
+    gelu = {"tanh": "gelu_pytorch_tanh", "erf": "gelu", "quick": "quick_gelu"}
     made: dict[str, Any] = {
         "hidden_size": model.width,
         "num_hidden_layers": model.depth,
         "num_attention_heads": model.heads,
         "intermediate_size": model.mlp_dim,
-        "hidden_act": _written_activation(model),
+        "hidden_act": gelu[model.gelu] if model.activation == "gelu" else model.activation,
         "layer_norm_eps": model.norm_epsilon,
         "image_size": height if height == width else [height, width],
         "patch_size": patch[0] if patch[0] == patch[1] else list(patch),
@@ -408,28 +493,6 @@ def _vit(facts: Facts) -> dict[str, Any]:
     return made
 
 
-def _written_activation(model: config.Model) -> str:
-    if model.activation != "gelu":
-        return model.activation
-    return {"tanh": "gelu_pytorch_tanh", "erf": "gelu", "quick": "quick_gelu"}[model.gelu]
-
-
-def _bit(model: config.Model) -> dict[str, Any]:
-    root, units = round(64 * (model.resnet_width or 1)), model.resnet_units or ()
-    post = model.resnet_version == "v1"
-    return {
-        "embedding_size": root,
-        "hidden_sizes": [4 * root * 2**stage for stage in range(len(units))],
-        "depths": list(units),
-        "layer_type": "bottleneck" if post else "preactivation",
-        "global_padding": "SAME" if post else None,
-        "embedding_dynamic_padding": post,
-        "num_groups": 32,
-        "hidden_act": "relu",
-        "output_stride": max(32, 4 * 2 ** (len(units) - 1)),
-        "width_factor": 1,
-    }
-
-
-def _each(values: tuple[float, ...], channels: int) -> list[float]:
-    return list(values) if len(values) == channels else list(values) * channels
+def without_dropout(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of models that have no such dropout, and whose biases are fields of their own."""
+    return {k: v for k, v in fields.items() if k != "qkv_bias" and "dropout_prob" not in k}

@@ -1,8 +1,11 @@
-"""Adapts weights to another task: new head, other image size (ViT, section 3.2, B.1.1)."""
+"""Adapts weights to another task or image size (ViT, section 3.2, B.1.1)."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from vit_jax import config, models
@@ -15,8 +18,7 @@ MASKED = ("mask_token", "prediction/")  # of masked patch prediction
 HEAD = ("head/", "head_dist/", "pre_logits/", *MASKED)
 # Tokens that a model may lack.
 APART = {"cls": "class token", "distillation": "distillation token", "registers": "registers"}
-# Options that change what the same parameters compute, or which there are; whoever made the weights
-# chose them.
+# Options fixed by the pretrained weights: they change the function or the parameter set.
 NUMERICS = ("activation", "gelu", "norm_epsilon", "norm_place", "class_position")
 NUMERICS += ("resnet_epsilons", "resnet_pool", "mlp", "layer_scale", "registers", "distillation")
 NUMERICS += ("norm", "stem_norm", "qk_norm", "biasless", "rotary", "rotary_span")
@@ -27,20 +29,20 @@ SIZES = ("patch_size", "width", "depth", "mlp_dim", "heads", "position")
 
 def fit(
     params: models.Params,
-    facts: mapping.Facts,
+    spec: mapping.ModelSpec,
     target: models.Classifier,
     *,
     keep_head: bool,
 ) -> tuple[models.Params, mapping.Report]:
-    """Returns initial parameters for `target`, and a report on every array.
+    """The initial parameters of `target`, and a report on every array.
 
     Omits fresh parameters, which keep their initial values; those of a head are zero. Position
     embeddings are resized over the patch grid by the target's `model.position_resize`; the row of a
     class token is copied. The first layer takes other channels as `for_channels` says.
 
     Args:
-      params: parameters of the model in `facts`.
-      facts: the source model.
+      params: parameters of the model in `spec`.
+      spec: the source model.
       target: the new model.
       keep_head: keep the layers after the encoder; otherwise drop all of them.
 
@@ -61,13 +63,13 @@ def fit(
             remedy = f", not {leaf.shape}; a new head would fit" if head else ""
             wrong.append(f"{name} is missing{remedy}")
         elif name.endswith("relative_bias/table"):
-            kept[name], how = _biases(array, facts, target)
+            kept[name], how = _biases(array, spec, target)
             if kept[name].shape != leaf.shape:
                 wrong.append(f"{name} is {array.shape}, not {leaf.shape}")
             elif how:
                 report["resized"][name] = how
         elif "position/" in name:
-            kept[name], how = positions(name, array, facts, target)
+            kept[name], how = positions(name, array, spec, target)
             if kept[name].shape != leaf.shape:
                 wrong.append(f"{name} is {array.shape}, not {leaf.shape}")
             elif how:
@@ -89,8 +91,8 @@ def fit(
         elif name not in wanted:
             wrong.append(f"{name} has no place in the model")
     if wrong:
-        theirs = _other_sizes(facts.model, target.config)
-        remedy = theirs and f"; set {theirs}"
+        differing = _other_sizes(spec.model, target.config)
+        remedy = differing and f"; set {differing}"
         text = mapping.summary(wrong, 300)
         raise WeightsError(f"the weights do not fit the model: {text}{remedy}")
     return tree_utils.nest(kept), mapping.Report(
@@ -102,13 +104,13 @@ def fit(
 
 
 def _other_sizes(source: config.Model, target: config.Model) -> str:
-    """Returns the options of the weights that the new model has otherwise."""
+    """The options of the weights that the new model has otherwise."""
     pairs = ((key, getattr(source, key), getattr(target, key)) for key in SIZES)
     return " ".join(f"model.{key}={options.show(had)}" for key, had, has in pairs if had != has)
 
 
 def for_channels(kernel: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Returns a kernel (h, w, C, D) of gray or RGB for images of other channels; None for others.
+    """A kernel (h, w, C, D) of gray or RGB for images of other channels; None for others.
 
     As timm's `in_chans`: for gray, the sum over its channels; else they are repeated, channel c
     that of c mod C, times C over their number, so that an image of equal channels gives the same.
@@ -123,27 +125,27 @@ def for_channels(kernel: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | Non
     return kernel[:, :, np.arange(channels) % had] * np.float32(had / channels)
 
 
-def numerics(facts: mapping.Facts, *, keep_head: bool, channels: int = 3) -> dict[str, object]:
-    """Returns the options that the weights determine for any task, by dotted name.
+def numerics(spec: mapping.ModelSpec, *, keep_head: bool, channels: int = 3) -> dict[str, object]:
+    """The options that the weights determine for any task, by dotted name.
 
     Args:
-      facts: the source model.
+      spec: the source model.
       keep_head: whether the layers after the encoder are used too.
       channels: of the images; means and deviations go with `for_channels`, of gray their average.
     """
-    model: dict[str, object] = {f"model.{key}": getattr(facts.model, key) for key in NUMERICS}
-    if facts.model.rotary is not None or facts.model.relative_bias != "none":  # positions enough
-        model["model.position"] = facts.model.position
+    model: dict[str, object] = {f"model.{key}": getattr(spec.model, key) for key in NUMERICS}
+    if spec.model.rotary is not None or spec.model.relative_bias != "none":  # positions enough
+        model["model.position"] = spec.model.position
     if not keep_head:
-        biasless = (part for part in facts.model.biasless if part != "head")
+        biasless = (part for part in spec.model.biasless if part != "head")
         model["model.biasless"] = tuple(biasless)
-    if models.has_class_token(facts.model) and not models.default_class_token(facts.model.pooling):
+    if models.has_class_token(spec.model) and not models.default_class_token(spec.model.pooling):
         model["model.class_token"] = True  # other tokens attend to it even if the head ignores it
     if keep_head:
         key = "representation_activation"
-        model[f"model.{key}"] = getattr(facts.model, key)
+        model[f"model.{key}"] = getattr(spec.model, key)
     return model | {
-        f"data.{key}": _each(getattr(facts.data, key), channels) for key in ("mean", "std")
+        f"data.{key}": _each(getattr(spec.data, key), channels) for key in ("mean", "std")
     }
 
 
@@ -156,13 +158,13 @@ def _each(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
 
 
 def resized(
-    facts: mapping.Facts, params: models.Params, size: tuple[int, int]
+    spec: mapping.ModelSpec, params: models.Params, size: tuple[int, int]
 ) -> tuple[models.Params, mapping.Report]:
-    """Returns the parameters of the same model for images of another height and width."""
+    """The parameters of the same model for images of another height and width."""
     target = mapping.create_classifier(
-        dataclasses.replace(facts, data=dataclasses.replace(facts.data, image_size=size))
+        dataclasses.replace(spec, data=dataclasses.replace(spec.data, image_size=size))
     )
-    return fit(params, facts, target, keep_head=True)
+    return fit(params, spec, target, keep_head=True)
 
 
 def resize_grid(
@@ -247,14 +249,14 @@ def _geometric(old: int, new: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def _biases(
-    table: np.ndarray, facts: mapping.Facts, target: models.Classifier
+    table: np.ndarray, spec: mapping.ModelSpec, target: models.Classifier
 ) -> tuple[np.ndarray, str]:
-    """Returns relative position biases for the target's grid, and a description of the change.
+    """Relative position biases for the target's grid, and a description of the change.
 
-    Offsets are resized as those who resize positions this way do; the rows of other tokens are
-    copied.
+    Offsets are resized as the projects do that resize positions this way; the rows of other tokens
+    are copied.
     """
-    old = models.grid(facts.model, facts.data.image_size)
+    old = models.grid(spec.model, spec.data.image_size)
     new = models.grid(target.config, target.image_size)
     if old == new:
         return table, ""
@@ -268,18 +270,18 @@ def _biases(
 
 
 def _whose(name: str, head: str) -> str:
-    """Returns why a head array is new or dropped; `head`: those of the classification layer."""
+    """Why a head array is new or dropped; `head`: those of the classification layer."""
     return "of masked patch prediction" if name.startswith(MASKED) else head
 
 
 def positions(
-    name: str, table: np.ndarray, facts: mapping.Facts, target: models.Classifier
+    name: str, table: np.ndarray, spec: mapping.ModelSpec, target: models.Classifier
 ) -> tuple[np.ndarray, str]:
-    """Returns a position table for the target's grid, and a description of the changes."""
-    old = models.grid(facts.model, facts.data.image_size)
+    """A position table for the target's grid, and a description of the changes."""
+    old = models.grid(spec.model, spec.data.image_size)
     new = models.grid(target.config, target.image_size)
     way = target.config.position_resize
-    had, has = (models.placed_tokens(m) for m in (facts.model, target.config))
+    had, has = (models.placed_tokens(m) for m in (spec.model, target.config))
     part = name.rpartition("/")[2]
     if part == "cls":  # of a learned_2d: a class token's own
         return table, ""
@@ -303,3 +305,70 @@ def positions(
     elif had != has:
         how.append(f"of the tokens before them {min(had, has)} of {had}")
     return np.concatenate([rows, patches], axis=-2), ", ".join(how)
+
+
+class AnySize(models.Classifier):
+    """A classifier whose `apply` takes images of other sizes too, multiples of its patches.
+
+    Position embeddings are resized as in fine-tuning; rotary ones are those of the size. Each size
+    is a program of its own under `jit`.
+    """
+
+    def apply(
+        self,
+        params: models.Params,
+        images: jax.Array,
+        *,
+        key: jax.Array | None = None,
+        capture: bool = False,
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Like `Classifier.apply`; raises ConfigError for unsupported sizes."""
+        target = _at(self, (images.shape[1], images.shape[2]))
+        matrices = _matrices(self, target.image_size)
+
+        def one(name: str, leaf: jax.Array) -> jax.Array:
+            if name not in matrices:
+                return leaf
+            return jnp.einsum("mn,...nd->...md", matrices[name], leaf, precision="highest")
+
+        resized = tree_utils.map_named(one, params) if matrices else params
+        return target.apply(resized, images, key=key, capture=capture)
+
+
+def any_size(model: models.Classifier) -> AnySize:
+    """The same classifier for images of any size."""
+    values = {field.name: getattr(model, field.name) for field in dataclasses.fields(model)}
+    return AnySize(**values)
+
+
+@functools.cache
+def _at(model: AnySize, size: tuple[int, int]) -> models.Classifier:
+    """The classifier of the same network for images of one size."""
+    return models.create(
+        model.config,
+        image_size=size,
+        channels=model.channels,
+        dtype=model.dtype,
+        masked=model.masked,
+    )
+
+
+@functools.cache
+def _matrices(model: AnySize, size: tuple[int, int]) -> dict[str, np.ndarray]:
+    """Interpolation matrices (m, n) float32 for position tables (..., n, D), by parameter name."""
+    target = _at(model, size)
+    mine, others = (tree_utils.flatten(one.shapes()) for one in (model, target))
+    spec = mapping.ModelSpec(model=model.config, data=config.Data(image_size=model.image_size))
+    found = {}
+    for name, leaf in mine.items():
+        if "position/" in name and leaf.ndim > 1:
+            rows = np.eye(leaf.shape[-2])
+            matrix, _ = positions(name, rows, spec, target)
+            if not np.array_equal(matrix, rows):  # as many patches may be another grid
+                found[name] = matrix.astype(np.float32)
+        elif leaf.shape != others[name].shape:
+            raise config.ConfigError(
+                f"data.aspect=native: {name} of model.architecture={model.config.architecture} is "
+                "of one image size; set data.aspect=fixed"
+            )
+    return found

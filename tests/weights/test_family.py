@@ -1,0 +1,117 @@
+"""A family of one's own is one object: registered, its files load and go back."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import foreign
+from containers import write
+from vit_jax import config, models, weights
+from vit_jax.weights import exporting, family, mapping
+from vit_jax.weights.families.torch_rules import QKV, dense, mlp, norm, query_key_value
+
+
+class Acme(weights.Family):
+    """Acme's ViT, of which every part has another name than in timm."""
+
+    project = "hf"  # whose folders Acme writes
+    anchors = ("acme.patches.weight",)
+    dropped = (("acme\\.version", "a number of Acme's"),)
+
+    def recognizes(self, arrays, files):
+        return self.anchors[0] in arrays
+
+    def read_spec(self, arrays, hints):
+        fields = hints.files["config.json"]
+        width, channels, height, _ = mapping.array_shape(arrays, "acme.patches.weight", 4)
+        model = config.Model(
+            patch_size=(height, height),
+            width=width,
+            depth=mapping.depth(arrays, r"acme\.(\d+)\."),
+            mlp_dim=mapping.array_shape(arrays, "acme.0.mlp.fc1.weight", 2)[0],
+            heads=fields["heads"],
+            num_classes=mapping.array_shape(arrays, "acme.head.weight", 2)[0],
+            gelu="erf",
+        )
+        side = fields["side"]
+        data = config.Data(image_size=(side, side), channels=channels, eval_crop="resize")
+        return weights.ModelSpec(model=models.complete(model), data=data)
+
+    def rules(self, arrays, spec):
+        block = "acme.{layer}"
+        yield mapping.Rule("acme.token", "cls")
+        yield mapping.Rule("acme.places", "position/table")
+        yield from dense("acme.patches", "embedding", mapping.CONVOLUTION)
+        for number in (1, 2):
+            yield from norm(f"{block}.n{number}", f"encoder/norm{number}")
+        yield from query_key_value([f"{block}.{name}" for name in QKV], "encoder/attention")
+        yield from dense(f"{block}.out", "encoder/attention/out", mapping.linear(2))
+        yield from mlp(f"{block}.mlp", "encoder/mlp")
+        yield from norm("acme.norm", "encoder_norm")
+        yield from dense("acme.head", "head")
+
+    def expresses(self, spec):
+        return spec.model.depth == 2  # all that Acme has
+
+    def files(self, spec):
+        fields = {"heads": spec.model.heads, "side": spec.data.image_size[0]}
+        return {"config.json": fields}
+
+
+@pytest.fixture
+def acme():
+    before = list(family.FAMILIES)
+    weights.register(Acme())
+    yield
+    family.FAMILIES[:] = before
+
+
+MODEL = config.Model(
+    patch_size=(8, 8), width=16, depth=2, mlp_dim=32, heads=2, num_classes=3, gelu="erf"
+)
+SPEC = weights.ModelSpec(
+    model=models.complete(MODEL), data=config.Data(image_size=(16, 16), eval_crop="resize")
+)
+
+
+def drawn(spec):
+    rng = np.random.default_rng(0)
+    return mapping.tree_utils.map_named(
+        lambda _, leaf: rng.standard_normal(leaf.shape, np.float32),
+        mapping.create_classifier(spec).shapes(),
+    )
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_registered_family_writes_and_loads(tmp_path):
+    params = drawn(SPEC)
+    assert weights.save(params, SPEC, "hf", tmp_path / "acme") == ()
+    loaded = weights.load(tmp_path / "acme")
+    foreign.equal(loaded.params, params)
+    assert (loaded.kind, loaded.spec) == ("hf", SPEC)
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_registered_family_is_found_below_a_prefix(tmp_path):
+    arrays = foreign.exported(drawn(SPEC), SPEC, "hf")
+    names = {f"ema.{name}": array for name, array in arrays.items()}
+    write(tmp_path / "model.safetensors", names | {"ema.acme.version": np.zeros(1, np.float32)})
+    (tmp_path / "config.json").write_text('{"heads": 2, "side": 16}')
+    loaded = weights.load(tmp_path)
+    assert loaded.report.prefix == "ema."
+    assert loaded.report.dropped == {"acme.version": "a number of Acme's"}
+
+
+@pytest.mark.usefixtures("acme")
+def test_other_models_are_read_and_written_as_before(tmp_path):
+    deeper = dataclasses.replace(SPEC, model=dataclasses.replace(SPEC.model, depth=3))
+    assert type(exporting.find_family(deeper, "hf")).__name__ == "HuggingFaceViT"
+    weights.save(drawn(deeper), deeper, "hf", tmp_path / "vit")
+    assert weights.load(tmp_path / "vit").spec.model.depth == 3
+
+
+def test_every_family_has_what_recognition_and_messages_need():
+    for one in family.FAMILIES:
+        assert one.project in ("google", "timm", "hf", "open_clip")
+        assert one.anchors or type(one).__name__ == "Unknown"

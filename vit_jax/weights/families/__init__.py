@@ -1,0 +1,36 @@
+"""The built-in families, one file for each architecture of a project."""
+
+from vit_jax.weights.families import (
+    bit,
+    google,
+    hf_beit,
+    hf_dinov2,
+    hf_dinov3,
+    hf_towers,
+    hf_vit,
+    huggingface,
+    open_clip,
+    timm_eva,
+    timm_vit,
+    tips,
+)
+from vit_jax.weights.family import FAMILIES
+
+# The first that recognizes a file reads it, and the first that expresses a model writes it. So the
+# special ones come before the plain ViTs, which take what is left.
+FAMILIES += [
+    tips.Tips(),
+    bit.GoogleBit(),
+    google.Google(),
+    bit.TimmBit(),
+    *timm_eva.FAMILIES,
+    *timm_vit.FAMILIES,
+    bit.HuggingFaceBit(),
+    hf_beit.HuggingFaceBeit(),
+    hf_dinov3.HuggingFaceDinoV3(),
+    hf_towers.HuggingFaceTower(),
+    hf_dinov2.HuggingFaceDinoV2(),
+    hf_vit.HuggingFaceViT(),
+    huggingface.Unknown(),
+    open_clip.OpenClip(),
+]

@@ -1,0 +1,316 @@
+"""Big Transfer's ResNets, as Google, timm and Hugging Face store them.
+
+resnet/block1/unit01/a/standardized_conv2d/kernel    big_transfer, pre-activation
+block1/unit01/conv1/kernel, root_block/...           big_vision's bit_paper, pre-activation
+block1/unit1/conv1/kernel, conv_root/...             big_vision's bit, post-activation
+stem.conv, stages.0.blocks.0.conv1, norm, head.fc    timm, pre-activation
+bit.embedder, bit.encoder.stages.0, classifier.1     BitForImageClassification, either
+
+In some files of big_transfer TensorFlow numbered the convolutions through the whole network:
+`standardized_conv2d_12/kernel`.
+"""
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from vit_jax import config, models
+from vit_jax.weights import json_fields
+from vit_jax.weights.families import google, huggingface, timm
+from vit_jax.weights.families.torch_rules import dense, norm, resnet_units
+from vit_jax.weights.family import ANY_SIZE, NO_HEAD, Family, Fields, Files, Hints
+from vit_jax.weights.mapping import (
+    CONVOLUTION,
+    ArrayLayout,
+    ArraySpecs,
+    ModelSpec,
+    Rule,
+    array_shape,
+    depth,
+)
+from vit_jax.weights.readers import WeightsError
+
+
+def _is_bit(spec: ModelSpec) -> bool:
+    return models.family(spec.model).weights == "bit"
+
+
+# Google
+
+PRE, POST = "root_block/conv_root/kernel", "conv_root/kernel"
+LEGACY = "resnet/root_block/standardized_conv2d/kernel"
+NUMBERED = re.compile(r"(resnet/.*/standardized_conv2d)(_\d{1,3})/kernel")
+# The head of big_transfer is a 1 x 1 convolution.
+PIXEL = ArrayLayout(
+    lambda shape: (1, 1, *shape),
+    lambda array, shape: array.reshape(shape),
+    lambda array: array.reshape(1, 1, *array.shape),
+)
+
+
+class GoogleBit(Family):
+    """The .npz files of big_transfer and big_vision."""
+
+    project = "google"
+    anchors = (PRE, POST, LEGACY)
+    dropped = google.DROPPED
+
+    def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:
+        """Whether the arrays are a ResNet of this kind without an encoder."""
+        return _root(arrays) is not None and not any(n.startswith("Transformer/") for n in arrays)
+
+    def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
+        """Infers the model from names and shapes; raises WeightsError."""
+        root = _root(arrays) or POST
+        legacy = root not in (PRE, POST)
+        _, _, channels, width = array_shape(arrays, root, 4)
+        head = "resnet/head/conv2d/kernel" if legacy else "head/kernel"
+        headless = not {head, head.replace("kernel", "bias")} & arrays.keys()
+        model = config.Model(
+            architecture="resnet",
+            resnet_units=google.units(arrays, r"(?:resnet/)?block(\d{1,2})/unit(\d{1,2})/"),
+            resnet_width=width / 64,
+            resnet_version="v1" if root == POST else "v2",
+            resnet_pool="nothing" if root == PRE else "zeros",
+            num_classes=1 if headless else array_shape(arrays, head, 4 if legacy else 2)[-1],
+        )
+        return ModelSpec(
+            model=models.complete(model),
+            data=config.Data(
+                image_size=hints.image_size or (224, 224), channels=channels, eval_crop="resize"
+            ),
+            assumed=({} if hints.image_size else ANY_SIZE)
+            | dict.fromkeys(("model.resnet_epsilons", *google.PIXELS), google.CODE),
+            fresh=NO_HEAD if headless else {},
+        )
+
+    def rules(self, arrays: ArraySpecs | None, spec: ModelSpec) -> Iterator[Rule]:
+        """Yields the rules to read a file with these arrays, or to write one (None)."""
+        if arrays is None:
+            version, padded = spec.model.resnet_version, spec.model.resnet_pool == "zeros"
+            root = POST if version == "v1" else LEGACY if padded else PRE
+        else:
+            root = _root(arrays) or POST
+        if root not in (PRE, POST):
+            numbers = {m[2] for name in arrays or () if (m := NUMBERED.fullmatch(name))}
+            yield from _legacy(["", *sorted(numbers)])
+            return
+        scale = "gn_root/scale" if root == POST else "norm-pre-head/scale"
+        spread = arrays is None or (scale in arrays and len(arrays[scale].shape) == 4)
+        unit = "block{stage1}/unit{unit1}" if root == POST else "block{stage1}/unit{unit1:02d}"
+        yield Rule(root, "resnet/conv_root/kernel")
+        yield from google.norm("gn_root", "resnet/gn_root", spread=spread)
+        yield from google.resnet_units(unit, spread=spread)
+        yield from google.norm("norm-pre-head", "resnet/gn_final", spread=spread)
+        yield Rule("head/kernel", "head/kernel")
+        yield Rule("head/bias", "head/bias")
+
+    def expresses(self, spec: ModelSpec) -> bool:
+        """Whether it is a ResNet."""
+        return _is_bit(spec)
+
+
+def _root(arrays: ArraySpecs) -> str | None:
+    """The name of the first convolution, which identifies the format."""
+    roots = (PRE, POST, LEGACY)
+    return next((name for name in arrays if NUMBERED.sub(r"\1/kernel", name) in roots), None)
+
+
+def _legacy(numbers: list[str]) -> Iterator[Rule]:
+    """Yields the rules for big_transfer's names, with optional suffixes of convolutions."""
+    unit = "resnet/block{stage1}/unit{unit1:02d}"
+    for after in numbers:
+        conv = f"standardized_conv2d{after}/kernel"
+        yield Rule(f"resnet/root_block/{conv}", "resnet/conv_root/kernel")
+        for number, letter in enumerate("abc", start=1):
+            yield Rule(f"{unit}/{letter}/{conv}", f"resnet/unit/conv{number}/kernel")
+        yield Rule(f"{unit}/a/proj/{conv}", "resnet/unit/conv_proj/kernel")
+    norms = {f"{unit}/{letter}/group_norm": f"resnet/unit/gn{number}"
+             for number, letter in enumerate("abc", start=1)}  # fmt: skip
+    for source, target in {**norms, "resnet/group_norm": "resnet/gn_final"}.items():
+        yield Rule(f"{source}/gamma", f"{target}/scale")
+        yield Rule(f"{source}/beta", f"{target}/bias")
+    yield Rule("resnet/head/conv2d/kernel", "head/kernel", PIXEL)
+    yield Rule("resnet/head/conv2d/bias", "head/bias")
+
+
+# timm
+
+NAMES = re.compile(r"resnetv2_\d+x\d_bitm?")
+WRITTEN: dict[tuple[tuple[int, ...], float], str] = {
+    ((3, 4, 6, 3), 1): "resnetv2_50x1_bit",
+    ((3, 4, 6, 3), 3): "resnetv2_50x3_bit",
+    ((3, 4, 23, 3), 1): "resnetv2_101x1_bit",
+    ((3, 4, 23, 3), 3): "resnetv2_101x3_bit",
+    ((3, 8, 36, 3), 2): "resnetv2_152x2_bit",
+    ((3, 8, 36, 3), 4): "resnetv2_152x4_bit",
+}
+# The head of a ResNet of timm is a 1 x 1 convolution.
+TORCH_PIXEL = ArrayLayout(
+    lambda shape: (shape[1], shape[0], 1, 1),
+    lambda array, _: array[:, :, 0, 0].T,
+    lambda array: array.T[:, :, None, None],
+)
+
+
+class TimmBit(timm.Timm):
+    """timm's resnetv2_..._bit."""
+
+    def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:
+        """Whether the arrays are a ResNet of timm, which `read_spec` may refuse."""
+        units = any(name.startswith("stages.0.blocks.0.") for name in arrays)
+        return units and not timm.is_transformer(arrays)
+
+    def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
+        """Infers the model from names, shapes and config.json; raises WeightsError."""
+        given = timm.read_fields(hints.files)
+        timm.check_names(list(arrays))
+        timm.check_arguments(given, {})
+        if not {"stem.conv.weight", "norm.weight"} & arrays.keys():
+            raise WeightsError("contains neither a Vision Transformer nor a BiT ResNet of timm")
+        channels = array_shape(arrays, "stem.conv.weight", 4)[1]
+        if "norm.weight" not in arrays or "stem.norm.weight" in arrays:
+            raise WeightsError(
+                "contains a ResNet with post-activation units, which timm uses only in hybrids"
+            )
+        name = timm.architecture(given)
+        if name and not NAMES.fullmatch(name):
+            raise WeightsError(f"architecture={name}: of timm's ResNets, only BiT is supported")
+        headless = "head.fc.weight" not in arrays
+        classes = 1 if headless else array_shape(arrays, "head.fc.weight", 4)[0]
+        model = config.Model(
+            architecture="resnet",
+            num_classes=classes,
+            resnet_version="v2",
+            **timm.resnet_options(arrays, "stem."),
+        )
+        size = timm.image_size(given) or hints.image_size
+        data, assumed = timm.data(given, size or (224, 224), channels)
+        return ModelSpec(
+            model=models.complete(model),
+            data=data,
+            classes=() if headless else timm.classes(given, classes),
+            loss=timm.loss(given),
+            assumed=assumed if size else assumed | ANY_SIZE,
+            fresh=NO_HEAD if headless else {},
+        )
+
+    def rules(self, arrays: ArraySpecs | None, spec: ModelSpec) -> Iterator[Rule]:
+        """Yields the rules to read a state dict, and to write one."""
+        yield from timm.resnet_rules("stem.", "")
+        yield from norm("norm", "resnet/gn_final")
+        yield Rule("head.fc.weight", "head/kernel", TORCH_PIXEL)
+        yield Rule("head.fc.bias", "head/bias")
+
+    def expresses(self, spec: ModelSpec) -> bool:
+        """Whether it is a ResNet."""
+        return _is_bit(spec)
+
+    def files(self, spec: ModelSpec) -> Files:
+        """The config.json from which timm builds this model; raises WeightsError."""
+        units, width = spec.model.resnet_units or (), spec.model.resnet_width or 1.0
+        name = WRITTEN.get((units, width))
+        if name is None:
+            known = any(units == others for others, _ in WRITTEN)
+            wrong = f"width={width:g}" if known else f"units={config.show(units)}"
+            raise WeightsError(
+                f"model.resnet_{wrong}: timm cannot create this model from a config.json; "
+                "write the weights alone, to a path that ends in .safetensors"
+            )
+        channels = spec.data.channels
+        arguments = {} if channels == 3 else {"in_chans": channels}
+        return {
+            "config.json": timm.config_json(
+                spec, name, "avg", arguments, first="stem.conv", classifier="head.fc",
+                fixed_size=False,
+            )
+        }  # fmt: skip
+
+
+# Hugging Face
+
+ROOT = "embedder.convolution.weight"
+
+
+class HuggingFaceBit(huggingface.HuggingFace):
+    """transformers' BiT."""
+
+    types: ClassVar = {"bit": ("Bit", huggingface.STANDARD | {"resample": 2})}
+    anchors = (f"bit.{ROOT}", ROOT)
+
+    def model_spec(self, arrays: ArraySpecs, given: Fields, hints: Hints) -> ModelSpec:
+        """Infers the model from names, shapes and config.json; raises WeightsError."""
+        prefix = self.prefix(arrays)
+        width, channels = array_shape(arrays, prefix + ROOT, 4)[:2]
+        counts = (
+            depth(arrays, rf"(?:bit\.)?encoder\.stages\.{stage}\.layers\.(\d{{1,3}})\.")
+            for stage in itertools.count()
+        )
+        units = tuple(itertools.takewhile(bool, counts))
+        model = config.Model(
+            architecture="resnet",
+            resnet_units=units,
+            resnet_width=width / 64,
+            **_read_options(given, units),
+        )
+        size = huggingface.seen_size(hints) or hints.image_size
+        return huggingface.describe(arrays, model, size, channels, hints, "classifier.1.weight")
+
+    def rules_below(self, prefix: str, model: config.Model) -> Iterator[Rule]:
+        """Yields the rules below a prefix."""
+        yield Rule(f"{prefix}{ROOT}", "resnet/conv_root/kernel", CONVOLUTION)
+        yield from norm(f"{prefix}embedder.norm", "resnet/gn_root")
+        yield from resnet_units(f"{prefix}encoder.stages.{{stage}}.layers.{{unit}}")
+        yield from norm(f"{prefix}norm", "resnet/gn_final")
+        yield from dense("classifier.1", "head")
+
+    def expresses(self, spec: ModelSpec) -> bool:
+        """Whether it is a ResNet."""
+        return _is_bit(spec)
+
+    def fields(self, spec: ModelSpec) -> tuple[str, str, dict[str, Any]]:
+        """The names of the class and of the type, and the fields of config.json."""
+        model = spec.model
+        root, units = round(64 * (model.resnet_width or 1)), model.resnet_units or ()
+        post = model.resnet_version == "v1"
+        made = {
+            "embedding_size": root,
+            "hidden_sizes": [4 * root * 2**stage for stage in range(len(units))],
+            "depths": list(units),
+            "layer_type": "bottleneck" if post else "preactivation",
+            "global_padding": "SAME" if post else None,
+            "embedding_dynamic_padding": post,
+            "num_groups": 32,
+            "hidden_act": "relu",
+            "output_stride": max(32, 4 * 2 ** (len(units) - 1)),
+            "width_factor": 1,
+        }
+        return f"Bit{'Model' if spec.headless else 'ForImageClassification'}", "bit", made
+
+
+def _read_options(given: Fields, units: tuple[int, ...]) -> dict[str, Any]:
+    """The options that arrays do not reveal; raises WeightsError."""
+    kind = json_fields.text(given, "layer_type", "preactivation")
+    padding = (json_fields.text(given, "global_padding", "") or "none").lower()
+    dynamic = given.get("embedding_dynamic_padding", False) is True
+    wanted = {"preactivation": ("none", False), "bottleneck": ("same", True)}
+    if kind not in wanted:
+        raise WeightsError(f"layer_type={kind}: only preactivation and bottleneck are supported")
+    if (padding, dynamic) != wanted[kind]:
+        raise WeightsError(
+            f"global_padding={padding} with embedding_dynamic_padding={str(dynamic).lower()}: "
+            f"{kind} units pad by {wanted[kind][0]} and {str(wanted[kind][1]).lower()} here"
+        )
+    least = 4 * 2 ** max(len(units) - 1, 0)
+    for key, value in {"num_groups": 32, "hidden_act": "relu"}.items():
+        if given.get(key, value) != value:
+            raise WeightsError(f"{key}={str(given[key])[:80]}: only {value} is supported")
+    if json_fields.whole(given, "output_stride", 32) < least:
+        raise WeightsError(
+            f"output_stride={given['output_stride']}: dilated units are not supported"
+        )
+    return {
+        "resnet_version": "v2" if kind == "preactivation" else "v1",
+        "resnet_epsilons": "timm",
+    }

@@ -1,0 +1,354 @@
+"""timm's Eva and Beit: DINOv3, EVA and EVA-02, timm's own with rotary positions, and BEiT.
+
+blocks.0.attn.q_bias, blocks.0.gamma_1, reg_token                       DINOv3, timm's own
+blocks.0.attn.qkv.bias_mask, blocks.0.ls1.gamma, storage_tokens         DINOv3 of Meta, read only
+blocks.0.attn.q_proj, blocks.0.mlp.norm, pos_embed                      EVA-02, base and large
+blocks.0.attn.q_bias, blocks.0.mlp.fc1, pos_embed                       EVA-02 with SwiGLU, EVA
+blocks.0.attn.relative_position_bias_table, rel_pos_bias                BEiT, BEiT v2
+
+All but Meta's have queries and values with a bias and keys without. EVA-02 turns features 2i and
+2i + 1 of a head together, where the models here turn i and i + d/2: an import sorts the features of
+queries and keys, which changes no product of the two.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from vit_jax import config, models
+from vit_jax.weights import json_fields
+from vit_jax.weights.families import timm
+from vit_jax.weights.families.timm_vit import BIASES, META, TABLES, Assumed, TimmViT
+from vit_jax.weights.families.torch_rules import QKV, biasless, dense, swiglu
+from vit_jax.weights.family import CLIP, HALF, Fields, refuse_options
+from vit_jax.weights.mapping import (
+    FLAT,
+    SAME,
+    ArrayLayout,
+    ArraySpecs,
+    ModelSpec,
+    Rule,
+    Size,
+    linear,
+)
+from vit_jax.weights.readers import WeightsError
+
+HEADS = {4096: 32, 1408: 16}
+REFERENCE = (16, 16)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class TimmEva(TimmViT):
+    """Models of timm's Eva."""
+
+    @property
+    def why(self) -> str:
+        """Why an option that neither arrays nor config.json give is assumed."""
+        return f"as {self.title}'s; the file does not say"
+
+    def usual_heads(self, *, gated: bool) -> Mapping[int, int]:
+        """Numbers of heads by width, where heads are not 64 wide."""
+        return HEADS
+
+    def _check_given(self, arrays: ArraySpecs, given: Fields) -> None:
+        timm.check_arguments(given, self.fixed)
+
+    def options(self, arrays: ArraySpecs, given: Fields) -> tuple[dict[str, Any], Assumed]:
+        """Further options of the model, and the assumptions made."""
+        if "attn_pool.latent" in arrays:
+            raise WeightsError("global_pool=map: in timm's Eva it sees the class token too")
+        if arrays.keys() >= set(TABLES.values()):
+            raise WeightsError(f"contains both {' and '.join(TABLES.values())}; one is supported")
+        biases = (place for place, table in TABLES.items() if table in arrays)
+        made = {
+            "relative_bias": next(biases, "none"),
+            "biasless": (*_biasless(arrays), *biasless(arrays, BIASES)),
+        }
+        if self.rotary is None:
+            return made, {}
+        arguments = json_fields.section(given, "model_args")
+        made["rotary"] = json_fields.real(arguments, "rope_temperature", self.rotary)
+        return made, {} if "architecture" in given else {"model.rotary": self.why}
+
+    def image_size(
+        self, arrays: ArraySpecs, patch: list[int], sizes: tuple[Size | None, Size | None]
+    ) -> tuple[Size | None, Assumed]:
+        """The image size of a model, without learned positions that of offsets or any."""
+        if "pos_embed" in arrays:
+            return sizes[0], {}
+        given = [size for size in sizes if size is not None]
+        count = next((arrays[table].shape[0] for table in TABLES.values() if table in arrays), None)
+        if count is None:  # rotary positions fit any
+            usual = 16 * patch[0], 16 * patch[1]
+            return (given[0], {}) if given else (usual, {"data.image_size": self.why})
+        for size in given:
+            rows, columns = (side // one for side, one in zip(size, patch, strict=True))
+            if (2 * rows - 1) * (2 * columns - 1) + 3 == count:
+                return size, {}
+        side = math.isqrt(max(count - 3, 0))
+        if side % 2 == 0 or side * side != count - 3:
+            return (given[0] if given else None), {}
+        side = (side + 1) // 2
+        why = f"offsets of {side} x {side} patches; the file does not say"
+        return (side * patch[0], side * patch[1]), {"data.image_size": why}
+
+    def block_rules(self, block: str, model: config.Model) -> Iterator[Rule]:
+        """Yields the rules of a layer that come before those of ViT."""
+        turned = model.rotary_grid is not None
+        kernel, bias, scale = (_sorted(f) if turned else f for f in (linear(), FLAT, SAME))
+        target = "encoder/attention"
+        separate = [
+            Rule(f"{block}.attn.{name[0]}_proj.{part}", f"{target}/{name}/{leaf}", layout)
+            for name in ("query", "key")
+            for part, leaf, layout in (("weight", "kernel", kernel), ("bias", "bias", bias))
+        ]
+        separate += dense(f"{block}.attn.v_proj", f"{target}/value")
+        separate[-1] = separate[-1]._replace(layout=FLAT)
+        fused = [
+            Rule(f"{block}.attn.q_bias", f"{target}/query/bias", bias),
+            Rule(f"{block}.attn.v_bias", f"{target}/value/bias", FLAT),
+        ]
+        fused += [
+            Rule(f"{block}.attn.qkv.weight", f"{target}/{name}/kernel", layout, part, 3)
+            for part, (name, layout) in enumerate(zip(QKV, (kernel, kernel, linear()), strict=True))
+        ]
+        yield from (*separate, *fused) if _apart(model) else (*fused, *separate)
+        for name in ("query", "key"):
+            for part, leaf in (("weight", "scale"), ("bias", "bias")):
+                source = f"{block}.attn.{name[0]}_norm.{part}"
+                yield Rule(source, f"{target}/{name}_norm/{leaf}", scale)
+        for number in (1, 2):
+            yield Rule(f"{block}.gamma_{number}", f"encoder/scale{number}/scale")
+        yield Rule(f"{block}.attn.relative_position_bias_table", f"{target}/relative_bias/table")
+        yield Rule("rel_pos_bias.relative_position_bias_table", "relative_bias/table")
+        if model.mlp == "swiglu":
+            packed = turned and "mlp" not in model.sub_norm
+            yield from swiglu(f"{block}.mlp", "encoder/mlp", first="fc1" if packed else "fc1_g")
+
+    def check(self, spec: ModelSpec) -> None:
+        """Raises WeightsError for a model that such cannot be."""
+        refuse_options(spec.model, self.wrong(spec.model), f"timm's {self.title}")
+        super().check(spec)
+
+    def wrong(self, model: config.Model) -> dict[str, bool]:
+        """Options, each with whether the model has there what none of this kind can have."""
+        return {
+            "distillation": model.distillation,
+            "pooling": model.pooling == "map",
+            "biasless": "key" not in model.biasless,
+            "resnet_units": model.resnet_units is not None,
+        }
+
+    def packed(self, model: config.Model) -> int:
+        """The kernels of an MLP's first layer that the ratio of widths counts."""
+        return 1
+
+    def architecture(self, model: config.Model) -> str:
+        """The name of an architecture whose arguments give this model."""
+        return self.written
+
+    def arguments(self, model: config.Model) -> dict[str, Any]:
+        """The arguments from which timm builds a model, besides those of every ViT."""
+        return self.shared_arguments(model) | {
+            "class_token": models.has_class_token(model),
+            "num_reg_tokens": model.registers,
+            **({"rope_temperature": model.rotary} if model.rotary is not None else {}),
+            **({"use_pre_transformer_norm": True} if model.stem_norm else {}),
+        }
+
+    def shared_arguments(self, model: config.Model) -> dict[str, Any]:
+        """The arguments that Beit has too."""
+        return {
+            "use_fc_norm": model.norm_place == "pooled",
+            "qkv_bias": "query" not in model.biasless,
+            **({} if model.layer_scale is None else {"init_values": model.layer_scale}),
+            **({"swiglu_mlp": True} if model.mlp == "swiglu" else {}),
+            **({"scale_mlp": True} if "mlp" in model.sub_norm else {}),
+            **({"scale_attn_inner": True} if "attention" in model.sub_norm else {}),
+        }
+
+    def bias_groups(self, spec: ModelSpec) -> tuple[frozenset[str], ...]:
+        """Keys lack a bias, or queries and values do too."""
+        lacking = frozenset(QKV) <= set(spec.model.biasless)
+        return (frozenset(QKV) if lacking else frozenset(("key",)),)
+
+
+class Beit(TimmEva):
+    """Models of timm's Beit."""
+
+    def wrong(self, model: config.Model) -> dict[str, bool]:
+        """Options, each with whether the model has there what none of this kind can have."""
+        return super().wrong(model) | {
+            "pooling": model.pooling not in ("token", "gap"),
+            "registers": model.registers > 0,
+            "class_token": not models.has_class_token(model),
+            "stem_norm": model.stem_norm,
+            "qk_norm": model.qk_norm,
+        }
+
+    def arguments(self, model: config.Model) -> dict[str, Any]:
+        """The arguments from which timm builds a model, besides those of every ViT."""
+        return self.shared_arguments(model) | {
+            "init_values": model.layer_scale or 0,  # timm takes null for the default
+            "use_abs_pos_emb": model.position != "none",
+            "use_rel_pos_bias": model.relative_bias == "layers",
+            "use_shared_rel_pos_bias": model.relative_bias == "shared",
+        }
+
+
+class DinoV3(TimmEva):
+    """DINOv3."""
+
+    def wrong(self, model: config.Model) -> dict[str, bool]:
+        """Options, each with whether the model has there what none of this kind can have."""
+        more = {"position": model.position != "none", "layer_scale": model.layer_scale is None}
+        return super().wrong(model) | more
+
+    def arguments(self, model: config.Model) -> dict[str, Any]:
+        """The arguments from which timm builds a model, besides those of every ViT."""
+        align = {"swiglu_align_to": 1} if model.mlp == "swiglu" else {}
+        return super().arguments(model) | align
+
+
+class Eva02(TimmEva):
+    """EVA-02, and timm's own models with such rotary positions: of a grid of reference, scaled."""
+
+    def options(self, arrays: ArraySpecs, given: Fields) -> tuple[dict[str, Any], Assumed]:
+        """Further options of the model, and the assumptions made."""
+        made, assumed = super().options(arrays, given)
+        said = json_fields.section(given, "model_args").get("ref_feat_shape")
+        said = REFERENCE if said is None else said
+        grid = json_fields.pair({"ref_feat_shape": said}, "ref_feat_shape")
+        unsaid = {} if "architecture" in given else {"model.rotary_grid": self.why}
+        return made | {"rotary_grid": grid}, assumed | unsaid
+
+    def arguments(self, model: config.Model) -> dict[str, Any]:
+        """The arguments from which timm builds a model, besides those of every ViT."""
+        learned = model.position != "none"
+        apart = learned and not models.has_class_position(model)
+        return super().arguments(model) | {
+            "swiglu_mlp": model.mlp == "swiglu",
+            "qkv_fused": not _apart(model),
+            "ref_feat_shape": list(model.rotary_grid or REFERENCE),
+            "use_abs_pos_emb": learned,
+            **({"no_embed_class": True} if apart else {}),
+        }
+
+
+def _biasless(arrays: ArraySpecs) -> tuple[str, ...]:
+    """Which of queries, keys and values lack a bias, as `model.biasless`."""
+    if "blocks.0.attn.qkv.bias" in arrays:  # Meta's, with zeros for keys where there is a mask
+        return ("key",) if "blocks.0.attn.qkv.bias_mask" in arrays else ()
+    biased = {"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias"} & arrays.keys()
+    return ("key",) if biased else QKV
+
+
+def _sorted(layout: ArrayLayout) -> ArrayLayout:
+    """The layout of a layer's queries or keys whose pairs of features are neighbors."""
+
+    def read(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        found = layout.read(array, shape)
+        return np.concatenate([found[..., ::2], found[..., 1::2]], axis=-1)
+
+    def write(array: np.ndarray) -> np.ndarray:
+        pairs = np.stack(np.split(array, 2, axis=-1), axis=-1)
+        return layout.write(pairs.reshape(array.shape))
+
+    return ArrayLayout(layout.shape, read, write)
+
+
+def _apart(model: config.Model) -> bool:
+    """Whether EVA-02's sizes with such norms keep queries, keys and values apart."""
+    return model.rotary_grid is not None and "mlp" in model.sub_norm
+
+
+def _bare(arrays: ArraySpecs) -> bool:
+    """Whether there is LayerScale by EVA's names and no table of positions."""
+    return "blocks.0.gamma_1" in arrays and "pos_embed" not in arrays
+
+
+def _keyless(arrays: ArraySpecs) -> bool:
+    return "blocks.0.attn.q_bias" in arrays and "blocks.0.attn.qkv.bias" not in arrays
+
+
+def _is_dinov3(arrays: ArraySpecs) -> bool:
+    named = _bare(arrays) and "reg_token" in arrays and "cls_token" in arrays
+    return named or META in arrays
+
+
+def _is_eva02(arrays: ArraySpecs) -> bool:
+    if _bare(arrays) and "reg_token" in arrays:  # timm's own with rotary positions
+        return True
+    hidden, inner = (arrays.get(f"blocks.0.mlp.fc{n}.weight") for n in (1, 2))
+    packed = hidden is not None and inner is not None and hidden.shape[:1] != inner.shape[1:]
+    gated = packed or "blocks.0.mlp.fc1_g.weight" in arrays
+    return "blocks.0.attn.q_proj.weight" in arrays or (_keyless(arrays) and gated)
+
+
+def _is_eva(model: config.Model) -> bool:
+    """Whether a model without rotary positions and biases of offsets has keys without a bias."""
+    keyless = "key" in model.biasless and "query" not in model.biasless
+    plain = model.gelu == "erf" and model.activation == "gelu" and model.mlp == "plain"
+    odd = model.distillation or model.stem_norm or model.resnet_units is not None
+    odd = odd or model.norm_epsilon != 1e-6 or model.pooling == "map" or model.qk_norm
+    odd = odd or model.rotary is not None or model.relative_bias != "none"
+    return keyless and plain and not odd and models.has_class_position(model)
+
+
+# In the order in which files that name no architecture are tried.
+FAMILIES = (
+    Beit(
+        title="BEiT",
+        names=r"beit(?:v2)?_(?:base|large)_patch16_\d+",
+        looks_like=lambda arrays: bool(set(TABLES.values()) & arrays.keys()),
+        pixels=HALF,
+        written="beit_base_patch16_224",
+        expressed=lambda model: model.relative_bias != "none" and model.rotary is None,
+    ),
+    DinoV3(
+        title="DINOv3",
+        names=r"vit_\w+_patch16_dinov3(?:_qkvb)?",
+        looks_like=_is_dinov3,
+        epsilon=1e-5,
+        pooling="avg",
+        rotary=100.0,
+        written="vit_small_patch16_dinov3",
+        expressed=lambda model: model.rotary is not None and model.rotary_grid is None,
+        fixed={
+            "rope_type": "dinov3",
+            "rope_rotate_half": True,
+            "use_rot_pos_emb": True,
+            "use_abs_pos_emb": False,
+        },
+    ),
+    Eva02(
+        title="EVA-02",
+        names=r"eva02_(?:tiny|small|base|large)_patch1[46]_(?:clip_)?\d+|"
+        r"vit_\w+_patch16_rope_reg\d_gap_\d+",
+        looks_like=_is_eva02,
+        pixels=CLIP,
+        rotary=10000.0,
+        written="eva02_tiny_patch14_224",  # which has no norms inside its layers
+        expressed=lambda model: model.rotary is not None and model.rotary_grid is not None,
+        fixed={
+            "use_rot_pos_emb": True,
+            "rope_rotate_half": False,
+            "rope_type": "cat",
+            "rope_grid_offset": 0,
+            "rope_grid_indexing": "ij",
+            "attn_type": "eva",
+        },
+    ),
+    TimmEva(
+        title="EVA",
+        names=r"eva_giant_patch14_(?:clip_)?\d+",
+        looks_like=_keyless,
+        pixels=CLIP,
+        written="eva_giant_patch14_224",
+        expressed=_is_eva,
+        fixed={"use_rot_pos_emb": False, "attn_type": "eva"},
+    ),
+)

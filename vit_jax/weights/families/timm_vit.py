@@ -1,0 +1,658 @@
+"""timm's VisionTransformer: ViT, DeiT, CLIP, SigLIP, DINOv2 and others, and hybrids with a ResNet.
+
+patch_embed.proj, blocks.0.attn.qkv, norm, head      Vision Transformer
+patch_embed.backbone.stages.0.blocks.0.conv1, ...    with post-activation units below: a hybrid
+
+Files of Meta's DINOv2 have the same names but for register_tokens, and for mlp.w12 and mlp.w3 where
+the MLP is SwiGLU.
+
+Names and shapes do not reveal the number of heads, the activation, the pooling or the
+preprocessing. The config.json of a folder mostly does; assumptions made without it are reported.
+Nor do they tell some families from others that compute something else: norms after attention and
+MLP, other rotary positions. So timm's architectures are accepted by name, and of a file without a
+name everything that its arrays leave open is an assumption.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from vit_jax import config, models
+from vit_jax.weights import json_fields
+from vit_jax.weights.families import timm
+from vit_jax.weights.families.torch_rules import (
+    QKV,
+    biasless,
+    dense,
+    hidden,
+    mlp,
+    norm,
+    parts,
+    registers,
+    swiglu,
+)
+from vit_jax.weights.family import (
+    CLIP,
+    HALF,
+    HEADLESS,
+    IMAGENET,
+    NO_HEAD,
+    Fields,
+    Files,
+    Hints,
+    Pixels,
+)
+from vit_jax.weights.mapping import (
+    CONVOLUTION,
+    ArraySpecs,
+    ModelSpec,
+    Rule,
+    Size,
+    array_shape,
+    depth,
+    linear,
+    size_of_positions,
+)
+from vit_jax.weights.readers import WeightsError
+
+Assumed = dict[str, str]  # what is assumed, and why
+
+SIZES = (
+    r"vit_(?:tiny|wee|xsmall|small|little|medium|mediumd|betwixt|base|large|huge|giant|giantopt|"
+    r"gigantic|so150m2?|so400m)"
+)
+# Heads are 64 wide, except in models of these widths, or with SwiGLU in DINOv2's giant.
+HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 16, 1664: 16}
+GATED_HEADS = {1536: 24}
+# Models whose heads are not as wide as those of others of their width.
+NAMED_HEADS = {"test_vit": 2, "vit_base_patch16_gap_224": 16}
+# SigLIP 2 models with a width or patch size that SigLIP lacks.
+TANH = r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip.*|vit_large_patch16_siglip.*512"
+# Activations by timm's name; of several names, exports use the first.
+ACTIVATIONS = {
+    "gelu": {"gelu": "erf"},
+    "gelu_erf": {"gelu": "erf"},
+    "gelu_tanh": {"gelu": "tanh"},
+    "silu": {"activation": "silu"},
+    "swish": {"activation": "silu"},
+    "relu": {"activation": "relu"},
+    "quick_gelu": {"gelu": "quick"},
+}
+POOLING = {"token": "token", "avg": "gap", "max": "max", "avgmax": "gap_max", "map": "map"}
+NORMS_FIRST = "pre-norm layers"  # assumed, but no option
+PLAIN = "vit_base_patch16_224"  # whose arguments give any size
+HYBRIDS: dict[tuple[int, ...], str] = {  # whose ResNets have no such arguments in timm
+    (): "vit_tiny_r_s16_p8_224",
+    (2, 2, 2, 2): "vit_small_r26_s32_224",
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
+}
+# Why architectures are refused whose arrays look like those of others.
+OTHERWISE = (
+    (r".*_rpn_.*|eva02_enormous_.*", "its layers normalize after attention and MLP, not before"),
+    (r"vit_pe_.*", "its rotary positions are those of Perception Encoder"),
+    (r"vit_.*_rope_.*", "its rotary positions are those of RoPE-ViT"),
+)
+# Dense layers, and the parts in `model.biasless` where their bias is missing.
+BIASES = {
+    "patch_embed.proj": ("patches",),
+    "blocks.0.attn.proj": ("out",),
+    "blocks.0.mlp.fc1": ("mlp",),
+}
+BACKBONE = "patch_embed.backbone."
+META = "storage_tokens"  # registers in Meta's DINOv3
+REGISTERS = ("reg_token", "register_tokens", META)  # of timm and of Meta
+SCALES = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"}  # of timm, and of Meta's DeiT-III
+# Arrays of timm's Eva and Beit that would make a VisionTransformer one of no known kind.
+OF_EVA = re.compile(
+    r"blocks\.\d+\.attn\.([qv]_bias|relative_position_bias_table)|rope_embed\.periods|"
+    r"rel_pos_bias\.relative_position_bias_table"
+)
+TABLES = {  # biases of attention by offset
+    "layers": "blocks.0.attn.relative_position_bias_table",
+    "shared": "rel_pos_bias.relative_position_bias_table",
+}
+INNER = {"attn": "attention", "mlp": "mlp"}  # parts with a norm inside, by timm's names
+# Unsupported features, by what is missing.
+LACKING = (
+    ("with no norm after its last layer",
+     lambda arrays: not {"norm.weight", "fc_norm.weight"} & arrays.keys()),
+    ("with RMSNorm or LayerNorms without a bias",
+     lambda arrays: "blocks.0.norm1.weight" in arrays and "blocks.0.norm1.bias" not in arrays),
+    ("with a SwiGLU of another kind, without biases",
+     lambda arrays: ("blocks.0.mlp.fc1_g.weight" in arrays
+                     and "blocks.0.mlp.fc1_g.bias" not in arrays)),
+    ("with no MLP by names that are known (blocks.0.mlp.fc1)",
+     lambda arrays: not any(f"blocks.0.mlp.{n}.weight" in arrays
+                            for n in ("fc1", "fc1_g", "w12", "w1", "gate_proj", "weights_in"))),
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class TimmViT(timm.Timm):
+    """Models that differ in sizes, tokens and parts that arrays show, and in what is said here.
+
+    Attributes:
+      title: its name in messages.
+      names: a pattern of its architectures in timm.
+      looks_like: whether a file that names no architecture is one, by its arrays.
+      pixels: mean and deviation of the images that its weights were trained on.
+      weights: whose they are; by default those of the title.
+      epsilon: of LayerNorm.
+      pooling: timm's default where there are a class token and a norm of all tokens.
+      rotary: base of its rotary positions.
+      fixed: arguments with the one value that is supported.
+      written: the architecture that exports name, whose arguments give any size.
+      expressed: whether exports write a model under that name.
+    """
+
+    title: str
+    names: str
+    looks_like: Callable[[ArraySpecs], bool]
+    pixels: Pixels = IMAGENET
+    weights: str = ""
+    epsilon: float = 1e-6
+    pooling: str = "token"
+    rotary: float | None = None
+    fixed: Fields = dataclasses.field(default_factory=dict)
+    written: str = ""
+    expressed: Callable[[config.Model], bool] = lambda model: False
+
+    def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:
+        """Whether it has such an architecture, or if none is named, such arrays."""
+        if not timm.is_transformer(arrays):
+            return False
+        name = timm.architecture(timm.read_fields(files))
+        return bool(re.fullmatch(self.names, name)) if name else self.looks_like(arrays)
+
+    def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
+        """Infers the model from names, shapes and config.json; raises WeightsError."""
+        given = timm.read_fields(hints.files)
+        _check_arrays(arrays)
+        self._check_given(arrays, given)
+        width, channels, *patch = array_shape(arrays, "patch_embed.proj.weight", 4)
+        root = _root(arrays)
+        kind, features = hidden(arrays, "blocks.0.mlp")
+        gated = kind == "swiglu"
+        heads, assumed = read_heads(given, width, hints.heads, self.usual_heads(gated=gated))
+        options, unsaid = self.options(arrays, given)
+        assumed |= unsaid
+        pooling, unsaid = self._pooling(arrays, given)
+        assumed |= unsaid | self._unsaid(arrays, given, gated=gated)
+        headless = "head.weight" not in arrays
+        second = {"head_dist/kernel": HEADLESS, "head_dist/bias": HEADLESS}
+        lacking = {**NO_HEAD, **(second if pooling == "distilled" else {})}
+        token = "cls_token" in arrays
+        pre_logits = "pre_logits.fc.weight" in arrays
+        model = models.complete(
+            config.Model(
+                patch_size=(patch[0], patch[1]),
+                width=width,
+                depth=depth(arrays, r"blocks\.(\d{1,3})\."),
+                mlp_dim=features,
+                mlp=kind,
+                heads=heads,
+                layer_scale=_layer_scale(given) if SCALES & arrays.keys() else None,
+                distillation="dist_token" in arrays,
+                registers=registers(arrays, *REGISTERS),
+                num_classes=1 if headless else array_shape(arrays, "head.weight", 2)[0],
+                patch_remainder="drop",
+                pooling=pooling,
+                class_token=None if token == (pooling == "token") else token,
+                stem_norm="norm_pre.weight" in arrays,
+                sub_norm=tuple(
+                    INNER[part] for part in INNER if f"blocks.0.{part}.norm.weight" in arrays
+                ),
+                qk_norm="blocks.0.attn.q_norm.weight" in arrays,
+                norm_epsilon=self.epsilon,
+                norm_place="pooled" if "fc_norm.weight" in arrays else "tokens",
+                position="learned_1d" if "pos_embed" in arrays else "none",
+                position_resize=_position_resize(arrays),
+                representation_size=(
+                    array_shape(arrays, "pre_logits.fc.weight", 2)[0] if pre_logits else None
+                ),
+                **read_activation(given, gated=gated, pooling=pooling),
+                **(timm.resnet_options(arrays, root) if root else {}),
+                **options,
+            )
+        )
+        if root:
+            channels = array_shape(arrays, f"{root}conv.weight", 4)[1]
+        said, unsaid = self.image_size(arrays, patch, (timm.image_size(given), hints.image_size))
+        assumed |= unsaid
+        size, class_position, guessed = _image_size(arrays, model, (said, hints.image_size))
+        whose = self.weights or f"{self.title}'s weights"
+        data, unsaid = timm.data(given, size, channels, self.pixels, whose)
+        return ModelSpec(
+            model=dataclasses.replace(model, class_position=class_position),
+            data=data,
+            classes=() if headless else timm.classes(given, model.num_classes or 0),
+            loss=timm.loss(given),
+            assumed=assumed | guessed | unsaid,
+            fresh=lacking if headless else {},
+        )
+
+    # What timm's Eva has otherwise
+
+    @property
+    def why(self) -> str:
+        """Why an option that neither arrays nor config.json give is assumed."""
+        return "timm's default; the file does not say"
+
+    def usual_heads(self, *, gated: bool) -> Mapping[int, int]:
+        """Numbers of heads by width, where heads are not 64 wide."""
+        return HEADS | GATED_HEADS if gated else HEADS
+
+    def options(self, arrays: ArraySpecs, given: Fields) -> tuple[dict[str, Any], Assumed]:
+        """Further options of the model, and the assumptions made."""
+        return {"biasless": biasless(arrays, BIASES | {"blocks.0.attn.qkv": QKV})}, {}
+
+    def image_size(
+        self, arrays: ArraySpecs, patch: list[int], sizes: tuple[Size | None, Size | None]
+    ) -> tuple[Size | None, Assumed]:
+        """The image size that files say, and the assumptions made."""
+        return sizes[0], {}
+
+    def block_rules(self, block: str, model: config.Model) -> Iterator[Rule]:
+        """Yields the rules of a layer that come before those of ViT."""
+        yield from ()
+
+    # Shared by all
+
+    def _check_given(self, arrays: ArraySpecs, given: Fields) -> None:
+        timm.check_names(list(arrays))
+        timm.check_arguments(given, self.fixed)
+
+    def _pooling(self, arrays: ArraySpecs, given: Fields) -> tuple[str, Assumed]:
+        """The pooling and the assumptions made; raises WeightsError."""
+        if "attn_pool.latent" in arrays:
+            return "map", {}
+        if "dist_token" in arrays:
+            return "distilled", {}
+        token = "cls_token" in arrays
+        natural = "avg" if "fc_norm.weight" in arrays or not token else self.pooling
+        if META in arrays:  # whose own code reads the class token
+            natural = "token"
+        said = json_fields.text(json_fields.section(given, "model_args"), "global_pool", "")
+        said = said or json_fields.text(given, "global_pool", "")
+        kind = said or natural
+        if kind not in POOLING:
+            raise WeightsError(f"global_pool={kind}: only {', '.join(POOLING)} are supported")
+        if kind == "map":
+            raise WeightsError("global_pool=map: attn_pool.latent is missing")
+        if not token and kind == "token":
+            raise WeightsError("global_pool=token: cls_token is missing")
+        named = said or "architecture" in given
+        return POOLING[kind], {} if named else {"model.pooling": self.why}
+
+    def _unsaid(self, arrays: ArraySpecs, given: Fields, *, gated: bool) -> Assumed:
+        """The assumptions about encoder layers if the file names no architecture."""
+        if timm.architecture(given):
+            return {}
+        keys = ["model.norm_epsilon", NORMS_FIRST]
+        if not json_fields.section(given, "model_args").get("act_layer"):
+            keys = ["model.mlp" if gated else "model.activation", *["model.gelu"][gated:], *keys]
+        if self.rotary is None:
+            placed = "pos_embed" in arrays or bool(set(TABLES.values()) & arrays.keys())
+            keys += ["model.rotary"] if placed else ["model.position", "model.rotary"]
+        return dict.fromkeys(keys, self.why)
+
+    def rules(self, arrays: ArraySpecs | None, spec: ModelSpec) -> Iterator[Rule]:
+        """Yields the rules to read a state dict, and to write one."""
+        model = spec.model
+        if model.heads is None:
+            raise WeightsError(timm.UNKNOWN_HEADS.format(model.width))
+        root = f"{BACKBONE}stem." if model.resnet_units else BACKBONE
+        block = "blocks.{layer}"
+        yield from timm.resnet_rules(root, BACKBONE)
+        yield from self.block_rules(block, model)
+        for part, name in INNER.items():
+            yield from norm(f"{block}.{part}.norm", f"encoder/{name}/sub_norm")
+        yield Rule("cls_token", "cls")
+        yield Rule("dist_token", "distillation")
+        yield from dense("head_dist", "head_dist")
+        yield from (Rule(name, "registers") for name in REGISTERS)
+        yield Rule("pos_embed", "position/table")
+        yield from dense("patch_embed.proj", "embedding", CONVOLUTION)
+        yield from norm("norm_pre", "stem_norm")
+        yield from norm(f"{block}.norm1", "encoder/norm1")
+        yield from norm(f"{block}.norm2", "encoder/norm2")
+        yield from parts(f"{block}.attn.qkv", "encoder/attention", QKV)
+        yield from norm(f"{block}.attn.q_norm", "encoder/attention/query_norm")
+        yield from norm(f"{block}.attn.k_norm", "encoder/attention/key_norm")
+        yield from dense(f"{block}.attn.proj", "encoder/attention/out", linear(2))
+        yield from (swiglu if model.mlp == "swiglu" else mlp)(f"{block}.mlp", "encoder/mlp")
+        yield from (Rule(f"{block}.ls{n}.gamma", f"encoder/scale{n}/scale") for n in (1, 2))
+        yield from (Rule(f"{block}.gamma_{n}", f"encoder/scale{n}/scale") for n in (1, 2))
+        yield from norm("fc_norm" if model.norm_place == "pooled" else "norm", "encoder_norm")
+        yield Rule("attn_pool.latent", "pooling/probe")
+        yield from parts("attn_pool.q", "pooling/attention", ("query",))
+        yield from parts("attn_pool.kv", "pooling/attention", ("key", "value"))
+        yield from dense("attn_pool.proj", "pooling/attention/out", linear(2))
+        yield from norm("attn_pool.norm", "pooling/norm")
+        yield from mlp("attn_pool.mlp", "pooling/mlp")
+        yield from dense("pre_logits.fc", "pre_logits")
+        yield from dense("head", "head")
+
+    def expresses(self, spec: ModelSpec) -> bool:
+        """Whether exports write a model under this one's name."""
+        return self.expressed(spec.model)
+
+    def check(self, spec: ModelSpec) -> None:
+        """Raises WeightsError for an encoder that timm has no equivalent of."""
+        super().check(spec)
+        model = spec.model
+        if model.pooling not in (*POOLING.values(), "distilled"):
+            raise WeightsError(f"model.pooling={model.pooling}: timm has no equivalent")
+        if model.stem_norm and "patches" not in model.biasless:
+            raise WeightsError(
+                f"model.biasless={config.show(model.biasless)}: timm has no bias of patches before "
+                "model.stem_norm"
+            )
+        if not model.distillation:
+            return
+        if model.pooling != "distilled":
+            raise WeightsError(
+                f"model.pooling={model.pooling}: timm reads a distillation token with a head of "
+                "its own (distilled)"
+            )
+        if model.registers:
+            raise WeightsError(
+                f"model.registers={model.registers}: timm has none beside a distillation token"
+            )
+        if not model.class_position:
+            raise WeightsError(
+                "model.class_position=false: timm has positions for class and distillation token"
+            )
+
+    def files(self, spec: ModelSpec) -> Files:
+        """The config.json from which timm builds this model; raises WeightsError."""
+        model, data = spec.model, spec.data
+        name = self.architecture(model)
+        width, hidden = model.width or 0, (model.mlp_dim or 0) * self.packed(model)
+        ratio = hidden / width
+        pooling = {"distilled": "token"} | {value: key for key, value in POOLING.items()}
+        pool = pooling[model.pooling]
+        patch = model.patch_size or (1, 1)
+        arguments = {
+            "img_size": list(data.image_size),
+            "patch_size": patch[0] if patch[0] == patch[1] else list(patch),
+            "in_chans": data.channels,
+            "embed_dim": width,
+            "depth": model.depth,
+            "num_heads": model.heads,
+            # timm rounds the product down.
+            "mlp_ratio": ratio if int(width * ratio) == hidden else (hidden + 0.5) / width,
+            "global_pool": pool,
+            **({"qk_norm": True} if model.qk_norm else {}),
+            **self.arguments(model),
+        }
+        first = "patch_embed.proj"
+        if model.resnet_units is not None:
+            first = f"patch_embed.backbone.{'stem.' * bool(model.resnet_units)}conv"
+        last = ["head", "head_dist"] if model.pooling == "distilled" else "head"
+        return {
+            "config.json": timm.config_json(
+                spec, name, pool, arguments, first=first, classifier=last
+            )
+        }
+
+    def packed(self, model: config.Model) -> int:
+        """The kernels of an MLP's first layer that are stored in one array."""
+        return 2 if model.mlp == "swiglu" else 1
+
+    def architecture(self, model: config.Model) -> str:
+        """The name of an architecture whose arguments give this model; raises WeightsError."""
+        units, width = model.resnet_units, model.resnet_width or 1.0
+        if units is None:
+            if model.distillation and model.mlp == "swiglu":
+                raise WeightsError(
+                    "model.distillation=true: timm cannot create it with SwiGLU from a "
+                    "config.json; write the weights alone, to a path that ends in .safetensors"
+                )
+            return self.written
+        if model.mlp == "swiglu":
+            raise WeightsError(
+                "model.mlp=swiglu: timm cannot create such a hybrid from a config.json; "
+                "write the weights alone, to a path that ends in .safetensors"
+            )
+        if units not in HYBRIDS or width != 1:
+            wrong = f"width={width:g}" if units in HYBRIDS else f"units={config.show(units)}"
+            raise WeightsError(
+                f"model.resnet_{wrong}: timm cannot create this model from a config.json; "
+                "write the weights alone, to a path that ends in .safetensors"
+            )
+        return HYBRIDS[units]
+
+    def arguments(self, model: config.Model) -> dict[str, Any]:
+        """The arguments from which timm builds a model, besides those of Eva too."""
+        gated = model.mlp == "swiglu"
+        gelu = model.activation == "gelu"
+        activation = {"gelu": model.gelu} if gelu else {"activation": model.activation}
+        name = next(name for name, options in ACTIVATIONS.items() if options == activation)
+        # Whether timm's table has a row for the class token, or there is no such token; beside
+        # registers, which would have rows too, it has none.
+        row = model.class_position or not models.has_class_token(model)
+        return {
+            **({} if model.distillation else {"class_token": models.has_class_token(model)}),
+            "fc_norm": model.norm_place == "pooled",
+            "act_layer": "silu" if gated else name,
+            **({} if row and not model.registers else {"no_embed_class": True}),
+            **({} if model.layer_scale is None else {"init_values": model.layer_scale}),
+            **({"reg_tokens": model.registers} if model.registers else {}),
+            **({"pre_norm": model.stem_norm} if model.stem_norm or _is_clip(model) else {}),
+            **({"scale_attn_norm": True} if "attention" in model.sub_norm else {}),
+            **({"scale_mlp_norm": True} if "mlp" in model.sub_norm else {}),
+            **({"qkv_bias": False} if "query" in model.biasless else {}),
+            **({"proj_bias": False} if "out" in model.biasless else {}),
+        }
+
+    def bias_groups(self, spec: ModelSpec) -> tuple[frozenset[str], ...]:
+        """Parts that timm's arguments leave without a bias together."""
+        patches = (frozenset(("patches",)),) if spec.model.stem_norm else ()
+        return frozenset(QKV), frozenset(("out", "mlp")), *patches
+
+    def class_rows(self, model: config.Model) -> tuple[bool, ...]:
+        """Beside registers, positions have no row for the class token."""
+        return (False,) if model.registers else (True, False)
+
+
+def _check_arrays(arrays: ArraySpecs) -> None:
+    """Raises WeightsError for arrays of what no model here has, or lacks."""
+    timm.check_names([name for name in arrays if not OF_EVA.fullmatch(name)])
+    if lacking := next((what for what, lacks in LACKING if lacks(arrays)), ""):
+        raise WeightsError(f"contains a model {lacking}, which is not supported")
+
+
+def _root(arrays: ArraySpecs) -> str:
+    """The name prefix of a hybrid's root convolution; empty without one."""
+    roots = (f"{BACKBONE}stem.", BACKBONE)  # the latter where it is no more than a stem
+    return next((root for root in roots if f"{root}conv.weight" in arrays), "")
+
+
+def read_heads(
+    given: Fields, width: int, wanted: int | None = None, usual: Mapping[int, int] = HEADS
+) -> tuple[int | None, Assumed]:
+    """The number of heads, or None if unknown, and the assumptions made.
+
+    Args:
+      given: the fields of config.json.
+      width: width of the model.
+      wanted: the caller's number, used if the file has none.
+      usual: numbers by width, where heads are not 64 wide.
+    """
+    arguments = json_fields.section(given, "model_args")
+    if arguments.get("num_heads") is not None:
+        return json_fields.whole(arguments, "num_heads"), {}
+    name = timm.architecture(given)
+    if name in NAMED_HEADS:
+        return NAMED_HEADS[name], {}
+    if wanted is not None:
+        return wanted, {}
+    if width in usual:
+        return usual[width], {"model.heads": f"as in timm's models {width} wide"}
+    if width % 64:
+        return None, {}
+    return width // 64, {"model.heads": "each 64 wide; the file does not say"}
+
+
+def _layer_scale(given: Fields) -> float:
+    """The initial value of LayerScale, which says nothing of its learned ones."""
+    arguments = json_fields.section(given, "model_args")
+    said = arguments.get("init_values") is not None
+    return (json_fields.real(arguments, "init_values") if said else 0) or 1e-5
+
+
+def read_activation(
+    given: Fields, *, gated: bool = False, pooling: str = "token"
+) -> dict[str, str]:
+    """The options of the activation; raises WeightsError for an unknown one.
+
+    Args:
+      given: the fields of config.json.
+      gated: whether the MLP is SwiGLU, whose activation is SiLU; that of attention pooling too.
+      pooling: of the model.
+    """
+    name = timm.architecture(given)
+    named = "gelu_tanh" if re.fullmatch(TANH, name) else "gelu"
+    named = "quick_gelu" if "_quickgelu" in name else named
+    kind = json_fields.text(json_fields.section(given, "model_args"), "act_layer", "") or named
+    if kind not in ACTIVATIONS:
+        raise WeightsError(f"act_layer={kind}: only {', '.join(ACTIVATIONS)} are supported")
+    if gated:
+        said = json_fields.text(json_fields.section(given, "model_args"), "act_layer", "silu")
+        if ACTIVATIONS[said or "silu"] != ACTIVATIONS["silu"]:
+            raise WeightsError(f"act_layer={said}: of gated MLPs, only SwiGLU (silu) is supported")
+        return ACTIVATIONS["silu"] if pooling == "map" else {}
+    return ACTIVATIONS[kind]
+
+
+def _position_resize(arrays: ArraySpecs) -> str:
+    """The way of resizing positions: timm's, or that of Meta's DINOv2 without registers."""
+    if "pos_embed" not in arrays and not any("relative_position_bias" in n for n in arrays):
+        return config.Model().position_resize  # there is nothing to resize
+    meta = "mask_token" in arrays and "pos_embed" in arrays and "register_tokens" not in arrays
+    return "bicubic_offset" if meta and "blocks.0.ls1.gamma" in arrays else "antialiased_bicubic"
+
+
+def _image_size(
+    arrays: ArraySpecs, model: config.Model, sizes: tuple[Size | None, Size | None]
+) -> tuple[Size, bool, Assumed]:
+    """The image size of the positions, whether the class token has one, and assumptions.
+
+    Args:
+      arrays: arrays of the file.
+      model: complete.
+      sizes: image sizes from config.json and from the caller. The first with equally many patches
+        counts; otherwise the grid is square.
+    """
+    given = next((size for size in sizes if size is not None), None)
+    if "pos_embed" not in arrays:
+        if given is None:
+            raise WeightsError(
+                "contains no position embeddings; "
+                "give the image size: --config.data.image_size=HEIGHT,WIDTH"
+            )
+        return given, True, {}
+    rows = array_shape(arrays, "pos_embed", 3)[1]
+    token = models.has_class_token(model)
+    before = token + model.distillation
+    counts = (rows - before, rows) if token else (rows,)  # the latter with no_embed_class
+    for size in sizes:
+        if size is not None and (patches := math.prod(models.grid(model, size))) in counts:
+            return size, not token or patches < rows, {}
+    squares = [count for count in counts if count and math.isqrt(count) ** 2 == count]
+    own = rows - token - model.registers  # if registers had positions of their own
+    if model.registers and not squares and own > 0 and math.isqrt(own) ** 2 == own:
+        raise WeightsError("contains positions of its register tokens, which is not supported")
+    patches = (squares or counts)[0]
+    size, assumed = size_of_positions(model, patches, given)
+    apart = token and patches == rows
+    if apart:
+        assumed |= {"model.class_position": f"{rows} positions are a square without it"}
+    return size, not apart, assumed
+
+
+def _is_clip(model: config.Model) -> bool:
+    """Whether a model has the epsilon of timm's CLIP, which no argument sets."""
+    return model.norm_epsilon == 1e-5 and model.mlp == "plain" and model.resnet_units is None
+
+
+class Unknown(timm.Timm):
+    """A Vision Transformer of timm whose architecture is none of the known ones."""
+
+    def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:
+        """Whether it is one of timm's at all."""
+        return timm.is_transformer(arrays)
+
+    def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
+        """Raises WeightsError."""
+        _check_arrays(arrays)  # what arrays show is a better reason than an unknown name
+        name = timm.architecture(timm.read_fields(hints.files))
+        why = next((why for pattern, why in OTHERWISE if re.fullmatch(pattern, name)), None)
+        plain = f"if it is a ViT of other sizes, let config.json say {PLAIN}"
+        raise WeightsError(
+            f"architecture={name[:80]}: this model of timm is not supported"
+            f"{f', as {why}' if why else f'; {plain}'}"
+        )
+
+
+# In the order in which files that name no architecture are tried.
+FAMILIES = (
+    TimmViT(
+        title="CLIP",
+        names=rf"{SIZES}_patch\d+(?:_plus)?_clip_(?:quickgelu_)?\d+",
+        looks_like=lambda arrays: "norm_pre.weight" in arrays,
+        pixels=CLIP,
+        epsilon=1e-5,
+        written="vit_base_patch16_clip_224",
+        expressed=lambda model: _is_clip(model) and not model.distillation,
+    ),
+    TimmViT(
+        title="BEiT-3",
+        names=r"beit3_(?:base|large|giant)_patch\d+_\d+",
+        looks_like=lambda arrays: "blocks.0.attn.norm.weight" in arrays,
+        epsilon=1e-5,
+    ),
+    TimmViT(
+        title="SigLIP",
+        names=rf"{SIZES}_patch\d+_siglip_(?:gap_)?\d+",
+        looks_like=lambda arrays: "attn_pool.latent" in arrays,
+        pixels=HALF,
+    ),
+    TimmViT(
+        title="DeiT",
+        names=r"deit_(?:tiny|small|base)_(?:distilled_)?patch16_\d+",
+        looks_like=lambda arrays: "dist_token" in arrays,
+        written="deit_base_distilled_patch16_224",
+        expressed=lambda model: model.distillation and model.resnet_units is None,
+    ),
+    TimmViT(
+        title="TIPSv2",
+        names=rf"{SIZES}_patch14_reg1_tipsv2",
+        looks_like=lambda arrays: False,  # as DINOv2
+        pixels=((0.0,), (1.0,)),
+    ),
+    TimmViT(
+        title="DINOv2 or DeiT-III",
+        names=rf"{SIZES}_patch14_(?:reg4_)?dinov2|deit3_(?:small|medium|base|large|huge)_\w+",
+        looks_like=lambda arrays: bool(SCALES & arrays.keys()) and "cls_token" in arrays,
+        # The giant's name alone asks for SwiGLU.
+        written="vit_giant_patch14_dinov2",
+        expressed=lambda model: model.mlp == "swiglu" and model.resnet_units is None,
+    ),
+    TimmViT(
+        title="ViT",
+        names=rf"{SIZES}_patch\d+(?:_36x1|_plus|_reg\d+)*(?:_gap|_map)?_\d+(?:_miil)?|"
+        rf"test_vit[234]?|{SIZES}_r(?:26|50)?_s\d+(?:_p8)?_\d+|flexivit_(?:small|base|large)|"
+        r"eva_large_patch14_\d+",
+        looks_like=lambda arrays: True,
+        pixels=HALF,
+        weights="the weights that Google trained",
+        written=PLAIN,
+        expressed=lambda model: True,
+    ),
+    Unknown(),
+)

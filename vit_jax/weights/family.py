@@ -1,0 +1,137 @@
+"""Foreign model families: one object holds what is known of the files of one architecture.
+
+A new family is one new file: a subclass of `Family` with what its files look like, what they leave
+open and where they store each parameter. `register` adds it; `families/` has the built-in ones.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from vit_jax import config
+from vit_jax.weights.mapping import ArraySpecs, ModelSpec, Rule, Size
+from vit_jax.weights.readers import WeightsError
+
+Fields = Mapping[str, Any]  # of a JSON file
+Files = Mapping[str, Fields]  # the JSON files beside the arrays, by name
+# Mean and standard deviation of pixels from 0 to 1.
+Pixels = tuple[tuple[float, ...], tuple[float, ...]]
+HALF: Pixels = ((0.5,), (0.5,))
+IMAGENET: Pixels = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CLIP: Pixels = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+# Pillow's filters by the names of timm and open_clip.
+FILTERS = {
+    "bilinear": "antialiased_bilinear",
+    "bicubic": "antialiased_bicubic",
+    "nearest": "nearest",
+    "box": "box",
+    "hamming": "hamming",
+    "lanczos": "lanczos",
+}
+HEADLESS = "the file contains no head; it starts at zero"
+NO_HEAD: Mapping[str, str] = {"head/kernel": HEADLESS, "head/bias": HEADLESS}
+ANY_SIZE = {"data.image_size": "as in training; a ResNet takes any"}  # as an assumption
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hints:
+    """Information beside the arrays: JSON files by name, and the user's config.
+
+    The config only provides what the files leave open, such as `image_size` for learned positions
+    if it has equally many patches.
+    """
+
+    files: Files = dataclasses.field(default_factory=dict)
+    image_size: Size | None = None
+    heads: int | None = None
+
+
+class Family:
+    """The files of one architecture of another project.
+
+    Attributes:
+      project: whose files they are; in an export, the value of `--to`.
+      anchors: arrays of which every file has one; they tell below which prefix a model is.
+      head: the name of its classification layer beside a backbone, as in `head.weight`.
+      dropped: regular expressions of arrays that are no part of a model here, each with a reason.
+      positions: kinds of `model.position` that an export keeps; it makes a table of others.
+      pooled_norm: whether exports of a model that reads one token keep `model.norm_place`.
+    """
+
+    project = ""
+    anchors: tuple[str, ...] = ()
+    head = "classifier"
+    dropped: tuple[tuple[str, str], ...] = ()
+    positions: tuple[str, ...] = ("learned_1d", "relative")
+    pooled_norm = False
+
+    # Import
+
+    def recognizes(self, arrays: ArraySpecs, files: Files) -> bool:
+        """Whether the arrays, with the files beside them, are of this family."""
+        raise NotImplementedError
+
+    def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
+        """Infers the model from names, shapes and files; raises WeightsError."""
+        raise NotImplementedError
+
+    def rules(self, arrays: ArraySpecs | None, spec: ModelSpec) -> Iterable[Rule]:
+        """Where a file with these arrays, or (None) one to write, stores each parameter."""
+        raise NotImplementedError
+
+    # Export, for families that are written too
+
+    def expresses(self, spec: ModelSpec) -> bool:
+        """Whether exports to `project` write this model as one of the family.
+
+        The first family that does is taken. The model may have parts that `check` refuses.
+        """
+        return False
+
+    def check(self, spec: ModelSpec) -> None:
+        """Raises WeightsError for a model that `expresses` but that the family cannot hold."""
+
+    def files(self, spec: ModelSpec) -> Files:
+        """The JSON files to write beside the arrays."""
+        return {}
+
+    def bias_groups(self, spec: ModelSpec) -> Iterable[frozenset[str]]:
+        """Parts whose biases a file can lack together; those of other parts become zeros."""
+        return ()
+
+    def class_rows(self, model: config.Model) -> tuple[bool, ...]:
+        """Of a table of positions: with a row for the class token (True), without, or either."""
+        return (True, False)
+
+
+# In the order in which they are tried; `families/` fills it.
+FAMILIES: list[Family] = []
+
+
+def register(family: Family) -> None:
+    """Adds a family, which is tried before all others."""
+    FAMILIES.insert(0, family)
+
+
+def refuse_options(model: config.Model, wrong: Mapping[str, bool], who: str) -> None:
+    """Raises WeightsError for the first option of `wrong` that is true: `who` has no such part."""
+    for key, odd in wrong.items():
+        if odd:
+            said = config.show(getattr(model, key)).lower()
+            raise WeightsError(f"model.{key}={said}: {who} has no equivalent")
+
+
+def share_of_crop(crop: str, share: float, fill: float | None = None) -> dict[str, Any]:
+    """The options of an evaluation view that torchvision's classes make.
+
+    Args:
+      crop: `data.eval_crop`.
+      share: timm's crop_pct.
+      fill: of the border, as `data.fill`; None: the mean. That of a crop is black.
+    """
+    if crop == "squash" and share == 1:
+        return {"eval_crop": "resize"}
+    view: dict[str, Any] = {"eval_crop": crop, "crop_pct": share, "crop_rounding": "even"}
+    if crop != "border":
+        fill = 0.0 if share > 1 else None
+    return view | ({} if fill is None else {"fill": (fill,)})
