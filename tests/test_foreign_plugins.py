@@ -12,7 +12,6 @@ from vit_jax import cli, config
 from vit_jax.checkpoints import record
 from vit_jax.config import components
 from vit_jax.inference import loading
-from vit_jax.studies.transfer import results
 
 TRAINED = plugins.NINE | plugins.SHORT | {"train.duration": "2 steps"}
 
@@ -143,7 +142,7 @@ def test_transfer_gives_them_to_its_processes(tmp_path, monkeypatch):
     with plugins.loaded():
         given = ["transfer", "digits", f"--workdir={tmp_path}", *plugins.flags(options)]
         assert cli.main([*given, "--rates=0.1,0.01", "--seeds=0", "--plugins=my_project"]) == 0
-    stored = json.loads((tmp_path / results.FILE).read_text())
+    stored = json.loads((tmp_path / "transfer.json").read_text())
     assert [cell["state"] for cell in stored["cells"]] == 3 * ["done"]
     assert stored["config"]["plugins"] == ["my_project"]
 

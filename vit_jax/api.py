@@ -188,9 +188,10 @@ def transfer(
 --rates=0.003,0.01,0.03
     """
     from vit_jax.studies import transfer
+    from vit_jax.studies.devices import shares
 
     plan = name_or_plan
     if isinstance(plan, str):
         choices = {"rates": rates, "choose_seeds": choose_seeds, "seeds": seeds, "tiny": smoke}
         plan = transfer.create(plan, overrides or {}, **choices)
-    return transfer.sweep(plan, storage.given_path("workdir", workdir), transfer.shares(parallel))
+    return transfer.perform(plan, storage.given_path("workdir", workdir), shares(parallel))

@@ -2,17 +2,15 @@
 
 `paper_findings` declares each finding before it runs: what the paper says and where, the runs to
 compare (`declaration`), what would refute it. `protocol` runs the cells, which findings share by
-digest; `records` keeps one JSON line for each; `verdicts` compares them over seeds; `page` shows
-all of it.
+digest, by vit_jax.studies; `verdicts` compares their records over seeds; `page` shows all of it.
 """
 
 from research.findings.arms import Arms
-from research.findings.declaration import Claim, Figure, Finding, Line, Look, Term, Training
+from research.findings.declaration import Claim, Figure, Finding, Line, Measurement, Term, Training
 from research.findings.page import as_dict, blocks, write
 from research.findings.paper_findings import declare, select
-from research.findings.planning import Study
-from research.findings.protocol import check_data, perform, places
-from research.findings.records import Records
+from research.findings.planning import Study, open_records
+from research.findings.protocol import check_data, one_core_each, perform
 from research.findings.scales import SCALES, scale
 from research.findings.verification import verify
 
@@ -23,8 +21,7 @@ __all__ = [
     "Figure",
     "Finding",
     "Line",
-    "Look",
-    "Records",
+    "Measurement",
     "Study",
     "Term",
     "Training",
@@ -32,8 +29,9 @@ __all__ = [
     "blocks",
     "check_data",
     "declare",
+    "one_core_each",
+    "open_records",
     "perform",
-    "places",
     "scale",
     "select",
     "verify",

@@ -10,7 +10,7 @@ from research import findings
 from vit_jax import cli, config
 from vit_jax.cli import arguments, tables
 from vit_jax.runtime import logs
-from vit_jax.studies import transfer
+from vit_jax.studies import devices
 
 PROG = "python -m research.findings"
 HELP = "re-derive what the paper concludes with small networks on CIFAR"
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     size = findings.scale(args.scale)
     names = findings.select(args.only)
     workdir = args.workdir or pathlib.Path("runs", "findings", size.name)
-    records = findings.Records(args.records or workdir / "findings.jsonl")
+    records = findings.open_records(args.records or workdir / "findings.jsonl")
     arms = findings.Arms(size, args.copies)
     study = findings.Study(size, findings.declare(names, arms), records, overrides)
     if args.dry_run and args.records and not args.records.exists():
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         return _verify(args, study, workdir)
     if not args.dry_run:
         findings.check_data(study)
-        findings.perform(study, workdir, _places(args.parallel))
+        findings.perform(study, workdir, _shares(args.parallel))
     if args.output is not None:
         findings.write(study, args.output, _command(args))
     if args.json:
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 
 def _verify(args: argparse.Namespace, study: findings.Study, workdir: pathlib.Path) -> int:
     findings.check_data(study)
-    repeated = findings.verify(study, workdir, args.verify, _places(args.parallel))
+    repeated = findings.verify(study, workdir, args.verify, _shares(args.parallel))
     if args.json:
         values = [one.__dict__ | {"good": one.good} for one in repeated]
         print(json.dumps({"cells": values}))
@@ -138,8 +138,8 @@ def _verify(args: argparse.Namespace, study: findings.Study, workdir: pathlib.Pa
     return 0 if all(one.good for one in repeated) else 70
 
 
-def _places(parallel: int) -> list[dict[str, str]]:
-    return findings.places(transfer.shares(parallel))
+def _shares(parallel: int) -> list[dict[str, str]]:
+    return findings.one_core_each(devices.shares(parallel))
 
 
 def _command(args: argparse.Namespace) -> str:

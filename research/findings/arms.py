@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from research.findings.declaration import Look, Training
+from research.findings.declaration import Measurement, Training
 from research.findings.scales import Scale, hybrid, resnet, vit
 from vit_jax import config, models
 
@@ -44,7 +44,7 @@ class Arms:
         *,
         images: int | None = None,
         rates: tuple[float, ...] = (),
-        looks: tuple[Look, ...] = (),
+        measurements: tuple[Measurement, ...] = (),
     ) -> Training:
         """Returns a training on CIFAR-100 from random weights, measured by few-shot on CIFAR-10."""
         options = self._data(self.upstream, 100, images or self.whole) | {
@@ -58,13 +58,13 @@ class Arms:
             label=label,
             options=sorted_options(options | dict(model) | dict(more or {})),
             rates=rates or self.size.adam_rates,
-            looks=(self.few_shot, *looks),
+            measurements=(self.few_shot, *measurements),
         )
 
     @property
-    def few_shot(self) -> Look:
+    def few_shot(self) -> Measurement:
         """Linear accuracy on CIFAR-10 from a few images per class, mean over draws."""
-        return Look(
+        return Measurement(
             kind="fewshot",
             options=sorted_options(
                 {
@@ -79,12 +79,16 @@ class Arms:
         )
 
     def network(
-        self, family: str, index: int, images: int | None = None, looks: tuple[Look, ...] = ()
+        self,
+        family: str,
+        index: int,
+        images: int | None = None,
+        measurements: tuple[Measurement, ...] = (),
     ) -> Training:
         """Returns the pre-training of a family's network by size, 0 to 2, on all images or some."""
         few = f", {images:,} images" if images not in (None, self.whole) else ""
         label, model = f"{family} {SIZES[index]}{few}", self.model(family, index)
-        return self.pretraining(label, model, images=images, looks=looks)
+        return self.pretraining(label, model, images=images, measurements=measurements)
 
     def model(self, family: str, index: int) -> dict[str, Any]:
         """Returns the options of a network."""
@@ -96,9 +100,11 @@ class Arms:
 
     @property
     def base(self) -> Training:
-        """The middle ViT, with looks at its attention and positions."""
-        attention = Look(kind="attention", options=(("data.eval_split", f"test[:{IMAGES}]"),))
-        return self.network("ViT", 1, looks=(attention, Look(kind="positions")))
+        """The middle ViT, whose attention and positions are measured too."""
+        attention = Measurement(
+            kind="attention", options=(("data.eval_split", f"test[:{IMAGES}]"),)
+        )
+        return self.network("ViT", 1, measurements=(attention, Measurement(kind="positions")))
 
     def vit(self, index: int) -> Training:
         """Returns the pre-training of a ViT by size."""

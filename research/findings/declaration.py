@@ -9,8 +9,8 @@ Options = tuple[tuple[str, Any], ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Look:
-    """What is measured on a trained network, in addition to its splits.
+class Measurement:
+    """A measurement of a trained network, in addition to its splits.
 
     Attributes:
       kind: `fewshot`, `attention` or `positions`; see `measures`.
@@ -30,14 +30,14 @@ class Training:
       options: of its config, by dotted name.
       rates: learning rates to choose among on held-out images.
       origin: the training whose weights initialize it, seed by seed.
-      looks: additional measurements.
+      measurements: additional measurements.
     """
 
     label: str
     options: Options
     rates: tuple[float, ...]
     origin: "Training | None" = None
-    looks: tuple[Look, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

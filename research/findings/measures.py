@@ -1,4 +1,4 @@
-"""Measurements of a trained network beyond the splits of its run."""
+"""Measurements of a trained network beyond the splits of its run; as a module, the worker."""
 
 import pathlib
 from collections.abc import Mapping
@@ -10,24 +10,25 @@ from vit_jax.evaluation.evaluation import Evaluation
 from vit_jax.inference import loading
 from vit_jax.inference.inspect import inputs, measures
 from vit_jax.models import variants
+from vit_jax.studies import worker
 
 APART = 5  # patches: 5 is the only distance both along a row and, as (3, 4), across both
 
 
-def take(kind: str, options: Mapping[str, Any], run: pathlib.Path) -> dict[str, float]:
-    """Returns the measurements of a kind on a run.
+def measure(run: pathlib.Path, measurement: Mapping[str, Any]) -> dict[str, float]:
+    """Results of a measurement on a run, by name.
 
     Args:
-      kind: `fewshot`, `attention` or `positions`.
-      options: of the run to measure with, by dotted name.
       run: its directory.
+      measurement: a `declaration.Measurement` as JSON values.
     """
-    opened = loading.load(run, dict(options))
-    return {"fewshot": few_shot, "attention": attention, "positions": positions}[kind](opened)
+    opened = loading.load(run, dict(measurement["options"]))
+    kinds = {"fewshot": few_shot, "attention": attention, "positions": positions}
+    return kinds[measurement["kind"]](opened)
 
 
 def few_shot(opened: loading.LoadedModel) -> dict[str, float]:
-    """Returns `fewshot`, linear accuracy from the images of the training split."""
+    """`fewshot`: linear accuracy from the images of the training split."""
     evaluator = Evaluation(opened.config, split=False).evaluators["fewshot"]
     results = evaluator(opened.params, stop=lambda: False)
     assert results is not None, "nothing stops it"
@@ -36,7 +37,7 @@ def few_shot(opened: loading.LoadedModel) -> dict[str, float]:
 
 
 def attention(opened: loading.LoadedModel) -> dict[str, float]:
-    """Returns mean attention distances in pixels, and those of two heads of the first layer.
+    """Mean attention distances in pixels, and those of two heads of the first layer.
 
     `distance/layerN` is the mean over heads and images of the evaluation split;
     `distance/first_widest` and `first_narrowest` are those of one head, divided by the distance of
@@ -59,12 +60,12 @@ def attention(opened: loading.LoadedModel) -> dict[str, float]:
 
 
 def positions(opened: loading.LoadedModel) -> dict[str, float]:
-    """Returns mean cosine similarities of position embeddings, as `similarities` does."""
+    """Mean cosine similarities of position embeddings, as `similarities` does."""
     return similarities(measures.position_similarity(measures.position_tables(opened)[0]))
 
 
 def similarities(similar: np.ndarray) -> dict[str, float]:
-    """Returns mean similarities of pairs of patches, by their distance on the grid.
+    """Mean similarities of pairs of patches, by their distance on the grid.
 
     Args:
       similar: (rows, columns, rows, columns).
@@ -84,3 +85,7 @@ def similarities(similar: np.ndarray) -> dict[str, float]:
         "diagonal": (square == APART**2) & ~straight,
     }
     return {f"positions/{name}": float(flat[chosen].mean()) for name, chosen in pairs.items()}
+
+
+if __name__ == "__main__":
+    worker.serve(measure)

@@ -93,7 +93,7 @@ def cells(study: Study, finding: Finding) -> Table:
     """Returns every cell of a finding with its estimated duration and state."""
     rows = []
     for training, rate, seed, cell in study.planned(finding):
-        record = cell and study.records.of(cell.digest)
+        record = cell and study.records.find(cell)
         rows.append(
             (
                 training.label,
@@ -112,14 +112,14 @@ def totals(study: Study) -> Table:
     for finding in study.findings:
         mine = set()
         for training, rate, seed, cell in study.planned(finding):
-            done = cell is not None and study.records.of(cell.digest) is not None
+            done = cell is not None and study.records.find(cell) is not None
             mine.add((training, rate if rate in training.rates else None, seed, done))
         rows.append((finding.name, *_total(study, mine)))
         everything |= mine
     rows.append(("all", *_total(study, everything)))
     source = (
         "the median FLOP/s of the recorded cells"
-        if study.records.of_scale(study.size.name)
+        if study.known
         else "an assumed speed until a cell has run"
     )
     return Table(
@@ -170,7 +170,7 @@ def document(study: Study, command: str) -> Document:
       command: the command that runs them.
     """
     figures = drawn(study)
-    known = study.records.of_scale(study.size.name)
+    known = study.known
     sections = [Section(title="", blocks=[summary(study)])]
     for finding in study.findings:
         named = command.replace("research.findings", f"research.findings --only={finding.name}")
@@ -247,7 +247,7 @@ def as_dict(study: Study) -> dict[str, Any]:
                         "seed": seed,
                         "seconds": round(study.seconds(training), 1),
                         "digest": cell and cell.digest,
-                        "done": bool(cell and study.records.of(cell.digest)),
+                        "done": bool(cell and study.records.find(cell)),
                     }
                     for training, rate, seed, cell in study.planned(finding)
                 ],

@@ -1,79 +1,37 @@
 """The cells of findings: which are needed next, at which rate, and what they cost."""
 
 import dataclasses
-import functools
-import hashlib
-import json
 import pathlib
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from research.findings.arms import forward_flops
 from research.findings.declaration import VALIDATION, Finding, Training
-from research.findings.records import DONE, Records
 from research.findings.scales import Scale
 from vit_jax import config, run_config
+from vit_jax.studies.cells import Cell
+from vit_jax.studies.records import DONE, Record, Records
 
 STARTUP = 25.0  # seconds to import, compile and open the data, roughly
 MEASURED_IMAGES = 15_000  # held-out and test images, each at a third of a training image's cost
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Cell:
-    """A training with one learning rate and one seed.
+WORKER = "research.findings.measures"
+KEYS = {  # what their records have besides those of every study
+    "scale": str,
+    "label": str,
+    "data": str,
+    "images": (int, type(None)),
+    "steps": int,
+    "options": dict,
+    "flops": float,
+}
 
-    Attributes:
-      training: what it repeats.
-      rate: the peak learning rate.
-      seed: of the run.
-      origin: the cell whose weights it begins with.
-      overrides: options of this machine, such as `data.root`.
-    """
 
-    training: Training
-    rate: float
-    seed: int
-    origin: "Cell | None" = None
-    overrides: tuple[tuple[str, str], ...] = ()
-
-    @functools.cached_property
-    def digest(self) -> str:
-        """16 hex digits of everything that determines its result."""
-        looks = [dataclasses.asdict(look) for look in self.training.looks]
-        origin = self.origin.digest if self.origin else None
-        what = [config.fingerprint(self._without_origin), origin, looks]
-        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
-
-    @property
-    def directory(self) -> str:
-        """The run directory, below the folder of all cells."""
-        label = "".join(c if c.isalnum() else "-" for c in self.training.label.lower())
-        return f"cells/{label}/lr{self.rate:g}-seed{self.seed}-{self.digest[:8]}"
-
-    def configured(self, workdir: pathlib.Path) -> config.Config:
-        """Returns the config of its run."""
-        if self.origin is None:
-            return self._without_origin
-        start = str(workdir / self.origin.directory)
-        return dataclasses.replace(self._without_origin, init_from=start)
-
-    @functools.cached_property
-    def _without_origin(self) -> config.Config:
-        options = dict(self.training.options) | {
-            "name": f"findings/{self.training.label}",
-            "optimizer.lr": self.rate,
-            "seed": self.seed,
-        }
-        return run_config.config_from_values(config.override({}, options), dict(self.overrides))
-
-    @property
-    def flops(self) -> float:
-        """Floating-point operations of training and evaluation."""
-        train = self._without_origin.train
-        images = train.duration.steps(train.batch_size, 1) * train.batch_size
-        return forward_flops(self.training) * (3 * images + MEASURED_IMAGES)
+def open_records(path: pathlib.Path) -> Records:
+    """The records of findings in a file; raises ConfigError for a line that is none."""
+    return Records(path, keys=KEYS)
 
 
 class Study:
@@ -89,10 +47,9 @@ class Study:
         """Checks the overrides: raises ConfigError for one that would change a result."""
         self.size, self.findings, self.records = size, findings, records
         self.overrides = tuple(sorted((overrides or {}).items()))
-        self._cells: dict[tuple[Training, float, int, Cell | None], Cell] = {}
-        free = {key for key, field, _ in config.fields() if field.metadata["free"]}
+        self._cells: dict[tuple[Training, float, int, str | None], Cell] = {}
         for key, value in self.overrides:
-            if key not in free:
+            if key not in _machine_options():
                 raise config.ConfigError(
                     f"--config.{key}={value}: would change what the findings declare; only options "
                     "of the machine can be set, such as --config.data.root=DIR"
@@ -104,14 +61,46 @@ class Study:
         if training.origin is not None:
             chosen = self.rate(training.origin)
             origin = None if chosen is None else self.cell(training.origin, chosen, seed)
-            if origin is None or self.records.failed(origin.digest):
+            if origin is None or self.records.failed(origin):
                 return None
-        key = training, rate, seed, origin
+        key = training, rate, seed, origin and origin.digest
         if key not in self._cells:  # whose digests take a config each
-            self._cells[key] = Cell(
-                training=training, rate=rate, seed=seed, origin=origin, overrides=self.overrides
-            )
+            self._cells[key] = self._make(training, rate, seed, origin)
         return self._cells[key]
+
+    def _make(self, training: Training, rate: float, seed: int, origin: Cell | None) -> Cell:
+        named = {"name": f"findings/{training.label}", "optimizer.lr": rate, "seed": seed}
+        values = config.override({}, dict(training.options) | named)
+        cfg = run_config.config_from_values(values, dict(self.overrides))
+        subset = re.search(r"\[:(\d+)\]", cfg.data.train_split or "")
+        steps = cfg.train.duration.steps(cfg.train.batch_size, 1)
+        facts = {
+            "label": training.label,
+            "origin": origin.digest if origin else None,
+            "data": cfg.data.name or cfg.data.source,
+            "images": int(subset[1]) if subset else None,
+            "steps": steps,
+            # Those that determine the result, besides the learning rate and the seed.
+            "options": {k: v for k, v in training.options if k not in _machine_options()},
+            "flops": self._flops(training),
+            "scale": self.size.name,
+        }
+        measurements = tuple(dataclasses.asdict(one) for one in training.measurements)
+        cell = Cell(
+            directory="", cfg=cfg, facts=facts, origin=origin, worker=WORKER,
+            measurements=measurements,
+        )  # fmt: skip
+        label = "".join(c if c.isalnum() else "-" for c in training.label.lower())
+        directory = f"cells/{label}/lr{rate:g}-seed{seed}-{cell.digest[:8]}"
+        return dataclasses.replace(cell, directory=directory)
+
+    @staticmethod
+    def _flops(training: Training) -> float:
+        """Floating-point operations of training and evaluating a cell."""
+        options = dict(training.options)
+        steps = int(options["train.duration"].split()[0])
+        images = steps * options["train.batch_size"]
+        return forward_flops(training) * (3 * images + MEASURED_IMAGES)
 
     def rate(self, training: Training) -> float | None:
         """Returns the rate with the best mean held-out top-1; None while a cell of it is missing.
@@ -126,7 +115,7 @@ class Study:
             values = []
             for seed in self.size.choose_seeds:
                 cell = self.cell(training, rate, seed)
-                record = cell and self.records.of(cell.digest)
+                record = cell and self.records.find(cell)
                 if record is None:
                     return None
                 values.append(
@@ -156,7 +145,7 @@ class Study:
             )
             for one, seed in pairs:
                 cell = self.cell(training, one, seed)
-                if cell is not None and self.records.of(cell.digest) is None:
+                if cell is not None and self.records.find(cell) is None:
                     found.setdefault(cell.digest, cell)
         return list(found.values())
 
@@ -179,39 +168,28 @@ class Study:
         It is the start-up time plus FLOPs over the median FLOP/s of the recorded cells of this
         scale, or over the scale's own number while there are none.
         """
-        first = Cell(training=training, rate=training.rates[0], seed=0, overrides=self.overrides)
-        return STARTUP + first.flops / self.speed
+        return self.seconds_of(self._flops(training))
+
+    def seconds_of(self, flops: float) -> float:
+        """The estimated duration of a cell with so many FLOPs."""
+        return STARTUP + flops / self.speed
+
+    @property
+    def known(self) -> list[Record]:
+        """The records of this scale."""
+        return [record for record in self.records if record["scale"] == self.size.name]
 
     @property
     def speed(self) -> float:
         """FLOP/s of a process."""
         known = [
             record["flops"] / max(record["seconds"] - STARTUP, 1.0)
-            for record in self.records.of_scale(self.size.name)
+            for record in self.known
             if record["state"] == DONE and record["seconds"] > STARTUP
         ]
         return statistics.median(known) if known else self.size.flops
 
 
-def as_values(cell: Cell) -> dict[str, Any]:
-    """The part of a record that is known before a cell has run.
-
-    `options` are those of its config that determine the result and differ from the defaults,
-    besides the learning rate and the seed.
-    """
-    cfg = cell.configured(pathlib.Path())
-    free = {key for key, field, _ in config.fields() if field.metadata["free"]}
-    subset = re.search(r"\[:(\d+)\]", cfg.data.train_split or "")
-    return {
-        "cell": cell.directory,
-        "digest": cell.digest,
-        "label": cell.training.label,
-        "rate": cell.rate,
-        "seed": cell.seed,
-        "origin": cell.origin.digest if cell.origin else None,
-        "data": cfg.data.name or cfg.data.source,
-        "images": int(subset[1]) if subset else None,
-        "steps": cfg.train.duration.steps(cfg.train.batch_size, 1),
-        "options": {key: value for key, value in cell.training.options if key not in free},
-        "flops": cell.flops,
-    }
+def _machine_options() -> set[str]:
+    """Options that do not determine a result."""
+    return {key for key, field, _ in config.fields() if field.metadata["free"]}

@@ -1,43 +1,23 @@
-"""Runs the cells of findings, one finding after another, and records each."""
+"""Runs the cells of findings, one finding after another."""
 
 import pathlib
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
 
-from research.findings import planning, records
-from research.findings.declaration import Training
-from research.findings.jobs import Job
-from research.findings.planning import Cell, Study
+from research.findings.planning import Study
 from vit_jax import config
 from vit_jax.data import availability
-from vit_jax.runtime import goodput, locking, logs
-from vit_jax.studies.transfer import subprocesses
-from vit_jax.studies.transfer.devices import Environment
+from vit_jax.runtime import locking, logs
+from vit_jax.studies import processes, runner
+from vit_jax.studies.cells import Cell
+from vit_jax.studies.devices import Environment
 
-SETTLED = (records.DONE, records.FAILED)
 # Several processes on one CPU take a core each: threads of one would wait for those of another.
 ONE_CORE = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "OMP_NUM_THREADS": "1"}
+FINISHED = "finished"  # a file in the run directory of a cell whose final weights are there
 
 
-class Run(Protocol):
-    """Runs jobs, as `subprocesses.run` does."""
-
-    def __call__(
-        self,
-        cells: Sequence[Any],
-        workdir: pathlib.Path,
-        places: Sequence[Environment],
-        *,
-        started: Callable[[Any], None],
-        ended: Callable[[Any, float, dict[str, Any]], None],
-        look: Callable[[dict[str, str]], None],
-    ) -> None:
-        """Calls `started` and `ended` with each job."""
-        ...
-
-
-def places(shares: Sequence[Environment]) -> list[Environment]:
-    """Returns the variables of parallel processes; several on one CPU get a core each."""
+def one_core_each(shares: Sequence[Environment]) -> list[Environment]:
+    """The variables of parallel processes; several on one CPU get a core each."""
     on_cpu = len(shares) > 1 and not any(shares)
     return [{**share, **(ONE_CORE if on_cpu else {})} for share in shares]
 
@@ -45,73 +25,57 @@ def places(shares: Sequence[Environment]) -> list[Environment]:
 def perform(
     study: Study,
     workdir: pathlib.Path,
-    places: Sequence[Environment] = ({},),
+    shares: Sequence[Environment] = ({},),
     *,
-    run: Run = subprocesses.run,
+    run: processes.Run = processes.run,
 ) -> None:
     """Runs or resumes every cell without a record.
 
     Args:
       study: findings at a scale.
       workdir: receives the cells' run directories.
-      places: environment variables that assign devices, one mapping per parallel process.
-      run: runs jobs.
+      shares: environment variables that assign devices, one mapping per parallel process.
+      run: runs cells.
 
     Raises Preempted (exit 75), InUse (2) if another process uses `workdir`, or another UserError;
     the same call then resumes.
     """
     study.records.check_writable()
     with locking.exclusive(workdir, "findings.lock"):
-        for finding in study.findings:
-            logs.log.info("%s: %s", finding.name, finding.statement)
-            while jobs := ready(study, finding.trainings, workdir):
-                _run(study, jobs, workdir, places, run)
+        runner.perform(_InWorkdir(study, workdir), workdir, shares, run=run)
 
 
-def ready(study: Study, trainings: Sequence[Training], workdir: pathlib.Path) -> list[Cell]:
-    """Returns the cells to run next, with origins whose weights are not in `workdir`."""
-    found: dict[str, Cell] = {}
-    for cell in study.waiting(trainings):
-        origin = cell.origin
-        if origin is None or _has_weights(workdir / origin.directory):
-            found.setdefault(cell.digest, cell)
-        elif study.records.of(origin.digest) is not None:
-            found.setdefault(origin.digest, origin)  # recorded elsewhere, or removed since
-    return list(found.values())
+class _InWorkdir:
+    """Findings whose fine-tunings begin with weights that are in a directory."""
 
+    def __init__(self, study: Study, workdir: pathlib.Path) -> None:
+        self._study, self._workdir, self.records = study, workdir, study.records
 
-def _has_weights(run: pathlib.Path) -> bool:
-    return (run / "finished").is_file()
+    def ready(self) -> list[Cell]:
+        """The cells of the first finding that has some left, origins that are missing first."""
+        for finding in self._study.findings:
+            found: dict[str, Cell] = {}
+            for cell in self._study.waiting(finding.trainings):
+                origin = cell.origin
+                if origin is None or self._has_weights(origin):
+                    found.setdefault(cell.digest, cell)
+                elif self.records.find(origin) is not None:
+                    found.setdefault(origin.digest, origin)  # recorded elsewhere, or removed since
+            if found:
+                cells = list(found.values())
+                seconds = sum(self._study.seconds_of(cell.facts["flops"]) for cell in cells)
+                each = logs.duration(seconds / len(cells))
+                logs.log.info("%s: %s", finding.name, finding.statement)
+                logs.log.info("%d cells, about %s each", len(cells), each)
+                return cells
+        return []
 
+    def recorded(self, cell: Cell) -> None:
+        """Marks that the weights of a cell are there."""
+        (self._workdir / cell.directory / FINISHED).touch()
 
-def _run(
-    study: Study,
-    cells: Sequence[Cell],
-    workdir: pathlib.Path,
-    places: Sequence[Environment],
-    run: Run,
-) -> None:
-    left = len(cells)
-
-    def started(job: Job) -> None:
-        seconds = logs.duration(study.seconds(job.cell.training))
-        logs.log.info("%s: about %s, %d to go", job.directory, seconds, left)
-
-    def ended(job: Job, seconds: float, answer: dict[str, Any]) -> None:
-        nonlocal left
-        if answer["state"] not in SETTLED:
-            return
-        left -= 1
-        about = planning.as_values(job.cell)
-        (workdir / job.directory / "finished").touch()
-        seconds += goodput.earlier_seconds(workdir / job.directory)
-        record = records.made(about, study.size.name, seconds, answer)
-        study.records.add(record)
-        shown = ", ".join(f"{key} {value:.4f}" for key, value in record["measures"].items())
-        logs.log.info("%s: %s", job.directory, record.get("why") or shown)
-
-    jobs = [Job(cell=cell, cfg=cell.configured(workdir)) for cell in cells]
-    run(jobs, workdir, places, started=started, ended=ended, look=lambda news: None)
+    def _has_weights(self, cell: Cell) -> bool:
+        return (self._workdir / cell.directory / FINISHED).is_file()
 
 
 def check_data(study: Study) -> None:
@@ -120,8 +84,8 @@ def check_data(study: Study) -> None:
     for finding in study.findings:
         for training in finding.trainings:
             options = dict(training.options)
-            looked = [dict(look.options).get("data.name") for look in training.looks]
-            for name in (options.get("data.name"), *looked):
+            measured = [dict(m.options).get("data.name") for m in training.measurements]
+            for name in (options.get("data.name"), *measured):
                 if name and options["data.source"] == "tfds":
                     names[name] = None
     root = dict(study.overrides).get("data.root")

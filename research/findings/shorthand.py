@@ -14,9 +14,9 @@ COMPUTE = "compute of the pre-training, petaFLOPs"
 def changed(training: Training, label: str, **more: Any) -> Training:
     """Returns a training with other options, by dotted names with `__` for the dot."""
     options = dict(training.options) | {k.replace("__", "."): v for k, v in more.items()}
-    few_shot = tuple(look for look in training.looks if look.kind == "fewshot")
+    few_shot = tuple(m for m in training.measurements if m.kind == "fewshot")
     return dataclasses.replace(
-        training, label=label, options=sorted_options(options), looks=few_shot
+        training, label=label, options=sorted_options(options), measurements=few_shot
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from research.findings.declaration import Claim, Finding, Training
 from research.findings.planning import Study
-from research.findings.records import DONE
+from vit_jax.studies.records import DONE
 from vit_jax.utils import intervals
 
 SUPPORTED, REFUTED, UNDECIDED, NOT_RUN = "supported", "refuted", "undecided", "not run"
@@ -41,9 +41,9 @@ def finished(study: Study, training: Training) -> dict[int, Mapping[str, float]]
     """Returns all measures of the finished runs at the chosen rate, by seed."""
     found = {}
     for cell in study.cells(training):
-        record = study.records.of(cell.digest)
+        record = study.records.find(cell)
         if record is not None and record["state"] == DONE:
-            found[cell.seed] = record["measures"]
+            found[cell.cfg.seed] = record["measures"]
     return found
 
 
@@ -66,7 +66,7 @@ def verdict(claim: Claim, values: Sequence[float], *, needed: int) -> str:
     """Returns the verdict on a claim from the contrast of each seed.
 
     With fewer than `needed` values, the number of seeds declared, it is `undecided`: to stop when
-    the interval looks good would be choosing the verdict. `not run` without any.
+    the interval measurements good would be choosing the verdict. `not run` without any.
     """
     if not values:
         return NOT_RUN

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from research.findings.declaration import FEW_SHOT, TEST, VALIDATION
-from research.findings.jobs import Job
-from research.findings.planning import Cell, Study
-from research.findings.protocol import Run
-from research.findings.records import DONE
+from research.findings.planning import Study
 from vit_jax import config
 from vit_jax.runtime import locking
-from vit_jax.studies.transfer import subprocesses
-from vit_jax.studies.transfer.devices import Environment
+from vit_jax.studies import processes, runner
+from vit_jax.studies.cells import Cell
+from vit_jax.studies.devices import Environment
+from vit_jax.studies.records import DONE, Record
 from vit_jax.utils import intervals
 
 FOLDER = "verify"
@@ -50,9 +49,9 @@ def verify(
     study: Study,
     workdir: pathlib.Path,
     count: int,
-    places: Sequence[Environment] = ({},),
+    shares: Sequence[Environment] = ({},),
     *,
-    run: Run = subprocesses.run,
+    run: processes.Run = processes.run,
     draw: random.Random | None = None,
 ) -> list[Repeated]:
     """Repeats cells drawn at random, each with the pre-training that it begins with.
@@ -61,8 +60,8 @@ def verify(
       study: findings at a scale.
       workdir: of the findings; repetitions are in its folder `verify`, which is emptied.
       count: how many cells.
-      places: as in `perform`.
-      run: runs jobs.
+      shares: as in `perform`.
+      run: runs cells.
       draw: draws the cells.
 
     Raises ConfigError if fewer cells are recorded.
@@ -73,24 +72,19 @@ def verify(
             f"--verify={count}: {study.records.path} has {len(known)} cells of these findings to "
             f"repeat (finished, and two seeds or more at their learning rate){_remedy(study)}"
         )
-    chosen = (draw or random.SystemRandom()).sample(known, count)
+    cells = (draw or random.SystemRandom()).sample(known, count)
     folder = workdir / FOLDER
+    origins = {cell.origin.digest: cell.origin for cell in cells if cell.origin is not None}
+    repetition = runner.GivenCells(list((origins | {cell.digest: cell for cell in cells}).values()))
     with locking.exclusive(workdir, "findings.lock"):
         locking.clear(folder)
-        answers: dict[str, dict[str, Any]] = {}
-
-        def ended(job: Job, seconds: float, answer: dict[str, Any]) -> None:
-            answers[job.cell.digest] = answer
-
-        for wave in _waves(chosen):
-            jobs = [Job(cell=cell, cfg=cell.configured(folder)) for cell in wave]
-            run(jobs, folder, places, started=lambda job: None, ended=ended, look=lambda news: None)
-    return [_compared(study, cell, answers[cell.digest]) for cell in chosen]
+        runner.perform(repetition, folder, shares, run=run)
+    return [_compared(study, cell, repetition.records.find(cell)) for cell in cells]
 
 
 def _remedy(study: Study) -> str:
     """The option to set where a file has no record, or only records of other data."""
-    recorded = {record["data"] for record in study.records.of_scale(study.size.name)}
+    recorded = {record["data"] for record in study.known}
     if not recorded:
         return "; name the file of recorded cells with --records=FILE.jsonl"
     declared = {dict(one.options).get("data.name") for f in study.findings for one in f.trainings}
@@ -100,7 +94,7 @@ def _remedy(study: Study) -> str:
 
 
 def _comparable(study: Study) -> list[Cell]:
-    """Returns the finished cells of the measurements that have another seed beside them."""
+    """The finished cells that have another seed beside them."""
     found: dict[str, Cell] = {}
     for finding in study.findings:
         for training in finding.trainings:
@@ -110,14 +104,6 @@ def _comparable(study: Study) -> list[Cell]:
     return list(found.values())
 
 
-def _waves(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Returns the cells with their origins, which come before them."""
-    origins = {cell.origin.digest: cell.origin for cell in cells if cell.origin is not None}
-    first = origins | {cell.digest: cell for cell in cells if cell.origin is None}
-    rest = [cell for cell in cells if cell.origin is not None]
-    return [wave for wave in (list(first.values()), rest) if wave]
-
-
 def _measure(measures: dict[str, Any]) -> str | None:
     return next((key for key in (FEW_SHOT, TEST, VALIDATION) if key in measures), None)
 
@@ -125,29 +111,35 @@ def _measure(measures: dict[str, Any]) -> str | None:
 def _values(study: Study, cells: Sequence[Cell]) -> list[tuple[str, float]]:
     found = []
     for cell in cells:
-        record = study.records.of(cell.digest)
+        record = study.records.find(cell)
         if record is not None and record["state"] == DONE and (key := _measure(record["measures"])):
             found.append((key, float(record["measures"][key])))
     return found
 
 
-def _compared(study: Study, cell: Cell, answer: dict[str, Any]) -> Repeated:
+def _compared(study: Study, cell: Cell, repeated: Record | None) -> Repeated:
     ((measure, recorded),) = _values(study, [cell])
-    values = [value for _, value in _values(study, study.cells(cell.training))]
+    values = [value for _, value in _values(study, _seeds(study, cell))]
     half = prediction_half(values)
     mean = statistics.fmean(values)
-    results = answer.get("results") or {}
     return Repeated(
         directory=cell.directory,
         measure=measure,
         recorded=recorded,
-        repeated=results.get(measure),
+        repeated=repeated["measures"].get(measure) if repeated else None,
         low=mean - half,
         high=mean + half,
     )
 
 
+def _seeds(study: Study, cell: Cell) -> list[Cell]:
+    """The cells that differ from a cell in nothing but the seed."""
+    trainings = (training for finding in study.findings for training in finding.trainings)
+    groups = (study.cells(training) for training in trainings)
+    return next(group for group in groups if cell.digest in {one.digest for one in group})
+
+
 def prediction_half(values: Sequence[float]) -> float:
-    """Returns half the width of the 95 % prediction interval of one more value (Student's t)."""
+    """Half the width of the 95 % prediction interval of one more value (Student's t)."""
     spread = statistics.stdev(values) * math.sqrt(1 + 1 / len(values))
     return intervals.quantile(len(values) - 1) * spread

@@ -182,20 +182,24 @@ def repeat(network, share, seed):
     half = with_classes(run_config.resolve(name, few | {"seed": str(seed)}), 5)
     params = trained(half)["params"]
 
-    def run_cells(cells, workdir, places, *, started, ended, look):
+    machine = provenance.fields("cpu", {"jax": jax.__version__})
+    failed = {"state": "failed", "why": "not finite", "machine": machine | {"devices": 1}}
+
+    def run_cells(cells, workdir, shares, *, started, ended, watch):
         for cell in cells:
             started(cell)
             cfg = with_classes(cell.cfg, 10)
             found = trained(cfg, (half, params))
             if found["bad_steps"]:
-                ended(cell, 0.0, {"state": "failed", "why": "not finite"})
+                ended(cell, 0.0, failed)
             else:
                 results = measured(cfg, found["params"])
-                ended(cell, 0.0, {"state": "done", "steps": int(found["step"]), "results": results})
+                done = {"state": "done", "steps": int(found["step"]), "results": results}
+                ended(cell, 0.0, done | {"machine": machine | {"devices": 1}})
 
     plan = transfer.create(f"home/{network}-digits", {"init_from": "none"})
     with tempfile.TemporaryDirectory() as folder:
-        found = transfer.sweep(plan, pathlib.Path(folder), run=run_cells)
+        found = transfer.perform(plan, pathlib.Path(folder), run=run_cells)
     held_out = {}
     for cell in found["cells"]:
         if cell["stage"] == "choose":
@@ -206,7 +210,7 @@ def repeat(network, share, seed):
         "five_shot": measured(half, params)["fewshot/digits/5shot"],
         "held_out": held_out, "rate": found["chosen"]["lr"],
         "top1": found["results"]["top1"]["values"],
-        **provenance.fields("cpu", {"jax": jax.__version__}),
+        **machine,
     }  # fmt: skip
 
 

@@ -88,7 +88,7 @@ OTHERS = {
     "research/findings/verdicts": "research/findings/findings_verdicts",
     "research/findings/measures": "research/findings/findings_declarations "
     "research/findings/findings_protocol",
-    "research/findings/records": "research/findings/findings_records",
+    "studies/records": "studies/study_records",
     "research/findings/verification": "research/findings/findings_verification",
 }
 # The files of tests that have to notice a fault, by module.

@@ -6,6 +6,7 @@ import json
 import runs
 from vit_jax import config
 from vit_jax.checkpoints import record as records
+from vit_jax.studies.records import sealed
 from vit_jax.utils import storage
 
 VOID = {"meta", "img", "input"}
@@ -63,6 +64,12 @@ class Page(html.parser.HTMLParser):
 
     def count(self, tag, kind=None):
         return sum(t == tag and kind in (None, a.get("class")) for t, a in self.elements)
+
+
+def write_transfer(directory, **values):
+    """Writes a transfer.json as a transfer would."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "transfer.json").write_text(json.dumps(sealed(TRANSFER | values)))
 
 
 def write_run(directory, *, name="mine", results=None, steps=(10, 20, 25), record=True):

@@ -1,7 +1,6 @@
 """Small transfers for tests: a plan on digits, cells run in this process or only pretended."""
 
-from vit_jax.studies import transfer
-from vit_jax.studies.transfer import worker
+from vit_jax.studies import transfer, worker
 
 NAME = "home/ViT-digits"
 TINY = {
@@ -19,6 +18,10 @@ TINY = {
     "logging.every": "1",
     "logging.tensorboard": "false",
 }
+MACHINE = {
+    "device": "abacus", "devices": 1, "host": "here", "cores": 1, "commit": None,
+    "date": "2026-11-26", "versions": {"jax": "1"},
+}  # fmt: skip
 RATES, SEEDS = (0.003, 0.03), (0, 1)
 
 
@@ -36,26 +39,27 @@ def flags(**overrides):
     return [f"--config.{key}={value}" for key, value in options.items()]
 
 
-def here(cells, workdir, places, *, started, ended, look):
+def here(cells, workdir, shares, *, started, ended, watch):
     """Runs cells in this process."""
     for cell in cells:
         started(cell)
-        ended(cell, 1.0, worker.work(cell.cfg, workdir, cell.directory))
+        ended(cell, 1.0, worker.train_cell(cell.cfg, workdir, cell.directory))
 
 
 def pretending(results, log=None):
     """Returns what runs no cell but says the top-1 of each directory, or why it failed."""
 
-    def run(cells, workdir, places, *, started, ended, look):
+    def run(cells, workdir, shares, *, started, ended, watch):
         for cell in cells:
             if log is not None:
                 log.append(cell.directory)
             value = results[cell.directory]
             started(cell)
             if isinstance(value, str):
-                ended(cell, 1.0, {"state": "failed", "why": value})
+                ended(cell, 1.0, {"state": "failed", "why": value, "machine": MACHINE})
             else:
                 measured = {"top1": value, "loss": 1 - value, "count": 10}
-                ended(cell, 1.0, {"state": "done", "steps": 12, "results": measured})
+                done = {"state": "done", "steps": 12, "results": measured, "machine": MACHINE}
+                ended(cell, 1.0, done)
 
     return run

@@ -6,8 +6,9 @@ from typing import Any
 
 from research import findings
 from research.findings import scales
-from research.findings.declaration import Claim, Figure, Finding, Line, Look, Term, Training
-from vit_jax.studies.transfer.subprocesses import CellStopped
+from research.findings.declaration import Claim, Figure, Finding, Line, Measurement, Term, Training
+from sweeps import MACHINE
+from vit_jax.studies.processes import CellStopped
 
 SCALE = dataclasses.replace(scales.CPU, name="toy", seeds=(0, 1, 2), choose_seeds=(0, 1))
 DIGITS: dict[str, Any] = {
@@ -31,11 +32,14 @@ DIGITS: dict[str, Any] = {
     "evaluation.every": None,
     "logging.tensorboard": False,
 }
-MACHINE = {"device": "abacus", "devices": 1, "versions": {"jax": "1"}}
 
 
 def training(
-    label: str, rates=(0.1, 0.2), origin=None, looks: tuple[Look, ...] = (), **more: Any
+    label: str,
+    rates=(0.1, 0.2),
+    origin=None,
+    measurements: tuple[Measurement, ...] = (),
+    **more: Any,
 ) -> Training:
     options = DIGITS | {key.replace("__", "."): value for key, value in more.items()}
     return Training(
@@ -43,7 +47,7 @@ def training(
         options=tuple(sorted(options.items())),
         rates=rates,
         origin=origin,
-        looks=looks,
+        measurements=measurements,
     )
 
 
@@ -65,7 +69,7 @@ def finding(*trainings: Training, name: str = "toy", **bounds: Any) -> Finding:
 
 
 def study(path: pathlib.Path, *found: Finding, size=SCALE) -> findings.Study:
-    return findings.Study(size, found, findings.Records(path / "records.jsonl"))
+    return findings.Study(size, found, findings.open_records(path / "records.jsonl"))
 
 
 class Runner:
@@ -74,18 +78,18 @@ class Runner:
     def __init__(self, result, most: int | None = None) -> None:
         self.result, self.most, self.ran = result, most, []
 
-    def __call__(self, cells, workdir, places, *, started, ended, look) -> None:
-        for job in cells:
+    def __call__(self, cells, workdir, shares, *, started, ended, watch) -> None:
+        for cell in cells:
             if self.most is not None and len(self.ran) == self.most:
                 raise CellStopped("stopped", 75)
-            started(job)
-            (workdir / job.directory).mkdir(parents=True, exist_ok=True)
-            self.ran.append(job.cell)
-            ended(job, 2.0, self._answer(job.cell))
+            started(cell)
+            (workdir / cell.directory).mkdir(parents=True, exist_ok=True)
+            self.ran.append(cell)
+            ended(cell, 2.0, self._answer(cell))
 
     def _answer(self, cell) -> dict[str, Any]:
         value = self.result(cell)
         if value is None:
             return {"state": "failed", "why": "loss is nan", "machine": MACHINE}
-        results = {"top1": value, "test/top1": value + 0.001 * cell.seed, "test/count": 10}
+        results = {"top1": value, "test/top1": value + 0.001 * cell.cfg.seed, "test/count": 10}
         return {"state": "done", "results": results, "machine": MACHINE}

@@ -4,6 +4,7 @@ import functools
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 LEVEL = 0.95
 
@@ -22,6 +23,20 @@ def half_width(values: Sequence[float]) -> float | None:
 def standard_error(values: Sequence[float]) -> float:
     """The standard error of the mean of two or more values."""
     return statistics.stdev(values) / math.sqrt(len(values))
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """The values with their mean, sample standard deviation and 95 % interval.
+
+    `ci95` is half the width of the confidence interval of the mean; it and `std` are None for a
+    single value.
+    """
+    return {
+        "mean": statistics.fmean(values),
+        "std": statistics.stdev(values) if len(values) > 1 else None,
+        "ci95": half_width(values),
+        "values": list(values),
+    }
 
 
 @functools.cache

@@ -81,7 +81,7 @@ def test_the_page_is_written_from_the_records(capsys, tmp_path):
 
 def test_figures_of_what_has_run_have_error_bars(tmp_path):
     toy = study(tmp_path, finding(training("one", rates=(0.1,)), training("two", rates=(0.2,))))
-    findings.perform(toy, tmp_path, run=Runner(lambda cell: cell.rate))
+    findings.perform(toy, tmp_path, run=Runner(lambda cell: cell.lr))
     page = tmp_path / "page" / "toy.md"
     findings.write(toy, page, "python -m research.findings --scale=toy")
     text = page.read_text()
@@ -98,7 +98,7 @@ def test_figures_of_what_has_run_have_error_bars(tmp_path):
 def test_pre_training_without_a_measure_of_its_own_counts_its_runs(tmp_path):
     class Unlabeled(Runner):
         def _answer(self, cell):
-            labeled = cell.training.label == "labeled"
+            labeled = cell.facts["label"] == "labeled"
             return super()._answer(cell) | ({} if labeled else {"results": {"loss": 1.0}})
 
     toy = study(

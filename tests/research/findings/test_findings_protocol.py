@@ -4,12 +4,12 @@ import pytest
 
 from helpers.toy_findings import Runner, finding, study, training
 from research import findings
-from research.findings.declaration import Look
+from research.findings.declaration import Measurement
 from vit_jax import config
 
 
 def rate_of(cell):
-    return {0.1: 0.6, 0.2: 0.7}.get(cell.rate, 0.5)
+    return {0.1: 0.6, 0.2: 0.7}.get(cell.lr, 0.5)
 
 
 def pair():
@@ -20,13 +20,13 @@ def test_rates_are_chosen_on_held_out_images_over_seeds_and_then_all_seeds_run(t
     toy, run = study(tmp_path, finding(*pair())), Runner(rate_of)
     findings.perform(toy, tmp_path, run=run)
     assert [toy.rate(one) for one in pair()] == [0.2, 0.2]
-    tried = [(cell.rate, cell.seed) for cell in run.ran if cell.training == pair()[0]]
+    tried = [(cell.lr, cell.cfg.seed) for cell in run.ran if cell.facts["label"] == "one"]
     assert tried == [(0.1, 0), (0.2, 0), (0.1, 1), (0.2, 1), (0.2, 2)]
 
 
 def test_the_mean_over_seeds_decides_not_the_best_run(tmp_path):
     def result(cell):
-        return 0.9 if (cell.rate, cell.seed) == (0.1, 0) else {0.1: 0.1, 0.2: 0.6}[cell.rate]
+        return 0.9 if (cell.lr, cell.cfg.seed) == (0.1, 0) else {0.1: 0.1, 0.2: 0.6}[cell.lr]
 
     toy = study(tmp_path, finding(*pair()))
     findings.perform(toy, tmp_path, run=Runner(result))
@@ -35,7 +35,7 @@ def test_the_mean_over_seeds_decides_not_the_best_run(tmp_path):
 
 def test_a_rate_that_diverged_is_not_chosen(tmp_path):
     def result(cell):
-        return None if (cell.rate, cell.seed) == (0.2, 1) else rate_of(cell)
+        return None if (cell.lr, cell.cfg.seed) == (0.2, 1) else rate_of(cell)
 
     toy = study(tmp_path, finding(*pair()))
     findings.perform(toy, tmp_path, run=Runner(result))
@@ -81,12 +81,12 @@ def test_fine_tuning_begins_with_the_chosen_rate_of_its_origin_and_the_same_seed
     run = Runner(rate_of)
     toy = study(tmp_path, finding(tuned, origin))
     findings.perform(toy, tmp_path, run=run)
-    cells = [cell for cell in run.ran if cell.training == tuned]
-    assert [(cell.seed, cell.origin.rate, cell.origin.seed) for cell in cells] == [
+    cells = [cell for cell in run.ran if cell.facts["label"] == "tuned"]
+    assert [(cell.cfg.seed, cell.origin.lr, cell.origin.cfg.seed) for cell in cells] == [
         (seed, 0.2, seed) for seed in range(3)
     ]
-    assert cells[0].configured(tmp_path).init_from == str(tmp_path / cells[0].origin.directory)
-    record = toy.records.of(cells[0].digest)
+    assert cells[0].in_workdir(tmp_path).init_from == str(tmp_path / cells[0].origin.directory)
+    record = toy.records.find(cells[0])
     assert record is not None
     assert record["origin"] == cells[0].origin.digest
 
@@ -98,7 +98,7 @@ def test_weights_that_are_gone_are_made_again_but_recorded_once(tmp_path):
     tuned = training("tuned", origin=origin, rates=(0.3,), train__clip_norm=2.0)
     elsewhere, run = tmp_path / "elsewhere", Runner(rate_of)
     findings.perform(study(tmp_path, finding(tuned, origin)), elsewhere, run=run)
-    assert [cell.training.label for cell in run.ran] == ["origin"] * 3 + ["tuned"] * 3
+    assert [cell.facts["label"] for cell in run.ran] == ["origin"] * 3 + ["tuned"] * 3
     lines = (tmp_path / "records.jsonl").read_text().splitlines()
     digests = [json.loads(line)["digest"] for line in lines]
     assert len(digests) == len(set(digests)) == 6
@@ -117,7 +117,7 @@ def test_a_digest_depends_on_what_determines_the_result_and_on_nothing_else(tmp_
     assert digest("one") == digest("another name") == digest("one", root=True)
     different = [
         digest("one", train__clip_norm=1.0),
-        digest("one", looks=(Look(kind="positions"),)),
+        digest("one", measurements=(Measurement(kind="positions"),)),
         digest("one", origin=training("origin", rates=(0.1,))),
     ]
     assert len({digest("one"), *different}) == 4
@@ -131,7 +131,7 @@ def test_options_that_change_results_are_refused(tmp_path):
 
 
 def test_records_that_cannot_be_written_are_refused_before_any_cell_runs(tmp_path):
-    records = findings.Records(tmp_path)
+    records = findings.open_records(tmp_path)
     toy, run = findings.Study(study(tmp_path).size, [finding(*pair())], records), Runner(rate_of)
     with pytest.raises(config.ConfigError, match=f"--records={tmp_path}: cannot be written"):
         findings.perform(toy, tmp_path / "run", run=run)
@@ -140,7 +140,8 @@ def test_records_that_cannot_be_written_are_refused_before_any_cell_runs(tmp_pat
 
 def test_the_seconds_of_a_resumed_cell_include_those_of_its_first_process(tmp_path):
     toy = study(tmp_path, finding(training("one", rates=(0.1,))))
-    cell = toy.cell(training("one", rates=(0.1,)), 0.1, 0)
+    one = training("one", rates=(0.1,))
+    cell = toy.cell(one, 0.1, 0)
     run = tmp_path / cell.directory
     run.mkdir(parents=True)
     first = {
@@ -152,5 +153,5 @@ def test_the_seconds_of_a_resumed_cell_include_those_of_its_first_process(tmp_pa
     last = first | {"began": 9.0, "first_step": 1, "seconds": {"step": 1.0}}
     (run / "sessions.json").write_text(json.dumps([first, last]))
     findings.perform(toy, tmp_path, run=Runner(rate_of))
-    seconds = [toy.records.of(one.digest)["seconds"] for one in toy.cells(cell.training)]
+    seconds = [toy.records.find(cell)["seconds"] for cell in toy.cells(one)]
     assert seconds == [9.5, 2.0, 2.0]  # Runner says 2 for each process that ends a cell

@@ -15,7 +15,9 @@ def test_the_interval_is_that_of_a_paired_t_test(tmp_path):
     one, two = training("one", rates=(0.1,)), training("two", rates=(0.3,), train__clip_norm=1.0)
     lead = dict(zip(range(3), (0.05, 0.02, 0.03), strict=True))
     toy = study(tmp_path, finding(one, two))
-    results = Runner(lambda cell: 0.5 + 0.01 * cell.seed + lead[cell.seed] * (cell.rate == 0.1))
+    results = Runner(
+        lambda cell: 0.5 + 0.01 * cell.cfg.seed + lead[cell.cfg.seed] * (cell.lr == 0.1)
+    )
     findings.perform(toy, tmp_path, run=results)
     judged = verdicts.judge(toy, toy.findings[0].claims[0])
     first = [0.5 + 0.011 * seed + lead[seed] for seed in lead]

@@ -108,7 +108,7 @@ def test_every_cut_of_the_files_of_a_run_makes_a_page(tmp_path):
 
 
 def test_a_transfer_has_its_choice_and_the_papers_number(tmp_path):
-    (tmp_path / "transfer.json").write_text(json.dumps(pages.TRANSFER))
+    pages.write_transfer(tmp_path)
     for place in ("choose/vit-lr0.003", "choose/vit-lr0.01", "final/seed0"):
         pages.write_run(tmp_path / place, results=RESULTS)
     page, words = page_of(tmp_path)
@@ -128,7 +128,7 @@ def test_a_transfer_has_its_choice_and_the_papers_number(tmp_path):
     (tmp_path / "transfer.json").write_text('{"cells": [')
     page, _ = page_of(tmp_path)
     assert any(w.startswith("transfer.json: cannot be read") for w in page.words)
-    (tmp_path / "transfer.json").write_text(json.dumps(pages.TRANSFER | {"results": None}))
+    pages.write_transfer(tmp_path, results=None)
     assert "Beside the paper" not in page_of(tmp_path)[0].words
 
 

@@ -30,9 +30,7 @@ def put_data(tmp_path, name, version):
 
 
 def put_transfer(workdir, name, **values):
-    folder = workdir / name
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "transfer.json").write_text(json.dumps(pages.TRANSFER | {"name": name} | values))
+    pages.write_transfer(workdir / name, **{"name": name} | values)
 
 
 def planned(table, workdir, **overrides):

@@ -1,15 +1,17 @@
 """`vit_jax reproduce --smoke`: pre-training, transfer and few-shot end to end, as tiny copies."""
 
 import dataclasses
+import functools
 import json
 
 import jax
 import pytest
 
+import sweeps
 from vit_jax import cli
-from vit_jax.studies import reproduce, transfer
+from vit_jax.runtime.preemption import Preempted
+from vit_jax.studies import reproduce
 from vit_jax.studies.reproduce import planning, runner, tables
-from vit_jax.studies.transfer import worker
 from vit_jax.training import sharding
 
 
@@ -19,20 +21,13 @@ def cut(name, keep):
     return dataclasses.replace(table, cells=tuple(c for c in table.cells if keep(c)))
 
 
-def in_process(cells, workdir, places, *, started, ended, look):
-    """Runs cells here: processes of their own take longer to start than tiny copies to train."""
-    for cell in cells:
-        started(cell)
-        ended(cell, 1.0, worker.work(cell.cfg, workdir, cell.directory))
-
-
 @pytest.fixture
 def here(monkeypatch):
-    """Runs commands in this process, on the first device alone: that is quicker to compile."""
-    monkeypatch.setattr(runner, "_call", cli.main)
-    sweep, create = transfer.sweep, sharding.create_mesh
-    monkeypatch.setattr(transfer, "sweep", lambda p, w, _: sweep(p, w, run=in_process))
+    """Runs cells in this process, on the first device alone: that is quicker to compile."""
+    create = sharding.create_mesh
     monkeypatch.setattr(sharding, "create_mesh", lambda fsdp: create(fsdp, jax.devices()[:1]))
+    perform = functools.partial(reproduce.perform, run=sweeps.here)
+    monkeypatch.setattr(reproduce, "perform", perform)
 
 
 @pytest.mark.usefixtures("here")
@@ -56,7 +51,7 @@ def test_a_small_table_end_to_end(tmp_path, monkeypatch, capsys):
     text = (tmp_path / "table9.md").read_text()
     assert f"| dtd | paper | 74.10 |\n|  | here | {cell['ours']['mean']:.2f}" in text
     # Nothing is run twice.
-    monkeypatch.setattr(runner, "_call", lambda _: pytest.fail("was done"))
+    monkeypatch.setattr(sweeps, "here", lambda *_, **__: pytest.fail("was done"))
     assert cli.main(arguments) == 0
 
 
@@ -77,27 +72,30 @@ def test_few_shot_is_measured_while_training(name, row, tmp_path):
     assert [one.state for one in planned] == [planning.DONE]
 
 
-@pytest.fixture
-def called(monkeypatch):
-    """The commands that would be run; each ends with the next exit code of `codes`."""
-    calls, codes = [], []
+class Runs:
+    """Runs nothing: notes the cells, which end with the next of some answers."""
 
-    def call(words):
-        calls.append(words)
-        return codes.pop(0) if codes else 0
+    def __init__(self, *answers):
+        self.answers, self.cells = [*answers], []
 
-    monkeypatch.setattr(runner, "_call", call)
+    def __call__(self, cells, workdir, shares, *, started, ended, watch):
+        for cell in cells:
+            self.cells.append(cell)
+            answer = self.answers.pop(0) if self.answers else "done"
+            if isinstance(answer, Exception):
+                raise answer
+            measured = {"results": {"top1": 0.5, "loss": 1.0}, "why": f"{answer} here"}
+            ended(cell, 1.0, {"state": answer, "machine": sweeps.MACHINE} | measured)
+
+
+def test_what_cannot_be_run_here_is_left_out(tmp_path, monkeypatch, caplog):
+    ran = Runs()
     monkeypatch.setattr(runner, "_backend", lambda: "cpu")
-    return calls, codes
-
-
-def test_what_cannot_be_run_here_is_left_out(tmp_path, monkeypatch, caplog, called):
-    calls, _ = called
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "data"))
     small = cut("table5", lambda c: c.row.startswith("ViT-B/16") and c.column == "Pets")
     caplog.set_level("INFO")
-    assert reproduce.perform(small, tmp_path, {}, smoke=False) == 0
-    assert not calls
+    assert reproduce.perform(small, tmp_path, {}, smoke=False, run=ran) == 0
+    assert not ran.cells
     for line in (
         "finetune/ViT-B_16-i21k-pets: left out: lacks oxford_iiit_pet in",
         "finetune/ViT-B_16-jft-pets: left out: lacks pretrain/ViT-B_16-jft-7ep",
@@ -108,32 +106,26 @@ def test_what_cannot_be_run_here_is_left_out(tmp_path, monkeypatch, caplog, call
     info = {"fileFormat": "array_record", "splits": [{"name": "train", "shardLengths": ["9"]}]}
     (folder / "dataset_info.json").write_text(json.dumps(info))
     # 0.6 exaFLOPs at 0.1 TFLOP/s.
-    assert reproduce.perform(small, tmp_path, {}, smoke=False) == 0
-    assert not calls
+    assert reproduce.perform(small, tmp_path, {}, smoke=False, run=ran) == 0
+    assert not ran.cells
     assert "no accelerator here, and a CPU would take some 69 days" in caplog.text
     monkeypatch.setattr(runner, "_backend", lambda: "tpu")
-    assert reproduce.perform(small, tmp_path, {}, smoke=False) == 0
-    name = "finetune/ViT-B_16-i21k-pets"
-    assert calls == [["transfer", name, f"--workdir={tmp_path / name}"]]
+    # The weights that it begins with are to be downloaded.
+    assert reproduce.perform(small, tmp_path, {}, smoke=False, run=ran) == 2
+    assert f"vit_jax transfer {PETS} --workdir={tmp_path / PETS}" in caplog.text
 
 
-def test_one_that_fails_keeps_no_other_from_running_but_a_stop_does(tmp_path, called):
-    calls, codes = called
+PETS = "finetune/ViT-B_16-i21k-pets"
+
+
+def test_one_that_fails_keeps_no_other_from_running_but_a_stop_does(tmp_path, caplog):
     small = cut("table8", lambda c: c.row in ("none", "relative"))
-    codes += [2, 0]
-    assert reproduce.perform(small, tmp_path, {}, smoke=True) == 2
-    assert [words[:2] for words in calls] == [
-        ["train", "posemb/none"],
-        ["train", "posemb/relative"],
-    ]
-    assert calls[0][3:] == [
-        "--config.evaluation.fewshot=self", "--config.evaluation.shots=5", "--smoke",
-    ]  # fmt: skip
-    codes += [75, 0]
-    assert reproduce.perform(small, tmp_path, {}, smoke=True) == 75
-    assert len(calls) == 3
-
-
-def test_a_step_is_a_process_of_its_own():
-    assert runner._call(["--version"]) == 0
-    assert runner._call(["show", "no-such-config"]) == 2
+    ran = Runs("failed", "done", Preempted("stopped"))
+    assert reproduce.perform(small, tmp_path, {}, smoke=True, run=ran) == 70
+    assert "posemb/none: failed here" in caplog.text
+    assert [cell.directory for cell in ran.cells] == ["posemb/none", "posemb/relative"]
+    evaluation = ran.cells[0].cfg.evaluation
+    assert (evaluation.fewshot, evaluation.shots) == (("self",), (5,))
+    with pytest.raises(Preempted):
+        reproduce.perform(small, tmp_path, {}, smoke=True, run=ran)
+    assert len(ran.cells) == 3

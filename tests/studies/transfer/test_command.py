@@ -10,7 +10,6 @@ import sweeps
 from vit_jax import cli
 from vit_jax.config import paper
 from vit_jax.studies import transfer
-from vit_jax.studies.transfer import protocol
 
 NO_DATA = ["--config.data.source=synthetic", "--config.init_from=none"]
 
@@ -24,8 +23,8 @@ def pretend(tmp_path, monkeypatch):
         def __missing__(self, directory):
             return 0.5
 
-    run = functools.partial(protocol.sweep, run=sweeps.pretending(Half()))
-    monkeypatch.setattr(transfer, "sweep", run)
+    run = functools.partial(transfer.perform, run=sweeps.pretending(Half()))
+    monkeypatch.setattr(transfer, "perform", run)
 
 
 def test_a_config(tmp_path, capsys):

@@ -9,17 +9,18 @@ from PIL import Image
 import runs
 import sweeps
 from vit_jax import config
-from vit_jax.studies import transfer
-from vit_jax.studies.transfer import devices
+from vit_jax.studies import devices, transfer
 
 
 def test_cells_of_the_choosing_stage_see_no_test_image():
     plan = sweeps.plan(rates=(), evaluation__tasks="imagenet-v2", evaluation__fewshot="pets")
-    assert [cell.directory for cell in plan.candidates] == [
+    assert [cell.directory for cell in plan.choosing()] == [
         "choose/vit-lr0.06", "choose/vit-lr0.12",
     ]  # fmt: skip
-    for cell in plan.candidates:
-        assert (cell.stage, cell.setup, cell.cfg.seed) == ("choose", "vit", 0)
+    for cell in plan.choosing():
+        split = {"name": "validation", "split": "train[80%:]"}
+        assert cell.facts == {"stage": "choose", "setup": "vit", "split": split}
+        assert cell.cfg.seed == 0
         assert cell.cfg.data.train_split == "train[:80%]"
         assert cell.cfg.data.eval_split == "train[80%:]"
         assert cell.cfg.evaluation == config.Evaluation(every=None)
@@ -43,7 +44,7 @@ def test_rates_are_tried_with_every_seed_of_the_choice():
     ]  # fmt: skip
     assert [cell.cfg.seed for cell in plan.choosing()] == [0, 0, 1, 1]
     assert all(cell.cfg.data.eval_split == "train[80%:]" for cell in plan.choosing())
-    assert [cell.directory for cell in plan.final(plan.choosing()[-1])] == [
+    assert [cell.directory for cell in plan.final(plan.candidates[-1])] == [
         "final/seed0", "final/seed1",
     ]  # fmt: skip
 
@@ -52,7 +53,7 @@ def test_rates_are_tried_with_every_seed_of_the_choice():
 def test_the_papers_rows_are_one_run_a_rate_unless_the_user_asks(name):
     plan = transfer.create(name, {"init_from": "none"}, rates=(0.01, 0.03))
     assert plan.choose_seeds == (0,)
-    assert plan.choosing() == plan.candidates
+    assert [cell.lr for cell in plan.choosing()] == [one.lr for one in plan.candidates]
     plan = transfer.create(name, {"init_from": "none"}, rates=(0.01, 0.03), choose_seeds=(3, 4))
     assert len(plan.choosing()) == 2 * len(plan.candidates)
 
@@ -60,8 +61,8 @@ def test_the_papers_rows_are_one_run_a_rate_unless_the_user_asks(name):
 def test_a_resnet_tries_the_setup_of_big_transfer():
     plan = transfer.create("finetune/R50x1-jft7ep-cifar100", {})
     *ours, bit = plan.candidates
-    assert [cell.lr for cell in ours] == [0.001, 0.003, 0.01, 0.03]
-    assert (bit.setup, bit.directory) == ("bit", "choose/bit-lr0.003")
+    assert [one.lr for one in ours] == [0.001, 0.003, 0.01, 0.03]
+    assert plan.choosing_cell(bit, 0).directory == "choose/bit-lr0.003"
     for cell in (bit, *plan.final(bit)):
         cfg = cell.cfg
         assert (cfg.optimizer.lr, cfg.optimizer.name, cfg.optimizer.momentum) == (0.003, "sgd", 0.9)
@@ -77,7 +78,7 @@ def test_a_resnet_tries_the_setup_of_big_transfer():
 def test_one_rate_is_not_chosen():
     plan = transfer.create("vtab/ViT-L_16-i21k-dtd", {"init_from": "none"})
     assert plan.choosing() == ()
-    assert [cell.lr for cell in plan.candidates] == [0.01]
+    assert [one.lr for one in plan.candidates] == [0.01]
     assert plan.task == "vtab/dtd"
     (first, *_) = plan.final(plan.candidates[0])
     assert first.cfg.data.train_split == "train[:800]+validation[:200]"
@@ -147,7 +148,7 @@ def test_shares_of_the_devices(monkeypatch):
     def shares(platform, count, parallel, visible=""):
         monkeypatch.setattr(devices, "_devices", lambda: (platform, count))
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        return transfer.shares(parallel)
+        return devices.shares(parallel)
 
     assert shares("gpu", 4, 1) == [{}]
     assert shares("cpu", 8, 3) == [{}] * 3
@@ -161,4 +162,4 @@ def test_shares_of_the_devices(monkeypatch):
         shares("gpu", 2, 3)
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
     with pytest.raises(config.ConfigError, match="^transfer: its cells run on one host"):
-        transfer.shares(1)
+        devices.shares(1)

@@ -129,7 +129,7 @@ def workers(workdir):
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"vit_jax.studies.transfer.worker" in words and os.fsencode(str(workdir)) in words:
+        if b"vit_jax.studies.worker" in words and os.fsencode(str(workdir)) in words:
             found.append(int(path.parent.name))
     return found
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 
 import jax
@@ -12,8 +13,8 @@ import sweeps
 from vit_jax import config
 from vit_jax.config import paper
 from vit_jax.data import sources
-from vit_jax.studies import transfer
-from vit_jax.studies.transfer import results, vtab, worker
+from vit_jax.studies import transfer, worker
+from vit_jax.studies.transfer import page
 from vit_jax.training import hooks, sharding
 
 CHOOSE = ("choose/vit-lr0.003", "choose/vit-lr0.03")
@@ -36,7 +37,7 @@ def read(workdir):
 )
 def test_the_best_finite_rate_is_chosen(candidates, chosen, tmp_path):
     run = sweeps.pretending(GOOD | dict(zip(CHOOSE, candidates, strict=True)))
-    found = transfer.sweep(sweeps.plan(), tmp_path, run=run)
+    found = transfer.perform(sweeps.plan(), tmp_path, run=run)
     assert found["chosen"] == {"setup": "vit", "lr": chosen}
     final = [cell for cell in found["cells"] if cell["stage"] == "final"]
     assert [cell["lr"] for cell in final] == [chosen] * 2
@@ -67,7 +68,7 @@ def test_the_best_mean_over_seeds_is_chosen(lowest, middle, highest, chosen, tmp
     values = dict(zip(SEEDED, each, strict=True))
     assert [cell.directory for cell in plan.choosing()] == SEEDED
     run = sweeps.pretending(values | dict.fromkeys(FINAL, 0.5))
-    found = transfer.sweep(plan, tmp_path, run=run)
+    found = transfer.perform(plan, tmp_path, run=run)
     assert found["chosen"] == {"setup": "vit", "lr": chosen}
     assert found["choose_seeds"] == [0, 1, 2]
     assert [cell["lr"] for cell in found["cells"][9:]] == [chosen] * 2
@@ -79,7 +80,7 @@ def test_the_choice_is_shown_with_intervals(tmp_path):
     plan = sweeps.plan(rates=(0.01, 0.03, 0.1), choose_seeds=(0, 1, 2))
     values = dict.fromkeys(SEEDED, 0.5) | {SEEDED[1]: 0.9, SEEDED[4]: 0.8, SEEDED[7]: 0.7}
     values |= {SEEDED[5]: "step 3: loss nan"}
-    transfer.sweep(plan, tmp_path, run=sweeps.pretending(values | dict.fromkeys(FINAL, 0.5)))
+    transfer.perform(plan, tmp_path, run=sweeps.pretending(values | dict.fromkeys(FINAL, 0.5)))
     text = (tmp_path / "transfer.md").read_text()
     # The deviation is 0.1, and 4.3027 standard errors are 0.2484.
     assert "| vit | 0.03 | 80.00 % | ± 24.84 % | 3 | chosen |" in text
@@ -95,7 +96,7 @@ def test_a_choice_over_seeds_that_was_killed_goes_on(tmp_path):
     plan = sweeps.plan(rates=(0.01, 0.03, 0.1), choose_seeds=(0, 1, 2))
     values = {place: 0.5 + index / 100 for index, place in enumerate(SEEDED)}
     values |= dict.fromkeys(FINAL, 0.5)
-    unbroken = transfer.sweep(plan, tmp_path / "whole", run=sweeps.pretending(values))
+    unbroken = transfer.perform(plan, tmp_path / "whole", run=sweeps.pretending(values))
     for stop in range(1, 11):
         log, workdir = [], tmp_path / f"{stop}"
 
@@ -107,28 +108,35 @@ def test_a_choice_over_seeds_that_was_killed_goes_on(tmp_path):
                 sweeps.pretending(values, log)([cell], *places, started=started, **keywords)
 
         with pytest.raises(Killed):
-            transfer.sweep(plan, workdir, run=run)
+            transfer.perform(plan, workdir, run=run)
         again = sweeps.pretending(values, log)
-        assert transfer.sweep(plan, workdir, run=again) == unbroken
+        assert transfer.perform(plan, workdir, run=again) == unbroken
         assert log == [*SEEDED, *FINAL]
 
 
-def test_a_transfer_of_one_seed_from_before_there_were_several_goes_on(tmp_path):
-    found = transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD))
-    stored = read(tmp_path)
-    stored.pop("choose_seeds")
-    for result in stored["results"].values():
-        result.pop("ci95")
-    (tmp_path / "transfer.json").write_text(json.dumps(stored))
-    log = []
-    assert transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log)) == found
-    assert not log
+def test_what_was_changed_by_hand_is_refused(tmp_path):
+    transfer.perform(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD))
     with pytest.raises(config.ConfigError, match=r"\(choose_seeds: 0 -> 0,1\)"):
-        transfer.sweep(sweeps.plan(choose_seeds=(0, 1)), tmp_path)
-    stored["choose_seeds"] = 3
-    (tmp_path / "transfer.json").write_text(json.dumps(stored))
-    with pytest.raises(config.ConfigError, match=r"transfer.json is unreadable"):
-        transfer.sweep(sweeps.plan(), tmp_path)
+        transfer.perform(sweeps.plan(choose_seeds=(0, 1)), tmp_path)
+    for name, line in (
+        ("cells.jsonl", "line 1 is no record (was"),
+        ("transfer.json", "unreadable"),
+    ):
+        whole = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(whole.replace("0.7", "0.9", 1))
+        with pytest.raises(config.ConfigError, match=re.escape(line)) as caught:
+            transfer.perform(sweeps.plan(), tmp_path)
+        assert "was changed after it was written: sha256 does not fit" in str(caught.value)
+        (tmp_path / name).write_text(whole)
+
+
+def test_results_are_those_of_the_cells_not_of_the_summary(tmp_path):
+    found = transfer.perform(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD))
+    (tmp_path / "transfer.json").unlink()
+    log = []
+    again = transfer.perform(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log))
+    assert again == found
+    assert not log
 
 
 def test_the_better_setup_is_chosen_and_of_equal_ones_the_configs_own(tmp_path):
@@ -136,15 +144,15 @@ def test_the_better_setup_is_chosen_and_of_equal_ones_the_configs_own(tmp_path):
     for number, (ours, bit, setup) in enumerate(((0.5, 0.6, "bit"), (0.6, 0.6, "vit"))):
         top1 = {"choose/vit-lr0.003": ours, "choose/bit-lr0.003": bit}
         run = sweeps.pretending(top1 | {f"final/seed{seed}": 0.5 for seed in range(3)})
-        found = transfer.sweep(plan, tmp_path / str(number), run=run)
+        found = transfer.perform(plan, tmp_path / str(number), run=run)
         assert found["chosen"] == {"setup": setup, "lr": 0.003}
         assert {c["setup"] for c in found["cells"] if c["stage"] == "final"} == {setup}
 
 
 def test_all_failed_is_one_line_and_no_test_image(tmp_path):
     run = sweeps.pretending(dict.fromkeys(CHOOSE, "loss is nan"))
-    with pytest.raises(results.Failed) as caught:
-        transfer.sweep(sweeps.plan(), tmp_path, run=run)
+    with pytest.raises(transfer.Failed) as caught:
+        transfer.perform(sweeps.plan(), tmp_path, run=run)
     assert str(caught.value) == (
         "transfer: every candidate failed, so none is chosen: choose/vit-lr0.003: loss is nan"
     )
@@ -155,7 +163,7 @@ def test_all_failed_is_one_line_and_no_test_image(tmp_path):
 
 
 def test_mean_and_deviation(tmp_path):
-    found = transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD))
+    found = transfer.perform(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD))
     top1 = found["results"]["top1"]
     assert top1["values"] == [0.5, 0.625]
     assert top1["mean"] == np.mean(top1["values"])
@@ -168,14 +176,14 @@ def test_mean_and_deviation(tmp_path):
     assert "| top1 | 56.25 % | ± 79.41 % | 2 |  |  |" in text
     assert "± is half the 95 % confidence interval of the mean over n seeds" in text
     assert "| vit | 0.03 | 80.00 % |  | 1 | chosen |" in text  # one run: no interval
-    one = transfer.sweep(sweeps.plan(seeds=(0,)), tmp_path / "one", run=sweeps.pretending(GOOD))
+    one = transfer.perform(sweeps.plan(seeds=(0,)), tmp_path / "one", run=sweeps.pretending(GOOD))
     assert one["results"]["top1"] == {"mean": 0.5, "std": None, "ci95": None, "values": [0.5]}
     assert "| top1 | 50.00 % |  | 1 |  |  |" in (tmp_path / "one" / "transfer.md").read_text()
 
 
 def test_the_papers_number_is_beside_ours(tmp_path):
     plan = transfer.create("finetune/ViT-L_16-jft-cifar10", {}, rates=(0.01,), seeds=(0,))
-    transfer.sweep(plan, tmp_path, run=sweeps.pretending({"final/seed0": 0.9}))
+    transfer.perform(plan, tmp_path, run=sweeps.pretending({"final/seed0": 0.9}))
     mean, std = paper.TABLE_2["ViT-L/16", "jft"].cifar10
     text = (tmp_path / "transfer.md").read_text()
     assert f"{mean:g} ± {std:g} % | 5, 6, 2 |" in text
@@ -192,13 +200,13 @@ def test_no_test_image_is_opened_before_the_choice(tmp_path, monkeypatch):
 
     def run(cells, *places, started, **keywords):
         def starting(cell):
-            opened.append(cell.stage)
+            opened.append(cell.facts["stage"])
             started(cell)
 
         sweeps.here(cells, *places, started=starting, **keywords)
 
     monkeypatch.setattr(sources.Digits, "__init__", spy)
-    transfer.sweep(sweeps.plan(seeds=(0,)), tmp_path, run=run)
+    transfer.perform(sweeps.plan(seeds=(0,)), tmp_path, run=run)
     before = opened[: opened.index("final")]
     assert set(before) == {"choose", "train[:80%]", "train[80%:]"}
     after = opened[opened.index("final") :]
@@ -216,7 +224,7 @@ def test_a_terminal_shows_a_table_of_cells(tmp_path, monkeypatch):
 
     monkeypatch.setattr(sys, "stderr", Terminal())
     failing = GOOD | {CHOOSE[0]: "loss is nan"}
-    transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(failing))
+    transfer.perform(sweeps.plan(), tmp_path, run=sweeps.pretending(failing))
     shown = sys.stderr.getvalue()
     for words in ("choose/vit-lr0.003", "failed", "loss is nan", "0.8000", "final/seed1"):
         assert words in shown
@@ -241,42 +249,42 @@ def test_what_is_finished_is_not_run_again(tmp_path):
     for stop, expected in ((1, CHOOSE[:1]), (1, CHOOSE[1:]), (1, FINAL[:1])):
         run, log = killed_after(stop)
         with pytest.raises(Killed):
-            transfer.sweep(sweeps.plan(), tmp_path, run=run)
+            transfer.perform(sweeps.plan(), tmp_path, run=run)
         assert tuple(log) == expected
     log = []
-    found = transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log))
+    found = transfer.perform(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log))
     assert tuple(log) == FINAL[1:]
-    unbroken = transfer.sweep(sweeps.plan(), tmp_path / "other", run=sweeps.pretending(GOOD))
+    unbroken = transfer.perform(sweeps.plan(), tmp_path / "other", run=sweeps.pretending(GOOD))
     assert found == unbroken
     log.clear()
-    assert transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log)) == found
+    assert transfer.perform(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log)) == found
     assert not log
 
 
 def test_another_seed_can_be_added_another_rate_cannot(tmp_path):
-    transfer.sweep(sweeps.plan(seeds=(0,)), tmp_path, run=sweeps.pretending(GOOD))
+    transfer.perform(sweeps.plan(seeds=(0,)), tmp_path, run=sweeps.pretending(GOOD))
     log = []
-    found = transfer.sweep(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log))
+    found = transfer.perform(sweeps.plan(), tmp_path, run=sweeps.pretending(GOOD, log))
     assert log == ["final/seed1"]
     assert found["results"]["top1"]["values"] == [0.5, 0.625]
     with pytest.raises(config.ConfigError) as caught:
-        transfer.sweep(sweeps.plan(rates=(0.003,), train__batch_size="8"), tmp_path)
+        transfer.perform(sweeps.plan(rates=(0.003,), train__batch_size="8"), tmp_path)
     assert str(caught.value) == (
         f"--workdir={tmp_path}: holds another transfer (train.batch_size: 32 -> 8, rates: "
         "0.003,0.03 -> 0.003); go on without these changes, or choose another --workdir"
     )
     (tmp_path / "transfer.json").write_text("{")
     with pytest.raises(config.ConfigError, match=r"transfer.json is unreadable"):
-        transfer.sweep(sweeps.plan(), tmp_path)
+        transfer.perform(sweeps.plan(), tmp_path)
 
 
 @pytest.mark.slow
 def test_a_cell_is_never_continued_with_other_options(tmp_path):
     cell, other = sweeps.plan(train__duration="4 steps").candidates
-    worker.work(cell.cfg, tmp_path, "final/seed0")
+    worker.train_cell(cell.cfg, tmp_path, "final/seed0")
     with pytest.raises(config.ConfigError, match=r"another run \(optimizer.lr: 0.003 -> 0.03\)"):
-        worker.work(other.cfg, tmp_path, "final/seed0")
-    again = worker.work(cell.cfg, tmp_path, "final/seed0")  # only measured again
+        worker.train_cell(other.cfg, tmp_path, "final/seed0")
+    again = worker.train_cell(cell.cfg, tmp_path, "final/seed0")  # only measured again
     assert (again["state"], again["steps"]) == ("done", 4)
 
 
@@ -287,7 +295,7 @@ def test_a_run_that_diverges_fails(tmp_path, monkeypatch):
     cell, _ = sweeps.plan().candidates
     with monkeypatch.context() as patch:
         patch.setattr(worker.experiment, "train", diverge)
-        answer = worker.work(cell.cfg, tmp_path, "a")
+        answer = worker.train_cell(cell.cfg, tmp_path, "a")
     assert (answer["state"], answer["why"]) == ("failed", "step 3: loss nan")
     # Finite steps, but parameters whose held-out loss is not.
     results = {"validation/loss": float("inf")}
@@ -301,7 +309,7 @@ def test_a_run_that_diverges_fails(tmp_path, monkeypatch):
         files=(),
     )
     monkeypatch.setattr(worker.experiment, "train", lambda cfg, workdir: outcome)
-    answer = worker.work(cell.cfg, tmp_path, "a")
+    answer = worker.train_cell(cell.cfg, tmp_path, "a")
     assert (answer["state"], answer["why"]) == ("failed", "loss is inf after step 3")
 
 
@@ -318,8 +326,8 @@ def test_vtab_means():
 
     for column, wanted in enumerate(expected):
         tasks = [one(task, [row[column], row[column] + 2]) for task, row in paper.TABLE_9.items()]
-        found = vtab.means(tasks)
-        names = ("vtab/natural", "vtab/specialized", "vtab/structured", vtab.OVERALL)
+        found = page.means(tasks)
+        names = ("vtab/natural", "vtab/specialized", "vtab/structured", page.OVERALL)
         assert tuple(found) == names
         for name, mean in zip(names, wanted, strict=True):
             assert found[name]["values"][0] == pytest.approx(mean, abs=0.051)
@@ -331,8 +339,8 @@ def test_vtab_means():
             "vtab/ViT": found
         }
         assert transfer.vtab_means(named[1:]) == {}
-        assert vtab.means(tasks[:-1]) is None
-        assert vtab.means([*tasks[:-1], one("dtd", [1.0, 2.0])]) is None
+        assert page.means(tasks[:-1]) is None
+        assert page.means([*tasks[:-1], one("dtd", [1.0, 2.0])]) is None
 
 
 @pytest.mark.slow
@@ -342,7 +350,7 @@ def test_a_tiny_copy_of_a_whole_transfer(tmp_path, monkeypatch):
     plan = transfer.create(
         "finetune/ViT-H_14-jft-imagenet-518", {}, rates=(0.003, 0.06), seeds=(0,), tiny=True
     )
-    found = transfer.sweep(plan, tmp_path, run=sweeps.here)
+    found = transfer.perform(plan, tmp_path, run=sweeps.here)
     assert [cell["steps"] for cell in found["cells"]] == [2, 2, 2]
     assert [cell["results"]["count"] for cell in found["cells"]] == [3, 3, 32]
     assert found["results"]["top1"]["values"] == [found["cells"][-1]["results"]["top1"]]

@@ -12,6 +12,7 @@ from vit_jax.checkpoints import record as records
 from vit_jax.data import split_roles
 from vit_jax.data.split_roles import Role
 from vit_jax.runtime import logs
+from vit_jax.studies.records import unsealed
 from vit_jax.utils import errors, limits, storage
 
 TRANSFER = "transfer.json"
@@ -226,7 +227,7 @@ def transfer(directory: pathlib.Path) -> Transfer:
     """Returns a transfer directory, or as much of it as can be read."""
     problems: list[str] = []
     try:
-        values = limits.read_json(directory / TRANSFER, limits.TABLE)
+        values = unsealed(limits.read_json(directory / TRANSFER, limits.TABLE))
         values["cells"] = cells = [c for c in values.get("cells", ()) if set(c) >= NEEDED]
     except (OSError, ValueError, TypeError, AttributeError) as error:
         values, cells = {}, []

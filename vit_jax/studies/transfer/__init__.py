@@ -5,21 +5,18 @@ learning rate (ResNets also try Big Transfer's setup) and see no test image. Tho
 stage repeat the best one on the whole training set, each with a different seed.
 """
 
-from vit_jax.studies.transfer.devices import shares
-from vit_jax.studies.transfer.plan import Cell, Plan, create
-from vit_jax.studies.transfer.protocol import preview, sweep
-from vit_jax.studies.transfer.tables import preview_table, spreads, table, time_left
-from vit_jax.studies.transfer.vtab import vtab_means
+from vit_jax.studies.transfer.page import preview_table, spreads, table, time_left, vtab_means
+from vit_jax.studies.transfer.plan import Plan, create
+from vit_jax.studies.transfer.study import Failed, perform, preview
 
 __all__ = [
-    "Cell",
+    "Failed",
     "Plan",
     "create",
+    "perform",
     "preview",
     "preview_table",
-    "shares",
     "spreads",
-    "sweep",
     "table",
     "time_left",
     "vtab_means",

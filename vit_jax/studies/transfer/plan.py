@@ -1,50 +1,55 @@
 """The cells of a transfer: the candidates and the final runs."""
 
 import dataclasses
+import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from vit_jax import config, run_config, run_directory, validation
 from vit_jax.config import ConfigError, catalog
 from vit_jax.data import split_roles
+from vit_jax.studies.cells import Cell
 
 CHOSEN_BY = "top1"
 HELD_OUT = 10  # percent, unless the config sets a split
+CHOOSE, FINAL = "choose", "final"  # stages
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One fine-tuning run.
+class Candidate:
+    """Options to choose among others.
 
     Attributes:
-      stage: `choose`, on held-out images, or `final`, on test images.
       setup: `vit` for the config's own options, or the name of another setup, such as `bit`.
-      cfg: the whole run.
-      seeded: whether its directory names the seed, as for candidates with several seeds.
+      cfg: the run on held-out images.
     """
 
-    stage: str
     setup: str
     cfg: config.Config
-    seeded: bool = False
 
     @property
     def lr(self) -> float:
         """The peak learning rate."""
         return self.cfg.optimizer.lr
 
-    @property
-    def worker(self) -> tuple[str, ...]:
-        """The module that runs it."""
-        return ("vit_jax.studies.transfer.worker",)
+
+class Ranked(NamedTuple):
+    """A candidate with its results in the selection stage.
+
+    Attributes:
+      candidate: of the plan.
+      values: held-out top-1 of each seed that finished.
+      why: why a seed failed; such a candidate is not chosen.
+    """
+
+    candidate: Candidate
+    values: list[float]
+    why: str
 
     @property
-    def directory(self) -> str:
-        """The run directory, below that of the transfer."""
-        if self.stage == "final":
-            return f"final/seed{self.cfg.seed}"
-        seed = f"-seed{self.cfg.seed}" if self.seeded else ""
-        return f"choose/{self.setup}-lr{self.lr:g}{seed}"
+    def mean(self) -> float:
+        """The mean over seeds."""
+        return statistics.fmean(self.values)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +61,7 @@ class Plan:
       task: the target task.
       results: the paper's, to compare with.
       base: the config before selection, with the splits of the final stage.
-      candidates: each as the cell of its first seed; a single one is not trained for selection.
+      candidates: what to choose among; a single one is not trained for selection.
       choose_seeds: seeds of each candidate, ranked by the mean over them.
       seeds: seeds of the final cells.
     """
@@ -65,36 +70,47 @@ class Plan:
     task: str
     results: tuple[catalog.Result, ...]
     base: config.Config
-    candidates: tuple[Cell, ...]
+    candidates: tuple[Candidate, ...]
     choose_seeds: tuple[int, ...]
     seeds: tuple[int, ...]
 
     def choosing(self) -> tuple[Cell, ...]:
-        """Returns the cells to run before the selection: all candidates, seed by seed."""
+        """The cells on held-out images: all candidates, seed by seed; none for a single one."""
         if len(self.candidates) == 1:
             return ()
         return tuple(
-            self.with_seed(candidate, seed)
+            self.choosing_cell(candidate, seed)
             for seed in self.choose_seeds
             for candidate in self.candidates
         )
 
-    def with_seed(self, candidate: Cell, seed: int) -> Cell:
-        """Returns the cell of a candidate with one of the seeds of the choice."""
-        cfg = dataclasses.replace(candidate.cfg, seed=seed)
-        return dataclasses.replace(candidate, cfg=cfg, seeded=len(self.choose_seeds) > 1)
+    def choosing_cell(self, candidate: Candidate, seed: int) -> Cell:
+        """The cell of a candidate with one of the seeds of the choice."""
+        directory = f"{CHOOSE}/{candidate.setup}-lr{candidate.lr:g}"
+        directory += f"-seed{seed}" if len(self.choose_seeds) > 1 else ""
+        return _cell(CHOOSE, candidate, dataclasses.replace(candidate.cfg, seed=seed), directory)
 
-    def final(self, chosen: Cell) -> tuple[Cell, ...]:
-        """Returns a candidate on the whole training set, measured once on the test images."""
+    def final(self, chosen: Candidate) -> tuple[Cell, ...]:
+        """A candidate on the whole training set, measured once on the test images, seed by seed."""
         data, evaluation = self.base.data, self.base.evaluation
         cfg = dataclasses.replace(
             _on_splits(chosen.cfg, data.train_split, data.test_split or data.eval_split),
             evaluation=dataclasses.replace(evaluation, every=None),
         )
         return tuple(
-            Cell(stage="final", setup=chosen.setup, cfg=dataclasses.replace(cfg, seed=seed))
+            _cell(FINAL, chosen, dataclasses.replace(cfg, seed=seed), f"{FINAL}/seed{seed}")
             for seed in self.seeds
         )
+
+
+def _cell(stage: str, candidate: Candidate, cfg: config.Config, directory: str) -> Cell:
+    split = split_roles.evaluation(cfg.data)
+    facts = {
+        "stage": stage,
+        "setup": candidate.setup,
+        "split": {"name": split.name, "split": split.split},
+    }
+    return Cell(directory=directory, cfg=cfg, facts=facts)
 
 
 def create(
@@ -106,7 +122,7 @@ def create(
     seeds: Sequence[int] = (),
     tiny: bool = False,
 ) -> Plan:
-    """Returns the plan of a catalog name or file.
+    """The plan of a catalog name or file.
 
     Args:
       reference: the config's name.
@@ -121,7 +137,7 @@ def create(
     about = catalog.about(reference)
     protocol = about.transfer or catalog.TransferSettings()
     values = catalog.load(reference)
-    _check(values["name"], overrides, protocol)
+    _check_overrides(values["name"], overrides, protocol)
 
     def resolve(values: Mapping[str, Any]) -> config.Config:
         cfg = run_config.config_from_values(values, overrides, tiny=tiny)
@@ -160,7 +176,9 @@ def create(
     )
 
 
-def _check(name: str, overrides: Mapping[str, str], protocol: catalog.TransferSettings) -> None:
+def _check_overrides(
+    name: str, overrides: Mapping[str, str], protocol: catalog.TransferSettings
+) -> None:
     instead = {"optimizer.lr": "--rates=LR,...", "seed": "--seeds=N,... or --choose-seeds=N,..."}
     for key, flag in instead.items():
         if key in overrides:
@@ -173,7 +191,7 @@ def _check(name: str, overrides: Mapping[str, str], protocol: catalog.TransferSe
 
 
 def _cut(split: str) -> tuple[str, str]:
-    """Returns the training and held-out parts of a split for the selection stage."""
+    """The training and held-out parts of a split for the selection stage."""
     if "[" in split or "+" in split:
         raise ConfigError(
             f"data.train_split={split}: transfer holds out a part of it, so it must be a whole "
@@ -183,7 +201,7 @@ def _cut(split: str) -> tuple[str, str]:
 
 
 def _merged(values: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns nested values updated with others given by dotted name."""
+    """Nested values updated with others given by dotted name."""
     result = {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items()}
     for key, value in options.items():
         section, _, leaf = key.partition(".")
@@ -200,9 +218,9 @@ def _on_splits(cfg: config.Config, train: str, evaluated: str) -> config.Config:
     return dataclasses.replace(cfg, data=data)
 
 
-def _candidate(setup: str, cfg: config.Config, train: str, held_out: str) -> Cell:
+def _candidate(setup: str, cfg: config.Config, train: str, held_out: str) -> Candidate:
     # Measure only the held-out images: the additional sets contain test images too.
     evaluation = config.Evaluation(batch_size=cfg.evaluation.batch_size, every=None)
     cfg = dataclasses.replace(_on_splits(cfg, train, held_out), evaluation=evaluation)
     validation.check_options(cfg)
-    return Cell(stage="choose", setup=setup, cfg=cfg)
+    return Candidate(setup=setup, cfg=cfg)

@@ -9,17 +9,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from vit_jax import config
 from vit_jax.config import components
 from vit_jax.runtime import signals
 from vit_jax.runtime.preemption import Preempted
-from vit_jax.studies.transfer.devices import Environment
+from vit_jax.studies.cells import Cell
+from vit_jax.studies.devices import Environment
 
 LOG = "log.txt"
-LOOK_EVERY = 0.1  # seconds
+POLL_EVERY = 0.1  # seconds
 
 
 class CellStopped(config.UserError):
@@ -30,53 +31,52 @@ class CellStopped(config.UserError):
         self.exit_code = exit_code
 
 
-class Cell(Protocol):
-    """What is run: a config in a directory below that of the sweep."""
+class Run(Protocol):
+    """Runs cells, as `run` does."""
 
-    @property
-    def cfg(self) -> config.Config:
-        """The whole run."""
+    def __call__(
+        self,
+        cells: Sequence[Cell],
+        workdir: pathlib.Path,
+        shares: Sequence[Environment],
+        *,
+        started: Callable[[Cell], None],
+        ended: Callable[[Cell, float, Mapping[str, Any]], None],
+        watch: Callable[[Mapping[str, str]], None],
+    ) -> None:
+        """Calls `started` and `ended` with each cell."""
         ...
 
-    @property
-    def directory(self) -> str:
-        """The run directory."""
-        ...
 
-    @property
-    def worker(self) -> tuple[str, ...]:
-        """The module to run, whose `main` calls `worker.serve`, and its additional arguments."""
-        ...
-
-
-C = TypeVar("C", bound=Cell)
-
-
-class Process(Generic[C]):
+class Process:
     """A process that runs one cell; it ends with its parent and ignores terminal signals."""
 
-    def __init__(self, cell: C, workdir: pathlib.Path, environment: Environment) -> None:
+    def __init__(self, cell: Cell, workdir: pathlib.Path, environment: Environment) -> None:
         self.cell, self._log = cell, workdir / cell.directory / LOG
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        module, *more = cell.worker
-        command = [sys.executable, "-m", module, str(workdir), cell.directory, *more]
-        values = config.to_dict(cell.cfg)
+        values = config.to_dict(cell.in_workdir(workdir))
         plugins = [*components.plugins()]
         plugins += [name for name in values.get(config.PLUGINS, ()) if name not in plugins]
+        # The process finds plug-ins and its own module where this one has found them.
+        path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with self._log.open("ab") as log:
             self._popen = subprocess.Popen(
-                command,
+                [sys.executable, "-m", cell.worker, str(workdir), cell.directory],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=os.environ | environment | (_module_path() if plugins else {}),
+                env=os.environ | environment | path,
                 start_new_session=True,
             )
         self._began = time.monotonic()
         assert self._popen.stdin is not None
+        job = {
+            "config": values | {config.PLUGINS: plugins},
+            "measurements": cell.measurements,
+        }
         with contextlib.suppress(BrokenPipeError):  # it says why it ended at once
-            self._popen.stdin.write(json.dumps(values | {config.PLUGINS: plugins}) + "\n")
+            self._popen.stdin.write(json.dumps(job) + "\n")
             self._popen.stdin.flush()
 
     @property
@@ -93,7 +93,7 @@ class Process(Generic[C]):
         return next((line for line in reversed(lines[:-1]) if line.strip()), "")
 
     def ended(self) -> bool:
-        """Returns whether the process has ended."""
+        """Whether the process has ended."""
         return self._popen.poll() is not None
 
     def stop(self) -> None:
@@ -106,7 +106,7 @@ class Process(Generic[C]):
         self._popen.communicate()
 
     def answer(self) -> dict[str, Any]:
-        """Returns the result of `worker.work`, or `stopped` with the reason."""
+        """The result of `worker.train_cell`, or `stopped` with the reason."""
         output, _ = self._popen.communicate()
         code = self._popen.returncode
         if code == 0:
@@ -118,60 +118,55 @@ class Process(Generic[C]):
         return {"state": "stopped", "why": why, "exit_code": 70}
 
 
-def _module_path() -> Environment:
-    """Returns the variable by which a process finds plug-ins where this one has found them."""
-    return {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-
-
 def run(
-    cells: Sequence[C],
+    cells: Sequence[Cell],
     workdir: pathlib.Path,
-    places: Sequence[Environment],
+    shares: Sequence[Environment],
     *,
-    started: Callable[[C], None],
-    ended: Callable[[C, float, dict[str, Any]], None],
-    look: Callable[[dict[str, str]], None],
+    started: Callable[[Cell], None],
+    ended: Callable[[Cell, float, Mapping[str, Any]], None],
+    watch: Callable[[Mapping[str, str]], None],
 ) -> None:
-    """Runs cells, as many at a time as there are places.
+    """Runs cells, as many at a time as there are shares of the devices.
 
     Args:
       cells: to run, in order.
-      workdir: the directory of the transfer.
-      places: environment variables that assign devices, one mapping per parallel process.
+      workdir: the directory of the study.
+      shares: environment variables that assign devices, one mapping per parallel process.
       started: called with each cell that starts.
       ended: called with a cell, its duration in seconds, and its result.
-      look: called periodically with the newest line of every running cell, by directory.
+      watch: called periodically with the newest line of every running cell, by directory.
 
     Raises Preempted if a signal asked to stop, CellStopped if a cell could not continue; both after
     the running cells have saved their state.
     """
-    waiting, free = collections.deque(cells), collections.deque(places)
-    running: list[tuple[Process[C], Environment]] = []
+    waiting, free = collections.deque(cells), collections.deque(shares)
+    running: list[tuple[Process, Environment]] = []
     troubles: list[CellStopped] = []
-    told = False
+    stopping = False
     with signals.Stop() as stop:
         try:
             while waiting or running:
-                if (stop.signal is not None or troubles) and not told:
-                    told = True
+                if (stop.signal is not None or troubles) and not stopping:
+                    stopping = True
                     waiting.clear()
                     for process, _ in running:
                         process.stop()
                 while waiting and free:
-                    process, place = Process(waiting.popleft(), workdir, free[0]), free.popleft()
-                    running.append((process, place))
+                    process, share = Process(waiting.popleft(), workdir, free[0]), free.popleft()
+                    running.append((process, share))
                     started(process.cell)
-                for process, place in [pair for pair in running if pair[0].ended()]:
-                    running.remove((process, place))
-                    free.append(place)
+                for process, share in [pair for pair in running if pair[0].ended()]:
+                    running.remove((process, share))
+                    free.append(share)
                     answer = process.answer()
                     ended(process.cell, process.seconds, answer)
                     saved = answer.get("exit_code") == Preempted.exit_code
-                    if answer["state"] == "stopped" and not (told and saved):
+                    if answer["state"] == "stopped" and not (stopping and saved):
                         text = f"{process.cell.directory}: {answer['why']}"
                         troubles.append(CellStopped(text, answer["exit_code"]))
-                look({process.cell.directory: process.news for process, _ in running})
-                time.sleep(LOOK_EVERY)
+                watch({process.cell.directory: process.news for process, _ in running})
+                time.sleep(POLL_EVERY)
         finally:
             for process, _ in running:
                 process.kill()

@@ -12,7 +12,7 @@ Environment = dict[str, str]
 
 
 def shares(parallel: int) -> list[Environment]:
-    """Returns for each process the variables that assign its share of the devices.
+    """For each process, the environment variables that assign its share of the devices.
 
     All processes share the CPU. Raises ConfigError if there are too few devices.
     """
@@ -39,19 +39,19 @@ def _share(platform: str, numbers: range) -> Environment:
     )
     # A process with restricted devices numbers them from 0, but its children use global numbers.
     visible = [part for part in os.environ.get(name, "").split(",") if part]
-    chosen = ",".join(visible[number] if visible else str(number) for number in numbers)
+    listed = ",".join(visible[number] if visible else str(number) for number in numbers)
     if platform != "tpu":
-        return {name: chosen}
+        return {name: listed}
     bounds = TPU_BOUNDS[len(numbers)]
     return {
-        name: chosen,
+        name: listed,
         "TPU_CHIPS_PER_PROCESS_BOUNDS": bounds,
         "TPU_PROCESS_BOUNDS": "1,1,1",
     }
 
 
 def _devices() -> tuple[str, int]:
-    """Returns the platform and its number of GPUs or TPU chips."""
+    """The platform and its number of GPUs or TPU chips."""
     code = (
         "import jax; d = jax.local_devices(); p = d[0].platform; "
         "p = 'rocm' if 'rocm' in d[0].client.platform_version.lower() else p; "

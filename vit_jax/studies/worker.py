@@ -1,4 +1,4 @@
-"""Runs one cell in its own process: reads the config on standard input, prints JSON.
+"""Runs one cell in its own process: reads it on standard input, prints its result as JSON.
 
 A process per cell frees all host and device memory when it ends, and allows several cells to run at
 a time, each on its own devices. The imports cost some seconds per cell; the cells share a
@@ -12,61 +12,56 @@ import pathlib
 import platform
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
-from vit_jax import __version__, config, experiment, run_config, run_directory
+from vit_jax import config, experiment, run_config, run_directory
 from vit_jax.config import components
 from vit_jax.data import split_roles
-from vit_jax.runtime import backend, device, logs
+from vit_jax.runtime import backend, device, logs, provenance
+from vit_jax.studies.records import DONE, FAILED
 from vit_jax.training import hooks
 
+# Measures a trained network: (run directory, one of `Cell.measurements`) -> results by name.
+Measure = Callable[[pathlib.Path, Mapping[str, Any]], dict[str, float]]
 
-def work(cfg: config.Config, workdir: pathlib.Path, directory: str) -> dict[str, Any]:
+
+def train_cell(cfg: config.Config, workdir: pathlib.Path, directory: str) -> dict[str, Any]:
     """Trains or resumes a cell until its end and returns its result.
 
     Args:
       cfg: the run.
-      workdir: the directory of the transfer.
+      workdir: the directory of the study.
       directory: the directory of the cell, below `workdir`.
 
     A cell with a non-finite loss returns `failed`. Raises UserError, as `experiment.train` does.
     """
-    _check(cfg, workdir / directory)
+    _check_same_run(cfg, workdir / directory)
     device.cache_programs()
     machine = {
-        "device": jax.devices()[0].device_kind,
         "devices": jax.device_count(),
         "host": platform.node(),
-        "versions": {
-            "vit_jax": __version__,
-            "jax": jax.__version__,
-            "python": platform.python_version(),
-        },
+        **provenance.fields(
+            jax.devices()[0].device_kind,
+            {"jax": jax.__version__, "python": platform.python_version()},
+        ),
     }
-    failed: dict[str, Any] = {"state": "failed", "machine": machine}
+    failed: dict[str, Any] = {"state": FAILED, "machine": machine}
     try:
         outcome = experiment.train(cfg, workdir / directory)
     except hooks.Diverged as error:
         return failed | {"why": str(error)}
-    evaluated = split_roles.evaluation(cfg.data)
-    prefix = f"{evaluated.name}/"
+    prefix = f"{split_roles.evaluation(cfg.data).name}/"
     results = {key.removeprefix(prefix): value for key, value in outcome.last.items()}
     for key, value in results.items():
         if not math.isfinite(value):
             return failed | {"why": f"{key} is {value} after step {outcome.steps}"}
-    return {
-        "state": "done",
-        "steps": outcome.steps,
-        "split": {"name": evaluated.name, "split": evaluated.split},
-        "results": results,
-        "machine": machine,
-    }
+    return {"state": DONE, "steps": outcome.steps, "results": results, "machine": machine}
 
 
-def _check(cfg: config.Config, path: pathlib.Path) -> None:
+def _check_same_run(cfg: config.Config, path: pathlib.Path) -> None:
     """Raises ConfigError if a cell's directory contains another run."""
     if not (path / "config.json").exists():
         return
@@ -80,30 +75,33 @@ def _check(cfg: config.Config, path: pathlib.Path) -> None:
         )
 
 
-def _follow() -> None:
+def _end_with_parent() -> None:
     """Ends this process when its parent ends for any reason."""
     while os.read(0, 1):
         pass
     os._exit(1)
 
 
-def serve(work: Callable[[config.Config, pathlib.Path, str], dict[str, Any]]) -> None:
-    """Runs the cell described on standard input by `work`; ends when that is closed."""
-    workdir, directory = sys.argv[1:3]
+def serve(measure: Measure | None = None) -> None:
+    """Runs the cell described on standard input; ends when that is closed."""
+    workdir, directory = pathlib.Path(sys.argv[1]), sys.argv[2]
     backend.choose()
     device.keep_freed_memory()
-    values = json.loads(sys.stdin.readline())
-    threading.Thread(target=_follow, daemon=True).start()
+    job = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     logs.setup()
     try:
         # Those of the process that started this one, which its user has named or imported.
-        components.load_plugins(values.get(config.PLUGINS, ()))
+        components.load_plugins(job["config"].get(config.PLUGINS, ()))
         with logs.assumptions_logged():
-            answer = work(config.build(values), pathlib.Path(workdir), directory)
+            answer = train_cell(config.build(job["config"]), workdir, directory)
+            if measure is not None and answer["state"] == DONE:
+                for one in job["measurements"]:
+                    answer["results"] |= measure(workdir / directory, one)
     except config.UserError as error:
         answer = {"state": "stopped", "why": str(error), "exit_code": error.exit_code}
     sys.stdout.write(json.dumps(answer) + "\n")
 
 
 if __name__ == "__main__":
-    serve(work)
+    serve()

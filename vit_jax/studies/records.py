@@ -1,0 +1,171 @@
+"""Results of cells: a file of JSON lines, one for each cell that has ended, only ever added to."""
+
+import hashlib
+import json
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vit_jax import config
+from vit_jax.runtime import logs
+from vit_jax.studies.cells import Cell
+from vit_jax.utils import limits, storage
+
+DONE, FAILED = "done", "failed"
+LARGEST = 1e30  # of a number; a cell of the findings takes 1e15 FLOPs
+SEAL = "sha256"
+Record = dict[str, Any]
+
+# What every record has, by type.
+KEYS: Mapping[str, Any] = {
+    "cell": str,
+    "digest": str,
+    "rate": float,
+    "seed": int,
+    "state": str,
+    "measures": dict,
+    "seconds": float,
+    "commit": (str, type(None)),
+    "date": str,
+    "device": str,
+    "devices": int,
+    "cores": int,
+    "versions": dict,
+}
+
+
+class Records:
+    """The records of a study, by the digest of the cell; a cell has at most one."""
+
+    def __init__(
+        self,
+        path: pathlib.Path | None,
+        *,
+        flag: str = "--records",
+        keys: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Reads a file, if it exists; raises ConfigError for a line that is no record.
+
+        Args:
+          path: the file; None keeps records in memory.
+          flag: the option that named it, for messages.
+          keys: further keys that every record has, by type.
+        """
+        self.path, self._flag, self._keys = path, flag, {**KEYS, **(keys or {})}
+        self._known: dict[str, Record] = {}
+        for record in self._read():
+            self._known.setdefault(record["digest"], record)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._known.values())
+
+    def find(self, cell: Cell) -> Record | None:
+        """The record of a cell."""
+        return self._known.get(cell.digest)
+
+    def failed(self, cell: Cell) -> bool:
+        """Whether a cell has ended without a result."""
+        record = self.find(cell)
+        return record is not None and record["state"] == FAILED
+
+    def check_writable(self) -> None:
+        """Raises ConfigError if records cannot be added, before hours are spent on one."""
+        if self.path is None:
+            return
+        with storage.writing(self._flag, self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.open("a").close()
+
+    def add(self, cell: Cell, seconds: float, answer: Mapping[str, Any]) -> Record:
+        """Records the result of a cell and returns its record; an earlier one stays.
+
+        Args:
+          cell: the cell.
+          seconds: of its processes, the interrupted ones included.
+          answer: from `worker.train_cell`.
+        """
+        if cell.digest in self._known:
+            return self._known[cell.digest]
+        steps = {"steps": answer["steps"]} if "steps" in answer else {}
+        why = {"why": answer["why"]} if "why" in answer else {}
+        record = {
+            "cell": cell.directory,
+            "digest": cell.digest,
+            **steps,
+            **cell.facts,
+            "rate": cell.lr,
+            "seed": cell.cfg.seed,
+            "state": answer["state"],
+            **why,
+            "measures": {
+                key: value
+                for key, value in answer.get("results", {}).items()
+                if isinstance(value, int | float)
+            },
+            "seconds": round(seconds, 1),
+            **answer["machine"],
+        }
+        self._check(record)
+        self._known[cell.digest] = record
+        if self.path is not None:
+            with storage.writing(self._flag, self.path):
+                storage.append_line(self.path, sealed(record))
+        return record
+
+    def _read(self) -> Iterator[Record]:
+        if self.path is None or not self.path.is_file():
+            return
+        where = f"{self._flag}={self.path}"
+        try:
+            lines = list(storage.read_lines(self.path, limits.RECORD, logs.log.warning))
+        except (OSError, limits.LimitError) as error:
+            raise config.ConfigError(f"{where}: {storage.reason(error)}") from error
+        for number, record in lines:
+            try:
+                self._check(record)
+                # Lines from before there were seals have none.
+                record = unsealed(record) if SEAL in record else record
+            except ValueError as error:
+                raise config.ConfigError(
+                    f"{where}: line {number} is no record ({error}); remove the line"
+                ) from None
+            yield record
+
+    def _check(self, record: Any) -> None:
+        """Raises ValueError for what is no record of a cell."""
+        if not isinstance(record, Mapping):
+            raise ValueError("no object")
+        for key, kind in self._keys.items():
+            value = record.get(key)
+            good = _is_number(value) if kind in (int, float) else isinstance(value, kind)
+            if key not in record or not good or (kind is int and not isinstance(value, int)):
+                raise ValueError(f"{key} is missing or no {getattr(kind, '__name__', 'text')}")
+        for name, value in record["measures"].items():
+            if not _is_number(value):
+                raise ValueError(f"measures: {name} is no number")
+        if record["state"] not in (DONE, FAILED):
+            raise ValueError(f"state is neither {DONE} nor {FAILED}")
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value of JSON is a number to count with: finite, and no larger than any here."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+
+
+def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values for JSON with their digest, by which `unsealed` notices a change."""
+    return {**values, SEAL: _digest(values)}
+
+
+def unsealed(values: Any) -> dict[str, Any]:
+    """The values that `sealed` was given; raises ValueError if they were changed since."""
+    if not isinstance(values, dict):
+        raise ValueError("holds no object")
+    found = {key: value for key, value in values.items() if key != SEAL}
+    if values.get(SEAL) != _digest(found):
+        raise ValueError(f"was changed after it was written: {SEAL} does not fit")
+    return found
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,151 @@
+"""Runs the cells of a study to their end, several at a time, and records each."""
+
+import pathlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from vit_jax.runtime import goodput, logs
+from vit_jax.studies import processes
+from vit_jax.studies.cells import Cell
+from vit_jax.studies.devices import Environment
+from vit_jax.studies.records import DONE, FAILED, Record, Records
+
+
+class Study(Protocol):
+    """Runs that belong together: which cells can run, and what their records change."""
+
+    @property
+    def records(self) -> Records:
+        """The results so far."""
+        ...
+
+    def ready(self) -> Sequence[Cell]:
+        """The cells that can run now and have no result; none: the study is at its end."""
+        ...
+
+    def recorded(self, cell: Cell) -> None:
+        """Called after a cell has been recorded."""
+        ...
+
+
+def perform(
+    study: Study,
+    workdir: pathlib.Path,
+    shares: Sequence[Environment] = ({},),
+    *,
+    run: processes.Run = processes.run,
+) -> None:
+    """Runs or resumes every cell of a study; the caller holds the lock on `workdir`.
+
+    Args:
+      study: what to bring to its end.
+      workdir: receives the cells' run directories.
+      shares: environment variables that assign devices, one mapping per parallel process.
+      run: runs cells.
+
+    Raises Preempted (exit 75) or another UserError; the same call then resumes.
+    """
+    study.records.check_writable()
+    with LiveTable() as table:
+        while cells := study.ready():
+            table.expect(cells)
+
+            def ended(cell: Cell, seconds: float, answer: Mapping[str, Any]) -> None:
+                seconds += goodput.earlier_seconds(workdir / cell.directory)
+                if answer["state"] in (DONE, FAILED):
+                    table.ended(cell, study.records.add(cell, seconds, answer))
+                    study.recorded(cell)
+                else:
+                    table.stopped(cell)
+
+            run(cells, workdir, shares, started=table.started, ended=ended, watch=table.show)
+
+
+class GivenCells:
+    """A study of some cells, each after its origin, whose records stay in memory."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self.records, self._cells = Records(None), cells
+
+    def ready(self) -> list[Cell]:
+        """The cells that have not run, but their origins have."""
+        waiting = [cell for cell in self._cells if self.records.find(cell) is None]
+        return [c for c in waiting if c.origin is None or self.records.find(c.origin)]
+
+    def recorded(self, cell: Cell) -> None:
+        """Nothing follows from a record."""
+
+
+class LiveTable:
+    """The cells while they run: a table on a terminal, lines elsewhere."""
+
+    HEADER = ("cell", "lr", "seed", "state", "result", "time", "now")
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[str, ...]] = {}
+        self._news: Mapping[str, str] = {}
+        self._live: Any = None
+
+    def __enter__(self) -> "LiveTable":
+        if sys.stderr.isatty():
+            from rich.console import Console  # slow to import
+            from rich.live import Live
+
+            self._live = Live(console=Console(stderr=True, markup=False), refresh_per_second=4)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._draw({})
+            self._live.stop()
+
+    def expect(self, cells: Sequence[Cell]) -> None:
+        """Adds cells that are about to run."""
+        for cell in cells:
+            self._set(cell, "waiting")
+
+    def started(self, cell: Cell) -> None:
+        """Shows that a cell has started."""
+        self._set(cell, "running")
+        if self._live is None:
+            waiting = sum(row[3] == "waiting" for row in self._rows.values())
+            logs.log.info(
+                "%s: lr %g, seed %d, %d to go", cell.directory, cell.lr, cell.cfg.seed, waiting
+            )
+
+    def ended(self, cell: Cell, record: Record) -> None:
+        """Shows the result of a cell."""
+        found = [
+            f"{key} {value:.4f}"
+            for key, value in record["measures"].items()
+            if not key.endswith(("count", "/step"))
+        ] or [record.get("why", "")]
+        state, seconds = record["state"], logs.duration(record["seconds"])
+        self._set(cell, state, found[0], seconds)  # a line has room for all, a column for one
+        if self._live is None:
+            logs.log.info("%s: %s  %s  %s", cell.directory, state, ", ".join(found), seconds)
+
+    def stopped(self, cell: Cell) -> None:
+        """Shows that a cell waits to be resumed."""
+        self._set(cell, "waiting")
+
+    def show(self, news: Mapping[str, str]) -> None:
+        """Shows the newest line of every running cell, by directory."""
+        if self._live is not None and news != self._news:
+            self._draw(news)
+
+    def _set(self, cell: Cell, state: str, result: str = "", seconds: str = "") -> None:
+        row = (f"{cell.lr:g}", f"{cell.cfg.seed}", state, result, seconds)
+        self._rows[cell.directory] = (cell.directory, *row)
+
+    def _draw(self, news: Mapping[str, str]) -> None:
+        from rich import box
+        from rich.table import Table
+
+        self._news = news
+        table = Table(*self.HEADER, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+        for directory, row in self._rows.items():
+            table.add_row(*row, news.get(directory, ""))
+        self._live.update(table)

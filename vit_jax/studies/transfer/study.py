@@ -1,0 +1,237 @@
+"""A transfer: candidates, choice, final cells; no test image is read before the choice.
+
+`cells.jsonl` has a line for each cell that has ended, and decides what is not run again.
+`transfer.json` says the same for readers, with the plan, the choice and the means.
+"""
+
+import datetime
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from vit_jax import config
+from vit_jax.config import ConfigError
+from vit_jax.runtime import locking
+from vit_jax.studies import processes, runner
+from vit_jax.studies.cells import Cell
+from vit_jax.studies.devices import Environment
+from vit_jax.studies.records import DONE, FAILED, Records, sealed, unsealed
+from vit_jax.studies.transfer import page
+from vit_jax.studies.transfer.plan import CHOSEN_BY, FINAL, Candidate, Plan, Ranked
+from vit_jax.utils import intervals, limits, storage
+
+FILE, CELLS = "transfer.json", "cells.jsonl"
+ROUNDING = 1e-9  # tolerance of equal means
+MACHINE = ("device", "devices", "host", "versions")  # what a record says of it
+
+Entry = dict[str, Any]  # a cell in transfer.json
+
+
+class Failed(config.UserError):
+    """No cell of a stage has a finite result."""
+
+    exit_code = 70
+
+
+def perform(
+    plan: Plan,
+    workdir: pathlib.Path,
+    shares: Sequence[Environment] = ({},),
+    *,
+    run: processes.Run = processes.run,
+) -> dict[str, Any]:
+    """Runs or resumes a transfer until its end and returns the contents of transfer.json.
+
+    Args:
+      plan: the cells to run.
+      workdir: receives the cells' run directories, cells.jsonl, transfer.json and transfer.md.
+      shares: environment variables that assign devices, one mapping per parallel process.
+      run: runs cells.
+
+    Raises Preempted (exit 75), Failed (70) if no candidate or no final cell has a finite result,
+    InUse (2) if another process uses `workdir`, or another UserError; the same call then resumes.
+    """
+    with locking.exclusive(workdir):
+        transfer = Transfer(plan, workdir)
+        transfer.write()
+        runner.perform(transfer, workdir, shares, run=run)
+        found = transfer.write()
+        page.write(plan, transfer.ranked(), found, workdir)
+    if found["results"] is None:
+        why = next(entry["why"] for entry in found["cells"] if entry["stage"] == FINAL)
+        raise Failed(f"transfer: every final run failed; {why}")
+    return found
+
+
+def preview(plan: Plan, workdir: pathlib.Path) -> dict[str, Any]:
+    """The cells that `perform` would run and their state; writes nothing.
+
+    Until a learning rate is chosen, the final cells have none. Raises ConfigError if `workdir`
+    contains another transfer, and Failed if every candidate failed.
+    """
+    transfer = Transfer(plan, workdir)
+    found = transfer.as_dict()
+    if transfer.chosen is None:
+        final = [transfer.entry(cell) | {"lr": None} for cell in plan.final(plan.candidates[0])]
+        found["cells"] += final
+    return found
+
+
+class Transfer:
+    """A study of two stages: the final cells are those of the candidate that is chosen."""
+
+    def __init__(self, plan: Plan, workdir: pathlib.Path) -> None:
+        """Reads the results in `workdir`, and chooses if that stage is done.
+
+        Raises ConfigError if `workdir` belongs to another transfer, and Failed as `choose` does.
+        """
+        self._plan, self._file = plan, workdir / FILE
+        self._check_same_plan()
+        keys = {"stage": str, "setup": str}
+        self.records = Records(workdir / CELLS, flag="--workdir", keys=keys)
+        self.chosen: Candidate | None = None
+        if not self.left(plan.choosing()):
+            self.choose()
+
+    def ready(self) -> list[Cell]:
+        """The cells of the first stage that has some left; chooses between the stages."""
+        if left := self.left(self._plan.choosing()):
+            return left
+        if self.chosen is None:
+            self.choose()
+            self.write()
+        return self.left(self.final)
+
+    def recorded(self, cell: Cell) -> None:
+        """Rewrites transfer.json."""
+        self.write()
+
+    @property
+    def final(self) -> tuple[Cell, ...]:
+        """The cells of the final stage; none before the choice."""
+        return () if self.chosen is None else self._plan.final(self.chosen)
+
+    def left(self, cells: Sequence[Cell]) -> list[Cell]:
+        """The cells without a result."""
+        return [cell for cell in cells if self.records.find(cell) is None]
+
+    def ranked(self) -> list[Ranked]:
+        """The results of every candidate, in the order of the plan."""
+        found = []
+        for candidate in self._plan.candidates:
+            cells = [self._plan.choosing_cell(candidate, s) for s in self._plan.choose_seeds]
+            each = [record for cell in cells if (record := self.records.find(cell))]
+            values = [one["measures"][CHOSEN_BY] for one in each if one["state"] == DONE]
+            failed = [one for one in each if one["state"] == FAILED]
+            why = f"{failed[0]['cell']}: {failed[0]['why']}" if failed else ""
+            found.append(Ranked(candidate, values, why))
+        return found
+
+    def choose(self) -> None:
+        """Chooses the candidate with the best mean held-out top-1 over its seeds.
+
+        With several seeds, candidates within one standard error of the best mean tie. Ties go to
+        the lower learning rate, then to the config's own setup. A candidate that failed with any
+        seed is excluded. Raises Failed if none is left.
+        """
+        if len(self._plan.candidates) == 1:
+            (self.chosen,) = self._plan.candidates
+            return
+        every = self.ranked()
+        sound = [one for one in every if not one.why]
+        if not sound:
+            raise Failed(f"transfer: every candidate failed, so none is chosen: {every[0].why}")
+        best = max(sound, key=lambda one: one.mean)
+        error = intervals.standard_error(best.values) if len(best.values) > 1 else 0.0
+        least = best.mean - error - ROUNDING
+        equal = [one.candidate for one in sound if one.mean >= least]
+        self.chosen = min(equal, key=lambda candidate: candidate.lr)
+
+    def entry(self, cell: Cell) -> Entry:
+        """A cell with its state and results, as transfer.json has it."""
+        record = self.records.find(cell) or {"state": "waiting"}
+        return {
+            **cell.facts,
+            "lr": cell.lr,
+            "seed": cell.cfg.seed,
+            "directory": cell.directory,
+            "state": record["state"],
+            **({"why": record["why"]} if "why" in record else {}),
+            "steps": record.get("steps"),
+            "seconds": record.get("seconds", 0.0),
+            "results": record.get("measures") or None,
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """The contents of transfer.json."""
+        records = [r for c in (*self._plan.choosing(), *self.final) if (r := self.records.find(c))]
+        last = records[-1] if records else {}
+        values = {
+            "name": self._plan.name,
+            "task": self._plan.task,
+            "measure": CHOSEN_BY,
+            "cells": [self.entry(cell) for cell in (*self._plan.choosing(), *self.final)],
+            "chosen": self.chosen and {"setup": self.chosen.setup, "lr": self.chosen.lr},
+            "results": self._summary(),
+            "machine": {key: last.get(key) for key in MACHINE} if last else None,
+            "date": datetime.date.today().isoformat(),
+            "candidates": [[one.setup, one.lr] for one in self._plan.candidates],
+            "choose_seeds": list(self._plan.choose_seeds),
+            "config": config.to_dict(self._plan.base),
+        }
+        return sealed(json.loads(json.dumps(values)))
+
+    def _summary(self) -> dict[str, dict[str, Any]] | None:
+        """The `intervals.spread` of every measure over the final cells.
+
+        None until all of them have ended, or if all have failed.
+        """
+        records = [self.records.find(cell) for cell in self.final]
+        done = [one["measures"] for one in records if one and one["state"] == DONE]
+        if not done or None in records:
+            return None
+        return {
+            key: intervals.spread([measures[key] for measures in done])
+            for key in done[0]
+            if not key.endswith("count")
+        }
+
+    def write(self) -> dict[str, Any]:
+        """Writes transfer.json, whole or not at all, and returns its contents."""
+        found = self.as_dict()
+        with storage.writing("--workdir", self._file.parent):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            storage.write_atomically(self._file, json.dumps(found, indent=1) + "\n")
+        return found
+
+    def _check_same_plan(self) -> None:
+        if not self._file.exists():
+            return
+        where = f"--workdir={self._file.parent}"
+        try:
+            stored = unsealed(limits.read_json(self._file, limits.TABLE))
+            old, tried = config.build(stored["config"]), stored["candidates"]
+            seeds = list(stored["choose_seeds"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{where}: {FILE} is unreadable: {error}") from error
+        changed = config.differences(old, self._plan.base)
+        given = [[one.setup, one.lr] for one in self._plan.candidates]
+        if sorted(tried) != sorted(given):
+            changed["rates"] = _rates(tried), _rates(given)
+        if seeds != list(self._plan.choose_seeds) and len(given) > 1:
+            changed["choose_seeds"] = _listed(seeds), _listed(self._plan.choose_seeds)
+        if changed:
+            listed = ", ".join(f"{key}: {a} -> {b}" for key, (a, b) in changed.items())
+            raise ConfigError(
+                f"{where}: holds another transfer ({listed}); go on without these changes, or "
+                "choose another --workdir"
+            )
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ",".join(map(str, seeds))
+
+
+def _rates(pairs: Sequence[Sequence[Any]]) -> str:
+    return ",".join(f"{'' if setup == 'vit' else setup + ' '}{lr:g}" for setup, lr in pairs)
