@@ -122,7 +122,7 @@ class _Listener(threading.Thread):
         self._number = 0  # of the last signal that the main thread handled
         self._own = 0  # numbers in the pipe that this thread caused
         self._since = self._again = 0.0
-        self._told = self._explained = False
+        self._announced = self._explained = False
 
     def start(self) -> None:
         super().start()
@@ -161,7 +161,7 @@ class _Listener(threading.Thread):
                     elif number == 0 and not self.heard:  # the number went to an event loop
                         self._hear(self._number)
                 if self.heard:
-                    self._see_to_it(time.monotonic())
+                    self._act(time.monotonic())
 
     def code(self) -> int:
         """The exit code of a command that was stopped before it could answer."""
@@ -178,41 +178,41 @@ class _Listener(threading.Thread):
             os._exit(self.final or self.code())
         self.heard.append(number)
         self._since = time.monotonic()
-        self._told = False
+        self._announced = False
 
-    def _see_to_it(self, now: float) -> None:
+    def _act(self, now: float) -> None:
         stop = _stops[-1] if _stops else None
         waited = now - self._since
         if stop is not None and stop.holding and not self.insisted():
-            self._tell(stop.says)
+            self._announce(stop.says)
             what = stop.waiting_for() if waited > PATIENCE and not self._explained else ""
             if what:
                 self._explained = True
                 log.warning("waiting for: %s; a second Ctrl-C ends this at once, unsaved", what)
         elif self.raised is None:  # in C++, or importing
             if waited > TICK:
-                self._tell("stopping")
+                self._announce("stopping")
             if waited > GRACE:
                 self._end()
             elif self.deferred and not _is_importing(sys._current_frames().get(_main())):
-                self._again_in_main(now)
+                self._raise_in_main(now)
         else:
             if waited > TICK:
-                self._tell("stopping")
+                self._announce("stopping")
             if waited > UNWIND:
                 self._end()
             elif self.raised() is None and now - self._again > TICK / 2:
-                self._again_in_main(now)
+                self._raise_in_main(now)
 
-    def _again_in_main(self, now: float) -> None:
+    def _raise_in_main(self, now: float) -> None:
         self._own += 1
         self._again = now
         signal.pthread_kill(_main(), signal.SIGINT)  # which also ends a wait in the kernel
 
-    def _tell(self, doing: str) -> None:
-        if not self._told and doing:
+    def _announce(self, doing: str) -> None:
+        if not self._announced and doing:
             log.warning("%s received: %s", signal.Signals(self.heard[-1]).name, doing)
-        self._told = True
+        self._announced = True
 
     def _end(self) -> None:
         """Ends the process as a kill would, from which every command recovers."""
