@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-import fleet
+from research import fleet
 
 
 @pytest.mark.parametrize("every", [30.0, 600.0, 7200.0])

@@ -1,18 +1,17 @@
-"""Harm done to runs changes nothing; `tests/helpers/campaign.py` does it as often as you like."""
+"""Harm done to runs changes nothing; `research/faults.py` does it as often as you like."""
 
 import random
 
 import pytest
 
-import campaign
-import drawn_configs
+from research import drawn_configs, faults
 
-ALONE = [name for name, kind in campaign.KINDS.items() if kind.processes == 1]
+ALONE = [name for name, kind in faults.KINDS.items() if kind.processes == 1]
 
 
 @pytest.fixture(autouse=True)
 def work(tmp_path_factory, monkeypatch):
-    for module in (campaign, drawn_configs):
+    for module in (faults, drawn_configs):
         monkeypatch.setattr(module, "WORK", tmp_path_factory.getbasetemp() / "campaign")
 
 
@@ -28,17 +27,17 @@ def check(line):
 @pytest.mark.slow  # of two processes: test_peers.py, and with the twenty
 @pytest.mark.parametrize("kind", ALONE)
 def test_a_fault_of_every_kind(kind):
-    line = campaign.batch(kind, seed=1, faults=1)
+    line = faults.batch(kind, seed=1, faults=1)
     check(line)
     assert len(line["lost"]) == 1
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", campaign.KINDS)
+@pytest.mark.parametrize("kind", faults.KINDS)
 def test_twenty_faults_of_every_kind(kind):
     lines = []
     while sum(len(line["lost"]) for line in lines) < 20:
-        lines.append(campaign.batch(kind, seed=1000 + len(lines)))
+        lines.append(faults.batch(kind, seed=1000 + len(lines)))
         check(lines[-1])
     resumed, struck = (sum(counts) for counts in zip(
         *((line["resumed"], len(line["lost"])) for line in lines), strict=True
@@ -68,7 +67,7 @@ def test_the_table():
         {"fault": "kill", "lost": [7], "resumed": 1, "hangs": 1, "problem": "exit codes {70}: x",
          "cpu_seconds": 2.0},
     ]  # fmt: skip
-    assert campaign.markdown(lines)[::2] == [
+    assert faults.markdown(lines)[::2] == [
         "| fault | n | configs | with a checkpoint | divergences | hangs | steps lost, mean | most "
         "| CPU s each |",
         "| kill | 3 | 2 | 3 | 1 | 1 | 4.0 | 7 | 4.0 |",
@@ -76,6 +75,6 @@ def test_the_table():
 
 
 def test_the_page_has_the_record():
-    page = (campaign.runs.ROOT / "docs/reliability.md").read_text()
-    for line in campaign.markdown(campaign.lines_of()):
-        assert line in page, "python tests/helpers/campaign.py"
+    page = (faults.runs.ROOT / "docs/reliability.md").read_text()
+    for line in faults.markdown(faults.lines_of()):
+        assert line in page, "python -m research.faults"

@@ -1,14 +1,12 @@
 """Small faults of the code are noticed: the table of faults, and tests that still fail at them."""
 
 import ast
-import pathlib
 import subprocess
 import sys
 
 import pytest
 
-import fault_operators
-import mutation
+from research import fault_operators, mutation
 
 ROWS = mutation.read()
 
@@ -38,7 +36,7 @@ def test_every_killer_exists():
 def test_the_page_has_the_counts():
     page = (mutation.ROOT / "docs/reliability.md").read_text()
     for line in mutation.markdown(ROWS):
-        assert line in page, "python tests/helpers/mutation.py table"
+        assert line in page, "python -m research.mutation table"
 
 
 SOURCE = '''
@@ -85,6 +83,6 @@ def test_a_fault_that_no_longer_fits():
 @pytest.mark.slow
 def test_a_sample_is_still_noticed():
     """Another one in every run of continuous integration."""
-    command = [sys.executable, pathlib.Path(mutation.__file__), "check"]
+    command = [sys.executable, "-m", "research.mutation", "check"]
     result = subprocess.run(command, capture_output=True, text=True, cwd=mutation.ROOT)
     assert result.returncode == 0, result.stdout + result.stderr[-2000:]

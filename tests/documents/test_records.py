@@ -149,7 +149,10 @@ def test_a_printed_command_is_whole(command, monkeypatch):
         command = importlib.import_module("research.findings.__main__")
         cli.create_parser(command).parse_all(cli._split_overrides(words[2:])[0])
     elif program == "python":
-        name = words[0].removeprefix("tests/helpers/").removesuffix(".py")
+        if words[0] == "-m":
+            name, words = words[1], words[1:]
+        else:
+            name = words[0].removeprefix("tests/helpers/").removesuffix(".py")
         parses(importlib.import_module(name), words, monkeypatch)
     else:
         assert (runs.ROOT / program).is_file()
@@ -195,11 +198,17 @@ def test_the_accuracies_of_the_models_are_those_published():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "command", ["campaign.py", "corruption.py", "home_repetitions.py table", "fleet.py"]
+    "command",
+    [
+        "-m research.faults",
+        "tests/helpers/corruption.py",
+        "tests/helpers/home_repetitions.py table",
+        "-m research.fleet",
+    ],
 )
 def test_a_cheap_command_prints_the_rows_of_its_page(command):
     done = subprocess.run(
-        [sys.executable, *f"tests/helpers/{command}".split()],
+        [sys.executable, *command.split()],
         cwd=runs.ROOT, env=runs.environment(), capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

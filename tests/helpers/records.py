@@ -10,11 +10,11 @@ import statistics
 
 import scipy.stats
 
-import campaign
 import corruption
-import fleet
 import home_repetitions
 import runs
+from research import faults as fault_campaign
+from research import fleet
 from vit_jax import preflight
 from vit_jax.preflight import batch, scaling
 from vit_jax.weights import zoo
@@ -174,7 +174,7 @@ def distilled():
 
 
 def reliability():
-    yield from campaign.markdown(lines("faults"))
+    yield from fault_campaign.markdown(lines("faults"))
     yield from (line for line in corruption.markdown(lines("corruption")) if line)
     for one in lines("hostile"):
         counts = [one[key] for key in ("read", "refused", "wrong", "crash", "hang", "memory")]

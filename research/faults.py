@@ -1,7 +1,7 @@
 """Does harm to training runs, resumes them, and compares what comes out with runs left alone.
 
-    nice -n 15 python tests/helpers/campaign.py --until=1000 --kinds=kill
-    python tests/helpers/campaign.py                                       prints the table
+    nice -n 15 python -m research.faults --until=1000 --kinds=kill
+    python -m research.faults                                       prints the table
 
 Each batch is one run of a config drawn by its seed: digits or JPEGs, augmentations, labels, masked
 patches, a teacher or LoRA, one to four simulated devices, ZeRO or not, accumulation, moments in
@@ -27,8 +27,8 @@ import tempfile
 import time
 from importlib import metadata
 
-import runs
-from drawn_configs import WORK, configure, draw
+from research.drawn_configs import WORK, configure, draw
+from tests.helpers import runs
 from vit_jax.runtime import provenance
 from vit_jax.utils import limits, storage
 

@@ -1,9 +1,9 @@
 """Mutation testing: which test notices a small fault of the code?
 
-    python tests/helpers/mutation.py draw --each=10              mends the table, and adds faults
-    python tests/helpers/mutation.py run [--until=18:30] [WORD]  finds their killers, resuming
-    python tests/helpers/mutation.py check [--share=50]          do they still kill them?
-    python tests/helpers/mutation.py table                       counts by module
+    python -m research.mutation draw --each=10              mends the table, and adds faults
+    python -m research.mutation run [--until=18:30] [WORD]  finds their killers, resuming
+    python -m research.mutation check [--share=50]          do they still kill them?
+    python -m research.mutation table                       counts by module
 
 tests/mutation/faults.jsonl has one fault a line, with the test that kills it, the CPU seconds that
 this took from the start of the tests, imports included, or why no test can. Faults are made one at
@@ -22,11 +22,10 @@ import statistics
 import sys
 import time
 
-import fault_operators
-import forked_tests
-import rotation
+from research import fault_operators, forked_tests
+from tests.helpers import rotation
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 TABLE = ROOT / "tests/mutation/faults.jsonl"
 TRAINING = ("schedules", "cooldown", "losses", "optimizer", "state", "step", "loop", "notices",
             "sessions", "trainable", "masked", "mixup")  # fmt: skip

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 WORK = ROOT / "build/mutation"  # what a later run need not do again; remove it to do so
 # Of one test, beyond ten times what it takes without a fault: what a loop without end takes, and
 # one that waits for ever.

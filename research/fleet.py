@@ -1,4 +1,4 @@
-"""What share of the time trains on machines that come and go: `python tests/helpers/fleet.py`.
+"""What share of the time trains on machines that come and go: `python -m research.fleet`.
 
 A simulation. Machines are held for a time drawn from an exponential distribution, at most a limit.
 Held, they start, train, and save at intervals; then they are gone, and what was not yet on the disk
