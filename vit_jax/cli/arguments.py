@@ -83,7 +83,7 @@ def path(text: str) -> pathlib.Path:
 
 
 def _path(text: str, *, remote: bool) -> pathlib.Path:
-    if why := storage.not_here(text, remote=remote):
+    if why := storage.path_problem(text, remote=remote):
         raise argparse.ArgumentTypeError(f"{text}: {why}")
     return storage.as_path(text)
 

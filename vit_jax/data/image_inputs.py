@@ -67,7 +67,7 @@ def _read(images: Any, name: str, data: config.Data) -> Iterator[tuple[str, byte
 
 
 def _file(path: str | os.PathLike[str]) -> bytes:
-    if why := storage.not_here(os.fspath(path), remote=False):
+    if why := storage.path_problem(os.fspath(path), remote=False):
         raise decoding.BadImage(f"{os.fspath(path)}: {why}")
     try:
         return decoding.read(storage.as_path(path))

@@ -51,12 +51,12 @@ def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
 def given_path(option: str, path: str | os.PathLike[str], *, remote: bool = True) -> pathlib.Path:
     """The path of an option, on a disk or, if `remote`, gs://; raises ConfigError for others."""
     text = os.fspath(path)
-    if why := not_here(text, remote=remote):
+    if why := path_problem(text, remote=remote):
         raise ConfigError(f"{option}={text}: {why}")
     return as_path(text)
 
 
-def not_here(text: str, *, remote: bool) -> str:
+def path_problem(text: str, *, remote: bool) -> str:
     """Why a text is no path on a disk or, if `remote`, gs://, and the remedy; empty if it is."""
     if "://" not in text or (remote and is_remote(text)):
         return ""

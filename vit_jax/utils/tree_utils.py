@@ -9,20 +9,20 @@ import jax
 T = TypeVar("T")
 
 
-def name_of(path: tuple[Any, ...]) -> str:
+def path_name(path: tuple[Any, ...]) -> str:
     """The slash-joined name of a jax key path."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def flatten(tree: Any) -> dict[str, Any]:
     """Leaves by slash-joined name, in jax's leaf order."""
-    return {name_of(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
+    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
 def map_named(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     """The tree of `function(name, leaf, *leaves of rest)`."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, *leaves: function(name_of(path), *leaves), tree, *rest
+        lambda path, *leaves: function(path_name(path), *leaves), tree, *rest
     )
 
 
