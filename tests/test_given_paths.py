@@ -49,7 +49,7 @@ def test_weights_are_recorded_whole_and_published_names_as_they_are(tmp_path, mo
         lambda path: vit_jax.embed("run", path),
         lambda path: vit_jax.embed("run", "features.npz", path),
         lambda path: vit_jax.predict("run", [path]),
-        lambda path: list(image_inputs.read([path], config.Data())),
+        lambda path: list(image_inputs.read_images([path], config.Data())),
     ],
 )
 def test_paths_from_python_are_those_of_the_command_line(call, tmp_path, monkeypatch):

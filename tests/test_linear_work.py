@@ -38,7 +38,7 @@ def strips(count, compression="none"):
     """Strips of a row of 2 kB that all lie one after another."""
     pixels = np.random.default_rng(0).integers(0, 9, (count, 2048, 1), np.uint8)
     packed = tiffs.tiff(pixels, rows=1, compression=compression)
-    return lambda folder: tiff.decode(packed, tiff.layout(packed))
+    return lambda folder: tiff.decode(packed, tiff.parse_header(packed))
 
 
 def overlapping(count):
@@ -49,13 +49,13 @@ def overlapping(count):
         279: [2**31] * count,
     }  # fmt: skip
     data = tiffs.header(tiffs.packed(row, "deflate") + bytes(1024 * count), tags)
-    return lambda folder: tiff.decode(data, tiff.layout(data))
+    return lambda folder: tiff.decode(data, tiff.parse_header(data))
 
 
 def tiles(count):
     pixels = np.zeros((16 * count, 16, 1), np.uint16)
     data = tiffs.tiff(np.pad(pixels, [(0, 0), (0, 9), (0, 0)]), tile=(16, 32), compression="lzw")
-    return lambda folder: tiff.decode(data, tiff.layout(data))
+    return lambda folder: tiff.decode(data, tiff.parse_header(data))
 
 
 def fields(count):
@@ -74,7 +74,7 @@ def png_chunks(count):
 
     def read(folder):
         assert decoding.size(data) == (9, 9)
-        assert image_headers.complete("PNG", data)
+        assert image_headers.is_complete("PNG", data)
 
     return read
 
@@ -208,7 +208,7 @@ def hashes(count):
 
     def read(folder):
         (folder / "a.json").write_text(json.dumps(facts))
-        example_lists.read(folder / "a.json")
+        example_lists.read_list(folder / "a.json")
 
     return read
 
@@ -226,7 +226,7 @@ def metric_lines(count):
 def pickled_texts(count):
     """Texts as Python 3 writes bytes for Python 2."""
     data = pickle.dumps({"filenames": [b"%d.png" % number for number in range(count)]}, protocol=2)
-    return lambda folder: pickles.load(data, "batch")
+    return lambda folder: pickles.load_dictionary(data, "batch")
 
 
 def repeated_text(count):
@@ -234,7 +234,7 @@ def repeated_text(count):
     text = b"X" + struct.pack("<I", 1000 * count) + b"x" * 1000 * count + b"q\0"
     encode = b"c_codecs\nencode\n(h\0X\6\0\0\0latin1tR"
     data = b"}X\1\0\0\0a(" + text + encode * count + b"ls."
-    return lambda folder: pickles.load(data, "batch")
+    return lambda folder: pickles.load_dictionary(data, "batch")
 
 
 def matrices(count):
@@ -243,7 +243,7 @@ def matrices(count):
     array += struct.pack("<IId", 9, 8, 0.0)
     head = b"MATLAB 5".ljust(124) + b"\0\1IM"
     data = head + (struct.pack("<II", 14, len(array)) + array) * count
-    return lambda folder: mat.load(data, ["abc"], "a.mat", 2**30)
+    return lambda folder: mat.load_arrays(data, ["abc"], "a.mat", 2**30)
 
 
 def json_values(count):

@@ -116,8 +116,8 @@ def test_a_list_keeps_the_same_1000_images(tmp_path):
     )
     before = sources.open_task(task, task.whole, str(tmp_path))
     images = [before[index] for index in range(1000)]
-    file = example_lists.path(tmp_path, task.name)
-    example_lists.write(
+    file = example_lists.list_path(tmp_path, task.name)
+    example_lists.write_list(
         before, file, task=task.name, dataset=before.dataset, version=before.version,
         split=task.whole,
     )  # fmt: skip

@@ -212,8 +212,8 @@ def _check_data(
 ) -> list[str]:
     """Returns lines about the processes, images and splits; raises ConfigError, DataError."""
     data = evaluation.cfg.data
-    split_roles.check(data)
-    checked = folder_check.check(data, source, evaluation.source, test)
+    split_roles.check_test_split(data)
+    checked = folder_check.check_files(data, source, evaluation.source, test)
     ready = session.compare(data=source.fingerprint())
     notes = split_roles.notes(evaluation.cfg, plan.evaluations)
     notes += validation.large_batch(evaluation.cfg, len(source), jax.device_count())

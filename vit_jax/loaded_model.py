@@ -107,7 +107,7 @@ class LoadedModel:
 
     def _views(self, images: Any) -> list[np.ndarray]:
         views = []
-        for name, image in image_inputs.read(images, self.config.data):
+        for name, image in image_inputs.read_images(images, self.config.data):
             try:
                 views.append(self._view(image))
             except decoding.BadImage as error:
@@ -157,7 +157,7 @@ class LoadedModel:
             >>> first.image, len(first.top)
             ('images[0]', 2)
         """
-        read = image_inputs.read(images, self.config.data)
+        read = image_inputs.read_images(images, self.config.data)
         return list(self.classify(((name, image, None) for name, image in read), top))
 
     def embed(self, images: Any, *, features: str = "pre_logits") -> np.ndarray:

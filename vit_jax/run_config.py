@@ -105,5 +105,5 @@ def start(
     if about.warning and "init_from" not in overrides:
         messages.print_error(f"{cfg.name} {about.warning}")
     if cfg.data.source == "tfds" and cfg.data.name:
-        availability.check(cfg.data.name, cfg.data.root)
+        availability.check_prepared(cfg.data.name, cfg.data.root)
     return cfg, workdir or pathlib.Path("runs", cfg.name)

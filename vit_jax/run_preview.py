@@ -22,9 +22,9 @@ def preview(cfg: config.Config, workdir: pathlib.Path) -> list[tuple[str, str]]:
     """
     evaluation = Evaluation(cfg)
     cfg, model = evaluation.cfg, evaluation.model
-    split_roles.check(cfg.data)
+    split_roles.check_test_split(cfg.data)
     source, test = evaluation.open_train(), evaluation.open_test()
-    checked = folder_check.check(cfg.data, source, evaluation.source, test)
+    checked = folder_check.check_files(cfg.data, source, evaluation.source, test)
     plan = Plan.of(cfg, len(source))
     done = _steps_done(workdir)
     rows = [

@@ -90,9 +90,9 @@ def check_data(study: Study) -> None:
                     names[name] = None
     root = dict(study.overrides).get("data.root")
     for name in names:
-        if availability.known(name) is not None:
-            availability.check(name, root)
-        elif not availability.splits(name, root):
+        if availability.known_dataset(name) is not None:
+            availability.check_prepared(name, root)
+        elif not availability.labeled_splits(name, root):
             raise config.ConfigError(
                 f"--copies: {name} is not in {availability.directory(root)}; run `vit_jax prepare "
                 f"{name} --from=FOLDER_OR_TAR{f' --data-dir={root}' if root else ''}`"

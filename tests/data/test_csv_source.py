@@ -131,13 +131,13 @@ def test_the_fingerprint_covers_paths_labels_and_sizes(tmp_path):
 def test_lists_are_checked_before_a_run(tmp_path):
     write(tmp_path, train=TRAIN, test=TEST)
     splits = [opened(tmp_path), opened(tmp_path, "test"), None]
-    assert folder_check.check(data(tmp_path), *splits) == (
+    assert folder_check.check_files(data(tmp_path), *splits) == (
         f"data.root={tmp_path}: train 4 images of 3 classes, test 2 images of 3 classes; "
         "all files are used"
     )
     (tmp_path / "f.png").unlink()
     with pytest.raises(DataError, match="of 2 images of test 1 cannot be used: .* does not exist"):
-        folder_check.check(data(tmp_path), *splits)
+        folder_check.check_files(data(tmp_path), *splits)
 
 
 @pytest.mark.parametrize(

@@ -261,10 +261,10 @@ def test_a_batch_has_the_samples_of_its_files(trained):
 
 def test_arrays_of_the_api():
     data = config.Data()
-    ((_, found),) = image_inputs.read(samples(13), data)
+    ((_, found),) = image_inputs.read_images(samples(13), data)
     assert found.dtype == np.uint16
     gray = samples(1)[:, :, 0]
-    ((_, found),) = image_inputs.read(PIL.Image.fromarray(gray), data)
+    ((_, found),) = image_inputs.read_images(PIL.Image.fromarray(gray), data)
     np.testing.assert_array_equal(found, gray)
 
 

@@ -25,7 +25,9 @@ def fill(root, *names):
 def check(root, **options):
     data = config.Data(source="folder", root=str(root), eval_split="val", **options)
     train = open_source(data, data.train_split, train=True)
-    return folder_check.check(data, train, open_source(data, data.eval_split, train=False), None)
+    return folder_check.check_files(
+        data, train, open_source(data, data.eval_split, train=False), None
+    )
 
 
 def broken(root):
@@ -113,7 +115,7 @@ def test_names_that_are_not_text_and_long_ones_stay_on_the_line(tmp_path):
 def test_other_data_have_no_folder():
     data = config.Data(source="digits")
     train = open_source(data, "train", train=True)
-    assert folder_check.check(data, train, None, None) is None
+    assert folder_check.check_files(data, train, None, None) is None
 
 
 def test_a_dry_run_says_it_too(tmp_path):
@@ -192,4 +194,4 @@ def test_folders_of_gifs_and_bitmaps_can_be_read(tmp_path):
 def test_what_else_is_under_the_suffix_of_an_image(tmp_path, start, name):
     path = tmp_path / "photo.jpg"
     path.write_bytes(start)
-    assert folder_check._other(str(path)) == name
+    assert folder_check._foreign_format(str(path)) == name

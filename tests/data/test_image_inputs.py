@@ -18,7 +18,7 @@ DEEP = np.random.default_rng(1).integers(0, 65536, (6, 9)).astype(np.uint16)
 
 def loaded(image, **options):
     data = config.Data(**options)
-    ((_, found),) = image_inputs.read(image, data)
+    ((_, found),) = image_inputs.read_images(image, data)
     return decoding.load(found, channels=data.channels, max_pixels=10**6, depth=data.depth)
 
 
@@ -95,7 +95,7 @@ WHOLE = PHOTO.astype(np.int64)
 )  # fmt: skip
 def test_arrays_of_other_types_are_the_same_picture(image):
     np.testing.assert_array_equal(loaded(image), PHOTO)
-    batch = list(image_inputs.read(np.stack([image, image]), config.Data()))
+    batch = list(image_inputs.read_images(np.stack([image, image]), config.Data()))
     assert [name for name, _ in batch] == ["images[0]", "images[1]"]
 
 
@@ -138,4 +138,4 @@ def test_pillow_images_of_wide_numbers():
 )  # fmt: skip
 def test_what_is_no_picture_is_said(image, message):
     with pytest.raises(decoding.BadImage, match=message):
-        list(image_inputs.read(image, config.Data(max_pixels=9999)))
+        list(image_inputs.read_images(image, config.Data(max_pixels=9999)))

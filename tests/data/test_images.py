@@ -137,8 +137,8 @@ def test_a_png_without_pixels_is_not_complete():
     data = stream.getvalue()
     at = data.index(b"IDAT") - 4
     (length,) = struct.unpack_from(">I", data, at)
-    assert image_headers.complete("PNG", data)
-    assert not image_headers.complete("PNG", data[:at] + data[at + length + 12 :])
+    assert image_headers.is_complete("PNG", data)
+    assert not image_headers.is_complete("PNG", data[:at] + data[at + length + 12 :])
 
 
 def test_one_channel_is_the_weighted_mean():
@@ -349,12 +349,12 @@ def test_work_counts_every_scan():
 
 def test_a_file_is_read_within_its_bound(tmp_path, monkeypatch):
     (tmp_path / "a.jpg").write_bytes(JPEG)
-    assert decoding.read(tmp_path / "a.jpg") == JPEG
+    assert decoding.read_file(tmp_path / "a.jpg") == JPEG
     monkeypatch.setattr(decoding, "MOST_BYTES", len(JPEG) - 1)
     with pytest.raises(decoding.BadImage, match=rf"has {len(JPEG):,} bytes, more than"):
-        decoding.read(tmp_path / "a.jpg")
+        decoding.read_file(tmp_path / "a.jpg")
     os.mkfifo(tmp_path / "pipe.jpg")
     with pytest.raises(decoding.BadImage, match="is no regular file"):
-        decoding.read(tmp_path / "pipe.jpg")
+        decoding.read_file(tmp_path / "pipe.jpg")
     with pytest.raises(OSError, match="No such file"):
-        decoding.read(tmp_path / "none.jpg")
+        decoding.read_file(tmp_path / "none.jpg")

@@ -29,7 +29,7 @@ def pretend(folder, version, format="array_record", name="x"):
 
 def test_what_tfds_prepared_is_found(tmp_path):
     builder = tfds_fakes.prepare(tmp_path, "dtd", {"train": 5, "test": 3})
-    found = availability.find(TASKS["vtab/dtd"].dataset, tmp_path)
+    found = availability.find_prepared(TASKS["vtab/dtd"].dataset, tmp_path)
     assert str(found.path) == str(builder.data_path)
     assert (found.version, found.format, found.readable) == ("3.0.1", "array_record", True)
     assert found.images == {"train": 5, "test": 3}
@@ -39,34 +39,34 @@ def test_what_tfds_prepared_is_found(tmp_path):
 
 def test_versions(tmp_path, monkeypatch):
     clevr, pets = TASKS["vtab/clevr-count"].dataset, TASKS["pets"].dataset
-    assert availability.find(clevr, tmp_path / "nowhere") is None
+    assert availability.find_prepared(clevr, tmp_path / "nowhere") is None
     pretend(tmp_path / "clevr", "2.9.0")
     pretend(tmp_path / "oxford_iiit_pet", "3.2.0")
     (tmp_path / "clevr/3.1.0").mkdir()  # begun, not finished
     (tmp_path / "clevr/3.0.0.incomplete-1").mkdir()
-    assert availability.find(clevr, tmp_path) is None
-    assert availability.find(pets, tmp_path) is None
+    assert availability.find_prepared(clevr, tmp_path) is None
+    assert availability.find_prepared(pets, tmp_path) is None
     pretend(tmp_path / "clevr", "3.0.9")
     pretend(tmp_path / "clevr", "3.0.10")
-    assert availability.find(clevr, tmp_path).version == "3.0.10"
-    assert availability.find(clevr, tmp_path).images == {"train": 7, "test": 0}
+    assert availability.find_prepared(clevr, tmp_path).version == "3.0.10"
+    assert availability.find_prepared(clevr, tmp_path).images == {"train": 7, "test": 0}
     # A newer one that cannot be read does not hide one that can.
     pretend(tmp_path / "clevr", "3.2.0", "tfrecord")
-    assert availability.find(clevr, tmp_path).version == "3.0.10"
+    assert availability.find_prepared(clevr, tmp_path).version == "3.0.10"
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    assert availability.find(clevr).version == "3.0.10"
+    assert availability.find_prepared(clevr).version == "3.0.10"
     (tmp_path / "clevr/3.0.10/dataset_info.json").write_text("{")
-    assert availability.find(clevr).version == "3.0.9"
+    assert availability.find_prepared(clevr).version == "3.0.9"
 
 
 def test_a_name_is_looked_for_before_anything_is_fetched(tmp_path):
     pretend(tmp_path / "cifar10", "3.0.2")
-    availability.check("cifar10", tmp_path)
-    availability.check("cifar10:3.*.*", tmp_path)
-    availability.check("of_mine", tmp_path)  # TFDS may know it
+    availability.check_prepared("cifar10", tmp_path)
+    availability.check_prepared("cifar10:3.*.*", tmp_path)
+    availability.check_prepared("of_mine", tmp_path)  # TFDS may know it
     for name, task in (("cifar10:2.*.*", "cifar10"), ("eurosat/rgb:2.*.*", "vtab/eurosat")):
         with pytest.raises(UserError) as caught:
-            availability.check(name, tmp_path)
+            availability.check_prepared(name, tmp_path)
         assert str(caught.value) == (
             f"data.name={name}: not in {tmp_path}; run `vit_jax prepare {task} "
             f"--data-dir={tmp_path}`"
@@ -76,13 +76,13 @@ def test_a_name_is_looked_for_before_anything_is_fetched(tmp_path):
 def test_configs_and_real(tmp_path):
     pretend(tmp_path / "eurosat", "2.0.0")
     eurosat, real = TASKS["vtab/eurosat"].dataset, TASKS["imagenet-real"].dataset
-    assert availability.find(eurosat, tmp_path) is None
+    assert availability.find_prepared(eurosat, tmp_path) is None
     pretend(tmp_path / "eurosat/rgb", "2.0.0")
-    assert availability.find(eurosat, tmp_path).version == "2.0.0"
-    assert availability.find(real, tmp_path) is None
+    assert availability.find_prepared(eurosat, tmp_path).version == "2.0.0"
+    assert availability.find_prepared(real, tmp_path) is None
     (tmp_path / "imagenet_real").mkdir()
     (tmp_path / "imagenet_real/real.json").write_text("[]")
-    assert availability.find(real, tmp_path).readable
+    assert availability.find_prepared(real, tmp_path).readable
 
 
 def test_every_missing_task_has_a_command_that_the_command_line_takes(tmp_path):

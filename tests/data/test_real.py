@@ -19,7 +19,7 @@ def file(tmp_path):
 
 
 def test_labels_by_position_and_file_name(file):
-    labels = real_labels.load(file, images=4)
+    labels = real_labels.load_real(file, images=4)
     assert labels.labels == ((3,), (), (999, 0), (7, 8, 9))
     assert labels[2] == labels["ILSVRC2012_val_00000003.JPEG"] == (999, 0)
     assert labels["val/n01440764/ILSVRC2012_val_00000001.JPEG"] == (3,)
@@ -43,7 +43,7 @@ def test_refuses_other_files(tmp_path, text, reason):
     path = tmp_path / "real.json"
     path.write_text(text)
     with pytest.raises(DataError) as caught:
-        real_labels.load(path)
+        real_labels.load_real(path)
     assert str(caught.value) == f"{path}: {reason}"
 
 
@@ -51,9 +51,9 @@ def test_refuses_other_files(tmp_path, text, reason):
 def test_names_the_image_whose_labels_are_none(file, labels):
     file.write_text(json.dumps([*LABELS[:3], labels]))
     with pytest.raises(DataError, match=r"ILSVRC2012_val_00000004\.JPEG: .* is no list of classes"):
-        real_labels.load(file, images=4)
+        real_labels.load_real(file, images=4)
 
 
 def test_names_a_file_that_is_not_there(tmp_path):
     with pytest.raises(DataError, match=r"none\.json: No such file or directory"):
-        real_labels.load(tmp_path / "none.json")
+        real_labels.load_real(tmp_path / "none.json")

@@ -86,13 +86,13 @@ def test_overlap(one, other, common):
 
 
 def test_a_test_split_is_neither_trained_nor_chosen_on():
-    split_roles.check(data(eval_split="val", test_split="test"))
+    split_roles.check_test_split(data(eval_split="val", test_split="test"))
     for options, key in (
         ({"eval_split": "test", "test_split": "test"}, "eval_split=test"),
         ({"eval_split": "val", "test_split": "train[90%:]"}, "train_split=train"),
     ):
         with pytest.raises(ConfigError) as caught:
-            split_roles.check(data(**options))
+            split_roles.check_test_split(data(**options))
         assert str(caught.value) == (
             f"data.test_split={options['test_split']}: has images of data.{key}; "
             "name a split of its own, or none"

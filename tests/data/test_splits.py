@@ -54,9 +54,9 @@ DATA = config.Data(source="tfds", name="shapes:1.*.*")
 
 @pytest.fixture
 def file(tmp_path):
-    path = example_lists.path(tmp_path, "vtab/shapes")
+    path = example_lists.list_path(tmp_path, "vtab/shapes")
     source = Listable(PARTS["train[:4]+test[:2]"])
-    example_lists.write(
+    example_lists.write_list(
         source, path, task="vtab/shapes", dataset="shapes", version="1.0.0",
         split="train[:4]+test[:2]",
     )  # fmt: skip
@@ -80,8 +80,13 @@ def test_the_file(file, tmp_path):
     assert facts["examples"][1] == hashlib.sha256(whole).hexdigest()[:16]
     joined = "\n".join(facts["examples"])
     assert facts["sha256"] == hashlib.sha256(joined.encode()).hexdigest()
-    assert example_lists.read(file)[:4] == ("vtab/shapes", "shapes", "1.0.0", "train[:4]+test[:2]")
-    assert example_lists.read(file).sha256 == facts["sha256"]
+    assert example_lists.read_list(file)[:4] == (
+        "vtab/shapes",
+        "shapes",
+        "1.0.0",
+        "train[:4]+test[:2]",
+    )
+    assert example_lists.read_list(file).sha256 == facts["sha256"]
 
 
 def test_a_list_is_written_at_once(tmp_path, monkeypatch):
@@ -90,7 +95,7 @@ def test_a_list_is_written_at_once(tmp_path, monkeypatch):
         example_lists.storage, "write_atomically", lambda path, text: written.append(path)
     )
     words = {"task": "t", "dataset": "d", "version": "1", "split": "s"}
-    example_lists.write([Record(png(1), 0)], tmp_path / "a.json", **words)
+    example_lists.write_list([Record(png(1), 0)], tmp_path / "a.json", **words)
     assert written == [tmp_path / "a.json"]
 
 
@@ -144,7 +149,7 @@ def test_equal_images_are_taken_in_turn(tmp_path):
     twice = [TRAIN[0], TRAIN[1], TRAIN[0]]
     file = tmp_path / "list.json"
     facts = {"task": "t", "dataset": "shapes", "version": "1.0.0", "split": "train[:3]"}
-    example_lists.write(Listable(twice), file, **facts)
+    example_lists.write_list(Listable(twice), file, **facts)
     parts = {"train[:3]": TRAIN[:3], "train": [*TRAIN[::-1], TRAIN[0]]}
     source = listed(file, parts, "train[:3]")
     assert [source[i] for i in range(3)] == twice
@@ -180,27 +185,29 @@ def test_a_list_of_something_else(file):
 
 
 def test_files_that_are_no_lists(file, tmp_path):
-    assert refusal(example_lists.read, tmp_path / "none.json") == (
+    assert refusal(example_lists.read_list, tmp_path / "none.json") == (
         f"data.examples={tmp_path}/none.json: cannot be read: No such file or directory"
     )
     whole = file.read_text()
     for text in ("", "[]", whole[: len(whole) // 2], whole.replace('"split"', '"spilt"')):
         file.write_text(text)
-        assert refusal(example_lists.read, file) == (
+        assert refusal(example_lists.read_list, file) == (
             f"data.examples={file}: is no list of examples; `vit_jax prepare` writes one"
         )
     first = json.loads(whole)["examples"][0]
     swapped = first[1] + first[0] + first[2:]
     for text in (whole.replace(first, swapped), whole.replace(first, "x" * 16)):
         file.write_text(text)
-        assert "is damaged" in refusal(example_lists.read, file)
+        assert "is damaged" in refusal(example_lists.read_list, file)
 
 
 def test_only_training_takes_the_list(tmp_path):
     data = config.Data(source="digits", image_size=(8, 8), channels=1, train_split="train[:20]")
     source = open_source(data, "train[:20]", train=True)
     file = tmp_path / "list.json"
-    example_lists.write(source, file, task="digits", dataset="", version="", split="train[:20]")
+    example_lists.write_list(
+        source, file, task="digits", dataset="", version="", split="train[:20]"
+    )
     data = config.Data(source="digits", examples=str(file), train_split="train[:20]")
     again = open_source(data, "train[:20]", train=True)
     assert isinstance(again, example_lists.Listed)

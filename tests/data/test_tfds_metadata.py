@@ -109,7 +109,7 @@ def key_of(edit):
 def test_without_the_check_tfds_would_import_it(folder, marker, monkeypatch):
     """The marker is one: what the tests above forbid happens where nothing is checked."""
     change(folder, in_class)
-    monkeypatch.setattr(tfds_metadata, "check", lambda folder: None)
+    monkeypatch.setattr(tfds_metadata, "check_features", lambda folder: None)
     with pytest.raises(config.UserError):
         opened(folder)
     assert marker.exists()
@@ -142,7 +142,7 @@ def test_objects_within_objects(folder, nested):
     with pytest.raises(DataError, match=r"features\.json: (objects within|is damaged)"):
         opened(folder)
     (folder / "dataset_info.json").write_text('{"a":' * nested + "1" + "}" * nested)
-    assert availability._read(epath.Path(folder)) is None
+    assert availability._read_info(epath.Path(folder)) is None
     for open_ in (opened, converted, verified):
         with pytest.raises(config.UserError) as caught:
             open_(folder)
@@ -173,5 +173,5 @@ def test_all_kinds_of_tfds_are_known(folder):
         }
     )
     every.save_config(str(folder))
-    tfds_metadata.check(folder)
+    tfds_metadata.check_features(folder)
     assert set(tfds_metadata.builder_of_folder(folder).info.features) == set(every)

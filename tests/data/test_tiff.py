@@ -95,7 +95,7 @@ def test_large_files_take_about_as_long_as_in_opencv(compression, blocks):
 
     array = np.frombuffer(data, np.uint8)
     theirs = seconds(lambda: cv2.imdecode(array, cv2.IMREAD_UNCHANGED))
-    ours = seconds(lambda: tiff.decode(data, tiff.layout(data)))
+    ours = seconds(lambda: tiff.decode(data, tiff.parse_header(data)))
     assert ours < theirs * (10 if compression == "packbits" else 3) + 0.02
 
 
@@ -107,7 +107,7 @@ def test_orientations_are_pillows():
         expected = np.asarray(PIL.ImageOps.exif_transpose(turned))
         data = tiffs.tiff(pixels, photometric=2, orientation=number)
         np.testing.assert_array_equal(decode(data, 3, depth=8), expected)
-        assert tiff.layout(data).size == expected.shape[:2]
+        assert tiff.parse_header(data).size == expected.shape[:2]
 
 
 def test_photometric_interpretations():
@@ -171,7 +171,7 @@ def test_what_is_not_read_is_named(data, reason):
 def test_a_truncated_block_is_an_error(compression, capfd):
     for form in ({}, {"rows": 7}, {"tile": (16, 32)}):
         data = tiffs.tiff(samples(6), compression=compression, **form)
-        sizes = tiff.layout(data).sizes
+        sizes = tiff.parse_header(data).sizes
         cut = tiffs.tiff(
             samples(6), compression=compression, **form,
             **{f"tag_{325 if 'tile' in form else 279}": (sizes - 9).tolist()},

@@ -143,9 +143,9 @@ def test_a_head_in_another_order_is_matched_by_name(root):
 
 def test_class_numbers_of_imagenet_become_outputs_by_name(root, monkeypatch):
     names, found = registry.class_matching.imagenet()[::-1], types.SimpleNamespace(path=root)
-    monkeypatch.setattr(registry.availability, "find", lambda *_: found)
+    monkeypatch.setattr(registry.availability, "find_prepared", lambda *_: found)
     real = real_labels.Real(((0,), (999, 3)), "")
-    monkeypatch.setattr(registry.real_labels, "load", lambda _: real)
+    monkeypatch.setattr(registry.real_labels, "load_real", lambda _: real)
     toy = toys.Toy([[0], [0]], [5, 6])
     toy.classes = names
     own, right = registry.reassess(configure(root, "imagenet-real"), toy).decode(

@@ -131,7 +131,7 @@ def deep_images():
         channels = 3
         if data.startswith(tiff.MAGIC):
             with contextlib.suppress(tiff.TiffError):
-                channels = tiff.layout(data).samples
+                channels = tiff.parse_header(data).samples
         decoding.decode(data, channels=channels, max_pixels=10**6, depth=16)
 
     return files, read
@@ -227,9 +227,9 @@ def metadata():
         for name, sound in (("features.json", features), ("dataset_info.json", info)):
             mine = is_info == (name == "dataset_info.json")
             (place / name).write_bytes(data if mine else json.dumps(sound).encode())
-        availability._read(epath.Path(place))
+        availability._read_info(epath.Path(place))
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            tfds_metadata.check(place)
+            tfds_metadata.check_features(place)
         read_info(place)
 
     return [json.dumps(features).encode(), json.dumps(info).encode()], read
@@ -284,9 +284,9 @@ def lists():
         path = folder / "list.json"
         path.write_bytes(data)
         if data[:1] == b"[":
-            real_labels.load(path, images=3)
+            real_labels.load_real(path, images=3)
         elif b'"task"' in data:
-            example_lists.read(path)
+            example_lists.read_list(path)
         else:
             for name, sound in zip(objectnet.FILES, mapping, strict=True):
                 text = sound if isinstance(sound, str) else json.dumps(sound)
@@ -321,7 +321,7 @@ def pickles():
     value = {b"labels": [1, 2], b"data": np.arange(6, dtype=np.uint8).reshape(2, 3), "t": ("x", 3)}
 
     def read(data, folder):
-        pickles.load(data, "batch")
+        pickles.load_dictionary(data, "batch")
 
     return [pickle.dumps(value, protocol=protocol) for protocol in (0, 2)], read
 
@@ -339,7 +339,7 @@ def matlab():
         files.append(stream.getvalue())
 
     def read(data, folder):
-        mat.load(data, ("labels", "name", "s"), "m.mat", 10**7)
+        mat.load_arrays(data, ("labels", "name", "s"), "m.mat", 10**7)
 
     return files, read
 

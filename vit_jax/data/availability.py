@@ -48,21 +48,21 @@ def directory(data_dir: Folder | None) -> Any:
     return epath.Path(storage.given_path(option, path or "~/tensorflow_datasets"))
 
 
-def find(dataset: Dataset, data_dir: Folder | None = None) -> PreparedDataset | None:
+def find_prepared(dataset: Dataset, data_dir: Folder | None = None) -> PreparedDataset | None:
     """Returns the newest suitable prepared version, preferring a readable one; else None.
 
     Raises DataError if the data_dir is remote and cannot be read.
     """
     where = str(directory(data_dir))
     if "://" not in where:
-        return _find(dataset, data_dir)
+        return _find_prepared(dataset, data_dir)
     from vit_jax.data.source import DataError  # imports numpy
 
     with storage.readable_errors(f"--data-dir={where}", DataError):
-        return _find(dataset, data_dir)
+        return _find_prepared(dataset, data_dir)
 
 
-def _find(dataset: Dataset, data_dir: Folder | None) -> PreparedDataset | None:
+def _find_prepared(dataset: Dataset, data_dir: Folder | None) -> PreparedDataset | None:
     real = directory(data_dir) / REAL_FILE
     if dataset is REAL and real.is_file():
         return PreparedDataset(real, "", "json", dict(dataset.images))
@@ -74,46 +74,47 @@ def _find(dataset: Dataset, data_dir: Folder | None) -> PreparedDataset | None:
     for path in folder.iterdir():
         numbers = path.name.split(".")
         if all(n.isdecimal() for n in numbers) and fnmatch.fnmatchcase(path.name, pattern):
-            one = _read(path)
+            one = _read_info(path)
             if one is not None:
                 found.append((one.readable, [int(n) for n in numbers], one))
     return max(found)[2] if found else None
 
 
-def check(name: str, data_dir: Folder | None = None) -> None:
+def check_prepared(name: str, data_dir: Folder | None = None) -> None:
     """Raises ConfigError if the data set of a task is missing, before any download of weights.
 
     Accepts every other `data.name`, which TFDS may know.
     """
-    dataset, version = known(name), name.partition(":")[2]
+    dataset, version = known_dataset(name), name.partition(":")[2]
     if dataset is None:
         return
-    if find(dataclasses.replace(dataset, version=version), data_dir) is None:
+    if find_prepared(dataclasses.replace(dataset, version=version), data_dir) is None:
         raise ConfigError(
-            f"data.name={name}: not in {directory(data_dir)}; run `{command(name, data_dir)}`"
+            f"data.name={name}: not in {directory(data_dir)}; "
+            f"run `{prepare_command(name, data_dir)}`"
         )
 
 
-def known(name: str) -> Dataset | None:
+def known_dataset(name: str) -> Dataset | None:
     """Returns the tasks' data set that `data.name` refers to; None if no task uses it."""
     bare = name.partition(":")[0]
     return next((t.dataset for t in TASKS.values() if t.dataset.tfds == bare), None)
 
 
-def splits(name: str, data_dir: Folder | None = None) -> tuple[str, ...]:
+def labeled_splits(name: str, data_dir: Folder | None = None) -> tuple[str, ...]:
     """Returns the splits of a prepared data set that probably have labels, from its metadata.
 
     Includes test splits only for data sets packed by `vit_jax prepare`, which are fully labeled.
     """
     bare, _, version = name.partition(":")
-    found = find(Dataset(tfds=bare, classes=0, version=version), data_dir)
+    found = find_prepared(Dataset(tfds=bare, classes=0, version=version), data_dir)
     if found is None:
         return ()
     packed = (found.path / "vit_jax.json").exists()
     return tuple(name for name in found.images if packed or not name.startswith("test"))
 
 
-def command(name: str, data_dir: Folder | None = None) -> str | None:
+def prepare_command(name: str, data_dir: Folder | None = None) -> str | None:
     """Returns the command that prepares a task or `data.name`; None if no task uses it."""
     bare = name.partition(":")[0]
     tasks = [t for t in TASKS.values() if name == t.name or bare == t.dataset.tfds]
@@ -127,13 +128,13 @@ def command(name: str, data_dir: Folder | None = None) -> str | None:
     return f"vit_jax prepare {tasks[0].name}{files}{where}"
 
 
-def conversion(name: str, path: Any) -> str:
+def conversion_command(name: str, path: Any) -> str:
     """Returns the command that converts a prepared data set to a readable format."""
     tasks = [t.name for t in TASKS.values() if name.partition(":")[0] == t.dataset.tfds]
     return f"vit_jax prepare {(tasks or [name])[0]} --from={path} --data-dir=ANOTHER"
 
 
-def _read(path: Any) -> PreparedDataset | None:
+def _read_info(path: Any) -> PreparedDataset | None:
     """Returns the contents of dataset_info.json; None if it is missing or truncated."""
     try:
         file = path / INFO
@@ -172,12 +173,12 @@ def task_entries(data_dir: Folder | None = None) -> list[TaskEntry]:
     for task in TASKS.values():
         name = task.dataset.tfds
         if name not in found:
-            found[name] = find(task.dataset, data_dir)
+            found[name] = find_prepared(task.dataset, data_dir)
         here = found[name]
         if here is not None and not here.readable:
-            todo = conversion(name, here.path)
+            todo = conversion_command(name, here.path)
         else:
-            todo = command(task.name, data_dir)
+            todo = prepare_command(task.name, data_dir)
         assert todo is not None, "a task has a command"
         entries.append(TaskEntry(task, here, todo))
     return entries

@@ -64,7 +64,7 @@ class Match:
     repeated: tuple[str, ...] = ()
 
 
-def find(head: Sequence[str], classes: Sequence[str]) -> Match:
+def find_outputs(head: Sequence[str], classes: Sequence[str]) -> Match:
     """Finds the output of every class that has one.
 
     Args:
@@ -109,7 +109,7 @@ def match(
 
     Raises UnmatchedError for a class that no output has, or several have.
     """
-    found = find(head, classes)
+    found = find_outputs(head, classes)
     if found.repeated:
         name = found.repeated[0]
         numbers = [str(place) for place, one in enumerate(_printable(head)) if one == name]
@@ -217,7 +217,7 @@ def names_in(head: Sequence[str], classes: Sequence[str], where: str) -> tuple[s
 
     Says what it assumes.
     """
-    found = find(head, classes)
+    found = find_outputs(head, classes)
     logs.warn_of_assumptions(where, found.notes)
     pairs = zip(classes, found.outputs, strict=True)
     return tuple(own if output is None else head[output] for own, output in pairs)

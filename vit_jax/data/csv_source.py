@@ -63,10 +63,10 @@ class CsvImages:
         chosen = Split.parse(split, key)
         train = Split.parse(data.train_split, "data.train_split").name
         path = _file(self._root, chosen.name, key)
-        header, rows = _read(path, labels=labels)
+        header, rows = _read_table(path, labels=labels)
         named, others = header, rows
         if chosen.name != train and labels:
-            named, others = _read(_file(self._root, train, "data.train_split"))
+            named, others = _read_table(_file(self._root, train, "data.train_split"))
         self.classes = _classes(named, others) if labels else ()
         if len(self.classes) < 2 and labels:
             raise DataError(f"data.root={self._root}: {train}{SUFFIX} has {len(self.classes)} "
@@ -114,7 +114,7 @@ class CsvImages:
     def __getitem__(self, index: int) -> Record:
         label = self._labels[self._label_ends[index] : self._label_ends[index + 1]].tolist()
         return Record(
-            decoding.read(self.name(index)), tuple(label) if self._multilabel else label[0]
+            decoding.read_file(self.name(index)), tuple(label) if self._multilabel else label[0]
         )
 
     def name(self, index: int) -> str:
@@ -161,7 +161,7 @@ def _file(root: pathlib.Path, name: str, key: str) -> pathlib.Path:
     )
 
 
-def _read(path: pathlib.Path, *, labels: bool = True) -> tuple[list[str], list[Row]]:
+def _read_table(path: pathlib.Path, *, labels: bool = True) -> tuple[list[str], list[Row]]:
     """Returns the header and the rows of a file; raises DataError for the first malformed line."""
     with storage.errors_as(DataError, f"{path}: cannot be read"):
         try:

@@ -30,7 +30,7 @@ class BadImage(UserError):
     """Bytes that cannot be turned into pixels; the message is the reason, without a file name."""
 
 
-def read(path: str | os.PathLike[str]) -> bytes:
+def read_file(path: str | os.PathLike[str]) -> bytes:
     """Returns the bytes of a file; raises OSError, or BadImage if it is too large or no file.
 
     A pipe of that name would otherwise block the reader forever.
@@ -71,7 +71,7 @@ def decode(encoded: bytes, *, channels: int, max_pixels: int, depth: int = 8) ->
         raise BadImage("is empty")
     if encoded.startswith(tiff.MAGIC):
         return with_channels(_decode_tiff(encoded, channels, max_pixels), channels, depth)
-    kind, size = image_headers.read(encoded)
+    kind, size = image_headers.read_header(encoded)
     if kind is None:
         raise BadImage(f"is no JPEG, PNG, WebP, GIF, BMP or TIFF: it starts with {encoded[:16]!r}")
     if size is None:
@@ -81,7 +81,7 @@ def decode(encoded: bytes, *, channels: int, max_pixels: int, depth: int = 8) ->
         raise BadImage(
             f"is a {kind} of {width} x {height} pixels, more than data.max_pixels={max_pixels}"
         )
-    if not image_headers.complete(kind, encoded):
+    if not image_headers.is_complete(kind, encoded):
         raise BadImage(f"is a truncated or damaged {kind}")
     _check_work(kind, height, width, encoded)
     flags = cv2.IMREAD_COLOR_RGB | (cv2.IMREAD_ANYDEPTH if depth == 16 else 0)
@@ -101,7 +101,7 @@ def decode(encoded: bytes, *, channels: int, max_pixels: int, depth: int = 8) ->
 def _decode_tiff(encoded: bytes, channels: int, max_pixels: int) -> np.ndarray:
     """Returns the samples of a TIFF, without alpha if gray or RGB is asked for."""
     try:
-        layout = tiff.layout(encoded)
+        layout = tiff.parse_header(encoded)
         if layout.cost > max_pixels:
             raise BadImage(
                 f"is a TIFF of {layout.width} x {layout.height} pixels, {layout.samples} channels, "
@@ -123,10 +123,10 @@ def size(image: bytes | np.ndarray) -> tuple[int, int]:
         return image.shape[0], image.shape[1]
     if image.startswith(tiff.MAGIC):
         try:
-            return tiff.layout(image).size
+            return tiff.parse_header(image).size
         except tiff.TiffError as error:
             raise BadImage(str(error)) from None
-    kind, found = image_headers.read(image)
+    kind, found = image_headers.read_header(image)
     if found is None or min(found) < 1:
         raise BadImage(f"is a truncated or damaged {kind or 'file'}")
     height, width = found

@@ -1,8 +1,8 @@
 """Lists of the images of a split by hash, so that reruns and other machines get the same ones.
 
-A split such as `train[:800]+validation[:200]` selects different images if a data set was prepared
-in another order or version. `write` records the images; with the file in `data.examples`, training
-finds these images anywhere in the data set, or reports the missing ones.
+A split such as `train[:800]+validation[:200]` selects different images if a dataset was prepared in
+another order or version. `write_list` records the images; with the file in `data.examples`,
+training finds these images anywhere in the dataset, or reports the missing ones.
 """
 
 import collections
@@ -32,7 +32,7 @@ Path = str | os.PathLike[str]
 
 
 class Listing(NamedTuple):
-    """The contents of a file written by `write`.
+    """The contents of a file written by `write_list`.
 
     Attributes:
       task: the task it was written for, as `vit_jax prepare` calls it.
@@ -54,12 +54,14 @@ class Listing(NamedTuple):
         return hashlib.sha256("\n".join(self.examples).encode()).hexdigest()
 
 
-def path(data_dir: Path, task: str) -> epath.Path:
+def list_path(data_dir: Path, task: str) -> epath.Path:
     """Returns the path of a task's list, below TFDS's data_dir."""
     return epath.Path(data_dir) / "examples" / f"{task}.json"
 
 
-def write(source: Source, path: Path, *, task: str, dataset: str, version: str, split: str) -> str:
+def write_list(
+    source: Source, path: Path, *, task: str, dataset: str, version: str, split: str
+) -> str:
     """Writes the list of all images of a source, which is `split` of a data set.
 
     Returns its digest. Raises `decoding.BadImage` or OSError for an image that cannot be read.
@@ -78,8 +80,8 @@ def write(source: Source, path: Path, *, task: str, dataset: str, version: str, 
     return listing.sha256
 
 
-def read(path: Path) -> Listing:
-    """Reads a file written by `write`; raises DataError for any other or damaged file."""
+def read_list(path: Path) -> Listing:
+    """Reads a file written by `write_list`; raises DataError for any other or damaged file."""
     key = f"data.examples={path}"
     try:
         with (
@@ -122,7 +124,7 @@ def open_listed(data: config.Data, split: str, open_: Callable[[str], Source]) -
     images are missing.
     """
     key = f"data.examples={data.examples}"
-    listing = read(data.examples or "")
+    listing = read_list(data.examples or "")
     name = (data.name or "").partition(":")[0]
     for ours, theirs, option in (
         (name, listing.dataset, "data.name"),

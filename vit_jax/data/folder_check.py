@@ -40,7 +40,7 @@ CONTAINERS = (
 )
 
 
-def check(
+def check_files(
     data: config.Data, train: Source, evaluation: Source | None, test: Source | None
 ) -> str | None:
     """Returns a line about images in files; None for other data.
@@ -87,7 +87,7 @@ def unreadable(files: Folder | CsvImages) -> tuple[list[tuple[str, str]], int]:
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
         while chunk := list(itertools.islice(numbers, CHUNK * THREADS)):
             parts = [chunk[at : at + CHUNK] for at in range(0, len(chunk), CHUNK)]
-            for found in pool.map(lambda part: list(_look(files, part)), parts):
+            for found in pool.map(lambda part: list(_unreadable_among(files, part)), parts):
                 bad += found
             looked += len(chunk)
             if time.monotonic() > end:
@@ -95,7 +95,7 @@ def unreadable(files: Folder | CsvImages) -> tuple[list[tuple[str, str]], int]:
     return bad, looked
 
 
-def _look(files: Folder | CsvImages, numbers: list[int]) -> Iterator[tuple[str, str]]:
+def _unreadable_among(files: Folder | CsvImages, numbers: list[int]) -> Iterator[tuple[str, str]]:
     for number in numbers:
         path = files.name(number)
         try:
@@ -109,18 +109,18 @@ def _look(files: Folder | CsvImages, numbers: list[int]) -> Iterator[tuple[str, 
                 yield path, "is not a regular file"
             elif not status.st_size:
                 yield path, "is empty"
-            elif found := _other(path):
+            elif found := _foreign_format(path):
                 yield path, f"is {found}, whatever its suffix says"
 
 
-def _other(path: str) -> str | None:
+def _foreign_format(path: str) -> str | None:
     """What a file is that no decoder here reads, from its first bytes; None for an image."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 (a Path takes ten times as long)
             start = file.read(32)
     except OSError:
         return None  # said by whoever reads it
-    if start.startswith(tiff.MAGIC) or image_headers.read(start)[0] is not None:
+    if start.startswith(tiff.MAGIC) or image_headers.read_header(start)[0] is not None:
         return None
     if start[4:8] == b"ftyp":
         return BRANDS.get(start[8:12], "a video or HEIF file")

@@ -163,7 +163,7 @@ class Folder:
         return len(self._labels)
 
     def __getitem__(self, index: int) -> Record:
-        return Record(decoding.read(self.name(index)), int(self._labels[index]))
+        return Record(decoding.read_file(self.name(index)), int(self._labels[index]))
 
     @property
     def top(self) -> Path:
@@ -445,7 +445,9 @@ class Loose:
 
     def __getitem__(self, index: int) -> Record:
         path = pathlib.PurePosixPath(self._paths[index])
-        return Record(decoding.read(self._root / path), self._labels.get(path.parent.name, UNKNOWN))
+        return Record(
+            decoding.read_file(self._root / path), self._labels.get(path.parent.name, UNKNOWN)
+        )
 
     def name(self, index: int) -> str:
         """Returns the path of the file below the folder."""

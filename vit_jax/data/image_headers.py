@@ -10,7 +10,7 @@ SCAN = b"\xff\xda"
 MARKER = re.compile(rb"\xff[\x01-\xcf\xd9-\xfe]")
 
 
-def read(data: bytes) -> tuple[str | None, tuple[int, int] | None]:
+def read_header(data: bytes) -> tuple[str | None, tuple[int, int] | None]:
     """Returns `(format, (height, width))` from the first bytes; None for unknown parts."""
     for magic, kind, size in (
         (b"\x89PNG\r\n\x1a\n", "PNG", _png_size),
@@ -127,7 +127,7 @@ def _bmp_size(data: bytes) -> tuple[int, int]:
     return abs(height), abs(width)  # a negative height means rows from the top
 
 
-def complete(kind: str, data: bytes) -> bool:
+def is_complete(kind: str, data: bytes) -> bool:
     """Returns whether a PNG or WebP is complete; OpenCV detects truncation in other formats.
 
     OpenCV detects a truncated PNG too, but libpng writes to stderr, and without any pixels OpenCV

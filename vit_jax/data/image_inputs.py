@@ -22,7 +22,7 @@ RANGES = "expected 0 to 255, 0 to 65535, or fractions from 0 to 1"
 DAMAGED = (OSError, SyntaxError, ValueError, KeyError, struct.error)
 
 
-def read(images: Any, data: config.Data) -> Iterator[tuple[str, bytes | np.ndarray]]:
+def read_images(images: Any, data: config.Data) -> Iterator[tuple[str, bytes | np.ndarray]]:
     """Yields the name and the encoded, uint8 or uint16 `H W C` pixels of each image.
 
     Pillow images are read as their files are: EXIF orientation applied, alpha dropped for models of
@@ -37,10 +37,12 @@ def read(images: Any, data: config.Data) -> Iterator[tuple[str, bytes | np.ndarr
 
     Raises BadImage for a file that cannot be read, and for any other type, shape or range.
     """
-    return _read(images, "images", data)
+    return _read_images(images, "images", data)
 
 
-def _read(images: Any, name: str, data: config.Data) -> Iterator[tuple[str, bytes | np.ndarray]]:
+def _read_images(
+    images: Any, name: str, data: config.Data
+) -> Iterator[tuple[str, bytes | np.ndarray]]:
     if isinstance(images, str | os.PathLike):
         yield os.fspath(images), _file(images)
     elif isinstance(images, bytes | bytearray):
@@ -58,7 +60,7 @@ def _read(images: Any, name: str, data: config.Data) -> Iterator[tuple[str, byte
             yield name, pixels
     elif isinstance(images, Iterable):
         for index, image in enumerate(images):
-            yield from _read(image, f"{name}[{index}]", data)
+            yield from _read_images(image, f"{name}[{index}]", data)
     else:
         raise decoding.BadImage(
             f"{name}: has type {type(images).__name__}; expected a path, a Pillow image, or an "
@@ -70,7 +72,7 @@ def _file(path: str | os.PathLike[str]) -> bytes:
     if why := storage.path_problem(os.fspath(path), remote=False):
         raise decoding.BadImage(f"{os.fspath(path)}: {why}")
     try:
-        return decoding.read(storage.as_path(path))
+        return decoding.read_file(storage.as_path(path))
     except (OSError, decoding.BadImage) as error:
         reason = getattr(error, "strerror", None) or error
         raise decoding.BadImage(f"{os.fspath(path)}: {reason}") from error

@@ -39,7 +39,7 @@ def right_classes(folder: Any, classes: Sequence[str]) -> np.ndarray:
 
     Raises DataError if a file is missing or invalid.
     """
-    texts = [_read(folder / name) for name in FILES]
+    texts = [_read_text(folder / name) for name in FILES]
     try:
         labels, names, numbers = (limits.load_json(texts[at]) for at in (0, 1, 3))
         lines = [line.strip() for line in texts[2].splitlines()]
@@ -73,7 +73,7 @@ def find_mappings(sources: Iterable[pathlib.Path]) -> pathlib.Path | None:
     return next(complete, None)
 
 
-def _read(path: Any) -> str:
+def _read_text(path: Any) -> str:
     try:
         return limits.read(path, limits.MAPPINGS).decode("utf-8")
     except ValueError as error:

@@ -101,7 +101,7 @@ def notes(cfg: config.Config, evaluations: int) -> list[str]:
     return lines
 
 
-def check(data: config.Data) -> None:
+def check_test_split(data: config.Data) -> None:
     """Raises ConfigError if the test split is also used for training or selection."""
     if data.test_split is None:
         return
@@ -154,9 +154,13 @@ def _there(data: config.Data) -> tuple[str, ...]:
 
             return csv_source.list_splits(data.root)
         if data.source == "tfds" and data.name:
-            dataset = availability.known(data.name)  # which lists only splits that have labels
+            dataset = availability.known_dataset(
+                data.name
+            )  # which lists only splits that have labels
             return (
-                availability.splits(data.name, data.root) if dataset is None else (*dataset.images,)
+                availability.labeled_splits(data.name, data.root)
+                if dataset is None
+                else (*dataset.images,)
             )
     except DataError:
         pass  # reported by the source

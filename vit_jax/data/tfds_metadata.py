@@ -47,7 +47,7 @@ def builder_of_folder(folder: epath.PathLike) -> Any:
     return tfds.builder_from_directory(folder)
 
 
-def check(folder: epath.PathLike) -> None:
+def check_features(folder: epath.PathLike) -> None:
     """Raises DataError if features.json is unreadable or names classes outside of TFDS."""
     path = epath.Path(folder) / FEATURES
     try:
@@ -116,7 +116,7 @@ _load = vars(_Connector)["from_config"].__func__
 
 
 def _checked(cls: Any, root_dir: str) -> Any:
-    check(root_dir)
+    check_features(root_dir)
     return _load(cls, root_dir)
 
 

@@ -114,7 +114,7 @@ def _builder(data: config.Data) -> Any:
     try:
         builder = tfds_metadata.builder(data.name, data.root)
     except tfds.core.DatasetNotFoundError:
-        if availability.command(data.name, data.root) is not None:
+        if availability.prepare_command(data.name, data.root) is not None:
             where = availability.directory(data.root)
             raise DataError(
                 f"data.name={data.name}: not in {where}; run `{_command(data)}`"
@@ -135,7 +135,7 @@ def _builder(data: config.Data) -> Any:
     if prepared and format in (tfds.core.FileFormat.ARRAY_RECORD, tfds.core.FileFormat.PARQUET):
         return builder
     if prepared:
-        copy = availability.conversion(data.name, builder.data_path)
+        copy = availability.conversion_command(data.name, builder.data_path)
         raise DataError(
             f"data.name={data.name}: prepared as {format and format.value} in {builder.data_path}, "
             f"which has no random access; run `{copy}`"
@@ -148,7 +148,10 @@ def _builder(data: config.Data) -> Any:
 def _command(data: config.Data) -> str:
     """Returns the command that prepares a TFDS dataset."""
     where = f" --data-dir={data.root}" if data.root else ""
-    return availability.command(data.name or "", data.root) or f"vit_jax prepare {data.name}{where}"
+    return (
+        availability.prepare_command(data.name or "", data.root)
+        or f"vit_jax prepare {data.name}{where}"
+    )
 
 
 def _unknown(data: config.Data) -> str:

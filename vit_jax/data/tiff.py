@@ -66,7 +66,7 @@ def fields(data: bytes, start: int = 0) -> dict[int, np.ndarray]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class Header:
     """What the first directory of a TIFF says; the first page of several is the one that counts.
 
     Attributes:
@@ -107,7 +107,7 @@ class Layout:
         return self.height * self.width * math.ceil(self.samples / 4)
 
 
-def layout(data: bytes) -> Layout:
+def parse_header(data: bytes) -> Header:
     """Returns what a file says; raises TiffError for what is not read, in a phrase."""
     try:
         found = fields(data)
@@ -137,7 +137,7 @@ def layout(data: bytes) -> Layout:
             "whole numbers of 8 or 16"
         )
     extra = found.get(EXTRA, np.array([], int))[-1:].tolist()
-    made = Layout(
+    made = Header(
         height=height, width=width, samples=samples, bits=bits[0],
         alpha=samples > 1 and extra in ([1], [2]),
         orientation=one(ORIENTATION, 1) if 1 <= one(ORIENTATION, 1) <= 8 else 1,
@@ -147,11 +147,11 @@ def layout(data: bytes) -> Layout:
         sizes=found.get(sizes, np.array([len(data)])), colors=found.get(COLORS),
         order="<" if data[:2] == b"II" else ">",
     )  # fmt: skip
-    _check(made, one(FILL_ORDER, 1))
+    _check_header(made, one(FILL_ORDER, 1))
     return made
 
 
-def _check(made: Layout, fill_order: int) -> None:
+def _check_header(made: Header, fill_order: int) -> None:
     """Raises TiffError for a form that is not read, and for blocks that do not cover the image."""
     forms = {
         "compression": (made.compression, (NONE, LZW, DEFLATE, OLD_DEFLATE, PACKBITS)),
@@ -177,19 +177,21 @@ def _check(made: Layout, fill_order: int) -> None:
         raise TiffError("is a truncated or damaged TIFF")
 
 
-def _blocks(made: Layout) -> tuple[int, int]:
+def _blocks(made: Header) -> tuple[int, int]:
     """Returns how many strips or tiles cover the image, down and across."""
     return -(-made.height // made.block[0]), -(-made.width // made.block[1])
 
 
-def decode(data: bytes, made: Layout) -> np.ndarray:
+def decode(data: bytes, made: Header) -> np.ndarray:
     """Returns all samples, uint8 or uint16 (H, W, C), in the order of the file, upright.
 
     Alpha is the last channel; a palette is looked up, so it is RGB of 16 bits. Raises TiffError.
     """
     kind = np.dtype(f"u{made.bits // 8}")
     image = np.empty((made.height, made.width, made.samples), kind)
-    for (top, left, first, shape), plain in zip(_places(made), _unpacked(data, made), strict=True):
+    for (top, left, first, shape), plain in zip(
+        _block_places(made), _unpacked(data, made), strict=True
+    ):
         samples = np.frombuffer(plain, f"{made.order}u{made.bits // 8}").reshape(shape)
         rows, columns, channels = shape
         part = image[top : top + rows, left : left + columns, first : first + channels]
@@ -204,7 +206,7 @@ def decode(data: bytes, made: Layout) -> np.ndarray:
     return _upright(image, made.orientation)
 
 
-def _places(made: Layout) -> Iterator[tuple[int, int, int, tuple[int, int, int]]]:
+def _block_places(made: Header) -> Iterator[tuple[int, int, int, tuple[int, int, int]]]:
     """Yields the top row, the left column, the first channel and the shape of each block."""
     down, across = _blocks(made)
     rows, columns = made.block
@@ -217,7 +219,7 @@ def _places(made: Layout) -> Iterator[tuple[int, int, int, tuple[int, int, int]]
                 yield top, left, first, shape
 
 
-def _unpacked(data: bytes, made: Layout) -> Iterator[bytes | memoryview]:
+def _unpacked(data: bytes, made: Header) -> Iterator[bytes | memoryview]:
     """Yields the samples of each strip or tile as stored; raises TiffError if some are missing.
 
     Blocks are views of the file: a copy of the rest for each would take time with their square.
@@ -226,7 +228,7 @@ def _unpacked(data: bytes, made: Layout) -> Iterator[bytes | memoryview]:
     whole = memoryview(data)
     waiting: list[tuple[memoryview, int]] = []  # of LZW, with their rows
     offsets, sizes = made.offsets.tolist(), made.sizes.tolist()
-    for place, at, size in zip(_places(made), offsets, sizes, strict=True):
+    for place, at, size in zip(_block_places(made), offsets, sizes, strict=True):
         rows, columns, channels = place[3]
         across = columns * channels * made.bits // 8
         packed = whole[at : at + min(size, 2 * rows * across + SPARE)]

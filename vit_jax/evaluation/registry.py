@@ -78,11 +78,11 @@ def reassess(cfg: config.Config, source: Source) -> Reassessed | None:
     if not asks_for_real(cfg):
         return None
     root = _root(cfg)
-    found = availability.find(tasks.TASKS[REAL].dataset, root)
+    found = availability.find_prepared(tasks.TASKS[REAL].dataset, root)
     if collectives.first_problem(None if found else "missing") is not None or found is None:
         warn(KEY, REAL, [REAL], root)
         return None
-    key, real = f"{KEY}={REAL}", real_labels.load(found.path)
+    key, real = f"{KEY}={REAL}", real_labels.load_real(found.path)
     outputs = _imagenet_outputs(source.classes, key)
     right = tuple(tuple(outputs[number] for number in numbers) for numbers in real.labels)
     return Reassessed(source, dataclasses.replace(real, labels=right), key)
@@ -132,14 +132,14 @@ def _imagenet_outputs(head: Sequence[str], key: str) -> list[int]:
 
 def _objectnet(root: str | None, classes: Sequence[str], head: Sequence[str]) -> np.ndarray:
     """Returns the outputs that are right for each of ObjectNet's classes, padded with NONE."""
-    found = availability.find(OBJECTNET, root)
+    found = availability.find_prepared(OBJECTNET, root)
     assert found is not None, "it is open"
     try:
         right = objectnet.right_classes(found.path / objectnet.FOLDER, classes)
     except DataError as error:
         raise DataError(
-            f"{KEY}=objectnet: {error}; run `{availability.command('objectnet', root)}` with the "
-            "objectnet-1.0 that was unpacked, which has images and mappings"
+            f"{KEY}=objectnet: {error}; run `{availability.prepare_command('objectnet', root)}` "
+            "with the objectnet-1.0 that was unpacked, which has images and mappings"
         ) from None
     outputs = np.array([*_imagenet_outputs(head, f"{KEY}=objectnet"), NONE])
     return outputs[right]  # NONE is -1, the last
@@ -154,7 +154,7 @@ def warn(key: str, entry: str, missing: list[str], root: str | None) -> None:
             key,
             entry,
             where,
-            availability.command(missing[0], root),
+            availability.prepare_command(missing[0], root),
         )
         return
     shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")

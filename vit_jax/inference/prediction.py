@@ -90,7 +90,7 @@ def files(
         found = [found[index] for index in sampling.draw(len(found), count, seed)]
     for file in found:
         try:
-            yield messages.printable(str(file)), decoding.read(file), None
+            yield messages.printable(str(file)), decoding.read_file(file), None
         except (OSError, decoding.BadImage) as error:
             reason = getattr(error, "strerror", None) or error
             raise config.ConfigError(f"{file}: {reason}") from error

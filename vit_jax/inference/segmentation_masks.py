@@ -81,7 +81,7 @@ def _beside(images: pathlib.Path, masks: pathlib.Path, *, offset: int) -> list[L
 def read_image(path: pathlib.Path) -> bytes:
     """The bytes of a file; raises ConfigError for one that cannot be read."""
     try:
-        return decoding.read(path)
+        return decoding.read_file(path)
     except (decoding.BadImage, OSError) as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -94,7 +94,7 @@ def read_mask(one: LabeledImage, *, max_pixels: int) -> np.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large images, which are refused below
-            opened = Image.open(io.BytesIO(decoding.read(one.mask)), formats=("PNG",))
+            opened = Image.open(io.BytesIO(decoding.read_file(one.mask)), formats=("PNG",))
         if opened.mode not in ("P", "L", "1"):
             raise ConfigError(
                 f"{one.mask}: is a PNG of mode {opened.mode}; a mask has one 8-bit class per pixel"

@@ -19,7 +19,7 @@ def originals(picture):
 @pytest.fixture(scope="module")
 def index(originals):
     names = [f"test {number}" for number in range(COUNT)]
-    return Index(Prints.of([dedup.take(image) for image in originals], names))
+    return Index(Prints.of([dedup.fingerprint(image) for image in originals], names))
 
 
 def through_jpeg(encode, quality):
@@ -59,7 +59,7 @@ def test_other_pictures_are_not(index, picture):
 
 def test_images_without_contrast_match_only_exactly():
     flat = [np.full((30, 30, 3), level, np.uint8) for level in (0, 100, 200)]
-    index = Index(Prints.of([dedup.take(image) for image in flat], list("abc")))
+    index = Index(Prints.of([dedup.fingerprint(image) for image in flat], list("abc")))
     assert index.find(flat[1]) == ("b", -1)
     nearly = flat[1].copy()
     nearly[3, 4] += 1
@@ -73,9 +73,9 @@ def test_the_hash_is_the_signs_of_the_lowest_frequencies(picture):
     frequencies = scipy.fft.dctn(gray, norm="ortho")
     order = sorted(((v, u) for v in range(32) for u in range(32)), key=lambda f: (sum(f), f))[1:65]
     expected = sum(1 << bit for bit, place in enumerate(order) if frequencies[place] > 0)
-    bits = dedup.take(image).bits
+    bits = dedup.fingerprint(image).bits
     assert int(bits) == expected
-    mirrored = dedup.take(np.ascontiguousarray(image[:, ::-1])).bits
+    mirrored = dedup.fingerprint(np.ascontiguousarray(image[:, ::-1])).bits
     assert int(mirrored) == expected ^ sum(1 << b for b, (_, u) in enumerate(order) if u % 2)
     assert mirrored == bits ^ dedup.MIRROR
 
@@ -103,7 +103,7 @@ def test_the_search_finds_every_hash_within_the_threshold(threshold):
 
 
 def test_prints_travel_through_a_file(index, originals, tmp_path):
-    prints = Prints.of([dedup.take(image) for image in originals], ["n"] * COUNT)
+    prints = Prints.of([dedup.fingerprint(image) for image in originals], ["n"] * COUNT)
     prints.save(tmp_path / "prints.npz")
     again = Prints.load(tmp_path / "prints.npz")
     for name in ("names", "exact", "bits", "contrast", "gray"):

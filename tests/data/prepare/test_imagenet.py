@@ -300,7 +300,7 @@ def test_cmyk_and_png_become_rgb_jpegs(prepare, tmp_path):
         assert np.abs(again.astype(int) - before).mean() < 1
 
 
-def job(tmp_path, data_dir, encode=imagenet.encode):
+def job(tmp_path, data_dir, encode=imagenet.encode_imagenet):
     """A job of several shards."""
     recipe = dataclasses.replace(official_fakes.resized(imagenet.RECIPE, COUNTS), encode=encode)
     build.RECIPES["imagenet2012"] = recipe

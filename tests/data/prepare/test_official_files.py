@@ -88,7 +88,7 @@ def test_a_batch_of_python_2():
     """As the first bytes of the real data_batch_1 are; Python's own reader agrees."""
     data = np.random.default_rng(0).integers(0, 256, (3, 3072), np.uint8)
     batch = python_2(data, [6, 9, 9], [b"leptodactylus_pentadactylus_s_000004.png"] * 3)
-    found = pickles.load(batch, "data_batch_1")
+    found = pickles.load_dictionary(batch, "data_batch_1")
     expected = pickle.loads(batch, encoding="latin1")
     assert found.keys() == expected.keys()
     np.testing.assert_array_equal(found["data"], data)
@@ -106,7 +106,7 @@ class Evil:
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_pickles_are_not_run(protocol, capsys):
     with pytest.raises(DataError) as caught:
-        pickles.load(pickle.dumps({"data": Evil()}, protocol), "data_batch_1")
+        pickles.load_dictionary(pickle.dumps({"data": Evil()}, protocol), "data_batch_1")
     assert str(caught.value).startswith("data_batch_1: its pickle has ")
     assert str(caught.value).endswith("which CIFAR's do not; use the binary archive")
     assert capsys.readouterr().out == ""
@@ -133,7 +133,7 @@ def test_pickles_are_not_run(protocol, capsys):
 )
 def test_what_is_no_batch_is_one_line(data):
     with pytest.raises(DataError) as caught:
-        pickles.load(data, "data_batch_1")
+        pickles.load_dictionary(data, "data_batch_1")
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
 
@@ -146,7 +146,7 @@ def test_damage_to_pickles_never_raises_else():
         for at in rng.integers(0, len(data), rng.integers(1, 4)):
             data[at] = rng.integers(256)
         try:
-            pickles.load(bytes(data), "data_batch_1")
+            pickles.load_dictionary(bytes(data), "data_batch_1")
         except DataError as error:
             assert len(str(error)) < 400  # noqa: PT017
 
@@ -188,7 +188,7 @@ def test_mat(compressed):
     table[0, 0], table[1, 0] = (np.float64(3), "n01440764"), (np.array([[1.0, 2.0]]), "")
     buffer = io.BytesIO()
     scipy.io.savemat(buffer, arrays | {"table": table}, do_compression=compressed)
-    found = mat.load(buffer.getvalue(), [*arrays, "table"], "a.mat", 10_000)
+    found = mat.load_arrays(buffer.getvalue(), [*arrays, "table"], "a.mat", 10_000)
     for name, array in arrays.items():
         np.testing.assert_array_equal(found[name], array)
         assert found[name].dtype == array.dtype
@@ -203,7 +203,9 @@ def test_mat_numbers_in_fewer_bytes():
     parts = struct.pack("<IIII", 6, 8, 6, 0) + struct.pack("<IIii", 5, 8, 1, 3)
     parts += struct.pack("<HHB3x", 1, 1, ord("a"))  # a name in a small element
     parts += struct.pack("<HHBBBx", 2, 3, 7, 8, 255)
-    (found,) = mat.load(header + struct.pack("<II", 14, len(parts)) + parts, ["a"], "", 99).values()
+    (found,) = mat.load_arrays(
+        header + struct.pack("<II", 14, len(parts)) + parts, ["a"], "", 99
+    ).values()
     assert found.tolist() == [[7.0, 8.0, 255.0]]
     assert found.dtype == np.float64
 
@@ -282,7 +284,7 @@ def tables(depth):
 )
 def test_what_is_no_mat_file_is_one_line(data, line):
     with pytest.raises(DataError) as caught:
-        mat.load(data, ["a"], "a.mat", 100_000)
+        mat.load_arrays(data, ["a"], "a.mat", 100_000)
     assert str(caught.value) == line
 
 
@@ -300,7 +302,7 @@ def test_damage_to_mat_files_never_raises_else():
             for at in rng.integers(100, len(data), rng.integers(1, 4)):
                 data[at] = rng.integers(256)
             try:
-                mat.load(bytes(data), ["a"], "a.mat", 10_000)
+                mat.load_arrays(bytes(data), ["a"], "a.mat", 10_000)
             except DataError as error:
                 assert "\n" not in str(error)  # noqa: PT017
 
@@ -634,14 +636,14 @@ def test_a_list_that_stands_for_more_values_than_fit(tmp_path):
     for _ in range(60):
         deep = [deep, deep]
     with pytest.raises(DataError, match="a list within a value"):
-        pickles.load(pickle.dumps({"label_names": deep}), "meta")
+        pickles.load_dictionary(pickle.dumps({"label_names": deep}), "meta")
     with pytest.raises(DataError, match="a tuple for the name of a value"):
-        pickles.load(b"}" + b")q\x00" + b"h\x00\x86q\x00" * 60 + b"K\x01s.", "meta")
+        pickles.load_dictionary(b"}" + b")q\x00" + b"h\x00\x86q\x00" * 60 + b"K\x01s.", "meta")
     encode = b"c_codecs\nencode\n(h\x00X\x06\x00\x00\x00latin1tR"
     text = b"X" + (1000).to_bytes(4, "little") + b"x" * 1000 + b"q\x00"
     many = b"}X\x01\x00\x00\x00a(" + text + encode * 100 + b"ls."
     with pytest.raises(DataError, match="a text that stands for many"):
-        pickles.load(many, "batch")
+        pickles.load_dictionary(many, "batch")
 
 
 def test_a_recipe_for_every_data_set_of_the_paper():

@@ -216,7 +216,7 @@ def test_imagenet21k_is_packed_as_the_split_that_its_runs_name(prepare, photos, 
         "imagenet21k: has 3 classes, not the 21,843 of the paper's models, whose heads do not fit"
     )
     assert (data_dir / "imagenet21k/1.0.0/full.txt").exists()
-    found = availability.find(TASKS["imagenet21k"].dataset, data_dir)
+    found = availability.find_prepared(TASKS["imagenet21k"].dataset, data_dir)
     assert found is not None
     assert (found.readable, found.images) == (True, {"full": 30})
 
@@ -228,7 +228,7 @@ def test_vtab_lists_its_images_once_and_finds_them_again(prepare, data_dir):
     assert lines[0].startswith("vtab/dtd: is prepared already, in ")
     path = data_dir / "examples/vtab/dtd.json"
     assert lines[1].startswith(f"vtab/dtd: its 1,000 images are listed in {path}, SHA-256 ")
-    listing = example_lists.read(path)
+    listing = example_lists.read_list(path)
     assert len(listing.examples) == 1000
     before = path.read_bytes()
     assert prepare("vtab/dtd")[1][1] == f"vtab/dtd: the images of {path} are all there"

@@ -163,15 +163,15 @@ def _tfds_name(name: str, task: Task | None) -> str:
 def _prepared(name: str, task: Task | None, request: Request) -> epath.Path | None:
     """Returns the folder of the newest prepared version of a data set, or None."""
     if task is not None:
-        there = availability.find(task.dataset, request.data_dir)
+        there = availability.find_prepared(task.dataset, request.data_dir)
         return there.path if there else None
     folder = availability.directory(request.data_dir) / name.partition(":")[0]
-    return tfrecords.find(folder, name) if folder.is_dir() else None
+    return tfrecords.find_copy(folder, name) if folder.is_dir() else None
 
 
 def _verify(name: str, task: Task | None, request: Request) -> Iterator[str]:
     if name == REAL_TASK and (file := request.directory() / availability.REAL_FILE).exists():
-        labels = real_labels.load(file)
+        labels = real_labels.load_real(file)
         expected = file.with_suffix(".sha256").read_text().strip()
         if labels.sha256 != expected:
             raise DataError(f"{file}: its SHA-256 has changed since it was imported")
@@ -181,7 +181,8 @@ def _verify(name: str, task: Task | None, request: Request) -> Iterator[str]:
     if folder is None:
         where = availability.directory(request.data_dir)
         todo = (
-            availability.command(name, request.data_dir) or f"vit_jax prepare {name} --from=FOLDER"
+            availability.prepare_command(name, request.data_dir)
+            or f"vit_jax prepare {name} --from=FOLDER"
         )
         raise DataError(f"{name}: is not prepared in {where}; first: {todo}")
     if request.dry_run:
@@ -207,7 +208,7 @@ def _import_real(request: Request) -> Iterator[str]:
         files = tasks.TASKS[REAL_TASK].dataset.files
         raise DataError(f"{REAL_TASK}: is one file: {files}; give it as --from=real.json")
     source = request.paths()[0]
-    labels = real_labels.load(source)
+    labels = real_labels.load_real(source)
     if request.dry_run:
         yield from preview.one_file(REAL_TASK, source, len(labels), target)
         return
@@ -225,13 +226,13 @@ def _from_sources(name: str, task: Task | None, request: Request) -> Iterator[st
     copy = None
     if len(request.sources) == 1:
         with storage.readable_errors(f"--from={request.sources[0]}", DataError):
-            copy = tfrecords.find(epath.Path(request.sources[0]), _tfds_name(name, task))
+            copy = tfrecords.find_copy(epath.Path(request.sources[0]), _tfds_name(name, task))
     if copy is not None:
         request.refuse_packing(name)
         request.refuse_partial(name)
         if request.dry_run:
             with storage.readable_errors(f"--from={copy}", DataError):
-                folder = tfrecords.check(copy, _tfds_name(name, task), request.directory())
+                folder = tfrecords.check_copy(copy, _tfds_name(name, task), request.directory())
                 yield from preview.conversion(name, copy, folder)
             return
         with storage.readable_errors(f"--from={copy}", DataError):
@@ -249,7 +250,7 @@ def _from_sources(name: str, task: Task | None, request: Request) -> Iterator[st
     else:
         yield from _pack(name, task, request)
         if task is not None and task.dataset is OBJECTNET and not request.dry_run:
-            folder = availability.find(task.dataset, request.data_dir)
+            folder = availability.find_prepared(task.dataset, request.data_dir)
             assert folder is not None, "it is packed"
             yield _copy_mappings(request.paths(), pathlib.Path(folder.path))
 
@@ -318,7 +319,7 @@ def _download(
     if dataset is not None and dataset.obtained == PACKED:
         raise DataError(
             f"{name}: is packed from files of yours: {dataset.files}; "
-            f"{availability.command(name, request.data_dir)}"
+            f"{availability.prepare_command(name, request.data_dir)}"
         )
     recipe = _recipe(task)
     if recipe is not None:
@@ -332,7 +333,7 @@ def _download(
     _check_format(name, one)
     packages, files = (dataset.packages, dataset.files) if dataset else ((), "")
     if request.dry_run:
-        manual = download.check(one, name, packages, files, manual)
+        manual = download.check_requirements(one, name, packages, files, manual)
         yield from preview.tfds_download(one, name, task, manual)
         return
     download.download(one, name, packages, files, manual)
@@ -430,7 +431,7 @@ def _list_examples(task: Task, data_dir: str | None) -> str:
     Raises DataError if an image of the list is missing, or cannot be read.
     """
     root = availability.directory(data_dir)
-    path = example_lists.path(root, task.name)
+    path = example_lists.list_path(root, task.name)
     if path.exists():
         data = config.Data(
             source="tfds",
@@ -443,7 +444,7 @@ def _list_examples(task: Task, data_dir: str | None) -> str:
         return f"{task.name}: the images of {path} are all there"
     source = sources.open_task(task, task.whole, str(root))
     try:
-        sha256 = example_lists.write(
+        sha256 = example_lists.write_list(
             source,
             path,
             task=task.name,

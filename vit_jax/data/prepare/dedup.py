@@ -60,7 +60,7 @@ class Match(NamedTuple):
     distance: int
 
 
-def take(image: np.ndarray) -> Print:
+def fingerprint(image: np.ndarray) -> Print:
     """Returns the fingerprint of uint8 pixels `H W C`."""
     shape = repr(image.shape).encode()
     exact = hashlib.sha256(shape + np.ascontiguousarray(image).tobytes()).digest()[:16]
@@ -143,7 +143,7 @@ class Index:
 
     def find(self, image: np.ndarray) -> Match | None:
         """Returns the nearest duplicate of uint8 pixels `H W C`, or None."""
-        mine = take(image)
+        mine = fingerprint(image)
         at = self._by_pixels.get(mine.exact)
         if at is not None:
             return Match(self._name(at), -1)
@@ -215,10 +215,10 @@ def open_test_sets(tasks: Sequence[Task], data_dir: str | None) -> Iterator[Sour
         if key in seen:
             continue
         seen.add(key)
-        if availability.find(task.dataset, data_dir) is None:
+        if availability.find_prepared(task.dataset, data_dir) is None:
             raise DataError(
                 f"--dedup-against={task.name}: is not prepared; first: "
-                f"{availability.command(task.name, data_dir)}"
+                f"{availability.prepare_command(task.name, data_dir)}"
             )
         yield sources.open_task(task, task.test, str(availability.directory(data_dir)))
 
@@ -229,4 +229,4 @@ def _take_print(source: Source, number: int) -> Print | None:
         pixels = decoding.load(image, channels=3, max_pixels=config.Data().max_pixels)
     except decoding.BadImage:
         return None
-    return take(pixels)
+    return fingerprint(pixels)

@@ -56,7 +56,7 @@ def download(one: Any, name: str, packages: Sequence[str], files: str, manual: s
     Raises DataError with one line that names what is missing, and PrepareError if another attempt
     may succeed.
     """
-    manual = check(one, name, packages, files, manual)
+    manual = check_requirements(one, name, packages, files, manual)
     if manual is None:
         _check_network(one, name)
     config = tfds.download.DownloadConfig(manual_dir=manual)
@@ -64,7 +64,7 @@ def download(one: Any, name: str, packages: Sequence[str], files: str, manual: s
         one.download_and_prepare(download_config=config)
 
 
-def check(
+def check_requirements(
     one: Any, name: str, packages: Sequence[str], files: str, manual: str | None
 ) -> str | None:
     """Returns the folder with the user's files, or None if TFDS downloads them.

@@ -192,7 +192,7 @@ class Reader:
 
     def _read(self, found: Found) -> bytes:
         if found.offset == PLAIN:
-            return decoding.read(Path(found.container, found.path))
+            return decoding.read_file(Path(found.container, found.path))
         with self._lock:
             self._open(found.container)
             if found.container in self._zips:  # its members share one position

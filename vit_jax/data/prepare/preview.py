@@ -127,7 +127,7 @@ def verification(name: str, folder: pathlib.Path) -> Iterator[str]:
 
 def example_list(task: Task, data_dir: str | None) -> str:
     """Returns a line about the list of the 1,000 images of a VTAB task."""
-    path = example_lists.path(availability.directory(data_dir), task.name)
+    path = example_lists.list_path(availability.directory(data_dir), task.name)
     if path.exists():
         return f"{task.name}: would check that the images listed in {path} exist"
     return f"{task.name}: would list its {task.count(task.whole):,} images in {path}"

@@ -23,7 +23,7 @@ MOST_BYTES = 2**30  # of a record
 CHUNK = 2**20  # bytes to read at a time, because a damaged length may be huge
 
 
-def find(folder: epath.Path, name: str) -> epath.Path | None:
+def find_copy(folder: epath.Path, name: str) -> epath.Path | None:
     """Returns the folder of a prepared data set: `folder` itself, or the newest below it."""
     if (folder / INFO).exists():
         return folder
@@ -35,7 +35,7 @@ def find(folder: epath.Path, name: str) -> epath.Path | None:
     return max(found, key=lambda each: tfds.core.Version(each.name), default=None)
 
 
-def check(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Path:
+def check_copy(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Path:
     """Returns the folder that `convert` would write, `data_dir/NAME/VERSION`.
 
     Raises DataError if `source` is another data set or format, or the folder exists.
@@ -56,9 +56,9 @@ def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Pa
     """Converts a data set and returns its new folder, `data_dir/NAME/VERSION`.
 
     Keeps the number of shards and their records, and shards that an earlier attempt finished.
-    Raises DataError for a damaged record, by file and number, and like `check`.
+    Raises DataError for a damaged record, by file and number, and like `check_copy`.
     """
-    folder = check(source, name, data_dir)
+    folder = check_copy(source, name, data_dir)
     info = read_info(source)
     part = folder.with_name(f".{folder.name}.part")
     with shards.disk_errors(folder):

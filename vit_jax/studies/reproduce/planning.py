@@ -155,9 +155,9 @@ def _lacks(
         return LACKS, why, "--config.data.root=DIR --config.data.name=NAME"
     root = ours.get("data.root", entry.cfg.data.root)
     for task, dataset in _data(step, entry, ours):
-        if availability.find(dataset, root) is None:
+        if availability.find_prepared(dataset, root) is None:
             why = f"{dataset.name} in {availability.directory(root)}"
-            return LACKS, why, availability.command(task, root) or ""
+            return LACKS, why, availability.prepare_command(task, root) or ""
     return None
 
 

@@ -68,7 +68,7 @@ def find_svhn(archives: Archives) -> Contents:
         if name not in files:
             continue
         found = files[name]
-        arrays = mat.load(archives.read(found, SVHN_BYTES), ["X", "y"], name, SVHN_BYTES)
+        arrays = mat.load_arrays(archives.read(found, SVHN_BYTES), ["X", "y"], name, SVHN_BYTES)
         images, labels = np.asarray(arrays["X"]), np.asarray(arrays["y"]).reshape(-1)
         whole = images.shape == (32, 32, 3, len(labels)) and images.dtype == np.uint8
         if not whole or not np.isin(labels, range(1, 11)).all():

@@ -45,7 +45,7 @@ class Label(NamedTuple):
     number: int = 0
 
 
-class Layout(NamedTuple):
+class CifarFiles(NamedTuple):
     """The files of one of the two, and its labels in the order of a binary record.
 
     A file is called `NAME.bin` in the binary archive and `NAME` in the Python one, where `meta` is
@@ -58,7 +58,7 @@ class Layout(NamedTuple):
     meta: str
 
 
-CIFAR10 = Layout(
+CIFAR10 = CifarFiles(
     datasets.CIFAR10,
     {
         "train": tuple(f"data_batch_{number}" for number in range(1, 6)),
@@ -67,7 +67,7 @@ CIFAR10 = Layout(
     (Label("label", "labels", "batches.meta.txt", "label_names"),),
     "batches.meta",
 )
-CIFAR100 = Layout(
+CIFAR100 = CifarFiles(
     datasets.CIFAR100,
     {"train": ("train",), "test": ("test",)},
     (
@@ -78,7 +78,7 @@ CIFAR100 = Layout(
 )
 
 
-def find(layout: Layout, archives: Archives) -> Contents:
+def find_cifar(layout: CifarFiles, archives: Archives) -> Contents:
     """Finds the images of both splits in their order, and the names of the classes."""
     stems = [stem for files in layout.splits.values() for stem in files]
     wanted = {layout.meta, *stems, *(f"{stem}.bin" for stem in stems)}
@@ -98,7 +98,9 @@ def find(layout: Layout, archives: Archives) -> Contents:
     return Contents(splits, _names(layout, archives, files))
 
 
-def encode(layout: Layout, data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
+def encode_cifar(
+    layout: CifarFiles, data: Sequence[bytes], values: tuple[Any, ...]
+) -> dict[str, Any]:
     """Makes an example of a binary record."""
     record = np.frombuffer(data[0], np.uint8)
     labels, pixels = np.split(record, [len(layout.labels)])
@@ -112,21 +114,21 @@ def encode(layout: Layout, data: Sequence[bytes], values: tuple[Any, ...]) -> di
     return found | {"image": as_png(np.ascontiguousarray(channels.transpose(1, 2, 0)))}
 
 
-def _recipe(layout: Layout, number: int) -> Recipe:
+def _recipe(layout: CifarFiles, number: int) -> Recipe:
     binary, python = f"cifar-{number}-binary.tar.gz", f"cifar-{number}-python.tar.gz"
     return Recipe(
         dataset=layout.dataset,
         files=f"{binary} or {python} from www.cs.toronto.edu/~kriz/cifar.html",
         archives=tuple(f"cifar-{number}-{kind}*.tar*" for kind in ("binary", "python")),
         unpacked=UNPACKED,
-        find=functools.partial(find, layout),
-        encode=functools.partial(encode, layout),
+        find=functools.partial(find_cifar, layout),
+        encode=functools.partial(encode_cifar, layout),
         downloads=(binary,),
     )
 
 
 def _spans(
-    layout: Layout, archives: Archives, files: Mapping[str, Found], stem: str
+    layout: CifarFiles, archives: Archives, files: Mapping[str, Found], stem: str
 ) -> Iterator[Span]:
     """Yields the records of a file; the binary archive takes precedence."""
     size = len(layout.labels) + PIXELS
@@ -145,9 +147,9 @@ def _spans(
         yield Span(str(path), offset, size)
 
 
-def _records(layout: Layout, archives: Archives, pickle: Found) -> Iterator[bytes]:
+def _records(layout: CifarFiles, archives: Archives, pickle: Found) -> Iterator[bytes]:
     """Yields the records of a pickle."""
-    values = pickles.load(archives.read(pickle, PICKLE), pickle.path)
+    values = pickles.load_dictionary(archives.read(pickle, PICKLE), pickle.path)
     try:
         labels = [np.array(values[label.values], np.uint8) for label in layout.labels]
         pixels = np.array(values["data"], np.uint8)
@@ -159,11 +161,11 @@ def _records(layout: Layout, archives: Archives, pickle: Found) -> Iterator[byte
 
 
 def _names(
-    layout: Layout, archives: Archives, files: Mapping[str, Found]
+    layout: CifarFiles, archives: Archives, files: Mapping[str, Found]
 ) -> dict[str, Sequence[str]]:
     """The class names by feature."""
     if layout.meta in files:
-        meta = pickles.load(archives.read(files[layout.meta]), layout.meta)
+        meta = pickles.load_dictionary(archives.read(files[layout.meta]), layout.meta)
     else:
         meta = {}
     found: dict[str, Sequence[str]] = {}

@@ -185,7 +185,9 @@ def find_flowers(archives: Archives) -> Contents:
     def rows(file: str, names: list[str]) -> dict[str, np.ndarray]:
         """The rows of whole numbers in a file."""
         found = tables[file]
-        arrays = mat.load(archives.read(found, FLOWERS_BYTES), names, found.path, FLOWERS_BYTES)
+        arrays = mat.load_arrays(
+            archives.read(found, FLOWERS_BYTES), names, found.path, FLOWERS_BYTES
+        )
         for name, array in arrays.items():
             row = isinstance(array, np.ndarray) and array.ndim == 2 and len(array) == 1
             if not row or not (array == np.round(array)).all():
@@ -263,7 +265,7 @@ def find_cars(archives: Archives) -> Contents:
             continue
         if file not in lists:
             raise DataError(f"{archives.named}: has images, but lacks {file}")
-        table = mat.load(archives.read(lists[file]), ["annotations"], file, CARS_BYTES)
+        table = mat.load_arrays(archives.read(lists[file]), ["annotations"], file, CARS_BYTES)
         splits[split] = ExampleList(
             [
                 Example(name, name, (there[name],), (name, *values))

@@ -71,7 +71,7 @@ class Images:
         return self._listing.sizes()
 
 
-def find(archives: Archives) -> Contents:
+def find_imagenet(archives: Archives) -> Contents:
     """Finds the images of both splits, each with its class."""
     classes = {name: number for number, name in enumerate(_classes())}
     train, validation = Images(), Images()
@@ -94,7 +94,7 @@ def find(archives: Archives) -> Contents:
     return Contents({"train": train, "validation": validation})
 
 
-def encode(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
+def encode_imagenet(data: Sequence[bytes], values: tuple[Any, ...]) -> dict[str, Any]:
     """An example; a CMYK image or a PNG becomes an RGB JPEG, as TFDS has them."""
     name, label = values
     return {
@@ -118,8 +118,8 @@ RECIPE = Recipe(
         "imagenet_object_localization*.tar",
     ),
     unpacked=2**38,
-    find=find,
-    encode=encode,
+    find=find_imagenet,
+    encode=encode_imagenet,
 )
 
 
@@ -170,9 +170,9 @@ def _validation_classes(
                 f"{archives.named}: has {TRUTH}, but not {META} of the same devkit, which says "
                 "what its numbers mean"
             )
-        found, source = _of_devkit(archives, others[TRUTH], others[META], classes), TRUTH
+        found, source = _classes_from_devkit(archives, others[TRUTH], others[META], classes), TRUTH
     elif SOLUTION in others:
-        found, source = _of_kaggle(archives, others[SOLUTION], classes), SOLUTION
+        found, source = _classes_from_kaggle(archives, others[SOLUTION], classes), SOLUTION
     else:
         return known
     wrong = sum(a != b for a, b in zip(found, known, strict=False))
@@ -184,9 +184,11 @@ def _validation_classes(
     return found
 
 
-def _of_devkit(archives: Archives, truth: Found, meta: Found, classes: dict[str, int]) -> list[int]:
+def _classes_from_devkit(
+    archives: Archives, truth: Found, meta: Found, classes: dict[str, int]
+) -> list[int]:
     """Classes from the devkit: one number per line, and the table of class numbers."""
-    table = mat.load(archives.read(meta), ["synsets"], meta.path, META_BYTES)["synsets"]
+    table = mat.load_arrays(archives.read(meta), ["synsets"], meta.path, META_BYTES)["synsets"]
     try:
         meaning = {int(row["ILSVRC2012_ID"].item()): classes.get(row["WNID"]) for row in table}
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -200,7 +202,7 @@ def _of_devkit(archives: Archives, truth: Found, meta: Found, classes: dict[str,
     return found
 
 
-def _of_kaggle(archives: Archives, solution: Found, classes: dict[str, int]) -> list[int]:
+def _classes_from_kaggle(archives: Archives, solution: Found, classes: dict[str, int]) -> list[int]:
     """Classes from Kaggle's table of images with objects of a single class."""
     found: dict[int, int] = {}
     for row in csv.reader(io.StringIO(archives.text(solution))):

@@ -35,7 +35,7 @@ Table = list[dict[str, Any]]
 Element = tuple[int, memoryview]
 
 
-def load(data: bytes, names: Sequence[str], named: str, most: int) -> dict[str, Any]:
+def load_arrays(data: bytes, names: Sequence[str], named: str, most: int) -> dict[str, Any]:
     """Returns arrays of a .mat file by name: numbers as numpy arrays, a table as a list of rows.
 
     Args:

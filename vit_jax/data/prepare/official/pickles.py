@@ -42,7 +42,7 @@ IGNORED = frozenset({"PROTO", "FRAME", "STOP"})
 SIMPLE = (str, bytes, int, float, type(None))
 
 
-def load(data: bytes, named: str) -> dict[str, Any]:
+def load_dictionary(data: bytes, named: str) -> dict[str, Any]:
     """Returns the dictionary in a pickle: text (bytes as Latin-1), numbers, lists, arrays.
 
     Raises DataError where the pickle has anything else, or is damaged; `named` is the file.
@@ -119,10 +119,10 @@ class _Machine:
             )
         elif name in ("APPEND", "APPENDS"):
             items = self._marked() if name == "APPENDS" else [stack.pop()]
-            _of(stack[-1], list).extend(items)
+            _expect(stack[-1], list).extend(items)
         elif name in ("SETITEM", "SETITEMS"):
             items = self._marked() if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
-            _of(stack[-1], dict).update(_pairs(items))
+            _expect(stack[-1], dict).update(_pairs(items))
         elif name == "REDUCE":
             arguments, function = stack.pop(), stack.pop()
             stack.append(self._made(function, arguments))
@@ -145,7 +145,7 @@ class _Machine:
         if name in ARRAY:
             return _Array()
         if name == TYPE:
-            return _Name(f"{TYPE} {_of(arguments[0], str)}")
+            return _Name(f"{TYPE} {_expect(arguments[0], str)}")
         if name == LATIN and len(arguments) == 2 and arguments[1] == "latin1":
             return self._bytes(arguments[0])
         raise _Refused(f"the name {str(name)[:80]}")
@@ -160,13 +160,13 @@ class _Machine:
 
     def _bytes(self, text: Any) -> bytes:
         """Returns the bytes of a text; all of them are no more than the pickle has."""
-        self._left -= len(_of(text, str))
+        self._left -= len(_expect(text, str))
         if self._left < 0:
             raise _Refused("a text that stands for many")
         return text.encode("latin-1")
 
 
-def _of(value: Any, kind: type) -> Any:
+def _expect(value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
         raise _Refused(f"a {type(value).__name__} for a {kind.__name__}")
     return value
